@@ -1,0 +1,20 @@
+//! The pure rules of kvorum: keys, versions, records and their merge, quorums.
+//!
+//! Everything here is a plain value. There is no clock, no randomness, no socket, no file, no task and no lock:
+//! time comes in as an argument, and what these values decide, the rooms of the `kvorum` crate perform. That is
+//! what lets one rule serve the server, the simulation and a property test alike.
+//!
+//! A reader goes on with [`version`] (how writes are ordered), then [`record`] (what is stored, and which of two
+//! records wins), then [`quorum`] (how many replicas must confirm, and when that is known).
+
+pub mod hlc;
+pub mod key;
+pub mod quorum;
+pub mod record;
+pub mod version;
+
+pub use hlc::Hlc;
+pub use key::{Key, KeyError};
+pub use quorum::{Quorum, QuorumError, ReplicationFactor, Tally, Verdict};
+pub use record::{Record, Value};
+pub use version::{NodeId, UnixMillis, Version};

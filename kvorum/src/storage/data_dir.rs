@@ -1,0 +1,229 @@
+//! The data directory: whose it is, and of which format.
+//!
+//! | path | what |
+//! | --- | --- |
+//! | `KVORUM` | marker: one line `kvorum data format N`; locked while a process uses the directory |
+//! | `store/` | the engine's files |
+//!
+//! The marker is read before anything else is touched, so a directory of a newer release is left as it is.
+
+use std::fmt;
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+/// The format this release writes and reads.
+pub const DATA_FORMAT: u32 = 1;
+
+const MARKER: &str = "KVORUM";
+const MARKER_BYTES_MAX: u64 = 256;
+
+/// This is a data directory that this process alone uses, until it is dropped.
+#[derive(Debug)]
+pub struct DataDir {
+    path: PathBuf,
+    _lock: File,
+}
+
+/// This says why a directory cannot be used.
+#[derive(Debug)]
+pub enum DataDirError {
+    /// Another process has it locked.
+    InUse {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// A later release wrote it.
+    NewerFormat {
+        /// The directory.
+        path: PathBuf,
+        /// The format it has.
+        found: u32,
+    },
+    /// The marker is there and says nothing that can be understood.
+    UnknownMarker {
+        /// The directory.
+        path: PathBuf,
+        /// What the marker says.
+        found: String,
+    },
+    /// There is no marker, and there are files: not a directory of kvorum's.
+    NotEmpty {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// The operating system refused something.
+    Io {
+        /// What was attempted.
+        attempted: &'static str,
+        /// On which path.
+        path: PathBuf,
+        /// What it reported.
+        source: io::Error,
+    },
+}
+
+impl fmt::Display for DataDirError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::InUse { path } => {
+                write!(f, "data directory {} is in use by another kvorum process", path.display())
+            }
+            Self::NewerFormat { path, found } => write!(
+                f,
+                "data directory {} has format {found}, written by a newer release; this one reads formats up to \
+                 {DATA_FORMAT}",
+                path.display()
+            ),
+            Self::UnknownMarker { path, found } => write!(
+                f,
+                "data directory {}: its {MARKER} file says {found:?} instead of \"kvorum data format \
+                 {DATA_FORMAT}\"",
+                path.display()
+            ),
+            Self::NotEmpty { path } => write!(
+                f,
+                "directory {} has files but no {MARKER} file: it is not a data directory of kvorum's; name an \
+                 empty or new one",
+                path.display()
+            ),
+            Self::Io { attempted, path, source } => {
+                write!(f, "cannot {attempted} {}: {source}", path.display())
+            }
+        }
+    }
+}
+
+impl std::error::Error for DataDirError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Io { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}
+
+impl DataDir {
+    /// Takes the directory at `path`, making it if it is not there.
+    pub fn open(path: &Path) -> Result<Self, DataDirError> {
+        let io = |attempted| move |source| DataDirError::Io { attempted, path: path.to_path_buf(), source };
+        #[expect(clippy::disallowed_methods, reason = "this room owns the data directory")]
+        std::fs::create_dir_all(path).map_err(io("create the data directory"))?;
+        let marker_path = path.join(MARKER);
+        let marker = OpenOptions::new().read(true).write(true).open(&marker_path);
+        let mut marker = match marker {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                if is_occupied(path).map_err(io("list the data directory"))? {
+                    return Err(DataDirError::NotEmpty { path: path.to_path_buf() });
+                }
+                OpenOptions::new()
+                    .read(true)
+                    .write(true)
+                    .create(true)
+                    .truncate(false)
+                    .open(&marker_path)
+                    .map_err(io("create the marker file in"))?
+            }
+            Err(error) => return Err(io("open the marker file in")(error)),
+        };
+        marker.try_lock().map_err(|error| match error {
+            TryLockError::WouldBlock => DataDirError::InUse { path: path.to_path_buf() },
+            TryLockError::Error(error) => io("lock the marker file in")(error),
+        })?;
+        let mut text = Vec::new();
+        Read::by_ref(&mut marker)
+            .take(MARKER_BYTES_MAX)
+            .read_to_end(&mut text)
+            .map_err(io("read the marker file in"))?;
+        match parse_marker(&text) {
+            Marker::Format(found) if found > DATA_FORMAT => {
+                return Err(DataDirError::NewerFormat { path: path.to_path_buf(), found });
+            }
+            Marker::Format(_) => {}
+            // A crash between creating and writing the marker leaves it empty; nothing else was made by then.
+            Marker::Empty => {
+                marker
+                    .write_all(format!("kvorum data format {DATA_FORMAT}\n").as_bytes())
+                    .and_then(|()| marker.sync_all())
+                    .map_err(io("write the marker file in"))?;
+                #[expect(clippy::disallowed_methods, reason = "this room owns the data directory")]
+                File::open(path).and_then(|dir| dir.sync_all()).map_err(io("sync the data directory"))?;
+            }
+            Marker::Unknown(found) => {
+                return Err(DataDirError::UnknownMarker { path: path.to_path_buf(), found });
+            }
+        }
+        Ok(Self { path: path.to_path_buf(), _lock: marker })
+    }
+
+    /// Where the engine keeps its files.
+    pub fn store_path(&self) -> PathBuf {
+        self.path.join("store")
+    }
+}
+
+/// Whether anything but a file system's own `lost+found` is in the directory.
+fn is_occupied(path: &Path) -> io::Result<bool> {
+    for entry in std::fs::read_dir(path)? {
+        if entry?.file_name() != "lost+found" {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Marker {
+    Empty,
+    Format(u32),
+    Unknown(String),
+}
+
+fn parse_marker(text: &[u8]) -> Marker {
+    if text.is_empty() {
+        return Marker::Empty;
+    }
+    let text = String::from_utf8_lossy(text);
+    let format = text.strip_prefix("kvorum data format ").and_then(|rest| rest.trim_end().parse().ok());
+    format.map_or_else(|| Marker::Unknown(text.trim_end().to_owned()), Marker::Format)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A directory taken twice is refused the second time, and free again once the first lets go.
+    #[test]
+    fn second_user_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = DataDir::open(dir.path()).unwrap();
+        assert!(matches!(DataDir::open(dir.path()), Err(DataDirError::InUse { .. })));
+        drop(first);
+        DataDir::open(dir.path()).unwrap();
+    }
+
+    /// Markers of later releases, foreign markers and foreign directories are refused and left as they are.
+    #[test]
+    fn newer_and_foreign_are_refused() {
+        let check = |file: &str, text: &str, expect: fn(&DataDirError) -> bool| {
+            let dir = tempfile::tempdir().unwrap();
+            std::fs::write(dir.path().join(file), text).unwrap();
+            let error = DataDir::open(dir.path()).unwrap_err();
+            assert!(expect(&error), "{file} {text:?}: {error}");
+            assert_eq!(std::fs::read_to_string(dir.path().join(file)).unwrap(), text);
+        };
+        check(MARKER, "kvorum data format 2\n", |e| matches!(e, DataDirError::NewerFormat { found: 2, .. }));
+        check(MARKER, "something else\n", |e| matches!(e, DataDirError::UnknownMarker { .. }));
+        check("letters.txt", "dear", |e| matches!(e, DataDirError::NotEmpty { .. }));
+    }
+
+    /// A crash right after the marker was created, before it was written, leaves a usable directory.
+    #[test]
+    fn empty_marker_is_completed() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join(MARKER), "").unwrap();
+        drop(DataDir::open(dir.path()).unwrap());
+        assert_eq!(std::fs::read_to_string(dir.path().join(MARKER)).unwrap(), "kvorum data format 1\n");
+    }
+}

@@ -1,0 +1,276 @@
+//! The disk format of a record and of the store's other rows. Nothing else knows these bytes.
+//!
+//! Integers are big-endian. The engine checksums every block and journal entry, so rows carry none of their own.
+//!
+//! `records`: key → record
+//!
+//! | offset | bytes | what |
+//! | --- | --- | --- |
+//! | 0 | 1 | format of this row: 1 |
+//! | 1 | 1 | flags: 1 = tombstone, 2 = has expiry; all other bits 0 |
+//! | 2 | 8 | version: 48 bits Unix milliseconds, 16 bits counter |
+//! | 10 | 8 | version: node id |
+//! | 18 | 2 | `from`, the replica count of the write; at least 1 |
+//! | 20 | 8 | expiry instant in Unix milliseconds; only with flag 2 |
+//! | 20 or 28 | rest | value; empty with flag 1 |
+//!
+//! `due`: (8 bytes instant in Unix milliseconds, then the key) → 16 bytes version (clock word, node id)
+//!
+//! `meta`: `clock-lease` → 8 bytes Unix milliseconds; `store-id` → 16 random bytes
+//!
+//! A row is upgraded by writing it anew; a reader refuses a format byte that it does not know.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use kvorum_core::{Record, UnixMillis, Value, Version};
+use std::fmt;
+
+const FORMAT: u8 = 1;
+const FLAG_TOMBSTONE: u8 = 1;
+const FLAG_EXPIRY: u8 = 2;
+const HEADER_BYTES: usize = 20;
+
+/// The key of the `meta` row that holds the clock's lease.
+pub const META_CLOCK_LEASE: &[u8] = b"clock-lease";
+/// The key of the `meta` row that holds the store's random identity.
+pub const META_STORE_ID: &[u8] = b"store-id";
+
+/// This says why bytes are not a row of this format.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FormatError {
+    /// Fewer bytes than the row's fixed part.
+    Truncated {
+        /// The bytes that were there.
+        bytes: usize,
+    },
+    /// A format byte of another release.
+    UnknownFormat {
+        /// The byte.
+        format: u8,
+    },
+    /// A flag that this format does not have.
+    UnknownFlags {
+        /// The flag byte.
+        flags: u8,
+    },
+    /// A tombstone with a value, or a `from` of 0.
+    Contradiction,
+}
+
+impl fmt::Display for FormatError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Truncated { bytes } => write!(f, "the row ends after {bytes} bytes"),
+            Self::UnknownFormat { format } => write!(f, "row format {format} is unknown to this release"),
+            Self::UnknownFlags { flags } => write!(f, "row flags {flags:#010b} are unknown to this release"),
+            Self::Contradiction => f.write_str("the row contradicts itself"),
+        }
+    }
+}
+
+impl std::error::Error for FormatError {}
+
+/// The bytes of `record`.
+pub fn encode_record(record: &Record) -> Bytes {
+    let value: &[u8] = match &record.value {
+        Value::Present(bytes) => bytes,
+        Value::Tombstone => &[],
+    };
+    let mut flags = 0;
+    if record.value == Value::Tombstone {
+        flags |= FLAG_TOMBSTONE;
+    }
+    if record.expires.is_some() {
+        flags |= FLAG_EXPIRY;
+    }
+    let mut row = BytesMut::with_capacity(HEADER_BYTES + 8 + value.len());
+    row.put_u8(FORMAT);
+    row.put_u8(flags);
+    row.put_u64(record.version.clock());
+    row.put_u64(record.version.node().0);
+    row.put_u16(record.from);
+    if let Some(at) = record.expires {
+        row.put_u64(at.0);
+    }
+    row.put_slice(value);
+    row.freeze()
+}
+
+/// The record in `row`; its value shares the row's bytes.
+pub fn decode_record(row: &Bytes) -> Result<Record, FormatError> {
+    let header = Header::parse(row)?;
+    let value = if header.flags & FLAG_TOMBSTONE == 0 {
+        Value::Present(row.slice(header.value_at..))
+    } else if row.len() == header.value_at {
+        Value::Tombstone
+    } else {
+        return Err(FormatError::Contradiction);
+    };
+    Ok(Record { version: header.version, from: header.from, expires: header.expires, value })
+}
+
+/// The version of the record in `row`, without looking at its value.
+pub fn decode_version(row: &[u8]) -> Result<Version, FormatError> {
+    Header::parse(row).map(|header| header.version)
+}
+
+struct Header {
+    flags: u8,
+    version: Version,
+    from: u16,
+    expires: Option<UnixMillis>,
+    value_at: usize,
+}
+
+impl Header {
+    fn parse(row: &[u8]) -> Result<Self, FormatError> {
+        let truncated = FormatError::Truncated { bytes: row.len() };
+        let (&[format, flags], rest) = row.split_first_chunk::<2>().ok_or(truncated)?;
+        if format != FORMAT {
+            return Err(FormatError::UnknownFormat { format });
+        }
+        if flags & !(FLAG_TOMBSTONE | FLAG_EXPIRY) != 0 {
+            return Err(FormatError::UnknownFlags { flags });
+        }
+        let (clock, rest) = rest.split_first_chunk::<8>().ok_or(truncated)?;
+        let (node, rest) = rest.split_first_chunk::<8>().ok_or(truncated)?;
+        let (from, rest) = rest.split_first_chunk::<2>().ok_or(truncated)?;
+        let from = u16::from_be_bytes(*from);
+        if from == 0 {
+            return Err(FormatError::Contradiction);
+        }
+        let mut value_at = HEADER_BYTES;
+        let mut expires = None;
+        if flags & FLAG_EXPIRY != 0 {
+            let (at, _) = rest.split_first_chunk::<8>().ok_or(truncated)?;
+            expires = Some(UnixMillis(u64::from_be_bytes(*at)));
+            value_at += 8;
+        }
+        let version = Version::from_words(u64::from_be_bytes(*clock), u64::from_be_bytes(*node));
+        Ok(Self { flags, version, from, expires, value_at })
+    }
+}
+
+/// The key of the `due` row for `key` at `at`.
+pub fn encode_due_key(at: UnixMillis, key: &[u8]) -> Bytes {
+    let mut row = BytesMut::with_capacity(8 + key.len());
+    row.put_u64(at.0);
+    row.put_slice(key);
+    row.freeze()
+}
+
+/// The instant and key of a `due` row's key.
+pub fn decode_due_key(row: &Bytes) -> Result<(UnixMillis, Bytes), FormatError> {
+    let (at, _) = row.split_first_chunk::<8>().ok_or(FormatError::Truncated { bytes: row.len() })?;
+    Ok((UnixMillis(u64::from_be_bytes(*at)), row.slice(8..)))
+}
+
+/// The value of a `due` row.
+pub fn encode_version(version: Version) -> Bytes {
+    let mut row = BytesMut::with_capacity(16);
+    row.put_u64(version.clock());
+    row.put_u64(version.node().0);
+    row.freeze()
+}
+
+/// The version in a `due` row's value.
+pub fn decode_due_version(row: &[u8]) -> Result<Version, FormatError> {
+    let (clock, node) = row.split_first_chunk::<8>().ok_or(FormatError::Truncated { bytes: row.len() })?;
+    let node: &[u8; 8] = node.try_into().map_err(|_| FormatError::Truncated { bytes: row.len() })?;
+    Ok(Version::from_words(u64::from_be_bytes(*clock), u64::from_be_bytes(*node)))
+}
+
+/// The value of the clock lease's row.
+pub fn encode_lease(until: UnixMillis) -> Bytes {
+    Bytes::copy_from_slice(&until.0.to_be_bytes())
+}
+
+/// The lease in its row.
+pub fn decode_lease(row: &[u8]) -> Result<UnixMillis, FormatError> {
+    let bytes: [u8; 8] = row.try_into().map_err(|_| FormatError::Truncated { bytes: row.len() })?;
+    Ok(UnixMillis(u64::from_be_bytes(bytes)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kvorum_core::NodeId;
+    use proptest::prelude::*;
+
+    fn hex(bytes: &[u8]) -> String {
+        bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
+    }
+
+    /// Rows written by released versions, byte by byte. A change here breaks every existing store.
+    #[test]
+    fn released_fixture_still_reads_and_writes() {
+        let fixture = include_str!("../../../fixtures/record-format-1.txt");
+        let version = Version::new(UnixMillis(0x0123_4567_89ab), 0xcdef, NodeId(0x1122_3344_5566_7788));
+        let record = |from, expires: Option<u64>, value: Option<&'static [u8]>| Record {
+            version,
+            from,
+            expires: expires.map(UnixMillis),
+            value: value.map_or(Value::Tombstone, |v| Value::Present(Bytes::from_static(v))),
+        };
+        let expected = [
+            ("value", record(3, None, Some(b"hello"))),
+            ("empty-value", record(1, None, Some(b""))),
+            ("value-with-expiry", record(2, Some(0x0199_0000_0000), Some(b"\x00\xff"))),
+            ("tombstone", record(3, None, None)),
+            ("tombstone-with-expiry", record(3, Some(1), None)),
+        ];
+        let rows: Vec<(&str, &str)> = fixture.lines().filter_map(|line| line.split_once(' ')).collect();
+        assert_eq!(rows.len(), expected.len());
+        for ((name, row), (expected_name, record)) in rows.into_iter().zip(expected) {
+            assert_eq!(name, expected_name);
+            assert_eq!(hex(&encode_record(&record)), row, "{name}");
+            assert_eq!(decode_record(&encode_record(&record)), Ok(record), "{name}");
+        }
+    }
+
+    /// Every way in which a row can be wrong is refused by name.
+    #[test]
+    fn wrong_rows_are_refused() {
+        let record =
+            Record { version: Version::ZERO, from: 1, expires: Some(UnixMillis(9)), value: Value::Tombstone };
+        let good = encode_record(&record);
+        let changed = |at: usize, to: u8| {
+            let mut row = good.to_vec();
+            row[at] = to;
+            decode_record(&Bytes::from(row))
+        };
+        assert_eq!(changed(0, 2), Err(FormatError::UnknownFormat { format: 2 }));
+        assert_eq!(changed(1, 4), Err(FormatError::UnknownFlags { flags: 4 }));
+        assert_eq!(changed(19, 0), Err(FormatError::Contradiction));
+        for bytes in 0..good.len() {
+            assert_eq!(decode_record(&good.slice(..bytes)), Err(FormatError::Truncated { bytes }));
+        }
+        let mut longer = good.to_vec();
+        longer.push(0);
+        assert_eq!(decode_record(&Bytes::from(longer)), Err(FormatError::Contradiction));
+    }
+
+    proptest! {
+        /// What is encoded is decoded, and any bytes are either refused or decoded to what encodes to them.
+        #[test]
+        fn any_bytes_are_refused_or_exact(row in prop::collection::vec(any::<u8>(), 0..60), plausible: bool) {
+            let mut row = row;
+            if plausible && row.len() > 2 {
+                row[0] = 1;
+                row[1] &= 3;
+            }
+            let row = Bytes::from(row);
+            if let Ok(record) = decode_record(&row) {
+                prop_assert_eq!(encode_record(&record), row.clone());
+                prop_assert_eq!(decode_version(&row), Ok(record.version));
+            }
+        }
+
+        /// `due` rows sort by instant, then key, and give both back.
+        #[test]
+        fn due_keys_sort_by_instant(a: u64, b: u64, key in prop::collection::vec(any::<u8>(), 0..5)) {
+            let row = |at| encode_due_key(UnixMillis(at), &key);
+            prop_assert_eq!(row(a).cmp(&row(b)), a.cmp(&b));
+            prop_assert_eq!(decode_due_key(&row(a)), Ok((UnixMillis(a), Bytes::from(key))));
+        }
+    }
+}

@@ -1,0 +1,297 @@
+//! The janitor: keeps fjall's memtable rotations from stalling readers and writers.
+//!
+//! At a rotation fjall drops what became obsolete while it holds its version lock, which every read and write
+//! needs: unlinking and closing a table takes the file system 4 to 31 ms, freeing a memtable of 58,000 entries
+//! about 70 ms, and a compaction's last sync waits for all of its pages (traced; see `docs/dev/storage.md`).
+//! From outside, without a fork, the janitor takes the work out of that lock:
+//!
+//! - it holds a descriptor of every table, blob file and journal, so that fjall's unlink and close free nothing;
+//!   once the last link is gone it shrinks the file in steps and closes it;
+//! - it holds a reference to every memtable from the time it is active, and drops it once it is the last;
+//! - it begins the write-back of growing files early, so that syncs find little left to do.
+//!
+//! None of this changes what is stored: a file is shrunk only when no name leads to it any more, and fjall unlinks
+//! a table only when nothing reads it. If the janitor is late or gives up, fjall is merely slow again.
+
+use super::writeback;
+use fjall::{AbstractTree, Database, Keyspace};
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, SystemTime};
+
+/// How often the janitor looks while flushes or compactions run.
+const TICK_BUSY: Duration = Duration::from_millis(5);
+/// How often it looks otherwise: often enough to hold every memtable and table before it can become obsolete.
+const TICK_IDLE: Duration = Duration::from_millis(50);
+/// What one step of shrinking frees: about a millisecond of the file system's time.
+const SHRINK_BYTES: u64 = 4 << 20;
+/// Pause between two steps, for others to use the disk.
+const SHRINK_PAUSE: Duration = Duration::from_millis(2);
+/// Descriptors held at most. Beyond it the files that come last are not held, and cost what they cost in fjall.
+const FILES_MAX: usize = 4096;
+/// The politeness of the threads that flush and compact: they yield to those that serve.
+const WORKER_NICE: i32 = 10;
+
+/// This runs the janitor's threads until it is dropped.
+pub(super) struct Janitor {
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// What is to be freed where no lock is held.
+enum Refuse {
+    Memtable(Arc<dyn Send + Sync>),
+    File(File),
+}
+
+impl Janitor {
+    /// Starts to look after the store at `path`.
+    pub(super) fn start(path: &Path, database: Database, trees: [Keyspace; 3]) -> io::Result<Self> {
+        let stop = Arc::new(AtomicBool::new(false));
+        // Bounded by what is held: every memtable and file is sent at most once.
+        let (sender, receiver) = mpsc::channel();
+        let mut keeper = Keeper::new(path, trees, sender);
+        keeper.look();
+        be_polite("fjall:worker");
+        let stopped = Arc::clone(&stop);
+        let keep = move || {
+            while !stopped.load(Ordering::Relaxed) {
+                let busy = database.outstanding_flushes() > 0 || database.active_compactions() > 0;
+                let grew = keeper.look();
+                pause(if busy || grew { TICK_BUSY } else { TICK_IDLE });
+            }
+        };
+        let free = move || {
+            for refuse in receiver {
+                match refuse {
+                    Refuse::Memtable(memtable) => drop(memtable),
+                    Refuse::File(file) => shrink(&file),
+                }
+            }
+        };
+        let mut janitor = Self { stop, threads: Vec::with_capacity(2) };
+        janitor.threads.push(spawn("kvorum:keeper", keep)?);
+        janitor.threads.push(spawn("kvorum:freer", free)?);
+        Ok(janitor)
+    }
+}
+
+impl Drop for Janitor {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            // A panic there has been reported by the panic hook; there is nothing left to undo here.
+            let _ = thread.join();
+        }
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "the janitor owns these two threads")]
+fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    thread::Builder::new().name(name.to_owned()).spawn(run)
+}
+
+#[expect(clippy::disallowed_methods, reason = "the janitor's own threads serve nobody")]
+fn pause(time: Duration) {
+    thread::sleep(time);
+}
+
+/// What the keeper thread knows.
+struct Keeper {
+    trees: [Keyspace; 3],
+    memtables: Vec<HeldMemtable>,
+    folders: Vec<Folder>,
+    refuse: mpsc::Sender<Refuse>,
+}
+
+struct HeldMemtable {
+    tree: usize,
+    id: u64,
+    count: Box<dyn Fn() -> usize + Send>,
+    memtable: Arc<dyn Send + Sync>,
+}
+
+/// One directory whose files are held.
+struct Folder {
+    path: PathBuf,
+    suffix: &'static str,
+    listed: Option<SystemTime>,
+    files: BTreeMap<PathBuf, HeldFile>,
+}
+
+struct HeldFile {
+    file: File,
+    bytes: u64,
+}
+
+impl Keeper {
+    fn new(path: &Path, trees: [Keyspace; 3], refuse: mpsc::Sender<Refuse>) -> Self {
+        let folder = |path: PathBuf, suffix| Folder { path, suffix, listed: None, files: BTreeMap::new() };
+        let mut folders = vec![folder(path.to_path_buf(), ".jnl")];
+        for tree in &trees {
+            folders.push(folder(tree.path().join("tables"), ""));
+            folders.push(folder(tree.path().join("blobs"), ""));
+        }
+        Self { trees, memtables: Vec::new(), folders, refuse }
+    }
+
+    /// Takes hold of what is new and hands over what has become obsolete. Says whether any file grew.
+    fn look(&mut self) -> bool {
+        self.hold_memtables();
+        let mut held: usize = self.folders.iter().map(|folder| folder.files.len()).sum();
+        let mut grew = false;
+        for folder in &mut self.folders {
+            // A directory that cannot be read now is read at the next look.
+            grew |= folder.look(&mut held, &self.refuse).unwrap_or(false);
+        }
+        grew
+    }
+
+    fn hold_memtables(&mut self) {
+        for (index, tree) in self.trees.iter().enumerate() {
+            let active = tree.tree.active_memtable();
+            let id = active.id();
+            if self.memtables.iter().all(|held| (held.tree, held.id) != (index, id)) {
+                let counted = Arc::downgrade(&active);
+                let count = Box::new(move || counted.strong_count());
+                self.memtables.push(HeldMemtable { tree: index, id, count, memtable: active });
+            }
+        }
+        let (obsolete, held) = self.memtables.drain(..).partition(|held| (held.count)() == 1);
+        self.memtables = held;
+        for HeldMemtable { memtable, .. } in obsolete {
+            // The freer outlives this thread's sender; if it is gone, the drop happens here, outside any lock.
+            let _ = self.refuse.send(Refuse::Memtable(memtable));
+        }
+    }
+}
+
+impl Folder {
+    fn look(&mut self, held: &mut usize, refuse: &mpsc::Sender<Refuse>) -> io::Result<bool> {
+        let changed = std::fs::metadata(&self.path)?.modified()?;
+        if self.listed != Some(changed) {
+            self.list(held, refuse)?;
+            // A change within the clock's grain of the listing would look like none: list again until it is past.
+            let settled = changed.elapsed().is_ok_and(|age| age > Duration::from_millis(100));
+            self.listed = settled.then_some(changed);
+        }
+        let mut grew = false;
+        // Journals are synced by whoever commits, and preallocated: only tables and blob files grow unsynced.
+        if self.suffix.is_empty() {
+            for held in self.files.values_mut() {
+                let bytes = held.file.metadata()?.len();
+                if bytes != held.bytes {
+                    held.bytes = bytes;
+                    grew = true;
+                    writeback::begin(&held.file)?;
+                }
+            }
+        }
+        Ok(grew)
+    }
+
+    fn list(&mut self, held: &mut usize, refuse: &mpsc::Sender<Refuse>) -> io::Result<()> {
+        let mut gone = std::mem::take(&mut self.files);
+        for entry in std::fs::read_dir(&self.path)? {
+            let path = entry?.path();
+            if let Some(file) = gone.remove(&path) {
+                self.files.insert(path, file);
+            } else if path.to_string_lossy().ends_with(self.suffix) && *held < FILES_MAX {
+                // Whoever made the file may have removed it since it was listed.
+                if let Ok(file) = OpenOptions::new().read(true).write(true).open(&path)
+                    && file.metadata()?.is_file()
+                {
+                    self.files.insert(path, HeldFile { file, bytes: 0 });
+                    *held += 1;
+                }
+            }
+        }
+        *held -= gone.len();
+        for HeldFile { file, .. } in gone.into_values() {
+            let _ = refuse.send(Refuse::File(file));
+        }
+        Ok(())
+    }
+}
+
+/// Frees an unlinked file's blocks in steps. A file that still has a name (it was renamed) is left alone.
+fn shrink(file: &File) {
+    while let Ok(metadata) = file.metadata() {
+        if metadata.nlink() != 0 || metadata.len() == 0 {
+            return;
+        }
+        if file.set_len(metadata.len().saturating_sub(SHRINK_BYTES)).is_err() {
+            return;
+        }
+        pause(SHRINK_PAUSE);
+    }
+}
+
+/// Raises the nice value of this process's threads called `name`; where that is not allowed, nothing changes.
+fn be_polite(name: &str) {
+    let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return };
+    for task in tasks.flatten() {
+        #[expect(clippy::disallowed_methods, reason = "a thread's name is read from /proc")]
+        let named =
+            std::fs::read_to_string(task.path().join("comm")).is_ok_and(|comm| comm.trim_end() == name);
+        let id =
+            task.file_name().to_str().and_then(|id| id.parse().ok()).and_then(rustix::process::Pid::from_raw);
+        if let (true, Some(id)) = (named, id) {
+            let _ = rustix::process::setpriority_process(Some(id), WORKER_NICE);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    fn file_with(path: &Path, bytes: usize) -> File {
+        let mut file = OpenOptions::new().create_new(true).read(true).write(true).open(path).unwrap();
+        file.write_all(&vec![1; bytes]).unwrap();
+        file
+    }
+
+    /// A file that still has a name keeps every byte; one without is emptied.
+    #[test]
+    fn shrinks_only_files_without_a_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("table");
+        let file = file_with(&path, 9 << 20);
+        shrink(&file);
+        assert_eq!(file.metadata().unwrap().len(), 9 << 20);
+        let renamed = dir.path().join("renamed");
+        std::fs::rename(&path, &renamed).unwrap();
+        shrink(&file);
+        assert_eq!(file.metadata().unwrap().len(), 9 << 20);
+        std::fs::remove_file(&renamed).unwrap();
+        shrink(&file);
+        assert_eq!(file.metadata().unwrap().len(), 0);
+    }
+
+    /// A folder's files are held when they appear and handed over when their names are gone, and only then.
+    #[test]
+    fn holds_files_until_their_names_are_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        let (sender, receiver) = mpsc::channel();
+        let mut folder =
+            Folder { path: dir.path().to_path_buf(), suffix: "", listed: None, files: BTreeMap::new() };
+        let mut held = 0;
+        drop(file_with(&dir.path().join("1"), 10));
+        drop(file_with(&dir.path().join("2"), 10));
+        assert!(folder.look(&mut held, &sender).unwrap(), "new bytes are growth");
+        assert!(!folder.look(&mut held, &sender).unwrap(), "no growth without new bytes");
+        assert_eq!((held, folder.files.len(), receiver.try_iter().count()), (2, 2, 0));
+        std::fs::remove_file(dir.path().join("1")).unwrap();
+        folder.look(&mut held, &sender).unwrap();
+        assert_eq!((held, folder.files.len()), (1, 1));
+        assert!(matches!(receiver.try_iter().collect::<Vec<_>>()[..], [Refuse::File(_)]));
+    }
+}

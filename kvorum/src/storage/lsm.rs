@@ -1,0 +1,264 @@
+//! The engine on disk: fjall, an embedded log-structured merge tree, behind [`Engine`].
+//!
+//! What this module decides: how the memory budget is divided, how tables are sized and compressed, what counts as
+//! a full disk, and how a poisoned database is opened again. What it does not: when to sync (the commit thread
+//! says so with each batch), and how fjall's rotations are kept from stalling readers (that is the `janitor`).
+//!
+//! fjall checksums its blocks and its journal; damage is reported as [`EngineError::Corrupt`], never served.
+
+use super::janitor::Janitor;
+use super::{Batch, Change, Durability, Engine, EngineError, EngineStats, Keyspace, Scan};
+use bytes::Bytes;
+use fjall::compaction::Leveled;
+use fjall::{
+    AbstractTree, Database, KeyspaceCreateOptions, KvSeparationOptions, OwnedWriteBatch, PersistMode,
+    Readable,
+};
+use std::io;
+use std::ops::Bound;
+use std::path::PathBuf;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+
+/// Small tables make each unlink and each sync of a compaction short.
+const TABLE_BYTES: u64 = 16 << 20;
+/// Runs in level 0 before they are merged down.
+const LEVEL0_RUNS: u8 = 4;
+/// The journal kept on disk, at most about twice this: it bounds the time to reopen (8 s per GB were measured).
+const JOURNAL_BYTES_MAX: u64 = 64 << 20;
+/// Values from this size on are kept apart from their keys, so that compaction need not copy them again and again.
+const SEPARATE_VALUE_BYTES: u32 = 64 << 10;
+/// Threads that flush and compact.
+const WORKERS: usize = 2;
+/// Space that must stay free, at most, for a flush and a compaction that are under way.
+const RESERVE_BYTES_MAX: u64 = 256 << 20;
+/// The same as a fraction of the file system, for small ones: one in this many bytes.
+const RESERVE_FRACTION: u64 = 20;
+
+/// This says where the store is and how much memory it may use.
+#[derive(Debug, Clone)]
+pub struct LsmConfig {
+    /// The directory of the engine's files; made if it is not there.
+    pub path: PathBuf,
+    /// Bytes for block cache and memtables together; at least 4 MiB are used.
+    pub memory_budget_bytes: u64,
+}
+
+impl LsmConfig {
+    /// A store at `path` that uses about `memory_budget_bytes` of memory.
+    pub fn new(path: PathBuf, memory_budget_bytes: u64) -> Self {
+        Self { path, memory_budget_bytes: memory_budget_bytes.max(4 << 20) }
+    }
+
+    /// Half of the budget caches blocks. The other half is for memtables: a keyspace has one active and, while the
+    /// disk keeps up, one or two sealed ones.
+    fn cache_bytes(&self) -> u64 {
+        self.memory_budget_bytes / 2
+    }
+
+    fn records_memtable_bytes(&self) -> u64 {
+        (self.memory_budget_bytes / 8).min(64 << 20)
+    }
+
+    fn small_memtable_bytes(&self) -> u64 {
+        (self.memory_budget_bytes / 32).min(8 << 20)
+    }
+}
+
+/// This keeps keyspaces in a fjall database.
+pub struct LsmEngine {
+    config: LsmConfig,
+    // Guards the handle against reopening, the only writer. Readers hold it for one engine call; it is a blocking
+    // lock because engine calls block anyway. `None` after a reopening that failed.
+    open: RwLock<Option<Open>>,
+}
+
+struct Open {
+    // Dropped first: it holds handles of the trees, which must be gone before the database can close.
+    _janitor: Janitor,
+    records: fjall::Keyspace,
+    due: fjall::Keyspace,
+    meta: fjall::Keyspace,
+    database: Database,
+}
+
+impl LsmEngine {
+    /// Opens or creates the store.
+    ///
+    /// # Errors
+    /// [`EngineError::Locked`] while another process has it, [`EngineError::Corrupt`] for a damaged journal or
+    /// manifest, [`EngineError::DiskFull`], [`EngineError::Io`].
+    pub fn open(config: LsmConfig) -> Result<Self, EngineError> {
+        let open = Open::new(&config)?;
+        Ok(Self { config, open: RwLock::new(Some(open)) })
+    }
+
+    fn with_open<T>(&self, call: impl FnOnce(&Open) -> Result<T, EngineError>) -> Result<T, EngineError> {
+        let open: RwLockReadGuard<'_, _> = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        call(open.as_ref().ok_or(EngineError::Closed)?)
+    }
+}
+
+impl Open {
+    fn new(config: &LsmConfig) -> Result<Self, EngineError> {
+        let attempted = "open the store";
+        let database = Database::builder(&config.path)
+            .cache_size(config.cache_bytes())
+            .max_journaling_size(JOURNAL_BYTES_MAX)
+            .worker_threads(WORKERS)
+            .open()
+            .map_err(|error| translate(attempted, error))?;
+        let keyspace = |name: &str, options: &dyn Fn() -> KeyspaceCreateOptions| {
+            database.keyspace(name, options).map_err(|error| translate(attempted, error))
+        };
+        let small = || {
+            let compaction =
+                Leveled::default().with_table_target_size(TABLE_BYTES).with_l0_threshold(LEVEL0_RUNS);
+            KeyspaceCreateOptions::default()
+                .compaction_strategy(Arc::new(compaction))
+                .max_memtable_size(config.small_memtable_bytes())
+        };
+        let records = || {
+            let separation = KvSeparationOptions::default().separation_threshold(SEPARATE_VALUE_BYTES);
+            small().max_memtable_size(config.records_memtable_bytes()).with_kv_separation(Some(separation))
+        };
+        let records = keyspace("records", &records)?;
+        let due = keyspace("due", &small)?;
+        let meta = keyspace("meta", &small)?;
+        let janitor =
+            Janitor::start(&config.path, database.clone(), [&records, &due, &meta].map(Clone::clone))
+                .map_err(|source| EngineError::Io { attempted: "start the janitor's threads", source })?;
+        Ok(Self { _janitor: janitor, records, due, meta, database })
+    }
+
+    fn keyspace(&self, keyspace: Keyspace) -> &fjall::Keyspace {
+        match keyspace {
+            Keyspace::Records => &self.records,
+            Keyspace::Due => &self.due,
+            Keyspace::Meta => &self.meta,
+        }
+    }
+}
+
+impl Engine for LsmEngine {
+    fn get(&self, keyspace: Keyspace, key: &[u8]) -> Result<Option<Bytes>, EngineError> {
+        self.with_open(|open| {
+            let value = open.keyspace(keyspace).get(key).map_err(|error| translate("read a key", error))?;
+            Ok(value.map(Bytes::from))
+        })
+    }
+
+    fn scan(&self, keyspace: Keyspace, start: &[u8], end: Bound<&[u8]>) -> Result<Scan, EngineError> {
+        self.with_open(|open| {
+            if matches!(end, Bound::Included(end) if end < start)
+                || matches!(end, Bound::Excluded(end) if end <= start)
+            {
+                return Ok(Box::new(std::iter::empty()) as Scan);
+            }
+            let range: (Bound<&[u8]>, Bound<&[u8]>) = (Bound::Included(start), end);
+            let pairs = open.database.snapshot().range::<&[u8], _>(open.keyspace(keyspace), range);
+            Ok(Box::new(pairs.map(|pair| {
+                let (key, value) = pair.into_inner().map_err(|error| translate("read a range", error))?;
+                Ok((Bytes::from(key), Bytes::from(value)))
+            })) as Scan)
+        })
+    }
+
+    fn commit(&self, batch: Batch, durability: Durability) -> Result<(), EngineError> {
+        self.with_open(|open| {
+            let mode = match durability {
+                Durability::Synced => PersistMode::SyncData,
+                Durability::Buffered => PersistMode::Buffer,
+            };
+            let mut write =
+                OwnedWriteBatch::with_capacity(open.database.clone(), batch.len()).durability(Some(mode));
+            for change in batch {
+                match change {
+                    Change::Put { keyspace, key, value } => write.insert(open.keyspace(keyspace), key, value),
+                    Change::Remove { keyspace, key } => write.remove(open.keyspace(keyspace), key),
+                }
+            }
+            write.commit().map_err(|error| translate("write a batch", error))
+        })
+    }
+
+    fn sync(&self) -> Result<(), EngineError> {
+        self.with_open(|open| {
+            open.database.persist(PersistMode::SyncData).map_err(|error| translate("sync the journal", error))
+        })
+    }
+
+    fn reopen(&self) -> Result<(), EngineError> {
+        let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
+        // The database must be closed before it can be opened: it locks its directory.
+        drop(open.take());
+        *open = Some(Open::new(&self.config)?);
+        Ok(())
+    }
+
+    fn is_short_of_space(&self) -> bool {
+        rustix::fs::statvfs(&self.config.path).is_ok_and(|disk| {
+            let reserve = (disk.f_blocks * disk.f_frsize / RESERVE_FRACTION).min(RESERVE_BYTES_MAX);
+            disk.f_bavail * disk.f_frsize < reserve
+        })
+    }
+
+    fn stats(&self) -> EngineStats {
+        let stats = self.with_open(|open| {
+            let trees = [&open.records, &open.due, &open.meta];
+            let sum = |of: &dyn Fn(&fjall::Keyspace) -> usize| trees.iter().map(|tree| of(tree) as u64).sum();
+            Ok(EngineStats {
+                memtable_bytes: open.database.write_buffer_size(),
+                journal_bytes: open.database.journal_disk_space().unwrap_or(0),
+                journal_count: open.database.journal_count() as u64,
+                disk_bytes: open.database.disk_space().unwrap_or(0),
+                table_count: sum(&|tree| tree.table_count()),
+                cache_bytes: open.database.cache_size(),
+                cache_hits: sum(&|tree| tree.metrics().block_load_cached_count()),
+                cache_misses: sum(&|tree| tree.metrics().block_load_io_count()),
+                compactions_active: open.database.active_compactions() as u64,
+                compactions_completed: open.database.compactions_completed() as u64,
+                compaction_micros: u64::try_from(open.database.time_compacting().as_micros())
+                    .unwrap_or(u64::MAX),
+                flushes_outstanding: open.database.outstanding_flushes() as u64,
+            })
+        });
+        stats.unwrap_or_default()
+    }
+}
+
+/// Says what a fjall error means to the rooms above.
+fn translate(attempted: &'static str, error: fjall::Error) -> EngineError {
+    match error {
+        fjall::Error::Io(source) | fjall::Error::Storage(fjall::LsmError::Io(source)) => {
+            match source.kind() {
+                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                    EngineError::DiskFull { attempted }
+                }
+                // A table that ends early has been damaged: a checksum would have said so had it been longer.
+                io::ErrorKind::UnexpectedEof => {
+                    EngineError::Corrupt { attempted, detail: source.to_string() }
+                }
+                _ => EngineError::Io { attempted, source },
+            }
+        }
+        fjall::Error::Locked => EngineError::Locked,
+        fjall::Error::Poisoned => EngineError::Poisoned { attempted },
+        other => EngineError::Corrupt { attempted, detail: other.to_string() },
+    }
+}
+
+/// Flushes and compacts everything: lets a test reach the state that hours of writing reach.
+#[cfg(test)]
+impl LsmEngine {
+    pub(crate) fn settle(&self) {
+        self.with_open(|open| {
+            open.records.rotate_memtable_and_wait().map_err(|error| translate("flush", error))?;
+            open.records.major_compact().map_err(|error| translate("compact", error))
+        })
+        .expect("settles");
+    }
+
+    pub(crate) fn records_memtable_is_empty(&self) -> bool {
+        self.with_open(|open| Ok(open.records.tree.active_memtable().size() == 0)).expect("is open")
+    }
+}

@@ -1,0 +1,191 @@
+//! Storage: what one node keeps on its disk, as keyspaces of bytes.
+//!
+//! This room knows no nodes, no quorums and no versions. It offers an [`Engine`]: point reads, ordered scans over
+//! a snapshot, and atomic batches with an explicit durability. Two engines pass one contract suite: [`lsm`] on
+//! disk, and [`memory`], which can be told to fail. [`format`] alone knows what the bytes of a record mean;
+//! [`data_dir`] guards the directory against a second process and a newer format.
+//!
+//! All calls block for as long as the disk takes. Who may call them where is said in `replica`.
+
+pub mod data_dir;
+pub mod format;
+mod janitor;
+pub mod lsm;
+pub mod memory;
+mod writeback;
+
+#[cfg(test)]
+mod contract;
+
+use bytes::Bytes;
+use std::fmt;
+use std::ops::Bound;
+
+/// This names one of the engine's ordered maps. A batch over several of them is atomic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Keyspace {
+    /// Key → record.
+    Records,
+    /// (Instant, key) → version: what the sweeper looks at when that instant has come.
+    Due,
+    /// Name → value: facts about the store itself.
+    Meta,
+}
+
+/// This is the engine's view of what must be on disk when a commit returns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Durability {
+    /// The batch and everything committed before it survives a power loss.
+    Synced,
+    /// The batch has been given to the operating system; it survives the end of this process.
+    Buffered,
+}
+
+/// This is one change in a batch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    /// Sets a key's value.
+    Put {
+        /// The map to change.
+        keyspace: Keyspace,
+        /// The key in it.
+        key: Bytes,
+        /// Its new value.
+        value: Bytes,
+    },
+    /// Removes a key; nothing happens if it is not there.
+    Remove {
+        /// The map to change.
+        keyspace: Keyspace,
+        /// The key in it.
+        key: Bytes,
+    },
+}
+
+/// These are changes that take effect together or not at all. No key of a keyspace may occur in it twice.
+pub type Batch = Vec<Change>;
+
+/// This yields the pairs of a range, in key order, as of the instant it was made.
+///
+/// It may be sent to another thread. While it lives it holds back the engine's clean-up: bound its life.
+pub type Scan = Box<dyn Iterator<Item = Result<(Bytes, Bytes), EngineError>> + Send>;
+
+/// This says what an engine could not do.
+#[derive(Debug)]
+pub enum EngineError {
+    /// No space left on the disk. After [`Engine::reopen`] with space again, writes go on.
+    DiskFull {
+        /// What was attempted.
+        attempted: &'static str,
+    },
+    /// The operating system reported an error; what is on disk is not known.
+    Io {
+        /// What was attempted.
+        attempted: &'static str,
+        /// What it reported.
+        source: std::io::Error,
+    },
+    /// Bytes on disk are not what was written: a checksum or a structure does not fit.
+    Corrupt {
+        /// What was attempted.
+        attempted: &'static str,
+        /// What did not fit.
+        detail: String,
+    },
+    /// An earlier failure stopped the engine; it refuses writes until it is opened again.
+    Poisoned {
+        /// What was attempted.
+        attempted: &'static str,
+    },
+    /// The store could not be opened again after a failure, and serves nothing until it can.
+    Closed,
+    /// Another process has the store open.
+    Locked,
+}
+
+impl fmt::Display for EngineError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::DiskFull { attempted } => {
+                write!(f, "no space left on the disk while trying to {attempted}")
+            }
+            Self::Io { attempted, source } => write!(f, "I/O error while trying to {attempted}: {source}"),
+            Self::Corrupt { attempted, detail } => {
+                write!(f, "damaged bytes on disk found while trying to {attempted}: {detail}")
+            }
+            Self::Poisoned { attempted } => {
+                write!(f, "refused to {attempted}: an earlier storage failure stopped the engine")
+            }
+            Self::Closed => f.write_str("the store is closed after a failure"),
+            Self::Locked => f.write_str("another process has the store open"),
+        }
+    }
+}
+
+impl std::error::Error for EngineError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Io { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}
+
+/// These are an engine's gauges, for `/metrics`.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct EngineStats {
+    /// Bytes in active and sealed memtables.
+    pub memtable_bytes: u64,
+    /// Bytes of all journals on disk.
+    pub journal_bytes: u64,
+    /// Journals on disk.
+    pub journal_count: u64,
+    /// Bytes of all tables and journals on disk.
+    pub disk_bytes: u64,
+    /// Tables on disk.
+    pub table_count: u64,
+    /// Bytes in the block cache.
+    pub cache_bytes: u64,
+    /// Blocks served from the cache.
+    pub cache_hits: u64,
+    /// Blocks read from files.
+    pub cache_misses: u64,
+    /// Compactions running now.
+    pub compactions_active: u64,
+    /// Compactions completed since the store was opened.
+    pub compactions_completed: u64,
+    /// Time spent in compactions since the store was opened, in microseconds.
+    pub compaction_micros: u64,
+    /// Flushes of sealed memtables that wait or run.
+    pub flushes_outstanding: u64,
+}
+
+/// This keeps bytes in ordered keyspaces.
+///
+/// One thread commits at a time (the commit thread); any number may read meanwhile.
+pub trait Engine: Send + Sync + 'static {
+    /// The value of `key`, without a copy where the engine can.
+    fn get(&self, keyspace: Keyspace, key: &[u8]) -> Result<Option<Bytes>, EngineError>;
+
+    /// All pairs with `start` <= key and key within `end`, in key order, as of now.
+    fn scan(&self, keyspace: Keyspace, start: &[u8], end: Bound<&[u8]>) -> Result<Scan, EngineError>;
+
+    /// Makes all changes of `batch` or none, visible to reads that begin afterwards.
+    ///
+    /// # Errors
+    /// After an error it is unknown whether the batch took effect, and every later commit fails until
+    /// [`Engine::reopen`] succeeds.
+    fn commit(&self, batch: Batch, durability: Durability) -> Result<(), EngineError>;
+
+    /// Makes everything committed so far survive a power loss. Errors as for [`Engine::commit`].
+    fn sync(&self) -> Result<(), EngineError>;
+
+    /// Opens the store again after a failed write. What was synced is there again; reads wait meanwhile.
+    fn reopen(&self) -> Result<(), EngineError>;
+
+    /// Whether so little space is left that writes should be refused before they fail. Cheap: one system call.
+    fn is_short_of_space(&self) -> bool;
+
+    /// The gauges, cheap enough for every scrape.
+    fn stats(&self) -> EngineStats;
+}

@@ -1,3 +1,15 @@
 //! kvorum: a distributed key-value store behind plain HTTP. This crate is the node and its command line.
+//!
+//! A request is read downwards: [`http`] → [`coordinator`] → [`replica`] → [`storage`]. Each room uses only rooms
+//! below it and the pure rules of `kvorum-core`. [`node`] puts them together; [`config`] says with what.
 
+pub mod cli;
+pub mod clock;
+pub mod config;
+pub mod coordinator;
+pub mod http;
+pub mod metrics;
+pub mod node;
+pub mod replica;
 pub mod storage;
+pub mod worker;

@@ -190,6 +190,17 @@ pub fn decode_lease(row: &[u8]) -> Result<UnixMillis, FormatError> {
     Ok(UnixMillis(u64::from_be_bytes(bytes)))
 }
 
+/// The value of the store identity's row.
+pub fn encode_store_id(id: u128) -> Bytes {
+    Bytes::copy_from_slice(&id.to_be_bytes())
+}
+
+/// The identity in its row.
+pub fn decode_store_id(row: &[u8]) -> Result<u128, FormatError> {
+    let bytes: [u8; 16] = row.try_into().map_err(|_| FormatError::Truncated { bytes: row.len() })?;
+    Ok(u128::from_be_bytes(bytes))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

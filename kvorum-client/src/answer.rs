@@ -1,0 +1,227 @@
+//! What a node answered: its headers as values, and its body within a limit.
+
+use crate::entry::{Entry, Head, Status, Version};
+use crate::error::Error;
+use crate::operation::Operation;
+use crate::retry::Cause;
+use bytes::{Bytes, BytesMut};
+use http::header::{CONTENT_LENGTH, ETAG, HeaderName, RETRY_AFTER};
+use http::{HeaderMap, Response};
+use http_body::Body;
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+use tokio::time::{Instant, timeout_at};
+
+const EXPIRES: HeaderName = HeaderName::from_static("kvorum-expires");
+const REPLICAS: HeaderName = HeaderName::from_static("kvorum-replicas");
+
+/// The longest `Retry-After` that is believed: a node cannot send its clients away for good.
+const RETRY_AFTER_MAX: Duration = Duration::from_mins(1);
+
+/// The longest text of a failure that is read, in bytes: the contract has one line.
+const MESSAGE_BYTES_MAX: usize = 4 * 1024;
+
+/// The most memory that is reserved on an answer's word, in bytes; the rest comes as its bytes do.
+const RESERVE_BYTES_MAX: usize = 1024 * 1024;
+
+/// This is a whole answer to `operation`.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) operation: Operation,
+    pub(crate) node: Arc<str>,
+    pub(crate) status: u16,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+}
+
+impl Answer {
+    /// What a GET of `key` found.
+    pub(crate) fn into_entry(self, key: Bytes) -> Result<Option<Entry>, Error> {
+        if self.status == 404 {
+            return Ok(None);
+        }
+        let version = self.checked(version(&self.headers))?;
+        let expires = self.checked(expires(&self.headers))?;
+        let replicas = text(&self.headers, &REPLICAS).map(str::to_owned);
+        Ok(Some(Entry { key, value: self.body, version, expires, replicas }))
+    }
+
+    /// What a HEAD of `key` found.
+    pub(crate) fn into_head(self, key: Bytes) -> Result<Option<Head>, Error> {
+        if self.status == 404 {
+            return Ok(None);
+        }
+        let version = self.checked(version(&self.headers))?;
+        let expires = self.checked(expires(&self.headers))?;
+        let replicas = text(&self.headers, &REPLICAS).map(str::to_owned);
+        let value_bytes = text(&self.headers, &CONTENT_LENGTH).and_then(|length| length.parse().ok());
+        Ok(Some(Head { key, value_bytes, version, expires, replicas }))
+    }
+
+    /// The version that a PUT was given.
+    pub(crate) fn into_version(self) -> Result<Version, Error> {
+        self.checked(version(&self.headers))
+    }
+
+    /// What a node says of itself.
+    pub(crate) fn into_status(self) -> Status {
+        let body = String::from_utf8_lossy(&self.body).into_owned();
+        Status { node: self.node.as_ref().to_owned(), code: self.status, body }
+    }
+
+    fn checked<T>(&self, result: Result<T, String>) -> Result<T, Error> {
+        result.map_err(|message| Error::Protocol {
+            operation: self.operation.clone(),
+            node: Arc::clone(&self.node),
+            message,
+            may_have_taken_effect: self.operation.is_write(),
+        })
+    }
+}
+
+fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
+    headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim)
+}
+
+fn version(headers: &HeaderMap) -> Result<Version, String> {
+    let tag = text(headers, &ETAG).ok_or("no ETag")?;
+    let quoted = tag.strip_prefix("W/").unwrap_or(tag);
+    match quoted.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')) {
+        Some(version) if !version.is_empty() => Ok(Version::from(version.to_owned())),
+        _ => Err(format!("ETag {tag:?} is not a quoted version")),
+    }
+}
+
+fn expires(headers: &HeaderMap) -> Result<Option<SystemTime>, String> {
+    if !headers.contains_key(EXPIRES) {
+        return Ok(None);
+    }
+    let spelled = text(headers, &EXPIRES).unwrap_or_default();
+    let millis = spelled.parse().ok().and_then(unix_millis);
+    millis.map(Some).ok_or_else(|| format!("Kvorum-Expires {spelled:?} is not in Unix milliseconds"))
+}
+
+/// The instant that many milliseconds after 1970 began, if the platform can express it.
+pub(crate) fn unix_millis(millis: u64) -> Option<SystemTime> {
+    SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(millis))
+}
+
+/// How long the node wants to be left alone, in whole seconds; a date is not part of the contract.
+pub(crate) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let seconds = text(headers, &RETRY_AFTER)?.parse().ok()?;
+    Some(Duration::from_secs(seconds).min(RETRY_AFTER_MAX))
+}
+
+/// Whether the answer says itself where it ends. One that ends where the connection does could be a part of it.
+pub(crate) fn is_framed(response: &Response<Incoming>) -> bool {
+    let is_chunked = || response.headers().contains_key(http::header::TRANSFER_ENCODING);
+    response.body().size_hint().exact().is_some() || is_chunked()
+}
+
+/// Reads `body` to its end.
+///
+/// # Errors
+/// [`Cause::TooLarge`] as soon as it is known to have more than `bytes_max`, [`Cause::Cut`], or
+/// [`Cause::DeadlinePassed`]. What was read is lost; the connection cannot be used any more.
+pub(crate) async fn read_whole(
+    body: &mut Incoming,
+    bytes_max: usize,
+    deadline: Instant,
+) -> Result<Bytes, Cause> {
+    let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
+    if announced > bytes_max {
+        return Err(Cause::TooLarge { bytes_max });
+    }
+    let mut whole = Bytes::new();
+    let mut joined = BytesMut::new();
+    loop {
+        let frame = match timeout_at(deadline, body.frame()).await {
+            Err(_) => return Err(Cause::DeadlinePassed { waiting_for: "end of the answer" }),
+            Ok(Some(Err(error))) => return Err(Cause::Cut(error.into())),
+            Ok(None) => return Ok(if joined.is_empty() { whole } else { joined.freeze() }),
+            // Anything but bytes is trailers, which mean nothing here.
+            Ok(Some(Ok(frame))) => frame.into_data().unwrap_or_default(),
+        };
+        if whole.len() + joined.len() + frame.len() > bytes_max {
+            return Err(Cause::TooLarge { bytes_max });
+        }
+        // Most answers come in one piece, which is passed on as it is; only a second one makes a copy.
+        if whole.is_empty() && joined.is_empty() {
+            whole = frame;
+        } else {
+            if joined.is_empty() {
+                joined.reserve(announced.min(RESERVE_BYTES_MAX));
+                joined.extend_from_slice(&std::mem::take(&mut whole));
+            }
+            joined.extend_from_slice(&frame);
+        }
+    }
+}
+
+/// Reads the text of a failure as far as it is one line, and says whether that was the whole body.
+///
+/// The status alone is enough to act on: whatever goes wrong here only makes the text shorter.
+pub(crate) async fn read_message(response: Response<Incoming>, deadline: Instant) -> (String, bool) {
+    let reason = response.status().canonical_reason().unwrap_or("no text");
+    let is_framed = is_framed(&response);
+    let mut body = response.into_body();
+    let mut text = BytesMut::new();
+    let is_whole = loop {
+        match timeout_at(deadline, body.frame()).await {
+            Err(_) | Ok(Some(Err(_))) => break false,
+            Ok(None) => break is_framed,
+            Ok(Some(Ok(frame))) => text.extend_from_slice(&frame.into_data().unwrap_or_default()),
+        }
+        if text.len() > MESSAGE_BYTES_MAX {
+            text.truncate(MESSAGE_BYTES_MAX);
+            break false;
+        }
+    };
+    let text = String::from_utf8_lossy(&text);
+    // A terminal would obey control characters, and a log would break at them.
+    let line: String =
+        text.trim().lines().next().unwrap_or_default().chars().filter(|c| !c.is_control()).collect();
+    (if line.is_empty() { reason.to_owned() } else { line }, is_whole)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::HeaderValue;
+
+    fn one(name: HeaderName, value: &'static str) -> HeaderMap {
+        HeaderMap::from_iter([(name, HeaderValue::from_static(value))])
+    }
+
+    #[test]
+    fn reads_versions() {
+        let check = |value, expect: Option<&str>| {
+            let read = version(&one(ETAG, value));
+            assert_eq!(read.as_ref().ok().map(Version::as_str), expect, "{value}");
+        };
+        check("\"0000-01\"", Some("0000-01"));
+        check("W/\"0000-01\"", Some("0000-01"));
+        check("0000-01", None);
+        check("\"\"", None);
+        check("\"", None);
+        assert!(version(&HeaderMap::new()).is_err());
+    }
+
+    #[test]
+    fn reads_expiry() {
+        assert_eq!(expires(&HeaderMap::new()), Ok(None));
+        assert_eq!(expires(&one(EXPIRES, "1500")), Ok(unix_millis(1_500)));
+        assert!(expires(&one(EXPIRES, "soon")).is_err());
+    }
+
+    #[test]
+    fn believes_retry_after_within_bounds() {
+        let check = |value, expect| assert_eq!(retry_after(&one(RETRY_AFTER, value)), expect, "{value}");
+        check("2", Some(Duration::from_secs(2)));
+        check("86400", Some(RETRY_AFTER_MAX));
+        check("Fri, 31 Dec 1999 23:59:59 GMT", None);
+        check("-1", None);
+    }
+}

@@ -1,0 +1,344 @@
+//! What can go wrong, in the caller's words.
+//!
+//! Each variant says what was attempted, on what, at which node, and whether a write may have taken effect. That last
+//! is about *all* attempts of the call: a PUT whose first attempt was cut and whose second was refused a connection
+//! is [`Error::Unreachable`], and may have taken effect.
+
+use crate::operation::Operation;
+use std::error::Error as StdError;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// This is the cause below an [`Error`], of whatever kind it is.
+pub type BoxError = Box<dyn StdError + Send + Sync>;
+
+/// This says why an operation did not succeed.
+///
+/// What it displays is one line that already has the text of its causes.
+#[derive(Debug)]
+pub enum Error {
+    /// The client cannot be built like this; nothing was attempted.
+    InvalidConfig {
+        /// What is wrong, and what is allowed.
+        message: String,
+    },
+    /// The request cannot be formed; nothing was sent.
+    InvalidRequest {
+        /// What was asked for.
+        operation: Operation,
+        /// What is wrong, and what is allowed.
+        message: String,
+    },
+    /// No node could be connected to, or the connection was lost before an answer.
+    Unreachable {
+        /// What was attempted.
+        operation: Operation,
+        /// The node of the last attempt.
+        node: Arc<str>,
+        /// How many attempts were made, on all nodes.
+        attempts: u32,
+        /// Whether some attempt may have changed the key, or may yet.
+        may_have_taken_effect: bool,
+        /// The last attempt's failure.
+        source: BoxError,
+    },
+    /// The deadline passed.
+    TimedOut {
+        /// What was attempted.
+        operation: Operation,
+        /// The node of the last attempt.
+        node: Arc<str>,
+        /// What the last attempt was waiting for.
+        waiting_for: &'static str,
+        /// The time limit that passed.
+        after: Duration,
+        /// How many attempts were made, on all nodes.
+        attempts: u32,
+        /// Whether some attempt may have changed the key, or may yet.
+        may_have_taken_effect: bool,
+        /// The failure of the attempt before the last one.
+        previous: Option<Box<Error>>,
+    },
+    /// The node found the request wrong (4xx).
+    Refused {
+        /// What was attempted.
+        operation: Operation,
+        /// The node that refused.
+        node: Arc<str>,
+        /// The HTTP status code.
+        status: u16,
+        /// The node's words.
+        message: String,
+        /// Whether an earlier attempt may have changed the key, or may yet.
+        may_have_taken_effect: bool,
+    },
+    /// Fewer replicas confirmed than were asked for, before the node's deadline (504).
+    NotEnoughReplicas {
+        /// What was attempted.
+        operation: Operation,
+        /// The node that coordinated the last attempt.
+        node: Arc<str>,
+        /// How many attempts were made, on all nodes.
+        attempts: u32,
+        /// The node's words.
+        message: String,
+        /// True for a write: a missed quorum is unknown, not undone.
+        may_have_taken_effect: bool,
+    },
+    /// The node is overloaded or shutting down, and did nothing (503).
+    Overloaded {
+        /// What was attempted.
+        operation: Operation,
+        /// The node of the last attempt.
+        node: Arc<str>,
+        /// How many attempts were made, on all nodes.
+        attempts: u32,
+        /// When that node wants to be asked again, from its answer on.
+        retry_after: Option<Duration>,
+        /// The node's words.
+        message: String,
+        /// Whether an earlier attempt may have changed the key, or may yet.
+        may_have_taken_effect: bool,
+    },
+    /// The node's disk is full (507): writes are refused, reads go on.
+    DiskFull {
+        /// What was attempted.
+        operation: Operation,
+        /// The node whose disk is full.
+        node: Arc<str>,
+        /// The node's words.
+        message: String,
+        /// Whether an earlier attempt may have changed the key, or may yet.
+        may_have_taken_effect: bool,
+    },
+    /// The node is at fault (500, or a 5xx that has no variant of its own).
+    ServerFault {
+        /// What was attempted.
+        operation: Operation,
+        /// The node at fault.
+        node: Arc<str>,
+        /// The HTTP status code.
+        status: u16,
+        /// The node's words, with its request id.
+        message: String,
+        /// True for a write: how far the node came is not known.
+        may_have_taken_effect: bool,
+    },
+    /// The answer is not one of this protocol.
+    Protocol {
+        /// What was attempted.
+        operation: Operation,
+        /// The node that answered so.
+        node: Arc<str>,
+        /// What is wrong with the answer.
+        message: String,
+        /// True for a write: what the node did is not known.
+        may_have_taken_effect: bool,
+    },
+    /// The answer, or one line of it, is larger than this client accepts.
+    TooLarge {
+        /// What was attempted.
+        operation: Operation,
+        /// The node that answered so.
+        node: Arc<str>,
+        /// The client's limit, in bytes.
+        bytes_max: usize,
+    },
+    /// The connection was cut within an answer: what came is only a part of it.
+    Cut {
+        /// What was attempted.
+        operation: Operation,
+        /// The node that was answering.
+        node: Arc<str>,
+        /// How many entries of a scan had come before.
+        entries: u64,
+        /// What happened to the connection.
+        source: BoxError,
+    },
+}
+
+impl Error {
+    /// Whether the key may have been changed by this call, or may yet be at any later time.
+    ///
+    /// False is certain: nothing was done, nothing will be. Always false for reads.
+    pub fn may_have_taken_effect(&self) -> bool {
+        match self {
+            Self::InvalidConfig { .. }
+            | Self::InvalidRequest { .. }
+            | Self::TooLarge { .. }
+            | Self::Cut { .. } => false,
+            Self::Unreachable { may_have_taken_effect, .. }
+            | Self::TimedOut { may_have_taken_effect, .. }
+            | Self::Refused { may_have_taken_effect, .. }
+            | Self::NotEnoughReplicas { may_have_taken_effect, .. }
+            | Self::Overloaded { may_have_taken_effect, .. }
+            | Self::DiskFull { may_have_taken_effect, .. }
+            | Self::ServerFault { may_have_taken_effect, .. }
+            | Self::Protocol { may_have_taken_effect, .. } => *may_have_taken_effect,
+        }
+    }
+
+    /// Whether the same call, made again, does no harm by the cluster's guarantees and may succeed.
+    ///
+    /// A repeated write is a new write: it supersedes whatever was written in between.
+    pub fn is_retry_safe(&self) -> bool {
+        match self {
+            Self::Unreachable { .. }
+            | Self::TimedOut { .. }
+            | Self::NotEnoughReplicas { .. }
+            | Self::Overloaded { .. }
+            | Self::DiskFull { .. }
+            | Self::ServerFault { .. }
+            | Self::Cut { .. } => true,
+            Self::InvalidConfig { .. }
+            | Self::InvalidRequest { .. }
+            | Self::Refused { .. }
+            | Self::Protocol { .. }
+            | Self::TooLarge { .. } => false,
+        }
+    }
+
+    /// What was attempted; nothing for a client that could not be built.
+    pub fn operation(&self) -> Option<&Operation> {
+        match self {
+            Self::InvalidConfig { .. } => None,
+            Self::InvalidRequest { operation, .. }
+            | Self::Unreachable { operation, .. }
+            | Self::TimedOut { operation, .. }
+            | Self::Refused { operation, .. }
+            | Self::NotEnoughReplicas { operation, .. }
+            | Self::Overloaded { operation, .. }
+            | Self::DiskFull { operation, .. }
+            | Self::ServerFault { operation, .. }
+            | Self::Protocol { operation, .. }
+            | Self::TooLarge { operation, .. }
+            | Self::Cut { operation, .. } => Some(operation),
+        }
+    }
+
+    fn fmt_what(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::InvalidConfig { message } | Self::InvalidRequest { message, .. } => f.write_str(message),
+            Self::Unreachable { node, attempts, source, .. } => {
+                write!(f, "no answer from {node}{}: {}", Attempts(*attempts), Chain(source.as_ref()))
+            }
+            Self::TimedOut { node, waiting_for, after, attempts, previous, .. } => {
+                write!(f, "no {waiting_for} from {node} within {after:?}{}", Attempts(*attempts))?;
+                match previous {
+                    Some(previous) => {
+                        f.write_str("; before that, ")?;
+                        previous.fmt_what(f)
+                    }
+                    None => Ok(()),
+                }
+            }
+            Self::Refused { node, status, message, .. } => write!(f, "{node} refused ({status}): {message}"),
+            Self::NotEnoughReplicas { node, attempts, message, .. } => {
+                write!(f, "not enough replicas at {node}{}: {message}", Attempts(*attempts))
+            }
+            Self::Overloaded { node, attempts, retry_after, message, .. } => {
+                write!(f, "{node} is overloaded{}: {message}", Attempts(*attempts))?;
+                retry_after.map_or(Ok(()), |wait| write!(f, " (retry after {wait:?})"))
+            }
+            Self::DiskFull { node, message, .. } => write!(f, "the disk of {node} is full: {message}"),
+            Self::ServerFault { node, status, message, .. } => {
+                write!(f, "{node} is at fault ({status}): {message}")
+            }
+            Self::Protocol { node, message, .. } => write!(f, "{node} answered out of protocol: {message}"),
+            Self::TooLarge { node, bytes_max, .. } => {
+                write!(f, "the answer of {node} is larger than {bytes_max} bytes")
+            }
+            Self::Cut { operation, node, entries, source } => {
+                write!(f, "the answer of {node} was cut")?;
+                if matches!(operation, Operation::Scan { .. }) {
+                    write!(f, " after {entries} entries")?;
+                }
+                write!(f, ": {}", Chain(source.as_ref()))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(operation) = self.operation() {
+            write!(f, "{operation}: ")?;
+        }
+        self.fmt_what(f)?;
+        if self.may_have_taken_effect() { f.write_str("; it may have taken effect") } else { Ok(()) }
+    }
+}
+
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        match self {
+            Self::Unreachable { source, .. } | Self::Cut { source, .. } => Some(source.as_ref()),
+            Self::TimedOut { previous: Some(previous), .. } => Some(previous.as_ref()),
+            _ => None,
+        }
+    }
+}
+
+/// Shows a number of attempts where it is worth a word.
+struct Attempts(u32);
+
+impl fmt::Display for Attempts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0 > 1 { write!(f, " in {} attempts", self.0) } else { Ok(()) }
+    }
+}
+
+/// Shows an error and its causes on one line: HTTP errors keep the interesting part at the bottom.
+struct Chain<'a>(&'a (dyn StdError + 'static));
+
+impl fmt::Display for Chain<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)?;
+        let mut cause = self.0.source();
+        while let Some(error) = cause {
+            write!(f, ": {error}")?;
+            cause = error.source();
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+
+    #[test]
+    fn one_line_says_what_where_how_often_why_and_whether_it_counts() {
+        let put = Operation::Put { key: Bytes::from_static(b"k") };
+        let lost = Error::Unreachable {
+            operation: put.clone(),
+            node: "http://a:1".into(),
+            attempts: 2,
+            may_have_taken_effect: true,
+            source: "connection reset".into(),
+        };
+        assert_eq!(
+            lost.to_string(),
+            "PUT \"k\": no answer from http://a:1 in 2 attempts: connection reset; it may have taken effect"
+        );
+        let late = Error::TimedOut {
+            operation: put,
+            node: "http://b:1".into(),
+            waiting_for: "answer",
+            after: Duration::from_secs(5),
+            attempts: 3,
+            may_have_taken_effect: true,
+            previous: Some(Box::new(lost)),
+        };
+        assert_eq!(
+            late.to_string(),
+            "PUT \"k\": no answer from http://b:1 within 5s in 3 attempts; before that, \
+             no answer from http://a:1 in 2 attempts: connection reset; it may have taken effect"
+        );
+        assert!(late.source().is_some());
+        // Every call returns one: it travels by value.
+        assert!(size_of::<Error>() <= 128, "{}", size_of::<Error>());
+    }
+}

@@ -1,0 +1,68 @@
+//! The socket, as hyper wants it.
+//!
+//! hyper reads into memory that need not be initialised, which only `unsafe` code can hand to tokio. So each socket
+//! has a buffer of its own and its bytes are copied once more, and there is nothing to prove.
+
+use hyper::rt::{Read, ReadBufCursor, Write};
+use std::io::{IoSlice, Result};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+/// The most that one read takes from the socket, in bytes: small enough to be held for every idle
+/// connection, large enough that a value of the usual size is one read.
+const READ_BYTES_MAX: usize = 16 * 1024;
+
+/// This is a TCP stream that hyper can drive.
+pub(crate) struct TokioIo {
+    stream: TcpStream,
+    buffer: Box<[u8]>,
+}
+
+impl TokioIo {
+    pub(crate) fn new(stream: TcpStream) -> Self {
+        Self { stream, buffer: vec![0; READ_BYTES_MAX].into_boxed_slice() }
+    }
+}
+
+impl Read for TokioIo {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        mut target: ReadBufCursor<'_>,
+    ) -> Poll<Result<()>> {
+        let Self { stream, buffer } = self.get_mut();
+        let bytes_max = target.remaining().min(buffer.len());
+        let mut source = ReadBuf::new(buffer.split_at_mut(bytes_max).0);
+        ready!(Pin::new(stream).poll_read(cx, &mut source))?;
+        target.put_slice(source.filled());
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Write for TokioIo {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, source: &[u8]) -> Poll<Result<usize>> {
+        Pin::new(&mut self.get_mut().stream).poll_write(cx, source)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        sources: &[IoSlice<'_>],
+    ) -> Poll<Result<usize>> {
+        Pin::new(&mut self.get_mut().stream).poll_write_vectored(cx, sources)
+    }
+}

@@ -1,0 +1,142 @@
+//! What a caller can ask for: the operations by name, and the options of each.
+
+use bytes::Bytes;
+use std::fmt;
+use std::time::Duration;
+
+/// The longest part of a key that [`Operation`] shows, in bytes: enough to recognise it in a line of a log.
+const KEY_SHOWN_BYTES_MAX: usize = 64;
+
+/// This names what was attempted, and on what.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Operation {
+    /// Reading a value.
+    Get {
+        /// The key that was read.
+        key: Bytes,
+    },
+    /// Reading all but the value.
+    Head {
+        /// The key that was read.
+        key: Bytes,
+    },
+    /// Writing a value.
+    Put {
+        /// The key that was written.
+        key: Bytes,
+    },
+    /// Deleting a key.
+    Delete {
+        /// The key that was deleted.
+        key: Bytes,
+    },
+    /// Reading a range of keys.
+    Scan {
+        /// The first key of the range.
+        start: Bytes,
+    },
+    /// Asking a node for its state.
+    Status,
+}
+
+impl Operation {
+    /// Whether this changes a key when it succeeds.
+    pub fn is_write(&self) -> bool {
+        matches!(self, Self::Put { .. } | Self::Delete { .. })
+    }
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (verb, key) = match self {
+            Self::Get { key } => ("GET", key),
+            Self::Head { key } => ("HEAD", key),
+            Self::Put { key } => ("PUT", key),
+            Self::Delete { key } => ("DELETE", key),
+            Self::Scan { start } => ("scan from", start),
+            Self::Status => return f.write_str("status"),
+        };
+        match key.get(..KEY_SHOWN_BYTES_MAX) {
+            Some(shown) if key.len() > shown.len() => {
+                write!(f, "{verb} \"{}…\" ({} bytes)", shown.escape_ascii(), key.len())
+            }
+            _ => write!(f, "{verb} \"{}\"", key.escape_ascii()),
+        }
+    }
+}
+
+/// This says how many replicas hold the key (`from`) and how many of them must confirm the operation (`ack`).
+///
+/// The cluster checks `1 <= ack <= from <= nodes`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Replicas {
+    /// How many replicas must confirm.
+    pub ack: u32,
+    /// How many replicas hold the key for this operation.
+    pub from: u32,
+}
+
+impl fmt::Display for Replicas {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.ack, self.from)
+    }
+}
+
+/// This holds the options of a GET or HEAD.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ReadOptions {
+    /// The quorum; without it, the cluster's default.
+    pub replicas: Option<Replicas>,
+}
+
+/// This holds the options of a PUT.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PutOptions {
+    /// How long readers see the record, in whole milliseconds, a started one counting; without it, for ever.
+    /// The cluster refuses zero.
+    pub ttl: Option<Duration>,
+    /// The quorum; without it, the cluster's default.
+    pub replicas: Option<Replicas>,
+}
+
+/// This holds the options of a DELETE.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct DeleteOptions {
+    /// The quorum; without it, the cluster's default.
+    pub replicas: Option<Replicas>,
+}
+
+/// This holds the options of a scan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ScanOptions {
+    /// The most entries to read; without it, the whole range.
+    pub limit: Option<u64>,
+    /// Whose records to read.
+    pub scope: Scope,
+}
+
+/// This says whose records a scan reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Scope {
+    /// Every live key of the cluster once, its freshest record among a read quorum.
+    #[default]
+    Cluster,
+    /// What the asked node stores, alone.
+    Local,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shows_any_key_on_one_line() {
+        let check = |key: &[u8], expect: &str| {
+            assert_eq!(Operation::Get { key: Bytes::copy_from_slice(key) }.to_string(), expect);
+        };
+        check(b"plain", "GET \"plain\"");
+        check(b"a\n\0\xff", "GET \"a\\n\\x00\\xff\"");
+        check(&[b'k'; 64], &format!("GET \"{}\"", "k".repeat(64)));
+        check(&[b'k'; 65], &format!("GET \"{}…\" (65 bytes)", "k".repeat(64)));
+    }
+}

@@ -1,0 +1,295 @@
+//! The nodes and their connections.
+//!
+//! An operation takes a [`Lease`]: the right to use one connection to a node, an idle one if there is one. Rights are
+//! bounded, and a new connection is only made by who has a right and found nothing idle, so connections are bounded
+//! by the same number. A lease that is dropped closes its connection at once: only [`Lease::recycle`], called when an
+//! answer has been read to its end, keeps it for the next operation.
+
+use crate::io::TokioIo;
+use crate::retry::{Cause, later};
+use bytes::Bytes;
+use http::{HeaderValue, Request, Response, Uri};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::client::conn::TrySendError;
+use hyper::client::conn::http1::{SendRequest, handshake};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+
+/// How long a recycled connection may take to be ready: its driver has read the whole answer and needs one turn of
+/// the runtime to see it. One that needs longer has something else to do, and is closed.
+const READY_WAIT: Duration = Duration::from_millis(100);
+
+/// The shortest pause between two looks for connections that have been idle too long.
+const SWEEP_PAUSE_MIN: Duration = Duration::from_millis(50);
+
+/// These are the limits of one node's connections.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PoolLimits {
+    pub(crate) connections_max: usize,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) idle_timeout: Duration,
+}
+
+/// This is a node as the client sees it.
+#[derive(Debug)]
+pub(crate) struct Node {
+    /// The URL without its trailing slash, for people.
+    name: Arc<str>,
+    /// `host:port`, to connect to.
+    address: String,
+    /// The `Host` of requests.
+    host: HeaderValue,
+    limits: PoolLimits,
+    /// One permit an operation under way; tokio hands them out in the order in which they were asked for.
+    permits: Arc<Semaphore>,
+    /// Guards the idle connections; held for a push, a pop or a sweep.
+    idle: Mutex<Idle>,
+    /// Guards what speaks against asking this node; held for a copy.
+    marks: Mutex<Marks>,
+}
+
+#[derive(Debug, Default)]
+struct Idle {
+    /// The connection used last is used next, so that those not needed any more become old.
+    stack: Vec<(Connection, Instant)>,
+    is_swept: bool,
+}
+
+/// What speaks against asking a node.
+#[derive(Debug, Default, Clone, Copy)]
+struct Marks {
+    /// Others are asked first until then; if there are none, this one is asked all the same.
+    avoid_until: Option<Instant>,
+    /// The node asked (by `Retry-After`) not to be asked again before then.
+    rest_until: Option<Instant>,
+}
+
+/// This is an open connection; dropping it closes it.
+#[derive(Debug)]
+struct Connection {
+    sender: SendRequest<Full<Bytes>>,
+    driver: AbortHandle,
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        // Without it, a driver that still writes a request would keep the socket beyond the bound on connections.
+        self.driver.abort();
+    }
+}
+
+/// This is the right to use one connection to a node, and that connection.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    // The order matters: the connection is closed before the next operation gets its permit.
+    connection: Connection,
+    permit: OwnedSemaphorePermit,
+    is_reused: bool,
+    node: Arc<Node>,
+}
+
+impl Node {
+    /// Takes `http://host:port`, or an error in words.
+    pub(crate) fn new(url: &str, limits: PoolLimits) -> Result<Self, String> {
+        let uri: Uri = url.parse().map_err(|error| format!("not a URL ({error})"))?;
+        if !matches!(uri.scheme_str(), Some("http")) {
+            return Err("the scheme is not http".to_owned());
+        }
+        if uri.path_and_query().is_some_and(|path| path != "/") {
+            return Err("a path is not allowed".to_owned());
+        }
+        let authority = uri.authority().ok_or("no host")?;
+        if authority.as_str().contains('@') || authority.host().is_empty() {
+            return Err("a user is not allowed, a host is needed".to_owned());
+        }
+        let host = HeaderValue::from_str(authority.as_str()).map_err(|error| error.to_string())?;
+        Ok(Self {
+            name: url.trim_end_matches('/').into(),
+            address: format!("{}:{}", authority.host(), authority.port_u16().unwrap_or(80)),
+            host,
+            limits,
+            permits: Arc::new(Semaphore::new(limits.connections_max)),
+            idle: Mutex::default(),
+            marks: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn name(&self) -> Arc<str> {
+        Arc::clone(&self.name)
+    }
+
+    pub(crate) fn host(&self) -> &HeaderValue {
+        &self.host
+    }
+
+    /// Lets other nodes go first until then.
+    pub(crate) fn avoid(&self, until: Instant) {
+        let mut marks = lock(&self.marks);
+        marks.avoid_until = marks.avoid_until.max(Some(until));
+    }
+
+    /// Notes that the node is not to be asked a second time before then.
+    pub(crate) fn rest(&self, until: Instant) {
+        let mut marks = lock(&self.marks);
+        marks.rest_until = marks.rest_until.max(Some(until));
+    }
+
+    pub(crate) fn rests_until(&self) -> Option<Instant> {
+        lock(&self.marks).rest_until
+    }
+
+    /// `now`, or the later instant from which on nothing speaks against asking this node.
+    pub(crate) fn usable_from(&self, now: Instant) -> Instant {
+        let marks = *lock(&self.marks);
+        marks.avoid_until.max(marks.rest_until).map_or(now, |until| until.max(now))
+    }
+
+    /// Waits for the right to use a connection, and takes an idle one or makes one.
+    pub(crate) async fn checkout(self: &Arc<Self>, deadline: Instant) -> Result<Lease, Cause> {
+        let Ok(Ok(permit)) = timeout_at(deadline, Arc::clone(&self.permits).acquire_owned()).await else {
+            return Err(Cause::DeadlinePassed { waiting_for: "free connection" });
+        };
+        while let Some(mut connection) = self.pop() {
+            if let Ok(Ok(())) = timeout(READY_WAIT, connection.sender.ready()).await {
+                return Ok(Lease { connection, permit, is_reused: true, node: Arc::clone(self) });
+            }
+        }
+        let connection = self.connect(deadline).await?;
+        Ok(Lease { connection, permit, is_reused: false, node: Arc::clone(self) })
+    }
+
+    /// Takes the idle connection that was used last, and drops those found closed or too old.
+    fn pop(&self) -> Option<Connection> {
+        let mut idle = lock(&self.idle);
+        while let Some((connection, since)) = idle.stack.pop() {
+            if self.is_fresh(&connection, since) {
+                return Some(connection);
+            }
+        }
+        None
+    }
+
+    fn is_fresh(&self, connection: &Connection, since: Instant) -> bool {
+        !connection.sender.is_closed() && since.elapsed() < self.limits.idle_timeout
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "the client owns its sockets")]
+    async fn connect(&self, deadline: Instant) -> Result<Connection, Cause> {
+        let connect_by = later(Instant::now(), self.limits.connect_timeout);
+        let stream = match timeout_at(connect_by.min(deadline), TcpStream::connect(&self.address)).await {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(error)) => return Err(Cause::Connect(error.into())),
+            Err(_) if connect_by < deadline => {
+                return Err(Cause::Connect(
+                    format!("no connection in {:?}", self.limits.connect_timeout).into(),
+                ));
+            }
+            Err(_) => return Err(Cause::DeadlinePassed { waiting_for: "connection" }),
+        };
+        // A request is one write, and its answer is waited for: nothing is gained by holding it back.
+        stream.set_nodelay(true).map_err(|error| Cause::Connect(error.into()))?;
+        let (sender, driver) =
+            handshake(TokioIo::new(stream)).await.map_err(|error| Cause::Connect(error.into()))?;
+        // The driver's end reaches whoever waits for an answer; by itself it is no news.
+        let driver = tokio::spawn(async move { drop(driver.await) }).abort_handle();
+        Ok(Connection { sender, driver })
+    }
+
+    /// Keeps `connection` for the next operation, and has somebody look after those that are not used again.
+    fn keep(self: &Arc<Self>, connection: Connection) {
+        let mut idle = lock(&self.idle);
+        idle.stack.push((connection, Instant::now()));
+        if !idle.is_swept {
+            idle.is_swept = true;
+            tokio::spawn(sweep(Arc::downgrade(self), self.limits.idle_timeout));
+        }
+    }
+
+    /// Drops idle connections that are closed or too old, and says whether any is left.
+    fn sweep(&self) -> bool {
+        let mut idle = lock(&self.idle);
+        idle.stack.retain(|(connection, since)| self.is_fresh(connection, *since));
+        idle.is_swept = !idle.stack.is_empty();
+        idle.is_swept
+    }
+}
+
+/// Sweeps until nothing is idle, or the client is gone.
+async fn sweep(node: Weak<Node>, idle_timeout: Duration) {
+    loop {
+        sleep((idle_timeout / 2).max(SWEEP_PAUSE_MIN)).await;
+        match node.upgrade() {
+            Some(node) if node.sweep() => {}
+            _ => return,
+        }
+    }
+}
+
+impl Lease {
+    /// Sends `request`, and waits for the head of its answer.
+    ///
+    /// # Errors
+    /// With the request in it, nothing of it was sent; without, all of it may have been.
+    pub(crate) async fn send(
+        &mut self,
+        request: Request<Full<Bytes>>,
+    ) -> Result<Response<Incoming>, TrySendError<Request<Full<Bytes>>>> {
+        self.connection.sender.try_send_request(request).await
+    }
+
+    /// Whether an earlier operation used the connection: then the node may have closed it since.
+    pub(crate) fn is_reused(&self) -> bool {
+        self.is_reused
+    }
+
+    /// Closes the connection and makes a new one, with the same right.
+    pub(crate) async fn renew(&mut self, deadline: Instant) -> Result<(), Cause> {
+        self.connection.driver.abort();
+        self.connection = self.node.connect(deadline).await?;
+        self.is_reused = false;
+        Ok(())
+    }
+
+    /// Gives the connection back for the next operation. The last answer must have been read to its end.
+    pub(crate) fn recycle(self) {
+        let Self { connection, permit, node, .. } = self;
+        node.keep(connection);
+        // Only now, so that who waited for the permit finds the connection.
+        drop(permit);
+    }
+}
+
+/// A panic while one of these locks is held leaves nothing half done: they guard single assignments.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn takes_base_urls_only() {
+        let limits =
+            PoolLimits { connections_max: 1, connect_timeout: Duration::MAX, idle_timeout: Duration::MAX };
+        let check = |url: &str, expect: Option<(&str, &str)>| {
+            let node = Node::new(url, limits);
+            let seen = node.as_ref().ok().map(|node| (node.address.as_str(), &*node.name));
+            assert_eq!(seen, expect, "{url}: {node:?}");
+        };
+        check("http://127.0.0.1:8080", Some(("127.0.0.1:8080", "http://127.0.0.1:8080")));
+        check("http://n1.example:8080/", Some(("n1.example:8080", "http://n1.example:8080")));
+        check("http://[::1]:8080", Some(("[::1]:8080", "http://[::1]:8080")));
+        check("http://n1", Some(("n1:80", "http://n1")));
+        for wrong in
+            ["", "n1:8080", "https://n1:1", "http://n1:1/v0", "http://n1:1/?a", "http://me@n1:1", "http://:1"]
+        {
+            check(wrong, None);
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! An operation as an HTTP request: method, target, headers, body.
+//!
+//! The same [`Call`] makes the request of every attempt; its body is shared, not copied.
+
+use crate::error::Error;
+use crate::operation::{DeleteOptions, Operation, PutOptions, ReadOptions, Replicas, ScanOptions, Scope};
+use bytes::Bytes;
+use http::header::{ACCEPT, CONTENT_LENGTH, HOST};
+use http::{HeaderValue, Method, Request, Uri};
+use http_body_util::Full;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+/// The longest key of the contract, in bytes.
+const KEY_BYTES_MAX: usize = 1024;
+
+/// This is one operation, ready to be sent any number of times.
+pub(crate) struct Call {
+    pub(crate) operation: Operation,
+    method: Method,
+    target: Uri,
+    accept: Option<&'static str>,
+    body: Bytes,
+}
+
+impl Call {
+    pub(crate) fn get(key: &[u8], options: ReadOptions) -> Result<Self, Error> {
+        let operation = Operation::Get { key: Bytes::copy_from_slice(key) };
+        let target = entity(&operation, key, options.replicas)?;
+        Self::new(operation, Method::GET, target)
+    }
+
+    pub(crate) fn head(key: &[u8], options: ReadOptions) -> Result<Self, Error> {
+        let operation = Operation::Head { key: Bytes::copy_from_slice(key) };
+        let target = entity(&operation, key, options.replicas)?;
+        Self::new(operation, Method::HEAD, target)
+    }
+
+    pub(crate) fn put(key: &[u8], value: Bytes, options: PutOptions) -> Result<Self, Error> {
+        let operation = Operation::Put { key: Bytes::copy_from_slice(key) };
+        let mut target = entity(&operation, key, options.replicas)?;
+        if let Some(ttl) = options.ttl {
+            push(&mut target, format_args!("&ttl={}ms", whole_millis(ttl)));
+        }
+        Ok(Self { body: value, ..Self::new(operation, Method::PUT, target)? })
+    }
+
+    pub(crate) fn delete(key: &[u8], options: DeleteOptions) -> Result<Self, Error> {
+        let operation = Operation::Delete { key: Bytes::copy_from_slice(key) };
+        let target = entity(&operation, key, options.replicas)?;
+        Self::new(operation, Method::DELETE, target)
+    }
+
+    pub(crate) fn scan(start: &[u8], end: Option<&[u8]>, options: ScanOptions) -> Result<Self, Error> {
+        let operation = Operation::Scan { start: Bytes::copy_from_slice(start) };
+        check_key(&operation, start)?;
+        let mut target = "/v0/entities?start=".to_owned();
+        push_encoded(&mut target, start);
+        if let Some(end) = end {
+            check_key(&operation, end)?;
+            target.push_str("&end=");
+            push_encoded(&mut target, end);
+        }
+        if let Some(limit) = options.limit {
+            push(&mut target, format_args!("&limit={limit}"));
+        }
+        match options.scope {
+            Scope::Cluster => {}
+            Scope::Local => target.push_str("&scope=local"),
+        }
+        Ok(Self { accept: Some("application/x-ndjson"), ..Self::new(operation, Method::GET, target)? })
+    }
+
+    pub(crate) fn status() -> Result<Self, Error> {
+        let call = Self::new(Operation::Status, Method::GET, "/v0/status".to_owned())?;
+        Ok(Self { accept: Some("application/json"), ..call })
+    }
+
+    fn new(operation: Operation, method: Method, target: String) -> Result<Self, Error> {
+        match Uri::try_from(target) {
+            Ok(target) => Ok(Self { operation, method, target, accept: None, body: Bytes::new() }),
+            Err(error) => Err(Error::InvalidRequest { operation, message: error.to_string() }),
+        }
+    }
+
+    /// Whether a head with `status` is this operation's answer, rather than its failure.
+    pub(crate) fn expects(&self, status: u16) -> bool {
+        match self.operation {
+            Operation::Get { .. } | Operation::Head { .. } => matches!(status, 200 | 404),
+            Operation::Put { .. } => status == 201,
+            Operation::Delete { .. } => status == 202,
+            Operation::Scan { .. } => status == 200,
+            // A node that drains says so with a 503: that is what was asked.
+            Operation::Status => true,
+        }
+    }
+
+    /// The request to a node whose `Host` is `host`.
+    pub(crate) fn request(&self, host: &HeaderValue) -> Request<Full<Bytes>> {
+        let mut request = Request::new(Full::new(self.body.clone()));
+        *request.method_mut() = self.method.clone();
+        *request.uri_mut() = self.target.clone();
+        request.headers_mut().insert(HOST, host.clone());
+        if let Some(accept) = self.accept {
+            request.headers_mut().insert(ACCEPT, HeaderValue::from_static(accept));
+        }
+        if self.method == Method::PUT {
+            // Also for an empty value: a PUT without a length is answered 411.
+            request.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(self.body.len()));
+        }
+        request
+    }
+}
+
+fn entity(operation: &Operation, key: &[u8], replicas: Option<Replicas>) -> Result<String, Error> {
+    check_key(operation, key)?;
+    let mut target = "/v0/entity?id=".to_owned();
+    push_encoded(&mut target, key);
+    if let Some(replicas) = replicas {
+        push(&mut target, format_args!("&replicas={replicas}"));
+    }
+    Ok(target)
+}
+
+/// Refuses what would not fit a request line; anything finer is for the node to judge.
+fn check_key(operation: &Operation, key: &[u8]) -> Result<(), Error> {
+    if (1..=KEY_BYTES_MAX).contains(&key.len()) {
+        return Ok(());
+    }
+    let message = format!("a key of {} bytes: it has 1 to {KEY_BYTES_MAX}", key.len());
+    Err(Error::InvalidRequest { operation: operation.clone(), message })
+}
+
+/// Appends `bytes` so that any of them comes through: unreserved characters (RFC 3986, 2.3) as they are, all else
+/// as `%XX`.
+fn push_encoded(target: &mut String, bytes: &[u8]) {
+    for &byte in bytes {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+                target.push(char::from(byte));
+            }
+            _ => push(target, format_args!("%{byte:02X}")),
+        }
+    }
+}
+
+/// Writing to a `String` cannot fail.
+fn push(target: &mut String, text: std::fmt::Arguments<'_>) {
+    let written = target.write_fmt(text);
+    debug_assert!(written.is_ok());
+}
+
+/// Rounds up: a record must not be gone before its time, and a time above zero must not become zero.
+fn whole_millis(ttl: Duration) -> u128 {
+    ttl.as_nanos().div_ceil(1_000_000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn target(call: Result<Call, Error>) -> String {
+        call.unwrap().target.to_string()
+    }
+
+    #[test]
+    fn encodes_every_byte_and_only_what_is_needed() {
+        let check = |key: &[u8], expect: &str| {
+            assert_eq!(target(Call::get(key, ReadOptions::default())), format!("/v0/entity?id={expect}"));
+        };
+        check(b"AZaz09-._~", "AZaz09-._~");
+        check(b"\0", "%00");
+        check(b"\xff\xfe", "%FF%FE");
+        check(b"a b+c", "a%20b%2Bc");
+        check(b"/?#&=%", "%2F%3F%23%26%3D%25");
+        check("é".as_bytes(), "%C3%A9");
+        // Decoding what was encoded gives back each of the 256 bytes.
+        for byte in 0..=u8::MAX {
+            let spelled = target(Call::get(&[byte], ReadOptions::default()));
+            let spelled = spelled.strip_prefix("/v0/entity?id=").unwrap();
+            let decoded = match spelled.strip_prefix('%') {
+                Some(digits) => u8::from_str_radix(digits, 16).unwrap(),
+                None => spelled.as_bytes()[0],
+            };
+            assert_eq!(decoded, byte, "{spelled}");
+        }
+    }
+
+    #[test]
+    fn spells_options() {
+        let replicas = Some(Replicas { ack: 2, from: 3 });
+        let check_ttl = |ttl, expect: &str| {
+            let options = PutOptions { ttl: Some(ttl), replicas };
+            let spelled = target(Call::put(b"k", Bytes::new(), options));
+            assert_eq!(spelled, format!("/v0/entity?id=k&replicas=2/3&ttl={expect}"));
+        };
+        check_ttl(Duration::from_secs(30), "30000ms");
+        check_ttl(Duration::from_nanos(1), "1ms");
+        check_ttl(Duration::from_micros(1_500), "2ms");
+        check_ttl(Duration::ZERO, "0ms");
+        assert_eq!(target(Call::delete(b"k", DeleteOptions { replicas })), "/v0/entity?id=k&replicas=2/3");
+        let local = ScanOptions { limit: Some(7), scope: Scope::Local };
+        assert_eq!(
+            target(Call::scan(b"a", Some(b"b\n"), local)),
+            "/v0/entities?start=a&end=b%0A&limit=7&scope=local"
+        );
+        assert_eq!(target(Call::scan(b"a", None, ScanOptions::default())), "/v0/entities?start=a");
+    }
+
+    #[test]
+    fn an_empty_value_has_a_length() {
+        let call = Call::put(b"k", Bytes::new(), PutOptions::default()).unwrap();
+        let request = call.request(&HeaderValue::from_static("n1:1"));
+        assert_eq!(
+            (&request.headers()[CONTENT_LENGTH], &request.headers()[HOST]),
+            (&"0".parse().unwrap(), &"n1:1".parse().unwrap())
+        );
+    }
+
+    #[test]
+    fn refuses_keys_without_a_request_line() {
+        let check = |key: &[u8], expect: bool| {
+            let call = Call::get(key, ReadOptions::default());
+            assert_eq!(call.is_ok(), expect, "{} bytes", key.len());
+        };
+        check(b"", false);
+        check(&[0xff; 1024], true);
+        check(&[b'k'; 1025], false);
+    }
+}

@@ -1,0 +1,103 @@
+//! A server that follows a script: each connection answers canned bytes, one step a request.
+
+use std::sync::{Arc, Mutex};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+
+/// What a connection does with the next request.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Step {
+    /// Reads it, and writes these bytes.
+    Answer(&'static str),
+    /// Reads it, and closes the connection.
+    Close,
+    /// Reads it and whatever follows, and says nothing.
+    Hang,
+}
+
+/// Follows one script a connection, in the order in which they come; when a script ends, its connection is closed.
+/// When no script is left, nobody listens any more.
+pub(crate) struct Server {
+    pub(crate) url: String,
+    seen: Arc<Mutex<Vec<String>>>,
+    connections: Arc<Mutex<(usize, usize)>>,
+    accepting: JoinHandle<()>,
+}
+
+#[expect(clippy::disallowed_methods, reason = "the test owns its sockets")]
+pub(crate) async fn listen() -> (TcpListener, String) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    (listener, url)
+}
+
+/// The URL of a node that nobody runs.
+pub(crate) async fn nobody() -> String {
+    listen().await.1
+}
+
+impl Server {
+    pub(crate) async fn start(scripts: Vec<Vec<Step>>) -> Self {
+        let (listener, url) = listen().await;
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let connections = Arc::new(Mutex::new((0, 0)));
+        let (saw, counts) = (Arc::clone(&seen), Arc::clone(&connections));
+        let accepting = tokio::spawn(async move {
+            for script in scripts {
+                let (stream, _) = listener.accept().await.unwrap();
+                counts.lock().unwrap().0 += 1;
+                let (saw, counts) = (Arc::clone(&saw), Arc::clone(&counts));
+                tokio::spawn(async move {
+                    follow(stream, script, &saw).await;
+                    counts.lock().unwrap().1 += 1;
+                });
+            }
+        });
+        Self { url, seen, connections, accepting }
+    }
+
+    /// The requests so far: the request line, and the body where there is one.
+    pub(crate) fn seen(&self) -> Vec<String> {
+        self.seen.lock().unwrap().clone()
+    }
+
+    /// How many connections were made, and how many of them are closed.
+    pub(crate) fn connections(&self) -> (usize, usize) {
+        *self.connections.lock().unwrap()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
+
+async fn follow(mut stream: TcpStream, script: Vec<Step>, seen: &Mutex<Vec<String>>) {
+    for step in script {
+        let Some(request) = read_request(&mut stream).await else { return };
+        seen.lock().unwrap().push(request);
+        match step {
+            Step::Answer(bytes) => stream.write_all(bytes.as_bytes()).await.unwrap(),
+            Step::Close => return,
+            Step::Hang => while read_request(&mut stream).await.is_some() {},
+        }
+    }
+}
+
+/// Reads one request with its body; nothing when the connection ends.
+pub(crate) async fn read_request(stream: &mut TcpStream) -> Option<String> {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(stream.read_u8().await.ok()?);
+    }
+    let head = String::from_utf8(head).unwrap();
+    let length = head
+        .lines()
+        .find_map(|line| line.to_ascii_lowercase().strip_prefix("content-length: ")?.parse().ok());
+    let mut body = vec![0; length.unwrap_or(0)];
+    stream.read_exact(&mut body).await.ok()?;
+    let line = head.lines().next().unwrap().trim_end_matches(" HTTP/1.1");
+    Some(format!("{line} {}", String::from_utf8(body).unwrap()).trim_end().to_owned())
+}

@@ -1,0 +1,131 @@
+//! The device alone: a thread that appends a block to a growing file and syncs it, at a given rate.
+//!
+//! Run beside a load, its percentiles are those of the same disk in the same minute, so a slow write of the
+//! node can be told from a slow disk. A latency is the service time of one append and its fdatasync, from the
+//! moment it began: it is the yardstick, so it must not contain waiting of its own making.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use crate::error::LabError;
+use crate::histogram::Latencies;
+
+/// Bytes of one append: a page, about what a group commit of a few small writes is.
+const BLOCK_BYTES: usize = 4096;
+
+/// Appends per second where nothing else is asked for: often enough for a p99.9, rare enough not to be a load.
+pub const RATE_PER_SECOND: u32 = 200;
+
+/// The name of the file inside the given directory; removed at the end.
+const FILE_NAME: &str = "fdatasync-probe";
+
+/// A running loop. Dropping it without [`finish`](Self::finish) stops it and removes its file.
+#[derive(Debug)]
+pub struct FdatasyncLoop {
+    stop: Arc<AtomicBool>,
+    path: PathBuf,
+    thread: Option<JoinHandle<Result<FdatasyncOutcome, LabError>>>,
+}
+
+/// What the loop saw.
+#[derive(Debug, Clone)]
+pub struct FdatasyncOutcome {
+    /// Service times of append + fdatasync.
+    pub latency: Latencies,
+    /// Appends that began later than scheduled because the one before had not returned.
+    pub late: u64,
+}
+
+impl FdatasyncLoop {
+    /// Starts the loop in `directory`, `rate_per_second` appends a second, for at most `duration_max`.
+    pub fn start(directory: &Path, rate_per_second: u32, duration_max: Duration) -> Result<Self, LabError> {
+        let path = directory.join(FILE_NAME);
+        let file = File::create(&path).map_err(LabError::machine(format!("create {}", path.display())))?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let period = Duration::from_secs(1) / rate_per_second.max(1);
+        let thread = thread::Builder::new()
+            .name("fdatasync".into())
+            .spawn({
+                let stop = Arc::clone(&stop);
+                move || append_until(&stop, file, period, duration_max)
+            })
+            .map_err(LabError::machine("start the fdatasync thread"))?;
+        Ok(Self { stop, path, thread: Some(thread) })
+    }
+
+    /// Stops the loop and returns what it saw. Waits for the append in flight.
+    pub fn finish(mut self) -> Result<FdatasyncOutcome, LabError> {
+        self.stop.store(true, Ordering::Relaxed);
+        match self.thread.take().map(JoinHandle::join) {
+            Some(Ok(outcome)) => outcome,
+            Some(Err(_)) | None => Err(LabError::Subject("the fdatasync thread panicked".into())),
+        }
+    }
+}
+
+impl Drop for FdatasyncLoop {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        // The thread, if still there, holds the file open: removing the name is enough.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+fn append_until(
+    stop: &AtomicBool,
+    mut file: File,
+    period: Duration,
+    duration_max: Duration,
+) -> Result<FdatasyncOutcome, LabError> {
+    let block = [0x5A_u8; BLOCK_BYTES];
+    let mut outcome = FdatasyncOutcome { latency: Latencies::new()?, late: 0 };
+    let begin = Instant::now();
+    let mut due = begin;
+    while !stop.load(Ordering::Relaxed) && begin.elapsed() < duration_max {
+        let now = Instant::now();
+        match due.checked_duration_since(now) {
+            Some(early) => thread::sleep(early),
+            None if now.duration_since(due) > period => {
+                // Catching up would turn the probe into a burst: the schedule moves instead.
+                outcome.late += 1;
+                due = now;
+            }
+            None => {}
+        }
+        let started = Instant::now();
+        file.write_all(&block)
+            .and_then(|()| file.sync_data())
+            .map_err(LabError::machine("append to the fdatasync probe"))?;
+        outcome.latency.record(started.elapsed());
+        due += period;
+    }
+    Ok(outcome)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: the loop appends, measures, stops when told and leaves nothing. Method: run it for a moment.
+    #[test]
+    fn the_loop_measures_and_cleans_up() {
+        let directory = tempfile::tempdir().unwrap();
+        let probe = FdatasyncLoop::start(directory.path(), 1000, Duration::from_mins(1)).unwrap();
+        thread::sleep(Duration::from_millis(100));
+        let outcome = probe.finish().unwrap();
+        assert!(outcome.latency.count() > 0);
+        assert!(outcome.latency.max() > 0);
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
+    }
+
+    /// Goal: a directory that is not there is an error, not a panic in a thread.
+    #[test]
+    fn a_missing_directory_is_an_error() {
+        assert!(FdatasyncLoop::start(Path::new("/nonexistent"), 1, Duration::from_secs(1)).is_err());
+    }
+}

@@ -1,0 +1,25 @@
+//! The laboratory: what drives real nodes over HTTP, on the real machine, and says what it saw.
+//!
+//! It depends on no server crate: it knows the HTTP contract and nothing else, so that it can measure any
+//! build of the node, and so that a bug in the node's own code cannot hide itself here.
+//!
+//! - [`load`] offers a load at a constant rate (open loop) or as fast as possible (closed loop);
+//! - [`report`] prints the outcome in wrk2's style, [`cli`] is the whole as `kvorum bench`;
+//! - [`machine`] reads what the kernel knows: steal, CPU time, memory; [`fdatasync`] is the device alone;
+//! - [`suite`] is `make bench`: the node beside the bare responder, in rows, with the aims.
+//!
+//! What it deliberately does not do: inject faults, profile, compare builds. Those get their own rooms.
+#![expect(clippy::disallowed_methods, reason = "the lab measures the real machine")]
+
+pub mod cli;
+pub mod dataset;
+pub mod error;
+pub mod fdatasync;
+pub mod histogram;
+pub mod http;
+pub mod load;
+pub mod machine;
+pub mod report;
+pub mod rng;
+pub mod suite;
+pub mod units;

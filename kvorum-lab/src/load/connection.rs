@@ -1,0 +1,178 @@
+//! One keep-alive connection: a request out, its answer in, a deadline on everything.
+//!
+//! No pipelining, no retry, no pool: an operation is sent once, and what became of it is told. After any
+//! failure the connection is in an unknown state and must be dropped.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout_at;
+
+use super::tally::Failure;
+use crate::error::LabError;
+use crate::http::{BodySink, ChunkedBody, Framing, Malformed, parse_head};
+
+/// Bytes asked for in one read: enough for any small answer at once, and for scans to need few reads.
+const READ_BYTES: usize = 64 * 1024;
+
+/// How long to wait for an answer.
+#[derive(Debug, Clone, Copy)]
+pub enum Patience {
+    /// The whole answer by this moment.
+    Until(Instant),
+    /// Some progress at least this often.
+    Progress(Duration),
+}
+
+impl Patience {
+    fn deadline(self) -> tokio::time::Instant {
+        match self {
+            Self::Until(at) => at.into(),
+            Self::Progress(every) => tokio::time::Instant::now() + every,
+        }
+    }
+}
+
+/// The head of an answer whose body has gone to its sink.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Answer {
+    /// The status code.
+    pub status: u16,
+    /// Whether the server closes the connection now: open another for the next request.
+    pub close: bool,
+}
+
+/// An open connection.
+#[derive(Debug)]
+pub struct Connection {
+    stream: TcpStream,
+    buffer: Vec<u8>,
+    bytes_sent: u64,
+    bytes_received: u64,
+}
+
+impl Connection {
+    /// Connects to `target` by `deadline`.
+    pub async fn open(target: SocketAddr, deadline: Instant) -> Result<Self, Failure> {
+        let connect = timeout_at(deadline.into(), TcpStream::connect(target));
+        let stream = connect.await.map_err(|_| Failure::Connect)?.map_err(|_| Failure::Connect)?;
+        stream.set_nodelay(true).map_err(|_| Failure::Connect)?;
+        Ok(Self { stream, buffer: Vec::with_capacity(READ_BYTES), bytes_sent: 0, bytes_received: 0 })
+    }
+
+    /// Sends `request` and gives the answer's body to `sink`. After an error the connection is of no more use.
+    pub async fn exchange(
+        &mut self,
+        request: &[u8],
+        patience: Patience,
+        sink: &mut impl BodySink,
+    ) -> Result<Answer, Failure> {
+        match timeout_at(patience.deadline(), self.stream.write_all(request)).await {
+            Ok(Ok(())) => self.bytes_sent += request.len() as u64,
+            Ok(Err(_)) => return Err(Failure::Send),
+            Err(_) => return Err(Failure::Timeout),
+        }
+        let head = loop {
+            self.fill(patience).await?;
+            if let Some(head) = parse_head(&self.buffer).map_err(malformed)? {
+                break head;
+            }
+        };
+        self.buffer.drain(..head.bytes);
+        match head.framing {
+            Framing::Length(length) => self.take_length(length, patience, sink).await?,
+            Framing::Chunked => self.take_chunks(patience, sink).await?,
+        }
+        // Nothing may follow: we ask one thing at a time.
+        if self.buffer.is_empty() {
+            Ok(Answer { status: head.status, close: head.close })
+        } else {
+            Err(Failure::Malformed)
+        }
+    }
+
+    /// Bytes sent and received since the last call.
+    pub fn take_bytes(&mut self) -> (u64, u64) {
+        (std::mem::take(&mut self.bytes_sent), std::mem::take(&mut self.bytes_received))
+    }
+
+    async fn take_length(
+        &mut self,
+        length: u64,
+        patience: Patience,
+        sink: &mut impl BodySink,
+    ) -> Result<(), Failure> {
+        let mut left = length;
+        loop {
+            let take = usize::try_from(left).unwrap_or(usize::MAX).min(self.buffer.len());
+            sink.data(self.buffer.get(..take).unwrap_or_default());
+            self.buffer.drain(..take);
+            left -= take as u64;
+            if left == 0 {
+                return Ok(());
+            }
+            self.fill(patience).await?;
+        }
+    }
+
+    async fn take_chunks(&mut self, patience: Patience, sink: &mut impl BodySink) -> Result<(), Failure> {
+        let mut body = ChunkedBody::new();
+        loop {
+            let taken = body.feed(&self.buffer, sink).map_err(malformed)?;
+            self.buffer.drain(..taken);
+            if body.is_done() {
+                return Ok(());
+            }
+            self.fill(patience).await?;
+        }
+    }
+
+    /// Reads what has come, at least a byte, behind what is there.
+    async fn fill(&mut self, patience: Patience) -> Result<(), Failure> {
+        self.buffer.reserve(READ_BYTES);
+        match timeout_at(patience.deadline(), self.stream.read_buf(&mut self.buffer)).await {
+            Ok(Ok(0)) => Err(Failure::Closed),
+            Ok(Ok(read)) => {
+                self.bytes_received += read as u64;
+                Ok(())
+            }
+            Ok(Err(_)) => Err(Failure::Receive),
+            Err(_) => Err(Failure::Timeout),
+        }
+    }
+}
+
+fn malformed(_: Malformed) -> Failure {
+    Failure::Malformed
+}
+
+/// Makes one request on a connection of its own and returns status and body: for setting up and asking after.
+///
+/// `line` is the method and the target, as in `GET /v0/status`. Blocks; not for use inside a runtime.
+///
+/// # Errors
+/// The outer error is the machine's; the inner one is what became of the request.
+pub fn once(
+    target: SocketAddr,
+    line: &str,
+    body: &[u8],
+    timeout: Duration,
+) -> Result<Result<(u16, Vec<u8>), Failure>, LabError> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(LabError::machine("start a runtime"))?;
+    let length =
+        if line.starts_with("GET ") { String::new() } else { format!("Content-Length: {}\r\n", body.len()) };
+    let mut request = format!("{line} HTTP/1.1\r\nHost: {target}\r\n{length}\r\n").into_bytes();
+    request.extend_from_slice(body);
+    Ok(runtime.block_on(async {
+        let deadline = Instant::now() + timeout;
+        let mut connection = Connection::open(target, deadline).await?;
+        let mut seen = Vec::new();
+        let answer = connection.exchange(&request, Patience::Until(deadline), &mut seen).await?;
+        Ok((answer.status, seen))
+    }))
+}

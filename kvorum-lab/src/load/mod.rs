@@ -1,0 +1,171 @@
+//! The load driver: streams of operations offered to a node over HTTP/1.1, and what came of them.
+//!
+//! The point of an **open loop**: operation *n* of a stream is due at `start + n / rate`, whatever happened to
+//! those before it, and its latency counts from that moment, not from when a connection was free to send it. A
+//! stall of the node is therefore seen by every operation that fell into it (no coordinated omission). The
+//! **closed loop** sends the next operation when the last one was answered: it finds the highest throughput,
+//! and its latencies are not comparable with anything.
+//!
+//! A stream has its own rate, connections, keys and distribution; several run at once. Its connections are
+//! spread over the plan's threads, each of them a runtime of its own with a share ("lane") of the schedule:
+//! [`schedule`] says when, [`operation`] what, [`connection`] how, [`tally`] what came of it, `worker` does it.
+//! [`prefill()`] stores every key of a dataset once. Start at [`Plan`] and [`run()`].
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use crate::error::LabError;
+use crate::machine::StealWindow;
+
+pub mod alarm;
+pub mod connection;
+pub mod operation;
+mod prefill;
+pub mod schedule;
+pub mod tally;
+mod worker;
+
+pub use connection::once;
+pub use operation::{KeyOrder, Operation, Pacing, StreamPlan};
+pub use prefill::prefill;
+pub use tally::{Failure, Tally};
+
+/// From the call to the first due operation: time to start threads and open connections.
+const LEAD: Duration = Duration::from_millis(200);
+
+/// How long after its end a run still sends operations that were due before it.
+const DRAIN_MAX: Duration = Duration::from_secs(1);
+
+/// A whole run.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// The nodes; connections are dealt to them in turn. Not empty.
+    pub targets: Vec<SocketAddr>,
+    /// Operating system threads of the driver; at least 1.
+    pub threads: usize,
+    /// From the first due operation to the last. Bounded streams ([`KeyOrder`]) may end earlier.
+    pub duration: Duration,
+    /// How long a connect, a PUT or a GET may take, and how long a scan may make no progress.
+    pub timeout: Duration,
+    /// The core to which the driver's threads are tied, if any.
+    pub core: Option<usize>,
+    /// What is done, all at once. Not empty.
+    pub streams: Vec<StreamPlan>,
+}
+
+/// What came of a run.
+#[derive(Debug, Clone)]
+pub struct Outcome {
+    /// One for each stream of the plan, in its order.
+    pub streams: Vec<StreamOutcome>,
+    /// Cores of hypervisor steal, averaged over the run.
+    pub steal_cores: f64,
+}
+
+/// What came of one stream.
+#[derive(Debug, Clone)]
+pub struct StreamOutcome {
+    /// The stream as planned.
+    pub plan: StreamPlan,
+    /// Everything counted, over all its connections.
+    pub tally: Tally,
+    /// The time that rates refer to: the planned duration (open loop), or more if answers came later; the time
+    /// to the last answer (closed loop).
+    pub elapsed: Duration,
+}
+
+impl StreamOutcome {
+    /// Operations answered with the expected status, per second.
+    pub fn rate(&self) -> f64 {
+        crate::units::per_second(self.tally.succeeded, self.elapsed)
+    }
+
+    /// Operations that were due or begun and did not succeed, for whatever reason.
+    pub fn failed(&self) -> u64 {
+        self.tally.unexpected() + self.tally.failed_in_flight() + self.tally.unsent + self.tally.wrong_bodies
+    }
+
+    /// Whether an open loop could not keep its rate: then its latencies are those of an overloaded system.
+    pub fn is_saturated(&self) -> bool {
+        match self.plan.pacing {
+            Pacing::Open { rate_per_second } => {
+                self.tally.unsent > 0 || self.rate() < 0.99 * crate::units::float(rate_per_second)
+            }
+            Pacing::Closed => false,
+        }
+    }
+
+    /// Whether much of the slowest latencies is the driver's own: it did not get the CPU when it was due.
+    pub fn is_driver_late(&self) -> bool {
+        let lag = self.tally.driver_lag.percentile(99.9);
+        lag > crate::units::nanos(tally::LATE) && lag > self.tally.latency.percentile(99.9) / 2
+    }
+}
+
+/// The moments that all lanes of a run share.
+#[derive(Debug, Clone, Copy)]
+struct Timetable {
+    /// When slot 0 is due.
+    start: Instant,
+    /// Nothing is due from here on.
+    end: Instant,
+    /// No operation of an open loop begins after this.
+    send_end: Instant,
+    /// Everything is abandoned here, whatever it does.
+    hard_end: Instant,
+}
+
+impl Timetable {
+    fn new(plan: &Plan, now: Instant) -> Self {
+        let start = now + LEAD;
+        let end = start + plan.duration;
+        let send_end = end + plan.timeout.min(DRAIN_MAX);
+        Self { start, end, send_end, hard_end: send_end + plan.timeout + DRAIN_MAX }
+    }
+}
+
+/// Makes the run that `plan` describes and returns when it has ended.
+///
+/// Blocks the calling thread for `plan.duration` (or less where every stream is bounded) and at most two
+/// time-outs and two seconds more, also when the nodes are dead: their failures are counts in the outcome.
+///
+/// # Errors
+/// [`LabError::Usage`] for an impossible plan, [`LabError::Machine`] where threads or timers cannot be had.
+pub fn run(plan: &Plan) -> Result<Outcome, LabError> {
+    if plan.targets.is_empty() || plan.streams.is_empty() || plan.threads == 0 {
+        return Err(LabError::Usage("a run needs a target, a thread and a stream".into()));
+    }
+    if plan.streams.iter().any(|stream| stream.connections == 0 || stream.dataset.keys == 0) {
+        return Err(LabError::Usage("a stream needs a connection and a key".into()));
+    }
+    let steal = StealWindow::begin()?;
+    let plan = Arc::new(plan.clone());
+    let timetable = Timetable::new(&plan, Instant::now());
+    let threads: Vec<JoinHandle<_>> = (0..plan.threads)
+        .map(|index| {
+            let plan = Arc::clone(&plan);
+            thread::Builder::new()
+                .name(format!("load-{index}"))
+                .spawn(move || worker::run_thread(&plan, index, timetable))
+                .map_err(LabError::machine("start a load thread"))
+        })
+        .collect::<Result<_, _>>()?;
+    let mut tallies = plan.streams.iter().map(|_| Tally::new()).collect::<Result<Vec<_>, _>>()?;
+    for thread in threads {
+        let seen = thread.join().map_err(|_| LabError::Subject("a load thread panicked".into()))??;
+        for (total, part) in tallies.iter_mut().zip(&seen) {
+            total.merge(part)?;
+        }
+    }
+    let streams = plan.streams.iter().zip(tallies).map(|(stream, tally)| {
+        let answered = tally.last_answer.map_or(Duration::ZERO, |last| last.duration_since(timetable.start));
+        let elapsed = match stream.pacing {
+            Pacing::Open { .. } => answered.max(plan.duration),
+            Pacing::Closed => answered,
+        };
+        StreamOutcome { plan: stream.clone(), tally, elapsed }
+    });
+    Ok(Outcome { streams: streams.collect(), steal_cores: steal.cores()? })
+}

@@ -1,0 +1,50 @@
+//! Stores every key of a dataset once, before anything is measured.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{KeyOrder, Operation, Outcome, Pacing, Plan, StreamPlan, run};
+use crate::error::LabError;
+
+/// How often keys whose PUT failed are tried again before the prefill gives up.
+const ROUNDS_MAX: u32 = 5;
+
+/// Puts every key of the first stream's dataset, as fast as the node allows, over `plan`'s connections.
+///
+/// Keys that fail are tried again, a few rounds. Takes at most `duration_max` a round. The outcome is that of
+/// the first round, whose rate is of interest.
+///
+/// # Errors
+/// [`LabError::Subject`] where keys are still missing in the end: measuring reads would be measuring 404s.
+pub fn prefill(plan: &Plan, duration_max: Duration) -> Result<Outcome, LabError> {
+    let model = plan.streams.first().ok_or_else(|| LabError::Usage("a prefill needs a stream".into()))?;
+    let connections = plan.streams.iter().map(|stream| stream.connections).max().unwrap_or(1);
+    let mut order = KeyOrder::Sequential;
+    let mut first = None;
+    for _ in 0..ROUNDS_MAX {
+        let stream = StreamPlan {
+            name: "prefill".into(),
+            operation: Operation::Put,
+            pacing: Pacing::Closed,
+            order: order.clone(),
+            connections,
+            ..model.clone()
+        };
+        let planned = stream.slots(duration_max);
+        let outcome = run(&Plan { streams: vec![stream], duration: duration_max, ..plan.clone() })?;
+        let seen =
+            outcome.streams.first().map(|stream| (stream.tally.succeeded, stream.tally.failed_keys.clone()));
+        let (stored, failed) = seen.unwrap_or_default();
+        let result = first.get_or_insert(outcome).clone();
+        if stored == planned {
+            return Ok(result);
+        }
+        if stored + failed.len() as u64 != planned {
+            return Err(LabError::Subject(format!(
+                "prefill: {stored} of {planned} keys in {duration_max:?}"
+            )));
+        }
+        order = KeyOrder::Listed(Arc::from(failed));
+    }
+    Err(LabError::Subject(format!("prefill: keys still fail after {ROUNDS_MAX} rounds")))
+}

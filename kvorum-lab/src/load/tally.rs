@@ -1,0 +1,160 @@
+//! What is counted while a stream runs; tallies of its lanes add up to the stream's.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use crate::error::LabError;
+use crate::histogram::Latencies;
+
+/// An operation that was sent more than this after it was due is "late".
+pub const LATE: Duration = Duration::from_millis(1);
+
+/// The most keys of failed operations that a lane remembers, for the prefill to repeat.
+const FAILED_KEYS_MAX: usize = 1_000_000;
+
+/// How an operation, or a connection, failed below HTTP's statuses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Failure {
+    /// No connection could be had: refused, unreachable, or not in time.
+    Connect,
+    /// Writing the request failed.
+    Send,
+    /// Reading the answer failed.
+    Receive,
+    /// The server closed the connection before its answer was whole.
+    Closed,
+    /// No answer within the time-out.
+    Timeout,
+    /// The answer was not HTTP as the contract has it.
+    Malformed,
+}
+
+impl Failure {
+    /// Every kind, in the order of reports.
+    pub const ALL: [Self; 6] =
+        [Self::Connect, Self::Send, Self::Receive, Self::Closed, Self::Timeout, Self::Malformed];
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Connect => "connect",
+            Self::Send => "write",
+            Self::Receive => "read",
+            Self::Closed => "closed",
+            Self::Timeout => "timeout",
+            Self::Malformed => "malformed",
+        })
+    }
+}
+
+/// Counts and distributions of one stream, or of a lane of it.
+#[derive(Debug, Clone)]
+pub struct Tally {
+    /// Latencies of operations that succeeded; in an open loop from the moment each was due.
+    pub latency: Latencies,
+    /// How late the driver itself woke up for due operations: its own error, and a sign of a starved machine.
+    pub driver_lag: Latencies,
+    /// Operations answered with a 2xx status and, where checked, the right body.
+    pub succeeded: u64,
+    /// Operations answered with another status, by status.
+    pub statuses: BTreeMap<u16, u64>,
+    /// Failures by kind. Those of kind `Connect` are attempts, not operations.
+    pub failures: BTreeMap<Failure, u64>,
+    /// Answers 2xx whose body was not the key's value, or records out of order.
+    pub wrong_bodies: u64,
+    /// Operations sent more than [`LATE`] after they were due: no connection was free, or none at all.
+    pub late: u64,
+    /// Operations that were due and could not be sent before the run ended.
+    pub unsent: u64,
+    /// Scans still running when the run was cut off; neither success nor failure, their records not counted.
+    pub cut: u64,
+    /// Records of whole scans.
+    pub records: u64,
+    /// Bytes written to sockets.
+    pub bytes_sent: u64,
+    /// Bytes read from sockets.
+    pub bytes_received: u64,
+    /// When the last operation was answered.
+    pub last_answer: Option<Instant>,
+    /// Keys of operations that did not succeed, in bounded streams; at most a million a lane.
+    pub failed_keys: Vec<u64>,
+}
+
+impl Tally {
+    /// Nothing counted yet.
+    pub fn new() -> Result<Self, LabError> {
+        Ok(Self {
+            latency: Latencies::new()?,
+            driver_lag: Latencies::new()?,
+            succeeded: 0,
+            statuses: BTreeMap::new(),
+            failures: BTreeMap::new(),
+            wrong_bodies: 0,
+            late: 0,
+            unsent: 0,
+            cut: 0,
+            records: 0,
+            bytes_sent: 0,
+            bytes_received: 0,
+            last_answer: None,
+            failed_keys: Vec::new(),
+        })
+    }
+
+    /// Counts a failure.
+    pub fn failure(&mut self, failure: Failure) {
+        *self.failures.entry(failure).or_default() += 1;
+    }
+
+    /// Counts an answer with an unexpected status.
+    pub fn status(&mut self, status: u16) {
+        *self.statuses.entry(status).or_default() += 1;
+    }
+
+    /// Remembers the key of an operation that must be repeated.
+    pub fn failed_key(&mut self, index: u64) {
+        if self.failed_keys.len() < FAILED_KEYS_MAX {
+            self.failed_keys.push(index);
+        }
+    }
+
+    /// Operations answered with an unexpected status.
+    pub fn unexpected(&self) -> u64 {
+        self.statuses.values().sum()
+    }
+
+    /// Operations that were sent and got no answer.
+    pub fn failed_in_flight(&self) -> u64 {
+        self.failures.iter().filter(|&(&kind, _)| kind != Failure::Connect).map(|(_, count)| count).sum()
+    }
+
+    /// How often `kind` happened.
+    pub fn failures_of(&self, kind: Failure) -> u64 {
+        self.failures.get(&kind).copied().unwrap_or(0)
+    }
+
+    /// Adds what another lane counted.
+    pub fn merge(&mut self, other: &Self) -> Result<(), LabError> {
+        self.latency.merge(&other.latency)?;
+        self.driver_lag.merge(&other.driver_lag)?;
+        self.succeeded += other.succeeded;
+        for (&status, count) in &other.statuses {
+            *self.statuses.entry(status).or_default() += count;
+        }
+        for (&kind, count) in &other.failures {
+            *self.failures.entry(kind).or_default() += count;
+        }
+        self.wrong_bodies += other.wrong_bodies;
+        self.late += other.late;
+        self.unsent += other.unsent;
+        self.cut += other.cut;
+        self.records += other.records;
+        self.bytes_sent += other.bytes_sent;
+        self.bytes_received += other.bytes_received;
+        self.last_answer = self.last_answer.max(other.last_answer);
+        self.failed_keys.extend_from_slice(&other.failed_keys);
+        Ok(())
+    }
+}

@@ -1,0 +1,281 @@
+//! The processes under measurement: started, awaited, watched, and never left behind.
+
+use std::fs::File;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+use crate::error::LabError;
+use crate::load::once;
+use crate::machine;
+
+/// How long a server may take to be ready.
+const READY_MAX: Duration = Duration::from_secs(30);
+
+/// How long a single request of the suite itself may take.
+const ASK_MAX: Duration = Duration::from_secs(5);
+
+/// How often a process's memory is looked at.
+const WATCH_EVERY: Duration = Duration::from_millis(20);
+
+/// A running server. Dropping it kills the process, waits for it, and removes its files.
+#[derive(Debug)]
+pub struct Server {
+    child: Child,
+    address: SocketAddr,
+    /// The data directory's parent; after `child`, so that it is removed last.
+    directory: TempDir,
+}
+
+/// How a node is started.
+#[derive(Debug, Clone)]
+pub struct NodeOptions<'a> {
+    /// The `kvorum` binary.
+    pub binary: &'a Path,
+    /// Where its data may be.
+    pub scratch: &'a Path,
+    /// The core it is tied to, if any.
+    pub core: Option<usize>,
+    /// `--durability`.
+    pub durability: &'a str,
+    /// `--memory-budget`.
+    pub memory_budget: &'a str,
+    /// More arguments for `serve`.
+    pub extra: &'a [String],
+}
+
+impl Server {
+    /// Starts a node with an empty data directory and waits until it accepts requests.
+    pub fn node(options: &NodeOptions<'_>) -> Result<Self, LabError> {
+        let directory = scratch_directory(options.scratch)?;
+        let address = free_address()?;
+        let mut command = pinned(options.binary, options.core);
+        command.arg("serve").arg("--listen").arg(address.to_string());
+        command.arg("--data-dir").arg(directory.path().join("data"));
+        command.arg("--durability").arg(options.durability);
+        command.arg("--memory-budget").arg(options.memory_budget).args(options.extra);
+        Self::start(command, address, directory)
+    }
+
+    /// Starts the bare responder.
+    pub fn bare(binary: &Path, scratch: &Path, core: Option<usize>) -> Result<Self, LabError> {
+        let directory = scratch_directory(scratch)?;
+        let address = free_address()?;
+        let mut command = pinned(binary, core);
+        command.arg(address.to_string());
+        Self::start(command, address, directory)
+    }
+
+    fn start(mut command: Command, address: SocketAddr, directory: TempDir) -> Result<Self, LabError> {
+        let log_path = directory.path().join("log");
+        let log = File::create(&log_path).map_err(LabError::machine("create a log"))?;
+        let log_too = log.try_clone().map_err(LabError::machine("create a log"))?;
+        command.stdin(Stdio::null()).stdout(log).stderr(log_too);
+        let child = command.spawn().map_err(LabError::machine(format!("start {command:?}")))?;
+        let mut server = Self { child, address, directory };
+        server.wait_until_ready(&log_path).map(|()| server)
+    }
+
+    fn wait_until_ready(&mut self, log: &Path) -> Result<(), LabError> {
+        let deadline = Instant::now() + READY_MAX;
+        loop {
+            if let Ok((200, _)) = once(self.address, "GET /v0/status", b"", ASK_MAX)? {
+                return Ok(());
+            }
+            let ended = self.child.try_wait().map_err(LabError::machine("ask after a server"))?;
+            if ended.is_some() || Instant::now() > deadline {
+                let state = ended.map_or("is not ready".into(), |status| format!("ended: {status}"));
+                let text = std::fs::read_to_string(log).unwrap_or_default();
+                let tail: Vec<&str> = text.lines().rev().take(10).collect();
+                let tail: Vec<&str> = tail.into_iter().rev().collect();
+                return Err(LabError::Subject(format!("the server {state}; its log:\n{}", tail.join("\n"))));
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Its process. taskset becomes the server, so the number is the server's.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// A directory on the same disk as its data.
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// Makes one request and returns its status and body.
+    pub fn ask(&self, line: &str, body: &[u8]) -> Result<(u16, Vec<u8>), LabError> {
+        once(self.address, line, body, ASK_MAX)?
+            .map_err(|failure| LabError::Subject(format!("{line}: failed ({failure})")))
+    }
+
+    /// Waits until its background work has ended: less than 5 % of a core over half a second. Gives up waiting
+    /// after `wait_max`, without complaint.
+    pub fn settle(&self, wait_max: Duration) -> Result<(), LabError> {
+        let window = Duration::from_millis(500);
+        let deadline = Instant::now() + wait_max;
+        let mut before = machine::cpu_time(self.pid())?;
+        while Instant::now() < deadline {
+            thread::sleep(window);
+            let now = machine::cpu_time(self.pid())?;
+            if now.saturating_sub(before) < window / 20 {
+                break;
+            }
+            before = now;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended by itself; then there is nothing to kill, and the wait returns at once.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Looks at a process's memory while something runs.
+#[derive(Debug)]
+pub struct MemoryWatch {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<u64>,
+}
+
+impl MemoryWatch {
+    /// Watches `pid` from now on.
+    pub fn start(pid: u32) -> Result<Self, LabError> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let thread = thread::Builder::new()
+            .name("memory-watch".into())
+            .spawn({
+                let stop = Arc::clone(&stop);
+                move || {
+                    let mut bytes_max = 0;
+                    while !stop.load(Ordering::Relaxed) {
+                        // A process that has ended holds nothing.
+                        bytes_max = machine::memory(pid).map_or(0, |now| now.resident_bytes).max(bytes_max);
+                        thread::sleep(WATCH_EVERY);
+                    }
+                    bytes_max
+                }
+            })
+            .map_err(LabError::machine("start a watch"))?;
+        Ok(Self { stop, thread })
+    }
+
+    /// The most resident bytes that were seen.
+    pub fn finish(self) -> Result<u64, LabError> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().map_err(|_| LabError::Subject("the memory watch panicked".into()))
+    }
+}
+
+/// `program`, tied to `core`.
+pub fn pinned(program: &Path, core: Option<usize>) -> Command {
+    match core {
+        Some(core) => {
+            let mut command = Command::new("taskset");
+            command.arg("-c").arg(core.to_string()).arg(program);
+            command
+        }
+        None => Command::new(program),
+    }
+}
+
+/// Runs `command` to its end, at most `deadline`; then kills it and says so. Its output must fit a pipe.
+pub fn output_within(mut command: Command, deadline: Duration) -> Result<Output, LabError> {
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(LabError::machine(format!("start {command:?}")))?;
+    let end = Instant::now() + deadline;
+    loop {
+        match child.try_wait().map_err(LabError::machine("wait for a command"))? {
+            Some(_) => return child.wait_with_output().map_err(LabError::machine("read a command's output")),
+            None if Instant::now() > end => {
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(LabError::Subject(format!("{command:?}: not done after {deadline:?}")));
+            }
+            None => thread::sleep(Duration::from_millis(5)),
+        }
+    }
+}
+
+fn scratch_directory(scratch: &Path) -> Result<TempDir, LabError> {
+    tempfile::Builder::new()
+        .prefix("kvorum-bench-")
+        .tempdir_in(scratch)
+        .map_err(LabError::machine(format!("create a directory in {}", scratch.display())))
+}
+
+/// A port that was free a moment ago. Another process may take it; then the server fails to start, and says so.
+#[expect(clippy::disallowed_types, reason = "the lab measures the real machine")]
+fn free_address() -> Result<SocketAddr, LabError> {
+    let any = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0));
+    std::net::TcpListener::bind(any)
+        .and_then(|listener| listener.local_addr())
+        .map_err(LabError::machine("find a port"))
+}
+
+/// The program called `name` beside the one that runs.
+pub fn sibling(name: &str) -> Result<PathBuf, LabError> {
+    let own = std::env::current_exe().map_err(LabError::machine("find the own program"))?;
+    Ok(own.with_file_name(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(text: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.arg("-c").arg(text);
+        command
+    }
+
+    /// Goal: a command that does not end is killed, one that does is heard. Method: one of each.
+    #[test]
+    fn commands_have_deadlines() {
+        assert!(output_within(shell("sleep 600"), Duration::from_millis(50)).is_err());
+        let output = output_within(shell("echo heard"), Duration::from_mins(1)).unwrap();
+        assert_eq!(output.stdout, b"heard\n");
+    }
+
+    /// Goal: a server that ends at once is an error with its log, and its directory is gone.
+    #[test]
+    fn a_server_that_dies_says_why() {
+        let scratch = tempfile::tempdir().unwrap();
+        let directory = scratch_directory(scratch.path()).unwrap();
+        let started = Server::start(shell("echo no such option; exit 3"), free_address().unwrap(), directory);
+        let error = started.unwrap_err().to_string();
+        assert!(error.contains("no such option"), "{error}");
+        assert_eq!(std::fs::read_dir(scratch.path()).unwrap().count(), 0, "left behind");
+    }
+
+    /// Goal: dropping a server ends its process. Method: one that never gets ready, looked up afterwards.
+    #[test]
+    fn a_dropped_server_is_dead() {
+        let scratch = tempfile::tempdir().unwrap();
+        let child = shell("exec sleep 600").spawn().unwrap();
+        let pid = child.id();
+        let directory = scratch_directory(scratch.path()).unwrap();
+        drop(Server { child, address: free_address().unwrap(), directory });
+        assert!(machine::cpu_time(pid).is_err(), "process {pid} lives");
+    }
+}

@@ -1,0 +1,121 @@
+//! Numbers as people write and read them: durations, sizes, ratios.
+
+use std::time::Duration;
+
+/// `value` as a float, for ratios and printing.
+#[expect(clippy::cast_precision_loss, reason = "printed figures have four digits, a float has fifteen")]
+pub const fn float(value: u64) -> f64 {
+    value as f64
+}
+
+/// `count` per second over `elapsed`; 0 where no time has passed.
+pub fn per_second(count: u64, elapsed: Duration) -> f64 {
+    let seconds = elapsed.as_secs_f64();
+    if seconds > 0.0 { float(count) / seconds } else { 0.0 }
+}
+
+/// The nanoseconds of `duration`, at most `u64::MAX` (584 years).
+pub fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Reads `500ms`, `30s`, `7m`, `1h`, or a bare number of seconds; decimals allowed, more than 0.
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
+    let split = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let scale = match unit {
+        "us" => 1e-6,
+        "ms" => 1e-3,
+        "" | "s" => 1.0,
+        "m" => 60.0,
+        "h" => 3600.0,
+        _ => return Err(format!("unknown unit {unit:?}: us, ms, s, m or h")),
+    };
+    let seconds = number.parse::<f64>().map_err(|_| format!("not a number: {number:?}"))? * scale;
+    match Duration::try_from_secs_f64(seconds) {
+        Ok(duration) if !duration.is_zero() => Ok(duration),
+        _ => Err(format!("not a duration above 0: {text:?}")),
+    }
+}
+
+/// A latency in wrk's style: `12.34us`, `1.50ms`, `2.00s`.
+pub fn latency(nanos: u64) -> String {
+    let value = float(nanos);
+    if value < 1e6 {
+        format!("{:.2}us", value / 1e3)
+    } else if value < 1e9 {
+        format!("{:.2}ms", value / 1e6)
+    } else {
+        format!("{:.2}s", value / 1e9)
+    }
+}
+
+/// A size in wrk's style: `512.00B`, `1.50KB`, `3.00MB`, `2.00GB`; powers of 1024.
+pub fn size(bytes: f64) -> String {
+    let mut value = bytes;
+    for unit in ["B", "KB", "MB"] {
+        if value < 1024.0 {
+            return format!("{value:.2}{unit}");
+        }
+        value /= 1024.0;
+    }
+    format!("{value:.2}GB")
+}
+
+/// A size in mebibytes with one decimal, as the suite's tables show memory.
+pub fn mebibytes(bytes: u64) -> String {
+    format!("{:.1} MiB", float(bytes) / MEBIBYTE)
+}
+
+/// Bytes in a mebibyte, as a float.
+pub const MEBIBYTE: f64 = 1_048_576.0;
+
+/// A count with commas between the thousands.
+pub fn grouped(count: u64) -> String {
+    let digits = count.to_string();
+    let mut out = String::with_capacity(digits.len() * 4 / 3 + 1);
+    for (position, digit) in digits.chars().enumerate() {
+        if position > 0 && (digits.len() - position).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: durations as the tools of the field take them. Method: a table.
+    #[test]
+    fn durations_are_read() {
+        let check = |text: &str, millis: u64| {
+            assert_eq!(parse_duration(text), Ok(Duration::from_millis(millis)), "{text}");
+        };
+        check("30s", 30_000);
+        check("30", 30_000);
+        check("0.5", 500);
+        check("500ms", 500);
+        check("7m", 420_000);
+        check("1h", 3_600_000);
+        for bad in ["", "s", "0", "-1s", "1d", "1 s", "inf", "nan", "1e400"] {
+            assert!(parse_duration(bad).is_err(), "{bad:?} must be refused");
+        }
+    }
+
+    /// Goal: figures change unit where wrk's do. Method: values on both sides of the borders.
+    #[test]
+    fn figures_are_printed() {
+        assert_eq!(latency(999_990), "999.99us");
+        assert_eq!(latency(1_000_000), "1.00ms");
+        assert_eq!(latency(2_500_000_000), "2.50s");
+        assert_eq!(size(1023.0), "1023.00B");
+        assert_eq!(size(1536.0), "1.50KB");
+        assert_eq!(size(3.0 * 1024.0 * 1024.0), "3.00MB");
+        assert_eq!(size(2.0 * 1024.0 * 1024.0 * 1024.0), "2.00GB");
+        assert_eq!(grouped(7), "7");
+        assert_eq!(grouped(1_000), "1,000");
+        assert_eq!(grouped(1_234_567), "1,234,567");
+    }
+}

@@ -1,0 +1,305 @@
+//! The client's commands: `get`, `put`, `delete`, `scan`, `status`.
+//!
+//! Values go from standard input or a file to standard output untouched; everything else goes to standard error.
+
+use super::{FAILED, NOT_FOUND, USAGE, complain, flag, text_of};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use kvorum_client::{
+    Client, DeleteOptions, Entry, Error, PutOptions, ReadOptions, Replicas, ScanOptions, Scope,
+};
+use std::ffi::OsString;
+use std::io::{self, Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::process::ExitCode;
+use std::time::{Duration, SystemTime};
+
+/// Where the node is, unless `--url` or `KVORUM_URL` says otherwise.
+const DEFAULT_URL: &str = "http://127.0.0.1:8080";
+
+pub(super) fn commands() -> Vec<Command> {
+    let key = |name: &'static str, help: &'static str| {
+        Arg::new(name).value_name("KEY").help(help).value_parser(value_parser!(OsString))
+    };
+    let replicas = || flag("replicas", "ACK/FROM", "How many of how many replicas must confirm, such as 2/3");
+    let on_node = |command: Command| {
+        command
+            .arg(flag("url", "URL,…", format!("Nodes to ask [env: KVORUM_URL] [default: {DEFAULT_URL}]")))
+            .arg(
+                flag("timeout", "SECONDS", "How long to try [default: 5]")
+                    .value_parser(value_parser!(u64).range(1..)),
+            )
+    };
+    vec![
+        on_node(Command::new("get").about("Writes a key's value to standard output"))
+            .arg(key("key", "The key").required(true))
+            .arg(replicas())
+            .arg(
+                flag("output", "FILE", "Writes the value to a file instead")
+                    .short('o')
+                    .value_parser(value_parser!(OsString)),
+            )
+            .arg(switch("show", "Prints version, expiry and replicas to standard error")),
+        on_node(Command::new("put").about("Stores a value: an argument, a file, or standard input"))
+            .arg(key("key", "The key").required(true))
+            .arg(
+                Arg::new("value")
+                    .value_name("VALUE")
+                    .help("The value; without it, --file or standard input")
+                    .value_parser(value_parser!(OsString)),
+            )
+            .arg(
+                flag("file", "FILE", "Stores a file's bytes")
+                    .short('f')
+                    .conflicts_with("value")
+                    .value_parser(value_parser!(OsString)),
+            )
+            .arg(flag("ttl", "DURATION", "How long the value lives: 500ms, 30s, 15m, 12h or 7d"))
+            .arg(replicas()),
+        on_node(Command::new("delete").about("Deletes a key"))
+            .arg(key("key", "The key").required(true))
+            .arg(replicas()),
+        on_node(Command::new("scan").about("Prints the records of a range, KEY tab VALUE a line"))
+            .arg(key("start", "The first key").required(true))
+            .arg(key("end", "The first key behind the range"))
+            .arg(flag("limit", "N", "Records at most").value_parser(value_parser!(u64).range(1..)))
+            .arg(switch("local", "Only what the node itself stores"))
+            .arg(switch("keys", "Only keys, without values"))
+            .arg(switch("json", "One JSON object a line")),
+        on_node(Command::new("status").about("Prints a node's state")).arg(switch("json", "As JSON")),
+    ]
+}
+
+fn switch(name: &'static str, help: &'static str) -> Arg {
+    Arg::new(name).long(name).help(help).action(ArgAction::SetTrue)
+}
+
+pub(super) fn run(name: &str, matches: &ArgMatches) -> ExitCode {
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return complain(format!("cannot start: {error}"), FAILED),
+    };
+    let done = runtime.block_on(async {
+        let client = connect(matches)?;
+        match name {
+            "get" => get(&client, matches).await,
+            "put" => put(&client, matches).await,
+            "delete" => delete(&client, matches).await,
+            "scan" => scan(&client, matches).await,
+            "status" => status(&client, matches).await,
+            _ => Err(Failure::Usage(format!("no such command: {name}"))),
+        }
+    });
+    // A blocked read of standard input must not hold up the end.
+    runtime.shutdown_background();
+    match done {
+        Ok(code) => code,
+        Err(Failure::Usage(reason)) => complain(reason, USAGE),
+        Err(Failure::Failed(reason)) => complain(reason, FAILED),
+    }
+}
+
+enum Failure {
+    Usage(String),
+    Failed(String),
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::InvalidConfig { .. } | Error::InvalidRequest { .. } | Error::Refused { .. } => {
+                Self::Usage(error.to_string())
+            }
+            _ => Self::Failed(error.to_string()),
+        }
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self::Failed(error.to_string())
+    }
+}
+
+fn connect(matches: &ArgMatches) -> Result<Client, Failure> {
+    let urls = text_of(matches, "url").map(str::to_owned);
+    let urls = urls.or_else(|| std::env::var("KVORUM_URL").ok()).unwrap_or_else(|| DEFAULT_URL.to_owned());
+    let seconds = matches.get_one::<u64>("timeout").copied().unwrap_or(5);
+    let builder =
+        Client::builder().nodes(urls.split(',').map(str::trim)).timeout(Duration::from_secs(seconds));
+    Ok(builder.answer_bytes_max(usize::MAX).build()?)
+}
+
+fn key_of(matches: &ArgMatches, name: &str) -> Option<Vec<u8>> {
+    matches.get_one::<OsString>(name).map(|key| key.as_bytes().to_vec())
+}
+
+fn required_key(matches: &ArgMatches, name: &str) -> Result<Vec<u8>, Failure> {
+    key_of(matches, name).ok_or_else(|| Failure::Usage(format!("{name} is missing")))
+}
+
+fn replicas_of(matches: &ArgMatches) -> Result<Option<Replicas>, Failure> {
+    let Some(text) = text_of(matches, "replicas") else { return Ok(None) };
+    let pair = text
+        .split_once('/')
+        .and_then(|(ack, from)| Some(Replicas { ack: ack.parse().ok()?, from: from.parse().ok()? }));
+    let bad = || Failure::Usage(format!("--replicas {text:?}: ACK/FROM is needed, such as 2/3"));
+    pair.map(Some).ok_or_else(bad)
+}
+
+fn ttl_of(matches: &ArgMatches) -> Result<Option<Duration>, Failure> {
+    let Some(text) = text_of(matches, "ttl") else { return Ok(None) };
+    let bad =
+        || Failure::Usage(format!("--ttl {text:?}: a duration such as 500ms, 30s, 15m, 12h or 7d is needed"));
+    let split = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(bad)?;
+    let (number, unit) = text.split_at(split);
+    let unit_millis: u64 = match unit {
+        "ms" => 1,
+        "s" => 1000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        "d" => 86_400_000,
+        _ => return Err(bad()),
+    };
+    let millis = number
+        .parse()
+        .ok()
+        .and_then(|number: u64| number.checked_mul(unit_millis))
+        .filter(|millis| *millis > 0);
+    Ok(Some(Duration::from_millis(millis.ok_or_else(bad)?)))
+}
+
+async fn get(client: &Client, matches: &ArgMatches) -> Result<ExitCode, Failure> {
+    let key = required_key(matches, "key")?;
+    let options = ReadOptions { replicas: replicas_of(matches)? };
+    let Some(entry) = client.get_with(key, options).await? else {
+        return Ok(complain("not found", NOT_FOUND));
+    };
+    if matches.get_flag("show") {
+        eprintln!("version {}", entry.version);
+        if let Some(at) = entry.expires {
+            eprintln!("expires {}", httpdate::fmt_http_date(at));
+        }
+        if let Some(replicas) = &entry.replicas {
+            eprintln!("replicas {replicas}");
+        }
+    }
+    match matches.get_one::<OsString>("output") {
+        #[expect(clippy::disallowed_methods, reason = "the user asks for this file")]
+        Some(path) => std::fs::write(path, &entry.value)?,
+        None => write_out(&entry.value)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn put(client: &Client, matches: &ArgMatches) -> Result<ExitCode, Failure> {
+    let key = required_key(matches, "key")?;
+    let options = PutOptions { ttl: ttl_of(matches)?, replicas: replicas_of(matches)? };
+    let value = match (matches.get_one::<OsString>("value"), matches.get_one::<OsString>("file")) {
+        (Some(value), _) => value.as_bytes().to_vec(),
+        #[expect(clippy::disallowed_methods, reason = "the user asks for this file")]
+        (None, Some(path)) => std::fs::read(path)
+            .map_err(|error| Failure::Usage(format!("cannot read {}: {error}", path.display())))?,
+        (None, None) => {
+            let mut value = Vec::new();
+            io::stdin().lock().read_to_end(&mut value)?;
+            value
+        }
+    };
+    let version = client.put_with(key, value, options).await?;
+    eprintln!("version {version}");
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn delete(client: &Client, matches: &ArgMatches) -> Result<ExitCode, Failure> {
+    let options = DeleteOptions { replicas: replicas_of(matches)? };
+    client.delete_with(required_key(matches, "key")?, options).await?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn scan(client: &Client, matches: &ArgMatches) -> Result<ExitCode, Failure> {
+    let start = required_key(matches, "start")?;
+    let end = key_of(matches, "end");
+    let scope = if matches.get_flag("local") { Scope::Local } else { Scope::Cluster };
+    let options = ScanOptions { limit: matches.get_one::<u64>("limit").copied(), scope };
+    let mut scan = client.scan(start, end.as_deref(), options).await?;
+    let mut found = false;
+    while let Some(entry) = scan.next().await {
+        found = true;
+        let entry = entry?;
+        let line = if matches.get_flag("json") {
+            json_line(&entry)
+        } else if matches.get_flag("keys") {
+            [&entry.key[..], b"\n"].concat()
+        } else {
+            [&entry.key[..], b"\t", &entry.value, b"\n"].concat()
+        };
+        write_out(&line)?;
+    }
+    Ok(if found { ExitCode::SUCCESS } else { ExitCode::from(NOT_FOUND) })
+}
+
+fn json_line(entry: &Entry) -> Vec<u8> {
+    let mut object = serde_json::Map::new();
+    for (name, raw) in [("key", &entry.key), ("value", &entry.value)] {
+        match std::str::from_utf8(raw) {
+            Ok(text) => object.insert(name.to_owned(), text.into()),
+            Err(_) => object.insert(format!("{name}_base64"), BASE64.encode(raw).into()),
+        };
+    }
+    object.insert("version".to_owned(), entry.version.to_string().into());
+    let millis = |at: SystemTime| {
+        at.duration_since(SystemTime::UNIX_EPOCH).ok().and_then(|since| u64::try_from(since.as_millis()).ok())
+    };
+    if let Some(millis) = entry.expires.and_then(millis) {
+        object.insert("expires".to_owned(), millis.into());
+    }
+    let mut line = serde_json::Value::Object(object).to_string().into_bytes();
+    line.push(b'\n');
+    line
+}
+
+async fn status(client: &Client, matches: &ArgMatches) -> Result<ExitCode, Failure> {
+    let status = client.status().await?;
+    if matches.get_flag("json") {
+        println!("{}", status.body.trim_end());
+    } else {
+        println!("{}", status_page(&status.node, &status.body));
+    }
+    Ok(if status.is_ready() { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
+}
+
+/// The status as a table: one `name value` a line. What cannot be read as JSON is shown as it came.
+fn status_page(node: &str, body: &str) -> String {
+    let Ok(serde_json::Value::Object(fields)) = serde_json::from_str(body) else {
+        return body.trim_end().to_owned();
+    };
+    let mut rows = vec![("asked".to_owned(), node.to_owned())];
+    for (name, value) in fields {
+        match value {
+            serde_json::Value::Object(inner) => {
+                let inner = inner.into_iter().filter(|(_, value)| !value.is_null());
+                rows.extend(inner.map(|(field, value)| (format!("{name} {field}"), plain(&value))));
+            }
+            value => rows.push((name, plain(&value))),
+        }
+    }
+    let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    rows.iter().map(|(name, value)| format!("{name:width$}  {value}")).collect::<Vec<_>>().join("\n")
+}
+
+fn plain(value: &serde_json::Value) -> String {
+    match value {
+        serde_json::Value::String(text) => text.clone(),
+        serde_json::Value::Array(items) => items.iter().map(plain).collect::<Vec<_>>().join(" "),
+        other => other.to_string(),
+    }
+}
+
+/// Writes to standard output. A reader that has gone (a closed pipe) ends the command like any failure.
+fn write_out(bytes: &[u8]) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(bytes)?;
+    out.flush()
+}

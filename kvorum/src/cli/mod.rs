@@ -1,0 +1,65 @@
+//! The command line: `kvorum serve` and the client's commands.
+//!
+//! Exit codes: 0 done or found, 1 not found, 2 wrong usage or configuration, 3 unreachable or failed.
+
+mod client;
+mod serve;
+
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
+use kvorum_lab::cli::BenchArgs;
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+/// Exit code of a key that is not there.
+pub(crate) const NOT_FOUND: u8 = 1;
+/// Exit code of wrong usage or configuration.
+pub(crate) const USAGE: u8 = 2;
+/// Exit code of a failure.
+pub(crate) const FAILED: u8 = 3;
+
+/// Runs the program.
+pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    match command().try_get_matches_from(arguments) {
+        Ok(matches) => match matches.subcommand() {
+            Some(("serve", matches)) => serve::run(matches),
+            Some(("bench", matches)) => match BenchArgs::from_arg_matches(matches) {
+                Ok(arguments) => kvorum_lab::cli::run(&arguments),
+                Err(error) => complain(error, USAGE),
+            },
+            Some((name, matches)) => client::run(name, matches),
+            None => ExitCode::from(USAGE),
+        },
+        Err(error) => {
+            // Help and version are no errors; where printing fails there is nobody to tell.
+            let _ = error.print();
+            ExitCode::from(if error.use_stderr() { USAGE } else { 0 })
+        }
+    }
+}
+
+fn command() -> Command {
+    Command::new("kvorum")
+        .about("A replicated key-value store behind plain HTTP")
+        .version(env!("CARGO_PKG_VERSION"))
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .after_help("Exit codes: 0 done or found, 1 not found, 2 wrong usage, 3 unreachable or failed")
+        .subcommand(serve::command())
+        .subcommands(client::commands())
+        .subcommand(BenchArgs::augment_args(
+            Command::new("bench").about("Loads a node at a fixed rate and prints latencies"),
+        ))
+}
+
+fn flag(name: &'static str, value_name: &'static str, help: impl Into<clap::builder::StyledStr>) -> Arg {
+    Arg::new(name).long(name).value_name(value_name).help(help).action(ArgAction::Set)
+}
+
+fn text_of<'a>(matches: &'a ArgMatches, name: &str) -> Option<&'a str> {
+    matches.get_one::<String>(name).map(String::as_str)
+}
+
+fn complain(what: impl std::fmt::Display, code: u8) -> ExitCode {
+    eprintln!("kvorum: {what}");
+    ExitCode::from(code)
+}

@@ -1,0 +1,118 @@
+//! `kvorum serve`: reads the configuration, starts the node, waits to be told to stop.
+
+use super::{FAILED, USAGE, complain, flag, text_of};
+use crate::config::{self, Config, LogFormat, Resolved, SETTINGS};
+use crate::node::{self, Node, NodeError};
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::ExitCode;
+use tracing_subscriber::EnvFilter;
+
+pub(super) fn command() -> Command {
+    let command = Command::new("serve")
+        .about("Runs a node")
+        .long_about("Runs a node. Flags win over KVORUM_* environment variables over the file over defaults.")
+        .arg(flag("config", "FILE", "TOML file with any of these settings [env: KVORUM_CONFIG]"))
+        .arg(
+            Arg::new("print-config")
+                .long("print-config")
+                .action(ArgAction::SetTrue)
+                .help("Prints the configuration with each value's origin, and ends"),
+        );
+    SETTINGS.iter().fold(command, |command, setting| {
+        let default = if setting.default.is_empty() {
+            String::new()
+        } else {
+            format!(" [default: {}]", setting.default)
+        };
+        let help = format!("{}{default} [env: {}]", setting.help, config::variable_of(setting.name));
+        command.arg(flag(setting.name, setting.value_name, help))
+    })
+}
+
+pub(super) fn run(matches: &ArgMatches) -> ExitCode {
+    let (config, resolved) = match read_config(matches) {
+        Ok(config) => config,
+        Err(reason) => return complain(reason, USAGE),
+    };
+    if matches.get_flag("print-config") {
+        print!("{}", config::print(&resolved));
+        return ExitCode::SUCCESS;
+    }
+    start_log(config.log_format);
+    let environment = environment();
+    for name in config::unknown_variables(&environment) {
+        tracing::warn!(name, "this environment variable is no setting of kvorum's");
+    }
+    serve(&config)
+}
+
+fn serve(config: &Config) -> ExitCode {
+    node::raise_file_limit();
+    let node = match Node::start(config) {
+        Ok(node) => node,
+        Err(error) => {
+            tracing::error!(%error, "the node does not start");
+            let code = if matches!(error, NodeError::DataDir(_)) { USAGE } else { FAILED };
+            return ExitCode::from(code);
+        }
+    };
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        address = %node.address(),
+        data_dir = %config.data_dir.display(),
+        durability = node::durability_name(config.durability),
+        cluster = config.cluster.join(","),
+        "kvorum serves"
+    );
+    match node::wait_for_signal() {
+        Ok(signal) => tracing::info!(signal, "draining"),
+        Err(error) => tracing::error!(%error, "cannot wait for signals; stopping"),
+    }
+    node.stop();
+    tracing::info!("stopped");
+    ExitCode::SUCCESS
+}
+
+fn read_config(matches: &ArgMatches) -> Result<(Config, Vec<Resolved>), String> {
+    let flags: BTreeMap<&'static str, String> = SETTINGS
+        .iter()
+        .filter_map(|setting| Some((setting.name, text_of(matches, setting.name)?.to_owned())))
+        .collect();
+    let environment = environment();
+    let path = text_of(matches, "config").or_else(|| environment.get("KVORUM_CONFIG").map(String::as_str));
+    let file = match path.map(Path::new) {
+        #[expect(clippy::disallowed_methods, reason = "the configuration file is read here")]
+        Some(path) => match std::fs::read_to_string(path) {
+            Ok(text) => Some((path, text)),
+            Err(error) => {
+                return Err(format!("cannot read the configuration file {}: {error}", path.display()));
+            }
+        },
+        None => None,
+    };
+    let file = file.as_ref().map(|(path, text)| (*path, text.as_str()));
+    config::resolve(&flags, &environment, file).map_err(|error| error.to_string())
+}
+
+/// The process's environment; variables that are no UTF-8 are none of ours.
+fn environment() -> BTreeMap<String, String> {
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .collect()
+}
+
+/// Starts logging to standard error; `KVORUM_LOG` holds a filter such as `debug` or `kvorum=debug,fjall=info`.
+fn start_log(format: LogFormat) {
+    let filter = EnvFilter::try_from_env("KVORUM_LOG")
+        .unwrap_or_else(|_| EnvFilter::new("info,fjall=warn,lsm_tree=warn"));
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // A second logger in one process (tests) is refused; the first stays.
+    let _ = match format {
+        LogFormat::Text => {
+            log.with_target(false).with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).try_init()
+        }
+        LogFormat::Json => log.json().flatten_event(true).try_init(),
+    };
+}

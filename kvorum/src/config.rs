@@ -1,0 +1,710 @@
+//! Configuration: flags over environment over file over defaults, from one table of settings.
+//!
+//! Every setting is a row of [`SETTINGS`]: its name is the flag (`--max-value-size`), the environment variable
+//! (`KVORUM_MAX_VALUE_SIZE`) and the key in the TOML file (`max-value-size` or `max_value_size`). All are read as
+//! text by the same function, so a value means the same wherever it stands, and an error names the setting and
+//! where its value came from.
+
+use crate::http::Limits;
+use crate::http::connection::Waits;
+use crate::replica::{DurabilityMode, Execution};
+use kvorum_core::ReplicationFactor;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The prefix of every environment variable.
+pub const ENV_PREFIX: &str = "KVORUM_";
+
+/// This is how log lines are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// This is a node's configuration, checked.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The address to listen on.
+    pub listen: SocketAddr,
+    /// Where data is kept.
+    pub data_dir: PathBuf,
+    /// All nodes' URLs.
+    pub cluster: Vec<String>,
+    /// This node's URL.
+    pub advertise: String,
+    /// Replicas of a key where a request does not say.
+    pub replication_factor: ReplicationFactor,
+    /// What must be on disk before a write is confirmed.
+    pub durability: DurabilityMode,
+    /// Where storage calls run.
+    pub execution: Execution,
+    /// Network threads.
+    pub threads: usize,
+    /// Threads of the worker pool.
+    pub workers: usize,
+    /// Bytes for storage caches and write buffers together.
+    pub memory_budget_bytes: u64,
+    /// The longest wait for replicas.
+    pub request_timeout: Duration,
+    /// Bounds of what clients may ask.
+    pub limits: Limits,
+    /// How log lines are written.
+    pub log_format: LogFormat,
+}
+
+/// Where a value came from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Origin {
+    /// Nobody set it.
+    Default,
+    /// The file.
+    File(PathBuf),
+    /// An environment variable.
+    Environment(String),
+    /// A flag.
+    Flag(&'static str),
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => f.write_str("default"),
+            Self::File(path) => write!(f, "file {}", path.display()),
+            Self::Environment(name) => write!(f, "environment {name}"),
+            Self::Flag(name) => write!(f, "flag --{name}"),
+        }
+    }
+}
+
+/// This says what is wrong with the configuration.
+#[derive(Debug, PartialEq, Eq)]
+pub enum ConfigError {
+    /// A value that is not allowed.
+    BadValue {
+        /// The setting.
+        name: &'static str,
+        /// Where the value came from.
+        origin: Origin,
+        /// The value.
+        value: String,
+        /// What is wrong with it, and what is allowed.
+        reason: String,
+    },
+    /// A key in the file that is no setting.
+    UnknownKey {
+        /// The file.
+        path: PathBuf,
+        /// The key.
+        key: String,
+    },
+    /// A file that cannot be read as TOML.
+    BadFile {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::BadValue { name, origin, value, reason } => {
+                write!(f, "{name} = {value:?} ({origin}): {reason}")
+            }
+            Self::UnknownKey { path, key } => {
+                let known: Vec<_> = SETTINGS.iter().map(|setting| setting.name).collect();
+                write!(f, "{}: unknown key {key:?}; known are {}", path.display(), known.join(", "))
+            }
+            Self::BadFile { path, reason } => write!(f, "{}: {reason}", path.display()),
+        }
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+/// This is one setting.
+pub struct Setting {
+    /// Its name, as in the flag.
+    pub name: &'static str,
+    /// What stands for its value in the help.
+    pub value_name: &'static str,
+    /// Its value where nobody sets it, as text; empty for none.
+    pub default: &'static str,
+    /// What it does.
+    pub help: &'static str,
+    set: fn(&mut Draft, &str) -> Result<(), String>,
+}
+
+/// The configuration while it is put together.
+struct Draft {
+    config: Config,
+    advertise: Option<String>,
+}
+
+/// Every setting there is.
+pub const SETTINGS: &[Setting] = &[
+    Setting {
+        name: "listen",
+        value_name: "ADDRESS",
+        default: "127.0.0.1:8080",
+        help: "Address and port to listen on",
+        set: |draft, text| {
+            set(
+                &mut draft.config.listen,
+                text.parse().map_err(|_| "not an IP address and port, such as 127.0.0.1:8080".into()),
+            )
+        },
+    },
+    Setting {
+        name: "data-dir",
+        value_name: "DIR",
+        default: "./data",
+        help: "Directory of this node's data; made if it is not there",
+        set: |draft, text| match text {
+            "" => Err("a directory is needed".into()),
+            dir => set(&mut draft.config.data_dir, Ok(PathBuf::from(dir))),
+        },
+    },
+    Setting {
+        name: "cluster",
+        value_name: "URL,URL,…",
+        default: "",
+        help: "URLs of all nodes, this one among them; a cluster of one where absent",
+        set: |draft, text| set(&mut draft.config.cluster, parse_urls(text)),
+    },
+    Setting {
+        name: "advertise",
+        value_name: "URL",
+        default: "",
+        help: "Which of the cluster's URLs this node is, where --listen does not tell",
+        set: |draft, text| {
+            let urls = parse_urls(text)?;
+            match <[String; 1]>::try_from(urls) {
+                Ok([url]) => set(&mut draft.advertise, Ok(Some(url))),
+                Err(urls) if urls.is_empty() => Ok(()),
+                Err(_) => Err("one URL is needed".into()),
+            }
+        },
+    },
+    Setting {
+        name: "replication-factor",
+        value_name: "N|all",
+        default: "3",
+        help: "Replicas of a key where a request does not say, capped by the cluster's size",
+        set: |draft, text| set(&mut draft.config.replication_factor, parse_factor(text)),
+    },
+    Setting {
+        name: "durability",
+        value_name: "MODE",
+        default: "always",
+        help: "When a write is on disk: always (before it is confirmed), interval:MS (at least that often), os (when the system likes)",
+        set: |draft, text| set(&mut draft.config.durability, parse_durability(text)),
+    },
+    Setting {
+        name: "execution",
+        value_name: "inline|pool",
+        default: "inline",
+        help: "Where storage calls run: on the network threads, or on the worker pool",
+        set: |draft, text| {
+            let execution = match text {
+                "inline" => Ok(Execution::Inline),
+                "pool" => Ok(Execution::Pool),
+                _ => Err("allowed are inline and pool".to_owned()),
+            };
+            set(&mut draft.config.execution, execution)
+        },
+    },
+    Setting {
+        name: "threads",
+        value_name: "N",
+        default: "0",
+        help: "Network threads; 0 for one per core",
+        set: |draft, text| set(&mut draft.config.threads, parse_number(text, 0, 1024)),
+    },
+    Setting {
+        name: "workers",
+        value_name: "N",
+        default: "0",
+        help: "Threads of the worker pool, for ranges and --execution pool; 0 for two per core",
+        set: |draft, text| set(&mut draft.config.workers, parse_number(text, 0, 1024)),
+    },
+    Setting {
+        name: "memory-budget",
+        value_name: "SIZE",
+        default: "256MiB",
+        help: "Memory for storage caches and write buffers together, at least 16MiB",
+        set: |draft, text| set(&mut draft.config.memory_budget_bytes, parse_size(text, 16 << 20)),
+    },
+    Setting {
+        name: "max-value-size",
+        value_name: "SIZE",
+        default: "8MiB",
+        help: "Largest value, at most 256MiB",
+        set: |draft, text| match parse_size(text, 1) {
+            Ok(size) if size > 256 << 20 => Err("more than 256MiB".into()),
+            size => set(&mut draft.config.limits.value_bytes_max, size),
+        },
+    },
+    Setting {
+        name: "max-body-memory",
+        value_name: "SIZE",
+        default: "128MiB",
+        help: "Request bodies in memory at once, over all connections; beyond it requests get 503",
+        set: |draft, text| set(&mut draft.config.limits.body_bytes_in_flight_max, parse_size(text, 1)),
+    },
+    Setting {
+        name: "max-connections",
+        value_name: "N",
+        default: "10000",
+        help: "Connections at once; more are told 503 and closed",
+        set: |draft, text| set(&mut draft.config.limits.connections_max, parse_number(text, 1, 1_000_000)),
+    },
+    Setting {
+        name: "request-timeout",
+        value_name: "DURATION",
+        default: "1s",
+        help: "How long a request waits for replicas before it is answered 504",
+        set: |draft, text| set(&mut draft.config.request_timeout, parse_duration(text)),
+    },
+    Setting {
+        name: "head-timeout",
+        value_name: "DURATION",
+        default: "10s",
+        help: "From the first to the last byte of a request's head",
+        set: |draft, text| set(&mut draft.config.limits.waits.head, parse_duration(text)),
+    },
+    Setting {
+        name: "body-timeout",
+        value_name: "DURATION",
+        default: "10s",
+        help: "Between two arrivals of a body's bytes",
+        set: |draft, text| set(&mut draft.config.limits.waits.body, parse_duration(text)),
+    },
+    Setting {
+        name: "idle-timeout",
+        value_name: "DURATION",
+        default: "75s",
+        help: "Between two requests on a connection",
+        set: |draft, text| set(&mut draft.config.limits.waits.idle, parse_duration(text)),
+    },
+    Setting {
+        name: "write-timeout",
+        value_name: "DURATION",
+        default: "30s",
+        help: "For a client to take more of its answer",
+        set: |draft, text| set(&mut draft.config.limits.waits.write, parse_duration(text)),
+    },
+    Setting {
+        name: "range-timeout",
+        value_name: "DURATION",
+        default: "5m",
+        help: "For a whole range; it holds a snapshot of the store meanwhile",
+        set: |draft, text| set(&mut draft.config.limits.range_timeout, parse_duration(text)),
+    },
+    Setting {
+        name: "drain-timeout",
+        value_name: "DURATION",
+        default: "10s",
+        help: "How long a node that was told to stop waits for requests under way",
+        set: |draft, text| set(&mut draft.config.limits.drain_timeout, parse_duration(text)),
+    },
+    Setting {
+        name: "log-format",
+        value_name: "text|json",
+        default: "text",
+        help: "How log lines are written",
+        set: |draft, text| {
+            let format = match text {
+                "text" => Ok(LogFormat::Text),
+                "json" => Ok(LogFormat::Json),
+                _ => Err("allowed are text and json".to_owned()),
+            };
+            set(&mut draft.config.log_format, format)
+        },
+    },
+];
+
+/// This is a setting's value and where it came from.
+#[derive(Debug, Clone)]
+pub struct Resolved {
+    /// The setting.
+    pub name: &'static str,
+    /// Its value, as it was written.
+    pub value: String,
+    /// Where it came from.
+    pub origin: Origin,
+}
+
+/// Puts the configuration together.
+///
+/// `flags` and `environment` give what was set there, by setting name and variable name. `file` is a file's path and
+/// text.
+pub fn resolve(
+    flags: &BTreeMap<&'static str, String>,
+    environment: &BTreeMap<String, String>,
+    file: Option<(&Path, &str)>,
+) -> Result<(Config, Vec<Resolved>), ConfigError> {
+    let in_file = file.map(|(path, text)| read_file(path, text)).transpose()?.unwrap_or_default();
+    let mut draft = Draft::blank();
+    let mut resolved = Vec::with_capacity(SETTINGS.len());
+    for setting in SETTINGS {
+        let variable = variable_of(setting.name);
+        let (value, origin) = if let Some(value) = flags.get(setting.name) {
+            (value.clone(), Origin::Flag(setting.name))
+        } else if let Some(value) = environment.get(&variable) {
+            (value.clone(), Origin::Environment(variable))
+        } else if let (Some(value), Some((path, _))) = (in_file.get(setting.name), file) {
+            (value.clone(), Origin::File(path.to_path_buf()))
+        } else {
+            (setting.default.to_owned(), Origin::Default)
+        };
+        (setting.set)(&mut draft, value.trim()).map_err(|reason| ConfigError::BadValue {
+            name: setting.name,
+            origin: origin.clone(),
+            value: value.clone(),
+            reason,
+        })?;
+        resolved.push(Resolved { name: setting.name, value, origin });
+    }
+    let config = draft.finish(&resolved)?;
+    Ok((config, resolved))
+}
+
+/// The environment variable of a setting.
+pub fn variable_of(name: &str) -> String {
+    format!("{ENV_PREFIX}{}", name.replace('-', "_").to_ascii_uppercase())
+}
+
+/// Variables with our prefix that are no setting. They are warned of, not refused: container platforms set variables
+/// named after services, and a service may be called kvorum.
+pub fn unknown_variables(environment: &BTreeMap<String, String>) -> Vec<&str> {
+    let ours = ["KVORUM_CONFIG", "KVORUM_LOG", "KVORUM_URL"];
+    let known =
+        |name: &str| ours.contains(&name) || SETTINGS.iter().any(|setting| variable_of(setting.name) == name);
+    environment
+        .keys()
+        .filter(|name| name.starts_with(ENV_PREFIX) && !known(name))
+        .map(String::as_str)
+        .collect()
+}
+
+/// The configuration as a TOML file, each value with its origin.
+pub fn print(resolved: &[Resolved]) -> String {
+    let rows: Vec<(String, &Origin)> =
+        resolved.iter().map(|row| (format!("{} = {:?}", row.name, row.value), &row.origin)).collect();
+    let width = rows.iter().map(|(text, _)| text.chars().count()).max().unwrap_or(0);
+    rows.iter().fold(String::new(), |page, (text, origin)| page + &format!("{text:width$}  # {origin}\n"))
+}
+
+impl Draft {
+    /// Values that every setting overwrites.
+    fn blank() -> Self {
+        let none = Duration::ZERO;
+        let config = Config {
+            listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+            data_dir: PathBuf::new(),
+            cluster: Vec::new(),
+            advertise: String::new(),
+            replication_factor: ReplicationFactor::All,
+            durability: DurabilityMode::Always,
+            execution: Execution::Inline,
+            threads: 0,
+            workers: 0,
+            memory_budget_bytes: 0,
+            request_timeout: none,
+            limits: Limits {
+                value_bytes_max: 0,
+                body_bytes_in_flight_max: 0,
+                connections_max: 0,
+                range_timeout: none,
+                drain_timeout: none,
+                waits: Waits { head: none, body: none, idle: none, write: none },
+            },
+            log_format: LogFormat::Text,
+        };
+        Self { config, advertise: None }
+    }
+
+    /// Checks what several settings decide together.
+    fn finish(self, resolved: &[Resolved]) -> Result<Config, ConfigError> {
+        let Self { mut config, advertise } = self;
+        let bad = |name: &'static str, reason: String| {
+            let row = resolved.iter().find(|row| row.name == name);
+            let (value, origin) =
+                row.map_or((String::new(), Origin::Default), |row| (row.value.clone(), row.origin.clone()));
+            ConfigError::BadValue { name, origin, value, reason }
+        };
+        if config.threads == 0 {
+            config.threads = std::thread::available_parallelism().map_or(1, usize::from);
+        }
+        if config.workers == 0 {
+            config.workers = 2 * config.threads;
+        }
+        if config.limits.body_bytes_in_flight_max < config.limits.value_bytes_max {
+            return Err(bad(
+                "max-body-memory",
+                "less than max-value-size: such a value could never be received".into(),
+            ));
+        }
+        let own = format!("http://{}", config.listen);
+        if config.cluster.is_empty() {
+            config.advertise = advertise.unwrap_or(own);
+            config.cluster = vec![config.advertise.clone()];
+            return Ok(config);
+        }
+        let mut sorted = config.cluster.clone();
+        sorted.sort();
+        sorted.dedup();
+        if sorted.len() != config.cluster.len() {
+            return Err(bad("cluster", "a URL is listed twice".into()));
+        }
+        if config.cluster.len() > 1 {
+            return Err(bad(
+                "cluster",
+                "this release runs a cluster of one node; leave it out, or name this node's URL alone".into(),
+            ));
+        }
+        config.advertise = match advertise {
+            Some(url) if config.cluster.contains(&url) => url,
+            Some(url) => return Err(bad("advertise", format!("{url} is not among the cluster's URLs"))),
+            None if config.cluster.contains(&own) => own,
+            None => {
+                return Err(bad(
+                    "cluster",
+                    format!("{own} (from --listen) is not among them; name this node's URL with --advertise"),
+                ));
+            }
+        };
+        Ok(config)
+    }
+}
+
+fn set<T>(slot: &mut T, value: Result<T, String>) -> Result<(), String> {
+    *slot = value?;
+    Ok(())
+}
+
+/// The settings in a TOML file, as text.
+fn read_file(path: &Path, text: &str) -> Result<BTreeMap<&'static str, String>, ConfigError> {
+    let bad = |reason: String| ConfigError::BadFile { path: path.to_path_buf(), reason };
+    let table: toml::Table = text.parse().map_err(|error: toml::de::Error| bad(error.to_string()))?;
+    let mut values = BTreeMap::new();
+    for (key, value) in table {
+        let name = key.replace('_', "-");
+        let Some(setting) = SETTINGS.iter().find(|setting| setting.name == name) else {
+            return Err(ConfigError::UnknownKey { path: path.to_path_buf(), key });
+        };
+        let text = value_text(&value)
+            .ok_or_else(|| bad(format!("{key}: a text, a number or a list of texts is needed")))?;
+        if values.insert(setting.name, text).is_some() {
+            return Err(bad(format!("{key} is set twice")));
+        }
+    }
+    Ok(values)
+}
+
+fn value_text(value: &toml::Value) -> Option<String> {
+    match value {
+        toml::Value::String(text) => Some(text.clone()),
+        toml::Value::Integer(number) => Some(number.to_string()),
+        toml::Value::Float(number) => Some(number.to_string()),
+        toml::Value::Array(items) => {
+            let items: Option<Vec<&str>> = items.iter().map(toml::Value::as_str).collect();
+            items.map(|items| items.join(","))
+        }
+        _ => None,
+    }
+}
+
+fn parse_urls(text: &str) -> Result<Vec<String>, String> {
+    let urls = text.split(',').map(str::trim).filter(|url| !url.is_empty());
+    urls.map(|url| {
+        let bad = || format!("{url:?} is not a URL such as http://10.0.0.1:8080");
+        let uri: http::Uri = url.parse().map_err(|_| bad())?;
+        let plain =
+            uri.scheme_str() == Some("http") && uri.query().is_none() && matches!(uri.path(), "" | "/");
+        let authority =
+            uri.authority().filter(|authority| plain && authority.port_u16().is_some_and(|port| port > 0));
+        Ok(format!("http://{}", authority.ok_or_else(bad)?))
+    })
+    .collect()
+}
+
+fn parse_factor(text: &str) -> Result<ReplicationFactor, String> {
+    match text {
+        "all" => Ok(ReplicationFactor::All),
+        count => count
+            .parse()
+            .ok()
+            .filter(|count| *count > 0)
+            .map(ReplicationFactor::Count)
+            .ok_or_else(|| "allowed are all, or a number from 1".into()),
+    }
+}
+
+fn parse_durability(text: &str) -> Result<DurabilityMode, String> {
+    match text {
+        "always" => Ok(DurabilityMode::Always),
+        "os" => Ok(DurabilityMode::Os),
+        interval => {
+            let millis = interval
+                .strip_prefix("interval:")
+                .and_then(|millis| millis.parse().ok())
+                .filter(|millis| (1..=3_600_000).contains(millis));
+            millis.map(|millis| DurabilityMode::Interval(Duration::from_millis(millis))).ok_or_else(|| {
+                "allowed are always, os, and interval:MS with 1 to 3600000 milliseconds".into()
+            })
+        }
+    }
+}
+
+fn parse_number(text: &str, least: usize, most: usize) -> Result<usize, String> {
+    let number = text.parse().ok().filter(|number| (least..=most).contains(number));
+    number.ok_or_else(|| format!("allowed is a number from {least} to {most}"))
+}
+
+fn parse_size(text: &str, least: u64) -> Result<u64, String> {
+    let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let unit: Option<u64> = match unit.trim() {
+        "" | "B" => Some(1),
+        "KiB" => Some(1 << 10),
+        "MiB" => Some(1 << 20),
+        "GiB" => Some(1 << 30),
+        _ => None,
+    };
+    let bytes = number.parse().ok().zip(unit).and_then(|(number, unit): (u64, u64)| number.checked_mul(unit));
+    match bytes {
+        Some(bytes) if bytes >= least => Ok(bytes),
+        Some(_) => Err(format!("at least {least} bytes are needed")),
+        None => Err("allowed is a number of bytes, with KiB, MiB or GiB behind it if you like".into()),
+    }
+}
+
+fn parse_duration(text: &str) -> Result<Duration, String> {
+    let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let unit_millis: Option<u64> = match unit.trim() {
+        "ms" => Some(1),
+        "s" => Some(1000),
+        "m" => Some(60_000),
+        "h" => Some(3_600_000),
+        _ => None,
+    };
+    let millis =
+        number.parse().ok().zip(unit_millis).and_then(|(number, unit): (u64, u64)| number.checked_mul(unit));
+    match millis {
+        Some(millis @ 1..=86_400_000) => Ok(Duration::from_millis(millis)),
+        Some(_) => Err("allowed is more than 0 and at most 24h".into()),
+        None => Err("allowed is a duration such as 500ms, 2s, 5m or 1h".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(
+        flags: &[(&'static str, &str)],
+        environment: &[(&str, &str)],
+        file: Option<&str>,
+    ) -> Result<(Config, Vec<Resolved>), ConfigError> {
+        let flags = flags.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
+        let environment =
+            environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        resolve(&flags, &environment, file.map(|text| (Path::new("k.toml"), text)))
+    }
+
+    /// Each source wins over those behind it, and the origin says which did.
+    #[test]
+    fn flags_win_over_environment_over_file() {
+        let file = "request_timeout = \"7s\"\nmax-value-size = \"2MiB\"\nthreads = 3\n";
+        let environment = [("KVORUM_REQUEST_TIMEOUT", "8s"), ("KVORUM_THREADS", "4")];
+        let (config, resolved) = with(&[("threads", "5")], &environment, Some(file)).unwrap();
+        assert_eq!(config.threads, 5);
+        assert_eq!(config.request_timeout, Duration::from_secs(8));
+        assert_eq!(config.limits.value_bytes_max, 2 << 20);
+        let origin = |name| resolved.iter().find(|row| row.name == name).unwrap().origin.to_string();
+        assert_eq!(origin("threads"), "flag --threads");
+        assert_eq!(origin("request-timeout"), "environment KVORUM_REQUEST_TIMEOUT");
+        assert_eq!(origin("max-value-size"), "file k.toml");
+        assert_eq!(origin("workers"), "default");
+    }
+
+    /// What is printed is a file that resolves to the same values.
+    #[test]
+    fn printed_configuration_is_a_configuration() {
+        let (_, resolved) = with(&[("durability", "interval:50")], &[], None).unwrap();
+        let page = print(&resolved);
+        let (_, again) = with(&[], &[], Some(&page)).unwrap();
+        assert!(resolved.iter().zip(&again).all(|(a, b)| a.value == b.value), "{page}");
+    }
+
+    /// Every default is allowed, and every setting refuses nonsense by name.
+    #[test]
+    fn nonsense_is_refused_by_name() {
+        with(&[], &[], None).unwrap();
+        for setting in SETTINGS.iter().filter(|setting| setting.name != "data-dir") {
+            let error = with(&[(setting.name, "no such thing")], &[], None).unwrap_err().to_string();
+            assert!(error.contains(setting.name) && error.contains("flag"), "{error}");
+        }
+        for (name, value) in [
+            ("durability", "interval:0"),
+            ("durability", "interval:"),
+            ("request-timeout", "0s"),
+            ("request-timeout", "5"),
+            ("max-value-size", "257MiB"),
+            ("memory-budget", "15MiB"),
+            ("max-body-memory", "1MiB"),
+            ("replication-factor", "0"),
+            ("cluster", "http://a:1,http://b:2"),
+            ("cluster", "http://a:1,http://a:1"),
+            ("cluster", "https://a:1"),
+            ("cluster", "http://a"),
+            ("cluster", "http://a:1/x"),
+            ("cluster", "http://a:1"),
+        ] {
+            assert!(with(&[(name, value)], &[], None).is_err(), "{name}={value}");
+        }
+    }
+
+    /// Unknown keys, duplicate spellings and wrong types in the file are named.
+    #[test]
+    fn bad_files_are_refused() {
+        let error = |file| with(&[], &[], Some(file)).unwrap_err().to_string();
+        assert!(error("lisen = \"x\"").contains("unknown key \"lisen\""));
+        assert!(error("data-dir = \"a\"\ndata_dir = \"b\"").contains("set twice"));
+        assert!(error("threads = true").contains("threads"));
+        assert!(error("threads = ").contains("k.toml"));
+    }
+
+    /// A cluster of one by its own URL, or by an advertised one.
+    #[test]
+    fn cluster_of_one() {
+        let advertised =
+            |flags: &[(&'static str, &str)]| with(flags, &[], None).map(|(config, _)| config.advertise);
+        assert_eq!(advertised(&[]), Ok("http://127.0.0.1:8080".into()));
+        assert_eq!(advertised(&[("cluster", "http://127.0.0.1:8080/")]), Ok("http://127.0.0.1:8080".into()));
+        assert_eq!(
+            advertised(&[("cluster", "http://n:1"), ("advertise", "http://n:1")]),
+            Ok("http://n:1".into())
+        );
+        assert!(advertised(&[("cluster", "http://n:1"), ("advertise", "http://m:1")]).is_err());
+    }
+
+    /// Variables with our prefix that are no setting are found.
+    #[test]
+    fn unknown_variables_are_found() {
+        let environment = ["KVORUM_LISTEN", "KVORUM_SERVICE_HOST", "KVORUM_CONFIG", "PATH"]
+            .map(|name| (name.to_owned(), String::new()))
+            .into();
+        assert_eq!(unknown_variables(&environment), ["KVORUM_SERVICE_HOST"]);
+    }
+}

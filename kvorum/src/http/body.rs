@@ -1,0 +1,233 @@
+//! Bodies: reading a value against its bounds, and the kinds of answers.
+
+use super::error::Failure;
+use super::range::RangeBody;
+use bytes::{Buf, Bytes, BytesMut};
+use http_body::{Body, Frame, SizeHint};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+
+/// The largest piece of a value that is handed to hyper at once: its buffer then stays this small per connection.
+const FRAME_BYTES_MAX: usize = 64 << 10;
+/// What a chunked upload reserves at a time.
+const CHUNKED_RESERVE_BYTES: u64 = 64 << 10;
+
+/// This is the body of an answer.
+pub enum ReplyBody {
+    /// A whole value or text; what is left of it.
+    Full(Bytes),
+    /// A stream of records.
+    Range(RangeBody),
+}
+
+impl ReplyBody {
+    /// No bytes.
+    pub fn empty() -> Self {
+        Self::Full(Bytes::new())
+    }
+
+    /// These bytes.
+    pub fn full(bytes: Bytes) -> Self {
+        Self::Full(bytes)
+    }
+}
+
+/// This ends an answer early: the connection is cut, so that the client sees that it is not whole.
+#[derive(Debug)]
+pub struct Cut;
+
+impl std::fmt::Display for Cut {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("the rest of the range cannot be read")
+    }
+}
+
+impl std::error::Error for Cut {}
+
+impl Body for ReplyBody {
+    type Data = Bytes;
+    type Error = Cut;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
+        match self.get_mut() {
+            Self::Full(rest) if rest.is_empty() => Poll::Ready(None),
+            Self::Full(rest) => {
+                let piece = rest.split_to(rest.len().min(FRAME_BYTES_MAX));
+                Poll::Ready(Some(Ok(Frame::data(piece))))
+            }
+            Self::Range(range) => {
+                range.poll_record(cx).map(|record| record.map(|record| record.map(Frame::data)))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        matches!(self, Self::Full(rest) if rest.is_empty())
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Full(rest) => SizeHint::with_exact(rest.len() as u64),
+            Self::Range(_) => SizeHint::default(),
+        }
+    }
+}
+
+/// This counts the bytes of request bodies in memory, over all threads.
+#[derive(Debug)]
+pub struct BodyBudget {
+    used: AtomicU64,
+    max: u64,
+}
+
+impl BodyBudget {
+    /// A budget of `max` bytes.
+    pub fn new(max: u64) -> Self {
+        Self { used: AtomicU64::new(0), max }
+    }
+
+    /// Bytes reserved now.
+    pub fn used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    fn reserve(&self, bytes: u64) -> bool {
+        let before = self.used.fetch_add(bytes, Ordering::Relaxed);
+        if before.saturating_add(bytes) > self.max {
+            self.used.fetch_sub(bytes, Ordering::Relaxed);
+            return false;
+        }
+        true
+    }
+}
+
+/// This gives its bytes back to the budget when it is dropped.
+pub struct Reserved<'a> {
+    budget: &'a BodyBudget,
+    bytes: u64,
+}
+
+impl<'a> Reserved<'a> {
+    fn grow(&mut self, bytes: u64) -> Result<(), Failure> {
+        if !self.budget.reserve(bytes) {
+            return Err(Failure::overloaded("too many bytes of values are being received"));
+        }
+        self.bytes += bytes;
+        Ok(())
+    }
+
+    fn new(budget: &'a BodyBudget) -> Self {
+        Self { budget, bytes: 0 }
+    }
+}
+
+impl Drop for Reserved<'_> {
+    fn drop(&mut self) {
+        self.budget.used.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// Reads a value: at most `value_bytes_max`, within the budget. A length that is announced is judged before a byte
+/// is read, so a huge upload costs nothing.
+///
+/// # Errors
+/// 413, 503 or 400, as a [`Failure`].
+pub async fn read_value<B>(
+    mut body: B,
+    announced: Option<u64>,
+    value_bytes_max: u64,
+    budget: &BodyBudget,
+) -> Result<(Bytes, Reserved<'_>), Failure>
+where
+    B: Body<Data = Bytes> + Unpin,
+{
+    let mut reserved = Reserved::new(budget);
+    if let Some(length) = announced {
+        if length > value_bytes_max {
+            return Err(Failure::too_large(value_bytes_max));
+        }
+        reserved.grow(length)?;
+    }
+    let mut first = Bytes::new();
+    let mut whole = BytesMut::new();
+    while let Some(frame) = std::future::poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
+        let frame = frame.map_err(|_| Failure::broken_body())?;
+        let Ok(data) = frame.into_data() else { continue };
+        let length = (first.len() + whole.len() + data.remaining()) as u64;
+        if length > value_bytes_max {
+            return Err(Failure::too_large(value_bytes_max));
+        }
+        while length > reserved.bytes {
+            reserved.grow(CHUNKED_RESERVE_BYTES)?;
+        }
+        if first.is_empty() && whole.is_empty() {
+            // Most values come in one piece, which then is not copied.
+            first = data;
+            continue;
+        }
+        if whole.is_empty() {
+            let capacity = announced.unwrap_or(length).max(length);
+            whole.reserve(usize::try_from(capacity).unwrap_or(0));
+            whole.extend_from_slice(&std::mem::take(&mut first));
+        }
+        whole.extend_from_slice(&data);
+    }
+    Ok((if whole.is_empty() { first } else { whole.freeze() }, reserved))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::VecDeque;
+
+    struct Pieces(VecDeque<&'static [u8]>);
+
+    impl Body for Pieces {
+        type Data = Bytes;
+        type Error = Cut;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
+            Poll::Ready(self.0.pop_front().map(|piece| Ok(Frame::data(Bytes::from_static(piece)))))
+        }
+    }
+
+    fn read(
+        pieces: &[&'static [u8]],
+        announced: Option<u64>,
+        max: u64,
+        budget: &BodyBudget,
+    ) -> Result<Bytes, u16> {
+        let body = Pieces(pieces.iter().copied().collect());
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let read = runtime.block_on(read_value(body, announced, max, budget));
+        read.map(|(value, _)| value).map_err(|failure| failure.status().as_u16())
+    }
+
+    /// Values come back whole however they arrive; the limit counts the bytes that came, announced or not; the
+    /// budget is given back after success and failure alike.
+    #[test]
+    fn values_are_read_within_bounds() {
+        let budget = BodyBudget::new(CHUNKED_RESERVE_BYTES);
+        assert_eq!(read(&[], Some(0), 5, &budget), Ok(Bytes::new()));
+        assert_eq!(read(&[b"hello"], Some(5), 5, &budget), Ok(Bytes::from_static(b"hello")));
+        assert_eq!(read(&[b"he", b"", b"l", b"lo"], None, 5, &budget), Ok(Bytes::from_static(b"hello")));
+        assert_eq!(read(&[b"hello", b"!"], None, 5, &budget), Err(413));
+        assert_eq!(read(&[], Some(6), 5, &budget), Err(413));
+        assert_eq!(budget.used(), 0);
+    }
+
+    /// Over the budget is a refusal, before anything is read.
+    #[test]
+    fn budget_is_kept() {
+        let budget = BodyBudget::new(10);
+        let held = Reserved { budget: &budget, bytes: 6 };
+        assert!(budget.reserve(6));
+        assert_eq!(read(&[b"hello"], Some(5), 100, &budget), Err(503));
+        drop(held);
+        assert_eq!(read(&[b"hello"], Some(5), 100, &budget).map(|value| value.len()), Ok(5));
+    }
+}

@@ -1,0 +1,317 @@
+//! One connection's state, the watchdog over all of a thread's connections, and the guarded stream.
+//!
+//! Every wait on a connection is bounded: for the rest of a head, for the next bytes of a body, for the next
+//! request, for the client to take the answer. Instead of a timer per wait, each connection notes by when something
+//! must happen, and a watchdog per thread looks twice a second. That costs a request nothing, and it covers hyper's
+//! own header time-out, which is therefore off (hyper's runs while a connection idles, too).
+
+use super::head::{HeadScanner, HeadVerdict};
+use crate::metrics::ThreadMetrics;
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::pin::Pin;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// How often the watchdog looks: a bound is kept to this much.
+pub const WATCHDOG_TICK: Duration = Duration::from_millis(500);
+
+/// These are the bounds of the waits on a connection.
+#[derive(Debug, Clone, Copy)]
+pub struct Waits {
+    /// From a head's first byte to its last.
+    pub head: Duration,
+    /// Between two arrivals of a body's bytes.
+    pub body: Duration,
+    /// Between requests.
+    pub idle: Duration,
+    /// For the client to take bytes of an answer.
+    pub write: Duration,
+}
+
+/// This is what the parts of one connection share.
+pub struct Connection {
+    thread: Rc<Watchdog>,
+    scanner: RefCell<HeadScanner>,
+    /// Requests handed to the handler whose answers have not begun.
+    in_flight: Cell<u32>,
+    /// When something must have happened, in ticks; `u64::MAX` for no bound.
+    due: Cell<u64>,
+    head_begun: Cell<bool>,
+    timed_out: Cell<bool>,
+    lingers: Cell<bool>,
+    waker: RefCell<Option<Waker>>,
+}
+
+/// This looks after a thread's connections.
+pub struct Watchdog {
+    waits: Waits,
+    now: Cell<u64>,
+    draining: Cell<bool>,
+    metrics: Arc<ThreadMetrics>,
+    connections: RefCell<Vec<Weak<Connection>>>,
+}
+
+impl Watchdog {
+    /// A watchdog over no connections.
+    pub fn new(waits: Waits, metrics: Arc<ThreadMetrics>) -> Rc<Self> {
+        let connections = RefCell::new(Vec::new());
+        Rc::new(Self { waits, now: Cell::new(0), draining: Cell::new(false), metrics, connections })
+    }
+
+    /// A new connection, watched until it is dropped.
+    pub fn connect(self: &Rc<Self>) -> Rc<Connection> {
+        let connection = Rc::new(Connection {
+            thread: Rc::clone(self),
+            scanner: RefCell::default(),
+            in_flight: Cell::new(0),
+            due: Cell::new(u64::MAX),
+            head_begun: Cell::new(false),
+            timed_out: Cell::new(false),
+            lingers: Cell::new(false),
+            waker: RefCell::new(None),
+        });
+        // A connection that says nothing at all is as slow as one with half a head.
+        connection.expect_within(self.waits.head);
+        self.connections.borrow_mut().push(Rc::downgrade(&connection));
+        connection
+    }
+
+    /// Looks every [`WATCHDOG_TICK`], forever.
+    ///
+    /// # Cancel safety
+    /// Dropping the future ends the watch.
+    pub async fn run(&self) {
+        let mut ticks = tokio::time::interval(WATCHDOG_TICK);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            self.look();
+        }
+    }
+
+    fn look(&self) {
+        let now = self.now.get() + 1;
+        self.now.set(now);
+        self.connections.borrow_mut().retain(|connection| {
+            let Some(connection) = connection.upgrade() else { return false };
+            if connection.due.get() <= now && !connection.timed_out.replace(true) {
+                self.metrics.connections_timed_out.fetch_add(1, Ordering::Relaxed);
+                connection.wake();
+            }
+            true
+        });
+    }
+
+    /// Tells every connection to end after the requests it has.
+    pub fn drain(&self) {
+        self.draining.set(true);
+        for connection in self.connections.borrow().iter().filter_map(Weak::upgrade) {
+            // Whoever has sent nothing so far is not waited for.
+            if connection.in_flight.get() == 0 && connection.scanner.borrow().is_between_requests() {
+                connection.expect_within(WATCHDOG_TICK);
+            }
+            connection.wake();
+        }
+    }
+
+    /// Whether connections are to end.
+    pub fn is_draining(&self) -> bool {
+        self.draining.get()
+    }
+
+    /// Connections that are open now.
+    pub fn connection_count(&self) -> usize {
+        self.connections.borrow().iter().filter(|connection| connection.strong_count() > 0).count()
+    }
+}
+
+impl Connection {
+    /// Whether some wait took longer than its bound: the connection is to be cut.
+    pub fn has_timed_out(&self) -> bool {
+        self.timed_out.get()
+    }
+
+    /// Whether the connection is to end after the requests it has.
+    pub fn is_draining(&self) -> bool {
+        self.thread.is_draining()
+    }
+
+    /// Remembers whom to wake when one of the two above changes.
+    pub fn register(&self, context: &Context<'_>) {
+        let mut waker = self.waker.borrow_mut();
+        if !waker.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
+            *waker = Some(context.waker().clone());
+        }
+    }
+
+    /// Begins a request: takes the verdict on its head.
+    pub fn begin_request(&self) -> Option<HeadVerdict> {
+        self.in_flight.set(self.in_flight.get() + 1);
+        self.scanner.borrow_mut().take()
+    }
+
+    /// Ends a request: its answer goes out now.
+    pub fn end_request(&self) {
+        self.in_flight.set(self.in_flight.get().saturating_sub(1));
+    }
+
+    /// Notes that the answer ends the connection although the client may still be sending.
+    pub fn linger(&self) {
+        self.lingers.set(true);
+    }
+
+    /// Whether bytes of the client may lie unread, so that closing at once could cost it the answer.
+    pub fn is_to_linger(&self) -> bool {
+        !self.timed_out.get() && (self.lingers.get() || self.scanner.borrow().is_in_body())
+    }
+
+    fn wake(&self) {
+        if let Some(waker) = self.waker.borrow().as_ref() {
+            waker.wake_by_ref();
+        }
+    }
+
+    fn expect_within(&self, wait: Duration) {
+        let ticks = wait.as_millis().div_ceil(WATCHDOG_TICK.as_millis());
+        // One more, because the current tick has begun already.
+        let ticks = u64::try_from(ticks).unwrap_or(u64::MAX - 1).saturating_add(1);
+        self.due.set(self.thread.now.get().saturating_add(ticks));
+    }
+
+    /// Notes what the bytes that have just come leave to be waited for.
+    fn received(&self, bytes: &[u8]) {
+        self.thread.metrics.bytes_in.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        let mut scanner = self.scanner.borrow_mut();
+        scanner.feed(bytes);
+        if scanner.is_in_body() {
+            self.head_begun.set(false);
+            self.expect_within(self.thread.waits.body);
+        } else if scanner.is_in_head() {
+            // Counted from the first byte on, however slowly the others drip.
+            if !self.head_begun.replace(true) {
+                self.expect_within(self.thread.waits.head);
+            }
+        } else {
+            // A whole request is in: now it is this node that is waited for, within deadlines of its own.
+            self.head_begun.set(false);
+            self.due.set(u64::MAX);
+        }
+    }
+
+    fn sent(&self, bytes: usize) {
+        self.thread.metrics.bytes_out.fetch_add(bytes as u64, Ordering::Relaxed);
+        if !self.head_begun.get() && !self.scanner.borrow().is_in_body() {
+            self.expect_within(self.thread.waits.idle);
+        }
+    }
+}
+
+/// This is where a connection's stream goes when hyper is done with it.
+pub type Returned<S> = Rc<RefCell<Option<S>>>;
+
+/// This is a connection's stream, watched. Dropped, it hands the stream back.
+pub struct Guarded<S> {
+    stream: Option<S>,
+    returned: Returned<S>,
+    connection: Rc<Connection>,
+    /// An answer of ours in place of one that hyper gave without a body, and how much of it is written.
+    substitute: Option<(&'static [u8], usize)>,
+}
+
+impl<S> Guarded<S> {
+    /// Guards `stream`; `returned` gets it back in the end.
+    pub fn new(stream: S, returned: Returned<S>, connection: Rc<Connection>) -> Self {
+        Self { stream: Some(stream), returned, connection, substitute: None }
+    }
+}
+
+impl<S: Unpin> Guarded<S> {
+    /// The stream, which is there until this is dropped.
+    fn stream(&mut self) -> io::Result<Pin<&mut S>> {
+        self.stream.as_mut().map(Pin::new).ok_or_else(|| io::ErrorKind::NotConnected.into())
+    }
+}
+
+impl<S> Drop for Guarded<S> {
+    fn drop(&mut self) {
+        *self.returned.borrow_mut() = self.stream.take();
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Guarded<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let polled = self.stream()?.poll_read(cx, buf);
+        if let Some(bytes) = buf.filled().get(before..)
+            && !bytes.is_empty()
+        {
+            self.connection.received(bytes);
+        }
+        polled
+    }
+}
+
+impl<S: AsyncWrite + Unpin> Guarded<S> {
+    /// Writes the rest of a substitute answer.
+    fn poll_substitute(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while let Some((answer, written)) = self.substitute {
+            let Some(rest) = answer.get(written..).filter(|rest| !rest.is_empty()) else {
+                self.substitute = None;
+                break;
+            };
+            match self.stream()?.poll_write(cx, rest) {
+                Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                Poll::Ready(Ok(bytes)) => self.substitute = Some((answer, written + bytes)),
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        if self.substitute.is_none()
+            && let Some(answer) = super::error::substitute_for(buf)
+        {
+            self.substitute = Some((answer, 0));
+            self.connection.linger();
+            // From here on hyper's answer counts as written; ours goes out below and in `poll_flush`.
+            return match self.poll_substitute(cx) {
+                Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+                Poll::Ready(Ok(())) | Poll::Pending => Poll::Ready(Ok(buf.len())),
+            };
+        }
+        let polled = self.stream()?.poll_write(cx, buf);
+        match &polled {
+            Poll::Ready(Ok(bytes)) => self.connection.sent(*bytes),
+            Poll::Pending => self.connection.expect_within(self.connection.thread.waits.write),
+            Poll::Ready(Err(_)) => {}
+        }
+        polled
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.poll_substitute(cx) {
+            Poll::Ready(Ok(())) => self.stream()?.poll_flush(cx),
+            other => other,
+        }
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.poll_substitute(cx) {
+            Poll::Ready(Ok(())) => self.stream()?.poll_shutdown(cx),
+            other => other,
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! The one place where errors become status codes and lines of text.
+
+use super::body::ReplyBody;
+use super::target::TargetError;
+use crate::coordinator::CoordinatorError;
+use crate::replica::ReplicaError;
+use bytes::Bytes;
+use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderValue, Response, StatusCode};
+
+/// Seconds after which a refused client may try again.
+const RETRY_AFTER_SECONDS: u16 = 1;
+
+/// This is a failure as the client gets it.
+#[derive(Debug)]
+pub struct Failure {
+    status: StatusCode,
+    code: &'static str,
+    message: String,
+    allow: Option<&'static str>,
+    close: bool,
+}
+
+impl Failure {
+    fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
+        Self { status, code, message: message.into(), allow: None, close: false }
+    }
+
+    /// The request's head breaks a rule of HTTP; nothing more is read from the connection.
+    pub fn malformed(message: &'static str) -> Self {
+        Self { close: true, ..Self::new(StatusCode::BAD_REQUEST, "malformed_request", message) }
+    }
+
+    /// The path is none of the node's.
+    pub fn unknown_path() -> Self {
+        let message = "unknown path; known are /v0/entity, /v0/entities, /v0/status and /metrics";
+        Self::new(StatusCode::BAD_REQUEST, "unknown_path", message)
+    }
+
+    /// The path does not have this method.
+    pub fn method(allow: &'static str) -> Self {
+        let message = format!("this path does not have this method; it has {allow}");
+        Self {
+            allow: Some(allow),
+            ..Self::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message)
+        }
+    }
+
+    /// A PUT says neither how long its body is nor that it is chunked.
+    pub fn length_required() -> Self {
+        let message = "a PUT needs Content-Length or Transfer-Encoding: chunked";
+        Self::new(StatusCode::LENGTH_REQUIRED, "length_required", message)
+    }
+
+    /// The body is over the limit.
+    pub fn too_large(limit: u64) -> Self {
+        let message = format!("the value is over the limit of {limit} bytes");
+        Self { close: true, ..Self::new(StatusCode::PAYLOAD_TOO_LARGE, "value_too_large", message) }
+    }
+
+    /// The body's framing is broken.
+    pub fn broken_body() -> Self {
+        Self::malformed("the body ended early or its framing is broken")
+    }
+
+    /// The node has too much to do; nothing was done.
+    pub fn overloaded(what: &str) -> Self {
+        let message = format!("the node is overloaded: {what}; nothing was done");
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", message)
+    }
+
+    /// There is no value.
+    pub fn not_found() -> Self {
+        Self::new(StatusCode::NOT_FOUND, "not_found", "no value for this key")
+    }
+
+    /// Whether the connection ends with this answer.
+    pub fn closes(&self) -> bool {
+        self.close
+    }
+
+    /// The status that the client gets.
+    pub fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    /// The response; JSON for clients that accept it. `request_id` names a fault of this node in its log.
+    pub fn into_response(mut self, json: bool, request_id: impl FnOnce() -> String) -> Response<ReplyBody> {
+        let mut response = Response::new(ReplyBody::empty());
+        *response.status_mut() = self.status;
+        let headers = response.headers_mut();
+        if self.status == StatusCode::INTERNAL_SERVER_ERROR {
+            let id = request_id();
+            tracing::error!(request_id = %id, error = %self.message, "a request failed by this node's own fault");
+            self.message = format!("{} (request id {id})", self.message);
+            if let Ok(id) = HeaderValue::try_from(id) {
+                headers.insert("kvorum-request-id", id);
+            }
+        }
+        if let Some(allow) = self.allow {
+            headers.insert(ALLOW, HeaderValue::from_static(allow));
+        }
+        if self.status == StatusCode::SERVICE_UNAVAILABLE {
+            headers.insert(RETRY_AFTER, HeaderValue::from(RETRY_AFTER_SECONDS));
+        }
+        if self.close {
+            headers.insert(http::header::CONNECTION, HeaderValue::from_static("close"));
+        }
+        let (content_type, body) = if json {
+            let body = serde_json::json!({"error": self.code, "message": self.message});
+            ("application/json", format!("{body}\n"))
+        } else {
+            // One line, whatever the text behind it holds.
+            let line: String = self.message.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+            ("text/plain; charset=utf-8", line + "\n")
+        };
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+        *response.body_mut() = ReplyBody::full(Bytes::from(body));
+        response
+    }
+}
+
+impl From<TargetError> for Failure {
+    fn from(error: TargetError) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "bad_parameter", error.to_string())
+    }
+}
+
+impl From<CoordinatorError> for Failure {
+    fn from(error: CoordinatorError) -> Self {
+        match error {
+            CoordinatorError::NotEnoughReplicas { .. } => {
+                Self::new(StatusCode::GATEWAY_TIMEOUT, "not_enough_replicas", error.to_string())
+            }
+            CoordinatorError::Replica(ReplicaError::Overloaded) => {
+                Self::overloaded("a queue of the store is full")
+            }
+            CoordinatorError::Replica(ReplicaError::Stopped) => {
+                let message = "the node is shutting down; nothing was done";
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "shutting_down", message)
+            }
+            CoordinatorError::Replica(ReplicaError::DiskFull) => {
+                let message =
+                    "the disk of this node is full: writes are refused until there is space, reads go on";
+                Self::new(StatusCode::INSUFFICIENT_STORAGE, "disk_full", message)
+            }
+            CoordinatorError::Replica(error) => {
+                Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", error.to_string())
+            }
+        }
+    }
+}
+
+macro_rules! bare_answer {
+    ($line:literal, $length:literal, $text:literal) => {
+        concat!(
+            "HTTP/1.1 ",
+            $line,
+            "\r\ncontent-type: text/plain; charset=utf-8\r\nconnection: close\r\ncontent-length: ",
+            $length,
+            "\r\n\r\n",
+            $text,
+            "\n"
+        )
+        .as_bytes()
+    };
+}
+
+const MALFORMED: &[u8] = bare_answer!("400 Bad Request", "33", "this is not a valid HTTP request");
+const HEADERS_TOO_LARGE: &[u8] =
+    bare_answer!("431 Request Header Fields Too Large", "35", "the headers are over 64 KiB in all");
+
+/// What a connection over the cap is told.
+pub(super) const CONNECTION_REFUSED: &[u8] = concat!(
+    "HTTP/1.1 503 Service Unavailable\r\ncontent-type: text/plain; charset=utf-8\r\nretry-after: 1\r\n",
+    "connection: close\r\ncontent-length: 38\r\n\r\nthe node has no room for a connection\n"
+)
+.as_bytes();
+
+/// The answer to send in place of `answer`, if that is one which hyper itself gives to a head that it cannot parse:
+/// those have no body, and the contract wants a line that says what was wrong.
+pub(super) fn substitute_for(answer: &[u8]) -> Option<&'static [u8]> {
+    let bare = |status: &[u8]| {
+        answer.starts_with(status) && memchr::memmem::find(answer, b"content-length: 0\r\n").is_some()
+    };
+    // Every answer of our own to these statuses has a body.
+    if bare(b"HTTP/1.1 400 ") {
+        Some(MALFORMED)
+    } else if bare(b"HTTP/1.1 431 ") || bare(b"HTTP/1.1 414 ") {
+        Some(HEADERS_TOO_LARGE)
+    } else {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The lengths in the two fixed answers are those of their bodies.
+    #[test]
+    fn fixed_answers_are_consistent() {
+        for answer in [MALFORMED, HEADERS_TOO_LARGE, CONNECTION_REFUSED] {
+            let text = std::str::from_utf8(answer).unwrap();
+            let (head, body) = text.split_once("\r\n\r\n").unwrap();
+            let length: usize = head.split_once("content-length: ").unwrap().1.parse().unwrap();
+            assert_eq!(body.len(), length, "{text}");
+        }
+    }
+
+    /// Only hyper's bare answers are replaced.
+    #[test]
+    fn only_bare_answers_are_replaced() {
+        assert_eq!(substitute_for(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n"), Some(MALFORMED));
+        assert_eq!(substitute_for(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 9\r\n\r\n"), None);
+        assert_eq!(substitute_for(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"), None);
+    }
+}

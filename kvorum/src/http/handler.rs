@@ -1,0 +1,328 @@
+//! The handler: from a request to a call of the coordinator, and from its result to a response.
+
+use super::Limits;
+use super::body::{BodyBudget, ReplyBody, read_value};
+use super::connection::Connection;
+use super::error::Failure;
+use super::range::{RangeBody, RangeFormat, RangeSource};
+use super::status::{self, NodeFacts};
+use super::target::{self, Path};
+use crate::clock::Clock;
+use crate::coordinator::{Coordinator, Found, Mutation};
+use crate::metrics::{self, Operation, StoreMetrics, ThreadMetrics};
+use crate::replica::Replica;
+use crate::worker::Pool;
+use bytes::Bytes;
+use http::header::{ACCEPT, CONTENT_LENGTH, CONTENT_TYPE, ETAG, HOST, LAST_MODIFIED, TRANSFER_ENCODING};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
+use http_body::Body;
+use kvorum_core::{Quorum, Version};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, SystemTime};
+
+/// This is what all threads serve together.
+pub struct Service {
+    /// Serves reads and writes.
+    pub coordinator: Coordinator,
+    /// This node's replica, for its gauges.
+    pub replica: Replica,
+    /// The worker pool, for its gauges.
+    pub pool: Arc<Pool>,
+    /// The time.
+    pub clock: Arc<dyn Clock>,
+    /// What clients may ask.
+    pub limits: Limits,
+    /// Bytes of bodies in memory.
+    pub body_budget: BodyBudget,
+    /// Connections open now, over all threads.
+    pub connection_count: AtomicUsize,
+    /// What the status says.
+    pub facts: NodeFacts,
+    /// The store's counters.
+    pub store_metrics: Arc<StoreMetrics>,
+    /// Every network thread's counters.
+    pub thread_metrics: Vec<Arc<ThreadMetrics>>,
+    /// Names this run of the node in request ids.
+    pub run_id: u32,
+    /// Requests that failed by this node's own fault so far; numbers request ids.
+    pub faults: AtomicU64,
+    /// Whether the node is shutting down.
+    pub is_draining: AtomicBool,
+}
+
+impl Service {
+    fn request_id(&self) -> String {
+        format!("{:08x}-{}", self.run_id, self.faults.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+}
+
+/// Answers one request.
+///
+/// # Cancel safety
+/// Dropping the future leaves a write that was begun of unknown outcome.
+pub async fn handle<B>(
+    service: &Service,
+    metrics: &Arc<ThreadMetrics>,
+    connection: &Rc<Connection>,
+    request: Request<B>,
+) -> Response<ReplyBody>
+where
+    B: Body<Data = Bytes> + Unpin,
+{
+    let begun = service.clock.mono();
+    let operation = operation_of(&request);
+    let json = accepts(request.headers(), "application/json");
+    let answered = match check_head(connection, &request) {
+        Ok(()) => route(service, metrics, request).await,
+        Err(failure) => Err(failure),
+    };
+    let response = answered.unwrap_or_else(|failure| {
+        if failure.closes() {
+            connection.linger();
+        }
+        failure.into_response(json, || service.request_id())
+    });
+    let took = service.clock.mono().saturating_sub(begun);
+    metrics.answered(operation, response.status().as_u16(), took);
+    connection.end_request();
+    response
+}
+
+fn operation_of<B>(request: &Request<B>) -> Operation {
+    match (Path::parse(request.uri().path()), request.method()) {
+        (Some(Path::Entity), &Method::GET) => Operation::Get,
+        (Some(Path::Entity), &Method::HEAD) => Operation::Head,
+        (Some(Path::Entity), &Method::PUT) => Operation::Put,
+        (Some(Path::Entity), &Method::DELETE) => Operation::Delete,
+        (Some(Path::Entities), &Method::GET) => Operation::Range,
+        _ => Operation::Other,
+    }
+}
+
+/// Refuses what hyper lets pass and two parsers could read differently.
+fn check_head<B>(connection: &Connection, request: &Request<B>) -> Result<(), Failure> {
+    let Some(verdict) = connection.begin_request() else {
+        return Err(Failure::malformed("the request's framing is not understood"));
+    };
+    if verdict.bare_line_feed {
+        return Err(Failure::malformed("a line of the head ends without a carriage return"));
+    }
+    if verdict.content_length && verdict.transfer_encoding {
+        return Err(Failure::malformed("Content-Length and Transfer-Encoding exclude each other"));
+    }
+    if verdict.fragment {
+        return Err(Failure::malformed("the target has a #; in a key it is written %23"));
+    }
+    let headers = request.headers();
+    if verdict.transfer_encoding && !is_plainly_chunked(headers) {
+        return Err(Failure::malformed("the only transfer coding known here is chunked"));
+    }
+    let mut hosts = headers.get_all(HOST).iter();
+    match (hosts.next(), hosts.next()) {
+        (_, Some(_)) => return Err(Failure::malformed("there is more than one Host header")),
+        (None, None) if request.version() == http::Version::HTTP_11 => {
+            return Err(Failure::malformed("an HTTP/1.1 request needs a Host header"));
+        }
+        (Some(host), None) if !is_plausible_host(host) => {
+            return Err(Failure::malformed("the Host header is not a host"));
+        }
+        _ => {}
+    }
+    if request.uri().scheme().is_some()
+        || request.uri().authority().is_some()
+        || !request.uri().path().starts_with('/')
+    {
+        return Err(Failure::malformed("the target must begin with / and name no scheme or host"));
+    }
+    Ok(())
+}
+
+fn is_plainly_chunked(headers: &HeaderMap) -> bool {
+    let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
+    let chunked =
+        codings.next().is_some_and(|coding| coding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked"));
+    chunked && codings.next().is_none()
+}
+
+fn is_plausible_host(host: &HeaderValue) -> bool {
+    host.as_bytes().iter().all(|byte| byte.is_ascii_alphanumeric() || b".-_:[]%~!$&'()*+,;=".contains(byte))
+}
+
+/// Whether the client lists `kind` in an Accept header. Weights are not looked at: naming it is asking for it.
+fn accepts(headers: &HeaderMap, kind: &str) -> bool {
+    headers.get_all(ACCEPT).iter().any(|accept| {
+        accept.to_str().is_ok_and(|accept| {
+            let mut kinds = accept.split(',').map(|item| item.split(';').next().unwrap_or("").trim());
+            kinds.any(|item| item.eq_ignore_ascii_case(kind))
+        })
+    })
+}
+
+async fn route<B>(
+    service: &Service,
+    metrics: &Arc<ThreadMetrics>,
+    request: Request<B>,
+) -> Result<Response<ReplyBody>, Failure>
+where
+    B: Body<Data = Bytes> + Unpin,
+{
+    let path = Path::parse(request.uri().path()).ok_or_else(Failure::unknown_path)?;
+    let method = request.method();
+    let reads = method == Method::GET || method == Method::HEAD;
+    match path {
+        Path::Entity if reads => get(service, &request).await,
+        Path::Entity if method == Method::PUT => put(service, request).await,
+        Path::Entity if method == Method::DELETE => delete(service, &request).await,
+        Path::Entities if reads => range(service, metrics, &request).await,
+        Path::Status if reads => show_status(service, &request),
+        Path::Metrics if reads => show_metrics(service, &request),
+        _ => Err(Failure::method(path.allow())),
+    }
+}
+
+fn parse_entity<B>(
+    service: &Service,
+    request: &Request<B>,
+) -> Result<(target::EntityQuery, Quorum), Failure> {
+    let query = target::parse_entity(request.uri().query())?;
+    if query.ttl_millis.is_some() && request.method() != Method::PUT {
+        return Err(target::TargetError::TtlWithoutPut.into());
+    }
+    let coordinator = &service.coordinator;
+    let quorum = query.replicas.quorum(coordinator.default_quorum(), coordinator.nodes())?;
+    Ok((query, quorum))
+}
+
+async fn get<B>(service: &Service, request: &Request<B>) -> Result<Response<ReplyBody>, Failure> {
+    let (query, quorum) = parse_entity(service, request)?;
+    let Found { record, now, answered } = service.coordinator.read(query.key, quorum).await?;
+    let replicas = HeaderValue::try_from(format!("{answered}/{}", quorum.from()));
+    let Some(record) = record else { return Err(Failure::not_found()) };
+    let Some(value) = record.live(now) else { return Err(Failure::not_found()) };
+    let mut response = Response::new(ReplyBody::full(value.clone()));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+    insert_version(headers, record.version);
+    if let Ok(replicas) = replicas {
+        headers.insert("kvorum-replicas", replicas);
+    }
+    let modified = SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(record.version.millis().0));
+    if let Some(Ok(modified)) = modified.map(|at| HeaderValue::try_from(httpdate::fmt_http_date(at))) {
+        headers.insert(LAST_MODIFIED, modified);
+    }
+    if let Some(at) = record.expires {
+        headers.insert("kvorum-expires", HeaderValue::from(at.0));
+    }
+    Ok(response)
+}
+
+async fn put<B>(service: &Service, request: Request<B>) -> Result<Response<ReplyBody>, Failure>
+where
+    B: Body<Data = Bytes> + Unpin,
+{
+    let (query, quorum) = parse_entity(service, &request)?;
+    let headers = request.headers();
+    let announced = match headers.get(CONTENT_LENGTH) {
+        Some(length) => Some(
+            length.to_str().ok().and_then(|length| length.parse().ok()).ok_or_else(Failure::broken_body)?,
+        ),
+        None if headers.contains_key(TRANSFER_ENCODING) => None,
+        None => return Err(Failure::length_required()),
+    };
+    let limits = &service.limits;
+    let (value, _reserved) =
+        read_value(request.into_body(), announced, limits.value_bytes_max, &service.body_budget).await?;
+    let mutation = Mutation::Put { value, ttl_millis: query.ttl_millis };
+    let version = service.coordinator.write(query.key, mutation, quorum).await?;
+    Ok(written(StatusCode::CREATED, version))
+}
+
+async fn delete<B>(service: &Service, request: &Request<B>) -> Result<Response<ReplyBody>, Failure> {
+    let (query, quorum) = parse_entity(service, request)?;
+    let version = service.coordinator.write(query.key, Mutation::Delete, quorum).await?;
+    Ok(written(StatusCode::ACCEPTED, version))
+}
+
+fn written(status: StatusCode, version: Version) -> Response<ReplyBody> {
+    let mut response = Response::new(ReplyBody::empty());
+    *response.status_mut() = status;
+    insert_version(response.headers_mut(), version);
+    response
+}
+
+fn insert_version(headers: &mut HeaderMap, version: Version) {
+    if let Ok(etag) = HeaderValue::try_from(format!("\"{version}\"")) {
+        headers.insert(ETAG, etag);
+    }
+}
+
+async fn range<B>(
+    service: &Service,
+    metrics: &Arc<ThreadMetrics>,
+    request: &Request<B>,
+) -> Result<Response<ReplyBody>, Failure> {
+    let query = target::parse_range(request.uri().query())?;
+    if request.version() != http::Version::HTTP_11 {
+        // Without chunks a client could not tell a whole range from a part.
+        return Err(Failure::malformed("a range needs HTTP/1.1"));
+    }
+    let ndjson = accepts(request.headers(), "application/x-ndjson");
+    let (format, content_type) = if ndjson {
+        (RangeFormat::Ndjson, "application/x-ndjson")
+    } else {
+        (RangeFormat::Plain, "application/octet-stream")
+    };
+    // A cluster of one: its live keys are those of this node.
+    let (reader, now) = service.coordinator.scan_local(query.start, query.end).await?;
+    let source = RangeSource {
+        reader,
+        now,
+        limit: query.limit,
+        format,
+        timeout: service.limits.range_timeout,
+        clock: Arc::clone(&service.clock),
+    };
+    let body = RangeBody::start(source, Arc::clone(metrics));
+    let mut response = Response::new(ReplyBody::Range(body));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    Ok(response)
+}
+
+fn show_status<B>(service: &Service, request: &Request<B>) -> Result<Response<ReplyBody>, Failure> {
+    target::parse_nothing(request.uri().query())?;
+    let draining = service.is_draining.load(Ordering::Relaxed);
+    let json = accepts(request.headers(), "application/json");
+    let body = status::render(&service.facts, draining, &service.replica.health(), json);
+    let mut response = Response::new(ReplyBody::full(Bytes::from(body)));
+    let content_type = if json { "application/json" } else { "text/plain; charset=utf-8" };
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    if draining {
+        *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+        response.headers_mut().insert(http::header::RETRY_AFTER, HeaderValue::from_static("1"));
+    }
+    Ok(response)
+}
+
+fn show_metrics<B>(service: &Service, request: &Request<B>) -> Result<Response<ReplyBody>, Failure> {
+    target::parse_nothing(request.uri().query())?;
+    let scrape = metrics::Scrape {
+        threads: &service.thread_metrics,
+        store: &service.store_metrics,
+        engine: service.replica.engine_stats(),
+        connections: service.connection_count.load(Ordering::Relaxed),
+        body_bytes: service.body_budget.used(),
+        commit_queue: service.replica.queue_len(),
+        pool_queue: service.pool.queue_len(),
+        pool_busy: service.pool.busy_count(),
+        purged: service.replica.sweeper().purged(),
+        sweeper: service.replica.sweeper().name(),
+        durability: &service.facts.durability,
+        store_state: service.replica.health(),
+    };
+    let mut response = Response::new(ReplyBody::full(Bytes::from(metrics::render(&scrape))));
+    let content_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    Ok(response)
+}

@@ -1,0 +1,332 @@
+//! The head scanner: follows the raw bytes of a connection beside hyper and judges what hyper lets pass.
+//!
+//! hyper accepts a request with both `Content-Length` and `Transfer-Encoding` (and hides the former), bare line
+//! feeds, and a `#` in the target (and hides what follows). Each is a way in which two parsers can read one byte
+//! stream differently, so each is refused. The scanner sees every byte before hyper does, finds where heads begin
+//! and end, and keeps one [`HeadVerdict`] per head, in order; the handler takes one for each request.
+//!
+//! Fail closed: where the scanner loses its way it gives no more verdicts, and a request without one is refused.
+
+use std::collections::VecDeque;
+
+/// The longest part of a header line that the scanner must see: `transfer-encoding` or `content-length` and a
+/// length.
+const LINE_BYTES_MAX: usize = 128;
+
+/// This is what a head has that hyper does not show.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct HeadVerdict {
+    /// A line ends without a carriage return.
+    pub bare_line_feed: bool,
+    /// The target has a `#`.
+    pub fragment: bool,
+    /// A `Content-Length` header is there.
+    pub content_length: bool,
+    /// A `Transfer-Encoding` header is there.
+    pub transfer_encoding: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// In a head, or before one.
+    Head,
+    /// In a body of so many more bytes.
+    Body(u64),
+    /// In the line that says how long the next chunk is.
+    ChunkSize(u64),
+    /// In a chunk extension.
+    ChunkExtension(u64),
+    /// In a chunk of so many more bytes, its line end included.
+    ChunkData(u64),
+    /// In the trailer; `true` while the line has no byte yet.
+    Trailer(bool),
+    /// The way is lost, or the bytes are no HTTP any more.
+    Lost,
+}
+
+/// This follows one connection's inbound bytes.
+#[derive(Debug)]
+pub struct HeadScanner {
+    state: State,
+    verdict: HeadVerdict,
+    length: Option<u64>,
+    is_first_line: bool,
+    line: Vec<u8>,
+    line_overflows: bool,
+    verdicts: VecDeque<HeadVerdict>,
+}
+
+impl Default for HeadScanner {
+    fn default() -> Self {
+        Self {
+            state: State::Head,
+            verdict: HeadVerdict::default(),
+            length: None,
+            is_first_line: true,
+            line: Vec::new(),
+            line_overflows: false,
+            verdicts: VecDeque::new(),
+        }
+    }
+}
+
+impl HeadScanner {
+    /// Follows `bytes`, the next ones of the connection.
+    pub fn feed(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            bytes = match self.state {
+                State::Head => self.feed_head(bytes),
+                State::Body(left) => {
+                    let (left, rest) = skip(left, bytes);
+                    self.state = if left == 0 { State::Head } else { State::Body(left) };
+                    rest
+                }
+                State::ChunkData(left) => {
+                    let (left, rest) = skip(left, bytes);
+                    self.state = if left == 0 { State::ChunkSize(0) } else { State::ChunkData(left) };
+                    rest
+                }
+                State::ChunkSize(_) | State::ChunkExtension(_) | State::Trailer(_) => {
+                    self.feed_chunk_line(bytes)
+                }
+                State::Lost => return,
+            };
+        }
+    }
+
+    /// The verdict on the oldest head that has none taken yet.
+    pub fn take(&mut self) -> Option<HeadVerdict> {
+        self.verdicts.pop_front()
+    }
+
+    /// Whether a head has begun and not ended.
+    pub fn is_in_head(&self) -> bool {
+        self.state == State::Head && (!self.is_first_line || !self.line.is_empty())
+    }
+
+    /// Whether no head and no body has begun.
+    pub fn is_between_requests(&self) -> bool {
+        self.state == State::Head && !self.is_in_head()
+    }
+
+    /// Whether a body has begun and not ended.
+    pub fn is_in_body(&self) -> bool {
+        !matches!(self.state, State::Head | State::Lost)
+    }
+
+    fn feed_head<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
+        let Some(at) = memchr::memchr(b'\n', bytes) else {
+            self.keep(bytes);
+            return &[];
+        };
+        let (line, rest) = bytes.split_at(at);
+        if self.line.is_empty() && !self.line_overflows {
+            self.end_line(line);
+        } else {
+            self.keep(line);
+            let line = std::mem::take(&mut self.line);
+            self.end_line(&line);
+            self.line = line;
+            self.line.clear();
+            self.line_overflows = false;
+        }
+        rest.get(1..).unwrap_or_default()
+    }
+
+    /// Keeps the beginning of a line whose end has not come yet. Of a longer one the last byte kept is the latest
+    /// that came: it decides whether the line ends with a carriage return.
+    fn keep(&mut self, part: &[u8]) {
+        if self.is_first_line && memchr::memchr(b'#', part).is_some() {
+            self.verdict.fragment = true;
+        }
+        let room = LINE_BYTES_MAX - self.line.len();
+        if part.len() <= room && !self.line_overflows {
+            self.line.extend_from_slice(part);
+        } else {
+            self.line_overflows = true;
+            self.line.extend_from_slice(part.get(..room).unwrap_or(part));
+            if let (Some(last), Some(latest)) = (self.line.last_mut(), part.last()) {
+                *last = *latest;
+            }
+        }
+    }
+
+    fn end_line(&mut self, line: &[u8]) {
+        let Some(line) = line.strip_suffix(b"\r") else {
+            self.verdict.bare_line_feed = true;
+            return self.judge_line(line);
+        };
+        self.judge_line(line);
+    }
+
+    fn judge_line(&mut self, line: &[u8]) {
+        if self.is_first_line {
+            // Empty lines before a request line are skipped, as hyper does.
+            if !line.is_empty() {
+                self.is_first_line = false;
+                self.verdict.fragment |= memchr::memchr(b'#', line).is_some();
+            }
+            return;
+        }
+        if line.is_empty() {
+            return self.end_head();
+        }
+        // Only these two lengths matter; all other headers cost one comparison.
+        match memchr::memchr(b':', line.get(..18).unwrap_or(line)) {
+            Some(14) if starts_with_ignoring_case(line, b"content-length") => {
+                self.verdict.content_length = true;
+                self.length = line.get(15..).and_then(parse_length);
+                if self.length.is_none() {
+                    self.state = State::Lost;
+                }
+            }
+            Some(17) if starts_with_ignoring_case(line, b"transfer-encoding") => {
+                self.verdict.transfer_encoding = true;
+            }
+            _ => {}
+        }
+    }
+
+    fn end_head(&mut self) {
+        let verdict = std::mem::take(&mut self.verdict);
+        let length = self.length.take();
+        self.is_first_line = true;
+        if self.state == State::Lost {
+            return;
+        }
+        self.verdicts.push_back(verdict);
+        self.state = match (verdict.transfer_encoding, length) {
+            (true, _) => State::ChunkSize(0),
+            (false, Some(length)) if length > 0 => State::Body(length),
+            (false, _) => State::Head,
+        };
+    }
+
+    fn feed_chunk_line<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
+        let Some((&byte, rest)) = bytes.split_first() else { return bytes };
+        self.state = match (self.state, byte) {
+            (State::ChunkSize(size) | State::ChunkExtension(size), b'\n') => match size {
+                0 => State::Trailer(true),
+                // Two more for the line end behind the data.
+                size => size.checked_add(2).map_or(State::Lost, State::ChunkData),
+            },
+            (State::ChunkSize(size), b'\r') => State::ChunkExtension(size),
+            (State::ChunkSize(size), b';' | b' ' | b'\t') => State::ChunkExtension(size),
+            (State::ChunkSize(size), digit) => match (digit as char).to_digit(16) {
+                Some(digit) if size >> 60 == 0 => State::ChunkSize((size << 4) | u64::from(digit)),
+                _ => State::Lost,
+            },
+            (State::Trailer(true), b'\n') => State::Head,
+            (State::Trailer(_), b'\n') => State::Trailer(true),
+            (State::Trailer(is_empty), byte) => State::Trailer(is_empty && byte == b'\r'),
+            (state, _) => state,
+        };
+        rest
+    }
+}
+
+fn skip(left: u64, bytes: &[u8]) -> (u64, &[u8]) {
+    let here = usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len());
+    (left - here as u64, bytes.get(here..).unwrap_or_default())
+}
+
+fn starts_with_ignoring_case(line: &[u8], name: &[u8]) -> bool {
+    line.get(..name.len()).is_some_and(|head| head.eq_ignore_ascii_case(name))
+}
+
+fn parse_length(value: &[u8]) -> Option<u64> {
+    let value = value.trim_ascii();
+    if value.is_empty() || !value.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    std::str::from_utf8(value).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn verdicts(parts: &[&[u8]]) -> Vec<HeadVerdict> {
+        let mut scanner = HeadScanner::default();
+        parts.iter().for_each(|part| scanner.feed(part));
+        std::iter::from_fn(|| scanner.take()).collect()
+    }
+
+    const PLAIN: HeadVerdict = HeadVerdict {
+        bare_line_feed: false,
+        fragment: false,
+        content_length: false,
+        transfer_encoding: false,
+    };
+
+    /// Bodies that look like heads are bodies: by length and by chunks, with extensions and trailers.
+    #[test]
+    fn bodies_are_skipped() {
+        let sized: &[u8] =
+            b"PUT / HTTP/1.1\r\nContent-Length: 19\r\n\r\nGET /# HTTP/1.1\r\n\r\nGET / HTTP/1.1\r\n\r\n";
+        assert_eq!(verdicts(&[sized]), [HeadVerdict { content_length: true, ..PLAIN }, PLAIN]);
+        let chunked: &[u8] =
+            b"PUT / HTTP/1.1\r\nTRANSFER-encoding: chunked\r\n\r\n3;a=b\r\n\n#\n\r\na\r\n0123456789\r\n\
+            0\r\nTrailer: x\r\n\r\nGET / HTTP/1.1\r\n\r\n";
+        let chunk = HeadVerdict { transfer_encoding: true, ..PLAIN };
+        assert_eq!(verdicts(&[chunked]), [chunk, PLAIN]);
+    }
+
+    /// Each thing that hyper hides is seen.
+    #[test]
+    fn what_hyper_hides_is_seen() {
+        let one = |head: &[u8]| verdicts(&[head]);
+        assert_eq!(one(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"), [PLAIN]);
+        assert_eq!(one(b"\r\n\r\nGET / HTTP/1.1\r\n\r\n"), [PLAIN]);
+        assert_eq!(one(b"GET /#x HTTP/1.1\r\n\r\n"), [HeadVerdict { fragment: true, ..PLAIN }]);
+        assert_eq!(one(b"GET / HTTP/1.1\nHost: a\r\n\r\n"), [HeadVerdict { bare_line_feed: true, ..PLAIN }]);
+        assert_eq!(one(b"GET / HTTP/1.1\r\nHost: a\r\n\n"), [HeadVerdict { bare_line_feed: true, ..PLAIN }]);
+        let both = HeadVerdict { content_length: true, transfer_encoding: true, ..PLAIN };
+        assert_eq!(one(b"PUT / HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n"), [both]);
+        assert_eq!(one(b"PUT / HTTP/1.1\r\ntransfer-encoding: chunked\r\ncontent-length: 3\r\n\r\n"), [both]);
+    }
+
+    /// A length that is no number loses the way: no verdict, so the request is refused.
+    #[test]
+    fn odd_lengths_lose_the_way() {
+        for length in ["+3", "-1", "0x3", "3, 3", "", "99999999999999999999"] {
+            let head = format!("PUT / HTTP/1.1\r\nContent-Length: {length}\r\n\r\nabcGET / HTTP/1.1\r\n\r\n");
+            assert!(verdicts(&[head.as_bytes()]).is_empty(), "{length}");
+        }
+    }
+
+    proptest! {
+        /// Goal: what is seen does not depend on how the bytes arrive. Method: requests of every kind, cut at random
+        /// places, against the same bytes in one piece.
+        #[test]
+        fn cuts_do_not_matter(
+            kinds in prop::collection::vec(0..7usize, 1..5),
+            cuts in prop::collection::vec(0..400usize, 0..20),
+        ) {
+            let long = format!("GET /{} HTTP/1.1\r\nX-Long: {}\r\n\r\n", "a".repeat(200), "b".repeat(300));
+            let requests: [&[u8]; 7] = [
+                b"GET / HTTP/1.1\r\nHost: a\r\n\r\n",
+                b"GET /# HTTP/1.1\nHost: a\r\n\r\n",
+                b"PUT / HTTP/1.1\r\nContent-Length: 5\r\n\r\nab\n\r\n",
+                b"PUT / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nabc\r\n\r\n0\r\n\r\n",
+                b"PUT / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Length: 1\r\n\r\n0\r\nA: b\r\n\r\n",
+                long.as_bytes(),
+                b"PUT / HTTP/1.1\r\nContent-Length: x\r\n\r\n",
+            ];
+            let bytes: Vec<u8> = kinds.iter().flat_map(|kind| requests[*kind].iter().copied()).collect();
+            let mut cuts: Vec<usize> = cuts.into_iter().filter(|cut| *cut < bytes.len()).collect();
+            cuts.sort_unstable();
+            let mut parts = Vec::new();
+            let mut from = 0;
+            for cut in cuts.into_iter().chain([bytes.len()]) {
+                parts.push(&bytes[from..cut]);
+                from = cut;
+            }
+            let whole = verdicts(&[&bytes]);
+            prop_assert_eq!(verdicts(&parts), whole.clone());
+            let expect = kinds.iter().position(|kind| *kind == 6).unwrap_or(kinds.len());
+            prop_assert_eq!(whole.len(), expect);
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! HTTP: the only room that knows requests, statuses and headers.
+//!
+//! A request is read downwards: [`server`] accepts connections and hands hyper their bytes, with [`head`] and
+//! [`connection`] closing what hyper leaves open; [`handler`] turns a request into a call of the coordinator and
+//! the result into a response; [`target`] reads paths and parameters; [`error`] says what failures look like.
+//!
+//! A request stays on the thread that accepted its connection, so nothing here is shared between threads but the
+//! [`Service`].
+
+pub mod body;
+pub mod connection;
+pub mod error;
+pub mod handler;
+pub mod head;
+mod range;
+pub mod server;
+mod status;
+pub mod target;
+
+pub use handler::Service;
+pub use status::NodeFacts;
+
+use std::time::Duration;
+
+/// These are the bounds of what a client may ask of the node.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// The largest value, in bytes.
+    pub value_bytes_max: u64,
+    /// Bytes of request bodies that may be in memory at once, over all connections.
+    pub body_bytes_in_flight_max: u64,
+    /// Connections at once, over all threads.
+    pub connections_max: usize,
+    /// How long a range may take from first to last byte: it holds a snapshot of the store all the while.
+    pub range_timeout: Duration,
+    /// How long a draining node waits for requests and connections to end.
+    pub drain_timeout: Duration,
+    /// The waits on a connection.
+    pub waits: connection::Waits,
+}
+
+/// The largest head of a request, in bytes.
+pub const HEAD_BYTES_MAX: usize = 64 << 10;
+/// Headers in one request.
+pub const HEADERS_MAX: usize = 100;

@@ -1,0 +1,188 @@
+//! Ranges: records as a stream, one chunk each, with bounded memory.
+//!
+//! A task on the connection's thread reads the store in parts (on the worker pool) and renders each record; the
+//! body takes them as the client does. At most [`PARTS_AHEAD`] parts wait, so a client that does not read stops the
+//! reading.
+
+use super::body::Cut;
+use crate::clock::Clock;
+use crate::replica::RangeReader;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use bytes::{BufMut, Bytes, BytesMut};
+use kvorum_core::{Record, UnixMillis};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::sync::mpsc;
+
+/// Bytes of records read at a time.
+const PART_BYTES: usize = 64 << 10;
+/// Parts that may wait for the client.
+const PARTS_AHEAD: usize = 2;
+
+/// How a range is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RangeFormat {
+    /// `<key>\n<value>`, one chunk a record.
+    Plain,
+    /// One JSON object a line.
+    Ndjson,
+}
+
+/// What a range is made of.
+pub struct RangeSource {
+    pub reader: RangeReader,
+    pub now: UnixMillis,
+    pub limit: Option<u64>,
+    pub format: RangeFormat,
+    pub timeout: Duration,
+    pub clock: Arc<dyn Clock>,
+}
+
+/// This streams the records of a range.
+pub struct RangeBody {
+    parts: mpsc::Receiver<Result<Part, Cut>>,
+    part: Part,
+    sent: Arc<crate::metrics::ThreadMetrics>,
+}
+
+type Part = std::vec::IntoIter<Bytes>;
+
+impl RangeBody {
+    /// Starts to read `source`. Must be called on a thread that runs local tasks.
+    pub fn start(source: RangeSource, metrics: Arc<crate::metrics::ThreadMetrics>) -> Self {
+        let (sender, parts) = mpsc::channel(PARTS_AHEAD);
+        tokio::task::spawn_local(read(source, sender));
+        Self { parts, part: Vec::new().into_iter(), sent: metrics }
+    }
+
+    /// The next record, rendered.
+    pub(super) fn poll_record(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Cut>>> {
+        loop {
+            if let Some(record) = self.part.next() {
+                self.sent.range_records.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                return Poll::Ready(Some(Ok(record)));
+            }
+            match ready!(self.parts.poll_recv(cx)) {
+                Some(Ok(part)) => self.part = part,
+                Some(Err(cut)) => return Poll::Ready(Some(Err(cut))),
+                None => return Poll::Ready(None),
+            }
+        }
+    }
+}
+
+/// Reads until the end, the limit, an error, the time-out, or until nobody takes the records any more.
+async fn read(mut source: RangeSource, sender: mpsc::Sender<Result<Part, Cut>>) {
+    let end = source.clock.mono() + source.timeout;
+    let mut left = source.limit.unwrap_or(u64::MAX);
+    while left > 0 {
+        let outcome = if source.clock.mono() >= end {
+            tracing::warn!("a range took longer than its time-out and was cut");
+            Err(Cut)
+        } else {
+            source.reader.next(PART_BYTES).await.map_err(|error| {
+                tracing::error!(%error, "a range was cut");
+                Cut
+            })
+        };
+        let part = match outcome {
+            Ok(part) if part.is_empty() => return,
+            Ok(part) => part,
+            Err(cut) => {
+                let _ = sender.send(Err(cut)).await;
+                return;
+            }
+        };
+        let rendered = render(part, source.now, source.format, &mut left);
+        if sender.send(Ok(rendered.into_iter())).await.is_err() {
+            return;
+        }
+    }
+}
+
+fn render(part: Vec<(Bytes, Record)>, now: UnixMillis, format: RangeFormat, left: &mut u64) -> Vec<Bytes> {
+    let mut rendered = Vec::with_capacity(part.len());
+    // All records of a part share one allocation.
+    let mut bytes = BytesMut::with_capacity(PART_BYTES + PART_BYTES / 8);
+    for (key, record) in part {
+        if *left == 0 {
+            break;
+        }
+        let Some(value) = record.live(now) else { continue };
+        match format {
+            RangeFormat::Plain => {
+                bytes.reserve(key.len() + 1 + value.len());
+                bytes.put_slice(&key);
+                bytes.put_u8(b'\n');
+                bytes.put_slice(value);
+            }
+            RangeFormat::Ndjson => render_json(&mut bytes, &key, value, &record),
+        }
+        rendered.push(bytes.split().freeze());
+        *left -= 1;
+    }
+    rendered
+}
+
+fn render_json(bytes: &mut BytesMut, key: &[u8], value: &[u8], record: &Record) {
+    let mut object = serde_json::Map::new();
+    for (name, raw) in [("key", key), ("value", value)] {
+        match std::str::from_utf8(raw) {
+            Ok(text) => object.insert(name.to_owned(), text.into()),
+            Err(_) => object.insert(format!("{name}_base64"), BASE64.encode(raw).into()),
+        };
+    }
+    object.insert("version".to_owned(), record.version.to_string().into());
+    if let Some(at) = record.expires {
+        object.insert("expires".to_owned(), at.0.into());
+    }
+    bytes.put_slice(serde_json::Value::Object(object).to_string().as_bytes());
+    bytes.put_u8(b'\n');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kvorum_core::{NodeId, Value, Version};
+
+    fn record(value: &'static [u8], expires: Option<u64>) -> Record {
+        let version = Version::new(UnixMillis(1), 0, NodeId(2));
+        Record {
+            version,
+            from: 1,
+            expires: expires.map(UnixMillis),
+            value: Value::Present(Bytes::from_static(value)),
+        }
+    }
+
+    fn lines(format: RangeFormat, limit: u64) -> Vec<Bytes> {
+        let tombstone = Record { value: Value::Tombstone, ..record(b"", None) };
+        let part = vec![
+            (Bytes::from_static(b"a"), record(b"1\n2", None)),
+            (Bytes::from_static(b"b"), tombstone),
+            (Bytes::from_static(b"c"), record(b"gone", Some(10))),
+            (Bytes::from_static(b"\xff"), record(b"\x80", Some(11))),
+        ];
+        let mut left = limit;
+        render(part, UnixMillis(10), format, &mut left)
+    }
+
+    /// Both formats; tombstones and what has expired are left out and do not count towards the limit.
+    #[test]
+    fn renders_live_records() {
+        assert_eq!(lines(RangeFormat::Plain, 9), [&b"a\n1\n2"[..], b"\xff\n\x80"]);
+        assert_eq!(lines(RangeFormat::Plain, 1), [&b"a\n1\n2"[..]]);
+        let version = "0000000000010000-0000000000000002";
+        assert_eq!(
+            lines(RangeFormat::Ndjson, 2),
+            [
+                format!("{{\"key\":\"a\",\"value\":\"1\\n2\",\"version\":\"{version}\"}}\n"),
+                format!(
+                    "{{\"expires\":11,\"key_base64\":\"/w==\",\"value_base64\":\"gA==\",\"version\":\"{version}\"}}\n"
+                ),
+            ]
+        );
+    }
+}

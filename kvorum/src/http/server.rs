@@ -1,0 +1,212 @@
+//! The server: accepts connections on one thread and serves them there.
+//!
+//! Generic over the listener, so that a simulated network is served by the same code.
+
+use super::connection::{Connection, Guarded, Returned, Watchdog};
+use super::error::CONNECTION_REFUSED;
+use super::handler::{Service, handle};
+use super::{HEAD_BYTES_MAX, HEADERS_MAX};
+use crate::metrics::ThreadMetrics;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use std::convert::Infallible;
+use std::io;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::watch;
+
+/// How long the acceptor stands back when the system gives it no connection, for want of descriptors say.
+const ACCEPT_RETRY: Duration = Duration::from_millis(50);
+/// How long a connection that is ended with bytes unread is kept, so that the client reads the answer before it is
+/// told that its bytes went nowhere (a close with unread bytes resets the connection and may discard the answer).
+const LINGER: Duration = Duration::from_secs(1);
+/// How much is read, and dropped, meanwhile.
+const LINGER_BYTES_MAX: usize = 1 << 20;
+
+/// This gives connections.
+pub trait Listener {
+    /// A connection's stream.
+    type Stream: AsyncRead + AsyncWrite + Unpin + 'static;
+
+    /// The next connection, when there is one.
+    fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<Self::Stream>>;
+}
+
+/// Serves connections of `listener` until `draining` turns true, then ends them: requests that were accepted are
+/// answered, within the drain time-out. Must run where local tasks can be spawned.
+pub async fn serve<L: Listener>(
+    listener: L,
+    service: Arc<Service>,
+    metrics: Arc<ThreadMetrics>,
+    mut draining: watch::Receiver<bool>,
+) {
+    let watchdog = Watchdog::new(service.limits.waits, Arc::clone(&metrics));
+    let watching = Rc::clone(&watchdog);
+    let watch = tokio::task::spawn_local(async move { watching.run().await });
+    loop {
+        let accepted = tokio::select! {
+            biased;
+            accepted = std::future::poll_fn(|cx| listener.poll_accept(cx)) => accepted,
+            _ = draining.wait_for(|draining| *draining) => break,
+        };
+        match accepted {
+            Ok(stream) => accept(stream, &service, &metrics, &watchdog),
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection");
+                tokio::time::sleep(ACCEPT_RETRY).await;
+            }
+        }
+    }
+    // What the kernel has accepted already is served; then the port is given up.
+    while let Some(Ok(stream)) = accept_now(&listener).await {
+        accept(stream, &service, &metrics, &watchdog);
+    }
+    drop(listener);
+    watchdog.drain();
+    let end = service.clock.mono() + service.limits.drain_timeout;
+    while watchdog.connection_count() > 0 && service.clock.mono() < end {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let left = watchdog.connection_count();
+    if left > 0 {
+        tracing::warn!(
+            connections = left,
+            "connections were cut: they did not end within the drain time-out"
+        );
+    }
+    watch.abort();
+}
+
+/// A connection that is there already.
+async fn accept_now<L: Listener>(listener: &L) -> Option<io::Result<L::Stream>> {
+    std::future::poll_fn(|cx| match listener.poll_accept(cx) {
+        Poll::Ready(accepted) => Poll::Ready(Some(accepted)),
+        Poll::Pending => Poll::Ready(None),
+    })
+    .await
+}
+
+fn accept<S: AsyncRead + AsyncWrite + Unpin + 'static>(
+    stream: S,
+    service: &Arc<Service>,
+    metrics: &Arc<ThreadMetrics>,
+    watchdog: &Rc<Watchdog>,
+) {
+    let place = Place::take(service);
+    let connection = watchdog.connect();
+    if place.number > service.limits.connections_max {
+        metrics.connections_refused.fetch_add(1, Ordering::Relaxed);
+        tokio::task::spawn_local(refuse(stream, place, connection));
+        return;
+    }
+    metrics.connections_accepted.fetch_add(1, Ordering::Relaxed);
+    let (service, metrics) = (Arc::clone(service), Arc::clone(metrics));
+    tokio::task::spawn_local(serve_connection(stream, service, metrics, connection, place));
+}
+
+/// One connection's place under the cap, given back when dropped.
+struct Place {
+    service: Arc<Service>,
+    number: usize,
+}
+
+impl Place {
+    fn take(service: &Arc<Service>) -> Self {
+        let number = service.connection_count.fetch_add(1, Ordering::Relaxed) + 1;
+        Self { service: Arc::clone(service), number }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.service.connection_count.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+async fn serve_connection<S: AsyncRead + AsyncWrite + Unpin + 'static>(
+    stream: S,
+    service: Arc<Service>,
+    metrics: Arc<ThreadMetrics>,
+    connection: Rc<Connection>,
+    _place: Place,
+) {
+    let serve = |request| {
+        let (service, metrics) = (Arc::clone(&service), Arc::clone(&metrics));
+        let connection = Rc::clone(&connection);
+        async move { Ok::<_, Infallible>(handle(&service, &metrics, &connection, request).await) }
+    };
+    let returned = Returned::default();
+    let io = TokioIo::new(Guarded::new(stream, Rc::clone(&returned), Rc::clone(&connection)));
+    {
+        let mut http = pin!(
+            http1::Builder::new()
+                .max_buf_size(HEAD_BYTES_MAX)
+                .max_headers(HEADERS_MAX)
+                // The watchdog bounds this wait; see `connection`.
+                .header_read_timeout(None)
+                // Small answers and the many chunks of a range cost less copied into one buffer than gathered.
+                .writev(false)
+                .pipeline_flush(true)
+                .serve_connection(io, service_fn(serve))
+        );
+        let mut drained = false;
+        std::future::poll_fn(|cx| {
+            connection.register(cx);
+            if connection.has_timed_out() {
+                return Poll::Ready(());
+            }
+            loop {
+                // Polled before it is told to end, so that a request which has arrived is read and answered. What
+                // ended a connection is the client's business: it has its answer, or it has gone.
+                if http.as_mut().poll(cx).is_ready() {
+                    return Poll::Ready(());
+                }
+                if !connection.is_draining() || drained {
+                    return Poll::Pending;
+                }
+                drained = true;
+                http.as_mut().graceful_shutdown();
+            }
+        })
+        .await;
+    }
+    let stream = returned.borrow_mut().take();
+    if let (Some(stream), true) = (stream, connection.is_to_linger()) {
+        linger(stream).await;
+    }
+}
+
+async fn linger<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S) {
+    let drain = async {
+        let _ = stream.shutdown().await;
+        let mut dropped = 0;
+        let mut buffer = [0; 4096];
+        while dropped < LINGER_BYTES_MAX {
+            match stream.read(&mut buffer).await {
+                Ok(bytes) if bytes > 0 => dropped += bytes,
+                _ => return,
+            }
+        }
+    };
+    let _ = tokio::time::timeout(LINGER, drain).await;
+}
+
+/// Turns a connection away over the cap, in words.
+async fn refuse<S: AsyncRead + AsyncWrite + Unpin>(
+    mut stream: S,
+    _place: Place,
+    _connection: Rc<Connection>,
+) {
+    let answer = CONNECTION_REFUSED;
+    let write = async {
+        let _ = stream.write_all(answer).await;
+        linger(stream).await;
+    };
+    let _ = tokio::time::timeout(LINGER, write).await;
+}

@@ -1,0 +1,498 @@
+//! The request target: what a path and query ask for. Pure functions over text from outside.
+//!
+//! Percent-decoding is strict and `+` is a plus sign. Every parameter is known, given once, and in range, or the
+//! request is refused with a line that says what is allowed.
+
+use bytes::Bytes;
+use kvorum_core::{Key, KeyError, Quorum, QuorumError};
+use std::fmt;
+
+/// The paths that the node has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Path {
+    /// One key.
+    Entity,
+    /// A range of keys.
+    Entities,
+    /// The node's state.
+    Status,
+    /// Counters in Prometheus text.
+    Metrics,
+}
+
+impl Path {
+    /// The path that `path` names, byte for byte.
+    pub fn parse(path: &str) -> Option<Self> {
+        match path {
+            "/v0/entity" => Some(Self::Entity),
+            "/v0/entities" => Some(Self::Entities),
+            "/v0/status" => Some(Self::Status),
+            "/metrics" => Some(Self::Metrics),
+            _ => None,
+        }
+    }
+
+    /// The methods it has, as `Allow` lists them.
+    pub fn allow(self) -> &'static str {
+        match self {
+            Self::Entity => "GET, HEAD, PUT, DELETE",
+            Self::Entities | Self::Status | Self::Metrics => "GET, HEAD",
+        }
+    }
+}
+
+/// This is what an entity's query asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EntityQuery {
+    /// The key.
+    pub key: Key,
+    /// The quorum, if the request names one.
+    pub replicas: Replicas,
+    /// How long the value lives, in milliseconds.
+    pub ttl_millis: Option<u64>,
+}
+
+/// These are the replica counts that a request names; not yet checked against the cluster.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Replicas {
+    /// `ack`.
+    pub ack: Option<u16>,
+    /// `from`.
+    pub from: Option<u16>,
+}
+
+impl Replicas {
+    /// The quorum in a cluster of `nodes`, with what is not named taken from `default`.
+    pub fn quorum(self, default: Quorum, nodes: u16) -> Result<Quorum, TargetError> {
+        let quorum = match (self.ack, self.from) {
+            (None, None) => return Ok(default),
+            (Some(ack), Some(from)) => Quorum::new(ack, from, nodes),
+            (Some(ack), None) => Quorum::new(ack, default.from(), nodes),
+            (None, Some(0)) => return Err(TargetError::BadValue { name: "from", allowed: REPLICAS_ALLOWED }),
+            (None, Some(from)) => Quorum::new(Quorum::majority_of(from).ack(), from, nodes),
+        };
+        quorum.map_err(TargetError::BadQuorum)
+    }
+}
+
+/// Which nodes a range covers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// Every live key of the cluster.
+    Cluster,
+    /// What this node stores.
+    Local,
+}
+
+/// This is what a range's query asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RangeQuery {
+    /// The first key.
+    pub start: Key,
+    /// The first key behind the range.
+    pub end: Option<Key>,
+    /// Records at most.
+    pub limit: Option<u64>,
+    /// Which nodes.
+    pub scope: Scope,
+}
+
+/// This says what is wrong with a target, and what is allowed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TargetError {
+    /// A `%` that is not followed by two hexadecimal digits.
+    BadEscape {
+        /// The parameter in which it stands.
+        name: String,
+    },
+    /// A parameter that the path does not have.
+    UnknownParameter {
+        /// Its name.
+        name: String,
+        /// Those that it has.
+        known: &'static str,
+    },
+    /// A parameter given twice, or two that mean the same.
+    Repeated {
+        /// Its name.
+        name: &'static str,
+    },
+    /// A parameter that must be given.
+    Missing {
+        /// Its name.
+        name: &'static str,
+    },
+    /// A key that is none.
+    BadKey {
+        /// The parameter.
+        name: &'static str,
+        /// Why.
+        error: KeyError,
+    },
+    /// A value that cannot be understood or is out of range.
+    BadValue {
+        /// The parameter.
+        name: &'static str,
+        /// What is allowed.
+        allowed: &'static str,
+    },
+    /// Replica counts that are no quorum here.
+    BadQuorum(QuorumError),
+    /// A `ttl` on what is not a PUT.
+    TtlWithoutPut,
+}
+
+const REPLICAS_ALLOWED: &str = "ACK/FROM with 1 <= ACK <= FROM <= nodes in the cluster, such as 2/3";
+const TTL_ALLOWED: &str = "a duration above 0: 500ms, 30s, 15m, 12h, 7d, or seconds such as 2.5";
+
+impl fmt::Display for TargetError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::BadEscape { name } => {
+                write!(f, "parameter {name:?}: % must be followed by two hexadecimal digits")
+            }
+            Self::UnknownParameter { name, known } => {
+                write!(f, "unknown parameter {name:?}; known here: {known}")
+            }
+            Self::Repeated { name } => write!(f, "parameter {name} is given more than once"),
+            Self::Missing { name } => write!(f, "parameter {name} is missing"),
+            Self::BadKey { name, error } => write!(f, "parameter {name}: {error}"),
+            Self::BadValue { name, allowed } => {
+                write!(f, "parameter {name}: not understood; allowed is {allowed}")
+            }
+            Self::BadQuorum(error) => write!(f, "parameter replicas: {error}"),
+            Self::TtlWithoutPut => f.write_str("parameter ttl: only a PUT takes one"),
+        }
+    }
+}
+
+impl std::error::Error for TargetError {}
+
+/// Reads the query of `/v0/entity`.
+pub fn parse_entity(query: Option<&str>) -> Result<EntityQuery, TargetError> {
+    let mut key = None;
+    let mut pair = None;
+    let mut replicas = Replicas::default();
+    let mut ttl_millis = None;
+    for parameter in parameters(query) {
+        let (name, value) = parameter?;
+        match &*name {
+            b"id" => set(&mut key, "id", parse_key("id", value)?)?,
+            b"replicas" => set(&mut pair, "replicas", parse_pair(&value)?)?,
+            b"ack" => set(&mut replicas.ack, "ack", parse_count("ack", &value)?)?,
+            b"from" => set(&mut replicas.from, "from", parse_count("from", &value)?)?,
+            b"ttl" => set(&mut ttl_millis, "ttl", parse_ttl(&value)?)?,
+            _ => return Err(unknown(&name, "id, replicas (or ack and from), ttl")),
+        }
+    }
+    if let Some((ack, from)) = pair {
+        if replicas != Replicas::default() {
+            return Err(TargetError::Repeated { name: "replicas" });
+        }
+        replicas = Replicas { ack: Some(ack), from: Some(from) };
+    }
+    Ok(EntityQuery { key: key.ok_or(TargetError::Missing { name: "id" })?, replicas, ttl_millis })
+}
+
+/// Reads the query of `/v0/entities`.
+pub fn parse_range(query: Option<&str>) -> Result<RangeQuery, TargetError> {
+    let (mut start, mut end, mut limit, mut scope) = (None, None, None, None);
+    for parameter in parameters(query) {
+        let (name, value) = parameter?;
+        match &*name {
+            b"start" => set(&mut start, "start", parse_key("start", value)?)?,
+            b"end" => set(&mut end, "end", parse_key("end", value)?)?,
+            b"limit" => set(&mut limit, "limit", parse_limit(&value)?)?,
+            b"scope" => set(&mut scope, "scope", parse_scope(&value)?)?,
+            _ => return Err(unknown(&name, "start, end, limit, scope")),
+        }
+    }
+    let start = start.ok_or(TargetError::Missing { name: "start" })?;
+    Ok(RangeQuery { start, end, limit, scope: scope.unwrap_or(Scope::Cluster) })
+}
+
+/// Checks that a path without parameters has none.
+pub fn parse_nothing(query: Option<&str>) -> Result<(), TargetError> {
+    match parameters(query).next() {
+        None => Ok(()),
+        Some(parameter) => Err(unknown(&parameter?.0, "none")),
+    }
+}
+
+type Parameter = (Bytes, Bytes);
+
+/// The decoded parameters of a query. A name without `=` has an empty value; nothing between two `&` is skipped.
+fn parameters(query: Option<&str>) -> impl Iterator<Item = Result<Parameter, TargetError>> {
+    query.into_iter().flat_map(|query| query.split('&')).filter(|part| !part.is_empty()).map(|part| {
+        let (name, value) = part.split_once('=').unwrap_or((part, ""));
+        let bad = || TargetError::BadEscape { name: shorten(name.as_bytes()) };
+        Ok((decode(name).ok_or_else(bad)?, decode(value).ok_or_else(bad)?))
+    })
+}
+
+/// Percent-decodes `text`; `None` if an escape is not two hexadecimal digits.
+fn decode(text: &str) -> Option<Bytes> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&byte, tail)) = rest.split_first() {
+        rest = tail;
+        if byte != b'%' {
+            bytes.push(byte);
+            continue;
+        }
+        let (&[high, low], tail) = rest.split_first_chunk::<2>()?;
+        bytes.push((hex_digit(high)? << 4) | hex_digit(low)?);
+        rest = tail;
+    }
+    Some(Bytes::from(bytes))
+}
+
+fn hex_digit(byte: u8) -> Option<u8> {
+    match byte {
+        b'0'..=b'9' => Some(byte - b'0'),
+        b'a'..=b'f' => Some(byte - b'a' + 10),
+        b'A'..=b'F' => Some(byte - b'A' + 10),
+        _ => None,
+    }
+}
+
+fn set<T>(slot: &mut Option<T>, name: &'static str, value: T) -> Result<(), TargetError> {
+    if slot.replace(value).is_some() { Err(TargetError::Repeated { name }) } else { Ok(()) }
+}
+
+fn unknown(name: &[u8], known: &'static str) -> TargetError {
+    TargetError::UnknownParameter { name: shorten(name), known }
+}
+
+/// Text from outside, fit for one line of an answer: control characters escaped, and not longer than 64 bytes.
+fn shorten(text: &[u8]) -> String {
+    let head = text.get(..64).unwrap_or(text);
+    head.escape_ascii().to_string()
+}
+
+fn parse_key(name: &'static str, value: Bytes) -> Result<Key, TargetError> {
+    Key::new(value).map_err(|error| TargetError::BadKey { name, error })
+}
+
+fn parse_pair(value: &[u8]) -> Result<(u16, u16), TargetError> {
+    let bad = TargetError::BadValue { name: "replicas", allowed: REPLICAS_ALLOWED };
+    let mut parts = value.splitn(2, |byte| *byte == b'/');
+    match (parts.next().and_then(digits), parts.next().and_then(digits)) {
+        (Some(ack), Some(from)) => Ok((ack, from)),
+        _ => Err(bad),
+    }
+}
+
+fn parse_count(name: &'static str, value: &[u8]) -> Result<u16, TargetError> {
+    digits(value).ok_or(TargetError::BadValue { name, allowed: "a number from 1 to the number of nodes" })
+}
+
+fn parse_limit(value: &[u8]) -> Result<u64, TargetError> {
+    let limit = digits(value).filter(|limit| *limit > 0);
+    limit.ok_or(TargetError::BadValue { name: "limit", allowed: "a number of records, at least 1" })
+}
+
+fn parse_scope(value: &[u8]) -> Result<Scope, TargetError> {
+    match value {
+        b"cluster" => Ok(Scope::Cluster),
+        b"local" => Ok(Scope::Local),
+        _ => Err(TargetError::BadValue { name: "scope", allowed: "cluster or local" }),
+    }
+}
+
+/// A number in plain decimal digits: no sign, no spaces.
+fn digits<T: std::str::FromStr>(value: &[u8]) -> Option<T> {
+    if value.is_empty() || !value.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    std::str::from_utf8(value).ok()?.parse().ok()
+}
+
+/// Reads a `ttl` as milliseconds; fractions of a millisecond are rounded up.
+fn parse_ttl(value: &[u8]) -> Result<u64, TargetError> {
+    let bad = TargetError::BadValue { name: "ttl", allowed: TTL_ALLOWED };
+    let split = value.iter().position(u8::is_ascii_alphabetic).unwrap_or(value.len());
+    let (number, unit) = value.split_at(split);
+    let unit_millis: u64 = match unit {
+        b"ms" => 1,
+        b"" | b"s" => 1000,
+        b"m" => 60 * 1000,
+        b"h" => 60 * 60 * 1000,
+        b"d" => 24 * 60 * 60 * 1000,
+        _ => return Err(bad),
+    };
+    let mut parts = number.splitn(2, |byte| *byte == b'.');
+    let whole: u64 = parts.next().and_then(digits).ok_or_else(|| bad.clone())?;
+    let fraction_millis = match parts.next() {
+        None => 0,
+        // Only a bare number of seconds may have decimals.
+        Some(fraction) if unit.is_empty() => {
+            let size =
+                u32::try_from(fraction.len()).ok().filter(|size| *size <= 18).ok_or_else(|| bad.clone())?;
+            let parts: u64 = digits(fraction).ok_or_else(|| bad.clone())?;
+            let scale = 10u128.pow(size);
+            u64::try_from((u128::from(parts) * 1000).div_ceil(scale)).map_err(|_| bad.clone())?
+        }
+        Some(_) => return Err(bad),
+    };
+    let millis = whole.checked_mul(unit_millis).and_then(|millis| millis.checked_add(fraction_millis));
+    millis.filter(|millis| *millis > 0).ok_or(bad)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn key_of(query: &str) -> Result<Vec<u8>, TargetError> {
+        parse_entity(Some(query)).map(|query| query.key.as_ref().to_vec())
+    }
+
+    /// Keys are bytes: every escape gives its byte, `+` stays, UTF-8 passes, and bad escapes are refused.
+    #[test]
+    fn keys_are_decoded_strictly() {
+        let check = |query: &str, expect: Option<&[u8]>| {
+            assert_eq!(key_of(query).ok().as_deref(), expect, "{query}");
+        };
+        check("id=a", Some(b"a"));
+        check("id=a+b", Some(b"a+b"));
+        check("id=%00%ff%2B%41%2f", Some(b"\x00\xff+A/"));
+        check("id=a=b=c", Some(b"a=b=c"));
+        check("%69d=x", Some(b"x"));
+        check("&id=x&&", Some(b"x"));
+        for bad in ["", "id", "id=", "id=%", "id=%4", "id=%zz", "id=%+1", "id=%%41", "ID=x", "id=a&id=b"] {
+            check(bad, None);
+        }
+        assert!(key_of(&format!("id={}", "%00".repeat(1024))).is_ok());
+        assert!(key_of(&format!("id={}", "%00".repeat(1025))).is_err());
+    }
+
+    /// Both spellings of the quorum mean the same; mixtures and malformed ones are refused.
+    #[test]
+    fn replicas_are_read() {
+        let replicas = |query: &str| {
+            parse_entity(Some(&format!("id=k&{query}"))).map(|q| (q.replicas.ack, q.replicas.from))
+        };
+        assert_eq!(replicas("replicas=2/3"), Ok((Some(2), Some(3))));
+        assert_eq!(replicas("replicas=2%2F3"), Ok((Some(2), Some(3))));
+        assert_eq!(replicas("ack=2&from=3"), Ok((Some(2), Some(3))));
+        assert_eq!(replicas("ack=1"), Ok((Some(1), None)));
+        for bad in [
+            "replicas=",
+            "replicas=2",
+            "replicas=/",
+            "replicas=2/",
+            "replicas=/3",
+            "replicas=2/3/4",
+            "replicas=-1/3",
+            "replicas=+1/3",
+            "replicas=1 /3",
+            "replicas=1/65536",
+            "replicas=a/b",
+            "replicas=1/2&ack=1",
+            "ack=",
+            "from=x",
+            "replicas=1/1&replicas=1/1",
+        ] {
+            assert!(replicas(bad).is_err(), "{bad}");
+        }
+    }
+
+    /// The quorum that a request gets in a cluster of three.
+    #[test]
+    fn quorum_fills_in_what_is_not_named() {
+        let quorum = |ack, from| {
+            Replicas { ack, from }.quorum(Quorum::majority_of(3), 3).map(|quorum| quorum.to_string())
+        };
+        assert_eq!(quorum(None, None), Ok("2/3".to_owned()));
+        assert_eq!(quorum(Some(1), None), Ok("1/3".to_owned()));
+        assert_eq!(quorum(None, Some(1)), Ok("1/1".to_owned()));
+        assert_eq!(quorum(Some(3), Some(3)), Ok("3/3".to_owned()));
+        for (ack, from) in [(Some(0), Some(1)), (Some(2), Some(1)), (Some(1), Some(4)), (None, Some(0))] {
+            assert!(quorum(ack, from).is_err(), "{ack:?} {from:?}");
+        }
+    }
+
+    /// Every form of a TTL in milliseconds, and what is none.
+    #[test]
+    fn ttl_in_all_forms() {
+        let ttl = |text: &str| parse_ttl(text.as_bytes()).ok();
+        let good = [
+            ("500ms", 500),
+            ("30s", 30_000),
+            ("15m", 900_000),
+            ("12h", 43_200_000),
+            ("7d", 604_800_000),
+            ("5", 5000),
+            ("0.5", 500),
+            ("1.0005", 1001),
+            ("0.0001", 1),
+            ("2.", 0),
+        ];
+        for (text, millis) in good {
+            assert_eq!(ttl(text), Some(millis).filter(|millis| *millis > 0), "{text}");
+        }
+        for bad in [
+            "",
+            "0",
+            "0ms",
+            "0.0",
+            "-1",
+            "+1",
+            "1.5m",
+            "1w",
+            "s",
+            "ms",
+            "1 s",
+            "1S",
+            ".5",
+            "1e3",
+            "99999999999999999999",
+            "18446744073709551615d",
+            "1..2",
+            "١s",
+        ] {
+            assert_eq!(ttl(bad), None, "{bad}");
+        }
+    }
+
+    /// A range needs a start; everything else has its rule.
+    #[test]
+    fn ranges_are_read() {
+        let range = |query: &str| parse_range(Some(query));
+        let all = range("start=a&end=b&limit=7&scope=local").unwrap();
+        assert_eq!((all.limit, all.scope), (Some(7), Scope::Local));
+        assert_eq!(range("start=a").unwrap().scope, Scope::Cluster);
+        for bad in [
+            "",
+            "start=",
+            "end=b",
+            "start=a&end=",
+            "start=a&limit=0",
+            "start=a&limit=-1",
+            "start=a&scope=all",
+            "start=a&id=b",
+            "start=a&start=b",
+        ] {
+            assert!(range(bad).is_err(), "{bad}");
+        }
+    }
+
+    proptest! {
+        /// No text makes the parsers panic, and an error fits on one line.
+        #[test]
+        fn any_text_is_answered(query in "\\PC{0,80}|(id|start|ack|from|ttl|replicas|limit|scope|=|&|%|/|[0-9a-f.]){0,40}") {
+            let errors = [parse_entity(Some(&query)).err(), parse_range(Some(&query)).err(), parse_nothing(Some(&query)).err()];
+            for error in errors.into_iter().flatten() {
+                prop_assert!(!error.to_string().contains('\n'));
+            }
+        }
+
+        /// Any key that is escaped byte by byte comes back as it was.
+        #[test]
+        fn escaped_keys_round_trip(key in prop::collection::vec(any::<u8>(), 1..50)) {
+            let escaped = key.iter().fold(String::from("id="), |text, byte| text + &format!("%{byte:02x}"));
+            prop_assert_eq!(key_of(&escaped), Ok(key));
+        }
+    }
+}

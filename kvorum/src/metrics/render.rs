@@ -1,0 +1,299 @@
+//! `/metrics`: adds up what the threads counted and renders it.
+
+use super::{LATENCY_BOUNDS_MICROS, LatencyHistogram, Operation, STATUSES, StoreMetrics, ThreadMetrics};
+use crate::replica::StoreState;
+use crate::storage::EngineStats;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet, text};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::{Registry, Unit};
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// This is everything that one scrape shows.
+pub struct Scrape<'a> {
+    /// Every network thread's counters.
+    pub threads: &'a [Arc<ThreadMetrics>],
+    /// The commit thread's counters.
+    pub store: &'a StoreMetrics,
+    /// The engine's gauges.
+    pub engine: EngineStats,
+    /// Connections open now.
+    pub connections: usize,
+    /// Bytes of request bodies in memory.
+    pub body_bytes: u64,
+    /// Writes that wait for the commit thread.
+    pub commit_queue: usize,
+    /// Jobs that wait for the worker pool.
+    pub pool_queue: usize,
+    /// Worker threads that run a job.
+    pub pool_busy: usize,
+    /// Records whose space the sweeper gave back.
+    pub purged: u64,
+    /// What the sweeper does.
+    pub sweeper: &'a str,
+    /// The durability mode.
+    pub durability: &'a str,
+    /// Whether the store takes writes.
+    pub store_state: StoreState,
+}
+
+/// Renders a scrape as OpenMetrics text, which Prometheus reads.
+pub fn render(scrape: &Scrape<'_>) -> String {
+    let mut registry = Registry::with_prefix("kvorum");
+    registry.register_collector(Box::new(Snapshot::of(scrape)));
+    let mut text = String::new();
+    // Writing into a string does not fail.
+    let _ = text::encode(&mut text, &registry);
+    text
+}
+
+type Labels = Vec<(&'static str, String)>;
+
+/// A metric with its readings.
+#[derive(Debug)]
+struct Family {
+    name: &'static str,
+    help: &'static str,
+    unit: Option<Unit>,
+    kind: Kind,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Counter(Vec<(Labels, u64)>),
+    Gauge(Vec<(Labels, u64)>),
+    Histogram(Vec<(Labels, Vec<u64>, u64)>),
+}
+
+/// The readings of one scrape.
+#[derive(Debug)]
+struct Snapshot(Vec<Family>);
+
+fn sum(threads: &[Arc<ThreadMetrics>], of: impl Fn(&ThreadMetrics) -> &AtomicU64) -> u64 {
+    threads.iter().map(|thread| of(thread).load(Ordering::Relaxed)).sum()
+}
+
+fn add(into: &mut (Vec<u64>, u64), histogram: &LatencyHistogram) {
+    let (buckets, sum_micros) = histogram.read();
+    into.0.resize(buckets.len(), 0);
+    into.0.iter_mut().zip(buckets).for_each(|(total, count)| *total += count);
+    into.1 += sum_micros;
+}
+
+fn one(value: u64) -> Vec<(Labels, u64)> {
+    vec![(Labels::new(), value)]
+}
+
+impl Snapshot {
+    fn of(scrape: &Scrape<'_>) -> Self {
+        let mut families = Vec::new();
+        let mut family = |name, unit, kind, help| families.push(Family { name, help, unit, kind });
+        let (requests, latencies) = requests(scrape.threads);
+        family("requests", None, Kind::Counter(requests), "Requests answered, by operation and status");
+        family(
+            "request_duration",
+            Some(Unit::Seconds),
+            Kind::Histogram(latencies),
+            "Time from a request's head to its answer, by operation",
+        );
+        let threads = scrape.threads;
+        let counters: [(_, u64, _); 8] = [
+            ("received_bytes", sum(threads, |t| &t.bytes_in), "Bytes read from connections"),
+            ("sent_bytes", sum(threads, |t| &t.bytes_out), "Bytes written to connections"),
+            ("connections_accepted", sum(threads, |t| &t.connections_accepted), "Connections accepted"),
+            (
+                "connections_refused",
+                sum(threads, |t| &t.connections_refused),
+                "Connections turned away over the cap",
+            ),
+            (
+                "connections_timed_out",
+                sum(threads, |t| &t.connections_timed_out),
+                "Connections cut because a wait took longer than its bound",
+            ),
+            ("range_records", sum(threads, |t| &t.range_records), "Records sent in ranges"),
+            ("commit_groups", scrape.store.groups.load(Ordering::Relaxed), "Groups committed"),
+            ("commit_records", scrape.store.records.load(Ordering::Relaxed), "Records written in groups"),
+        ];
+        for (name, value, help) in counters {
+            family(name, None, Kind::Counter(one(value)), help);
+        }
+        let engine = &scrape.engine;
+        let counters = [
+            ("purged_records", scrape.purged, "Records whose space the sweeper gave back"),
+            ("block_cache_hits", engine.cache_hits, "Blocks served from the cache"),
+            ("block_cache_misses", engine.cache_misses, "Blocks read from files"),
+            ("compactions", engine.compactions_completed, "Compactions completed"),
+            ("compaction_micros", engine.compaction_micros, "Time spent in compactions, in microseconds"),
+        ];
+        for (name, value, help) in counters {
+            family(name, None, Kind::Counter(one(value)), help);
+        }
+        let gauges = [
+            ("connections_open", scrape.connections as u64, "Connections open now"),
+            ("body_bytes_in_flight", scrape.body_bytes, "Bytes of request bodies in memory"),
+            ("commit_queue_requests", scrape.commit_queue as u64, "Writes that wait for the commit thread"),
+            ("pool_queue_jobs", scrape.pool_queue as u64, "Jobs that wait for the worker pool"),
+            ("pool_busy_threads", scrape.pool_busy as u64, "Worker threads that run a job"),
+            (
+                "commit_group_records_max",
+                scrape.store.group_records_max.load(Ordering::Relaxed),
+                "The largest group so far",
+            ),
+            ("memtable_bytes", engine.memtable_bytes, "Bytes in memtables"),
+            ("journal_bytes", engine.journal_bytes, "Bytes of journals on disk"),
+            ("journals", engine.journal_count, "Journals on disk"),
+            ("store_disk_bytes", engine.disk_bytes, "Bytes of tables and journals on disk"),
+            ("tables", engine.table_count, "Tables on disk"),
+            ("block_cache_bytes", engine.cache_bytes, "Bytes in the block cache"),
+            ("compactions_running", engine.compactions_active, "Compactions that run now"),
+            ("flushes_outstanding", engine.flushes_outstanding, "Flushes that wait or run"),
+        ];
+        for (name, value, help) in gauges {
+            family(name, None, Kind::Gauge(one(value)), help);
+        }
+        let mut commit = Default::default();
+        add(&mut commit, &scrape.store.commit);
+        let mut synced = Default::default();
+        add(&mut synced, &scrape.store.sync);
+        let histogram =
+            |(buckets, sum): (Vec<u64>, u64)| Kind::Histogram(vec![(Labels::new(), buckets, sum)]);
+        let seconds = || Some(Unit::Seconds);
+        family("commit_duration", seconds(), histogram(commit), "Time to store one group, sync included");
+        family(
+            "sync_duration",
+            seconds(),
+            histogram(synced),
+            "Time of commits and syncs that reached the disk",
+        );
+        let state = match scrape.store_state {
+            StoreState::Ok => "ok",
+            StoreState::DiskFull => "disk-full",
+            StoreState::Failed { .. } => "failed",
+        };
+        let stated = |name, value: &str, of: &'static [&'static str]| {
+            let mut rows: Vec<(Labels, u64)> = of
+                .iter()
+                .map(|known| (vec![(name, (*known).to_owned())], u64::from(*known == value)))
+                .collect();
+            if !of.contains(&value) {
+                rows.push((vec![(name, value.to_owned())], 1));
+            }
+            Kind::Gauge(rows)
+        };
+        family(
+            "store_state",
+            None,
+            stated("state", state, &["ok", "disk-full", "failed"]),
+            "1 for the store's state",
+        );
+        family(
+            "sweeper_state",
+            None,
+            stated("state", scrape.sweeper, &["idle", "busy", "throttled"]),
+            "1 for what the sweeper does",
+        );
+        family(
+            "durability",
+            None,
+            stated("mode", scrape.durability, &[]),
+            "1 for the active durability mode",
+        );
+        Self(families)
+    }
+}
+
+type Requests = Vec<(Labels, u64)>;
+type Latencies = Vec<(Labels, Vec<u64>, u64)>;
+
+/// Requests by operation and status, and latencies by operation; only what has occurred.
+fn requests(threads: &[Arc<ThreadMetrics>]) -> (Requests, Latencies) {
+    let (mut counts, mut latencies) = (Vec::new(), Vec::new());
+    for (row, operation) in Operation::ALL.into_iter().enumerate() {
+        let labels = || vec![("operation", operation.name().to_owned())];
+        for (column, status) in STATUSES.into_iter().enumerate() {
+            let cell = |thread: &ThreadMetrics| {
+                thread
+                    .requests
+                    .get(row)
+                    .and_then(|row| row.get(column))
+                    .map_or(0, |count| count.load(Ordering::Relaxed))
+            };
+            let count: u64 = threads.iter().map(|thread| cell(thread)).sum();
+            if count > 0 {
+                let status = if status == 0 { "unlisted".to_owned() } else { status.to_string() };
+                let mut labels = labels();
+                labels.push(("status", status));
+                counts.push((labels, count));
+            }
+        }
+        let mut total = Default::default();
+        threads
+            .iter()
+            .filter_map(|thread| thread.latencies.get(row))
+            .for_each(|latency| add(&mut total, latency));
+        if total.0.iter().any(|count| *count > 0) {
+            latencies.push((labels(), total.0, total.1));
+        }
+    }
+    (counts, latencies)
+}
+
+impl Collector for Snapshot {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        for family in &self.0 {
+            let kind = family.kind.metric_type();
+            let metric = encoder.encode_descriptor(family.name, family.help, family.unit.as_ref(), kind)?;
+            family.kind.encode(metric)?;
+        }
+        Ok(())
+    }
+}
+
+impl EncodeMetric for Kind {
+    fn encode(&self, mut encoder: prometheus_client::encoding::MetricEncoder<'_>) -> Result<(), fmt::Error> {
+        match self {
+            Self::Counter(rows) => {
+                for (labels, value) in rows {
+                    encoder.encode_family(labels)?.encode_counter::<NoLabelSet, _, u64>(value, None)?;
+                }
+            }
+            Self::Gauge(rows) => {
+                for (labels, value) in rows {
+                    encoder.encode_family(labels)?.encode_gauge(value)?;
+                }
+            }
+            Self::Histogram(rows) => {
+                for (labels, counts, sum_micros) in rows {
+                    let bounds = LATENCY_BOUNDS_MICROS.iter().map(|bound| micros_to_seconds(*bound));
+                    let buckets: Vec<(f64, u64)> =
+                        bounds.chain([f64::INFINITY]).zip(counts.iter().copied()).collect();
+                    let count = counts.iter().sum();
+                    let sum = micros_to_seconds(*sum_micros);
+                    encoder
+                        .encode_family(labels)?
+                        .encode_histogram::<NoLabelSet>(sum, count, &buckets, None)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn metric_type(&self) -> MetricType {
+        match self {
+            Self::Counter(_) => MetricType::Counter,
+            Self::Gauge(_) => MetricType::Gauge,
+            Self::Histogram(_) => MetricType::Histogram,
+        }
+    }
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "a metric's value is a float; 2^53 microseconds are 285 years"
+)]
+fn micros_to_seconds(micros: u64) -> f64 {
+    micros as f64 / 1e6
+}

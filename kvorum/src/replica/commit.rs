@@ -1,0 +1,497 @@
+//! The committer: judges a group of queued writes, stores the winners in one batch, syncs once, answers all.
+//!
+//! It runs on the commit thread and is the only writer of the store, so merging needs no lock. It is driven with
+//! groups and never waits for anything but the engine; the simulation drives the same code.
+//!
+//! How it knows what is stored without reading the disk: the requesting side looked the key up and says as of
+//! which group ([`Observed`]); the committer remembers the keys of the latest groups ([`Recent`]). A look-up that
+//! is older than what is remembered, which takes thousands of writes in between, is made again here.
+
+use super::health::StoreHealth;
+use super::queue::{Outcome, Request};
+use super::{ReplicaError, ReplicaParts, StoreState, stored_version};
+use crate::clock::Clock;
+use crate::metrics::StoreMetrics;
+use crate::storage::{Batch, Change, Durability, Engine, EngineError, Keyspace, format};
+use bytes::Bytes;
+use kvorum_core::{Key, Record, UnixMillis, Value, Version};
+use std::cmp::Ordering;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering as Memory};
+use std::time::Duration;
+
+/// Keys remembered per generation; two generations are kept.
+const RECENT_LEN_MAX: usize = 4096;
+/// How often the free space is looked at while writes come in.
+const DISK_LOOK: Duration = Duration::from_millis(100);
+/// How often a full disk is looked at again.
+const DISK_RETRY: Duration = Duration::from_millis(500);
+/// How long a tombstone of a sole replica is kept: longer than any write that was stamped before it can be queued.
+/// Being late is harmless (see [`Committer::floor`]); it only saves such a write a second stamp.
+const TOMBSTONE_KEEP_MILLIS: u64 = 10_000;
+
+/// This says what must be on disk before a write is confirmed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DurabilityMode {
+    /// The record itself, by fdatasync, shared with the group.
+    Always,
+    /// Nothing yet; everything is synced at least this often.
+    Interval(Duration),
+    /// Nothing; the operating system writes when it likes.
+    Os,
+}
+
+/// This says when a tombstone or an expired record may be dropped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purge {
+    /// This is the only replica there is: nobody else can hold anything older.
+    Sole,
+    /// Others may hold something older: an expired value gives back its bytes, its tombstone stays.
+    Keep,
+}
+
+/// This is what became of an applied record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Applied {
+    /// It is stored, or was already.
+    Stored,
+    /// Something newer is stored; the record is not.
+    Superseded {
+        /// The newer version.
+        by: Version,
+    },
+}
+
+/// What the requesting side saw of a key.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Observed {
+    /// The stored version.
+    pub(super) version: Option<Version>,
+    /// The number of groups that had been committed before the look-up began.
+    pub(super) as_of: u64,
+}
+
+/// A row of the `due` keyspace whose instant has come.
+#[derive(Debug, Clone)]
+pub(super) struct DueRow {
+    pub(super) at: UnixMillis,
+    pub(super) key: Bytes,
+    pub(super) version: Version,
+}
+
+pub(super) struct Committer {
+    engine: Arc<dyn Engine>,
+    clock: Arc<dyn Clock>,
+    metrics: Arc<StoreMetrics>,
+    health: Arc<StoreHealth>,
+    durability: DurabilityMode,
+    purge: Purge,
+    /// Groups committed; the requesting side reads it before each look-up.
+    committed: Arc<AtomicU64>,
+    recent: Recent,
+    /// The highest version purged in this life. A record that is not above it, of a key that holds nothing, may be
+    /// older than what was purged: it is told so and is stamped again.
+    floor: Version,
+    unsynced_since: Option<Duration>,
+    disk_looked_at: Option<Duration>,
+    poisoned: bool,
+}
+
+impl Committer {
+    pub(super) fn new(parts: &ReplicaParts, committed: Arc<AtomicU64>, health: Arc<StoreHealth>) -> Self {
+        Self {
+            engine: Arc::clone(&parts.engine),
+            clock: Arc::clone(&parts.clock),
+            metrics: Arc::clone(&parts.metrics),
+            health,
+            durability: parts.durability,
+            purge: parts.purge,
+            committed,
+            recent: Recent::default(),
+            floor: Version::ZERO,
+            unsynced_since: None,
+            disk_looked_at: None,
+            poisoned: false,
+        }
+    }
+
+    /// How long the commit thread may sleep before [`Self::commit`] must be called with whatever there is.
+    pub(super) fn idle_wait(&self) -> Option<Duration> {
+        let sync = match (self.durability, self.unsynced_since) {
+            (DurabilityMode::Interval(every), Some(since)) => {
+                Some((since + every).saturating_sub(self.clock.mono()))
+            }
+            _ => None,
+        };
+        let disk = (self.health.state() == StoreState::DiskFull).then_some(DISK_RETRY);
+        [sync, disk].into_iter().flatten().min()
+    }
+
+    /// Commits a group, possibly empty, and answers everyone in it.
+    pub(super) fn commit(&mut self, group: Vec<Request>) {
+        let now = self.clock.mono();
+        self.look_at_disk(now);
+        self.sync_if_due(now);
+        if group.is_empty() {
+            return;
+        }
+        let mut stage = Stage::default();
+        let mut answers = Vec::with_capacity(group.len());
+        for request in group {
+            answers.push(self.judge(&mut stage, request));
+        }
+        let outcome = self.store(stage, now);
+        for answer in answers {
+            answer.give(outcome.as_ref());
+        }
+    }
+
+    /// Syncs what is not synced yet; the last call in the committer's life.
+    pub(super) fn finish(&mut self) {
+        if self.unsynced_since.is_some()
+            && let Err(error) = self.engine.sync()
+        {
+            tracing::error!(%error, "the last sync failed: the latest writes may be lost if the power fails");
+        }
+    }
+
+    /// Decides what one request adds to the stage, and what its answer will be if the stage is stored.
+    fn judge(&mut self, stage: &mut Stage, request: Request) -> Answer {
+        match request {
+            Request::Apply { key, record, observed, done } => {
+                let outcome = self.judge_record(stage, key, record, observed);
+                Answer::Apply { outcome, done }
+            }
+            Request::Lease { until, done } => {
+                stage.lease = stage.lease.max(Some(until));
+                Answer::Lease { done }
+            }
+            Request::Purge { rows, done } => {
+                let mut purged = 0;
+                for row in rows {
+                    match self.judge_due(stage, &row) {
+                        Ok(true) => purged += 1,
+                        Ok(false) => {}
+                        Err(error) => tracing::error!(%error, "cannot judge an expired record"),
+                    }
+                }
+                Answer::Purge { purged, done }
+            }
+        }
+    }
+
+    fn judge_record(
+        &mut self,
+        stage: &mut Stage,
+        key: Key,
+        record: Record,
+        observed: Observed,
+    ) -> Result<Applied, ReplicaError> {
+        let stored = match stage.version(&key).or_else(|| self.recent.version(&key)) {
+            Some(version) => Some(version),
+            None if self.recent.covers(observed.as_of) => observed.version,
+            None => stored_version(&*self.engine, key.as_ref())?,
+        };
+        let Some(stored) = stored else {
+            if record.version <= self.floor {
+                return Ok(Applied::Superseded { by: self.floor });
+            }
+            stage.put(key, record);
+            return Ok(Applied::Stored);
+        };
+        match record.version.cmp(&stored) {
+            Ordering::Less => return Ok(Applied::Superseded { by: stored }),
+            Ordering::Greater => stage.put(key, record),
+            // Nearly always the same record once more; if not, the written rule for ties decides.
+            Ordering::Equal => {
+                let current = match stage.record(&key) {
+                    Some(staged) => staged.cloned(),
+                    None => self
+                        .engine
+                        .get(Keyspace::Records, key.as_ref())?
+                        .map(|row| format::decode_record(&row))
+                        .transpose()?,
+                };
+                if current.is_none_or(|current| record.newness(&current) == Ordering::Greater) {
+                    stage.put(key, record);
+                }
+            }
+        }
+        Ok(Applied::Stored)
+    }
+
+    /// Stages the end of a record whose time has come. Says whether space comes back.
+    fn judge_due(&mut self, stage: &mut Stage, row: &DueRow) -> Result<bool, ReplicaError> {
+        stage.due.insert(format::encode_due_key(row.at, &row.key), None);
+        let Ok(key) = Key::new(row.key.clone()) else { return Ok(false) };
+        if stage.record(&key).is_some() {
+            return Ok(false);
+        }
+        let Some(current) = self.engine.get(Keyspace::Records, &row.key)? else { return Ok(false) };
+        let current = format::decode_record(&current)?;
+        // Overwritten since: the newer record has a row of its own if it needs one.
+        if current.version != row.version {
+            return Ok(false);
+        }
+        match (self.purge, &current.value) {
+            (Purge::Sole, _) => {
+                self.floor = self.floor.max(current.version);
+                stage.remove(key);
+            }
+            (Purge::Keep, Value::Present(_)) => stage.put(key, Record { value: Value::Tombstone, ..current }),
+            (Purge::Keep, Value::Tombstone) => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// Writes the stage; afterwards it is known to readers and remembered here.
+    fn store(&mut self, stage: Stage, now: Duration) -> Result<(), Refusal> {
+        if self.poisoned {
+            return Err(Refusal::DiskFull);
+        }
+        if let StoreState::Failed { reason } = self.health.state() {
+            return Err(Refusal::Failed(reason));
+        }
+        let leased = stage.lease.is_some();
+        let applied = stage.records.len();
+        let (batch, versions) = self.batch(stage);
+        if batch.is_empty() {
+            return Ok(());
+        }
+        let durability = if self.durability == DurabilityMode::Always || leased {
+            Durability::Synced
+        } else {
+            Durability::Buffered
+        };
+        if let Err(error) = self.engine.commit(batch, durability) {
+            return Err(self.fail(&error));
+        }
+        let took = self.clock.mono().saturating_sub(now);
+        self.metrics.committed(applied, took, durability == Durability::Synced);
+        if durability == Durability::Buffered && matches!(self.durability, DurabilityMode::Interval(_)) {
+            self.unsynced_since.get_or_insert(now);
+        }
+        let group = self.committed.load(Memory::Relaxed) + 1;
+        self.recent.remember(versions, group);
+        self.committed.store(group, Memory::Release);
+        Ok(())
+    }
+
+    fn batch(&self, stage: Stage) -> (Batch, Vec<(Key, Version)>) {
+        let mut batch = Batch::with_capacity(stage.records.len() + stage.due.len() + 1);
+        let mut versions = Vec::with_capacity(stage.records.len());
+        let mut due = stage.due;
+        for (key, record) in stage.records {
+            let Some(record) = record else {
+                batch.push(Change::Remove { keyspace: Keyspace::Records, key: key.into_bytes() });
+                continue;
+            };
+            if let Some(at) = self.due_at(&record) {
+                due.insert(
+                    format::encode_due_key(at, key.as_ref()),
+                    Some(format::encode_version(record.version)),
+                );
+            }
+            let value = format::encode_record(&record);
+            batch.push(Change::Put { keyspace: Keyspace::Records, key: key.as_bytes().clone(), value });
+            versions.push((key, record.version));
+        }
+        for (key, version) in due {
+            batch.push(match version {
+                Some(value) => Change::Put { keyspace: Keyspace::Due, key, value },
+                None => Change::Remove { keyspace: Keyspace::Due, key },
+            });
+        }
+        if let Some(until) = stage.lease {
+            let key = Bytes::from_static(format::META_CLOCK_LEASE);
+            batch.push(Change::Put { keyspace: Keyspace::Meta, key, value: format::encode_lease(until) });
+        }
+        (batch, versions)
+    }
+
+    /// When the sweeper must look at a record that is stored now.
+    fn due_at(&self, record: &Record) -> Option<UnixMillis> {
+        match (&record.value, self.purge) {
+            (Value::Present(_), _) => record.expires,
+            (Value::Tombstone, Purge::Sole) => Some(self.clock.wall().saturating_add(TOMBSTONE_KEEP_MILLIS)),
+            (Value::Tombstone, Purge::Keep) => None,
+        }
+    }
+
+    fn sync_if_due(&mut self, now: Duration) {
+        let (DurabilityMode::Interval(every), Some(since)) = (self.durability, self.unsynced_since) else {
+            return;
+        };
+        if now < since + every || self.poisoned {
+            return;
+        }
+        match self.engine.sync() {
+            Ok(()) => {
+                self.unsynced_since = None;
+                self.metrics.synced(self.clock.mono().saturating_sub(now));
+            }
+            Err(error) => {
+                self.fail(&error);
+            }
+        }
+    }
+
+    /// Notes a failed write. A full disk passes; anything else is final until the node is restarted.
+    fn fail(&mut self, error: &EngineError) -> Refusal {
+        // A background flush that met a full disk shows here only as a poisoned engine.
+        let full = match error {
+            EngineError::DiskFull { .. } => true,
+            EngineError::Poisoned { .. } => {
+                self.engine.is_short_of_space() || self.health.state() == StoreState::DiskFull
+            }
+            _ => false,
+        };
+        if full {
+            self.poisoned = true;
+            self.health.set_disk_full();
+            tracing::warn!(%error, "a write met a full disk");
+            Refusal::DiskFull
+        } else {
+            self.health.set_failed(&error.to_string());
+            Refusal::Failed(error.to_string())
+        }
+    }
+
+    /// Looks at the free space now and then, and brings the store back once there is some.
+    fn look_at_disk(&mut self, now: Duration) {
+        if self.disk_looked_at.is_some_and(|at| now < at + DISK_LOOK) {
+            return;
+        }
+        self.disk_looked_at = Some(now);
+        if matches!(self.health.state(), StoreState::Failed { .. }) {
+            return;
+        }
+        if self.engine.is_short_of_space() {
+            if !self.poisoned {
+                self.health.set_disk_low();
+            }
+            return;
+        }
+        if self.poisoned {
+            match self.engine.reopen() {
+                Ok(()) => {
+                    self.poisoned = false;
+                    // What was buffered is either in the reopened store or was never confirmed as synced.
+                    self.unsynced_since = None;
+                }
+                Err(EngineError::DiskFull { .. }) => return,
+                Err(error) => return self.health.set_failed(&error.to_string()),
+            }
+        }
+        self.health.set_ok();
+    }
+}
+
+/// What a group changes, each key once.
+#[derive(Default)]
+struct Stage {
+    records: Vec<(Key, Option<Record>)>,
+    index: HashMap<Key, usize>,
+    due: std::collections::BTreeMap<Bytes, Option<Bytes>>,
+    lease: Option<UnixMillis>,
+}
+
+impl Stage {
+    /// What is staged for `key`: nothing, a removal, or a record.
+    fn record(&self, key: &Key) -> Option<Option<&Record>> {
+        let (_, record) = self.records.get(*self.index.get(key)?)?;
+        Some(record.as_ref())
+    }
+
+    fn version(&self, key: &Key) -> Option<Version> {
+        self.record(key)?.map(|record| record.version)
+    }
+
+    fn put(&mut self, key: Key, record: Record) {
+        self.set(key, Some(record));
+    }
+
+    fn remove(&mut self, key: Key) {
+        self.set(key, None);
+    }
+
+    fn set(&mut self, key: Key, change: Option<Record>) {
+        match self.index.get(&key).and_then(|index| self.records.get_mut(*index)) {
+            Some((_, staged)) => *staged = change,
+            None => {
+                self.index.insert(key.clone(), self.records.len());
+                self.records.push((key, change));
+            }
+        }
+    }
+}
+
+/// The versions written by the latest groups, in two generations.
+#[derive(Default)]
+struct Recent {
+    current: HashMap<Key, Version>,
+    previous: HashMap<Key, Version>,
+    /// The first group of the current generation and of the previous one.
+    current_from: u64,
+    previous_from: u64,
+}
+
+impl Recent {
+    fn version(&self, key: &Key) -> Option<Version> {
+        self.current.get(key).or_else(|| self.previous.get(key)).copied()
+    }
+
+    /// Whether every group after the first `as_of` ones is still remembered.
+    fn covers(&self, as_of: u64) -> bool {
+        as_of + 1 >= self.previous_from
+    }
+
+    fn remember(&mut self, versions: Vec<(Key, Version)>, group: u64) {
+        self.current.extend(versions);
+        if self.current.len() >= RECENT_LEN_MAX {
+            self.previous = std::mem::take(&mut self.current);
+            self.previous_from = self.current_from;
+            self.current_from = group + 1;
+        }
+    }
+}
+
+/// Why a group was not stored.
+enum Refusal {
+    DiskFull,
+    Failed(String),
+}
+
+impl Refusal {
+    fn error(&self) -> ReplicaError {
+        match self {
+            Self::DiskFull => ReplicaError::DiskFull,
+            Self::Failed(reason) => ReplicaError::Failed { reason: reason.clone() },
+        }
+    }
+}
+
+/// An answer that waits for its group to be stored.
+enum Answer {
+    Apply { outcome: Result<Applied, ReplicaError>, done: Outcome<Applied> },
+    Lease { done: Outcome<()> },
+    Purge { purged: usize, done: std::sync::mpsc::Sender<usize> },
+}
+
+impl Answer {
+    /// Gives the answer; whoever asked may have gone.
+    fn give(self, group: Result<&(), &Refusal>) {
+        match self {
+            Self::Apply { outcome, done } => {
+                let _ = done.send(group.map_err(Refusal::error).and(outcome));
+            }
+            Self::Lease { done } => {
+                let _ = done.send(group.map_err(Refusal::error).copied());
+            }
+            Self::Purge { purged, done } => {
+                let _ = done.send(if group.is_ok() { purged } else { 0 });
+            }
+        }
+    }
+}

@@ -1,0 +1,348 @@
+//! The replica: this node's copy of the data, and the one door through which it changes.
+//!
+//! Every write, whoever sends it, enters by [`Replica::apply`]: idempotent, order-independent, the newest version
+//! wins. A replica never stamps a version and never calls another node.
+//!
+//! How a write becomes durable: the calling side looks up the stored version (that may read the disk), then queues
+//! the record; the commit thread compares, writes one batch with the winners of a group, syncs once, and answers
+//! all ([`commit`]). Reads go to the engine directly. [`sweep`] gives back the space of what has expired or been
+//! deleted.
+
+mod commit;
+mod health;
+mod queue;
+mod sweep;
+
+pub use commit::{Applied, DurabilityMode, Purge};
+pub use health::{StoreHealth, StoreState};
+pub use queue::{COMMIT_QUEUE_BYTES_MAX, COMMIT_QUEUE_LEN_MAX};
+pub use sweep::SweeperState;
+
+use crate::clock::{Clock, Rng};
+use crate::metrics::StoreMetrics;
+use crate::storage::{Batch, Change, Durability, Engine, EngineError, EngineStats, Keyspace, Scan, format};
+use crate::worker::{Pool, PoolFull};
+use bytes::Bytes;
+use commit::{Committer, Observed};
+use kvorum_core::{Key, Record, UnixMillis, Version};
+use queue::{CommitQueue, Request};
+use std::fmt;
+use std::io;
+use std::ops::Bound;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+use tokio::sync::oneshot;
+
+/// This says where storage calls of a read or write run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Execution {
+    /// On the thread that serves the request.
+    Inline,
+    /// On the bounded worker pool.
+    Pool,
+}
+
+/// This says why a replica did not do what it was asked.
+#[derive(Debug)]
+pub enum ReplicaError {
+    /// A bounded queue is full. Nothing was done; a retry can help.
+    Overloaded,
+    /// The disk is full. The write was refused, or (when the disk filled up during it) may still take effect.
+    DiskFull,
+    /// An earlier write failed and the store takes no more until the node is restarted.
+    Failed {
+        /// What went wrong, and when.
+        reason: String,
+    },
+    /// This call failed in the engine. For a write it is unknown whether it took effect.
+    Engine(EngineError),
+    /// A stored row is not of a format that this release knows.
+    Format(format::FormatError),
+    /// The replica is shutting down.
+    Stopped,
+}
+
+impl fmt::Display for ReplicaError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Overloaded => f.write_str("a queue of the store is full"),
+            Self::DiskFull => f.write_str("the disk of this node is full"),
+            Self::Failed { reason } => write!(f, "the store takes no more writes: {reason}"),
+            Self::Engine(error) => error.fmt(f),
+            Self::Format(error) => write!(f, "a stored row cannot be read: {error}"),
+            Self::Stopped => f.write_str("the store is shutting down"),
+        }
+    }
+}
+
+impl std::error::Error for ReplicaError {}
+
+impl From<EngineError> for ReplicaError {
+    fn from(error: EngineError) -> Self {
+        match error {
+            EngineError::DiskFull { .. } => Self::DiskFull,
+            other => Self::Engine(other),
+        }
+    }
+}
+
+impl From<format::FormatError> for ReplicaError {
+    fn from(error: format::FormatError) -> Self {
+        Self::Format(error)
+    }
+}
+
+impl From<PoolFull> for ReplicaError {
+    fn from(PoolFull: PoolFull) -> Self {
+        Self::Overloaded
+    }
+}
+
+/// This is what a replica is made of.
+pub struct ReplicaParts {
+    /// Where rows are kept.
+    pub engine: Arc<dyn Engine>,
+    /// For intervals between syncs and the sweeper's pace.
+    pub clock: Arc<dyn Clock>,
+    /// For the store's identity, when it is new.
+    pub rng: Arc<dyn Rng>,
+    /// Threads for calls that may wait for the disk.
+    pub pool: Arc<Pool>,
+    /// Counters of the store.
+    pub metrics: Arc<StoreMetrics>,
+    /// Where storage calls run.
+    pub execution: Execution,
+    /// What must be on disk before a write is confirmed.
+    pub durability: DurabilityMode,
+    /// When tombstones may go.
+    pub purge: Purge,
+}
+
+/// This is the node's copy of the data. Cheap to clone.
+#[derive(Clone)]
+pub struct Replica {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    engine: Arc<dyn Engine>,
+    pool: Arc<Pool>,
+    execution: Execution,
+    queue: Arc<CommitQueue>,
+    committed: Arc<AtomicU64>,
+    health: Arc<StoreHealth>,
+    sweeper: Arc<SweeperState>,
+    store_id: u128,
+}
+
+/// This owns the replica's threads; dropping it commits what was queued and ends them.
+pub struct ReplicaThreads {
+    queue: Arc<CommitQueue>,
+    sweeper: Arc<SweeperState>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Replica {
+    /// Starts a replica over an open engine. Returns it with the clock lease that the life before stored.
+    ///
+    /// # Errors
+    /// When the store's own rows cannot be read or written, or a thread cannot be started.
+    pub fn start(parts: ReplicaParts) -> Result<(Self, ReplicaThreads, UnixMillis), ReplicaError> {
+        let lease = match parts.engine.get(Keyspace::Meta, format::META_CLOCK_LEASE)? {
+            Some(row) => format::decode_lease(&row)?,
+            None => UnixMillis(0),
+        };
+        let store_id = store_id(&*parts.engine, &*parts.rng)?;
+        let queue = Arc::new(CommitQueue::new());
+        let health = Arc::new(StoreHealth::default());
+        let committed = Arc::new(AtomicU64::new(0));
+        let sweeper = Arc::new(SweeperState::default());
+        let mut committer = Committer::new(&parts, Arc::clone(&committed), Arc::clone(&health));
+        let replica = Self {
+            shared: Arc::new(Shared {
+                engine: parts.engine,
+                pool: parts.pool,
+                execution: parts.execution,
+                queue: Arc::clone(&queue),
+                committed,
+                health,
+                sweeper: Arc::clone(&sweeper),
+                store_id,
+            }),
+        };
+        let mut threads =
+            ReplicaThreads { queue: Arc::clone(&queue), sweeper: Arc::clone(&sweeper), threads: Vec::new() };
+        threads.spawn("kvorum:commit", move || {
+            while let Some(group) = queue.take(committer.idle_wait()) {
+                committer.commit(group);
+            }
+            committer.finish();
+        })?;
+        let swept = replica.clone();
+        let clock = parts.clock;
+        threads.spawn("kvorum:sweep", move || sweeper.run(&swept, &*clock))?;
+        Ok((replica, threads, lease))
+    }
+
+    /// Applies `record` to `key`: it is stored unless what is stored is newer.
+    ///
+    /// Returns once the record is as durable as the mode asks. Applying the same record again changes nothing.
+    ///
+    /// # Errors
+    /// [`ReplicaError::Overloaded`] and a refusal for a full disk mean that nothing was done. After any other error
+    /// the write is of unknown outcome.
+    ///
+    /// # Cancel safety
+    /// Once queued, the record is applied whether or not the future is still polled.
+    pub async fn apply(&self, key: Key, record: Record) -> Result<Applied, ReplicaError> {
+        self.shared.health.admit(&record)?;
+        let observed = self.observe(&key).await?;
+        let (done, outcome) = oneshot::channel();
+        self.shared.queue.submit(Request::Apply { key, record, observed, done })?;
+        outcome.await.map_err(|_| ReplicaError::Stopped)?
+    }
+
+    /// What is stored of `key`, tombstones and expired records included.
+    pub async fn get(&self, key: &Key) -> Result<Option<Record>, ReplicaError> {
+        let row = match self.shared.execution {
+            Execution::Inline => self.shared.engine.get(Keyspace::Records, key.as_ref())?,
+            Execution::Pool => {
+                let (engine, key) = (Arc::clone(&self.shared.engine), key.clone());
+                self.shared.pool.run(move || engine.get(Keyspace::Records, key.as_ref())).await??
+            }
+        };
+        Ok(row.map(|row| format::decode_record(&row)).transpose()?)
+    }
+
+    /// Reads the records of start <= key < end (all later ones without `end`), as of one instant.
+    pub async fn scan(&self, start: Key, end: Option<Key>) -> Result<RangeReader, ReplicaError> {
+        let engine = Arc::clone(&self.shared.engine);
+        let open = move || {
+            let end = end.as_ref().map_or(Bound::Unbounded, |end| Bound::Excluded(end.as_ref()));
+            engine.scan(Keyspace::Records, start.as_ref(), end)
+        };
+        let scan = self.shared.pool.run(open).await??;
+        Ok(RangeReader { pool: Arc::clone(&self.shared.pool), scan: Some(scan) })
+    }
+
+    /// Stores a lease of the node's clock durably, whatever the durability of writes is.
+    pub async fn store_lease(&self, until: UnixMillis) -> Result<(), ReplicaError> {
+        let (done, outcome) = oneshot::channel();
+        self.shared.queue.submit(Request::Lease { until, done })?;
+        outcome.await.map_err(|_| ReplicaError::Stopped)?
+    }
+
+    /// Whether the store takes writes, and if not, why.
+    pub fn health(&self) -> StoreState {
+        self.shared.health.state()
+    }
+
+    /// The random identity of this store, made when it was created.
+    pub fn store_id(&self) -> u128 {
+        self.shared.store_id
+    }
+
+    /// What the sweeper is doing.
+    pub fn sweeper(&self) -> &SweeperState {
+        &self.shared.sweeper
+    }
+
+    /// Writes that wait for the commit thread.
+    pub fn queue_len(&self) -> usize {
+        self.shared.queue.len()
+    }
+
+    /// The engine's gauges.
+    pub fn engine_stats(&self) -> EngineStats {
+        self.shared.engine.stats()
+    }
+
+    /// The stored version of `key` and how old that knowledge is. Runs where reads run.
+    async fn observe(&self, key: &Key) -> Result<Observed, ReplicaError> {
+        // Read before the look-up: every group that is not in the count is still known to the committer.
+        let as_of = self.shared.committed.load(Ordering::Acquire);
+        let row = match self.shared.execution {
+            Execution::Inline => self.shared.engine.get(Keyspace::Records, key.as_ref())?,
+            Execution::Pool => {
+                let (engine, key) = (Arc::clone(&self.shared.engine), key.clone());
+                self.shared.pool.run(move || engine.get(Keyspace::Records, key.as_ref())).await??
+            }
+        };
+        let version = row.map(|row| format::decode_version(&row)).transpose()?;
+        Ok(Observed { version, as_of })
+    }
+}
+
+/// The store's identity, made and stored when there is none.
+fn store_id(engine: &dyn Engine, rng: &dyn Rng) -> Result<u128, ReplicaError> {
+    if let Some(row) = engine.get(Keyspace::Meta, format::META_STORE_ID)? {
+        return Ok(format::decode_store_id(&row)?);
+    }
+    let mut bytes = [0; 16];
+    rng.fill(&mut bytes);
+    let id = u128::from_be_bytes(bytes);
+    let row = Change::Put {
+        keyspace: Keyspace::Meta,
+        key: Bytes::from_static(format::META_STORE_ID),
+        value: format::encode_store_id(id),
+    };
+    engine.commit(Batch::from([row]), Durability::Synced)?;
+    Ok(id)
+}
+
+impl ReplicaThreads {
+    fn spawn(&mut self, name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), ReplicaError> {
+        #[expect(clippy::disallowed_methods, reason = "the replica owns its commit and sweep threads")]
+        let thread = thread::Builder::new().name(name.to_owned()).spawn(run);
+        let failed = |source: io::Error| EngineError::Io { attempted: "start a thread of the store", source };
+        self.threads.push(thread.map_err(failed)?);
+        Ok(())
+    }
+}
+
+impl Drop for ReplicaThreads {
+    fn drop(&mut self) {
+        self.sweeper.stop();
+        self.queue.close();
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// This reads a range in parts, each on the worker pool, so that no network thread waits for the disk.
+pub struct RangeReader {
+    pool: Arc<Pool>,
+    scan: Option<Scan>,
+}
+
+impl RangeReader {
+    /// The next records, about `bytes` of keys and values; none at the end of the range.
+    ///
+    /// # Errors
+    /// After an error the range is at its end.
+    pub async fn next(&mut self, bytes: usize) -> Result<Vec<(Bytes, Record)>, ReplicaError> {
+        let Some(mut scan) = self.scan.take() else { return Ok(Vec::new()) };
+        let read = move || {
+            let mut part = Vec::new();
+            let mut read = 0;
+            while read < bytes {
+                let Some(pair) = scan.next() else { return Ok((part, None)) };
+                let (key, row) = pair?;
+                read += key.len() + row.len();
+                part.push((key, format::decode_record(&row)?));
+            }
+            Ok::<_, ReplicaError>((part, Some(scan)))
+        };
+        let (part, rest) = self.pool.run(read).await??;
+        self.scan = rest;
+        Ok(part)
+    }
+}
+
+/// Reads a record's version where the committer or sweeper must look for itself.
+fn stored_version(engine: &dyn Engine, key: &[u8]) -> Result<Option<Version>, ReplicaError> {
+    let row = engine.get(Keyspace::Records, key)?;
+    Ok(row.map(|row| format::decode_version(&row)).transpose()?)
+}

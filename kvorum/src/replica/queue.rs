@@ -1,0 +1,174 @@
+//! The commit queue: bounded, many producers, the commit thread its one consumer.
+
+use super::commit::{Applied, DueRow, Observed};
+use super::{ReplicaError, commit};
+use kvorum_core::{Key, Record, UnixMillis, Value};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// Writes that may wait: beyond it the node is overloaded and says so.
+pub const COMMIT_QUEUE_LEN_MAX: usize = 8192;
+/// Bytes of keys and values that may wait, likewise.
+pub const COMMIT_QUEUE_BYTES_MAX: usize = 64 << 20;
+/// Bytes that one group takes, so that one sync does not grow without bound under large values.
+const GROUP_BYTES_MAX: usize = 16 << 20;
+
+pub(super) type Outcome<T> = oneshot::Sender<Result<T, ReplicaError>>;
+
+/// What the commit thread is asked to do.
+pub(super) enum Request {
+    /// Store a record unless a newer one is stored.
+    Apply { key: Key, record: Record, observed: Observed, done: Outcome<Applied> },
+    /// Store a lease of the node's clock.
+    Lease { until: UnixMillis, done: Outcome<()> },
+    /// Give back the space of records whose time has come. Answers with the number of records purged.
+    Purge { rows: Vec<DueRow>, done: std::sync::mpsc::Sender<usize> },
+}
+
+impl Request {
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Apply { key, record, .. } => {
+                let value = if let Value::Present(bytes) = &record.value { bytes.len() } else { 0 };
+                key.as_ref().len() + value
+            }
+            Self::Lease { .. } => 0,
+            Self::Purge { rows, .. } => rows.len() * size_of::<commit::DueRow>(),
+        }
+    }
+}
+
+#[derive(Default)]
+struct State {
+    requests: std::collections::VecDeque<Request>,
+    bytes: usize,
+    closed: bool,
+    waiting: bool,
+}
+
+/// This carries requests from the network threads to the commit thread.
+pub(super) struct CommitQueue {
+    // Guards the queue; held for a push, or for moving a group out.
+    state: Mutex<State>,
+    arrived: Condvar,
+}
+
+impl CommitQueue {
+    pub(super) fn new() -> Self {
+        Self { state: Mutex::default(), arrived: Condvar::new() }
+    }
+
+    /// Queues `request`.
+    ///
+    /// # Errors
+    /// At once: [`ReplicaError::Overloaded`] over the bounds, [`ReplicaError::Stopped`] after [`Self::close`].
+    pub(super) fn submit(&self, request: Request) -> Result<(), ReplicaError> {
+        let bytes = request.bytes();
+        let mut state = self.lock();
+        if state.closed {
+            return Err(ReplicaError::Stopped);
+        }
+        // One request is always let in, however large: it was bounded where it came from.
+        let full =
+            state.requests.len() >= COMMIT_QUEUE_LEN_MAX || state.bytes + bytes > COMMIT_QUEUE_BYTES_MAX;
+        if full && !state.requests.is_empty() {
+            return Err(ReplicaError::Overloaded);
+        }
+        state.bytes += bytes;
+        state.requests.push_back(request);
+        let wake = std::mem::take(&mut state.waiting);
+        drop(state);
+        if wake {
+            self.arrived.notify_one();
+        }
+        Ok(())
+    }
+
+    /// The next group: everything that waits, up to a bound of bytes. Empty after `wait` without any; `None` once
+    /// the queue is closed and empty.
+    pub(super) fn take(&self, wait: Option<Duration>) -> Option<Vec<Request>> {
+        let mut state = self.lock();
+        while state.requests.is_empty() {
+            if state.closed {
+                return None;
+            }
+            state.waiting = true;
+            state = match wait {
+                None => self.arrived.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Some(wait) => {
+                    let (state, timeout) =
+                        self.arrived.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner);
+                    if timeout.timed_out() && state.requests.is_empty() && !state.closed {
+                        return Some(Vec::new());
+                    }
+                    state
+                }
+            };
+        }
+        state.waiting = false;
+        let mut group = Vec::with_capacity(state.requests.len());
+        let mut bytes = 0;
+        while let Some(request) = state.requests.pop_front() {
+            bytes += request.bytes();
+            group.push(request);
+            if bytes >= GROUP_BYTES_MAX {
+                break;
+            }
+        }
+        state.bytes -= bytes;
+        Some(group)
+    }
+
+    pub(super) fn close(&self) {
+        self.lock().closed = true;
+        self.arrived.notify_all();
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.lock().requests.len()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lease(until: u64) -> (Request, oneshot::Receiver<Result<(), ReplicaError>>) {
+        let (done, outcome) = oneshot::channel();
+        (Request::Lease { until: UnixMillis(until), done }, outcome)
+    }
+
+    /// The bound holds, what is over it is refused at once, and taking a group makes room again.
+    #[test]
+    fn bounded_and_refusing() {
+        let queue = CommitQueue::new();
+        for i in 0..COMMIT_QUEUE_LEN_MAX {
+            queue.submit(lease(i as u64).0).unwrap();
+        }
+        assert!(matches!(queue.submit(lease(0).0), Err(ReplicaError::Overloaded)));
+        assert_eq!(queue.take(None).unwrap().len(), COMMIT_QUEUE_LEN_MAX);
+        queue.submit(lease(0).0).unwrap();
+    }
+
+    /// What was queued before the close is still handed out; then the consumer is told to end.
+    #[test]
+    fn close_hands_out_the_rest() {
+        let queue = CommitQueue::new();
+        queue.submit(lease(1).0).unwrap();
+        queue.close();
+        assert!(matches!(queue.submit(lease(2).0), Err(ReplicaError::Stopped)));
+        assert_eq!(queue.take(None).unwrap().len(), 1);
+        assert!(queue.take(None).is_none());
+    }
+
+    /// Waiting with a bound ends empty-handed rather than never.
+    #[test]
+    fn bounded_wait_ends() {
+        assert!(CommitQueue::new().take(Some(Duration::from_millis(1))).unwrap().is_empty());
+    }
+}

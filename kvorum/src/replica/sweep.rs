@@ -1,0 +1,140 @@
+//! The sweeper: gives back the space of what has expired or been deleted, without anyone asking.
+//!
+//! It walks the `due` keyspace in order of time, so its cost follows what has become due and not what is stored.
+//! It only finds; the committer judges each find again and changes the store.
+
+use super::commit::DueRow;
+use super::queue::Request;
+use super::{Replica, ReplicaError};
+use crate::clock::Clock;
+use crate::storage::{Keyspace, format};
+use kvorum_core::UnixMillis;
+use std::ops::Bound;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError, mpsc};
+use std::time::Duration;
+
+/// Rows judged in one group: few enough that writes behind it hardly wait.
+const ROWS_MAX: usize = 128;
+/// How often the sweeper looks when there was nothing to do.
+const IDLE_WAIT: Duration = Duration::from_secs(1);
+/// How long it stands back when the commit queue is full.
+const THROTTLED_WAIT: Duration = Duration::from_millis(200);
+/// How long it waits for the committer's answer before it asks again.
+const ANSWER_WAIT: Duration = Duration::from_secs(10);
+/// How far behind the last look the next one begins: a record may become due at once, stamped by a clock that is a
+/// little behind. Where clocks were further behind, the full walk at [`WALK_ALL_EVERY`] finds it.
+const LOOK_BACK_MILLIS: u64 = 60_000;
+/// Looks between two full walks: about an hour apart when idle.
+const WALK_ALL_EVERY: u64 = 3600;
+
+const IDLE: u8 = 0;
+const BUSY: u8 = 1;
+const THROTTLED: u8 = 2;
+
+/// This shows what the sweeper does, and stops it.
+#[derive(Debug, Default)]
+pub struct SweeperState {
+    state: AtomicU8,
+    purged: AtomicU64,
+    // Guards the request to stop; waited on between looks.
+    stopped: Mutex<bool>,
+    stop: Condvar,
+}
+
+impl SweeperState {
+    /// `idle`, `busy` or `throttled`.
+    pub fn name(&self) -> &'static str {
+        match self.state.load(Ordering::Relaxed) {
+            IDLE => "idle",
+            BUSY => "busy",
+            _ => "throttled",
+        }
+    }
+
+    /// Records purged since the node started.
+    pub fn purged(&self) -> u64 {
+        self.purged.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn stop(&self) {
+        *self.stopped.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.stop.notify_all();
+    }
+
+    /// Sweeps until stopped.
+    pub(super) fn run(&self, replica: &Replica, clock: &dyn Clock) {
+        let mut sweep = Sweep { looks: 0, from: UnixMillis(0) };
+        loop {
+            self.state.store(BUSY, Ordering::Relaxed);
+            let (state, wait) = match sweep.step(replica, clock.wall()) {
+                Ok(Step::More { purged }) => {
+                    self.purged.fetch_add(purged as u64, Ordering::Relaxed);
+                    (BUSY, Duration::ZERO)
+                }
+                Ok(Step::Done) => (IDLE, IDLE_WAIT),
+                Err(ReplicaError::Stopped) => return,
+                Err(ReplicaError::Overloaded) => (THROTTLED, THROTTLED_WAIT),
+                Err(error) => {
+                    tracing::warn!(%error, "the sweeper found no way on; it tries again");
+                    (THROTTLED, IDLE_WAIT)
+                }
+            };
+            self.state.store(state, Ordering::Relaxed);
+            let stopped = self.stopped.lock().unwrap_or_else(PoisonError::into_inner);
+            let wait = self.stop.wait_timeout_while(stopped, wait, |stopped| !*stopped);
+            if *wait.unwrap_or_else(PoisonError::into_inner).0 {
+                return;
+            }
+        }
+    }
+}
+
+/// What one step came to.
+enum Step {
+    /// Rows were found; there may be more.
+    More {
+        /// Records whose space comes back.
+        purged: usize,
+    },
+    /// Nothing is due.
+    Done,
+}
+
+/// The walk over what is due.
+struct Sweep {
+    looks: u64,
+    from: UnixMillis,
+}
+
+impl Sweep {
+    fn step(&mut self, replica: &Replica, now: UnixMillis) -> Result<Step, ReplicaError> {
+        let start = format::encode_due_key(self.from, b"");
+        let end = format::encode_due_key(now.saturating_add(1), b"");
+        let scan = replica.shared.engine.scan(Keyspace::Due, &start, Bound::Excluded(&end))?;
+        let mut rows = Vec::new();
+        for pair in scan.take(ROWS_MAX) {
+            let (row, version) = pair?;
+            let (at, key) = format::decode_due_key(&row)?;
+            let version = format::decode_due_version(&version)?;
+            // Read here so that the committer finds it in memory.
+            replica.shared.engine.get(Keyspace::Records, &key)?;
+            rows.push(DueRow { at, key, version });
+        }
+        let Some(last) = rows.last() else {
+            self.looks += 1;
+            let all = self.looks.is_multiple_of(WALK_ALL_EVERY);
+            self.from = if all { UnixMillis(0) } else { UnixMillis(now.0.saturating_sub(LOOK_BACK_MILLIS)) };
+            return Ok(Step::Done);
+        };
+        let reached = last.at;
+        let (done, answer) = mpsc::channel();
+        replica.shared.queue.submit(Request::Purge { rows, done })?;
+        let purged = answer.recv_timeout(ANSWER_WAIT).map_err(|error| match error {
+            mpsc::RecvTimeoutError::Timeout => ReplicaError::Overloaded,
+            mpsc::RecvTimeoutError::Disconnected => ReplicaError::Stopped,
+        })?;
+        self.from = self.from.max(reached);
+        Ok(Step::More { purged })
+    }
+}

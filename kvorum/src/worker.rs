@@ -1,0 +1,184 @@
+//! The worker pool: a bounded number of threads for calls that may wait for the disk.
+//!
+//! Ranges are always read here; point reads too with `--execution pool`. The queue is bounded: when it is full the
+//! caller is told at once ([`PoolFull`]), so that overload becomes a refusal and not a wait.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use tokio::sync::oneshot;
+
+/// Jobs that may wait for a thread: beyond it the node is overloaded.
+pub const POOL_QUEUE_LEN_MAX: usize = 1024;
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// This says that the pool has no room for one more job. Nothing was done; a retry can help.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PoolFull;
+
+impl fmt::Display for PoolFull {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the worker pool has {POOL_QUEUE_LEN_MAX} jobs waiting")
+    }
+}
+
+impl std::error::Error for PoolFull {}
+
+/// This runs jobs on its threads. Dropping it waits for the jobs that were accepted.
+pub struct Pool {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+struct Shared {
+    // Guards the queue; held for a push or a pop.
+    queue: Mutex<Queue>,
+    arrived: Condvar,
+    busy: AtomicUsize,
+}
+
+#[derive(Default)]
+struct Queue {
+    jobs: VecDeque<Job>,
+    closed: bool,
+}
+
+impl Pool {
+    /// Starts `threads` threads, at least one.
+    ///
+    /// # Errors
+    /// When the operating system starts no thread.
+    pub fn start(threads: usize) -> io::Result<Self> {
+        let shared =
+            Arc::new(Shared { queue: Mutex::default(), arrived: Condvar::new(), busy: AtomicUsize::new(0) });
+        let mut pool = Self { shared, threads: Vec::new() };
+        for index in 0..threads.max(1) {
+            let shared = Arc::clone(&pool.shared);
+            #[expect(clippy::disallowed_methods, reason = "this is the room that owns the worker threads")]
+            let thread =
+                thread::Builder::new().name(format!("kvorum:worker{index}")).spawn(move || shared.work())?;
+            pool.threads.push(thread);
+        }
+        Ok(pool)
+    }
+
+    /// Runs `job` on one of the threads and returns what it returns.
+    ///
+    /// # Errors
+    /// [`PoolFull`], at once, when [`POOL_QUEUE_LEN_MAX`] jobs wait.
+    ///
+    /// # Cancel safety
+    /// Dropping the future does not stop a job that was accepted.
+    pub async fn run<T: Send + 'static>(
+        &self,
+        job: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, PoolFull> {
+        let (sender, receiver) = oneshot::channel();
+        self.submit(Box::new(move || {
+            // The caller may have gone; then nobody wants the answer.
+            let _ = sender.send(job());
+        }))?;
+        // A job that panicked has dropped its sender: to the caller that is a pool without room.
+        receiver.await.map_err(|_| PoolFull)
+    }
+
+    /// Jobs that wait now.
+    pub fn queue_len(&self) -> usize {
+        self.shared.lock().jobs.len()
+    }
+
+    /// Threads that run a job now.
+    pub fn busy_count(&self) -> usize {
+        self.shared.busy.load(Ordering::Relaxed)
+    }
+
+    fn submit(&self, job: Job) -> Result<(), PoolFull> {
+        let mut queue = self.shared.lock();
+        if queue.closed || queue.jobs.len() >= POOL_QUEUE_LEN_MAX {
+            return Err(PoolFull);
+        }
+        queue.jobs.push_back(job);
+        drop(queue);
+        self.shared.arrived.notify_one();
+        Ok(())
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn work(&self) {
+        let mut queue = self.lock();
+        loop {
+            if let Some(job) = queue.jobs.pop_front() {
+                drop(queue);
+                self.busy.fetch_add(1, Ordering::Relaxed);
+                // A panic in one job must not cost the pool a thread: it is reported by the panic hook and ends here.
+                let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(job));
+                self.busy.fetch_sub(1, Ordering::Relaxed);
+                queue = self.lock();
+            } else if queue.closed {
+                return;
+            } else {
+                queue = self.arrived.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            }
+        }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.shared.lock().closed = true;
+        self.shared.arrived.notify_all();
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    fn block_on<T>(future: impl Future<Output = T>) -> T {
+        tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
+    }
+
+    /// A full queue refuses at once and does not run the job; after the blockage it accepts again.
+    #[test]
+    fn full_queue_refuses() {
+        let pool = Pool::start(1).unwrap();
+        let (release, gate) = mpsc::channel::<()>();
+        let (began, begun) = mpsc::channel();
+        pool.submit(Box::new(move || {
+            began.send(()).unwrap();
+            gate.recv().unwrap();
+        }))
+        .unwrap();
+        begun.recv().unwrap();
+        for _ in 0..POOL_QUEUE_LEN_MAX {
+            pool.submit(Box::new(|| ())).unwrap();
+        }
+        assert_eq!(block_on(pool.run(|| 1)), Err(PoolFull));
+        release.send(()).unwrap();
+        while pool.queue_len() > 0 {
+            thread::yield_now();
+        }
+        assert_eq!(block_on(pool.run(|| 2)), Ok(2));
+    }
+
+    /// A panicking job leaves the pool's only thread working.
+    #[test]
+    fn panic_costs_no_thread() {
+        let pool = Pool::start(1).unwrap();
+        assert_eq!(block_on(pool.run(|| -> u8 { panic!("as the test wants") })), Err(PoolFull));
+        assert_eq!(block_on(pool.run(|| 3)), Ok(3));
+    }
+}

@@ -63,3 +63,38 @@ impl Rng for SystemRng {
         }
     }
 }
+
+/// A clock that stands still until a test moves it.
+#[cfg(test)]
+#[derive(Debug, Default)]
+pub(crate) struct ManualClock {
+    wall_millis: std::sync::atomic::AtomicU64,
+    mono_millis: std::sync::atomic::AtomicU64,
+}
+
+#[cfg(test)]
+impl ManualClock {
+    pub(crate) fn at(wall_millis: u64) -> std::sync::Arc<Self> {
+        std::sync::Arc::new(Self { wall_millis: wall_millis.into(), mono_millis: 0.into() })
+    }
+
+    pub(crate) fn set_wall(&self, millis: u64) {
+        self.wall_millis.store(millis, std::sync::atomic::Ordering::Relaxed);
+    }
+
+    pub(crate) fn pass(&self, millis: u64) {
+        self.wall_millis.fetch_add(millis, std::sync::atomic::Ordering::Relaxed);
+        self.mono_millis.fetch_add(millis, std::sync::atomic::Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+impl Clock for ManualClock {
+    fn wall(&self) -> UnixMillis {
+        UnixMillis(self.wall_millis.load(std::sync::atomic::Ordering::Relaxed))
+    }
+
+    fn mono(&self) -> Duration {
+        Duration::from_millis(self.mono_millis.load(std::sync::atomic::Ordering::Relaxed))
+    }
+}

@@ -156,13 +156,13 @@ mod tests {
     fn full_queue_refuses() {
         let pool = Pool::start(1).unwrap();
         let (release, gate) = mpsc::channel::<()>();
-        let (began, begun) = mpsc::channel();
+        let (running, is_running) = mpsc::channel();
         pool.submit(Box::new(move || {
-            began.send(()).unwrap();
+            running.send(()).unwrap();
             gate.recv().unwrap();
         }))
         .unwrap();
-        begun.recv().unwrap();
+        is_running.recv().unwrap();
         for _ in 0..POOL_QUEUE_LEN_MAX {
             pool.submit(Box::new(|| ())).unwrap();
         }

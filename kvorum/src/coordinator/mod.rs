@@ -4,6 +4,9 @@
 //! the rules of `kvorum-core`. It knows neither HTTP nor disks. In this release a cluster has one node, so the only
 //! replica is this node's own; the rules are those of any number.
 
+#[cfg(test)]
+mod tests;
+
 use crate::clock::Clock;
 use crate::replica::{Applied, RangeReader, Replica, ReplicaError};
 use bytes::Bytes;
@@ -168,7 +171,7 @@ impl Coordinator {
         let write = self.write_until_newest(key, mutation, quorum);
         tokio::time::timeout(self.request_timeout, write)
             .await
-            .unwrap_or_else(|_| Err(self.not_enough(quorum, &Tally::new(quorum))))
+            .unwrap_or_else(|_| Err(self.not_enough(quorum, Tally::new(quorum))))
     }
 
     /// Reads the freshest record of `key` among `quorum.ack` replies.
@@ -178,12 +181,12 @@ impl Coordinator {
     pub async fn read(&self, key: Key, quorum: Quorum) -> Result<Found, CoordinatorError> {
         let mut tally = Tally::new(quorum);
         let reply = tokio::time::timeout(self.request_timeout, self.replica.get(&key)).await;
-        let Ok(reply) = reply else { return Err(self.not_enough(quorum, &tally)) };
+        let Ok(reply) = reply else { return Err(self.not_enough(quorum, tally)) };
         let record = reply?;
         tally.confirm();
         match tally.verdict() {
             Verdict::Reached => Ok(Found { record, now: self.clock.wall(), answered: tally.confirmed() }),
-            Verdict::Pending | Verdict::Unreachable => Err(self.not_enough(quorum, &tally)),
+            Verdict::Pending | Verdict::Unreachable => Err(self.not_enough(quorum, tally)),
         }
     }
 
@@ -219,7 +222,7 @@ impl Coordinator {
                 return Ok(version);
             }
         }
-        Err(self.not_enough(quorum, &tally))
+        Err(self.not_enough(quorum, tally))
     }
 
     /// A version above every one stamped or seen before, within a stored lease.
@@ -240,7 +243,7 @@ impl Coordinator {
         self.hlc.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn not_enough(&self, quorum: Quorum, tally: &Tally) -> CoordinatorError {
+    fn not_enough(&self, quorum: Quorum, tally: Tally) -> CoordinatorError {
         let waited = self.request_timeout;
         CoordinatorError::NotEnoughReplicas { quorum, confirmed: tally.confirmed(), waited }
     }

@@ -399,6 +399,7 @@ struct Stage {
 
 impl Stage {
     /// What is staged for `key`: nothing, a removal, or a record.
+    #[expect(clippy::option_option, reason = "nothing staged and a staged removal are two things")]
     fn record(&self, key: &Key) -> Option<Option<&Record>> {
         let (_, record) = self.records.get(*self.index.get(key)?)?;
         Some(record.as_ref())
@@ -417,12 +418,11 @@ impl Stage {
     }
 
     fn set(&mut self, key: Key, change: Option<Record>) {
-        match self.index.get(&key).and_then(|index| self.records.get_mut(*index)) {
-            Some((_, staged)) => *staged = change,
-            None => {
-                self.index.insert(key.clone(), self.records.len());
-                self.records.push((key, change));
-            }
+        if let Some((_, staged)) = self.index.get(&key).and_then(|index| self.records.get_mut(*index)) {
+            *staged = change;
+        } else {
+            self.index.insert(key.clone(), self.records.len());
+            self.records.push((key, change));
         }
     }
 }

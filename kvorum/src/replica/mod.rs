@@ -12,6 +12,8 @@ mod commit;
 mod health;
 mod queue;
 mod sweep;
+#[cfg(test)]
+mod tests;
 
 pub use commit::{Applied, DurabilityMode, Purge};
 pub use health::{StoreHealth, StoreState};
@@ -130,7 +132,7 @@ struct Shared {
     pool: Arc<Pool>,
     execution: Execution,
     queue: Arc<CommitQueue>,
-    committed: Arc<AtomicU64>,
+    groups: Arc<AtomicU64>,
     health: Arc<StoreHealth>,
     sweeper: Arc<SweeperState>,
     store_id: u128,
@@ -156,16 +158,16 @@ impl Replica {
         let store_id = store_id(&*parts.engine, &*parts.rng)?;
         let queue = Arc::new(CommitQueue::new());
         let health = Arc::new(StoreHealth::default());
-        let committed = Arc::new(AtomicU64::new(0));
+        let groups = Arc::new(AtomicU64::new(0));
         let sweeper = Arc::new(SweeperState::default());
-        let mut committer = Committer::new(&parts, Arc::clone(&committed), Arc::clone(&health));
+        let mut committer = Committer::new(&parts, Arc::clone(&groups), Arc::clone(&health));
         let replica = Self {
             shared: Arc::new(Shared {
                 engine: parts.engine,
                 pool: parts.pool,
                 execution: parts.execution,
                 queue: Arc::clone(&queue),
-                committed,
+                groups,
                 health,
                 sweeper: Arc::clone(&sweeper),
                 store_id,
@@ -261,7 +263,7 @@ impl Replica {
     /// The stored version of `key` and how old that knowledge is. Runs where reads run.
     async fn observe(&self, key: &Key) -> Result<Observed, ReplicaError> {
         // Read before the look-up: every group that is not in the count is still known to the committer.
-        let as_of = self.shared.committed.load(Ordering::Acquire);
+        let as_of = self.shared.groups.load(Ordering::Acquire);
         let row = match self.shared.execution {
             Execution::Inline => self.shared.engine.get(Keyspace::Records, key.as_ref())?,
             Execution::Pool => {

@@ -190,6 +190,7 @@ fn parse_marker(text: &[u8]) -> Marker {
 }
 
 #[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "the tests look at the files themselves")]
 mod tests {
     use super::*;
 

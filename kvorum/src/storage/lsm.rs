@@ -10,10 +10,7 @@ use super::janitor::Janitor;
 use super::{Batch, Change, Durability, Engine, EngineError, EngineStats, Keyspace, Scan};
 use bytes::Bytes;
 use fjall::compaction::Leveled;
-use fjall::{
-    AbstractTree, Database, KeyspaceCreateOptions, KvSeparationOptions, OwnedWriteBatch, PersistMode,
-    Readable,
-};
+use fjall::{Database, KeyspaceCreateOptions, KvSeparationOptions, OwnedWriteBatch, PersistMode, Readable};
 use std::io;
 use std::ops::Bound;
 use std::path::PathBuf;
@@ -244,21 +241,5 @@ fn translate(attempted: &'static str, error: fjall::Error) -> EngineError {
         fjall::Error::Locked => EngineError::Locked,
         fjall::Error::Poisoned => EngineError::Poisoned { attempted },
         other => EngineError::Corrupt { attempted, detail: other.to_string() },
-    }
-}
-
-/// Flushes and compacts everything: lets a test reach the state that hours of writing reach.
-#[cfg(test)]
-impl LsmEngine {
-    pub(crate) fn settle(&self) {
-        self.with_open(|open| {
-            open.records.rotate_memtable_and_wait().map_err(|error| translate("flush", error))?;
-            open.records.major_compact().map_err(|error| translate("compact", error))
-        })
-        .expect("settles");
-    }
-
-    pub(crate) fn records_memtable_is_empty(&self) -> bool {
-        self.with_open(|open| Ok(open.records.tree.active_memtable().size() == 0)).expect("is open")
     }
 }

@@ -1,0 +1,135 @@
+//! The coordinator over a real replica and the in-memory engine.
+
+use super::{Coordinator, CoordinatorError, CoordinatorParts, Mutation};
+use crate::clock::{Clock, ManualClock, SystemRng};
+use crate::metrics::StoreMetrics;
+use crate::replica::{
+    Applied, DurabilityMode, Execution, Purge, Replica, ReplicaError, ReplicaParts, ReplicaThreads,
+};
+use crate::storage::Engine;
+use crate::storage::memory::{Fault, MemoryEngine};
+use crate::worker::Pool;
+use bytes::Bytes;
+use kvorum_core::{Key, NodeId, Quorum, Record, ReplicationFactor, UnixMillis, Value, Version};
+use std::sync::Arc;
+use std::time::Duration;
+
+struct Node {
+    coordinator: Coordinator,
+    replica: Replica,
+    _threads: ReplicaThreads,
+}
+
+fn node(engine: &Arc<MemoryEngine>, clock: &Arc<ManualClock>, execution: Execution) -> Node {
+    let clock: Arc<dyn Clock> = Arc::clone(clock) as Arc<dyn Clock>;
+    let (replica, threads, lease) = Replica::start(ReplicaParts {
+        engine: Arc::clone(engine) as Arc<dyn Engine>,
+        clock: Arc::clone(&clock),
+        rng: Arc::new(SystemRng),
+        pool: Arc::new(Pool::start(1).unwrap()),
+        metrics: Arc::new(StoreMetrics::default()),
+        execution,
+        durability: DurabilityMode::Always,
+        purge: Purge::Keep,
+    })
+    .unwrap();
+    let coordinator = Coordinator::new(CoordinatorParts {
+        node: NodeId(1),
+        nodes: 1,
+        factor: ReplicationFactor::Count(3),
+        request_timeout: Duration::from_secs(30),
+        clock,
+        replica: replica.clone(),
+        lease,
+    });
+    Node { coordinator, replica, _threads: threads }
+}
+
+fn key() -> Key {
+    Key::new("k").unwrap()
+}
+
+fn put(text: &'static str) -> Mutation {
+    Mutation::Put { value: Bytes::from_static(text.as_bytes()), ttl_millis: None }
+}
+
+fn run<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(future)
+}
+
+impl Node {
+    fn write(&self, mutation: Mutation) -> Result<Version, CoordinatorError> {
+        run(self.coordinator.write(key(), mutation, Quorum::majority_of(1)))
+    }
+
+    fn read(&self) -> Option<Bytes> {
+        let found = run(self.coordinator.read(key(), Quorum::majority_of(1))).unwrap();
+        assert_eq!(found.answered, 1);
+        found.record.and_then(|record| record.live(found.now).cloned())
+    }
+}
+
+/// What is written is read, deletions and expiry included, with storage calls on either side.
+#[test]
+fn writes_are_read() {
+    for execution in [Execution::Inline, Execution::Pool] {
+        let (engine, clock) = (Arc::new(MemoryEngine::new()), ManualClock::at(1_000_000));
+        let node = node(&engine, &clock, execution);
+        assert_eq!(node.read(), None);
+        let first = node.write(put("1")).unwrap();
+        let second = node.write(put("2")).unwrap();
+        assert!(second > first);
+        assert_eq!(node.read().unwrap(), "2");
+        node.write(Mutation::Delete).unwrap();
+        assert_eq!(node.read(), None);
+        node.write(Mutation::Put { value: Bytes::from_static(b"3"), ttl_millis: Some(10) }).unwrap();
+        clock.pass(9);
+        assert_eq!(node.read().unwrap(), "3");
+        clock.pass(1);
+        assert_eq!(node.read(), None);
+    }
+}
+
+/// Goal: guarantee 3, no clock is trusted. Method: the replica holds a record stamped an hour ahead; a later write
+/// must supersede it before it is acknowledged.
+#[test]
+fn write_supersedes_what_was_stamped_ahead() {
+    let (engine, clock) = (Arc::new(MemoryEngine::new()), ManualClock::at(1_000_000));
+    let node = node(&engine, &clock, Execution::Inline);
+    let ahead = Version::new(UnixMillis(1_000_000 + 3_600_000), 7, NodeId(9));
+    let record = Record {
+        version: ahead,
+        from: 1,
+        expires: None,
+        value: Value::Present(Bytes::from_static(b"ahead")),
+    };
+    assert_eq!(run(node.replica.apply(key(), record)).unwrap(), Applied::Stored);
+    let version = node.write(put("later")).unwrap();
+    assert!(version > ahead);
+    assert_eq!(node.read().unwrap(), "later");
+}
+
+/// Versions rise over a restart although the clock goes back an hour and the life before stamped at its end.
+#[test]
+fn versions_rise_over_restarts() {
+    let (engine, clock) = (Arc::new(MemoryEngine::new()), ManualClock::at(10_000_000));
+    let before = node(&engine, &clock, Execution::Inline).write(put("1")).unwrap();
+    engine.crash();
+    clock.set_wall(10_000_000 - 3_600_000);
+    let node = node(&engine, &clock, Execution::Inline);
+    let other =
+        run(node.coordinator.write(Key::new("other").unwrap(), put("2"), Quorum::majority_of(1))).unwrap();
+    assert!(other > before, "{other} after {before}");
+}
+
+/// Failures keep their meaning on the way up, and a failed store still reads.
+#[test]
+fn failures_keep_their_meaning() {
+    let (engine, clock) = (Arc::new(MemoryEngine::new()), ManualClock::at(1_000_000));
+    let node = node(&engine, &clock, Execution::Inline);
+    node.write(put("1")).unwrap();
+    engine.set_fault(Some(Fault::DiskFull));
+    let full = node.write(put("2"));
+    assert!(matches!(full, Err(CoordinatorError::Replica(ReplicaError::DiskFull))), "{full:?}");
+    assert_eq!(node.read().unwrap(), "1");
+}

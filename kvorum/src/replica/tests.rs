@@ -1,0 +1,334 @@
+//! The committer, driven group by group over the in-memory engine: what it stores, what it answers, what survives.
+
+use super::commit::{Applied, Committer, DueRow, DurabilityMode, Observed, Purge};
+use super::health::StoreHealth;
+use super::queue::Request;
+use super::{Execution, ReplicaError, ReplicaParts, StoreState};
+use crate::clock::{ManualClock, SystemRng};
+use crate::metrics::StoreMetrics;
+use crate::storage::memory::{Fault, MemoryEngine};
+use crate::storage::{Engine, Keyspace, format};
+use crate::worker::Pool;
+use bytes::Bytes;
+use kvorum_core::{Key, NodeId, Record, UnixMillis, Value, Version};
+use proptest::prelude::*;
+use std::ops::Bound;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// A committer with everything around it at hand.
+struct Bench {
+    engine: Arc<MemoryEngine>,
+    clock: Arc<ManualClock>,
+    groups: Arc<AtomicU64>,
+    health: Arc<StoreHealth>,
+    committer: Committer,
+}
+
+impl Bench {
+    fn new(durability: DurabilityMode, purge: Purge) -> Self {
+        Self::over(Arc::new(MemoryEngine::new()), durability, purge)
+    }
+
+    fn over(engine: Arc<MemoryEngine>, durability: DurabilityMode, purge: Purge) -> Self {
+        let clock = ManualClock::at(1_000_000);
+        let parts = ReplicaParts {
+            engine: Arc::clone(&engine) as Arc<dyn Engine>,
+            clock: Arc::clone(&clock) as Arc<dyn crate::clock::Clock>,
+            rng: Arc::new(SystemRng),
+            pool: Arc::new(Pool::start(1).unwrap()),
+            metrics: Arc::new(StoreMetrics::default()),
+            execution: Execution::Inline,
+            durability,
+            purge,
+        };
+        let (groups, health) = (Arc::new(AtomicU64::new(0)), Arc::new(StoreHealth::default()));
+        let committer = Committer::new(&parts, Arc::clone(&groups), Arc::clone(&health));
+        Self { engine, clock, groups, health, committer }
+    }
+
+    fn stored(&self, key: &str) -> Option<Record> {
+        let row = self.engine.get(Keyspace::Records, key.as_bytes()).unwrap();
+        row.map(|row| format::decode_record(&row).unwrap())
+    }
+
+    /// What the requesting side would see of the key now.
+    fn observe(&self, key: &str) -> Observed {
+        let as_of = self.groups.load(Ordering::Acquire);
+        Observed { version: self.stored(key).map(|record| record.version), as_of }
+    }
+
+    fn apply(&mut self, key: &str, record: Record) -> Result<Applied, ReplicaError> {
+        let observed = self.observe(key);
+        self.apply_all(vec![(key, record, observed)]).remove(0)
+    }
+
+    /// One group, with what each requester had observed.
+    fn apply_all(&mut self, group: Vec<(&str, Record, Observed)>) -> Vec<Result<Applied, ReplicaError>> {
+        let (requests, answers): (Vec<_>, Vec<_>) = group
+            .into_iter()
+            .map(|(key, record, observed)| {
+                let (done, answer) = oneshot::channel();
+                (Request::Apply { key: self::key(key), record, observed, done }, answer)
+            })
+            .unzip();
+        self.committer.commit(requests);
+        answers.into_iter().map(|mut answer| answer.try_recv().unwrap()).collect()
+    }
+
+    fn due(&self) -> Vec<DueRow> {
+        let rows = self.engine.scan(Keyspace::Due, &[], Bound::Unbounded).unwrap();
+        rows.map(|row| {
+            let (row, version) = row.unwrap();
+            let (at, key) = format::decode_due_key(&row).unwrap();
+            DueRow { at, key, version: format::decode_due_version(&version).unwrap() }
+        })
+        .collect()
+    }
+
+    /// Hands the committer everything that is due by now; says how many records were purged.
+    fn sweep(&mut self) -> usize {
+        let now = crate::clock::Clock::wall(&*self.clock);
+        let rows = self.due().into_iter().filter(|row| row.at <= now).collect();
+        let (done, answer) = std::sync::mpsc::channel();
+        self.committer.commit(vec![Request::Purge { rows, done }]);
+        answer.recv().unwrap()
+    }
+}
+
+fn key(text: &str) -> Key {
+    Key::new(Bytes::copy_from_slice(text.as_bytes())).unwrap()
+}
+
+fn version(millis: u64) -> Version {
+    Version::new(UnixMillis(millis), 0, NodeId(1))
+}
+
+fn value(millis: u64, text: &str) -> Record {
+    let value = Value::Present(Bytes::copy_from_slice(text.as_bytes()));
+    Record { version: version(millis), from: 1, expires: None, value }
+}
+
+fn tombstone(millis: u64) -> Record {
+    Record { version: version(millis), from: 1, expires: None, value: Value::Tombstone }
+}
+
+/// Newest wins, whatever the order; the loser is told by what; a repetition changes nothing.
+#[test]
+fn newest_wins() {
+    let mut bench = Bench::new(DurabilityMode::Always, Purge::Keep);
+    assert_eq!(bench.apply("k", value(5, "new")).unwrap(), Applied::Stored);
+    assert_eq!(bench.apply("k", value(4, "old")).unwrap(), Applied::Superseded { by: version(5) });
+    assert_eq!(bench.apply("k", value(5, "new")).unwrap(), Applied::Stored);
+    assert_eq!(bench.stored("k"), Some(value(5, "new")));
+    assert_eq!(bench.apply("k", tombstone(6)).unwrap(), Applied::Stored);
+    assert_eq!(bench.apply("k", value(5, "new")).unwrap(), Applied::Superseded { by: version(6) });
+    assert_eq!(bench.stored("k"), Some(tombstone(6)));
+}
+
+/// Several records of one key in one group: the newest is stored once, and each is told the truth.
+#[test]
+fn one_group_may_hold_a_key_several_times() {
+    let mut bench = Bench::new(DurabilityMode::Always, Purge::Keep);
+    let observed = bench.observe("k");
+    let group = [3, 7, 5].map(|at| ("k", value(at, "v"), observed)).to_vec();
+    let answers: Vec<_> = bench.apply_all(group).into_iter().map(Result::unwrap).collect();
+    assert_eq!(answers, [Applied::Stored, Applied::Stored, Applied::Superseded { by: version(7) }]);
+    assert_eq!(bench.stored("k"), Some(value(7, "v")));
+}
+
+/// Two different records of one version, which should not be: the written rule decides, on every replica alike.
+#[test]
+fn ties_follow_the_rule() {
+    for order in [[value(5, "a"), value(5, "b")], [value(5, "b"), value(5, "a")]] {
+        let mut bench = Bench::new(DurabilityMode::Always, Purge::Keep);
+        for record in order {
+            bench.apply("k", record).unwrap();
+        }
+        assert_eq!(bench.stored("k"), Some(value(5, "b")));
+    }
+}
+
+/// Goal: a look-up that became stale while it waited in the queue never lets an older record win.
+/// Method: observe, then let so many other groups pass that the key is forgotten twice over, then apply the older
+/// record with the old observation.
+#[test]
+fn stale_observation_is_looked_up_again() {
+    let mut bench = Bench::new(DurabilityMode::Os, Purge::Keep);
+    let stale = bench.observe("k");
+    bench.apply("k", value(9, "new")).unwrap();
+    for i in 0..20_000 {
+        let other = format!("other{i}");
+        let fresh = Observed { version: None, as_of: bench.groups.load(Ordering::Acquire) };
+        bench.apply_all(vec![(&other, value(1, ""), fresh)]).remove(0).unwrap();
+    }
+    let answer = bench.apply_all(vec![("k", value(8, "old"), stale)]).remove(0).unwrap();
+    assert_eq!(answer, Applied::Superseded { by: version(9) });
+    assert_eq!(bench.stored("k"), Some(value(9, "new")));
+}
+
+/// With `always`, what was answered survives a power loss right after; with `os` it need not, and `interval` keeps
+/// its interval.
+#[test]
+fn durability_is_what_it_says() {
+    let survives = |durability, pass: u64| {
+        let mut bench = Bench::new(durability, Purge::Keep);
+        bench.apply("k", value(1, "v")).unwrap();
+        bench.clock.pass(pass);
+        if bench.committer.idle_wait() == Some(Duration::ZERO) {
+            bench.committer.commit(Vec::new());
+        }
+        bench.engine.crash();
+        bench.stored("k").is_some()
+    };
+    let interval = DurabilityMode::Interval(Duration::from_millis(50));
+    assert!(survives(DurabilityMode::Always, 0));
+    assert!(!survives(DurabilityMode::Os, 1000));
+    assert!(!survives(interval, 49));
+    assert!(survives(interval, 50));
+}
+
+/// The last thing a committer does is to sync what an interval still owes.
+#[test]
+fn finish_syncs() {
+    let mut bench = Bench::new(DurabilityMode::Interval(Duration::from_secs(3600)), Purge::Keep);
+    bench.apply("k", value(1, "v")).unwrap();
+    bench.committer.finish();
+    bench.engine.crash();
+    assert!(bench.stored("k").is_some());
+}
+
+/// A lease is synced whatever the durability of writes is: the clock's monotony hangs on it.
+#[test]
+fn leases_are_always_synced() {
+    let mut bench = Bench::new(DurabilityMode::Os, Purge::Keep);
+    let (done, mut answer) = oneshot::channel();
+    bench.committer.commit(vec![Request::Lease { until: UnixMillis(77), done }]);
+    answer.try_recv().unwrap().unwrap();
+    bench.engine.crash();
+    let row = bench.engine.get(Keyspace::Meta, format::META_CLOCK_LEASE).unwrap().unwrap();
+    assert_eq!(format::decode_lease(&row), Ok(UnixMillis(77)));
+}
+
+/// A failed sync is final: the writer is told, later writers are refused, the state says so, reads go on.
+#[test]
+fn failed_sync_is_final() {
+    let mut bench = Bench::new(DurabilityMode::Always, Purge::Keep);
+    bench.apply("k", value(1, "v")).unwrap();
+    bench.engine.set_fault(Some(Fault::SyncError));
+    assert!(matches!(bench.apply("k", value(2, "w")), Err(ReplicaError::Failed { .. })));
+    bench.engine.set_fault(None);
+    bench.clock.pass(60_000);
+    bench.committer.commit(Vec::new());
+    assert!(matches!(bench.apply("k", value(3, "x")), Err(ReplicaError::Failed { .. })));
+    assert!(matches!(bench.health.state(), StoreState::Failed { .. }));
+    assert!(matches!(bench.health.admit(&value(4, "y")), Err(ReplicaError::Failed { .. })));
+    assert_eq!(bench.stored("k"), Some(value(1, "v")));
+}
+
+/// A full disk passes: writes are refused with a reason of their own, and go on once there is space, unasked.
+#[test]
+fn full_disk_passes() {
+    let mut bench = Bench::new(DurabilityMode::Always, Purge::Keep);
+    bench.engine.set_fault(Some(Fault::DiskFull));
+    assert!(matches!(bench.apply("k", value(1, "v")), Err(ReplicaError::DiskFull)));
+    assert_eq!(bench.health.state(), StoreState::DiskFull);
+    assert!(matches!(bench.health.admit(&value(2, "w")), Err(ReplicaError::DiskFull)));
+    assert!(bench.committer.idle_wait().is_some(), "it must look again without being asked");
+    bench.clock.pass(1000);
+    bench.committer.commit(Vec::new());
+    assert_eq!(bench.health.state(), StoreState::DiskFull, "the disk is still full");
+    bench.engine.set_fault(None);
+    bench.clock.pass(1000);
+    bench.committer.commit(Vec::new());
+    assert_eq!(bench.health.state(), StoreState::Ok);
+    bench.apply("k", value(3, "x")).unwrap();
+    assert_eq!(bench.stored("k"), Some(value(3, "x")));
+}
+
+/// A sole replica purges what has expired and what was deleted; what was written anew meanwhile stays.
+#[test]
+fn sole_replica_purges_what_is_due() {
+    let mut bench = Bench::new(DurabilityMode::Always, Purge::Sole);
+    let expiring = |millis| Record { expires: Some(UnixMillis(1_000_500)), ..value(millis, "v") };
+    bench.apply("expired", expiring(1)).unwrap();
+    bench.apply("rewritten", expiring(1)).unwrap();
+    bench.apply("rewritten", value(2, "for good")).unwrap();
+    bench.apply("deleted", tombstone(1)).unwrap();
+    bench.apply("recreated", tombstone(1)).unwrap();
+    bench.apply("recreated", value(2, "again")).unwrap();
+    assert_eq!(bench.sweep(), 0, "nothing is due yet");
+    bench.clock.pass(500);
+    assert_eq!(bench.sweep(), 1);
+    bench.clock.pass(60_000);
+    assert_eq!(bench.sweep(), 1);
+    assert_eq!(bench.due().len(), 0);
+    let left: Vec<_> =
+        ["expired", "rewritten", "deleted", "recreated"].map(|key| bench.stored(key).is_some()).into();
+    assert_eq!(left, [false, true, false, true]);
+}
+
+/// Where other replicas may hold something older, the value's bytes go and the tombstone stays, with its version.
+#[test]
+fn replicated_expiry_leaves_a_tombstone() {
+    let mut bench = Bench::new(DurabilityMode::Always, Purge::Keep);
+    let expiring = Record { expires: Some(UnixMillis(1_000_500)), ..value(1, "v") };
+    bench.apply("k", expiring.clone()).unwrap();
+    bench.apply("deleted", tombstone(1)).unwrap();
+    bench.clock.pass(3_600_000);
+    assert_eq!(bench.sweep(), 1);
+    assert_eq!(bench.stored("k"), Some(Record { value: Value::Tombstone, ..expiring }));
+    assert_eq!(bench.stored("deleted"), Some(tombstone(1)));
+}
+
+/// Goal: nothing that was deleted comes back by a write that is older than the purged tombstone.
+/// Method: a write stamped before the deletion arrives after the purge: it must be told that it is superseded.
+#[test]
+fn purged_keys_do_not_resurrect() {
+    let mut bench = Bench::new(DurabilityMode::Always, Purge::Sole);
+    bench.apply("k", tombstone(50)).unwrap();
+    bench.clock.pass(60_000);
+    assert_eq!(bench.sweep(), 1);
+    assert_eq!(bench.stored("k"), None);
+    assert_eq!(bench.apply("k", value(40, "ghost")).unwrap(), Applied::Superseded { by: version(50) });
+    assert_eq!(bench.stored("k"), None);
+    assert_eq!(bench.apply("k", value(51, "new")).unwrap(), Applied::Stored);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    /// Goal: applying is idempotent and order-independent. Method: the same records in two orders, grouped at
+    /// random, some twice; both stores must end with the newest of each key.
+    #[test]
+    fn applying_is_order_independent(
+        records in prop::collection::vec((0..3usize, 1..8u64, 0..3u8), 1..20),
+        shuffle in prop::collection::vec(any::<prop::sample::Index>(), 40),
+        group_len in 1..6usize,
+    ) {
+        let records: Vec<(&str, Record)> = records
+            .into_iter()
+            .map(|(key, at, kind)| {
+                let record = if kind == 0 { tombstone(at) } else { value(at, &format!("{kind}")) };
+                (["a", "b", "c"][key], record)
+            })
+            .collect();
+        let mut shuffled: Vec<_> = shuffle.iter().map(|index| records[index.index(records.len())].clone()).collect();
+        shuffled.extend(records.iter().cloned());
+        let end_of = |order: &[(&'static str, Record)]| {
+            let mut bench = Bench::new(DurabilityMode::Always, Purge::Keep);
+            for group in order.chunks(group_len) {
+                let group: Vec<_> = group.iter().map(|(key, record)| (*key, record.clone(), bench.observe(key))).collect();
+                bench.apply_all(group).into_iter().for_each(|answer| assert!(answer.is_ok()));
+            }
+            ["a", "b", "c"].map(|key| bench.stored(key))
+        };
+        let merged = ["a", "b", "c"].map(|key| {
+            records.iter().filter(|(k, _)| *k == key).map(|(_, record)| record.clone()).reduce(Record::merge)
+        });
+        prop_assert_eq!(end_of(&records), merged.clone());
+        prop_assert_eq!(end_of(&shuffled), merged);
+    }
+}

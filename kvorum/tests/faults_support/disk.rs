@@ -1,0 +1,215 @@
+//! What breaks below the node: full and failing file systems, power loss, damaged files.
+//!
+//! Whatever is mounted or attached here is unmounted and detached when its guard is dropped.
+
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// Runs a command; gives what it said where it fails or is not there.
+fn run(program: &str, arguments: &[&str]) -> Result<(), String> {
+    let output = Command::new(program).args(arguments).stdin(Stdio::null()).output();
+    let output = output.map_err(|error| format!("{program}: {error}"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(format!("{program} {}: {}", arguments.join(" "), String::from_utf8_lossy(&output.stderr).trim()))
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// This is a mounted file system of the test's own.
+#[derive(Debug)]
+pub struct Mounted {
+    dir: TempDir,
+    image: Option<PathBuf>,
+    mounted: bool,
+}
+
+impl Mounted {
+    /// A file system in memory of `mebibytes`.
+    ///
+    /// # Errors
+    /// Why not: no root, say.
+    pub fn tmpfs(mebibytes: u64) -> Result<Self, String> {
+        let dir = TempDir::with_prefix("kvorum-fault-").unwrap();
+        std::fs::create_dir(dir.path().join("mount")).unwrap();
+        let mut mounted = Self { dir, image: None, mounted: false };
+        let size = format!("size={mebibytes}M");
+        run("mount", &["-t", "tmpfs", "-o", &size, "kvorum-fault", text(&mounted.path())])?;
+        mounted.mounted = true;
+        Ok(mounted)
+    }
+
+    /// An ext4 file system of `mebibytes` in a file, whose power can be cut.
+    ///
+    /// # Errors
+    /// Why not: no root, no loop device, no mkfs or python3.
+    pub fn ext4(mebibytes: u64) -> Result<Self, String> {
+        run("python3", &["-c", "import fcntl"])?;
+        let dir = TempDir::with_prefix("kvorum-fault-").unwrap();
+        std::fs::create_dir(dir.path().join("mount")).unwrap();
+        let image = dir.path().join("image");
+        File::create_new(&image).and_then(|file| file.set_len(mebibytes << 20)).unwrap();
+        run("mkfs.ext4", &["-q", "-F", text(&image)])?;
+        let mut mounted = Self { dir, image: Some(image), mounted: false };
+        mounted.mount()?;
+        Ok(mounted)
+    }
+
+    fn mount(&mut self) -> Result<(), String> {
+        let image = self.image.as_deref().unwrap();
+        run("mount", &["-o", "loop", text(image), text(&self.path())])?;
+        self.mounted = true;
+        Ok(())
+    }
+
+    /// Where it is mounted.
+    pub fn path(&self) -> PathBuf {
+        self.dir.path().join("mount")
+    }
+
+    /// A directory on it for a node.
+    pub fn data_dir(&self) -> PathBuf {
+        self.path().join("data")
+    }
+
+    /// Cuts the power: whatever has not reached the disk by now never does. Works for ext4 only.
+    pub fn cut_power(&self) {
+        // EXT4_IOC_SHUTDOWN with EXT4_GOING_FLAGS_NOLOGFLUSH. There is no safe wrapper of it in Rust.
+        let script = "import fcntl, os, struct, sys\n\
+                      fcntl.ioctl(os.open(sys.argv[1], os.O_RDONLY), 0x8004587d, struct.pack('I', 2))";
+        run("python3", &["-c", script, text(&self.path())]).unwrap();
+    }
+
+    /// Brings the power back: what reached the disk is there. The node must have ended.
+    pub fn restore_power(&mut self) {
+        // The kernel lets go of a killed process's files a moment after it has ended.
+        let begun = Instant::now();
+        while let Err(error) = run("umount", &[text(&self.path())]) {
+            assert!(begun.elapsed() < Duration::from_secs(10), "{error}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        self.mounted = false;
+        self.mount().unwrap();
+    }
+
+    /// Bytes that are free.
+    pub fn free_bytes(&self) -> u64 {
+        let disk = rustix::fs::statvfs(&self.path()).unwrap();
+        disk.f_bavail * disk.f_frsize
+    }
+
+    /// Fills the disk with a file until at most `leave` bytes are free.
+    pub fn fill(&self, leave: u64) -> PathBuf {
+        let path = self.path().join("ballast");
+        let mut file = OpenOptions::new().create(true).append(true).open(&path).unwrap();
+        let block = vec![7; 64 << 10];
+        loop {
+            let free = self.free_bytes().saturating_sub(leave);
+            let bytes = usize::try_from(free).unwrap().min(block.len());
+            if bytes == 0 || file.write_all(&block[..bytes]).is_err() {
+                return path;
+            }
+        }
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        if self.mounted
+            && let Err(error) =
+                run("umount", &[text(&self.path())]).or_else(|_| run("umount", &["-l", text(&self.path())]))
+        {
+            eprintln!("{error}");
+        }
+    }
+}
+
+/// This is a strace attached to a process, which makes its calls of `fdatasync` fail; detached when dropped.
+pub struct FailingSync {
+    strace: Child,
+}
+
+impl FailingSync {
+    /// Makes the calls fail from the next one on.
+    ///
+    /// # Errors
+    /// Why not: no strace, or tracing is not allowed.
+    pub fn attach(pid: u32) -> Result<Self, String> {
+        let mut strace = Command::new("strace")
+            .args(["-f", "-e", "trace=fdatasync", "-e", "inject=fdatasync:error=EIO:when=1+", "-p"])
+            .arg(pid.to_string())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(|error| format!("strace: {error}"))?;
+        let mut said = BufReader::new(strace.stderr.take().unwrap());
+        let mut attached = String::new();
+        said.read_line(&mut attached).unwrap();
+        if !attached.contains("attached") {
+            let _ = strace.kill();
+            let _ = strace.wait();
+            return Err(format!("strace: {}", attached.trim()));
+        }
+        // Drained, so that strace never waits for us.
+        std::thread::spawn(move || std::io::copy(&mut said, &mut std::io::sink()));
+        Ok(Self { strace })
+    }
+}
+
+impl Drop for FailingSync {
+    fn drop(&mut self) {
+        // It detaches on SIGTERM; on SIGKILL it would leave the process stopped.
+        let pid = rustix::process::Pid::from_child(&self.strace);
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        let _ = self.strace.wait();
+    }
+}
+
+/// The node's newest journal.
+pub fn newest_journal(data_dir: &Path) -> PathBuf {
+    let number = |path: &PathBuf| path.file_stem()?.to_str()?.parse::<u64>().ok();
+    let journals = files_below(&data_dir.join("store")).into_iter();
+    journals.filter(|path| path.extension().is_some_and(|it| it == "jnl")).max_by_key(number).unwrap()
+}
+
+/// The files in the folders called `name` (`tables`, `blobs`) of the records keyspace, which is the largest.
+pub fn record_files(data_dir: &Path, name: &str) -> Vec<PathBuf> {
+    let folders = std::fs::read_dir(data_dir.join("store/keyspaces")).unwrap();
+    let files = |folder: PathBuf| if folder.is_dir() { files_below(&folder) } else { Vec::new() };
+    let bytes = |files: &Vec<PathBuf>| files.iter().map(|file| file.metadata().unwrap().len()).sum::<u64>();
+    folders.map(|folder| files(folder.unwrap().path().join(name))).max_by_key(bytes).unwrap()
+}
+
+fn files_below(folder: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() { files.extend(files_below(&path)) } else { files.push(path) }
+    }
+    files.sort();
+    files
+}
+
+/// Where a file's last byte that is not zero ends: a journal's end, for journals are made longer than they are.
+pub fn written_bytes(path: &Path) -> u64 {
+    let mut bytes = Vec::new();
+    File::open(path).unwrap().read_to_end(&mut bytes).unwrap();
+    bytes.iter().rposition(|byte| *byte != 0).map_or(0, |at| at as u64 + 1)
+}
+
+/// Flips one bit of the byte at `offset`. Done twice, nothing has changed.
+pub fn flip_bit(path: &Path, offset: u64, bit: u32) {
+    let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, offset).unwrap();
+    file.write_all_at(&[byte[0] ^ (1 << bit)], offset).unwrap();
+}

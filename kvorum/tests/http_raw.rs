@@ -1,0 +1,1135 @@
+//! Goal: no bytes, however odd, make the server answer wrongly, do something it was not asked for, or stop serving.
+//! Method: a table of raw requests sent over real sockets to one real server, each with the exact status it must
+//! get; after each the server must still answer a good request, on the same connection where that goes on.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    missing_docs,
+    reason = "tests fail by panicking, and use real sockets and time"
+)]
+
+mod support;
+
+use Expect::{Bare, Closed, Refused, Served};
+use std::collections::BTreeSet;
+use support::{Answer, Client, Server};
+
+/// What a case must get.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Expect {
+    /// This success (or 404), from the handler.
+    Served(u16),
+    /// This failure, from the handler: text, or JSON for who accepts it.
+    Refused(u16),
+    /// This failure, before the handler: always text, and the connection ends.
+    Bare(u16),
+    /// No answer: the connection ends. Only where there is nobody to answer to.
+    Closed,
+}
+
+struct Case {
+    name: String,
+    bytes: Vec<u8>,
+    expect: Expect,
+    /// The client sends nothing more after these bytes.
+    ends: bool,
+}
+
+fn case(name: impl Into<String>, bytes: impl AsRef<[u8]>, expect: Expect) -> Case {
+    Case { name: name.into(), bytes: bytes.as_ref().to_vec(), expect, ends: false }
+}
+
+/// A GET of `target`, given as bytes.
+fn get(target: impl AsRef<[u8]>) -> Vec<u8> {
+    [b"GET ", target.as_ref(), b" HTTP/1.1\r\nHost: a\r\n\r\n"].concat()
+}
+
+/// A request without headers but these, each with its line end.
+fn with(line: &str, headers: impl AsRef<[u8]>, body: impl AsRef<[u8]>) -> Vec<u8> {
+    [line.as_bytes(), b"\r\nHost: a\r\n", headers.as_ref(), b"\r\n", body.as_ref()].concat()
+}
+
+/// A PUT of the key `raw`.
+fn put(headers: impl AsRef<[u8]>, body: impl AsRef<[u8]>) -> Vec<u8> {
+    with("PUT /v0/entity?id=raw HTTP/1.1", headers, body)
+}
+
+/// A chunked PUT of the key `raw`.
+fn put_chunks(body: impl AsRef<[u8]>) -> Vec<u8> {
+    put("Transfer-Encoding: chunked\r\n", body)
+}
+
+fn request_lines() -> Vec<Case> {
+    let mut cases: Vec<Case> = [
+        ("no method", " /v0/status HTTP/1.1"),
+        ("no target", "GET HTTP/1.1"),
+        ("empty target", "GET  HTTP/1.1"),
+        ("nothing but a method", "GET"),
+        ("nothing but spaces", "   "),
+        ("two spaces before the target", "GET  /v0/status HTTP/1.1"),
+        ("two spaces before the version", "GET /v0/status  HTTP/1.1"),
+        ("a space behind the version", "GET /v0/status HTTP/1.1 "),
+        ("a word behind the version", "GET /v0/status HTTP/1.1 x"),
+        ("a tab before the target", "GET\t/v0/status HTTP/1.1"),
+        ("a tab before the version", "GET /v0/status\tHTTP/1.1"),
+        ("HTTP/0.9 with a version", "GET /v0/status HTTP/0.9"),
+        ("HTTP/1.2", "GET /v0/status HTTP/1.2"),
+        ("HTTP/1.10", "GET /v0/status HTTP/1.10"),
+        ("HTTP/11", "GET /v0/status HTTP/11"),
+        ("HTTP/1.", "GET /v0/status HTTP/1."),
+        ("HTTP/1", "GET /v0/status HTTP/1"),
+        ("HTTP/2.0", "GET /v0/status HTTP/2.0"),
+        ("HTTP/3", "GET /v0/status HTTP/3"),
+        ("http/1.1", "GET /v0/status http/1.1"),
+        ("another protocol", "OPTIONS rtsp://a/v0 RTSP/1.0"),
+        ("a method with @", "G@T /v0/status HTTP/1.1"),
+        ("a method with NUL", "G\0T /v0/status HTTP/1.1"),
+        ("a method with ESC", "\x1b[AGET /v0/status HTTP/1.1"),
+        ("a method in UTF-8", "GÉT /v0/status HTTP/1.1"),
+        ("a space in the target", "GET /v0/entity?id=a b HTTP/1.1"),
+        ("a NUL in the target", "GET /v0/entity?id=a\0b HTTP/1.1"),
+        ("a SOH in the target", "GET /v0/entity?id=a\x01b HTTP/1.1"),
+        ("a DEL in the target", "GET /v0/entity?id=a\x7fb HTTP/1.1"),
+        ("a CR in the target", "GET /v0/entity?id=a\rb HTTP/1.1"),
+        ("a relative target", "GET v0/status HTTP/1.1"),
+        ("a target of a query alone", "GET ?id=a HTTP/1.1"),
+        ("a response in place of a request", "HTTP/1.1 200 OK"),
+        ("a PROXY line", "PROXY TCP4 127.0.0.1 127.0.0.1 1 2"),
+    ]
+    .map(|(name, line)| case(name, with(line, "", ""), Bare(400)))
+    .into();
+    cases.push(case("raw bytes that are no UTF-8", get(b"/v0/entity?id=\xff\xfe"), Bare(400)));
+    cases.push(case("half a UTF-8 sequence", get(b"/v0/entity?id=\xc3"), Bare(400)));
+    cases.push(case("HTTP/0.9", b"GET /v0/status\r\n\r\n", Bare(400)));
+    cases.push(case("HTTP/0.9 with a bare line feed", b"GET /v0/status\n\n", Bare(400)));
+    cases.push(case(
+        "the HTTP/2 preface",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0",
+        Bare(400),
+    ));
+    cases.push(case("a TLS hello", b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03\r\n\r\n", Bare(400)));
+    cases.push(case("an SSH banner", b"SSH-2.0-OpenSSH_9.9\r\n\r\n", Bare(400)));
+    cases.push(case("zeros", [0; 64], Bare(400)));
+    cases.push(case("bytes of all kinds", (0..=255).rev().collect::<Vec<u8>>(), Bare(400)));
+    cases.push(case(
+        "empty lines before a request",
+        [b"\r\n\r\n", &get("/v0/status")[..]].concat(),
+        Served(200),
+    ));
+    cases
+}
+
+fn methods() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for path in ["/v0/entity?id=raw", "/v0/entities?start=raw", "/v0/status", "/metrics"] {
+        for method in ["get", "Get", "PATCH", "POST", "OPTIONS", "TRACE", "BREW", "put", "PROPFIND"] {
+            let line = format!("{method} {path} HTTP/1.1");
+            cases.push(case(&line, with(&line, "Content-Length: 0\r\n", ""), Refused(405)));
+        }
+    }
+    for path in ["/v0/entities?start=raw", "/v0/status", "/metrics"] {
+        for method in ["PUT", "DELETE"] {
+            let line = format!("{method} {path} HTTP/1.1");
+            cases.push(case(&line, with(&line, "Content-Length: 3\r\n", "abc"), Refused(405)));
+        }
+    }
+    let odd = |name: &str, line: &str, expect| case(name, with(line, "", ""), expect);
+    cases.extend([
+        odd("CONNECT to an authority", "CONNECT a:80 HTTP/1.1", Refused(400)),
+        odd("CONNECT to a path", "CONNECT /v0/status HTTP/1.1", Refused(405)),
+        odd("POST with no length", "POST /v0/entity?id=raw HTTP/1.1", Refused(405)),
+        odd("an unknown path is told before the method", "PATCH /v0/nothing HTTP/1.1", Refused(400)),
+        odd("GET with a long method", &format!("{} /v0/status HTTP/1.1", "G".repeat(5000)), Refused(405)),
+    ]);
+    cases
+}
+
+fn targets() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for target in [
+        "/",
+        "/v0",
+        "/v0/",
+        "/v0/entity/",
+        "/v0/entity/raw",
+        "/v0/entitys?id=raw",
+        "/V0/entity?id=raw",
+        "/v0/Entity?id=raw",
+        "/v0//entity?id=raw",
+        "//v0/entity?id=raw",
+        "//v0/status",
+        "/v0/../v0/entity?id=raw",
+        "/v0/./entity?id=raw",
+        "/../../etc/passwd",
+        "/v0/%65ntity?id=raw",
+        "/v0%2fentity?id=raw",
+        "/v0/entity%3fid=raw",
+        "/v0/entity;x=1?id=raw",
+        "/v0/entity%00?id=raw",
+        "/v0/metrics",
+        "/metrics/",
+        "/v1/status",
+        "/favicon.ico",
+        "/v0/entity&id=raw",
+        // Forms that are for proxies, or for nobody.
+        "http://a/v0/status",
+        "HTTP://a/v0/status",
+        "https://a/v0/status",
+        "ftp://a/v0/status",
+        "http://a:1/v0/entity?id=raw",
+        "http://u:p@a/v0/status",
+        "*",
+        "a",
+        "a:80",
+        // Fragments never come this far in a well-formed client.
+        "/v0/status#",
+        "/v0/entity?id=raw#top",
+        "/v0/entity#?id=raw",
+        "/#/v0/entity?id=raw",
+    ] {
+        cases.push(case(format!("target {target}"), get(target), Refused(400)));
+    }
+    cases.push(case("target http://", get("http://"), Bare(400)));
+    cases.push(case("target http:///v0/status", get("http:///v0/status"), Bare(400)));
+    cases.push(case("OPTIONS *", with("OPTIONS * HTTP/1.1", "", ""), Refused(400)));
+    cases
+}
+
+fn entity_parameters() -> Vec<Case> {
+    let mut cases = Vec::new();
+    let long = "k".repeat(1024);
+    let escaped = "%6b".repeat(1024);
+    let found = [
+        "id=raw-absent".to_owned(),
+        "id=%00".to_owned(),
+        "id=%ff%fe".to_owned(),
+        "id=+".to_owned(),
+        "id=%2B%2b".to_owned(),
+        "id==".to_owned(),
+        "id=a=b".to_owned(),
+        "id=a/b?c".to_owned(),
+        "id=a:@!$'()*,;~".to_owned(),
+        "%69%64=x".to_owned(),
+        "&&id=raw-absent&".to_owned(),
+        format!("id={long}"),
+        format!("id={escaped}"),
+        "id=raw-absent&replicas=1/1".to_owned(),
+        "id=raw-absent&replicas=1%2f1".to_owned(),
+        "id=raw-absent&ack=1&from=1".to_owned(),
+        "from=1&id=raw-absent&ack=1".to_owned(),
+        "id=raw-absent&ack=1".to_owned(),
+        "id=raw-absent&from=1".to_owned(),
+        "id=raw-absent&replicas=01/01".to_owned(),
+    ];
+    for query in found {
+        let name = format!("GET {:.40}", query);
+        cases.push(case(name, get(format!("/v0/entity?{query}")), Served(404)));
+    }
+    cases.push(case("GET of a raw UTF-8 key", get("/v0/entity?id=schlüssel"), Served(404)));
+    let bad = [
+        String::new(),
+        "id".to_owned(),
+        "id=".to_owned(),
+        "id=&id=".to_owned(),
+        "ID=raw".to_owned(),
+        "key=raw".to_owned(),
+        "raw".to_owned(),
+        "=raw".to_owned(),
+        "id=raw&id=raw".to_owned(),
+        "id=raw&%69d=raw".to_owned(),
+        format!("id={long}k"),
+        format!("id={escaped}%6b"),
+        "id=%".to_owned(),
+        "id=%4".to_owned(),
+        "id=a%".to_owned(),
+        "id=%zz".to_owned(),
+        "id=%4g".to_owned(),
+        "id=%%41".to_owned(),
+        "id=%u0041".to_owned(),
+        "id=%+1".to_owned(),
+        "id=%-1".to_owned(),
+        "id=%&x".to_owned(),
+        "%6=raw".to_owned(),
+        "i%64%=raw".to_owned(),
+        "id=raw&x=1".to_owned(),
+        "id=raw&start=a".to_owned(),
+        "id=raw&%0d%0aX-Injected:%201=1".to_owned(),
+        "id=raw&=".to_owned(),
+        "id=raw;ack=1".replace(';', "&ack=1;"),
+    ];
+    for query in bad {
+        cases.push(case(format!("GET {query:.40}"), get(format!("/v0/entity?{query}")), Refused(400)));
+    }
+    cases.push(case("GET without a query", get("/v0/entity"), Refused(400)));
+    for replicas in [
+        "replicas",
+        "replicas=",
+        "replicas=1",
+        "replicas=/",
+        "replicas=1/",
+        "replicas=/1",
+        "replicas=1/1/1",
+        "replicas=1//1",
+        "replicas=-1/1",
+        "replicas=+1/1",
+        "replicas=%2b1/1",
+        "replicas=1.0/1",
+        "replicas=0x1/1",
+        "replicas=a/b",
+        "replicas=%D9%A1/1",
+        "replicas=1%20/1",
+        "replicas=1,1",
+        "replicas=0/1",
+        "replicas=0/0",
+        "replicas=1/0",
+        "replicas=2/1",
+        "replicas=1/2",
+        "replicas=2/2",
+        "replicas=2/3",
+        "replicas=1/65536",
+        "replicas=65537/1",
+        "replicas=18446744073709551617/1",
+        "replicas=1/1&replicas=1/1",
+        "replicas=1/1&ack=1",
+        "replicas=1/1&from=1",
+        "replicas=1/1&ack=1&from=1",
+        "ack=",
+        "ack=0",
+        "ack=2",
+        "ack=x",
+        "ack=-1",
+        "ack=1/1",
+        "ack=1&ack=1",
+        "ack=2&from=1",
+        "ack=0&from=1",
+        "ack=99999",
+        "from=",
+        "from=0",
+        "from=2",
+        "from=x",
+        "from=1&from=1",
+        "ttl=",
+        "ttl=5",
+    ] {
+        cases.push(case(
+            format!("GET {replicas}"),
+            get(format!("/v0/entity?id=raw&{replicas}")),
+            Refused(400),
+        ));
+        let line = format!("DELETE /v0/entity?id=raw-kept&{replicas} HTTP/1.1");
+        cases.push(case(format!("DELETE {replicas}"), with(&line, "", ""), Refused(400)));
+    }
+    for ttl in [
+        "",
+        "0",
+        "0s",
+        "0ms",
+        "0.0",
+        "00",
+        "-1",
+        "-1s",
+        "+1s",
+        "%2b1s",
+        "1.5m",
+        "1.5s",
+        ".5",
+        "5.",
+        "1e3",
+        "1w",
+        "1y",
+        "1S",
+        "1 s",
+        "1%20s",
+        "%201s",
+        "1s%20",
+        "s",
+        "ms",
+        "1sm",
+        "1m30s",
+        "0x10",
+        "NaN",
+        "inf",
+        "1,5",
+        "1..5",
+        "1%00",
+        "%D9%A1s",
+        "18446744073709551616",
+        "18446744073709551615",
+        "18446744073709551615d",
+        "0.0000000000000000001",
+        "1&ttl=1",
+    ] {
+        let line = format!("PUT /v0/entity?id=raw-kept&ttl={} HTTP/1.1", ttl.replace(' ', "%20"));
+        cases.push(case(format!("PUT ttl={ttl}"), with(&line, "Content-Length: 1\r\n", "x"), Refused(400)));
+    }
+    cases
+}
+
+fn other_parameters() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for query in [
+        "",
+        "start",
+        "start=",
+        "end=b",
+        "id=a",
+        "start=raw&start=raw",
+        "start=%",
+        "start=%4",
+        "start=raw&end=",
+        "start=raw&end",
+        "start=raw&end=%g1",
+        "start=raw&end=a&end=b",
+        "start=raw&limit=",
+        "start=raw&limit=0",
+        "start=raw&limit=-1",
+        "start=raw&limit=+1",
+        "start=raw&limit=1.0",
+        "start=raw&limit=1k",
+        "start=raw&limit=all",
+        "start=raw&limit=18446744073709551616",
+        "start=raw&limit=1&limit=1",
+        "start=raw&scope=",
+        "start=raw&scope=all",
+        "start=raw&scope=Local",
+        "start=raw&scope=local&scope=local",
+        "start=raw&replicas=1/1",
+        "start=raw&id=a",
+        "start=raw&x",
+    ] {
+        cases.push(case(format!("range {query}"), get(format!("/v0/entities?{query}")), Refused(400)));
+    }
+    for start in ["k".repeat(1025), "%00".repeat(1025)] {
+        let target = format!("/v0/entities?start={start}");
+        cases.push(case(format!("range from a long key {start:.3}"), get(target), Refused(400)));
+    }
+    cases.push(case("range without a query", get("/v0/entities"), Refused(400)));
+    let http_10 = "GET /v0/entities?start=a HTTP/1.0";
+    cases.push(case("range in HTTP/1.0", with(http_10, "", ""), Refused(400)));
+    for target in ["/v0/status?x", "/v0/status?x=1", "/v0/status?%", "/metrics?name[]=x", "/metrics?id=a"] {
+        cases.push(case(format!("parameters on {target}"), get(target), Refused(400)));
+    }
+    for target in ["/v0/status?", "/v0/status?&", "/metrics?"] {
+        cases.push(case(format!("no parameters on {target}"), get(target), Served(200)));
+    }
+    cases
+}
+
+fn hosts_and_versions() -> Vec<Case> {
+    let status = |headers: &str| format!("GET /v0/status HTTP/1.1\r\n{headers}\r\n");
+    let mut cases = vec![
+        case("no Host", status(""), Refused(400)),
+        case("two Hosts", status("Host: a\r\nHost: b\r\n"), Refused(400)),
+        case("two equal Hosts", status("Host: a\r\nhost: a\r\n"), Refused(400)),
+        case("an empty and a good Host", status("Host:\r\nHost: a\r\n"), Refused(400)),
+        // RFC 9112, 3.2: empty is what a client sends whose target has no authority.
+        case("an empty Host", status("Host:\r\n"), Served(200)),
+        case("HTTP/1.0 with a Host", "GET /v0/status HTTP/1.0\r\nHost: a\r\n\r\n", Served(200)),
+        case("HTTP/1.0 without a Host", "GET /v0/status HTTP/1.0\r\n\r\n", Served(200)),
+        case(
+            "HTTP/1.0 with two Hosts",
+            "GET /v0/status HTTP/1.0\r\nHost: a\r\nHost: a\r\n\r\n",
+            Refused(400),
+        ),
+        case("HTTP/1.0 that stays", "GET /v0/status HTTP/1.0\r\nConnection: keep-alive\r\n\r\n", Served(200)),
+    ];
+    for host in ["a", "a:80", "127.0.0.1:8080", "[::1]:80", "[::1]", "a.example.", "A-b.c", "a:"] {
+        cases.push(case(format!("Host: {host}"), status(&format!("Host: {host}\r\n")), Served(200)));
+    }
+    for host in ["a b", "a/b", "http://a", "a@b", "a\\b", "a\"b", "<a>", "a#b", "a?b", "a\tb", "a{b"] {
+        cases.push(case(format!("Host: {host}"), status(&format!("Host: {host}\r\n")), Refused(400)));
+    }
+    cases.push(case("Host with UTF-8", status("Host: ä\r\n"), Refused(400)));
+    cases
+}
+
+fn head_lines() -> Vec<Case> {
+    let status = "GET /v0/status HTTP/1.1";
+    let line = |name: &str, header: &str, expect| case(name, with(status, header, ""), expect);
+    let mut cases = vec![
+        case("a bare LF behind the request line", "GET /v0/status HTTP/1.1\nHost: a\r\n\r\n", Refused(400)),
+        case("a bare LF behind a header", "GET /v0/status HTTP/1.1\r\nHost: a\n\r\n", Refused(400)),
+        case("a bare LF as the end of the head", "GET /v0/status HTTP/1.1\r\nHost: a\r\n\n", Refused(400)),
+        case("bare LFs alone", "GET /v0/status HTTP/1.1\nHost: a\n\n", Refused(400)),
+        case("a bare LF between two headers", with(status, "A: b\nC: d\r\n", ""), Refused(400)),
+        case("a bare LF before the request", [b"\n", &get("/v0/status")[..]].concat(), Refused(400)),
+        case(
+            "a bare LF behind a long header",
+            with(status, format!("A: {}\n", "b".repeat(4000)), ""),
+            Refused(400),
+        ),
+        case("a CR alone behind the request line", "GET /v0/status HTTP/1.1\rHost: a\r\n\r\n", Bare(400)),
+        case(
+            "a CR alone as the end of the head",
+            "GET /v0/status HTTP/1.1\r\nHost: a\r\n\rx\r\n\r\n",
+            Bare(400),
+        ),
+        case("two CRs", "GET /v0/status HTTP/1.1\r\r\nHost: a\r\n\r\n", Bare(400)),
+        case("a CR before the request", [b"\rx", &get("/v0/status")[..]].concat(), Bare(400)),
+        line("a CR in a value", "A: b\rc\r\n", Bare(400)),
+        line("two CRs behind a value", "A: b\r\r\n", Bare(400)),
+        line("a NUL in a value", "A: b\0c\r\n", Bare(400)),
+        line("a BEL in a value", "A: b\x07c\r\n", Bare(400)),
+        line("a DEL in a value", "A: b\x7fc\r\n", Bare(400)),
+        line("a NUL in a name", "A\0: b\r\n", Bare(400)),
+        line("a space in a name", "A b: c\r\n", Bare(400)),
+        line("a space before the colon", "A : b\r\n", Bare(400)),
+        line("a tab before the colon", "A\t: b\r\n", Bare(400)),
+        line("an empty name", ": b\r\n", Bare(400)),
+        line("a name alone", "A\r\n", Bare(400)),
+        line("a name with a bracket", "A(b): c\r\n", Bare(400)),
+        line("a name in UTF-8", "Ä: b\r\n", Bare(400)),
+        line("a folded value", "A: b\r\n c\r\n", Bare(400)),
+        line("a value folded with a tab", "A: b\r\n\tc\r\n", Bare(400)),
+        line("a folded empty line", "A: b\r\n \r\n", Bare(400)),
+        case("a space before the first header", "GET /v0/status HTTP/1.1\r\n Host: a\r\n\r\n", Bare(400)),
+        line("an empty value", "A:\r\n", Served(200)),
+        line("a value in UTF-8", "A: ä\r\n", Served(200)),
+        line("no space behind the colon", "A:b\r\n", Served(200)),
+        line("spaces and tabs around a value", "A: \t b \t \r\n", Served(200)),
+        line("an unknown expectation", "Expect: tea\r\n", Served(200)),
+        line("an upgrade that is not wanted", "Connection: upgrade\r\nUpgrade: h2c\r\n", Served(200)),
+        line("odd connection options", "Connection: ,,x, keep-alive,\r\n", Served(200)),
+        line("100 headers", &"A: b\r\n".repeat(99), Served(200)),
+        line("101 headers", &"A: b\r\n".repeat(100), Bare(431)),
+        line("a header of 60000 bytes", &format!("A: {}\r\n", "b".repeat(60_000)), Served(200)),
+        line("a header of 70000 bytes", &format!("A: {}\r\n", "b".repeat(70_000)), Bare(431)),
+        line("a name of 70000 bytes", &format!("{}: b\r\n", "A".repeat(70_000)), Bare(431)),
+        line(
+            "many headers, 90000 bytes in all",
+            &format!("A: {}\r\n", "b".repeat(1000)).repeat(90),
+            Bare(431),
+        ),
+        case("a target of 70000 bytes", get(format!("/v0/entity?id={}", "k".repeat(70_000))), Bare(431)),
+        case("a target of 60000 bytes", get(format!("/v0/entity?id={}", "k".repeat(60_000))), Refused(400)),
+        case("a method of 70000 bytes", with(&"G".repeat(70_000), "", ""), Bare(431)),
+    ];
+    for (name, head) in
+        [("nothing", ""), ("half a request line", "GET /v0"), ("half a head", "GET / HTTP/1.1\r\nHo")]
+    {
+        let expect = if head.is_empty() { Closed } else { Bare(400) };
+        cases.push(Case { ends: true, ..case(format!("{name}, then the end"), head, expect) });
+    }
+    cases
+}
+
+fn lengths() -> Vec<Case> {
+    let length = |value: &str, expect| {
+        case(
+            format!("Content-Length: {value:.30}"),
+            put(format!("Content-Length: {value}\r\n"), "abc"),
+            expect,
+        )
+    };
+    let mut cases = vec![
+        case("no length", put("", ""), Refused(411)),
+        case("no length, with a body", put("", "abc"), Refused(411)),
+        case("no length in HTTP/1.0", "PUT /v0/entity?id=raw HTTP/1.0\r\n\r\n", Refused(411)),
+        length("3", Served(201)),
+        length("003", Served(201)),
+        length("\t3 \t", Served(201)),
+        // Equal lengths may be read as one (RFC 9110, 8.6): two parsers cannot differ about them.
+        case("equal lengths", put("Content-Length: 3\r\nContent-Length: 3\r\n", "abc"), Served(201)),
+        case("different lengths", put("Content-Length: 3\r\nContent-Length: 4\r\n", "abcd"), Bare(400)),
+        case(
+            "different lengths, larger first",
+            put("Content-Length: 4\r\nContent-Length: 3\r\n", "abcd"),
+            Bare(400),
+        ),
+        case(
+            "a good and an odd length",
+            put("Content-Length: 3\r\nContent-Length: +3\r\n", "abc"),
+            Bare(400),
+        ),
+        case(
+            "a length on a GET",
+            with("GET /v0/status HTTP/1.1", "Content-Length: 3\r\n", "abc"),
+            Served(200),
+        ),
+        case(
+            "a length on a DELETE",
+            with("DELETE /v0/entity?id=raw HTTP/1.1", "Content-Length: 3\r\n", "abc"),
+            Served(202),
+        ),
+        case("one byte over the limit", put("Content-Length: 65537\r\n", [0; 65_537]), Refused(413)),
+        case("one byte over the limit, not sent", put("Content-Length: 65537\r\n", ""), Refused(413)),
+        case("far over the limit", put("Content-Length: 9223372036854775807\r\n", "abc"), Refused(413)),
+        case(
+            "over the limit and asked before",
+            put("Content-Length: 65537\r\nExpect: 100-continue\r\n", ""),
+            Refused(413),
+        ),
+        case(
+            "a length and a chunked body",
+            put("Content-Length: 3\r\nTransfer-Encoding: chunked\r\n", "3\r\nabc\r\n0\r\n\r\n"),
+            Refused(400),
+        ),
+        case(
+            "a chunked body and a length",
+            put("Transfer-Encoding: chunked\r\nContent-Length: 3\r\n", "3\r\nabc\r\n0\r\n\r\n"),
+            Refused(400),
+        ),
+        case(
+            "a chunked body and an odd length",
+            put("Transfer-Encoding: chunked\r\nContent-Length: x\r\n", "3\r\nabc\r\n0\r\n\r\n"),
+            Refused(400),
+        ),
+        case(
+            "a chunked body and a length of 0",
+            put("transfer-encoding: chunked\r\ncontent-length: 0\r\n", "3\r\nabc\r\n0\r\n\r\n"),
+            Refused(400),
+        ),
+    ];
+    for odd in [
+        "3, 3",
+        "3,4",
+        "+3",
+        "-1",
+        "-0",
+        "0x3",
+        "3h",
+        "3.0",
+        "1e1",
+        "3 3",
+        "",
+        " ",
+        "٣",
+        "\"3\"",
+        "3;",
+        "3,",
+        ",3",
+        "18446744073709551615",
+        "18446744073709551616",
+        "99999999999999999999999999",
+        "NaN",
+    ] {
+        cases.push(length(odd, Bare(400)));
+    }
+    for (name, body) in [("no byte", ""), ("part", "ab")] {
+        let bytes = put("Content-Length: 3\r\n", body);
+        cases.push(Case {
+            ends: true,
+            ..case(format!("{name} of a body, then the end"), bytes, Refused(400))
+        });
+    }
+    cases
+}
+
+fn codings() -> Vec<Case> {
+    let whole = "3\r\nabc\r\n0\r\n\r\n";
+    let coding = |value: &str, expect| {
+        case(
+            format!("Transfer-Encoding: {value}"),
+            put(format!("Transfer-Encoding: {value}\r\n"), whole),
+            expect,
+        )
+    };
+    let mut cases = vec![
+        coding("chunked", Served(201)),
+        coding("Chunked", Served(201)),
+        coding("\t chunked \t", Served(201)),
+        // These end in chunked, so the body's end is known; what is in it is not.
+        coding("gzip, chunked", Refused(400)),
+        coding("chunked, chunked", Refused(400)),
+        coding("identity, chunked", Refused(400)),
+        coding(", chunked", Refused(400)),
+        // These do not.
+        coding("gzip", Bare(400)),
+        coding("identity", Bare(400)),
+        coding("chunked, identity", Bare(400)),
+        coding("chunked;q=1", Bare(400)),
+        coding("xchunked", Bare(400)),
+        coding("chunked,", Bare(400)),
+        coding("", Bare(400)),
+        coding("\"chunked\"", Bare(400)),
+        coding("chun ked", Bare(400)),
+        coding("\x0bchunked", Bare(400)),
+        case(
+            "two codings",
+            put("Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n", whole),
+            Refused(400),
+        ),
+        case(
+            "two codings, identity first",
+            put("Transfer-Encoding: identity\r\nTransfer-Encoding: chunked\r\n", whole),
+            Refused(400),
+        ),
+        case(
+            "two codings, identity last",
+            put("Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n", whole),
+            Bare(400),
+        ),
+        case(
+            "a coding in HTTP/1.0",
+            with("PUT /v0/entity?id=raw HTTP/1.0", "Transfer-Encoding: chunked\r\n", whole),
+            Bare(400),
+        ),
+        case(
+            "a coding and a length in HTTP/1.0",
+            with(
+                "PUT /v0/entity?id=raw HTTP/1.0",
+                "Transfer-Encoding: chunked\r\nContent-Length: 13\r\n",
+                whole,
+            ),
+            Bare(400),
+        ),
+        case(
+            "a coding on a GET",
+            with("GET /v0/status HTTP/1.1", "Transfer-Encoding: chunked\r\n", whole),
+            Served(200),
+        ),
+        case(
+            "an odd coding on a GET",
+            with("GET /v0/status HTTP/1.1", "Transfer-Encoding: gzip\r\n", ""),
+            Bare(400),
+        ),
+        // A name that is only similar is another header.
+        case(
+            "Transfer_Encoding",
+            put("Transfer_Encoding: chunked\r\nContent-Length: 3\r\n", "abc"),
+            Served(201),
+        ),
+        case("a space behind the name", put("Transfer-Encoding : chunked\r\n", whole), Bare(400)),
+        case("a folded coding", put("Transfer-Encoding:\r\n chunked\r\n", whole), Bare(400)),
+    ];
+    let chunks = |name: &str, body: &str, expect| case(format!("chunks: {name}"), put_chunks(body), expect);
+    cases.extend([
+        chunks("none", "0\r\n\r\n", Served(201)),
+        chunks("size in capitals and zeros", "0000A\r\n0123456789\r\n000\r\n\r\n", Served(201)),
+        chunks("an extension", "3;a=b\r\nabc\r\n0;c\r\n\r\n", Served(201)),
+        chunks("a trailer", "3\r\nabc\r\n0\r\nA: b\r\nC: d\r\n\r\n", Served(201)),
+        chunks("no size", "\r\nabc\r\n0\r\n\r\n", Refused(400)),
+        chunks("a size that is none", "g\r\nabc\r\n0\r\n\r\n", Refused(400)),
+        chunks("a negative size", "-3\r\nabc\r\n0\r\n\r\n", Refused(400)),
+        chunks("a size with a plus", "+3\r\nabc\r\n0\r\n\r\n", Refused(400)),
+        chunks("a size with 0x", "0x3\r\nabc\r\n0\r\n\r\n", Refused(400)),
+        chunks("a space before a size", " 3\r\nabc\r\n0\r\n\r\n", Refused(400)),
+        chunks("a size in quotes", "\"3\"\r\nabc\r\n0\r\n\r\n", Refused(400)),
+        chunks("two sizes", "3 3\r\nabc\r\n0\r\n\r\n", Refused(400)),
+        chunks("a size over 64 bits", "10000000000000003\r\nabc\r\n0\r\n\r\n", Refused(400)),
+        chunks("a very long size", &format!("{}3\r\nabc\r\n0\r\n\r\n", "f".repeat(100)), Refused(400)),
+        chunks("a bare LF behind the size", "3\nabc\r\n0\r\n\r\n", Refused(400)),
+        chunks("a bare CR behind the size", "3\rabc\r\n0\r\n\r\n", Refused(400)),
+        chunks("a bare LF behind an extension", "3;a\nabc\r\n0\r\n\r\n", Refused(400)),
+        chunks("no line end behind the data", "3\r\nabc0\r\n\r\n", Refused(400)),
+        chunks("a bare LF behind the data", "3\r\nabc\n0\r\n\r\n", Refused(400)),
+        chunks("more data than its size", "3\r\nabcd\r\n0\r\n\r\n", Refused(400)),
+        chunks("less data than its size", "5\r\nabc\r\n0\r\n\r\n", Refused(400)),
+        chunks("a bare LF as the end", "3\r\nabc\r\n0\r\n\n\r\n", Refused(400)),
+        chunks("a bare LF behind the last size", "3\r\nabc\r\n0\n\r\n", Refused(400)),
+        chunks("a bare LF behind a trailer", "3\r\nabc\r\n0\r\nA: b\n\r\n\r\n", Refused(400)),
+        chunks("a trailer without a colon", "3\r\nabc\r\n0\r\nA\r\n\r\n", Refused(400)),
+        chunks(
+            "a very long extension",
+            &format!("3;{}\r\nabc\r\n0\r\n\r\n", "a".repeat(70_000)),
+            Refused(400),
+        ),
+        chunks(
+            "a very long trailer",
+            &format!("3\r\nabc\r\n0\r\nA: {}\r\n\r\n", "b".repeat(90_000)),
+            Refused(400),
+        ),
+        chunks("200 trailers", &format!("3\r\nabc\r\n0\r\n{}\r\n", "A: b\r\n".repeat(200)), Refused(400)),
+        chunks("exactly the limit", &format!("10000\r\n{}\r\n0\r\n\r\n", "a".repeat(65_536)), Served(201)),
+        chunks(
+            "one byte over the limit",
+            &format!("10000\r\n{}\r\n1\r\nb\r\n0\r\n\r\n", "a".repeat(65_536)),
+            Refused(413),
+        ),
+        chunks("far over the limit", &format!("10000\r\n{}\r\n", "a".repeat(65_536)).repeat(8), Refused(413)),
+    ]);
+    for (name, body) in [
+        ("nothing", ""),
+        ("half a size", "3"),
+        ("half a chunk", "3\r\nab"),
+        ("a chunk alone", "3\r\nabc\r\n"),
+        ("no end of the trailer", "3\r\nabc\r\n0\r\n"),
+    ] {
+        let name = format!("chunks: {name}, then the end");
+        cases.push(Case { ends: true, ..case(name, put_chunks(body), Refused(400)) });
+    }
+    cases
+}
+
+const MARKER: &[u8] = b"the marker";
+
+/// A GET whose answer cannot be mistaken for another.
+fn marker_request() -> Vec<u8> {
+    get("/v0/entity?id=raw-marker")
+}
+
+fn is_marker(answer: &Answer) -> bool {
+    answer.status == 200 && answer.body == MARKER
+}
+
+/// A server with a small limit on values, the marker, and a value that no case may touch.
+fn start() -> Server {
+    let server = Server::start(&["--max-value-size", "64KiB"]);
+    assert_eq!(server.put("id=raw-marker", MARKER).status, 201);
+    assert_eq!(server.put("id=raw-kept", b"kept").status, 201);
+    server
+}
+
+/// Runs one case and says what is wrong.
+fn check(server: &Server, case: &Case) -> Result<(), String> {
+    let mut client = server.connect();
+    client.send(&case.bytes);
+    if case.ends {
+        client.end_sending();
+    }
+    let answer = match (client.try_recv().map_err(|error| format!("no answer: {error}"))?, case.expect) {
+        (None, Closed) => return Ok(()),
+        (None, _) => return Err("closed without an answer".to_owned()),
+        (Some(answer), _) => answer,
+    };
+    let head = case.bytes.starts_with(b"HEAD");
+    let (status, is_failure, is_bare) = match case.expect {
+        Served(status) => (status, status >= 400, false),
+        Refused(status) => (status, true, false),
+        Bare(status) => (status, true, true),
+        Closed => return Err(format!("an answer: {answer:?}")),
+    };
+    if answer.status != status {
+        return Err(format!("{answer:?}"));
+    }
+    if is_failure && !head {
+        check_failure(&answer)?;
+    }
+    if is_bare && !answer.closes() {
+        return Err(format!("the connection should be announced to end: {answer:?}"));
+    }
+    check_goes_on(&mut client, &answer)?;
+    if !is_failure || is_bare || case.ends {
+        return Ok(());
+    }
+    check_json(server, case, &answer)
+}
+
+/// Every failure has one line of text.
+fn check_failure(answer: &Answer) -> Result<(), String> {
+    let text = String::from_utf8(answer.body.clone()).map_err(|_| format!("no text: {answer:?}"))?;
+    let is_line =
+        text.ends_with('\n') && text.len() > 5 && !text.trim_end_matches('\n').contains(char::is_control);
+    if !is_line
+        || text.ends_with("\n\n")
+        || answer.header("content-type") != Some("text/plain; charset=utf-8")
+    {
+        return Err(format!("the failure is not one line of text: {answer:?}"));
+    }
+    let has_allow = answer.header("allow").is_some_and(|allow| allow.starts_with("GET"));
+    if (answer.status == 405) != has_allow {
+        return Err(format!("Allow belongs to 405: {answer:?}"));
+    }
+    Ok(())
+}
+
+/// Either the connection ends without a further byte, or the next request on it is answered.
+fn check_goes_on(client: &mut Client, answer: &Answer) -> Result<(), String> {
+    if !answer.closes() {
+        client.send(&marker_request());
+    }
+    match client.try_recv().map_err(|error| format!("neither closed nor answered: {error}"))? {
+        None => Ok(()),
+        Some(next) if !answer.closes() && is_marker(&next) => Ok(()),
+        Some(next) => Err(format!("a second answer: {next:?}")),
+    }
+}
+
+/// The same request with `Accept: application/json` gets the same in JSON.
+fn check_json(server: &Server, case: &Case, text: &Answer) -> Result<(), String> {
+    let Some(at) = memchr::memchr(b'\n', &case.bytes[2..]).map(|at| at + 3) else { return Ok(()) };
+    let bytes =
+        [&case.bytes[..at], b"Accept: text/html;q=0.5, application/json\r\n", &case.bytes[at..]].concat();
+    let mut client = server.connect();
+    client.send(&bytes);
+    let answer = client.recv();
+    let json: serde_json::Value =
+        serde_json::from_slice(&answer.body).map_err(|error| format!("no JSON: {error}: {answer:?}"))?;
+    let fields = json.as_object().ok_or_else(|| format!("no object: {json}"))?;
+    let names: BTreeSet<&str> = fields.keys().map(String::as_str).collect();
+    if answer.status != text.status
+        || answer.header("content-type") != Some("application/json")
+        || names != BTreeSet::from(["error", "message"])
+        || fields["error"].as_str().is_none_or(str::is_empty)
+        || fields["message"].as_str() != Some(text.text().trim_end())
+    {
+        return Err(format!("the failure in JSON is another: {answer:?} instead of {text:?}"));
+    }
+    Ok(())
+}
+
+/// Runs all `cases`, then reports every one that failed.
+fn check_all(cases: &[Case]) {
+    let server = start();
+    let names: BTreeSet<&str> = cases.iter().map(|case| case.name.as_str()).collect();
+    assert_eq!(names.len(), cases.len(), "two cases have one name");
+    let mut failures = Vec::new();
+    for case in cases {
+        if let Err(reason) = check(&server, case) {
+            let bytes = case.bytes.get(..300).unwrap_or(&case.bytes).escape_ascii();
+            failures.push(format!("{} ({:?})\n    sent: {bytes}\n    got: {reason}", case.name, case.expect));
+        }
+        let good = server.get("id=raw-marker");
+        assert!(is_marker(&good), "after {}: {good:?}", case.name);
+    }
+    assert_eq!(server.get("id=raw-kept").body, b"kept", "a refused request had an effect");
+    assert!(failures.is_empty(), "{} of {} cases:\n{}", failures.len(), cases.len(), failures.join("\n"));
+}
+
+#[test]
+fn damaged_request_lines_are_refused() {
+    check_all(&request_lines());
+}
+
+#[test]
+fn methods_that_a_path_does_not_have_are_refused() {
+    check_all(&methods());
+}
+
+#[test]
+fn odd_targets_are_refused() {
+    check_all(&targets());
+}
+
+#[test]
+fn entity_parameters_are_strict() {
+    check_all(&entity_parameters());
+}
+
+#[test]
+fn other_parameters_are_strict() {
+    check_all(&other_parameters());
+}
+
+#[test]
+fn hosts_and_versions_are_checked() {
+    check_all(&hosts_and_versions());
+}
+
+#[test]
+fn odd_head_lines_are_refused() {
+    check_all(&head_lines());
+}
+
+#[test]
+fn odd_lengths_are_refused() {
+    check_all(&lengths());
+}
+
+#[test]
+fn odd_codings_and_chunks_are_refused() {
+    check_all(&codings());
+}
+
+/// `Allow` names exactly the methods that the path has.
+#[test]
+fn allow_names_the_methods_of_the_path() {
+    let server = start();
+    for (path, allowed) in [
+        ("/v0/entity?id=raw-marker", &["GET", "HEAD", "PUT", "DELETE"][..]),
+        ("/v0/entities?start=a", &["GET", "HEAD"]),
+        ("/v0/status", &["GET", "HEAD"]),
+        ("/metrics", &["GET", "HEAD"]),
+    ] {
+        let answer = server.request("OPTIONS", path);
+        let named: BTreeSet<&str> = answer.header("allow").unwrap().split(", ").collect();
+        assert_eq!(named, allowed.iter().copied().collect(), "{path}");
+        for method in allowed.iter().filter(|method| **method != "PUT") {
+            assert!(server.request(method, path).status < 300, "{method} {path}");
+        }
+    }
+}
+
+/// A `PUT` in the bytes behind a refused request must never be carried out.
+const SMUGGLED: &str = "PUT /v0/entity?id=smuggled HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nx";
+
+/// Requests that come behind a good one are answered behind it; behind one that ends the connection nothing is
+/// answered, and nothing is done.
+#[test]
+fn nothing_behind_a_malformed_request_is_done() {
+    let server = start();
+    for bad in [
+        "GET  /v0/status HTTP/1.1\r\nHost: a\r\n\r\n",
+        "GET /v0/status HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n",
+        "GET /v0/status HTTP/1.1\r\n\r\n",
+        "GET /v0/status#x HTTP/1.1\r\nHost: a\r\n\r\n",
+        "GET /v0/status HTTP/1.1\nHost: a\r\n\r\n",
+        "GET /v0/status HTTP/1.1\r\nHost: a\r\nX : y\r\n\r\n",
+        "GET http://a/v0/status HTTP/1.1\r\nHost: a\r\n\r\n",
+        "PUT /v0/entity?id=raw HTTP/1.1\r\nHost: a\r\nContent-Length: +1\r\n\r\nx",
+        "PUT /v0/entity?id=raw HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nx",
+        "PUT /v0/entity?id=raw HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip\r\n\r\n",
+        "PUT /v0/entity?id=raw HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+        "PUT /v0/entity?id=raw HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        "PUT /v0/entity?id=raw HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nContent-Length: 0\r\n\r\n0\r\n\r\n",
+        "PUT /v0/entity?id=raw HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\nabc\r\n0\r\n\r\n",
+        "PUT /v0/entity?id=raw HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\n\r\n",
+        "PUT /v0/entity?id=raw HTTP/1.1\r\nHost: a\r\nContent-Length: 99999\r\n\r\n",
+    ] {
+        let bytes = [&marker_request()[..], bad.as_bytes(), SMUGGLED.as_bytes()].concat();
+        let answers = server.exchange(&bytes);
+        assert_eq!(answers.len(), 2, "{bad:?}: {answers:?}");
+        assert!(is_marker(&answers[0]), "{bad:?}: {:?}", answers[0]);
+        assert!([400, 413].contains(&answers[1].status) && answers[1].closes(), "{bad:?}: {:?}", answers[1]);
+        let found = server.get("id=smuggled").status;
+        assert_eq!(found, 404, "carried out behind {bad:?}");
+    }
+}
+
+/// Bodies that look like requests are bodies, also behind requests that do not want a body or are refused.
+#[test]
+fn bodies_are_never_requests() {
+    let server = start();
+    let length = SMUGGLED.len();
+    let chunk = format!("{length:x}\r\n{SMUGGLED}\r\n0\r\n\r\n");
+    for (name, request) in [
+        (
+            "PUT",
+            format!(
+                "PUT /v0/entity?id=raw HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n{SMUGGLED}"
+            ),
+        ),
+        ("GET", format!("GET /v0/status HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n{SMUGGLED}")),
+        (
+            "POST",
+            format!("POST /v0/status HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n{SMUGGLED}"),
+        ),
+        (
+            "bad id",
+            format!("PUT /v0/entity?id= HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n{SMUGGLED}"),
+        ),
+        (
+            "HEAD",
+            format!("HEAD /v0/nothing HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n{SMUGGLED}"),
+        ),
+        (
+            "chunks",
+            format!("PUT /v0/entity?id=raw HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n{chunk}"),
+        ),
+        (
+            "GET chunks",
+            format!("GET /v0/status HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n{chunk}"),
+        ),
+        (
+            "POST chunks",
+            format!("POST /v0/status HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n{chunk}"),
+        ),
+        ("CONNECT", format!("CONNECT a:1 HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n{SMUGGLED}")),
+    ] {
+        let mut client = server.connect();
+        if name == "HEAD" {
+            client.expect_no_body();
+        }
+        client.send(request.as_bytes());
+        let first = client.recv();
+        assert!(first.status < 500, "{name}: {first:?}");
+        check_goes_on(&mut client, &first).unwrap_or_else(|reason| panic!("{name}: {reason}"));
+        assert_eq!(server.get("id=smuggled").status, 404, "carried out in {name}");
+    }
+}
+
+/// What is refused on a connection's first request is refused on a later one, whatever came before: the server's two
+/// views of the byte stream must not drift apart.
+///
+/// Method: a request whose end an inattentive parser would see elsewhere, and behind it one that must be refused.
+#[test]
+fn odd_bodies_do_not_hide_what_comes_behind() {
+    let server = start();
+    let fake = "GET /v0/status HTTP/1.1\r\nHost: a\r\n";
+    let zeros = "0".repeat(200);
+    let spaces = " ".repeat(200);
+    let status = "GET /v0/status HTTP/1.1\r\nHost: a\r\n\r\n";
+    let status_bytes = status.len();
+    let requests = [
+        format!(
+            "PUT /v0/entity?id=raw HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\n{fake}\r\n"
+        ),
+        format!(
+            "PUT /v0/entity?id=raw HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nA: b\n\r\n{fake}\r\n"
+        ),
+        format!(
+            "PUT /v0/entity?id=raw HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nA: b\n\n{fake}\r\n"
+        ),
+        format!(
+            "PUT /v0/entity?id=raw HTTP/1.1\r\nHost: a\r\nContent-Length: {zeros}{status_bytes}\r\n\r\n{status}"
+        ),
+        format!(
+            "PUT /v0/entity?id=raw HTTP/1.1\r\nHost: a\r\nContent-Length:{spaces}{status_bytes}\r\n\r\n{status}"
+        ),
+        format!(
+            "PUT /v0/entity?id=raw HTTP/1.1\r\nHost: a\r\nContent-Length: {status_bytes}{spaces}\r\n\r\n{status}"
+        ),
+    ];
+    let hidden = [
+        "GET /v0/entity?id=raw-marker#x HTTP/1.1\r\nHost: a\r\n\r\n",
+        "GET /v0/entity?id=raw-marker HTTP/1.1\nHost: a\r\n\r\n",
+        "PUT /v0/entity?id=smuggled HTTP/1.1\r\nHost: a\r\nContent-Length: 6\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    ];
+    for request in &requests {
+        for hidden in hidden {
+            // In one piece, and cut so that every line comes in two parts.
+            for pieces in [vec![request.as_bytes()], request.as_bytes().chunks(150).collect()] {
+                let count = pieces.len();
+                let mut client = server.connect();
+                for piece in pieces {
+                    client.send(piece);
+                    std::thread::sleep(std::time::Duration::from_millis(20));
+                }
+                client.send(hidden.as_bytes());
+                let answers = client.recv_all();
+                let last = answers.last().unwrap();
+                assert!(
+                    answers.len() <= 2 && last.status == 400 && last.closes(),
+                    "{hidden:?} was answered behind {request:?} in {count} pieces: {answers:?}"
+                );
+                assert_eq!(server.get("id=smuggled").status, 404, "{hidden:?} behind {request:?}");
+            }
+        }
+    }
+}
+
+/// A PUT over the limit that asks first is told without a `100 Continue`; one within it gets both.
+#[test]
+fn expectation_is_answered_only_where_the_body_is_wanted() {
+    let server = start();
+    let ask = |length: u64, query: &str| {
+        format!(
+            "PUT /v0/entity?{query} HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\nExpect: 100-continue\r\n\r\n"
+        )
+    };
+    for (length, query, status) in
+        [(65_537, "id=raw", 413), (3, "id=", 400), (3, "id=raw&replicas=2/3", 400), (3, "id=raw&ttl=0", 400)]
+    {
+        let mut client = server.connect();
+        client.send(ask(length, query).as_bytes());
+        assert_eq!(client.recv().status, status, "{query}");
+    }
+    let mut client = server.connect();
+    client.send(ask(3, "id=raw").as_bytes());
+    assert_eq!(client.recv().status, 100);
+    client.send(b"abc");
+    assert_eq!(client.recv().status, 201);
+    assert_eq!(server.get("id=raw").body, b"abc");
+}
+
+/// The table is as large as it claims: a group that is left out by mistake is missed.
+#[test]
+fn table_has_its_size() {
+    let groups = [
+        request_lines(),
+        methods(),
+        targets(),
+        entity_parameters(),
+        other_parameters(),
+        hosts_and_versions(),
+        head_lines(),
+        lengths(),
+        codings(),
+    ];
+    assert!(groups.iter().map(Vec::len).sum::<usize>() > 400);
+}

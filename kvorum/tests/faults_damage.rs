@@ -16,13 +16,13 @@ mod faults_support;
 mod support;
 
 use faults_support::disk::{flip_bit, newest_journal, record_files, written_bytes};
-use faults_support::history::History;
-use faults_support::load::Session;
+use faults_support::history::{History, Outcome, What, value_of};
+use faults_support::load::{Session, read_all};
 use faults_support::node::Node;
 use faults_support::{Random, seed};
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use support::wait_until;
 use tempfile::TempDir;
 
@@ -70,12 +70,12 @@ fn torn_end_of_the_journal_is_forgiven() {
         let mut history = history.clone();
         if may_lose_last {
             let last = history.writes.last_mut().unwrap();
-            last.outcome = faults_support::history::Outcome::Unknown;
+            last.outcome = Outcome::Unknown;
         }
         // Twice: the repair of the first start must hold.
         for _ in 0..2 {
             let node = Node::start(copy.path(), &[]);
-            faults_support::load::read_all(node.address(), &mut history);
+            read_all(node.address(), &mut history);
             let mut session = Session::new(node.address());
             assert_eq!(session.put("key-00", 50, None), 201, "{name}");
             node.kill9();
@@ -126,7 +126,7 @@ fn flip_in_journal(store: &Path, history: &History, offsets: &[(u64, u32)]) -> F
             }
             Ok(node) => {
                 let mut history = history.clone();
-                faults_support::load::read_all(node.address(), &mut history);
+                read_all(node.address(), &mut history);
                 match history.violations().first() {
                     None => flips.harmless += 1,
                     Some(violation) => flips.wrong.push(format!("byte {offset} bit {bit}: {violation}")),
@@ -137,22 +137,146 @@ fn flip_in_journal(store: &Path, history: &History, offsets: &[(u64, u32)]) -> F
     flips
 }
 
-/// A bit flips somewhere in the journal.
+/// A bit flips in what was written as a value: found when the node starts.
 #[test]
-fn flipped_bit_in_the_journal_is_never_served() {
+fn flipped_bit_in_a_journaled_value_is_found() {
     let (store, history) = journal_of_overwrites();
-    let end = written_bytes(&newest_journal(store.path()));
-    let mut random = Random::new(seed("flipped journal"));
-    let offsets: Vec<_> =
-        (0..120).map(|_| (random.within(end / 20, end - end / 20), random.within(0, 8) as u32)).collect();
+    let journal = std::fs::read(newest_journal(store.path())).unwrap();
+    let mut offsets = Vec::new();
+    for write in history.writes.iter().step_by(5).filter(|write| matches!(write.what, What::Put { .. })) {
+        let begin = memchr::memmem::find(&journal, &value_of(write.id, 40)[..16]).unwrap() as u64;
+        offsets.extend([(begin, 0), (begin + 30, u32::try_from(write.id % 8).unwrap())]);
+    }
     let flips = flip_in_journal(store.path(), &history, &offsets);
-    println!(
-        "flipped bits in a journal of {end} bytes: {} refused, {} stopped by an assertion, {} harmless, {} wrong",
-        flips.refused,
-        flips.asserted,
-        flips.harmless,
-        flips.wrong.len()
-    );
-    assert!(flips.wrong.is_empty(), "{:#?}", flips.wrong);
+    println!("flipped bits in values of a journal: {flips:?} of {}", offsets.len());
+    assert_eq!(flips.refused as usize, offsets.len(), "{flips:?}");
+}
+
+/// A bit flips anywhere else: one in each byte of an entry in the middle, and of the beginning of the next.
+#[test]
+fn flipped_bit_in_a_journal_entry_is_never_served() {
+    let (store, history) = journal_of_overwrites();
+    let journal = std::fs::read(newest_journal(store.path())).unwrap();
+    let middle = history.writes[history.writes.len() / 2].id;
+    let begin = memchr::memmem::find(&journal, &value_of(middle, 40)[..16]).unwrap() as u64;
+    let offsets: Vec<_> = (begin..begin + 260).map(|offset| (offset, (offset % 8) as u32)).collect();
+    let flips = flip_in_journal(store.path(), &history, &offsets);
+    println!("flipped bits in an entry of a journal: {flips:?} of {}", offsets.len());
     assert!(flips.refused > 0, "no flip was noticed");
+    assert!(flips.wrong.is_empty(), "{} of {} flips: {:#?}", flips.wrong.len(), offsets.len(), flips.wrong);
+}
+
+/// A store most of whose records are in tables and blob files, and the history of that.
+fn store_with_tables() -> (TempDir, History) {
+    let dir = TempDir::with_prefix("kvorum-fault-").unwrap();
+    // Memtables of 2 MiB.
+    let node = Node::start(dir.path(), SMALL);
+    let mut session = Session::new(node.address());
+    for key in 0..6_000 {
+        assert_eq!(session.put(&format!("key-{key:05}"), 1_000, None), 201);
+        if key % 100 == 0 {
+            assert_eq!(session.put(&format!("large-{key:05}"), 70_000, None), 201);
+        }
+    }
+    wait_until("tables have been flushed", || {
+        node.metric("kvorum_tables") >= 2.0 && node.metric("kvorum_flushes_outstanding") == 0.0
+    });
+    node.kill9();
+    let mut history = session.history;
+    history.killed();
+    (dir, history)
+}
+
+const SMALL: &[&str] = &["--memory-budget", "16MiB", "--durability", "os"];
+
+/// What a damaged store answered.
+#[derive(Debug, Default)]
+struct Answers {
+    refused_starts: u32,
+    detected: u32,
+    ranges_cut: u32,
+    ranges_whole: u32,
+}
+
+/// Damages a copy of `store` with `damage`, and checks every answer of a node on it.
+fn check_damaged(store: &Path, history: &History, answers: &mut Answers, damage: &dyn Fn(&Path)) {
+    let copy = copy_of(store);
+    damage(copy.path());
+    let node = match Node::try_start(copy.path(), SMALL) {
+        Ok(node) => node,
+        Err(refused) => {
+            refused.expect_refusal(&["cannot be opened"]);
+            answers.refused_starts += 1;
+            return;
+        }
+    };
+    let mut session = Session::new(node.address());
+    let keys = history.keys();
+    let mut detected = 0;
+    for key in &keys {
+        match session.get(key) {
+            200 | 404 => {}
+            500 => detected += 1,
+            other => panic!("GET {key}: {other}\n{}", node.log()),
+        }
+    }
+    let (is_whole, _) = session.range(&keys).expect("a range is answered");
+    assert_eq!(node.ask("GET", "/v0/status", None).status, 200);
+    if detected > 0 {
+        assert!(!is_whole, "a range over records that cannot be read was whole");
+        let log = node.log();
+        assert!(
+            log.contains("damaged bytes on disk") || log.contains("I/O error"),
+            "the log does not say so: {log}"
+        );
+    }
+    answers.detected += detected;
+    if is_whole {
+        answers.ranges_whole += 1
+    } else {
+        answers.ranges_cut += 1
+    }
+    let mut history = history.clone();
+    history.absorb(session.history);
+    history.assert_holds("a damaged store");
+}
+
+/// Bits flip in tables: whatever is read is right, or the read fails and says so.
+#[test]
+fn flipped_bits_in_tables_are_never_served() {
+    let (store, history) = store_with_tables();
+    let mut answers = Answers::default();
+    let tables = record_files(store.path(), "tables");
+    println!(
+        "{} tables of {:?} bytes",
+        tables.len(),
+        tables.iter().map(|it| it.metadata().unwrap().len()).collect::<Vec<_>>()
+    );
+    for percent in [3, 35, 70, 95] {
+        check_damaged(store.path(), &history, &mut answers, &|copy| {
+            for table in record_files(copy, "tables") {
+                let bytes = table.metadata().unwrap().len();
+                flip_bit(&table, bytes * percent / 100, (percent % 8) as u32);
+            }
+        });
+    }
+    println!("flipped bits in tables: {answers:?}");
+    assert!(answers.detected > 0, "no read met the damage: {answers:?}");
+}
+
+/// The same for the files that keep large values.
+#[test]
+fn flipped_bits_in_blob_files_are_never_served() {
+    let (store, history) = store_with_tables();
+    let mut answers = Answers::default();
+    for percent in [3, 35, 70, 95] {
+        check_damaged(store.path(), &history, &mut answers, &|copy| {
+            for blobs in record_files(copy, "blobs") {
+                let bytes = blobs.metadata().unwrap().len();
+                flip_bit(&blobs, bytes * percent / 100, (percent % 8) as u32);
+            }
+        });
+    }
+    println!("flipped bits in blob files: {answers:?}");
+    assert!(answers.detected > 0, "no read met the damage: {answers:?}");
 }

@@ -49,6 +49,8 @@ pub async fn serve<L: Listener>(
     let watchdog = Watchdog::new(service.limits.waits, Arc::clone(&metrics));
     let watching = Rc::clone(&watchdog);
     let watch = tokio::task::spawn_local(async move { watching.run().await });
+    let replica = service.replica.clone();
+    let courier = tokio::task::spawn_local(async move { replica.share_wakeups().await });
     loop {
         let accepted = tokio::select! {
             biased;
@@ -81,6 +83,7 @@ pub async fn serve<L: Listener>(
         );
     }
     watch.abort();
+    courier.abort();
 }
 
 /// A connection that is there already.

@@ -7,6 +7,7 @@
 //! which group ([`Observed`]); the committer remembers the keys of the latest groups ([`Recent`]). A look-up that
 //! is older than what is remembered, which takes thousands of writes in between, is made again here.
 
+use super::courier::Courier;
 use super::health::StoreHealth;
 use super::queue::{Outcome, Request};
 use super::{ReplicaError, ReplicaParts, StoreState, stored_version};
@@ -142,9 +143,12 @@ impl Committer {
             answers.push(self.judge(&mut stage, request));
         }
         let outcome = self.store(stage, now);
-        for answer in answers {
-            answer.give(outcome.as_ref());
+        if let Err(refusal) = &outcome {
+            for answer in &mut answers {
+                answer.refuse(refusal);
+            }
         }
+        give_all(answers);
     }
 
     /// Syncs what is not synced yet; the last call in the committer's life.
@@ -159,13 +163,13 @@ impl Committer {
     /// Decides what one request adds to the stage, and what its answer will be if the stage is stored.
     fn judge(&mut self, stage: &mut Stage, request: Request) -> Answer {
         match request {
-            Request::Apply { key, record, observed, done } => {
+            Request::Apply { key, record, observed, done, courier } => {
                 let outcome = self.judge_record(stage, key, record, observed);
-                Answer::Apply { outcome, done }
+                Answer::Apply { outcome, done, courier }
             }
             Request::Lease { until, done } => {
                 stage.lease = stage.lease.max(Some(until));
-                Answer::Lease { done }
+                Answer::Lease { outcome: Ok(()), done }
             }
             Request::Purge { rows, done } => {
                 let mut purged = 0;
@@ -472,26 +476,52 @@ impl Refusal {
     }
 }
 
-/// An answer that waits for its group to be stored.
-enum Answer {
-    Apply { outcome: Result<Applied, ReplicaError>, done: Outcome<Applied> },
-    Lease { done: Outcome<()> },
+/// An answer to a request: first that of the judgement, final once the group is stored.
+pub(super) enum Answer {
+    Apply { outcome: Result<Applied, ReplicaError>, done: Outcome<Applied>, courier: Option<Arc<Courier>> },
+    Lease { outcome: Result<(), ReplicaError>, done: Outcome<()> },
     Purge { purged: usize, done: std::sync::mpsc::Sender<usize> },
 }
 
 impl Answer {
-    /// Gives the answer; whoever asked may have gone.
-    fn give(self, group: Result<&(), &Refusal>) {
+    /// Turns the answer into a refusal, because its group was not stored.
+    fn refuse(&mut self, refusal: &Refusal) {
         match self {
-            Self::Apply { outcome, done } => {
-                let _ = done.send(group.map_err(Refusal::error).and(outcome));
-            }
-            Self::Lease { done } => {
-                let _ = done.send(group.map_err(Refusal::error).copied());
-            }
-            Self::Purge { purged, done } => {
-                let _ = done.send(if group.is_ok() { purged } else { 0 });
-            }
+            Self::Apply { outcome, .. } => *outcome = Err(refusal.error()),
+            Self::Lease { outcome, .. } => *outcome = Err(refusal.error()),
+            Self::Purge { purged, .. } => *purged = 0,
         }
+    }
+
+    /// Gives the answer; whoever asked may have gone.
+    pub(super) fn give(self) {
+        match self {
+            Self::Apply { outcome, done, .. } => drop(done.send(outcome)),
+            Self::Lease { outcome, done } => drop(done.send(outcome)),
+            Self::Purge { purged, done } => drop(done.send(purged)),
+        }
+    }
+
+    fn courier(&self) -> Option<&Arc<Courier>> {
+        if let Self::Apply { courier, .. } = self { courier.as_ref() } else { None }
+    }
+}
+
+/// Gives a group's answers, those of one thread together.
+fn give_all(answers: Vec<Answer>) {
+    let mut batches: Vec<(Arc<Courier>, Vec<Answer>)> = Vec::new();
+    for answer in answers {
+        let Some(courier) = answer.courier().cloned() else {
+            answer.give();
+            continue;
+        };
+        // As many couriers as network threads: a walk is quicker than a map.
+        match batches.iter_mut().find(|(known, _)| Arc::ptr_eq(known, &courier)) {
+            Some((_, batch)) => batch.push(answer),
+            None => batches.push((courier, vec![answer])),
+        }
+    }
+    for (courier, batch) in batches {
+        courier.bring(batch);
     }
 }

@@ -9,6 +9,7 @@
 //! deleted.
 
 mod commit;
+mod courier;
 mod health;
 mod queue;
 mod sweep;
@@ -26,6 +27,7 @@ use crate::storage::{Batch, Change, Durability, Engine, EngineError, EngineStats
 use crate::worker::{Pool, PoolFull};
 use bytes::Bytes;
 use commit::{Committer, Observed};
+use courier::Courier;
 use kvorum_core::{Key, Record, UnixMillis, Version};
 use queue::{CommitQueue, Request};
 use std::fmt;
@@ -201,7 +203,8 @@ impl Replica {
         self.shared.health.admit(&record)?;
         let observed = self.observe(&key).await?;
         let (done, outcome) = oneshot::channel();
-        self.shared.queue.submit(Request::Apply { key, record, observed, done })?;
+        let courier = Courier::of_thread();
+        self.shared.queue.submit(Request::Apply { key, record, observed, done, courier })?;
         outcome.await.map_err(|_| ReplicaError::Stopped)?
     }
 
@@ -233,6 +236,12 @@ impl Replica {
         let (done, outcome) = oneshot::channel();
         self.shared.queue.submit(Request::Lease { until, done })?;
         outcome.await.map_err(|_| ReplicaError::Stopped)?
+    }
+
+    /// Makes the calling thread's writes share their wake-ups, until the future is dropped. Each network thread runs
+    /// it once; where nobody does, writes work the same and cost more.
+    pub async fn share_wakeups(&self) {
+        Courier::serve(&self.shared.queue).await;
     }
 
     /// Whether the store takes writes, and if not, why.

@@ -1,9 +1,10 @@
 //! The commit queue: bounded, many producers, the commit thread its one consumer.
 
 use super::commit::{Applied, DueRow, Observed};
+use super::courier::Courier;
 use super::{ReplicaError, commit};
 use kvorum_core::{Key, Record, UnixMillis, Value};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
@@ -19,7 +20,13 @@ pub(super) type Outcome<T> = oneshot::Sender<Result<T, ReplicaError>>;
 /// What the commit thread is asked to do.
 pub(super) enum Request {
     /// Store a record unless a newer one is stored.
-    Apply { key: Key, record: Record, observed: Observed, done: Outcome<Applied> },
+    Apply {
+        key: Key,
+        record: Record,
+        observed: Observed,
+        done: Outcome<Applied>,
+        courier: Option<Arc<Courier>>,
+    },
     /// Store a lease of the node's clock.
     Lease { until: UnixMillis, done: Outcome<()> },
     /// Give back the space of records whose time has come. Answers with the number of records purged.
@@ -59,7 +66,7 @@ impl CommitQueue {
         Self { state: Mutex::default(), arrived: Condvar::new() }
     }
 
-    /// Queues `request`.
+    /// Queues `request`; the commit thread, if it sleeps, is woken now or by the thread's courier soon.
     ///
     /// # Errors
     /// At once: [`ReplicaError::Overloaded`] over the bounds, [`ReplicaError::Stopped`] after [`Self::close`].
@@ -77,12 +84,20 @@ impl CommitQueue {
         }
         state.bytes += bytes;
         state.requests.push_back(request);
-        let wake = std::mem::take(&mut state.waiting);
+        let is_to_wake = std::mem::take(&mut state.waiting);
         drop(state);
-        if wake {
-            self.arrived.notify_one();
+        if is_to_wake {
+            match Courier::of_thread() {
+                Some(courier) => courier.wake_soon(),
+                None => self.wake(),
+            }
         }
         Ok(())
+    }
+
+    /// Wakes the commit thread.
+    pub(super) fn wake(&self) {
+        self.arrived.notify_one();
     }
 
     /// The next group: everything that waits, up to a bound of bytes. Empty after `wait` without any; `None` once

@@ -71,7 +71,7 @@ impl Bench {
             .into_iter()
             .map(|(key, record, observed)| {
                 let (done, answer) = oneshot::channel();
-                (Request::Apply { key: self::key(key), record, observed, done }, answer)
+                (Request::Apply { key: self::key(key), record, observed, done, courier: None }, answer)
             })
             .unzip();
         self.committer.commit(requests);

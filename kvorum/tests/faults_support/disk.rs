@@ -3,7 +3,7 @@
 //! Whatever is mounted or attached here is unmounted and detached when its guard is dropped.
 
 use std::fs::{File, OpenOptions};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -106,18 +106,20 @@ impl Mounted {
         disk.f_bavail * disk.f_frsize
     }
 
-    /// Fills the disk with a file until at most `leave` bytes are free.
+    /// Fills the disk at once with a file, up to at most `leave` bytes.
     pub fn fill(&self, leave: u64) -> PathBuf {
         let path = self.path().join("ballast");
-        let mut file = OpenOptions::new().create(true).append(true).open(&path).unwrap();
-        let block = vec![7; 64 << 10];
-        loop {
-            let free = self.free_bytes().saturating_sub(leave);
-            let bytes = usize::try_from(free).unwrap().min(block.len());
-            if bytes == 0 || file.write_all(&block[..bytes]).is_err() {
-                return path;
+        let file = OpenOptions::new().create(true).append(true).open(&path).unwrap();
+        // Others take space meanwhile, so that what was free may be more than there is.
+        let mut bytes = self.free_bytes().saturating_sub(leave);
+        while bytes > 0 {
+            let end = file.metadata().unwrap().len();
+            match rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), end, bytes) {
+                Ok(()) => bytes = self.free_bytes().saturating_sub(leave),
+                Err(_) => bytes /= 2,
             }
         }
+        path
     }
 }
 

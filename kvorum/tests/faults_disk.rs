@@ -1,0 +1,216 @@
+//! The disk is full, or fails: writes are refused in words, reads go on, nothing acknowledged is lost.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    missing_docs,
+    unreachable_pub,
+    reason = "a test"
+)]
+
+mod faults_support;
+mod support;
+
+use faults_support::disk::{FailingSync, Mounted};
+use faults_support::history::History;
+use faults_support::http::{connect, encode, receive};
+use faults_support::load::{Load, Session, read_all};
+use faults_support::node::Node;
+use faults_support::{seed, skip};
+use std::io::{BufRead, Write};
+use std::thread;
+use std::time::{Duration, Instant};
+use support::wait_until;
+use tempfile::TempDir;
+
+const SMALL: &[&str] = &["--memory-budget", "16MiB"];
+const DISK_MEBIBYTES: u64 = 96;
+
+/// Puts new keys until one is refused; the disk must be full within bounds.
+fn put_until_refused(session: &mut Session, name: &str) -> u16 {
+    for index in 0..10_000 {
+        let status = session.put(&format!("{name}-{index}"), 16_000, None);
+        if status != 201 {
+            return status;
+        }
+    }
+    panic!("the disk does not become full");
+}
+
+/// Waits until a write is taken again, without a restart.
+fn wait_for_writes(session: &mut Session) {
+    let begun = Instant::now();
+    while session.put("again", 100, None) != 201 {
+        assert!(begun.elapsed() < Duration::from_secs(10), "writes are not taken again");
+        thread::sleep(Duration::from_millis(50));
+    }
+    println!("writes are taken again after {} ms", begun.elapsed().as_millis());
+}
+
+/// The disk fills up with the node's own data, the node is killed and started on the full disk, space comes back.
+#[test]
+fn full_disk_refuses_writes_and_recovers() {
+    let disk = match Mounted::tmpfs(DISK_MEBIBYTES) {
+        Ok(disk) => disk,
+        Err(why) => return skip("full_disk_refuses_writes_and_recovers", &why),
+    };
+    let ballast = disk.fill(40 << 20);
+    let node = Node::start(&disk.data_dir(), SMALL);
+    let mut session = Session::new(node.address());
+    assert_eq!(put_until_refused(&mut session, "fill"), 507);
+    assert_eq!(node.store_state(), "disk-full");
+    let refused = node.ask("PUT", "/v0/entity?id=x", Some(b"1"));
+    assert_eq!(refused.status, 507);
+    assert!(refused.text().contains("full"), "{refused:?}");
+    let mut history = session.history;
+    read_all(node.address(), &mut history);
+
+    node.kill9();
+    history.killed();
+    let node = Node::start(&disk.data_dir(), SMALL);
+    read_all(node.address(), &mut history);
+    let mut session = Session::new(node.address());
+    wait_until("the full disk is noticed", || session.put("full-still", 16_000, None) == 507);
+    assert_eq!(node.store_state(), "disk-full");
+
+    std::fs::remove_file(ballast).unwrap();
+    wait_for_writes(&mut session);
+    assert_eq!(node.store_state(), "ok");
+    assert_eq!(session.get("again"), 200);
+    history.absorb(session.history);
+    read_all(node.address(), &mut history);
+    node.kill9();
+    history.killed();
+    let node = Node::start(&disk.data_dir(), SMALL);
+    read_all(node.address(), &mut history);
+    history.assert_holds("the disk fills up");
+    assert_eq!(history.count("GET", 500), 0);
+}
+
+/// Asks for everything, and takes no more of the answer than its beginning.
+fn begin_slow_range(node: &Node) -> std::io::BufReader<std::net::TcpStream> {
+    let mut stream = connect(node.address()).unwrap();
+    let request = encode("GET", "/v0/entities?start=%00", "Connection: close\r\n", None);
+    stream.get_mut().write_all(&request).unwrap();
+    assert!(!stream.fill_buf().unwrap().is_empty());
+    stream
+}
+
+/// Something else fills the disk in one go while clients write and read: the engine is hit in the middle of a write.
+/// Meanwhile a client takes a range slowly, which holds a snapshot of the store.
+#[test]
+fn disk_that_fills_at_once_under_load_recovers() {
+    let disk = match Mounted::tmpfs(2 * DISK_MEBIBYTES) {
+        Ok(disk) => disk,
+        Err(why) => return skip("disk_that_fills_at_once_under_load_recovers", &why),
+    };
+    let mut history = History::default();
+    let node = Node::start(&disk.data_dir(), SMALL);
+    let load = Load { bytes: (24, 6_000, 60_000), deletes: 5, ttls: 5, ..Load::MIXED };
+    let mut session = Session::new(node.address());
+    // More than the sockets' buffers take, so that the slow range is under way for as long as it is not read.
+    for index in 0..300 {
+        assert_eq!(session.put(&format!("preload-{index}"), 60_000, None), 201);
+    }
+    let mut directed = session.history;
+    let seen = load.run(node.address(), seed("the disk fills at once"), |_| {
+        thread::sleep(Duration::from_millis(800));
+        let mut slow = begin_slow_range(&node);
+        // The node looks at the free space now and then; most times the engine is hit before it does.
+        for _ in 0..5 {
+            let ballast = disk.fill(0);
+            let begun = Instant::now();
+            wait_until("the full disk is noticed", || node.store_state() == "disk-full");
+            println!("noticed after {} ms", begun.elapsed().as_millis());
+            thread::sleep(Duration::from_millis(600));
+            std::fs::remove_file(ballast).unwrap();
+            let mut session = Session::new(node.address());
+            wait_for_writes(&mut session);
+            directed.absorb(session.history);
+            thread::sleep(Duration::from_millis(300));
+            if node.log().contains("a write met a full disk") {
+                break;
+            }
+        }
+        assert!(node.log().contains("a write met a full disk"), "the engine was never hit");
+        let range = receive(&mut slow).unwrap();
+        println!("the slow range: {} bytes, whole {}", range.body.len(), range.is_whole);
+        let preloaded = memchr::memmem::find_iter(&range.body, b"preload-").count();
+        assert!(!range.is_whole || preloaded == 300, "a whole range with {preloaded} of 300 records");
+    });
+    history.absorb(directed);
+    assert_eq!(node.store_state(), "ok");
+    history.absorb(seen);
+    read_all(node.address(), &mut history);
+    node.kill9();
+    history.killed();
+    let node = Node::start(&disk.data_dir(), SMALL);
+    read_all(node.address(), &mut history);
+    history.assert_holds("the disk fills at once");
+    assert!(history.count("PUT", 507) > 0, "no write met the full disk");
+    assert_eq!((history.count("GET", 500), history.count("GET", 507)), (0, 0), "reads go on");
+    assert_eq!((history.count("PUT", 500), history.count("DELETE", 500)), (0, 0), "a full disk is no fault");
+}
+
+/// `fdatasync` fails with EIO: the write at hand fails, no other is taken until a restart, reads go on.
+fn failing_sync(durability: &str) {
+    let test = format!("EIO on sync, --durability {durability}");
+    let dir = TempDir::with_prefix("kvorum-fault-").unwrap();
+    // Tracing makes every system call slow.
+    let arguments = ["--durability", durability, "--request-timeout", "20s"];
+    let node = Node::start(dir.path(), &arguments);
+    let address = node.address();
+    let mut history = History::default();
+    let mut skipped = None;
+    let seen = Load { clients: 3, ..Load::MIXED }.run(address, seed(&test), |_| {
+        thread::sleep(Duration::from_millis(300));
+        match FailingSync::attach(node.pid()) {
+            Ok(failing) => {
+                wait_until("the failed sync is noticed", || node.store_state() == "failed");
+                thread::sleep(Duration::from_millis(300));
+                drop(failing);
+            }
+            Err(why) => skipped = Some(why),
+        }
+    });
+    if let Some(why) = skipped {
+        return skip(&test, &why);
+    }
+    history.absorb(seen);
+    assert!(history.count("PUT", 500) > 0, "no write failed");
+    assert_eq!((history.count("GET", 500), history.count("PUT", 0)), (0, 0), "reads go on");
+    // The disk works again by now, and still nothing is taken: what is on it is not known.
+    let mut session = Session::new(address);
+    assert_eq!((session.put("later", 100, None), session.delete("later")), (500, 500));
+    let status = node.ask("GET", "/v0/status", None);
+    assert!(status.text().contains("\nstore-failure "), "{status:?}");
+    assert!(node.log().contains("the store failed and takes no more writes"), "{}", node.log());
+    let keys = history.keys();
+    for key in &keys {
+        assert!(matches!(session.get(key), 200 | 404));
+    }
+    assert!(session.range(&keys).is_some_and(|(is_whole, _)| is_whole));
+    history.absorb(session.history);
+    node.kill9();
+    history.killed();
+    let node = Node::start(dir.path(), &arguments);
+    read_all(node.address(), &mut history);
+    let mut session = Session::new(node.address());
+    assert_eq!((session.put("later", 100, None), session.get("later")), (201, 200));
+    history.absorb(session.history);
+    history.assert_holds(&test);
+}
+
+#[test]
+fn failing_sync_always() {
+    failing_sync("always");
+}
+
+#[test]
+fn failing_sync_interval() {
+    failing_sync("interval:50");
+}

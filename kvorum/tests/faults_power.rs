@@ -1,0 +1,80 @@
+//! The power is cut under load: what was acknowledged under `--durability always` is there afterwards.
+//!
+//! Not simulated by killing the process, which loses nothing that was written: the file system is shut down below
+//! the node, so that whatever was not synced is gone.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    missing_docs,
+    unreachable_pub,
+    reason = "a test"
+)]
+
+mod faults_support;
+mod support;
+
+use faults_support::disk::Mounted;
+use faults_support::history::{History, Outcome};
+use faults_support::load::{Load, read_all};
+use faults_support::node::Node;
+use faults_support::{rounds, seed, skip};
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::Duration;
+
+/// Loads a node, cuts its power, starts it again and reads everything, `rounds` times over one store. Stops early
+/// when `goes_on` says so.
+fn cut_power(test: &str, durability: &str, rounds: u32, mut after: impl FnMut(History)) {
+    let mut disk = match Mounted::ext4(256) {
+        Ok(disk) => disk,
+        Err(why) => return skip(test, &why),
+    };
+    let seed = seed(test);
+    // Little memory, so that tables are flushed and merged when the power goes.
+    let arguments = ["--durability", durability, "--memory-budget", "16MiB"];
+    let mut history = History::default();
+    let mut node = Node::start(&disk.data_dir(), &arguments);
+    for round in 0..rounds {
+        let seen = Load::MIXED.run(node.address(), seed ^ u64::from(round), |dying| {
+            thread::sleep(Duration::from_millis(700));
+            dying.store(true, Ordering::SeqCst);
+            disk.cut_power();
+            // The node lives on for a moment with a disk that fails: nothing that it says then may be untrue.
+            thread::sleep(Duration::from_millis(100));
+            node.kill9();
+        });
+        history.absorb(seen);
+        history.killed();
+        disk.restore_power();
+        node = Node::start(&disk.data_dir(), &arguments);
+        read_all(node.address(), &mut history);
+    }
+    after(history);
+    drop(node);
+}
+
+#[test]
+fn power_loss_loses_nothing_acknowledged() {
+    let test = "power loss, --durability always";
+    cut_power(test, "always", rounds(2), |history| {
+        let writes = history.writes.iter().filter(|write| matches!(write.outcome, Outcome::Acked(_)));
+        assert!(writes.count() > 100, "too little was written");
+        history.assert_holds(test);
+    });
+}
+
+/// Without syncs the latest writes may be gone; the store opens, and what is there is what was written.
+#[test]
+fn power_loss_without_syncs_leaves_a_store_that_opens() {
+    let test = "power loss, --durability os";
+    cut_power(test, "os", rounds(2), |history| {
+        println!("{test}: {}; {} violations of the full contract", history.summary(), history.violations().len());
+        let wrong = history.wrong_values();
+        assert!(wrong.is_empty(), "{wrong:#?}");
+    });
+}

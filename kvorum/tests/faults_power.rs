@@ -73,7 +73,11 @@ fn power_loss_loses_nothing_acknowledged() {
 fn power_loss_without_syncs_leaves_a_store_that_opens() {
     let test = "power loss, --durability os";
     cut_power(test, "os", rounds(2), |history| {
-        println!("{test}: {}; {} violations of the full contract", history.summary(), history.violations().len());
+        println!(
+            "{test}: {}; {} violations of the full contract",
+            history.summary(),
+            history.violations().len()
+        );
         let wrong = history.wrong_values();
         assert!(wrong.is_empty(), "{wrong:#?}");
     });

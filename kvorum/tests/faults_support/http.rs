@@ -1,5 +1,6 @@
 //! A client of one connection that says, instead of failing, when it was cut.
 
+use super::history::Moment;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
@@ -71,6 +72,43 @@ impl Client {
             self.stream = Some(stream);
         }
         Ok(answer)
+    }
+
+    /// Sends several requests at once, then reads their answers, with the instant at which each was there. Fewer come
+    /// back where the connection was cut.
+    pub fn pipeline(&mut self, requests: &[u8], count: usize) -> Vec<(Result<Answer, NoAnswer>, Moment)> {
+        let mut answers = Vec::with_capacity(count);
+        let stream = self.stream.take().map_or_else(|| connect(self.address), Ok);
+        let mut stream = match stream {
+            Ok(stream) => stream,
+            Err(_) => return answers,
+        };
+        let sent = stream.get_mut().write_all(requests);
+        while answers.len() < count {
+            match receive(&mut stream) {
+                Ok(answer) => {
+                    let closes = answer.header("connection") == Some("close");
+                    answers.push((Ok(answer), Moment::now()));
+                    if closes {
+                        return answers;
+                    }
+                }
+                Err(error) => {
+                    eprintln!(
+                        "CUT after {} answers, last {:?}: {error:?} sent {sent:?}",
+                        answers.len(),
+                        answers.last().map(|a: &(Result<Answer, NoAnswer>, Moment)| a
+                            .0
+                            .as_ref()
+                            .map(|a| (a.status, a.headers.clone())))
+                    );
+                    answers.push((Err(NoAnswer::Cut(sent.err().unwrap_or(error))), Moment::now()));
+                    return answers;
+                }
+            }
+        }
+        self.stream = Some(stream);
+        answers
     }
 
     /// One request that must be answered.

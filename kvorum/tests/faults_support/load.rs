@@ -2,7 +2,7 @@
 
 use super::Random;
 use super::history::{History, Moment, Outcome, Read, Saw, What, Write, id_of, next_id, value_of};
-use super::http::{Answer, Client, NoAnswer};
+use super::http::{Answer, Client, NoAnswer, encode};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -88,6 +88,24 @@ impl Session {
         Some((answer.is_whole, count))
     }
 
+    /// Puts a new value of `bytes` bytes to each of `keys`, all requests sent before the first answer is read.
+    pub fn put_pipelined(&mut self, keys: &[String], bytes: usize) {
+        let ids: Vec<u64> = keys.iter().map(|_| next_id()).collect();
+        let begun = Moment::now();
+        let requests = keys.iter().zip(&ids).flat_map(|(key, id)| {
+            encode("PUT", &format!("/v0/entity?id={key}"), "", Some(&value_of(*id, bytes)))
+        });
+        let mut answers = self.client.pipeline(&requests.collect::<Vec<u8>>(), keys.len()).into_iter();
+        for (key, id) in keys.iter().zip(ids) {
+            let (answer, ended) = answers.next().unwrap_or_else(|| {
+                (Err(NoAnswer::Cut(std::io::ErrorKind::UnexpectedEof.into())), Moment::now())
+            });
+            let target = format!("/v0/entity?id={key}");
+            self.note("PUT", &target, &answer);
+            self.wrote(id, key, What::Put { ttl: None }, "PUT", (begun, ended), &answer);
+        }
+    }
+
     fn write(
         &mut self,
         id: u64,
@@ -99,8 +117,20 @@ impl Session {
     ) -> u16 {
         let begun = Moment::now();
         let answer = self.request(method, target, "", body);
-        let ended = Moment::now();
-        let (outcome, status) = match &answer {
+        self.wrote(id, key, what, method, (begun, Moment::now()), &answer)
+    }
+
+    /// Notes what came of a write.
+    fn wrote(
+        &mut self,
+        id: u64,
+        key: &str,
+        what: What,
+        method: &'static str,
+        (begun, ended): (Moment, Moment),
+        answer: &Result<Answer, NoAnswer>,
+    ) -> u16 {
+        let (outcome, status) = match answer {
             Ok(answer) => match (answer.status, version_of(answer)) {
                 (201 | 202, Some(version)) => (Outcome::Acked(version), answer.status),
                 (201 | 202, None) => {
@@ -126,9 +156,15 @@ impl Session {
         body: Option<&[u8]>,
     ) -> Result<Answer, NoAnswer> {
         let answer = self.client.request(method, target, headers, body);
+        self.note(method, target, &answer);
+        answer
+    }
+
+    /// Counts an answer, and looks whether a failure is explained.
+    fn note(&mut self, method: &'static str, target: &str, answer: &Result<Answer, NoAnswer>) {
         let status = answer.as_ref().map_or(0, |answer| answer.status);
         *self.history.statuses.entry((method, status)).or_default() += 1;
-        if let Ok(answer) = &answer
+        if let Ok(answer) = answer
             && status >= 400
             && !(answer.body.ends_with(b"\n")
                 && answer.body.iter().filter(|byte| **byte == b'\n').count() == 1)
@@ -136,7 +172,6 @@ impl Session {
             let text = answer.text();
             self.history.faults.push(format!("{method} {target}: {status} without a line of text: {text:?}"));
         }
-        answer
     }
 }
 

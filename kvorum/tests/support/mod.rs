@@ -3,7 +3,7 @@
 //! Nothing here knows more of HTTP than it takes to cut a byte stream into answers, so that a test sees the bytes
 //! that a client would see. Every wait has a bound and fails loudly, with the server's log in the failure text.
 
-#![allow(dead_code, reason = "each test crate uses another part of this")]
+#![allow(dead_code, unreachable_pub, reason = "each test crate uses another part of this")]
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};

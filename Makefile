@@ -1,0 +1,36 @@
+# kvorum: `make run` and `make test` are all that a newcomer needs; `make help` lists the rest.
+
+.DEFAULT_GOAL := help
+.PHONY: help run test lint bench bench-quick fuzz release clean
+
+LISTEN ?= 127.0.0.1:8080
+DATA ?= ./data
+MINUTES ?= 1
+
+help: ## Lists the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+run: ## Runs a node on LISTEN (127.0.0.1:8080) with its data in DATA (./data)
+	cargo run --release --quiet -p kvorum -- serve --listen $(LISTEN) --data-dir $(DATA)
+
+test: ## Runs every test: units, properties, real sockets, real faults, a fuzz smoke run
+	@bash scripts/test.sh
+
+lint: ## Checks format and lints; no warning is let pass
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+
+release: ## Builds the optimised binary: target/release/kvorum
+	cargo build --release --locked -p kvorum
+
+bench: release ## Measures the node against a bare responder and a bare disk (about 10 minutes)
+	@bash scripts/bench.sh
+
+bench-quick: release ## The same in about 2 minutes, with rougher figures
+	@bash scripts/bench.sh --quick
+
+fuzz: ## Fuzzes each target for MINUTES (1)
+	@bash fuzz/run.sh $$(( $(MINUTES) * 60 ))
+
+clean: ## Removes what was built; data stays
+	cargo clean

@@ -1,0 +1,143 @@
+//! Goal: the invariants of ARCHITECTURE.md that can be read off the text of the code stay true.
+//! Method: for each room, words that must not occur in its files. Tests within a file are not looked at.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test reads the source tree"
+)]
+
+use std::path::{Path, PathBuf};
+
+struct Rule {
+    room: &'static str,
+    except: &'static [&'static str],
+    forbidden: &'static [&'static str],
+    why: &'static str,
+}
+
+const RULES: &[Rule] = &[
+    Rule {
+        room: "kvorum-core/src",
+        except: &[],
+        forbidden: &[
+            "std::time",
+            "std::thread",
+            "std::fs",
+            "std::net",
+            "std::io",
+            "std::sync",
+            "tokio",
+            "getrandom",
+        ],
+        why: "the core is pure rules: no clock, thread, file, socket or lock",
+    },
+    Rule {
+        room: "kvorum/src/storage",
+        except: &[],
+        forbidden: &["Quorum", "crate::coordinator", "crate::http", "crate::replica", "StatusCode"],
+        why: "storage knows no nodes, no quorums and no rooms above it",
+    },
+    Rule {
+        room: "kvorum/src/storage",
+        except: &["lsm.rs", "janitor.rs"],
+        forbidden: &["fjall::"],
+        why: "only the LSM engine and its janitor know fjall",
+    },
+    Rule {
+        room: "kvorum/src/replica",
+        except: &[],
+        forbidden: &["crate::coordinator", "crate::http", ".stamp(", "StatusCode", "fjall"],
+        why: "a replica never stamps and calls nobody above it",
+    },
+    Rule {
+        room: "kvorum/src/coordinator",
+        except: &[],
+        forbidden: &["crate::http", "crate::storage", "StatusCode", "fjall"],
+        why: "the coordinator knows neither HTTP nor disks",
+    },
+    Rule {
+        room: "kvorum/src/http",
+        except: &[],
+        forbidden: &["crate::storage", ".stamp(", "fjall"],
+        why: "http asks the coordinator; a version is born there",
+    },
+    Rule {
+        room: "kvorum-client/src",
+        except: &[],
+        forbidden: &["kvorum_core", "kvorum::"],
+        why: "the client knows the contract, not the server",
+    },
+    Rule {
+        room: "kvorum-lab/src",
+        except: &[],
+        forbidden: &["kvorum_core", "kvorum::", "kvorum_client"],
+        why: "the lab drives real processes",
+    },
+];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_path_buf()
+}
+
+fn rust_files(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            rust_files(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+}
+
+/// The lines of a file that are code of the product: no comments, nothing behind the test module's mark.
+fn product_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+    code.lines().enumerate().filter(|(_, line)| !line.trim_start().starts_with("//"))
+}
+
+fn violations(rule: &Rule) -> Vec<String> {
+    let mut files = Vec::new();
+    rust_files(&root().join(rule.room), &mut files);
+    assert!(!files.is_empty(), "{} has no files: the rule looks at nothing", rule.room);
+    let mut found = Vec::new();
+    for file in files {
+        let name = file.file_name().unwrap().to_str().unwrap();
+        if rule.except.contains(&name) || ["tests.rs", "contract.rs"].contains(&name) {
+            continue;
+        }
+        for (index, line) in product_lines(&std::fs::read_to_string(&file).unwrap()) {
+            for word in rule.forbidden.iter().filter(|word| line.contains(**word)) {
+                found.push(format!("{}:{}: {word}: {}", file.display(), index + 1, rule.why));
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn rooms_keep_to_their_rules() {
+    let found: Vec<String> = RULES.iter().flat_map(violations).collect();
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+/// The rules can find something: each forbidden word is found where it does stand.
+#[test]
+fn rules_can_fail() {
+    let planted =
+        Rule { room: "kvorum/src/coordinator", except: &[], forbidden: &[".stamp("], why: "planted" };
+    assert!(!violations(&planted).is_empty());
+}
+
+/// Every queue and wait has a name: no unbounded channel in the server's rooms outside the janitor, which says why.
+#[test]
+fn no_unbounded_channels() {
+    let rule = Rule {
+        room: "kvorum/src",
+        except: &["janitor.rs"],
+        forbidden: &["unbounded_channel"],
+        why: "every queue is bounded",
+    };
+    assert_eq!(violations(&rule), Vec::<String>::new());
+}

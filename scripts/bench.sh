@@ -1,0 +1,8 @@
+#!/usr/bin/env bash
+# `make bench`: the figures of docs/reports, measured here and now. Arguments go to the suite: --quick, --only
+# get,put,range,memory,paced, --markdown FILE.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+target=${CARGO_TARGET_DIR:-target}
+cargo build --release --locked -p kvorum -p kvorum-lab
+exec "$target/release/kvorum-bench-suite" --kvorum "$target/release/kvorum" --scratch "${SCRATCH:-/var/tmp}" "$@"

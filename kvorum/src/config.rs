@@ -256,7 +256,7 @@ pub const SETTINGS: &[Setting] = &[
         name: "max-body-memory",
         value_name: "SIZE",
         default: "128MiB",
-        help: "Request bodies in memory at once, over all connections; beyond it requests get 503",
+        help: "Bodies in memory at once over all connections: values received, and large ones being sent; beyond it requests get 503",
         set: |draft, text| set(&mut draft.config.limits.body_bytes_in_flight_max, parse_size(text, 1)),
     },
     Setting {

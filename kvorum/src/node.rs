@@ -8,8 +8,8 @@ use crate::clock::{Clock, Rng, SystemClock, SystemRng};
 use crate::config::Config;
 use crate::coordinator::{Coordinator, CoordinatorParts};
 use crate::http::body::BodyBudget;
-use crate::http::server::{self, Listener};
-use crate::http::{NodeFacts, Service};
+use crate::http::server::{self, Listener, Phase};
+use crate::http::{NodeFacts, Rooms, Service};
 use crate::metrics::{StoreMetrics, ThreadMetrics};
 use crate::replica::{DurabilityMode, Purge, Replica, ReplicaError, ReplicaParts, ReplicaThreads};
 use crate::storage::data_dir::{DataDir, DataDirError};
@@ -20,8 +20,8 @@ use kvorum_core::NodeId;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 use std::thread::{self, JoinHandle};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
@@ -76,29 +76,58 @@ impl std::error::Error for NodeError {}
 /// Fields are dropped in order: the network first, the directory's lock last.
 pub struct Node {
     address: SocketAddr,
-    draining: watch::Sender<bool>,
+    phase: watch::Sender<Phase>,
     network: Vec<JoinHandle<()>>,
     service: Option<Arc<Service>>,
     replica: Option<ReplicaThreads>,
-    _data_dir: DataDir,
+    data_dir: DataDir,
 }
 
 impl Node {
-    /// Starts a node. It serves when this returns.
+    /// Starts a node. It serves when this returns; while its store is being opened it answers 503.
     pub fn start(config: &Config) -> Result<Self, NodeError> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let rng: Arc<dyn Rng> = Arc::new(SystemRng);
-        // Listened on before the store is opened: a port that is taken must not cost a recovery first.
-        let listeners = listen(config)?;
-        let address = listeners.first().map_or(config.listen, |(_, address)| *address);
         let data_dir = DataDir::open(&config.data_dir).map_err(NodeError::DataDir)?;
-        let engine = open_engine(&data_dir, config.memory_budget_bytes)?;
+        let listeners = listen(config)?;
+        let mut run_id = [0; 4];
+        rng.fill(&mut run_id);
+        let id = NodeId::of_url(&config.advertise);
+        let service = Arc::new(Service {
+            clock: Arc::clone(&clock),
+            limits: config.limits,
+            body_budget: Arc::new(BodyBudget::new(config.limits.body_bytes_in_flight_max)),
+            connection_count: AtomicUsize::new(0),
+            facts: NodeFacts {
+                node: id.to_string(),
+                url: config.advertise.clone(),
+                cluster: config.cluster.clone(),
+                durability: durability_name(config.durability),
+            },
+            thread_metrics: listeners.iter().map(|_| Arc::new(ThreadMetrics::default())).collect(),
+            run_id: u32::from_be_bytes(run_id),
+            faults: AtomicU64::new(0),
+            is_draining: AtomicBool::new(false),
+            rooms: OnceLock::new(),
+        });
+        let mut node = Self {
+            address: listeners.first().map_or(config.listen, |(_, address)| *address),
+            phase: watch::Sender::new(Phase::Starting),
+            network: Vec::new(),
+            service: Some(Arc::clone(&service)),
+            replica: None,
+            data_dir,
+        };
+        for (index, (listener, _)) in listeners.into_iter().enumerate() {
+            node.network.push(serve_on_thread(index, listener, &service, node.phase.subscribe())?);
+        }
+        let engine = open_engine(&node.data_dir, config.memory_budget_bytes)?;
         let pool = Arc::new(Pool::start(config.workers).map_err(NodeError::Thread)?);
         let store_metrics = Arc::new(StoreMetrics::default());
         let (replica, replica_threads, lease) = Replica::start(ReplicaParts {
             engine,
             clock: Arc::clone(&clock),
-            rng: Arc::clone(&rng),
+            rng,
             pool: Arc::clone(&pool),
             metrics: Arc::clone(&store_metrics),
             execution: config.execution,
@@ -107,52 +136,19 @@ impl Node {
             purge: Purge::Sole,
         })
         .map_err(NodeError::Replica)?;
-        let node = NodeId::of_url(&config.advertise);
-        let facts = NodeFacts {
-            node: node.to_string(),
-            url: config.advertise.clone(),
-            cluster: config.cluster.clone(),
-            durability: durability_name(config.durability),
-            store: format!("{:032x}", replica.store_id()),
-        };
+        node.replica = Some(replica_threads);
         let coordinator = Coordinator::new(CoordinatorParts {
-            node,
+            node: id,
             nodes: u16::try_from(config.cluster.len()).unwrap_or(u16::MAX),
             factor: config.replication_factor,
             request_timeout: config.request_timeout,
-            clock: Arc::clone(&clock),
+            clock,
             replica: replica.clone(),
             lease,
         });
-        let mut run_id = [0; 4];
-        rng.fill(&mut run_id);
-        let service = Arc::new(Service {
-            coordinator,
-            replica,
-            pool,
-            clock,
-            limits: config.limits,
-            body_budget: BodyBudget::new(config.limits.body_bytes_in_flight_max),
-            connection_count: AtomicUsize::new(0),
-            facts,
-            store_metrics,
-            thread_metrics: listeners.iter().map(|_| Arc::new(ThreadMetrics::default())).collect(),
-            run_id: u32::from_be_bytes(run_id),
-            faults: AtomicU64::new(0),
-            is_draining: AtomicBool::new(false),
-        });
-        let (draining, _) = watch::channel(false);
-        let mut node = Self {
-            address,
-            draining,
-            network: Vec::new(),
-            service: Some(Arc::clone(&service)),
-            replica: Some(replica_threads),
-            _data_dir: data_dir,
-        };
-        for (index, (listener, _)) in listeners.into_iter().enumerate() {
-            node.network.push(serve_on_thread(index, listener, &service, node.draining.subscribe())?);
-        }
+        // Set once, here.
+        let _ = service.rooms.set(Rooms { coordinator, replica, pool, store_metrics });
+        node.phase.send_replace(Phase::Ready);
         Ok(node)
     }
 
@@ -171,7 +167,7 @@ impl Node {
         if let Some(service) = &self.service {
             service.is_draining.store(true, Ordering::Relaxed);
         }
-        self.draining.send_replace(true);
+        self.phase.send_replace(Phase::Draining);
         for thread in self.network.drain(..) {
             let _ = thread.join();
         }
@@ -234,7 +230,7 @@ fn serve_on_thread(
     index: usize,
     listener: std::net::TcpListener,
     service: &Arc<Service>,
-    draining: watch::Receiver<bool>,
+    phase: watch::Receiver<Phase>,
 ) -> Result<JoinHandle<()>, NodeError> {
     let service = Arc::clone(service);
     let run = move || {
@@ -244,7 +240,7 @@ fn serve_on_thread(
             let metrics = service.thread_metrics.get(index).map(Arc::clone).unwrap_or_default();
             local.block_on(&runtime, async {
                 let listener = Tcp(TcpListener::from_std(listener)?);
-                server::serve(listener, service, metrics, draining).await;
+                server::serve(listener, service, metrics, phase).await;
                 Ok(())
             })
         };

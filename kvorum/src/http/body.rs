@@ -5,6 +5,7 @@ use super::range::RangeBody;
 use bytes::{Buf, Bytes, BytesMut};
 use http_body::{Body, Frame, SizeHint};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
@@ -15,8 +16,13 @@ const CHUNKED_RESERVE_BYTES: u64 = 64 << 10;
 
 /// This is the body of an answer.
 pub enum ReplyBody {
-    /// A whole value or text; what is left of it.
-    Full(Bytes),
+    /// A whole value or text.
+    Full {
+        /// What is left of it.
+        rest: Bytes,
+        /// What it holds of the budget; given back when the answer has gone out.
+        reserved: Option<Reserved>,
+    },
     /// A stream of records.
     Range(RangeBody),
 }
@@ -24,12 +30,26 @@ pub enum ReplyBody {
 impl ReplyBody {
     /// No bytes.
     pub fn empty() -> Self {
-        Self::Full(Bytes::new())
+        Self::full(Bytes::new())
     }
 
     /// These bytes.
-    pub fn full(bytes: Bytes) -> Self {
-        Self::Full(bytes)
+    pub fn full(rest: Bytes) -> Self {
+        Self::Full { rest, reserved: None }
+    }
+
+    /// A value. A large one counts towards the budget until the client has taken it: clients that ask for much and
+    /// read slowly must not fill the memory.
+    ///
+    /// # Errors
+    /// 503 when the budget is used up.
+    pub fn value(rest: Bytes, budget: &Arc<BodyBudget>) -> Result<Self, Failure> {
+        if rest.len() < FRAME_BYTES_MAX {
+            return Ok(Self::full(rest));
+        }
+        let mut reserved = Reserved::new(budget);
+        reserved.grow(rest.len() as u64)?;
+        Ok(Self::Full { rest, reserved: Some(reserved) })
     }
 }
 
@@ -51,8 +71,8 @@ impl Body for ReplyBody {
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
         match self.get_mut() {
-            Self::Full(rest) if rest.is_empty() => Poll::Ready(None),
-            Self::Full(rest) => {
+            Self::Full { rest, .. } if rest.is_empty() => Poll::Ready(None),
+            Self::Full { rest, .. } => {
                 let piece = rest.split_to(rest.len().min(FRAME_BYTES_MAX));
                 Poll::Ready(Some(Ok(Frame::data(piece))))
             }
@@ -63,18 +83,19 @@ impl Body for ReplyBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        matches!(self, Self::Full(rest) if rest.is_empty())
+        matches!(self, Self::Full { rest, .. } if rest.is_empty())
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            Self::Full(rest) => SizeHint::with_exact(rest.len() as u64),
+            Self::Full { rest, .. } => SizeHint::with_exact(rest.len() as u64),
             Self::Range(_) => SizeHint::default(),
         }
     }
 }
 
-/// This counts the bytes of request bodies in memory, over all threads.
+/// This counts the bytes of bodies in memory, over all threads: values that are received, and large ones that are
+/// sent.
 #[derive(Debug)]
 pub struct BodyBudget {
     used: AtomicU64,
@@ -103,26 +124,27 @@ impl BodyBudget {
 }
 
 /// This gives its bytes back to the budget when it is dropped.
-pub struct Reserved<'a> {
-    budget: &'a BodyBudget,
+#[derive(Debug)]
+pub struct Reserved {
+    budget: Arc<BodyBudget>,
     bytes: u64,
 }
 
-impl<'a> Reserved<'a> {
+impl Reserved {
     fn grow(&mut self, bytes: u64) -> Result<(), Failure> {
         if !self.budget.reserve(bytes) {
-            return Err(Failure::overloaded("too many bytes of values are being received"));
+            return Err(Failure::overloaded("too many bytes of values are in memory"));
         }
         self.bytes += bytes;
         Ok(())
     }
 
-    fn new(budget: &'a BodyBudget) -> Self {
-        Self { budget, bytes: 0 }
+    fn new(budget: &Arc<BodyBudget>) -> Self {
+        Self { budget: Arc::clone(budget), bytes: 0 }
     }
 }
 
-impl Drop for Reserved<'_> {
+impl Drop for Reserved {
     fn drop(&mut self) {
         self.budget.used.fetch_sub(self.bytes, Ordering::Relaxed);
     }
@@ -137,8 +159,8 @@ pub async fn read_value<B>(
     mut body: B,
     announced: Option<u64>,
     value_bytes_max: u64,
-    budget: &BodyBudget,
-) -> Result<(Bytes, Reserved<'_>), Failure>
+    budget: &Arc<BodyBudget>,
+) -> Result<(Bytes, Reserved), Failure>
 where
     B: Body<Data = Bytes> + Unpin,
 {
@@ -199,7 +221,7 @@ mod tests {
         pieces: &[&'static [u8]],
         announced: Option<u64>,
         max: u64,
-        budget: &BodyBudget,
+        budget: &Arc<BodyBudget>,
     ) -> Result<Bytes, u16> {
         let body = Pieces(pieces.iter().copied().collect());
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
@@ -211,7 +233,7 @@ mod tests {
     /// budget is given back after success and failure alike.
     #[test]
     fn values_are_read_within_bounds() {
-        let budget = BodyBudget::new(CHUNKED_RESERVE_BYTES);
+        let budget = Arc::new(BodyBudget::new(CHUNKED_RESERVE_BYTES));
         assert_eq!(read(&[], Some(0), 5, &budget), Ok(Bytes::new()));
         assert_eq!(read(&[b"hello"], Some(5), 5, &budget), Ok(Bytes::from_static(b"hello")));
         assert_eq!(read(&[b"he", b"", b"l", b"lo"], None, 5, &budget), Ok(Bytes::from_static(b"hello")));
@@ -223,11 +245,23 @@ mod tests {
     /// Over the budget is a refusal, before anything is read.
     #[test]
     fn budget_is_kept() {
-        let budget = BodyBudget::new(10);
-        let held = Reserved { budget: &budget, bytes: 6 };
+        let budget = Arc::new(BodyBudget::new(10));
+        let held = Reserved { budget: Arc::clone(&budget), bytes: 6 };
         assert!(budget.reserve(6));
         assert_eq!(read(&[b"hello"], Some(5), 100, &budget), Err(503));
         drop(held);
         assert_eq!(read(&[b"hello"], Some(5), 100, &budget).map(|value| value.len()), Ok(5));
+    }
+
+    /// A large answer holds its bytes of the budget until it is dropped; a small one none.
+    #[test]
+    fn large_answers_count() {
+        let budget = Arc::new(BodyBudget::new(100_000));
+        let large = ReplyBody::value(Bytes::from(vec![0; 70_000]), &budget).unwrap();
+        assert_eq!(budget.used(), 70_000);
+        assert!(ReplyBody::value(Bytes::from(vec![0; 70_000]), &budget).is_err());
+        assert!(ReplyBody::value(Bytes::from_static(b"small"), &budget).is_ok());
+        drop(large);
+        assert_eq!(budget.used(), 0);
     }
 }

@@ -20,6 +20,10 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 /// How often the watchdog looks: a bound is kept to this much.
 pub const WATCHDOG_TICK: Duration = Duration::from_millis(500);
 
+/// The slowest that a body may come on average, in bytes per second: slower clients could hold what is reserved for
+/// their values for hours.
+pub const BODY_RATE_MIN: u64 = 16 << 10;
+
 /// These are the bounds of the waits on a connection.
 #[derive(Debug, Clone, Copy)]
 pub struct Waits {
@@ -42,6 +46,8 @@ pub struct Connection {
     /// When something must have happened, in ticks; `u64::MAX` for no bound.
     due: Cell<u64>,
     head_begun: Cell<bool>,
+    /// The tick at which the body began, and the bytes that have come of it.
+    body: Cell<Option<(u64, u64)>>,
     timed_out: Cell<bool>,
     lingers: Cell<bool>,
     waker: RefCell<Option<Waker>>,
@@ -71,6 +77,7 @@ impl Watchdog {
             in_flight: Cell::new(0),
             due: Cell::new(u64::MAX),
             head_begun: Cell::new(false),
+            body: Cell::new(None),
             timed_out: Cell::new(false),
             lingers: Cell::new(false),
             waker: RefCell::new(None),
@@ -177,10 +184,7 @@ impl Connection {
     }
 
     fn expect_within(&self, wait: Duration) {
-        let ticks = wait.as_millis().div_ceil(WATCHDOG_TICK.as_millis());
-        // One more, because the current tick has begun already.
-        let ticks = u64::try_from(ticks).unwrap_or(u64::MAX - 1).saturating_add(1);
-        self.due.set(self.thread.now.get().saturating_add(ticks));
+        self.due.set(self.thread.now.get().saturating_add(ticks_of(wait)));
     }
 
     /// Notes what the bytes that have just come leave to be waited for.
@@ -190,17 +194,30 @@ impl Connection {
         scanner.feed(bytes);
         if scanner.is_in_body() {
             self.head_begun.set(false);
-            self.expect_within(self.thread.waits.body);
+            self.expect_body(bytes.len() as u64);
         } else if scanner.is_in_head() {
             // Counted from the first byte on, however slowly the others drip.
+            self.body.set(None);
             if !self.head_begun.replace(true) {
                 self.expect_within(self.thread.waits.head);
             }
         } else {
             // A whole request is in: now it is this node that is waited for, within deadlines of its own.
             self.head_begun.set(false);
+            self.body.set(None);
             self.due.set(u64::MAX);
         }
+    }
+
+    /// Expects more of a body: within the wait from now, and no later than its least rate allows since it began.
+    fn expect_body(&self, came: u64) {
+        let now = self.thread.now.get();
+        let (begun, before) = self.body.get().unwrap_or((now, 0));
+        let bytes = before.saturating_add(came);
+        self.body.set(Some((begun, bytes)));
+        let wait = ticks_of(self.thread.waits.body);
+        let earned = ticks_of(Duration::from_secs(bytes / BODY_RATE_MIN));
+        self.due.set((now + wait).min(begun + wait + earned));
     }
 
     fn sent(&self, bytes: usize) {
@@ -209,6 +226,12 @@ impl Connection {
             self.expect_within(self.thread.waits.idle);
         }
     }
+}
+
+/// Ticks until `wait` has surely passed: one more than it lasts, because the current tick has begun already.
+fn ticks_of(wait: Duration) -> u64 {
+    let ticks = wait.as_millis().div_ceil(WATCHDOG_TICK.as_millis());
+    u64::try_from(ticks).unwrap_or(u64::MAX >> 2).min(u64::MAX >> 2) + 1
 }
 
 /// This is where a connection's stream goes when hyper is done with it.

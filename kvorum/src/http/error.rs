@@ -69,6 +69,12 @@ impl Failure {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", message)
     }
 
+    /// The store is not open yet.
+    pub fn starting() -> Self {
+        let message = "the node is starting: its store is not open yet; nothing was done";
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "starting", message)
+    }
+
     /// There is no value.
     pub fn not_found() -> Self {
         Self::new(StatusCode::NOT_FOUND, "not_found", "no value for this key")

@@ -5,7 +5,7 @@ use super::body::{BodyBudget, ReplyBody, read_value};
 use super::connection::Connection;
 use super::error::Failure;
 use super::range::{RangeBody, RangeFormat, RangeSource};
-use super::status::{self, NodeFacts};
+use super::status::{self, NodeFacts, NodeState};
 use super::target::{self, Path};
 use crate::clock::Clock;
 use crate::coordinator::{Coordinator, Found, Mutation};
@@ -18,30 +18,24 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use http_body::Body;
 use kvorum_core::{Quorum, Version};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 /// This is what all threads serve together.
+///
+/// It is there before the store is open, so that a node that starts can say so.
 pub struct Service {
-    /// Serves reads and writes.
-    pub coordinator: Coordinator,
-    /// This node's replica, for its gauges.
-    pub replica: Replica,
-    /// The worker pool, for its gauges.
-    pub pool: Arc<Pool>,
     /// The time.
     pub clock: Arc<dyn Clock>,
     /// What clients may ask.
     pub limits: Limits,
     /// Bytes of bodies in memory.
-    pub body_budget: BodyBudget,
+    pub body_budget: Arc<BodyBudget>,
     /// Connections open now, over all threads.
     pub connection_count: AtomicUsize,
     /// What the status says.
     pub facts: NodeFacts,
-    /// The store's counters.
-    pub store_metrics: Arc<StoreMetrics>,
     /// Every network thread's counters.
     pub thread_metrics: Vec<Arc<ThreadMetrics>>,
     /// Names this run of the node in request ids.
@@ -50,9 +44,31 @@ pub struct Service {
     pub faults: AtomicU64,
     /// Whether the node is shutting down.
     pub is_draining: AtomicBool,
+    /// The rooms below, once the store is open.
+    pub rooms: OnceLock<Rooms>,
+}
+
+/// These are the rooms that a request goes down to.
+pub struct Rooms {
+    /// Serves reads and writes.
+    pub coordinator: Coordinator,
+    /// This node's replica, for its gauges.
+    pub replica: Replica,
+    /// The worker pool, for its gauges.
+    pub pool: Arc<Pool>,
+    /// The store's counters.
+    pub store_metrics: Arc<StoreMetrics>,
 }
 
 impl Service {
+    /// The rooms below.
+    ///
+    /// # Errors
+    /// 503 while the node starts.
+    fn rooms(&self) -> Result<&Rooms, Failure> {
+        self.rooms.get().ok_or_else(Failure::starting)
+    }
+
     fn request_id(&self) -> String {
         format!("{:08x}-{}", self.run_id, self.faults.fetch_add(1, Ordering::Relaxed) + 1)
     }
@@ -183,25 +199,25 @@ where
 }
 
 fn parse_entity<B>(
-    service: &Service,
+    coordinator: &Coordinator,
     request: &Request<B>,
 ) -> Result<(target::EntityQuery, Quorum), Failure> {
     let query = target::parse_entity(request.uri().query())?;
     if query.ttl_millis.is_some() && request.method() != Method::PUT {
         return Err(target::TargetError::TtlWithoutPut.into());
     }
-    let coordinator = &service.coordinator;
     let quorum = query.replicas.quorum(coordinator.default_quorum(), coordinator.nodes())?;
     Ok((query, quorum))
 }
 
 async fn get<B>(service: &Service, request: &Request<B>) -> Result<Response<ReplyBody>, Failure> {
-    let (query, quorum) = parse_entity(service, request)?;
-    let Found { record, now, answered } = service.coordinator.read(query.key, quorum).await?;
+    let coordinator = &service.rooms()?.coordinator;
+    let (query, quorum) = parse_entity(coordinator, request)?;
+    let Found { record, now, answered } = coordinator.read(query.key, quorum).await?;
     let replicas = HeaderValue::try_from(format!("{answered}/{}", quorum.from()));
     let Some(record) = record else { return Err(Failure::not_found()) };
     let Some(value) = record.live(now) else { return Err(Failure::not_found()) };
-    let mut response = Response::new(ReplyBody::full(value.clone()));
+    let mut response = Response::new(ReplyBody::value(value.clone(), &service.body_budget)?);
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
     insert_version(headers, record.version);
@@ -222,7 +238,8 @@ async fn put<B>(service: &Service, request: Request<B>) -> Result<Response<Reply
 where
     B: Body<Data = Bytes> + Unpin,
 {
-    let (query, quorum) = parse_entity(service, &request)?;
+    let coordinator = &service.rooms()?.coordinator;
+    let (query, quorum) = parse_entity(coordinator, &request)?;
     let headers = request.headers();
     let announced = match headers.get(CONTENT_LENGTH) {
         Some(length) => Some(
@@ -235,13 +252,14 @@ where
     let (value, _reserved) =
         read_value(request.into_body(), announced, limits.value_bytes_max, &service.body_budget).await?;
     let mutation = Mutation::Put { value, ttl_millis: query.ttl_millis };
-    let version = service.coordinator.write(query.key, mutation, quorum).await?;
+    let version = coordinator.write(query.key, mutation, quorum).await?;
     Ok(written(StatusCode::CREATED, version))
 }
 
 async fn delete<B>(service: &Service, request: &Request<B>) -> Result<Response<ReplyBody>, Failure> {
-    let (query, quorum) = parse_entity(service, request)?;
-    let version = service.coordinator.write(query.key, Mutation::Delete, quorum).await?;
+    let coordinator = &service.rooms()?.coordinator;
+    let (query, quorum) = parse_entity(coordinator, request)?;
+    let version = coordinator.write(query.key, Mutation::Delete, quorum).await?;
     Ok(written(StatusCode::ACCEPTED, version))
 }
 
@@ -275,15 +293,9 @@ async fn range<B>(
         (RangeFormat::Plain, "application/octet-stream")
     };
     // A cluster of one: its live keys are those of this node.
-    let (reader, now) = service.coordinator.scan_local(query.start, query.end).await?;
-    let source = RangeSource {
-        reader,
-        now,
-        limit: query.limit,
-        format,
-        timeout: service.limits.range_timeout,
-        clock: Arc::clone(&service.clock),
-    };
+    let (reader, now) = service.rooms()?.coordinator.scan_local(query.start, query.end).await?;
+    let source =
+        RangeSource { reader, now, limit: query.limit, format, timeout: service.limits.range_timeout };
     let body = RangeBody::start(source, Arc::clone(metrics));
     let mut response = Response::new(ReplyBody::Range(body));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
@@ -292,13 +304,18 @@ async fn range<B>(
 
 fn show_status<B>(service: &Service, request: &Request<B>) -> Result<Response<ReplyBody>, Failure> {
     target::parse_nothing(request.uri().query())?;
-    let draining = service.is_draining.load(Ordering::Relaxed);
+    let rooms = service.rooms.get();
+    let state = match rooms {
+        _ if service.is_draining.load(Ordering::Relaxed) => NodeState::Draining,
+        Some(_) => NodeState::Ready,
+        None => NodeState::Starting,
+    };
     let json = accepts(request.headers(), "application/json");
-    let body = status::render(&service.facts, draining, &service.replica.health(), json);
+    let body = status::render(&service.facts, state, rooms.map(|rooms| &rooms.replica), json);
     let mut response = Response::new(ReplyBody::full(Bytes::from(body)));
     let content_type = if json { "application/json" } else { "text/plain; charset=utf-8" };
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
-    if draining {
+    if state != NodeState::Ready {
         *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
         response.headers_mut().insert(http::header::RETRY_AFTER, HeaderValue::from_static("1"));
     }
@@ -307,19 +324,20 @@ fn show_status<B>(service: &Service, request: &Request<B>) -> Result<Response<Re
 
 fn show_metrics<B>(service: &Service, request: &Request<B>) -> Result<Response<ReplyBody>, Failure> {
     target::parse_nothing(request.uri().query())?;
+    let Rooms { replica, pool, store_metrics, .. } = service.rooms()?;
     let scrape = metrics::Scrape {
         threads: &service.thread_metrics,
-        store: &service.store_metrics,
-        engine: service.replica.engine_stats(),
+        store: store_metrics,
+        engine: replica.engine_stats(),
         connections: service.connection_count.load(Ordering::Relaxed),
         body_bytes: service.body_budget.used(),
-        commit_queue: service.replica.queue_len(),
-        pool_queue: service.pool.queue_len(),
-        pool_busy: service.pool.busy_count(),
-        purged: service.replica.sweeper().purged(),
-        sweeper: service.replica.sweeper().name(),
+        commit_queue: replica.queue_len(),
+        pool_queue: pool.queue_len(),
+        pool_busy: pool.busy_count(),
+        purged: replica.sweeper().purged(),
+        sweeper: replica.sweeper().name(),
         durability: &service.facts.durability,
-        store_state: service.replica.health(),
+        store_state: replica.health(),
     };
     let mut response = Response::new(ReplyBody::full(Bytes::from(metrics::render(&scrape))));
     let content_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";

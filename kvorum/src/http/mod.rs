@@ -16,8 +16,10 @@ mod range;
 pub mod server;
 mod status;
 pub mod target;
+#[cfg(test)]
+mod tests;
 
-pub use handler::Service;
+pub use handler::{Rooms, Service};
 pub use status::NodeFacts;
 
 use std::time::Duration;

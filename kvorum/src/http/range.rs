@@ -5,13 +5,14 @@
 //! reading.
 
 use super::body::Cut;
-use crate::clock::Clock;
+use crate::metrics::ThreadMetrics;
 use crate::replica::RangeReader;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::{BufMut, Bytes, BytesMut};
 use kvorum_core::{Record, UnixMillis};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -37,66 +38,66 @@ pub struct RangeSource {
     pub limit: Option<u64>,
     pub format: RangeFormat,
     pub timeout: Duration,
-    pub clock: Arc<dyn Clock>,
 }
 
 /// This streams the records of a range.
 pub struct RangeBody {
-    parts: mpsc::Receiver<Result<Part, Cut>>,
-    part: Part,
-    sent: Arc<crate::metrics::ThreadMetrics>,
+    parts: mpsc::Receiver<Part>,
+    records: std::vec::IntoIter<Bytes>,
+    metrics: Arc<ThreadMetrics>,
 }
 
-type Part = std::vec::IntoIter<Bytes>;
+/// What the reading task hands over. A channel that closes without an `End` means that the rest cannot be had.
+enum Part {
+    Records(std::vec::IntoIter<Bytes>),
+    End,
+}
 
 impl RangeBody {
     /// Starts to read `source`. Must be called on a thread that runs local tasks.
-    pub fn start(source: RangeSource, metrics: Arc<crate::metrics::ThreadMetrics>) -> Self {
+    pub fn start(source: RangeSource, metrics: Arc<ThreadMetrics>) -> Self {
         let (sender, parts) = mpsc::channel(PARTS_AHEAD);
-        tokio::task::spawn_local(read(source, sender));
-        Self { parts, part: Vec::new().into_iter(), sent: metrics }
+        tokio::task::spawn_local(async move {
+            // Bounds the snapshot's life, whether it is the store or the client that is slow.
+            if tokio::time::timeout(source.timeout, read(source, sender)).await.is_err() {
+                tracing::warn!("a range took longer than its time-out and was cut");
+            }
+        });
+        Self { parts, records: Vec::new().into_iter(), metrics }
     }
 
     /// The next record, rendered.
     pub(super) fn poll_record(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Cut>>> {
         loop {
-            if let Some(record) = self.part.next() {
-                self.sent.range_records.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            if let Some(record) = self.records.next() {
+                self.metrics.range_records.fetch_add(1, Ordering::Relaxed);
                 return Poll::Ready(Some(Ok(record)));
             }
             match ready!(self.parts.poll_recv(cx)) {
-                Some(Ok(part)) => self.part = part,
-                Some(Err(cut)) => return Poll::Ready(Some(Err(cut))),
-                None => return Poll::Ready(None),
+                Some(Part::Records(records)) => self.records = records,
+                Some(Part::End) => return Poll::Ready(None),
+                None => return Poll::Ready(Some(Err(Cut))),
             }
         }
     }
 }
 
-/// Reads until the end, the limit, an error, the time-out, or until nobody takes the records any more.
-async fn read(mut source: RangeSource, sender: mpsc::Sender<Result<Part, Cut>>) {
-    let end = source.clock.mono() + source.timeout;
+/// Reads until the end, the limit, an error, or until nobody takes the records any more.
+async fn read(mut source: RangeSource, sender: mpsc::Sender<Part>) {
     let mut left = source.limit.unwrap_or(u64::MAX);
-    while left > 0 {
-        let outcome = if source.clock.mono() >= end {
-            tracing::warn!("a range took longer than its time-out and was cut");
-            Err(Cut)
-        } else {
-            source.reader.next(PART_BYTES).await.map_err(|error| {
-                tracing::error!(%error, "a range was cut");
-                Cut
-            })
-        };
-        let part = match outcome {
-            Ok(part) if part.is_empty() => return,
+    loop {
+        let part = match source.reader.next(PART_BYTES).await {
             Ok(part) => part,
-            Err(cut) => {
-                let _ = sender.send(Err(cut)).await;
-                return;
-            }
+            Err(error) => return tracing::error!(%error, "a range was cut"),
         };
-        let rendered = render(part, source.now, source.format, &mut left);
-        if sender.send(Ok(rendered.into_iter())).await.is_err() {
+        let is_last = part.is_empty();
+        let records = render(part, source.now, source.format, &mut left);
+        if !records.is_empty() && sender.send(Part::Records(records.into_iter())).await.is_err() {
+            return;
+        }
+        if is_last || left == 0 {
+            // Whoever took the records may have gone just now.
+            let _ = sender.send(Part::End).await;
             return;
         }
     }

@@ -38,24 +38,34 @@ pub trait Listener {
     fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<Self::Stream>>;
 }
 
-/// Serves connections of `listener` until `draining` turns true, then ends them: requests that were accepted are
-/// answered, within the drain time-out. Must run where local tasks can be spawned.
+/// Where the node is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// The store is being opened: every request is told so.
+    Starting,
+    /// It serves.
+    Ready,
+    /// It was told to stop.
+    Draining,
+}
+
+/// Serves connections of `listener` until the node drains, then ends them: requests that were accepted are answered,
+/// within the drain time-out. Must run where local tasks can be spawned.
 pub async fn serve<L: Listener>(
     listener: L,
     service: Arc<Service>,
     metrics: Arc<ThreadMetrics>,
-    mut draining: watch::Receiver<bool>,
+    mut phase: watch::Receiver<Phase>,
 ) {
     let watchdog = Watchdog::new(service.limits.waits, Arc::clone(&metrics));
     let watching = Rc::clone(&watchdog);
     let watch = tokio::task::spawn_local(async move { watching.run().await });
-    let replica = service.replica.clone();
-    let courier = tokio::task::spawn_local(async move { replica.share_wakeups().await });
+    let courier = tokio::task::spawn_local(share_wakeups(Arc::clone(&service), phase.clone()));
     loop {
         let accepted = tokio::select! {
             biased;
             accepted = std::future::poll_fn(|cx| listener.poll_accept(cx)) => accepted,
-            _ = draining.wait_for(|draining| *draining) => break,
+            _ = phase.wait_for(|phase| *phase == Phase::Draining) => break,
         };
         match accepted {
             Ok(stream) => accept(stream, &service, &metrics, &watchdog),
@@ -84,6 +94,14 @@ pub async fn serve<L: Listener>(
     }
     watch.abort();
     courier.abort();
+}
+
+/// Makes this thread's writes share their wake-ups as soon as there is a store.
+async fn share_wakeups(service: Arc<Service>, mut phase: watch::Receiver<Phase>) {
+    let opened = phase.wait_for(|phase| *phase != Phase::Starting).await.is_ok();
+    if let (true, Some(rooms)) = (opened, service.rooms.get()) {
+        rooms.replica.share_wakeups().await;
+    }
 }
 
 /// A connection that is there already.

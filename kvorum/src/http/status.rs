@@ -1,6 +1,17 @@
 //! `/v0/status`: whether the node serves, and the facts an operator asks first.
 
-use crate::replica::StoreState;
+use crate::replica::{Replica, StoreState};
+
+/// This says whether the node serves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum NodeState {
+    /// The store is being opened.
+    Starting,
+    /// It serves.
+    Ready,
+    /// It was told to stop and answers what it has accepted.
+    Draining,
+}
 
 /// These are the node's facts that do not change while it runs.
 #[derive(Debug, Clone)]
@@ -13,27 +24,31 @@ pub struct NodeFacts {
     pub cluster: Vec<String>,
     /// The durability mode as it was configured.
     pub durability: String,
-    /// The store's identity.
-    pub store: String,
 }
 
-/// The body of `/v0/status`: one `name value` a line, or one JSON object.
-pub(super) fn render(facts: &NodeFacts, draining: bool, store: &StoreState, json: bool) -> String {
-    let state = if draining { "draining" } else { "ready" };
-    let (store_state, reason) = match store {
-        StoreState::Ok => ("ok", None),
-        StoreState::DiskFull => ("disk-full", None),
-        StoreState::Failed { reason } => ("failed", Some(reason.as_str())),
+/// The body of `/v0/status`: one `name value` a line, or one JSON object. Of the store only while it is open.
+pub(super) fn render(facts: &NodeFacts, state: NodeState, replica: Option<&Replica>, json: bool) -> String {
+    let state = match state {
+        NodeState::Starting => "starting",
+        NodeState::Ready => "ready",
+        NodeState::Draining => "draining",
+    };
+    let (store_state, reason) = match replica.map(Replica::health) {
+        None => ("opening", None),
+        Some(StoreState::Ok) => ("ok", None),
+        Some(StoreState::DiskFull) => ("disk-full", None),
+        Some(StoreState::Failed { reason }) => ("failed", Some(reason)),
     };
     let version = env!("CARGO_PKG_VERSION");
     if json {
+        let id = replica.map(|replica| format!("{:032x}", replica.store_id()));
         let body = serde_json::json!({
             "state": state,
             "node": facts.node,
             "url": facts.url,
             "cluster": facts.cluster,
             "durability": facts.durability,
-            "store": {"id": facts.store, "state": store_state, "reason": reason},
+            "store": {"id": id, "state": store_state, "reason": reason},
             "version": version,
         });
         return format!("{body}\n");

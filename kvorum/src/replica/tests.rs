@@ -201,7 +201,7 @@ fn durability_is_what_it_says() {
 /// The last thing a committer does is to sync what an interval still owes.
 #[test]
 fn finish_syncs() {
-    let mut bench = Bench::new(DurabilityMode::Interval(Duration::from_secs(3600)), Purge::Keep);
+    let mut bench = Bench::new(DurabilityMode::Interval(Duration::from_hours(1)), Purge::Keep);
     bench.apply("k", value(1, "v")).unwrap();
     bench.committer.finish();
     bench.engine.crash();

@@ -11,8 +11,9 @@
 use crate::version::{MILLIS_MAX, NodeId, UnixMillis, Version};
 
 /// How far ahead a stored lease reaches, in milliseconds: the price of a restart is that the clock may begin this
-/// much in the future, the gain is one stored lease per ten seconds instead of one per write.
-pub const LEASE_MILLIS: u64 = 10_000;
+/// much in the future (and a TTL end this much late), the gain is one stored lease per second instead of one per
+/// write.
+pub const LEASE_MILLIS: u64 = 1000;
 
 /// This stamps writes with versions that rise, and learns of versions seen elsewhere.
 ///

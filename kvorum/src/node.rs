@@ -90,9 +90,19 @@ impl Node {
         let rng: Arc<dyn Rng> = Arc::new(SystemRng);
         let data_dir = DataDir::open(&config.data_dir).map_err(NodeError::DataDir)?;
         let listeners = listen(config)?;
+        let address = listeners.first().map_or(config.listen, |(_, address)| *address);
+        // With port 0 the system has chosen one by now.
+        let actual = |url: &String| {
+            if *url == format!("http://{}", config.listen) {
+                format!("http://{address}")
+            } else {
+                url.clone()
+            }
+        };
+        let url = actual(&config.advertise);
         let mut run_id = [0; 4];
         rng.fill(&mut run_id);
-        let id = NodeId::of_url(&config.advertise);
+        let id = NodeId::of_url(&url);
         let service = Arc::new(Service {
             clock: Arc::clone(&clock),
             limits: config.limits,
@@ -100,8 +110,8 @@ impl Node {
             connection_count: AtomicUsize::new(0),
             facts: NodeFacts {
                 node: id.to_string(),
-                url: config.advertise.clone(),
-                cluster: config.cluster.clone(),
+                url,
+                cluster: config.cluster.iter().map(actual).collect(),
                 durability: durability_name(config.durability),
             },
             thread_metrics: listeners.iter().map(|_| Arc::new(ThreadMetrics::default())).collect(),
@@ -111,7 +121,7 @@ impl Node {
             rooms: OnceLock::new(),
         });
         let mut node = Self {
-            address: listeners.first().map_or(config.listen, |(_, address)| *address),
+            address,
             phase: watch::Sender::new(Phase::Starting),
             network: Vec::new(),
             service: Some(Arc::clone(&service)),

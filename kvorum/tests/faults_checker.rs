@@ -9,6 +9,7 @@
     clippy::panic,
     clippy::disallowed_methods,
     clippy::disallowed_types,
+    clippy::cast_possible_truncation,
     missing_docs,
     unreachable_pub,
     reason = "a test"

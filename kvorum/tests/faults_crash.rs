@@ -9,6 +9,7 @@
     clippy::panic,
     clippy::disallowed_methods,
     clippy::disallowed_types,
+    clippy::cast_possible_truncation,
     missing_docs,
     unreachable_pub,
     reason = "a test"
@@ -40,12 +41,12 @@ fn kill_loop(durability: &str) {
     for _ in 0..rounds(8) {
         let address = node.address();
         let wait = Duration::from_millis(random.within(100, 900));
-        let seen = Load::MIXED.run(address, random.next(), |dying| {
+        let observed = Load::MIXED.run(address, random.next(), |dying| {
             thread::sleep(wait);
             dying.store(true, Ordering::SeqCst);
             node.kill9();
         });
-        history.absorb(seen);
+        history.absorb(observed);
         history.killed();
         node = Node::start(dir.path(), &arguments);
         read_all(node.address(), &mut history);

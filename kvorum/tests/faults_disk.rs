@@ -7,6 +7,7 @@
     clippy::panic,
     clippy::disallowed_methods,
     clippy::disallowed_types,
+    clippy::cast_possible_truncation,
     missing_docs,
     unreachable_pub,
     reason = "a test"
@@ -15,7 +16,7 @@
 mod faults_support;
 mod support;
 
-use faults_support::disk::{FailingSync, Mounted};
+use faults_support::disk::{Meddling, Mounted};
 use faults_support::history::History;
 use faults_support::http::{connect, encode, receive};
 use faults_support::load::{Load, Session, read_all};
@@ -117,7 +118,7 @@ fn disk_that_fills_at_once_under_load_recovers() {
         assert_eq!(session.put(&format!("preload-{index}"), 60_000, None), 201);
     }
     let mut directed = session.history;
-    let seen = load.run(node.address(), seed("the disk fills at once"), |_| {
+    let observed = load.run(node.address(), seed("the disk fills at once"), |_| {
         thread::sleep(Duration::from_millis(800));
         let mut slow = begin_slow_range(&node);
         // The node looks at the free space now and then; most times the engine is hit before it does.
@@ -144,7 +145,11 @@ fn disk_that_fills_at_once_under_load_recovers() {
     });
     history.absorb(directed);
     assert_eq!(node.store_state(), "ok");
-    history.absorb(seen);
+    // The store is opened again when there is space, and reads wait for that.
+    let slowest = observed.slowest_read();
+    println!("the slowest read took {} ms", slowest.as_millis());
+    assert!(slowest < Duration::from_secs(5), "reads do not go on: {slowest:?}");
+    history.absorb(observed);
     read_all(node.address(), &mut history);
     node.kill9();
     history.killed();
@@ -154,6 +159,76 @@ fn disk_that_fills_at_once_under_load_recovers() {
     assert!(history.count("PUT", 507) > 0, "no write met the full disk");
     assert_eq!((history.count("GET", 500), history.count("GET", 507)), (0, 0), "reads go on");
     assert_eq!((history.count("PUT", 500), history.count("DELETE", 500)), (0, 0), "a full disk is no fault");
+}
+
+/// Slows one compaction down until writes wait for it.
+///
+/// # Errors
+/// Why not: no strace, say.
+fn slow_compaction(node: &Node, session: &mut Session) -> Result<Meddling, String> {
+    // The second of fjall's workers compacts, and flushes too: only a compaction that it is at may be slowed down.
+    let compactor = node.threads("fjall:worker")[1];
+    for _ in 0..100 {
+        while node.metric("kvorum_compactions_running") == 0 {
+            thread::sleep(Duration::from_millis(1));
+        }
+        let slow = Meddling::slow_writes(compactor, Duration::from_millis(200))?;
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_secs(10) {
+            if session.put("again", 100, None) == 504 {
+                return Ok(slow);
+            }
+            if node.metric("kvorum_compactions_running") == 0 {
+                break;
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+    panic!("writes never wait for a compaction");
+}
+
+/// The disk fills up while writes already wait for a compaction, which then fails: they go on when space is back.
+#[test]
+fn full_disk_during_a_write_stall_recovers() {
+    let test = "full_disk_during_a_write_stall_recovers";
+    let disk = match Mounted::tmpfs(800) {
+        Ok(disk) => disk,
+        Err(why) => return skip(test, &why),
+    };
+    let node = Node::start(&disk.data_dir(), &["--memory-budget", "16MiB", "--durability", "os"]);
+    let load = Load {
+        clients: 4,
+        own_keys: 500,
+        puts: 98,
+        deletes: 0,
+        ttls: 0,
+        bytes: (60_000, 62_000, 62_000),
+        ..Load::MIXED
+    };
+    let (mut directed, mut skipped) = (History::default(), None);
+    let observed = load.run(node.address(), seed(test), |_| {
+        let mut session = Session::new(node.address());
+        let slow = match slow_compaction(&node, &mut session) {
+            Ok(slow) => slow,
+            Err(why) => return skipped = Some(why),
+        };
+        let ballast = disk.fill(0);
+        wait_until("a compaction meets the full disk", || node.log().contains("Worker #1 crashed"));
+        std::fs::remove_file(ballast).unwrap();
+        drop(slow);
+        wait_for_writes(&mut session);
+        directed.absorb(session.history);
+    });
+    if let Some(why) = skipped {
+        return skip(test, &why);
+    }
+    let mut history = observed;
+    history.absorb(directed);
+    node.kill9();
+    history.killed();
+    let node = Node::start(&disk.data_dir(), SMALL);
+    read_all(node.address(), &mut history);
+    history.assert_holds(test);
 }
 
 /// `fdatasync` fails with EIO: the write at hand fails, no other is taken until a restart, reads go on.
@@ -166,9 +241,9 @@ fn failing_sync(durability: &str) {
     let address = node.address();
     let mut history = History::default();
     let mut skipped = None;
-    let seen = Load { clients: 3, ..Load::MIXED }.run(address, seed(&test), |_| {
+    let observed = Load { clients: 3, ..Load::MIXED }.run(address, seed(&test), |_| {
         thread::sleep(Duration::from_millis(300));
-        match FailingSync::attach(node.pid()) {
+        match Meddling::failing_sync(node.pid()) {
             Ok(failing) => {
                 wait_until("the failed sync is noticed", || node.store_state() == "failed");
                 thread::sleep(Duration::from_millis(300));
@@ -180,7 +255,7 @@ fn failing_sync(durability: &str) {
     if let Some(why) = skipped {
         return skip(&test, &why);
     }
-    history.absorb(seen);
+    history.absorb(observed);
     assert!(history.count("PUT", 500) > 0, "no write failed");
     assert_eq!((history.count("GET", 500), history.count("PUT", 0)), (0, 0), "reads go on");
     // The disk works again by now, and still nothing is taken: what is on it is not known.

@@ -7,6 +7,7 @@
     clippy::panic,
     clippy::disallowed_methods,
     clippy::disallowed_types,
+    clippy::cast_possible_truncation,
     missing_docs,
     unreachable_pub,
     reason = "a test"
@@ -74,7 +75,7 @@ fn sweeper_gives_back_space_unasked() {
         session.history
     });
     let begun = Instant::now();
-    let expected = (2 * EACH) as f64;
+    let expected = 2 * EACH;
     wait_until("all is purged", || node.metric("kvorum_purged_records_total") >= expected);
     println!(
         "the last of {expected} records was purged {:.1} s after the last write",

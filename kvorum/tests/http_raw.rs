@@ -9,8 +9,9 @@
     clippy::panic,
     clippy::disallowed_methods,
     clippy::disallowed_types,
+    clippy::too_many_lines,
     missing_docs,
-    reason = "tests fail by panicking, and use real sockets and time"
+    reason = "tests fail by panicking, use real sockets and time, and tables are long"
 )]
 
 mod support;

@@ -133,7 +133,7 @@ pub struct Reserved {
 impl Reserved {
     fn grow(&mut self, bytes: u64) -> Result<(), Failure> {
         if !self.budget.reserve(bytes) {
-            return Err(Failure::overloaded("too many bytes of values are in memory"));
+            return Err(Failure::no_memory());
         }
         self.bytes += bytes;
         Ok(())
@@ -151,7 +151,7 @@ impl Drop for Reserved {
 }
 
 /// Reads a value: at most `value_bytes_max`, within the budget. A length that is announced is judged before a byte
-/// is read, so a huge upload costs nothing.
+/// is read, so a huge upload costs nothing. `is_lost` says whether the body's framing cannot be followed any more.
 ///
 /// # Errors
 /// 413, 503 or 400, as a [`Failure`].
@@ -160,6 +160,7 @@ pub async fn read_value<B>(
     announced: Option<u64>,
     value_bytes_max: u64,
     budget: &Arc<BodyBudget>,
+    is_lost: impl Fn() -> bool,
 ) -> Result<(Bytes, Reserved), Failure>
 where
     B: Body<Data = Bytes> + Unpin,
@@ -173,15 +174,27 @@ where
     }
     let mut first = Bytes::new();
     let mut whole = BytesMut::new();
-    while let Some(frame) = std::future::poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
-        let frame = frame.map_err(|_| Failure::broken_body())?;
+    // hyper polls this whenever bytes have come, whether or not they end a frame, so a lost body is noticed at once.
+    let mut next = async || {
+        std::future::poll_fn(|cx| {
+            if is_lost() {
+                Poll::Ready(Some(Err(())))
+            } else {
+                Pin::new(&mut body).poll_frame(cx).map_err(|_| ())
+            }
+        })
+        .await
+    };
+    while let Some(frame) = next().await {
+        let frame = frame.map_err(|()| Failure::broken_body())?;
         let Ok(data) = frame.into_data() else { continue };
         let length = (first.len() + whole.len() + data.remaining()) as u64;
         if length > value_bytes_max {
             return Err(Failure::too_large(value_bytes_max));
         }
         while length > reserved.bytes {
-            reserved.grow(CHUNKED_RESERVE_BYTES)?;
+            // Never more than the largest value needs: where one fits, it fits in chunks, too.
+            reserved.grow(CHUNKED_RESERVE_BYTES.min(value_bytes_max - reserved.bytes))?;
         }
         if first.is_empty() && whole.is_empty() {
             // Most values come in one piece, which then is not copied.
@@ -194,6 +207,9 @@ where
             whole.extend_from_slice(&std::mem::take(&mut first));
         }
         whole.extend_from_slice(&data);
+    }
+    if is_lost() {
+        return Err(Failure::broken_body());
     }
     Ok((if whole.is_empty() { first } else { whole.freeze() }, reserved))
 }
@@ -225,7 +241,7 @@ mod tests {
     ) -> Result<Bytes, u16> {
         let body = Pieces(pieces.iter().copied().collect());
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        let read = runtime.block_on(read_value(body, announced, max, budget));
+        let read = runtime.block_on(read_value(body, announced, max, budget, || false));
         read.map(|(value, _)| value).map_err(|failure| failure.status().as_u16())
     }
 
@@ -233,7 +249,7 @@ mod tests {
     /// budget is given back after success and failure alike.
     #[test]
     fn values_are_read_within_bounds() {
-        let budget = Arc::new(BodyBudget::new(CHUNKED_RESERVE_BYTES));
+        let budget = Arc::new(BodyBudget::new(5));
         assert_eq!(read(&[], Some(0), 5, &budget), Ok(Bytes::new()));
         assert_eq!(read(&[b"hello"], Some(5), 5, &budget), Ok(Bytes::from_static(b"hello")));
         assert_eq!(read(&[b"he", b"", b"l", b"lo"], None, 5, &budget), Ok(Bytes::from_static(b"hello")));

@@ -162,6 +162,11 @@ impl Connection {
         self.scanner.borrow_mut().take()
     }
 
+    /// Whether the bytes of the connection cannot be followed any more.
+    pub fn is_lost(&self) -> bool {
+        self.scanner.borrow().is_lost()
+    }
+
     /// Ends a request: its answer goes out now.
     pub fn end_request(&self) {
         self.in_flight.set(self.in_flight.get().saturating_sub(1));
@@ -305,7 +310,7 @@ impl<S: AsyncWrite + Unpin> Guarded<S> {
 impl<S: AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         if self.substitute.is_none()
-            && let Some(answer) = super::error::substitute_for(buf)
+            && let Some(answer) = super::error::substitute_for(buf, self.connection.is_lost())
         {
             self.substitute = Some((answer, 0));
             self.connection.linger();

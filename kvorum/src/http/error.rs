@@ -49,7 +49,8 @@ impl Failure {
     /// A PUT says neither how long its body is nor that it is chunked.
     pub fn length_required() -> Self {
         let message = "a PUT needs Content-Length or Transfer-Encoding: chunked";
-        Self::new(StatusCode::LENGTH_REQUIRED, "length_required", message)
+        // What comes behind may be the body, which nobody could tell from a request.
+        Self { close: true, ..Self::new(StatusCode::LENGTH_REQUIRED, "length_required", message) }
     }
 
     /// The body is over the limit.
@@ -69,10 +70,15 @@ impl Failure {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", message)
     }
 
-    /// The store is not open yet.
+    /// The budget for bodies is used up. The body of the request, if it has one, is not read: the connection ends.
+    pub fn no_memory() -> Self {
+        Self { close: true, ..Self::overloaded("too many bytes of values are in memory") }
+    }
+
+    /// The store is not open yet. The connection ends, because a body may be there that nobody reads.
     pub fn starting() -> Self {
         let message = "the node is starting: its store is not open yet; nothing was done";
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, "starting", message)
+        Self { close: true, ..Self::new(StatusCode::SERVICE_UNAVAILABLE, "starting", message) }
     }
 
     /// There is no value.
@@ -184,8 +190,9 @@ pub(super) const CONNECTION_REFUSED: &[u8] = concat!(
 .as_bytes();
 
 /// The answer to send in place of `answer`, if that is one which hyper itself gives to a head that it cannot parse:
-/// those have no body, and the contract wants a line that says what was wrong.
-pub(super) fn substitute_for(answer: &[u8]) -> Option<&'static [u8]> {
+/// those have no body, and the contract wants a line that says what was wrong. `is_lost`: the scanner could not follow the
+/// head either; then it was not its size (hyper says 431 also to a Content-Length that no number holds).
+pub(super) fn substitute_for(answer: &[u8], is_lost: bool) -> Option<&'static [u8]> {
     let bare = |status: &[u8]| {
         answer.starts_with(status) && memchr::memmem::find(answer, b"content-length: 0\r\n").is_some()
     };
@@ -193,7 +200,7 @@ pub(super) fn substitute_for(answer: &[u8]) -> Option<&'static [u8]> {
     if bare(b"HTTP/1.1 400 ") {
         Some(MALFORMED)
     } else if bare(b"HTTP/1.1 431 ") || bare(b"HTTP/1.1 414 ") {
-        Some(HEADERS_TOO_LARGE)
+        Some(if is_lost { MALFORMED } else { HEADERS_TOO_LARGE })
     } else {
         None
     }
@@ -217,8 +224,11 @@ mod tests {
     /// Only hyper's bare answers are replaced.
     #[test]
     fn only_bare_answers_are_replaced() {
-        assert_eq!(substitute_for(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n"), Some(MALFORMED));
-        assert_eq!(substitute_for(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 9\r\n\r\n"), None);
-        assert_eq!(substitute_for(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"), None);
+        assert_eq!(
+            substitute_for(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n", false),
+            Some(MALFORMED)
+        );
+        assert_eq!(substitute_for(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 9\r\n\r\n", false), None);
+        assert_eq!(substitute_for(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n", true), None);
     }
 }

@@ -91,7 +91,7 @@ where
     let operation = operation_of(&request);
     let json = accepts(request.headers(), "application/json");
     let answered = match check_head(connection, &request) {
-        Ok(()) => route(service, metrics, request).await,
+        Ok(()) => route(service, metrics, connection, request).await,
         Err(failure) => Err(failure),
     };
     let response = answered.unwrap_or_else(|failure| {
@@ -179,6 +179,7 @@ fn accepts(headers: &HeaderMap, kind: &str) -> bool {
 async fn route<B>(
     service: &Service,
     metrics: &Arc<ThreadMetrics>,
+    connection: &Connection,
     request: Request<B>,
 ) -> Result<Response<ReplyBody>, Failure>
 where
@@ -189,7 +190,7 @@ where
     let reads = method == Method::GET || method == Method::HEAD;
     match path {
         Path::Entity if reads => get(service, &request).await,
-        Path::Entity if method == Method::PUT => put(service, request).await,
+        Path::Entity if method == Method::PUT => put(service, connection, request).await,
         Path::Entity if method == Method::DELETE => delete(service, &request).await,
         Path::Entities if reads => range(service, metrics, &request).await,
         Path::Status if reads => show_status(service, &request),
@@ -221,6 +222,10 @@ async fn get<B>(service: &Service, request: &Request<B>) -> Result<Response<Repl
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
     insert_version(headers, record.version);
+    if request.method() == Method::HEAD {
+        // hyper leaves out the length of an empty value, where there is no body to tell it from.
+        headers.insert(CONTENT_LENGTH, HeaderValue::from(value.len()));
+    }
     if let Ok(replicas) = replicas {
         headers.insert("kvorum-replicas", replicas);
     }
@@ -234,7 +239,11 @@ async fn get<B>(service: &Service, request: &Request<B>) -> Result<Response<Repl
     Ok(response)
 }
 
-async fn put<B>(service: &Service, request: Request<B>) -> Result<Response<ReplyBody>, Failure>
+async fn put<B>(
+    service: &Service,
+    connection: &Connection,
+    request: Request<B>,
+) -> Result<Response<ReplyBody>, Failure>
 where
     B: Body<Data = Bytes> + Unpin,
 {
@@ -249,8 +258,10 @@ where
         None => return Err(Failure::length_required()),
     };
     let limits = &service.limits;
+    let is_lost = || connection.is_lost();
+    let body = request.into_body();
     let (value, _reserved) =
-        read_value(request.into_body(), announced, limits.value_bytes_max, &service.body_budget).await?;
+        read_value(body, announced, limits.value_bytes_max, &service.body_budget, is_lost).await?;
     let mutation = Mutation::Put { value, ttl_millis: query.ttl_millis };
     let version = coordinator.write(query.key, mutation, quorum).await?;
     Ok(written(StatusCode::CREATED, version))

@@ -43,5 +43,3 @@ pub struct Limits {
 
 /// The largest head of a request, in bytes.
 pub const HEAD_BYTES_MAX: usize = 64 << 10;
-/// Headers in one request.
-pub const HEADERS_MAX: usize = 100;

@@ -2,10 +2,10 @@
 //!
 //! Generic over the listener, so that a simulated network is served by the same code.
 
+use super::HEAD_BYTES_MAX;
 use super::connection::{Connection, Guarded, Returned, Watchdog};
 use super::error::CONNECTION_REFUSED;
 use super::handler::{Service, handle};
-use super::{HEAD_BYTES_MAX, HEADERS_MAX};
 use crate::metrics::ThreadMetrics;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -168,12 +168,11 @@ async fn serve_connection<S: AsyncRead + AsyncWrite + Unpin + 'static>(
         let mut http = pin!(
             http1::Builder::new()
                 .max_buf_size(HEAD_BYTES_MAX)
-                .max_headers(HEADERS_MAX)
+                .max_header_size(HEAD_BYTES_MAX)
                 // The watchdog bounds this wait; see `connection`.
                 .header_read_timeout(None)
                 // Small answers and the many chunks of a range cost less copied into one buffer than gathered.
                 .writev(false)
-                .pipeline_flush(true)
                 .serve_connection(io, service_fn(serve))
         );
         let mut drained = false;

@@ -26,6 +26,8 @@ use std::time::Duration;
 const RECENT_LEN_MAX: usize = 4096;
 /// How often the free space is looked at while writes come in.
 const DISK_LOOK: Duration = Duration::from_millis(100);
+/// How often the engine is asked whether its background has stopped it, while nobody writes.
+const IDLE_CHECK: Duration = Duration::from_secs(1);
 /// How often a full disk is looked at again.
 const DISK_RETRY: Duration = Duration::from_millis(500);
 /// How long a tombstone of a sole replica is kept: longer than any write that was stamped before it can be queued.
@@ -118,7 +120,7 @@ impl Committer {
     }
 
     /// How long the commit thread may sleep before [`Self::commit`] must be called with whatever there is.
-    pub(super) fn idle_wait(&self) -> Option<Duration> {
+    pub(super) fn idle_wait(&self) -> Duration {
         let sync = match (self.durability, self.unsynced_since) {
             (DurabilityMode::Interval(every), Some(since)) => {
                 Some((since + every).saturating_sub(self.clock.mono()))
@@ -126,7 +128,7 @@ impl Committer {
             _ => None,
         };
         let disk = (self.health.state() == StoreState::DiskFull).then_some(DISK_RETRY);
-        [sync, disk].into_iter().flatten().min()
+        [sync, disk].into_iter().flatten().fold(IDLE_CHECK, Duration::min)
     }
 
     /// Commits a group, possibly empty, and answers everyone in it.
@@ -135,6 +137,7 @@ impl Committer {
         self.look_at_disk(now);
         self.sync_if_due(now);
         if group.is_empty() {
+            self.check_engine();
             return;
         }
         let mut stage = Stage::default();
@@ -149,6 +152,16 @@ impl Committer {
             }
         }
         give_all(answers);
+    }
+
+    /// Notices a failure of the engine's background although nobody writes.
+    fn check_engine(&mut self) {
+        if !self.poisoned
+            && !matches!(self.health.state(), StoreState::Failed { .. })
+            && let Err(error) = self.engine.check()
+        {
+            self.fail(&error);
+        }
     }
 
     /// Syncs what is not synced yet; the last call in the committer's life.
@@ -344,6 +357,9 @@ impl Committer {
     /// Notes a failed write. A full disk passes; anything else is final until the node is restarted.
     fn fail(&mut self, error: &EngineError) -> Refusal {
         // A background flush that met a full disk shows here only as a poisoned engine.
+        if matches!(error, EngineError::Busy) {
+            return Refusal::Overloaded;
+        }
         let full = match error {
             EngineError::DiskFull { .. } => true,
             EngineError::Poisoned { .. } => {
@@ -358,6 +374,11 @@ impl Committer {
             Refusal::DiskFull
         } else {
             self.health.set_failed(&error.to_string());
+            if matches!(error, EngineError::Poisoned { .. })
+                && let Err(error) = self.engine.retire()
+            {
+                tracing::error!(%error, "the failed store cannot be opened for reading either");
+            }
             Refusal::Failed(error.to_string())
         }
     }
@@ -463,6 +484,7 @@ impl Recent {
 
 /// Why a group was not stored.
 enum Refusal {
+    Overloaded,
     DiskFull,
     Failed(String),
 }
@@ -470,6 +492,7 @@ enum Refusal {
 impl Refusal {
     fn error(&self) -> ReplicaError {
         match self {
+            Self::Overloaded => ReplicaError::Overloaded,
             Self::DiskFull => ReplicaError::DiskFull,
             Self::Failed(reason) => ReplicaError::Failed { reason: reason.clone() },
         }

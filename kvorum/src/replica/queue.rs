@@ -102,24 +102,19 @@ impl CommitQueue {
 
     /// The next group: everything that waits, up to a bound of bytes. Empty after `wait` without any; `None` once
     /// the queue is closed and empty.
-    pub(super) fn take(&self, wait: Option<Duration>) -> Option<Vec<Request>> {
+    pub(super) fn take(&self, wait: Duration) -> Option<Vec<Request>> {
         let mut state = self.lock();
         while state.requests.is_empty() {
             if state.closed {
                 return None;
             }
             state.waiting = true;
-            state = match wait {
-                None => self.arrived.wait(state).unwrap_or_else(PoisonError::into_inner),
-                Some(wait) => {
-                    let (state, timeout) =
-                        self.arrived.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner);
-                    if timeout.timed_out() && state.requests.is_empty() && !state.closed {
-                        return Some(Vec::new());
-                    }
-                    state
-                }
-            };
+            let (woken, timeout) =
+                self.arrived.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner);
+            state = woken;
+            if timeout.timed_out() && state.requests.is_empty() && !state.closed {
+                return Some(Vec::new());
+            }
         }
         state.waiting = false;
         let mut group = Vec::with_capacity(state.requests.len());
@@ -166,7 +161,7 @@ mod tests {
             queue.submit(lease(i as u64).0).unwrap();
         }
         assert!(matches!(queue.submit(lease(0).0), Err(ReplicaError::Overloaded)));
-        assert_eq!(queue.take(None).unwrap().len(), COMMIT_QUEUE_LEN_MAX);
+        assert_eq!(queue.take(Duration::from_secs(1)).unwrap().len(), COMMIT_QUEUE_LEN_MAX);
         queue.submit(lease(0).0).unwrap();
     }
 
@@ -177,13 +172,13 @@ mod tests {
         queue.submit(lease(1).0).unwrap();
         queue.close();
         assert!(matches!(queue.submit(lease(2).0), Err(ReplicaError::Stopped)));
-        assert_eq!(queue.take(None).unwrap().len(), 1);
-        assert!(queue.take(None).is_none());
+        assert_eq!(queue.take(Duration::from_secs(1)).unwrap().len(), 1);
+        assert!(queue.take(Duration::from_secs(1)).is_none());
     }
 
     /// Waiting with a bound ends empty-handed rather than never.
     #[test]
     fn bounded_wait_ends() {
-        assert!(CommitQueue::new().take(Some(Duration::from_millis(1))).unwrap().is_empty());
+        assert!(CommitQueue::new().take(Duration::from_millis(1)).unwrap().is_empty());
     }
 }

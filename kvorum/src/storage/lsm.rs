@@ -10,11 +10,15 @@ use super::janitor::Janitor;
 use super::{Batch, Change, Durability, Engine, EngineError, EngineStats, Keyspace, Scan};
 use bytes::Bytes;
 use fjall::compaction::Leveled;
-use fjall::{Database, KeyspaceCreateOptions, KvSeparationOptions, OwnedWriteBatch, PersistMode, Readable};
+use fjall::{
+    AbstractTree, Database, KeyspaceCreateOptions, KvSeparationOptions, OwnedWriteBatch, PersistMode,
+    Readable,
+};
 use std::io;
 use std::ops::Bound;
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::time::Duration;
 
 /// Small tables make each unlink and each sync of a compaction short.
 const TABLE_BYTES: u64 = 16 << 20;
@@ -26,6 +30,15 @@ const JOURNAL_BYTES_MAX: u64 = 64 << 20;
 const SEPARATE_VALUE_BYTES: u32 = 64 << 10;
 /// Threads that flush and compact.
 const WORKERS: usize = 2;
+/// Runs in level 0, sealed memtables, and sizes of the active memtable over its bound, from which on a commit waits.
+/// fjall itself waits at 30 runs and 4 sealed memtables, but forever if its background has died meanwhile, and not at
+/// all for the active memtable, which grows while the threads that would seal it are busy.
+const BEHIND_RUNS: usize = 24;
+const BEHIND_SEALED: usize = 3;
+const BEHIND_ACTIVE: u64 = 4;
+/// How long a commit waits for the background before it is refused.
+const BEHIND_WAIT_MAX: Duration = Duration::from_secs(2);
+const BEHIND_PAUSE: Duration = Duration::from_millis(1);
 /// Space that must stay free, at most, for a flush and a compaction that are under way.
 const RESERVE_BYTES_MAX: u64 = 256 << 20;
 /// The same as a fraction of the file system, for small ones: one in this many bytes.
@@ -76,6 +89,7 @@ struct Open {
     due: fjall::Keyspace,
     meta: fjall::Keyspace,
     database: Database,
+    active_bytes_max: u64,
 }
 
 impl LsmEngine {
@@ -85,7 +99,7 @@ impl LsmEngine {
     /// [`EngineError::Locked`] while another process has it, [`EngineError::Corrupt`] for a damaged journal or
     /// manifest, [`EngineError::DiskFull`], [`EngineError::Io`].
     pub fn open(config: LsmConfig) -> Result<Self, EngineError> {
-        let open = Open::new(&config)?;
+        let open = Open::new(&config, WORKERS)?;
         Ok(Self { config, open: RwLock::new(Some(open)) })
     }
 
@@ -96,12 +110,12 @@ impl LsmEngine {
 }
 
 impl Open {
-    fn new(config: &LsmConfig) -> Result<Self, EngineError> {
+    fn new(config: &LsmConfig, workers: usize) -> Result<Self, EngineError> {
         let attempted = "open the store";
         let database = Database::builder(&config.path)
             .cache_size(config.cache_bytes())
             .max_journaling_size(JOURNAL_BYTES_MAX)
-            .worker_threads(WORKERS)
+            .worker_threads_unchecked(workers)
             .open()
             .map_err(|error| translate(attempted, error))?;
         let keyspace = |name: &str, options: &dyn Fn() -> KeyspaceCreateOptions| {
@@ -124,7 +138,39 @@ impl Open {
         let janitor =
             Janitor::start(&config.path, database.clone(), [&records, &due, &meta].map(Clone::clone))
                 .map_err(|source| EngineError::Io { attempted: "start the janitor's threads", source })?;
-        Ok(Self { _janitor: janitor, records, due, meta, database })
+        let active_bytes_max = BEHIND_ACTIVE * config.records_memtable_bytes();
+        Ok(Self { _janitor: janitor, records, due, meta, database, active_bytes_max })
+    }
+
+    fn check(&self) -> Result<(), EngineError> {
+        self.database.persist(PersistMode::Buffer).map_err(|error| translate("go on", error))
+    }
+
+    /// Waits until the background has caught up enough for one more batch.
+    fn wait_for_background(&self) -> Result<(), EngineError> {
+        let mut waited = Duration::ZERO;
+        while self.is_behind() {
+            if waited >= BEHIND_WAIT_MAX {
+                return Err(EngineError::Busy);
+            }
+            self.check()?;
+            #[expect(
+                clippy::disallowed_methods,
+                reason = "the commit thread waits here, and serves nobody meanwhile"
+            )]
+            std::thread::sleep(BEHIND_PAUSE);
+            waited += BEHIND_PAUSE;
+        }
+        Ok(())
+    }
+
+    fn is_behind(&self) -> bool {
+        [&self.records, &self.due].iter().any(|keyspace| {
+            let tree = &keyspace.tree;
+            tree.sealed_memtable_count() >= BEHIND_SEALED
+                || tree.l0_run_count() >= BEHIND_RUNS
+                || tree.active_memtable().size() > self.active_bytes_max
+        })
     }
 
     fn keyspace(&self, keyspace: Keyspace) -> &fjall::Keyspace {
@@ -162,6 +208,7 @@ impl Engine for LsmEngine {
 
     fn commit(&self, batch: Batch, durability: Durability) -> Result<(), EngineError> {
         self.with_open(|open| {
+            open.wait_for_background()?;
             let mode = match durability {
                 Durability::Synced => PersistMode::SyncData,
                 Durability::Buffered => PersistMode::Buffer,
@@ -188,7 +235,20 @@ impl Engine for LsmEngine {
         let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
         // The database must be closed before it can be opened: it locks its directory.
         drop(open.take());
-        *open = Some(Open::new(&self.config)?);
+        *open = Some(Open::new(&self.config, WORKERS)?);
+        Ok(())
+    }
+
+    fn check(&self) -> Result<(), EngineError> {
+        self.with_open(Open::check)
+    }
+
+    fn retire(&self) -> Result<(), EngineError> {
+        // Of fjall's workers the one that is left hands the work of the dead one to itself forever, at the cost of a
+        // core. Without workers the store still reads.
+        let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
+        drop(open.take());
+        *open = Some(Open::new(&self.config, 0)?);
         Ok(())
     }
 

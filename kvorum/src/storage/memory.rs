@@ -119,6 +119,14 @@ impl Engine for MemoryEngine {
         Ok(())
     }
 
+    fn check(&self) -> Result<(), EngineError> {
+        if self.lock().poisoned { Err(EngineError::Poisoned { attempted: "go on" }) } else { Ok(()) }
+    }
+
+    fn retire(&self) -> Result<(), EngineError> {
+        Ok(())
+    }
+
     fn reopen(&self) -> Result<(), EngineError> {
         let mut state = self.lock();
         if state.fault == Some(Fault::DiskFull) {

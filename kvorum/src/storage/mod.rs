@@ -99,6 +99,8 @@ pub enum EngineError {
     },
     /// The store could not be opened again after a failure, and serves nothing until it can.
     Closed,
+    /// The engine's background work is too far behind. Nothing was done; a retry can help.
+    Busy,
     /// Another process has the store open.
     Locked,
 }
@@ -117,6 +119,7 @@ impl fmt::Display for EngineError {
                 write!(f, "refused to {attempted}: an earlier storage failure stopped the engine")
             }
             Self::Closed => f.write_str("the store is closed after a failure"),
+            Self::Busy => f.write_str("flushes and compactions are too far behind"),
             Self::Locked => f.write_str("another process has the store open"),
         }
     }
@@ -173,12 +176,18 @@ pub trait Engine: Send + Sync + 'static {
     /// Makes all changes of `batch` or none, visible to reads that begin afterwards.
     ///
     /// # Errors
-    /// After an error it is unknown whether the batch took effect, and every later commit fails until
+    /// [`EngineError::Busy`] means that nothing was done. After any other error it is unknown whether the batch took effect, and every later commit fails until
     /// [`Engine::reopen`] succeeds.
     fn commit(&self, batch: Batch, durability: Durability) -> Result<(), EngineError>;
 
     /// Makes everything committed so far survive a power loss. Errors as for [`Engine::commit`].
     fn sync(&self) -> Result<(), EngineError>;
+
+    /// Whether the engine still takes writes: its background work may have stopped it.
+    fn check(&self) -> Result<(), EngineError>;
+
+    /// Ends all background work after a failure of it, for good in this life of the engine; reads go on.
+    fn retire(&self) -> Result<(), EngineError>;
 
     /// Opens the store again after a failed write. What was synced is there again; reads wait meanwhile.
     fn reopen(&self) -> Result<(), EngineError>;

@@ -29,7 +29,7 @@ fn text(path: &Path) -> &str {
 pub struct Mounted {
     dir: TempDir,
     image: Option<PathBuf>,
-    mounted: bool,
+    attached: bool,
 }
 
 impl Mounted {
@@ -40,10 +40,10 @@ impl Mounted {
     pub fn tmpfs(mebibytes: u64) -> Result<Self, String> {
         let dir = TempDir::with_prefix("kvorum-fault-").unwrap();
         std::fs::create_dir(dir.path().join("mount")).unwrap();
-        let mut mounted = Self { dir, image: None, mounted: false };
+        let mut mounted = Self { dir, image: None, attached: false };
         let size = format!("size={mebibytes}M");
         run("mount", &["-t", "tmpfs", "-o", &size, "kvorum-fault", text(&mounted.path())])?;
-        mounted.mounted = true;
+        mounted.attached = true;
         Ok(mounted)
     }
 
@@ -58,7 +58,7 @@ impl Mounted {
         let image = dir.path().join("image");
         File::create_new(&image).and_then(|file| file.set_len(mebibytes << 20)).unwrap();
         run("mkfs.ext4", &["-q", "-F", text(&image)])?;
-        let mut mounted = Self { dir, image: Some(image), mounted: false };
+        let mut mounted = Self { dir, image: Some(image), attached: false };
         mounted.mount()?;
         Ok(mounted)
     }
@@ -66,7 +66,7 @@ impl Mounted {
     fn mount(&mut self) -> Result<(), String> {
         let image = self.image.as_deref().unwrap();
         run("mount", &["-o", "loop", text(image), text(&self.path())])?;
-        self.mounted = true;
+        self.attached = true;
         Ok(())
     }
 
@@ -80,12 +80,17 @@ impl Mounted {
         self.path().join("data")
     }
 
-    /// Cuts the power: whatever has not reached the disk by now never does. Works for ext4 only.
-    pub fn cut_power(&self) {
+    /// Cuts the power: whatever has not reached the disk by now never does. Gives the Unix milliseconds of the
+    /// cut; what anybody says from then on would not have been heard. Works for ext4 only.
+    pub fn cut_power(&self) -> u64 {
         // EXT4_IOC_SHUTDOWN with EXT4_GOING_FLAGS_NOLOGFLUSH. There is no safe wrapper of it in Rust.
-        let script = "import fcntl, os, struct, sys\n\
-                      fcntl.ioctl(os.open(sys.argv[1], os.O_RDONLY), 0x8004587d, struct.pack('I', 2))";
-        run("python3", &["-c", script, text(&self.path())]).unwrap();
+        let script = "import fcntl, os, struct, sys, time\n\
+                      dir = os.open(sys.argv[1], os.O_RDONLY)\n\
+                      print(int(time.time() * 1000), flush=True)\n\
+                      fcntl.ioctl(dir, 0x8004587d, struct.pack('I', 2))";
+        let output = Command::new("python3").args(["-c", script, text(&self.path())]).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8_lossy(&output.stdout).trim().parse().unwrap()
     }
 
     /// Brings the power back: what reached the disk is there. The node must have ended.
@@ -96,13 +101,13 @@ impl Mounted {
             assert!(begun.elapsed() < Duration::from_secs(10), "{error}");
             std::thread::sleep(Duration::from_millis(20));
         }
-        self.mounted = false;
+        self.attached = false;
         self.mount().unwrap();
     }
 
     /// Bytes that are free.
     pub fn free_bytes(&self) -> u64 {
-        let disk = rustix::fs::statvfs(&self.path()).unwrap();
+        let disk = rustix::fs::statvfs(self.path()).unwrap();
         disk.f_bavail * disk.f_frsize
     }
 
@@ -125,7 +130,7 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        if self.mounted
+        if self.attached
             && let Err(error) =
                 run("umount", &[text(&self.path())]).or_else(|_| run("umount", &["-l", text(&self.path())]))
         {
@@ -134,20 +139,33 @@ impl Drop for Mounted {
     }
 }
 
-/// This is a strace attached to a process, which makes its calls of `fdatasync` fail; detached when dropped.
-pub struct FailingSync {
+/// This is a strace attached to a process or thread, which meddles with its system calls; detached when dropped.
+pub struct Meddling {
     strace: Child,
 }
 
-impl FailingSync {
-    /// Makes the calls fail from the next one on.
+impl Meddling {
+    /// Makes the process's calls of `fdatasync` fail from the next one on.
     ///
     /// # Errors
     /// Why not: no strace, or tracing is not allowed.
-    pub fn attach(pid: u32) -> Result<Self, String> {
+    pub fn failing_sync(pid: u32) -> Result<Self, String> {
+        Self::attach(&["-f", "-e", "trace=fdatasync", "-e", "inject=fdatasync:error=EIO:when=1+"], pid)
+    }
+
+    /// Delays each of one thread's calls of `write`.
+    ///
+    /// # Errors
+    /// Why not, likewise.
+    pub fn slow_writes(thread: u32, delay: Duration) -> Result<Self, String> {
+        let inject = format!("inject=write:delay_enter={}:when=1+", delay.as_micros());
+        Self::attach(&["-e", "trace=write", "-e", &inject], thread)
+    }
+
+    fn attach(arguments: &[&str], pid: u32) -> Result<Self, String> {
         let mut strace = Command::new("strace")
-            .args(["-f", "-e", "trace=fdatasync", "-e", "inject=fdatasync:error=EIO:when=1+", "-p"])
-            .arg(pid.to_string())
+            .args(arguments)
+            .args(["-p", &pid.to_string()])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
@@ -167,7 +185,7 @@ impl FailingSync {
     }
 }
 
-impl Drop for FailingSync {
+impl Drop for Meddling {
     fn drop(&mut self) {
         // It detaches on SIGTERM; on SIGKILL it would leave the process stopped.
         let pid = rustix::process::Pid::from_child(&self.strace);

@@ -42,8 +42,8 @@ pub struct Client {
 /// Why there is no answer.
 #[derive(Debug)]
 pub enum NoAnswer {
-    /// No connection: nothing was sent.
-    NotConnected(io::Error),
+    /// There was no connection, or its end had been announced before: the request has not been taken.
+    NotTaken(io::Error),
     /// The connection ended before the answer: what was asked for may have been done.
     Cut(io::Error),
 }
@@ -64,7 +64,7 @@ impl Client {
     ) -> Result<Answer, NoAnswer> {
         let mut stream = match self.stream.take() {
             Some(stream) => stream,
-            None => connect(self.address).map_err(NoAnswer::NotConnected)?,
+            None => connect(self.address).map_err(NoAnswer::NotTaken)?,
         };
         let exchanged = exchange(&mut stream, &encode(method, target, headers, body));
         let answer = exchanged.map_err(NoAnswer::Cut)?;
@@ -74,40 +74,37 @@ impl Client {
         Ok(answer)
     }
 
-    /// Sends several requests at once, then reads their answers, with the instant at which each was there. Fewer come
-    /// back where the connection was cut.
+    /// Sends several requests at once, then reads their answers, each with the instant at which it was there. What
+    /// is sent behind a request whose answer announces the connection's end is not taken.
     pub fn pipeline(&mut self, requests: &[u8], count: usize) -> Vec<(Result<Answer, NoAnswer>, Moment)> {
-        let mut answers = Vec::with_capacity(count);
         let stream = self.stream.take().map_or_else(|| connect(self.address), Ok);
-        let mut stream = match stream {
-            Ok(stream) => stream,
-            Err(_) => return answers,
-        };
-        let sent = stream.get_mut().write_all(requests);
-        while answers.len() < count {
-            match receive(&mut stream) {
-                Ok(answer) => {
-                    let closes = answer.header("connection") == Some("close");
-                    answers.push((Ok(answer), Moment::now()));
-                    if closes {
-                        return answers;
-                    }
-                }
-                Err(error) => {
-                    eprintln!(
-                        "CUT after {} answers, last {:?}: {error:?} sent {sent:?}",
-                        answers.len(),
-                        answers.last().map(|a: &(Result<Answer, NoAnswer>, Moment)| a
-                            .0
-                            .as_ref()
-                            .map(|a| (a.status, a.headers.clone())))
-                    );
-                    answers.push((Err(NoAnswer::Cut(sent.err().unwrap_or(error))), Moment::now()));
-                    return answers;
-                }
-            }
+        let mut stream = stream.map_err(|error| error.kind());
+        if let Ok(stream) = &mut stream {
+            // An answer may come, and the connection end, before all requests are taken.
+            let _ = stream.get_mut().write_all(requests);
         }
-        self.stream = Some(stream);
+        let mut is_cut = false;
+        let mut answer = || {
+            let error = match &mut stream {
+                Ok(connected) => match receive(connected) {
+                    Ok(answer) => {
+                        if answer.header("connection") == Some("close") {
+                            stream = Err(io::ErrorKind::NotConnected);
+                        }
+                        return Ok(answer);
+                    }
+                    Err(error) => {
+                        is_cut = true;
+                        stream = Err(error.kind());
+                        error
+                    }
+                },
+                Err(kind) => io::Error::from(*kind),
+            };
+            Err(if is_cut { NoAnswer::Cut(error) } else { NoAnswer::NotTaken(error) })
+        };
+        let answers = (0..count).map(|_| (answer(), Moment::now())).collect();
+        self.stream = stream.ok();
         answers
     }
 

@@ -95,11 +95,8 @@ impl Session {
         let requests = keys.iter().zip(&ids).flat_map(|(key, id)| {
             encode("PUT", &format!("/v0/entity?id={key}"), "", Some(&value_of(*id, bytes)))
         });
-        let mut answers = self.client.pipeline(&requests.collect::<Vec<u8>>(), keys.len()).into_iter();
-        for (key, id) in keys.iter().zip(ids) {
-            let (answer, ended) = answers.next().unwrap_or_else(|| {
-                (Err(NoAnswer::Cut(std::io::ErrorKind::UnexpectedEof.into())), Moment::now())
-            });
+        let answers = self.client.pipeline(&requests.collect::<Vec<u8>>(), keys.len());
+        for ((key, id), (answer, ended)) in keys.iter().zip(ids).zip(answers) {
             let target = format!("/v0/entity?id={key}");
             self.note("PUT", &target, &answer);
             self.wrote(id, key, What::Put { ttl: None }, "PUT", (begun, ended), &answer);
@@ -140,7 +137,7 @@ impl Session {
                 (503, _) => (Outcome::Refused, 503),
                 (status, _) => (Outcome::Unknown, status),
             },
-            Err(NoAnswer::NotConnected(_)) => (Outcome::Refused, 0),
+            Err(NoAnswer::NotTaken(_)) => (Outcome::Refused, 0),
             Err(NoAnswer::Cut(_)) => (Outcome::Unknown, 0),
         };
         let key = key.to_owned();
@@ -162,12 +159,15 @@ impl Session {
 
     /// Counts an answer, and looks whether a failure is explained.
     fn note(&mut self, method: &'static str, target: &str, answer: &Result<Answer, NoAnswer>) {
+        if matches!(answer, Err(NoAnswer::NotTaken(_))) {
+            return;
+        }
         let status = answer.as_ref().map_or(0, |answer| answer.status);
         *self.history.statuses.entry((method, status)).or_default() += 1;
         if let Ok(answer) = answer
             && status >= 400
-            && !(answer.body.ends_with(b"\n")
-                && answer.body.iter().filter(|byte| **byte == b'\n').count() == 1)
+            // The first line feed is the last byte, or the body is empty or several lines.
+            && memchr::memchr(b'\n', &answer.body).map(|at| at + 1) != Some(answer.body.len())
         {
             let text = answer.text();
             self.history.faults.push(format!("{method} {target}: {status} without a line of text: {text:?}"));
@@ -233,8 +233,9 @@ impl Load {
                 })
             };
             let clients: Vec<_> = (0..self.clients).map(client).collect();
+            let stopping = Stop(&stop);
             during(&dying);
-            stop.store(true, Ordering::Relaxed);
+            drop(stopping);
             for client in clients {
                 history.absorb(client.join().unwrap());
             }
@@ -259,6 +260,15 @@ impl Load {
         } else {
             session.get(&key)
         }
+    }
+}
+
+/// This stops the clients when it is dropped, also by a failed assertion: a scope waits for its threads.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 

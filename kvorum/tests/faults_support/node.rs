@@ -133,17 +133,38 @@ impl Node {
         panic!("text and JSON of /v0/status say different things");
     }
 
-    /// The sum of a metric's samples.
+    /// The sum of a counter's or gauge's samples.
     #[track_caller]
-    pub fn metric(&self, name: &str) -> f64 {
+    pub fn metric(&self, name: &str) -> u64 {
         let text = self.ask("GET", "/metrics", None).text();
-        let samples: Vec<f64> = text
+        let samples: Vec<u64> = text
             .lines()
             .filter(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with([' ', '{'])))
             .map(|line| line.rsplit_once(' ').unwrap().1.parse().unwrap())
             .collect();
         assert!(!samples.is_empty(), "no metric {name}");
         samples.iter().sum()
+    }
+
+    /// The ids of its threads called `name`, in the order in which they were started.
+    pub fn threads(&self, name: &str) -> Vec<u32> {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap();
+        let mut found: Vec<u32> = tasks
+            .map(|task| task.unwrap().path())
+            .filter(|task| {
+                std::fs::read_to_string(task.join("comm")).is_ok_and(|comm| comm.trim_end() == name)
+            })
+            .map(|task| task.file_name().unwrap().to_str().unwrap().parse().unwrap())
+            .collect();
+        found.sort_unstable();
+        found
+    }
+
+    /// Processor time used so far, in the kernel's ticks of 10 ms.
+    pub fn processor_ticks(&self) -> u64 {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap();
+        let fields = stat.rsplit_once(')').unwrap().1.split_ascii_whitespace();
+        fields.skip(11).take(2).map(|ticks| ticks.parse::<u64>().unwrap()).sum()
     }
 
     /// A line of `/proc/PID/status` in bytes: `VmRSS` is memory now, `VmHWM` the most so far.

@@ -73,7 +73,7 @@ pub struct Server {
     _temp_dir: Option<TempDir>,
 }
 
-type Setup = Box<dyn Fn(&mut Command) + Send>;
+type Setup = Box<dyn Fn(&mut Command) + Send + Sync>;
 
 impl Server {
     /// Starts a node with these extra arguments in a new directory; it serves when this returns.
@@ -93,7 +93,7 @@ impl Server {
     pub fn start_with(
         data_dir: Option<&Path>,
         arguments: &[&str],
-        setup: impl Fn(&mut Command) + Send + 'static,
+        setup: impl Fn(&mut Command) + Send + Sync + 'static,
     ) -> Self {
         let temp_dir = data_dir.is_none().then(|| TempDir::with_prefix("kvorum-test-").unwrap());
         let data_dir =
@@ -497,7 +497,7 @@ impl Client {
     /// Waits for bytes; says how the connection ended if it did.
     fn fill(&mut self) -> std::io::Result<Option<Ended>> {
         use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, Interrupted};
-        let mut buffer = [0; 64 << 10];
+        let mut buffer = vec![0; 256 << 10];
         loop {
             return match self.stream.read(&mut buffer) {
                 Ok(0) => Ok(Some(Ended::Closed)),
@@ -543,27 +543,36 @@ fn parse(bytes: &[u8], no_body: bool, is_end: bool) -> Option<(Answer, usize)> {
     }
     if answer.header("transfer-encoding").is_some() {
         assert!(answer.header("content-length").is_none(), "{answer:?}");
-        let (chunks, used) = parse_chunks(rest);
+        let (chunks, used) = find_chunks(rest);
+        answer.is_whole = used.is_some();
+        if !answer.is_whole && !is_end {
+            return None;
+        }
+        let chunks: Vec<Vec<u8>> = chunks.into_iter().map(<[u8]>::to_vec).collect();
         answer.body = chunks.concat();
         answer.chunks = Some(chunks);
-        answer.is_whole = used.is_some();
-        return (answer.is_whole || is_end)
-            .then(|| (answer, used.map_or(bytes.len(), |used| head_bytes + used)));
+        return Some((answer, used.map_or(bytes.len(), |used| head_bytes + used)));
     }
     if let Some(length) = answer.header("content-length") {
         let length: usize = length.parse().expect("a length is a number");
         answer.is_whole = rest.len() >= length;
+        if !answer.is_whole && !is_end {
+            return None;
+        }
         answer.body = rest[..length.min(rest.len())].to_vec();
         let used = head_bytes + answer.body.len();
-        return (answer.is_whole || is_end).then_some((answer, used));
+        return Some((answer, used));
+    }
+    if !is_end {
+        return None;
     }
     // Neither: the body ends with the connection.
     answer.body = rest.to_vec();
-    is_end.then_some((answer, bytes.len()))
+    Some((answer, bytes.len()))
 }
 
 /// The chunks in `bytes`, and how many bytes they took if the last one is there.
-fn parse_chunks(bytes: &[u8]) -> (Vec<Vec<u8>>, Option<usize>) {
+fn find_chunks(bytes: &[u8]) -> (Vec<&[u8]>, Option<usize>) {
     let mut chunks = Vec::new();
     let mut at = 0;
     loop {
@@ -577,6 +586,6 @@ fn parse_chunks(bytes: &[u8]) -> (Vec<Vec<u8>>, Option<usize>) {
         if size == 0 {
             return (chunks, Some(at));
         }
-        chunks.push(chunk[..size].to_vec());
+        chunks.push(&chunk[..size]);
     }
 }

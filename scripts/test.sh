@@ -25,6 +25,7 @@ if [ "$fuzz_seconds" -gt 0 ]; then
   bash fuzz/run.sh "$fuzz_seconds" || result=1
 fi
 
+grep -hE '^KNOWN LIMIT' "$log" | sort -u
 skipped=$(grep -E '^ *SKIPPED' "$log" | sort -u)
 passed=$(awk '/^test result:/ { sum += $4 } END { print sum + 0 }' "$log")
 failed=$(awk '/^test result:/ { sum += $6 } END { print sum + 0 }' "$log")

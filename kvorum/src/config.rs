@@ -284,7 +284,7 @@ pub const SETTINGS: &[Setting] = &[
         name: "body-timeout",
         value_name: "DURATION",
         default: "10s",
-        help: "Between two arrivals of a body's bytes",
+        help: "Between two arrivals of a body's bytes, which must keep 16 KiB/s on average besides",
         set: |draft, text| set(&mut draft.config.limits.waits.body, parse_duration(text)),
     },
     Setting {

@@ -284,26 +284,24 @@ impl Listener for Tcp {
 pub fn wait_for_signal() -> io::Result<&'static str> {
     use tokio::signal::unix::{SignalKind, signal};
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
-    let name = runtime.block_on(async {
-        let mut term = signal(SignalKind::terminate())?;
-        let mut int = signal(SignalKind::interrupt())?;
-        let name = tokio::select! {
-            _ = term.recv() => "SIGTERM",
-            _ = int.recv() => "SIGINT",
-        };
-        Ok::<_, io::Error>(name)
-    })?;
+    let entered = runtime.enter();
+    let mut term = signal(SignalKind::terminate())?;
+    let mut int = signal(SignalKind::interrupt())?;
+    drop(entered);
+    // The same two listeners for both waits: a signal between them must not be lost.
+    let mut next = move || {
+        runtime.block_on(async {
+            tokio::select! {
+                _ = term.recv() => "SIGTERM",
+                _ = int.recv() => "SIGINT",
+            }
+        })
+    };
+    let name = next();
     #[expect(clippy::disallowed_methods, reason = "a thread of the process itself, not of the node's code")]
     let second = thread::Builder::new().name("kvorum:signal".to_owned()).spawn(move || {
-        let again = async {
-            let mut term = signal(SignalKind::terminate())?;
-            let mut int = signal(SignalKind::interrupt())?;
-            tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} };
-            Ok::<_, io::Error>(())
-        };
-        if runtime.block_on(again).is_ok() {
-            std::process::exit(130);
-        }
+        next();
+        std::process::exit(130);
     });
     second.map(|_| name)
 }

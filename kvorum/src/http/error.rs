@@ -179,8 +179,11 @@ macro_rules! bare_answer {
 }
 
 const MALFORMED: &[u8] = bare_answer!("400 Bad Request", "33", "this is not a valid HTTP request");
-const HEADERS_TOO_LARGE: &[u8] =
-    bare_answer!("431 Request Header Fields Too Large", "35", "the headers are over 64 KiB in all");
+const HEADERS_TOO_LARGE: &[u8] = bare_answer!(
+    "431 Request Header Fields Too Large",
+    "53",
+    "the head is over 64 KiB or has more than 100 headers"
+);
 
 /// What a connection over the cap is told.
 pub(super) const CONNECTION_REFUSED: &[u8] = concat!(

@@ -11,7 +11,7 @@ help: ## Lists the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: ## Runs a node on LISTEN (127.0.0.1:8080) with its data in DATA (./data)
-	cargo run --release --quiet -p kvorum -- serve --listen $(LISTEN) --data-dir $(DATA)
+	cargo run --release -p kvorum -- serve --listen $(LISTEN) --data-dir $(DATA)
 
 test: ## Runs every test: units, properties, real sockets, real faults, a fuzz smoke run
 	@bash scripts/test.sh

@@ -24,6 +24,8 @@ use std::time::Duration;
 
 /// Keys remembered per generation; two generations are kept.
 const RECENT_LEN_MAX: usize = 4096;
+/// From here on a commit is worth a line in the debug log: what the engine did meanwhile stands beside it.
+const SLOW_COMMIT: Duration = Duration::from_millis(30);
 /// How often the free space is looked at while writes come in.
 const DISK_LOOK: Duration = Duration::from_millis(100);
 /// How often the engine is asked whether its background has stopped it, while nobody writes.
@@ -286,6 +288,9 @@ impl Committer {
         }
         let took = self.clock.mono().saturating_sub(now);
         self.metrics.committed(applied, took, durability == Durability::Synced);
+        if took > SLOW_COMMIT {
+            tracing::debug!(took_ms = took.as_millis(), records = applied, "a commit was slow");
+        }
         if durability == Durability::Buffered && matches!(self.durability, DurabilityMode::Interval(_)) {
             self.unsynced_since.get_or_insert(now);
         }

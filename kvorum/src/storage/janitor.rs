@@ -25,8 +25,9 @@ use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime};
 
-/// How often the janitor looks while flushes or compactions run.
-const TICK_BUSY: Duration = Duration::from_millis(5);
+/// How often the janitor looks while flushes or compactions run: a compaction writes about half a megabyte meanwhile,
+/// which is what a sync then may have to wait for.
+const TICK_BUSY: Duration = Duration::from_millis(1);
 /// How often it looks otherwise: often enough to hold every memtable and table before it can become obsolete.
 const TICK_IDLE: Duration = Duration::from_millis(50);
 /// What one step of shrinking frees: about a millisecond of the file system's time.

@@ -7,9 +7,10 @@
 //! which group ([`Observed`]); the committer remembers the keys of the latest groups ([`Recent`]). A look-up that
 //! is older than what is remembered, which takes thousands of writes in between, is made again here.
 
+use super::answer::{Answer, Applied};
 use super::courier::Courier;
 use super::health::StoreHealth;
-use super::queue::{Outcome, Request};
+use super::queue::{DueRow, Observed, Request};
 use super::{ReplicaError, ReplicaParts, StoreState, stored_version};
 use crate::clock::Clock;
 use crate::metrics::StoreMetrics;
@@ -54,35 +55,6 @@ pub enum Purge {
     Sole,
     /// Others may hold something older: an expired value gives back its bytes, its tombstone stays.
     Keep,
-}
-
-/// This is what became of an applied record.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Applied {
-    /// It is stored, or was already.
-    Stored,
-    /// Something newer is stored; the record is not.
-    Superseded {
-        /// The newer version.
-        by: Version,
-    },
-}
-
-/// What the requesting side saw of a key.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Observed {
-    /// The stored version.
-    pub(super) version: Option<Version>,
-    /// The number of groups that had been committed before the look-up began.
-    pub(super) as_of: u64,
-}
-
-/// A row of the `due` keyspace whose instant has come.
-#[derive(Debug, Clone)]
-pub(super) struct DueRow {
-    pub(super) at: UnixMillis,
-    pub(super) key: Bytes,
-    pub(super) version: Version,
 }
 
 pub(super) struct Committer {
@@ -149,8 +121,8 @@ impl Committer {
         }
         let outcome = self.store(stage, now);
         if let Err(refusal) = &outcome {
-            for answer in &mut answers {
-                answer.refuse(refusal);
+            for (_, answer) in &mut answers {
+                answer.refuse(refusal.error());
             }
         }
         give_all(answers);
@@ -176,15 +148,15 @@ impl Committer {
     }
 
     /// Decides what one request adds to the stage, and what its answer will be if the stage is stored.
-    fn judge(&mut self, stage: &mut Stage, request: Request) -> Answer {
+    fn judge(&mut self, stage: &mut Stage, request: Request) -> Addressed {
         match request {
             Request::Apply { key, record, observed, done, courier } => {
                 let outcome = self.judge_record(stage, key, record, observed);
-                Answer::Apply { outcome, done, courier }
+                (courier, Answer::Apply { outcome, done })
             }
             Request::Lease { until, done } => {
                 stage.lease = stage.lease.max(Some(until));
-                Answer::Lease { outcome: Ok(()), done }
+                (None, Answer::Lease { outcome: Ok(()), done })
             }
             Request::Purge { rows, done } => {
                 let mut purged = 0;
@@ -195,7 +167,7 @@ impl Committer {
                         Err(error) => tracing::error!(%error, "cannot judge an expired record"),
                     }
                 }
-                Answer::Purge { purged, done }
+                (None, Answer::Purge { purged, done })
             }
         }
     }
@@ -504,42 +476,14 @@ impl Refusal {
     }
 }
 
-/// An answer to a request: first that of the judgement, final once the group is stored.
-pub(super) enum Answer {
-    Apply { outcome: Result<Applied, ReplicaError>, done: Outcome<Applied>, courier: Option<Arc<Courier>> },
-    Lease { outcome: Result<(), ReplicaError>, done: Outcome<()> },
-    Purge { purged: usize, done: std::sync::mpsc::Sender<usize> },
-}
-
-impl Answer {
-    /// Turns the answer into a refusal, because its group was not stored.
-    fn refuse(&mut self, refusal: &Refusal) {
-        match self {
-            Self::Apply { outcome, .. } => *outcome = Err(refusal.error()),
-            Self::Lease { outcome, .. } => *outcome = Err(refusal.error()),
-            Self::Purge { purged, .. } => *purged = 0,
-        }
-    }
-
-    /// Gives the answer; whoever asked may have gone.
-    pub(super) fn give(self) {
-        match self {
-            Self::Apply { outcome, done, .. } => drop(done.send(outcome)),
-            Self::Lease { outcome, done } => drop(done.send(outcome)),
-            Self::Purge { purged, done } => drop(done.send(purged)),
-        }
-    }
-
-    fn courier(&self) -> Option<&Arc<Courier>> {
-        if let Self::Apply { courier, .. } = self { courier.as_ref() } else { None }
-    }
-}
+/// An answer with the courier of the thread that asked.
+type Addressed = (Option<Arc<Courier>>, Answer);
 
 /// Gives a group's answers, those of one thread together.
-fn give_all(answers: Vec<Answer>) {
+fn give_all(answers: Vec<Addressed>) {
     let mut batches: Vec<(Arc<Courier>, Vec<Answer>)> = Vec::new();
-    for answer in answers {
-        let Some(courier) = answer.courier().cloned() else {
+    for (courier, answer) in answers {
+        let Some(courier) = courier else {
             answer.give();
             continue;
         };

@@ -8,8 +8,7 @@
 //!
 //! A thread without a courier (a test, a command) is served directly: same order, more wake-ups.
 
-use super::commit::Answer;
-use super::queue::CommitQueue;
+use super::answer::Answer;
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -35,17 +34,17 @@ impl Courier {
         COURIER.with_borrow(Clone::clone)
     }
 
-    /// Serves the thread that calls until dropped.
+    /// Serves the thread that calls until dropped; `wake` wakes the commit thread.
     ///
     /// # Cancel safety
     /// Dropping the future ends the service; what was queued or answered by then is still delivered.
-    pub(super) async fn serve(queue: &CommitQueue) {
+    pub(super) async fn serve(wake: impl Fn()) {
         let courier = Arc::new(Self::default());
-        let _service = Service { courier: Arc::clone(&courier), queue };
+        let service = Service { courier: Arc::clone(&courier), wake };
         COURIER.set(Some(Arc::clone(&courier)));
         loop {
             courier.called.notified().await;
-            courier.deliver(queue);
+            service.deliver();
         }
     }
 
@@ -66,27 +65,30 @@ impl Courier {
         drop(waiting);
         self.called.notify_one();
     }
+}
 
-    fn deliver(&self, queue: &CommitQueue) {
-        if self.is_to_wake.swap(false, Ordering::Relaxed) {
-            queue.wake();
+/// Delivers in both directions, the last time when the courier's future is dropped.
+struct Service<W: Fn()> {
+    courier: Arc<Courier>,
+    wake: W,
+}
+
+impl<W: Fn()> Service<W> {
+    fn deliver(&self) {
+        if self.courier.is_to_wake.swap(false, Ordering::Relaxed) {
+            (self.wake)();
         }
-        let answers = std::mem::take(&mut *self.answers.lock().unwrap_or_else(PoisonError::into_inner));
+        let answers =
+            std::mem::take(&mut *self.courier.answers.lock().unwrap_or_else(PoisonError::into_inner));
         for answer in answers {
             answer.give();
         }
     }
 }
 
-/// Ends the service when the courier's future is dropped.
-struct Service<'a> {
-    courier: Arc<Courier>,
-    queue: &'a CommitQueue,
-}
-
-impl Drop for Service<'_> {
+impl<W: Fn()> Drop for Service<W> {
     fn drop(&mut self) {
         COURIER.set(None);
-        self.courier.deliver(self.queue);
+        self.deliver();
     }
 }

@@ -8,6 +8,7 @@
 //! all ([`commit`]). Reads go to the engine directly. [`sweep`] gives back the space of what has expired or been
 //! deleted.
 
+mod answer;
 mod commit;
 mod courier;
 mod health;
@@ -16,7 +17,8 @@ mod sweep;
 #[cfg(test)]
 mod tests;
 
-pub use commit::{Applied, DurabilityMode, Purge};
+pub use answer::Applied;
+pub use commit::{DurabilityMode, Purge};
 pub use health::{StoreHealth, StoreState};
 pub use queue::{COMMIT_QUEUE_BYTES_MAX, COMMIT_QUEUE_LEN_MAX};
 pub use sweep::SweeperState;
@@ -26,10 +28,10 @@ use crate::metrics::StoreMetrics;
 use crate::storage::{Batch, Change, Durability, Engine, EngineError, EngineStats, Keyspace, Scan, format};
 use crate::worker::{Pool, PoolFull};
 use bytes::Bytes;
-use commit::{Committer, Observed};
+use commit::Committer;
 use courier::Courier;
 use kvorum_core::{Key, Record, UnixMillis, Version};
-use queue::{CommitQueue, Request};
+use queue::{CommitQueue, Observed, Request};
 use std::fmt;
 use std::io;
 use std::ops::Bound;
@@ -241,7 +243,7 @@ impl Replica {
     /// Makes the calling thread's writes share their wake-ups, until the future is dropped. Each network thread runs
     /// it once; where nobody does, writes work the same and cost more.
     pub async fn share_wakeups(&self) {
-        Courier::serve(&self.shared.queue).await;
+        Courier::serve(|| self.shared.queue.wake()).await;
     }
 
     /// Whether the store takes writes, and if not, why.

@@ -1,12 +1,12 @@
 //! The commit queue: bounded, many producers, the commit thread its one consumer.
 
-use super::commit::{Applied, DueRow, Observed};
+use super::ReplicaError;
+use super::answer::{Applied, Outcome};
 use super::courier::Courier;
-use super::{ReplicaError, commit};
-use kvorum_core::{Key, Record, UnixMillis, Value};
+use bytes::Bytes;
+use kvorum_core::{Key, Record, UnixMillis, Value, Version};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::sync::oneshot;
 
 /// Writes that may wait: beyond it the node is overloaded and says so.
 pub const COMMIT_QUEUE_LEN_MAX: usize = 8192;
@@ -15,7 +15,22 @@ pub const COMMIT_QUEUE_BYTES_MAX: usize = 64 << 20;
 /// Bytes that one group takes, so that one sync does not grow without bound under large values.
 const GROUP_BYTES_MAX: usize = 16 << 20;
 
-pub(super) type Outcome<T> = oneshot::Sender<Result<T, ReplicaError>>;
+/// What the requesting side saw of a key.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Observed {
+    /// The stored version.
+    pub(super) version: Option<Version>,
+    /// The number of groups that had been committed before the look-up began.
+    pub(super) as_of: u64,
+}
+
+/// A row of the `due` keyspace whose instant has come.
+#[derive(Debug, Clone)]
+pub(super) struct DueRow {
+    pub(super) at: UnixMillis,
+    pub(super) key: Bytes,
+    pub(super) version: Version,
+}
 
 /// What the commit thread is asked to do.
 pub(super) enum Request {
@@ -41,7 +56,7 @@ impl Request {
                 key.as_ref().len() + value
             }
             Self::Lease { .. } => 0,
-            Self::Purge { rows, .. } => rows.len() * size_of::<commit::DueRow>(),
+            Self::Purge { rows, .. } => rows.len() * size_of::<DueRow>(),
         }
     }
 }
@@ -147,6 +162,7 @@ impl CommitQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tokio::sync::oneshot;
 
     fn lease(until: u64) -> (Request, oneshot::Receiver<Result<(), ReplicaError>>) {
         let (done, outcome) = oneshot::channel();

@@ -3,8 +3,7 @@
 //! It walks the `due` keyspace in order of time, so its cost follows what has become due and not what is stored.
 //! It only finds; the committer judges each find again and changes the store.
 
-use super::commit::DueRow;
-use super::queue::Request;
+use super::queue::{DueRow, Request};
 use super::{Replica, ReplicaError};
 use crate::clock::Clock;
 use crate::storage::{Keyspace, format};

@@ -1,8 +1,9 @@
 //! The committer, driven group by group over the in-memory engine: what it stores, what it answers, what survives.
 
-use super::commit::{Applied, Committer, DueRow, DurabilityMode, Observed, Purge};
+use super::answer::Applied;
+use super::commit::{Committer, DurabilityMode, Purge};
 use super::health::StoreHealth;
-use super::queue::Request;
+use super::queue::{DueRow, Observed, Request};
 use super::{Execution, ReplicaError, ReplicaParts, StoreState};
 use crate::clock::{ManualClock, SystemRng};
 use crate::metrics::StoreMetrics;

@@ -1,0 +1,48 @@
+//! Answers: what the commit thread tells those who asked.
+
+use super::ReplicaError;
+use kvorum_core::Version;
+use std::sync::mpsc;
+use tokio::sync::oneshot;
+
+/// This is what became of an applied record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Applied {
+    /// It is stored, or was already.
+    Stored,
+    /// Something newer is stored; the record is not.
+    Superseded {
+        /// The newer version.
+        by: Version,
+    },
+}
+
+/// Where an answer goes.
+pub(super) type Outcome<T> = oneshot::Sender<Result<T, ReplicaError>>;
+
+/// An answer to a request: first that of the judgement, final once the group is stored.
+pub(super) enum Answer {
+    Apply { outcome: Result<Applied, ReplicaError>, done: Outcome<Applied> },
+    Lease { outcome: Result<(), ReplicaError>, done: Outcome<()> },
+    Purge { purged: usize, done: mpsc::Sender<usize> },
+}
+
+impl Answer {
+    /// Turns the answer into a refusal, because its group was not stored.
+    pub(super) fn refuse(&mut self, error: ReplicaError) {
+        match self {
+            Self::Apply { outcome, .. } => *outcome = Err(error),
+            Self::Lease { outcome, .. } => *outcome = Err(error),
+            Self::Purge { purged, .. } => *purged = 0,
+        }
+    }
+
+    /// Gives the answer; whoever asked may have gone.
+    pub(super) fn give(self) {
+        match self {
+            Self::Apply { outcome, done } => drop(done.send(outcome)),
+            Self::Lease { outcome, done } => drop(done.send(outcome)),
+            Self::Purge { purged, done } => drop(done.send(purged)),
+        }
+    }
+}

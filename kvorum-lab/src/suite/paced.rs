@@ -85,6 +85,16 @@ pub(super) fn run(suite: &Suite) -> Result<Table, LabError> {
             table.row(cells(name, &stream.tally.latency, Some(&attempt.device), stream.failed()));
         }
         table.row(cells(format!("{number} bare fdatasync"), &attempt.device.latency, None, 0));
+        let seen = attempt.device.as_seen_at(RATE)?;
+        table.row(cells(format!("{number} the same, as {RATE}/s would see it"), &seen, None, 0));
+        for stream in &attempt.outcome.streams {
+            if let Some(ratio) = stream.tally.latency.ratio(&seen, 99.9) {
+                let name = &stream.plan.name;
+                table.note(format!(
+                    "Run {number}: p99.9 of {name} is {ratio:.2} x what the device alone would have given."
+                ));
+            }
+        }
         table.note(facts(number, attempt));
     }
     let quietest = attempts.iter().min_by(|a, b| a.outcome.steal_cores.total_cmp(&b.outcome.steal_cores));
@@ -189,7 +199,12 @@ mod tests {
         let mut tally = Tally::new().unwrap();
         tally.latency.record(Duration::from_millis(operation_millis));
         tally.unsent = failed;
-        let mut device = FdatasyncOutcome { latency: Latencies::new().unwrap(), late: 0 };
+        let mut device = FdatasyncOutcome {
+            latency: Latencies::new().unwrap(),
+            late: 0,
+            samples: Vec::new(),
+            period: Duration::from_millis(5),
+        };
         device.latency.record(Duration::from_millis(device_millis));
         let streams = vec![StreamOutcome { plan, tally, elapsed: Duration::from_secs(1) }];
         Attempt { outcome: Outcome { streams, steal_cores: 0.0 }, device }

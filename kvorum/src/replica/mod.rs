@@ -212,13 +212,7 @@ impl Replica {
 
     /// What is stored of `key`, tombstones and expired records included.
     pub async fn get(&self, key: &Key) -> Result<Option<Record>, ReplicaError> {
-        let row = match self.shared.execution {
-            Execution::Inline => self.shared.engine.get(Keyspace::Records, key.as_ref())?,
-            Execution::Pool => {
-                let (engine, key) = (Arc::clone(&self.shared.engine), key.clone());
-                self.shared.pool.run(move || engine.get(Keyspace::Records, key.as_ref())).await??
-            }
-        };
+        let row = self.row(key).await?;
         Ok(row.map(|row| format::decode_record(&row)).transpose()?)
     }
 
@@ -271,17 +265,22 @@ impl Replica {
         self.shared.engine.stats()
     }
 
+    /// The stored row of `key`, read on this thread or on the pool.
+    async fn row(&self, key: &Key) -> Result<Option<Bytes>, ReplicaError> {
+        match self.shared.execution {
+            Execution::Inline => Ok(self.shared.engine.get(Keyspace::Records, key.as_ref())?),
+            Execution::Pool => {
+                let (engine, key) = (Arc::clone(&self.shared.engine), key.clone());
+                Ok(self.shared.pool.run(move || engine.get(Keyspace::Records, key.as_ref())).await??)
+            }
+        }
+    }
+
     /// The stored version of `key` and how old that knowledge is. Runs where reads run.
     async fn observe(&self, key: &Key) -> Result<Observed, ReplicaError> {
         // Read before the look-up: every group that is not in the count is still known to the committer.
         let as_of = self.shared.groups.load(Ordering::Acquire);
-        let row = match self.shared.execution {
-            Execution::Inline => self.shared.engine.get(Keyspace::Records, key.as_ref())?,
-            Execution::Pool => {
-                let (engine, key) = (Arc::clone(&self.shared.engine), key.clone());
-                self.shared.pool.run(move || engine.get(Keyspace::Records, key.as_ref())).await??
-            }
-        };
+        let row = self.row(key).await?;
         let version = row.map(|row| format::decode_version(&row)).transpose()?;
         Ok(Observed { version, as_of })
     }

@@ -5,16 +5,19 @@
 //! what lets one rule serve the server, the simulation and a property test alike.
 //!
 //! A reader goes on with [`version`] (how writes are ordered), then [`record`] (what is stored, and which of two
-//! records wins), then [`quorum`] (how many replicas must confirm, and when that is known).
+//! records wins), then [`quorum`] (how many replicas must confirm, and when that is known). Where a record belongs
+//! is [`token`] (a key's partition).
 
 pub mod hlc;
 pub mod key;
 pub mod quorum;
 pub mod record;
+pub mod token;
 pub mod version;
 
 pub use hlc::Hlc;
 pub use key::{Key, KeyError};
 pub use quorum::{Quorum, QuorumError, ReplicationFactor, Tally, Verdict};
 pub use record::{Record, Value};
+pub use token::{PARTITION_BITS_DEFAULT, Partition, Token};
 pub use version::{NodeId, UnixMillis, Version};

@@ -6,13 +6,14 @@
 //!
 //! A reader goes on with [`version`] (how writes are ordered), then [`record`] (what is stored, and which of two
 //! records wins), then [`quorum`] (how many replicas must confirm, and when that is known). Where a record belongs
-//! is [`token`] (a key's partition).
+//! is [`token`] (a key's partition) and [`topology`] (which nodes there are).
 
 pub mod hlc;
 pub mod key;
 pub mod quorum;
 pub mod record;
 pub mod token;
+pub mod topology;
 pub mod version;
 
 pub use hlc::Hlc;
@@ -20,4 +21,5 @@ pub use key::{Key, KeyError};
 pub use quorum::{Quorum, QuorumError, ReplicationFactor, Tally, Verdict};
 pub use record::{Record, Value};
 pub use token::{PARTITION_BITS_DEFAULT, Partition, Token};
+pub use topology::{Member, NodeIndex, Topology, TopologyError};
 pub use version::{NodeId, UnixMillis, Version};

@@ -6,10 +6,11 @@
 //!
 //! A reader goes on with [`version`] (how writes are ordered), then [`record`] (what is stored, and which of two
 //! records wins), then [`quorum`] (how many replicas must confirm, and when that is known). Where a record belongs
-//! is [`token`] (a key's partition) and [`topology`] (which nodes there are).
+//! is [`token`] (a key's partition), [`topology`] (which nodes there are) and [`placement`] (who holds a partition).
 
 pub mod hlc;
 pub mod key;
+pub mod placement;
 pub mod quorum;
 pub mod record;
 pub mod token;
@@ -18,6 +19,7 @@ pub mod version;
 
 pub use hlc::Hlc;
 pub use key::{Key, KeyError};
+pub use placement::{ChangeError, Placement};
 pub use quorum::{Quorum, QuorumError, ReplicationFactor, Tally, Verdict};
 pub use record::{Record, Value};
 pub use token::{PARTITION_BITS_DEFAULT, Partition, Token};

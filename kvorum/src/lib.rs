@@ -10,6 +10,7 @@ pub mod coordinator;
 pub mod http;
 pub mod metrics;
 pub mod node;
+pub mod peer;
 pub mod replica;
 pub mod storage;
 pub mod worker;

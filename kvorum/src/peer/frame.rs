@@ -1,0 +1,392 @@
+//! Frames: how messages lie in a connection's bytes.
+//!
+//! Integers are big-endian.
+//!
+//! | offset | bytes | what |
+//! | --- | --- | --- |
+//! | 0 | 4 | length of all that follows this field, in bytes: 9 and the payload's |
+//! | 4 | 4 | checksum: the low half of xxh3-64 (seed 0) of all that follows this field |
+//! | 8 | 1 | kind of the message |
+//! | 9 | 4 | id of the request; a reply carries its request's |
+//! | 13 | rest | payload |
+//!
+//! A frame that is not exactly this ends the connection: behind a wrong length, nothing can be trusted.
+
+use super::message::MessageError;
+use bytes::{BufMut, Bytes, BytesMut};
+use std::collections::VecDeque;
+use std::fmt;
+use std::mem;
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
+
+/// The largest length that a frame may announce, in bytes: the largest value and room for what goes with it.
+pub const FRAME_BYTES_MAX: usize = (256 << 20) + (64 << 10);
+
+/// Length and checksum.
+const UNCHECKED_BYTES: usize = 8;
+/// What the length counts besides the payload: checksum, kind, id.
+const COUNTED_BYTES: usize = 9;
+
+/// From this length on a value is written from where it is, not copied: below, a system call costs more.
+const LONG_BYTES: usize = 64 << 10;
+/// The most room for short bytes that is kept for reuse, so that one burst does not hold memory forever.
+const SHORT_BYTES_KEPT: usize = 1 << 20;
+
+/// What is read at once, in bytes, when no frame is known to be longer.
+const READ_BYTES: usize = 64 << 10;
+/// With less room than this, in bytes, more is made before reading.
+const READ_BYTES_MIN: usize = 4 << 10;
+/// The most room that is made on the word of a length alone, in bytes; beyond it, room grows as bytes come.
+const RESERVE_BYTES_MAX: usize = 16 << 20;
+
+/// This is one message as it came.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Frame {
+    pub(super) kind: u8,
+    pub(super) id: u32,
+    pub(super) payload: Bytes,
+}
+
+/// This says why bytes are not a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FrameError {
+    /// A length of more than [`FRAME_BYTES_MAX`].
+    TooLong {
+        /// The length, in bytes.
+        bytes: usize,
+    },
+    /// A length that leaves no room for a frame's fixed part.
+    TooShort {
+        /// The length, in bytes.
+        bytes: usize,
+    },
+    /// The bytes are not those that were sent.
+    Checksum {
+        /// What the frame says.
+        announced: u32,
+        /// What its bytes give.
+        found: u32,
+    },
+}
+
+impl fmt::Display for FrameError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooLong { bytes } => {
+                write!(f, "a frame of {bytes} bytes is longer than the {FRAME_BYTES_MAX} there may be")
+            }
+            Self::TooShort { bytes } => write!(f, "a frame of {bytes} bytes is shorter than any"),
+            Self::Checksum { announced, found } => {
+                write!(f, "a frame's checksum is {announced:08x}, that of its bytes {found:08x}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for FrameError {}
+
+/// This says why a message was not queued; nothing of it was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum PushError {
+    /// It is longer than the room that was given.
+    Full,
+    /// Its frame would be longer than [`FRAME_BYTES_MAX`].
+    TooLong,
+    /// It has no encoding.
+    Message(MessageError),
+}
+
+impl From<MessageError> for PushError {
+    fn from(error: MessageError) -> Self {
+        Self::Message(error)
+    }
+}
+
+/// This collects frames to be written: short bytes in one run, long values by reference.
+#[derive(Default)]
+pub(super) struct Pieces {
+    /// All bytes but long values, in their order.
+    pub(super) short: BytesMut,
+    /// Long values, and before which byte of `short` each belongs.
+    long: Vec<(usize, Bytes)>,
+}
+
+impl Pieces {
+    /// Adds the bytes of a value.
+    pub(super) fn put_value(&mut self, value: &Bytes) {
+        if value.len() < LONG_BYTES {
+            self.short.put_slice(value);
+        } else {
+            self.long.push((self.short.len(), value.clone()));
+        }
+    }
+
+    /// Adds a frame of at most `room` bytes with the payload that `payload` writes. Returns its length in bytes.
+    pub(super) fn push(
+        &mut self,
+        kind: u8,
+        id: u32,
+        room: usize,
+        payload: impl FnOnce(&mut Self) -> Result<(), MessageError>,
+    ) -> Result<usize, PushError> {
+        let (short, long) = (self.short.len(), self.long.len());
+        let pushed = self.try_push(kind, id, room, payload);
+        if pushed.is_err() {
+            self.short.truncate(short);
+            self.long.truncate(long);
+        }
+        pushed
+    }
+
+    fn try_push(
+        &mut self,
+        kind: u8,
+        id: u32,
+        room: usize,
+        payload: impl FnOnce(&mut Self) -> Result<(), MessageError>,
+    ) -> Result<usize, PushError> {
+        let (begin, long_begin) = (self.short.len(), self.long.len());
+        self.short.put_bytes(0, UNCHECKED_BYTES);
+        self.short.put_u8(kind);
+        self.short.put_u32(id);
+        payload(self)?;
+        let long = self.long.get(long_begin..).unwrap_or_default();
+        let bytes = self.short.len() - begin + long.iter().map(|(_, value)| value.len()).sum::<usize>();
+        let length = bytes - 4;
+        if length > FRAME_BYTES_MAX {
+            return Err(PushError::TooLong);
+        }
+        if bytes > room {
+            return Err(PushError::Full);
+        }
+        let checksum = checksum(&self.short, begin + UNCHECKED_BYTES, long);
+        let length = u32::try_from(length).map_err(|_| PushError::TooLong)?;
+        let head = self.short.get_mut(begin..).and_then(|frame| frame.first_chunk_mut());
+        if let Some(head) = head {
+            *head = (u64::from(length) << 32 | u64::from(checksum)).to_be_bytes();
+        }
+        Ok(bytes)
+    }
+
+    /// Moves all bytes to the end of `queue`, each piece to be written by one call.
+    pub(super) fn take(&mut self, queue: &mut VecDeque<Bytes>) {
+        let mut short =
+            if self.short.len() > SHORT_BYTES_KEPT { mem::take(&mut self.short) } else { self.short.split() };
+        let mut taken = 0;
+        for (before, value) in self.long.drain(..) {
+            queue.push_back(short.split_to(before - taken).freeze());
+            queue.push_back(value);
+            taken = before;
+        }
+        if !short.is_empty() {
+            queue.push_back(short.freeze());
+        }
+    }
+}
+
+/// The checksum of `short` from `begin` on with the `long` values where they belong.
+fn checksum(short: &[u8], begin: usize, long: &[(usize, Bytes)]) -> u32 {
+    let rest = |at: usize| short.get(at..).unwrap_or_default();
+    if long.is_empty() {
+        return low_half(xxh3_64(rest(begin)));
+    }
+    let mut hash = Xxh3::new();
+    let mut at = begin;
+    for (before, value) in long {
+        hash.update(short.get(at..*before).unwrap_or_default());
+        hash.update(value);
+        at = *before;
+    }
+    hash.update(rest(at));
+    low_half(hash.digest())
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the low half is what is wanted")]
+fn low_half(hash: u64) -> u32 {
+    hash as u32
+}
+
+/// This cuts what was read into frames.
+pub(super) struct FrameReader {
+    buffer: BytesMut,
+}
+
+impl FrameReader {
+    /// A reader that begins with `already_read`.
+    pub(super) fn new(already_read: Bytes) -> Self {
+        Self { buffer: BytesMut::from(already_read) }
+    }
+
+    /// The next whole frame; none when its bytes have not all come. Its payload shares the bytes that were read.
+    ///
+    /// # Errors
+    /// After an error the reader is of no more use.
+    pub(super) fn next(&mut self) -> Result<Option<Frame>, FrameError> {
+        let Some(length) = self.announced()? else { return Ok(None) };
+        if self.buffer.len() < 4 + length {
+            return Ok(None);
+        }
+        let mut payload = self.buffer.split_to(4 + length).freeze();
+        let too_short = FrameError::TooShort { bytes: length };
+        let (&[_, _, _, _, a, b, c, d], checked) = payload.split_first_chunk().ok_or(too_short)?;
+        let (announced, found) = (u32::from_be_bytes([a, b, c, d]), low_half(xxh3_64(checked)));
+        if announced != found {
+            return Err(FrameError::Checksum { announced, found });
+        }
+        let &[kind, a, b, c, d] = checked.first_chunk().ok_or(too_short)?;
+        bytes::Buf::advance(&mut payload, 4 + COUNTED_BYTES);
+        Ok(Some(Frame { kind, id: u32::from_be_bytes([a, b, c, d]), payload }))
+    }
+
+    /// Where the next bytes are to be read into, with room for some.
+    pub(super) fn room(&mut self) -> &mut BytesMut {
+        let wanted = match self.announced() {
+            Ok(Some(length)) => (4 + length).saturating_sub(self.buffer.len()).min(RESERVE_BYTES_MAX),
+            _ => 0,
+        };
+        let spare = self.buffer.capacity() - self.buffer.len();
+        if spare < wanted.max(READ_BYTES_MIN) {
+            self.buffer.reserve(wanted.max(READ_BYTES));
+        }
+        &mut self.buffer
+    }
+
+    /// Whether a frame has begun to come and has not ended.
+    pub(super) fn is_midway(&self) -> bool {
+        !self.buffer.is_empty()
+    }
+
+    /// The length that the next frame announces, once it is there.
+    fn announced(&self) -> Result<Option<usize>, FrameError> {
+        let Some(length) = self.buffer.first_chunk() else { return Ok(None) };
+        match u32::from_be_bytes(*length) as usize {
+            bytes if bytes > FRAME_BYTES_MAX => Err(FrameError::TooLong { bytes }),
+            bytes if bytes < COUNTED_BYTES => Err(FrameError::TooShort { bytes }),
+            bytes => Ok(Some(bytes)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn written(pieces: &mut Pieces) -> Vec<u8> {
+        let mut queue = VecDeque::new();
+        pieces.take(&mut queue);
+        queue.into_iter().flatten().collect()
+    }
+
+    fn push(pieces: &mut Pieces, id: u32, parts: &[Bytes]) -> Result<usize, PushError> {
+        pieces.push(7, id, usize::MAX, |to| {
+            for part in parts {
+                to.put_value(part);
+            }
+            Ok(())
+        })
+    }
+
+    fn value(bytes: usize) -> Bytes {
+        (0..bytes).map(|at| u8::try_from(at % 251).unwrap()).collect()
+    }
+
+    /// Frames of short and long values come out in order, however the bytes are cut on their way.
+    #[test]
+    fn frames_survive_any_cut() {
+        let frames: Vec<Vec<Bytes>> = vec![
+            vec![],
+            vec![value(5)],
+            vec![value(LONG_BYTES), value(3), value(LONG_BYTES + 1)],
+            vec![value(LONG_BYTES)],
+            vec![value(1)],
+        ];
+        let mut pieces = Pieces::default();
+        for (id, parts) in (0..).zip(&frames) {
+            push(&mut pieces, id, parts).unwrap();
+        }
+        let bytes = written(&mut pieces);
+        for cut in [1, 7, 13, 4096, bytes.len()] {
+            let mut reader = FrameReader::new(Bytes::new());
+            let mut came = Vec::new();
+            for part in bytes.chunks(cut) {
+                reader.room().extend_from_slice(part);
+                while let Some(frame) = reader.next().unwrap() {
+                    assert_eq!((frame.kind, frame.id), (7, u32::try_from(came.len()).unwrap()));
+                    came.push(frame.payload);
+                }
+            }
+            let expected: Vec<Bytes> = frames.iter().map(|parts| parts.concat().into()).collect();
+            assert_eq!(came, expected, "cut to {cut}");
+            assert!(!reader.is_midway());
+        }
+    }
+
+    /// Long values are passed on as they are, not copied.
+    #[test]
+    fn long_values_are_not_copied() {
+        let long = value(LONG_BYTES);
+        let mut pieces = Pieces::default();
+        push(&mut pieces, 1, std::slice::from_ref(&long)).unwrap();
+        let mut queue = VecDeque::new();
+        pieces.take(&mut queue);
+        assert_eq!(queue.iter().map(Bytes::len).collect::<Vec<_>>(), [13, LONG_BYTES]);
+        assert_eq!(queue[1].as_ptr(), long.as_ptr());
+    }
+
+    /// What does not fit leaves no trace.
+    #[test]
+    fn refused_pushes_leave_nothing() {
+        let mut pieces = Pieces::default();
+        push(&mut pieces, 1, &[value(2)]).unwrap();
+        let put = |value: Bytes| {
+            move |to: &mut Pieces| {
+                to.put_value(&value);
+                Ok(())
+            }
+        };
+        assert_eq!(pieces.push(7, 2, 13 + 99, put(value(100))), Err(PushError::Full));
+        assert_eq!(pieces.push(7, 2, 13 + LONG_BYTES - 1, put(value(LONG_BYTES))), Err(PushError::Full));
+        let long = Bytes::from(vec![0; FRAME_BYTES_MAX - COUNTED_BYTES + 1]);
+        assert_eq!(pieces.push(7, 2, usize::MAX, put(long.clone())), Err(PushError::TooLong));
+        let refused = MessageError::Truncated;
+        assert_eq!(pieces.push(7, 2, usize::MAX, |_| Err(refused)), Err(PushError::Message(refused)));
+        assert_eq!(pieces.push(7, 2, usize::MAX, put(long.slice(1..))), Ok(4 + FRAME_BYTES_MAX));
+        push(&mut pieces, 3, &[]).unwrap();
+        let mut queue = VecDeque::new();
+        pieces.take(&mut queue);
+        let lengths: Vec<usize> = queue.iter().map(Bytes::len).collect();
+        assert_eq!(lengths, [15 + 13, FRAME_BYTES_MAX - COUNTED_BYTES, 13]);
+    }
+
+    /// Lengths out of bounds are refused before a byte behind them is waited for.
+    #[test]
+    fn lengths_are_judged_at_once() {
+        let judge = |length: u32| FrameReader::new(Bytes::copy_from_slice(&length.to_be_bytes())).next();
+        assert_eq!(judge(8), Err(FrameError::TooShort { bytes: 8 }));
+        assert_eq!(judge(9), Ok(None));
+        let max = u32::try_from(FRAME_BYTES_MAX).unwrap();
+        assert_eq!(judge(max), Ok(None));
+        assert_eq!(judge(max + 1), Err(FrameError::TooLong { bytes: FRAME_BYTES_MAX + 1 }));
+    }
+
+    proptest! {
+        /// One flipped bit is never taken for the frame that was sent.
+        #[test]
+        fn flipped_bits_are_seen(payload in prop::collection::vec(any::<u8>(), 0..40), bit in 0usize..53 * 8) {
+            let mut pieces = Pieces::default();
+            push(&mut pieces, 9, &[payload.into()]).unwrap();
+            let mut bytes = written(&mut pieces);
+            let at = bit % (bytes.len() * 8);
+            bytes[at / 8] ^= 1 << (at % 8);
+            prop_assert!(!matches!(FrameReader::new(bytes.into()).next(), Ok(Some(_))));
+        }
+
+        /// No bytes can do worse than be refused.
+        #[test]
+        fn any_bytes_are_harmless(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
+            let mut reader = FrameReader::new(bytes.into());
+            while let Ok(Some(_)) = reader.next() {}
+        }
+    }
+}

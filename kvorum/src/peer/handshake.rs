@@ -1,0 +1,489 @@
+//! The handshake: an HTTP/1.1 upgrade by which two nodes make sure that they belong together.
+//!
+//! The caller sends
+//!
+//! ```text
+//! GET /v0/peer HTTP/1.1
+//! Host: AUTHORITY
+//! Connection: Upgrade
+//! Upgrade: kvorum-peer
+//! Kvorum-Protocol: 1
+//! Kvorum-Cluster: NAME
+//! Kvorum-Node: <id of the node, 16 hexadecimal digits>
+//! Kvorum-Topology: <16 hexadecimal digits>
+//! Kvorum-Store: <identity of the store, 32 hexadecimal digits>
+//! Kvorum-Clock: <time of day in Unix milliseconds>
+//! ```
+//!
+//! and is answered by `101` with the same `Kvorum-` headers of the answering node, behind which frames begin in both
+//! directions; or by another status with a line of text that says what differs. The answering half of the exchange
+//! is `http`'s: it parses the request, and asks [`Hello::parse`] and [`Hello::check`].
+
+use super::BoxedStream;
+use bytes::{Bytes, BytesMut};
+use kvorum_core::{NodeId, UnixMillis};
+use std::fmt;
+use std::io;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+/// The path that is asked for.
+pub const UPGRADE_PATH: &str = "/v0/peer";
+/// The protocol that is upgraded to.
+pub const UPGRADE_PROTOCOL: &str = "kvorum-peer";
+/// The version of the protocol that this release speaks.
+pub const PROTOCOL: u16 = 1;
+/// The longest name of a cluster, in bytes; all of them visible ASCII.
+pub const CLUSTER_BYTES_MAX: usize = 128;
+
+const PROTOCOL_HEADER: &str = "Kvorum-Protocol";
+const CLUSTER_HEADER: &str = "Kvorum-Cluster";
+const NODE_HEADER: &str = "Kvorum-Node";
+const TOPOLOGY_HEADER: &str = "Kvorum-Topology";
+const STORE_HEADER: &str = "Kvorum-Store";
+const CLOCK_HEADER: &str = "Kvorum-Clock";
+
+/// The longest head of an answer, in bytes.
+const HEAD_BYTES_MAX: usize = 8 << 10;
+/// The most headers of an answer.
+const HEADERS_LEN_MAX: usize = 32;
+/// The most that is shown of a text from the other side, in characters.
+const SHOWN_LEN_MAX: usize = 200;
+/// How long the text of a refusal is waited for once its status is known.
+const REFUSAL_TIMEOUT: Duration = Duration::from_millis(200);
+
+/// This is what a node says of itself when a connection begins.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hello {
+    /// The version of the protocol.
+    pub protocol: u16,
+    /// The name of the cluster.
+    pub cluster: String,
+    /// The node.
+    pub node: NodeId,
+    /// What stands for the topology that it works with.
+    pub topology: u64,
+    /// The identity of its store.
+    pub store: u128,
+    /// Its time of day. Nothing is refused because of it.
+    pub clock: UnixMillis,
+}
+
+/// This says why two nodes do not talk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HandshakeError {
+    /// A header is missing.
+    Missing {
+        /// Its name.
+        header: &'static str,
+    },
+    /// A header's value is not of its form.
+    Malformed {
+        /// Its name.
+        header: &'static str,
+        /// Its value, shortened.
+        value: String,
+    },
+    /// The nodes speak different versions of the protocol.
+    Protocol {
+        /// That of the node that judges.
+        ours: u16,
+        /// That of the other.
+        theirs: u16,
+    },
+    /// The nodes belong to different clusters.
+    Cluster {
+        /// The node that judges and its cluster.
+        ours: (NodeId, String),
+        /// The other and its cluster.
+        theirs: (NodeId, String),
+    },
+    /// The nodes work with different topologies.
+    Topology {
+        /// The node that judges and its topology.
+        ours: (NodeId, u64),
+        /// The other and its topology.
+        theirs: (NodeId, u64),
+    },
+    /// Both are the same node.
+    SameNode {
+        /// The node.
+        node: NodeId,
+    },
+    /// The nodes have the same store: one's directory is a copy of the other's.
+    SameStore {
+        /// The node that judges.
+        ours: NodeId,
+        /// The other.
+        theirs: NodeId,
+        /// The identity of both stores.
+        store: u128,
+    },
+}
+
+impl fmt::Display for HandshakeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Missing { header } => write!(f, "the header {header} is missing"),
+            Self::Malformed { header, value } => {
+                write!(f, "the header {header} has the malformed value \"{}\"", value.escape_debug())
+            }
+            Self::Protocol { ours, theirs } => {
+                write!(
+                    f,
+                    "the protocols differ: version {ours} at the node that says this, {theirs} at the other"
+                )
+            }
+            Self::Cluster { ours: (us, ours), theirs: (them, theirs) } => {
+                write!(f, "the clusters differ: \"{ours}\" at node {us}, \"{theirs}\" at node {them}")
+            }
+            Self::Topology { ours: (us, ours), theirs: (them, theirs) } => {
+                write!(f, "the topologies differ: {ours:016x} at node {us}, {theirs:016x} at node {them}")
+            }
+            Self::SameNode { node } => write!(f, "both ends of the connection are node {node}"),
+            Self::SameStore { ours, theirs, store } => {
+                write!(
+                    f,
+                    "nodes {ours} and {theirs} both have the store {store:032x}: one is a copy of the other"
+                )
+            }
+        }
+    }
+}
+
+impl std::error::Error for HandshakeError {}
+
+impl Hello {
+    /// The headers that carry it.
+    pub fn headers(&self) -> Vec<(&'static str, String)> {
+        vec![
+            (PROTOCOL_HEADER, self.protocol.to_string()),
+            (CLUSTER_HEADER, self.cluster.clone()),
+            (NODE_HEADER, self.node.to_string()),
+            (TOPOLOGY_HEADER, format!("{:016x}", self.topology)),
+            (STORE_HEADER, format!("{:032x}", self.store)),
+            (CLOCK_HEADER, self.clock.0.to_string()),
+        ]
+    }
+
+    /// Reads it from headers; `header` finds a value by name, whatever the case of its letters.
+    ///
+    /// # Errors
+    /// The version of the protocol is judged first: another may have other headers.
+    pub fn parse<'a>(header: impl Fn(&str) -> Option<&'a str>) -> Result<Self, HandshakeError> {
+        let fields = Fields { header };
+        let protocol = fields.decimal(PROTOCOL_HEADER)?;
+        if protocol != PROTOCOL {
+            return Err(HandshakeError::Protocol { ours: PROTOCOL, theirs: protocol });
+        }
+        let is_name =
+            |text: &str| text.len() <= CLUSTER_BYTES_MAX && text.bytes().all(|b| b.is_ascii_graphic());
+        Ok(Self {
+            protocol,
+            cluster: fields.read(CLUSTER_HEADER, |text| is_name(text).then(|| text.to_owned()))?,
+            node: NodeId(
+                fields.read(NODE_HEADER, |text| hexadecimal(text, 16).and_then(|n| n.try_into().ok()))?,
+            ),
+            topology: fields
+                .read(TOPOLOGY_HEADER, |text| hexadecimal(text, 16).and_then(|n| n.try_into().ok()))?,
+            store: fields.read(STORE_HEADER, |text| hexadecimal(text, 32))?,
+            clock: UnixMillis(fields.decimal(CLOCK_HEADER)?),
+        })
+    }
+
+    /// Judges whether this node talks to another. Each side of a connection does.
+    pub fn check(&self, theirs: &Self) -> Result<(), HandshakeError> {
+        let (us, them) = (self.node, theirs.node);
+        if self.protocol != theirs.protocol {
+            return Err(HandshakeError::Protocol { ours: self.protocol, theirs: theirs.protocol });
+        }
+        if self.cluster != theirs.cluster {
+            let (ours, theirs) = ((us, self.cluster.clone()), (them, theirs.cluster.clone()));
+            return Err(HandshakeError::Cluster { ours, theirs });
+        }
+        if us == them {
+            return Err(HandshakeError::SameNode { node: us });
+        }
+        if self.topology != theirs.topology {
+            return Err(HandshakeError::Topology {
+                ours: (us, self.topology),
+                theirs: (them, theirs.topology),
+            });
+        }
+        if self.store == theirs.store {
+            return Err(HandshakeError::SameStore { ours: us, theirs: them, store: self.store });
+        }
+        Ok(())
+    }
+}
+
+/// Reads headers by name.
+struct Fields<F> {
+    header: F,
+}
+
+impl<'a, F: Fn(&str) -> Option<&'a str>> Fields<F> {
+    fn read<T>(&self, header: &'static str, parse: impl Fn(&str) -> Option<T>) -> Result<T, HandshakeError> {
+        let text = (self.header)(header).map(str::trim).filter(|text| !text.is_empty());
+        let text = text.ok_or(HandshakeError::Missing { header })?;
+        parse(text).ok_or_else(|| HandshakeError::Malformed { header, value: plain_line(text.as_bytes()) })
+    }
+
+    fn decimal<T: std::str::FromStr>(&self, header: &'static str) -> Result<T, HandshakeError> {
+        // Parsing alone would take a sign.
+        self.read(header, |text| text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse().ok())?)
+    }
+}
+
+fn hexadecimal(text: &str, digits: usize) -> Option<u128> {
+    let plain = text.len() == digits && text.bytes().all(|b| b.is_ascii_hexdigit());
+    plain.then(|| u128::from_str_radix(text, 16).ok())?
+}
+
+/// The first line of `text`, shortened and without control characters, so that it can be shown.
+fn plain_line(text: &[u8]) -> String {
+    let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    String::from_utf8_lossy(line).chars().filter(|c| !c.is_control()).take(SHOWN_LEN_MAX).collect()
+}
+
+/// This says why no connection to a peer came about.
+#[derive(Debug)]
+pub(super) enum ConnectError {
+    /// No stream, or it broke.
+    Io { attempted: &'static str, source: io::Error },
+    /// The stream ended within the answer.
+    Ended,
+    /// The answer is not HTTP/1.1, or its head is longer than [`HEAD_BYTES_MAX`].
+    NotHttp { reason: String },
+    /// A value of this node cannot be sent in a header.
+    Unsendable { value: String },
+    /// The peer refused.
+    Refused { status: u16, line: String },
+    /// It accepted something else.
+    NotUpgraded,
+    /// This node refuses the peer.
+    Hello(HandshakeError),
+    /// Another node answered than the one that was meant.
+    OtherNode { expected: NodeId, found: NodeId },
+    /// All of it took too long.
+    TimedOut { after: Duration },
+}
+
+impl fmt::Display for ConnectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Io { attempted, source } => write!(f, "cannot {attempted}: {source}"),
+            Self::Ended => f.write_str("the peer ended the connection during the handshake"),
+            Self::NotHttp { reason } => write!(f, "the peer's answer is not HTTP/1.1: {reason}"),
+            Self::Unsendable { value } => {
+                write!(f, "\"{}\" cannot be sent in a header", value.escape_debug())
+            }
+            Self::Refused { status, line } => write!(f, "the peer refused with status {status}: {line}"),
+            Self::NotUpgraded => write!(f, "the peer did not upgrade to {UPGRADE_PROTOCOL}"),
+            Self::Hello(error) => error.fmt(f),
+            Self::OtherNode { expected, found } => {
+                write!(f, "node {found} answered instead of node {expected}")
+            }
+            Self::TimedOut { after } => write!(f, "no connection within {} ms", after.as_millis()),
+        }
+    }
+}
+
+impl From<HandshakeError> for ConnectError {
+    fn from(error: HandshakeError) -> Self {
+        Self::Hello(error)
+    }
+}
+
+/// Asks for the upgrade on a fresh stream. Returns what the peer said of itself, and the first bytes behind.
+pub(super) async fn ask(
+    stream: &mut BoxedStream,
+    authority: &str,
+    ours: &Hello,
+    peer: NodeId,
+) -> Result<(Hello, Bytes), ConnectError> {
+    let request = request(authority, ours)?;
+    let failed = |source| ConnectError::Io { attempted: "send the handshake", source };
+    stream.write_all(request.as_bytes()).await.map_err(failed)?;
+    stream.flush().await.map_err(failed)?;
+    let mut read = BytesMut::with_capacity(HEAD_BYTES_MAX);
+    let answer = loop {
+        read_more(stream, &mut read).await?;
+        if let Some(answer) = Answer::parse(&read)? {
+            break answer;
+        }
+        if read.len() >= HEAD_BYTES_MAX {
+            return Err(ConnectError::NotHttp { reason: format!("its head exceeds {HEAD_BYTES_MAX} bytes") });
+        }
+    };
+    let behind = read.split_off(answer.head_bytes);
+    if answer.status != 101 {
+        let line = refusal(stream, behind).await;
+        return Err(ConnectError::Refused { status: answer.status, line });
+    }
+    if !answer.is_upgrade {
+        return Err(ConnectError::NotUpgraded);
+    }
+    let theirs = answer.hello?;
+    ours.check(&theirs)?;
+    if theirs.node != peer {
+        return Err(ConnectError::OtherNode { expected: peer, found: theirs.node });
+    }
+    Ok((theirs, behind.freeze()))
+}
+
+fn request(authority: &str, ours: &Hello) -> Result<String, ConnectError> {
+    let headers = [
+        ("Host", authority.to_owned()),
+        ("Connection", "Upgrade".to_owned()),
+        ("Upgrade", UPGRADE_PROTOCOL.to_owned()),
+    ];
+    let mut request = format!("GET {UPGRADE_PATH} HTTP/1.1\r\n");
+    for (name, value) in headers.into_iter().chain(ours.headers()) {
+        if value.is_empty() || !value.bytes().all(|b| b.is_ascii_graphic()) {
+            return Err(ConnectError::Unsendable { value });
+        }
+        request.extend([name, ": ", &value, "\r\n"]);
+    }
+    request.push_str("\r\n");
+    Ok(request)
+}
+
+async fn read_more(stream: &mut BoxedStream, read: &mut BytesMut) -> Result<(), ConnectError> {
+    match stream.read_buf(read).await {
+        Ok(0) => Err(ConnectError::Ended),
+        Ok(_) => Ok(()),
+        Err(source) => Err(ConnectError::Io { attempted: "read the handshake's answer", source }),
+    }
+}
+
+/// The line of text behind a head that refuses; as much of it as comes in time.
+async fn refusal(stream: &mut BoxedStream, behind: BytesMut) -> String {
+    let mut text = BytesMut::with_capacity(HEAD_BYTES_MAX);
+    text.extend_from_slice(&behind);
+    let read = async {
+        while !text.contains(&b'\n') && text.len() < HEAD_BYTES_MAX {
+            if read_more(stream, &mut text).await.is_err() {
+                break;
+            }
+        }
+    };
+    // Without a line end or an end of the stream, what came by then is all that is shown.
+    let _ = tokio::time::timeout(REFUSAL_TIMEOUT, read).await;
+    plain_line(&text)
+}
+
+/// What the head of an answer says.
+struct Answer {
+    status: u16,
+    head_bytes: usize,
+    is_upgrade: bool,
+    hello: Result<Hello, HandshakeError>,
+}
+
+impl Answer {
+    /// Parses a head; none when its end has not come.
+    fn parse(read: &[u8]) -> Result<Option<Self>, ConnectError> {
+        let mut headers = [httparse::EMPTY_HEADER; HEADERS_LEN_MAX];
+        let mut response = httparse::Response::new(&mut headers);
+        let parsed = response.parse(read);
+        let not_http = |error: httparse::Error| ConnectError::NotHttp { reason: error.to_string() };
+        let httparse::Status::Complete(head_bytes) = parsed.map_err(not_http)? else { return Ok(None) };
+        let header = |name: &str| {
+            let found = response.headers.iter().find(|header| header.name.eq_ignore_ascii_case(name));
+            found.and_then(|header| std::str::from_utf8(header.value).ok())
+        };
+        let is_upgrade = header("Upgrade").is_some_and(|value| value.eq_ignore_ascii_case(UPGRADE_PROTOCOL));
+        let status = response.code.unwrap_or_default();
+        Ok(Some(Self { status, head_bytes, is_upgrade, hello: Hello::parse(header) }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hello() -> Hello {
+        Hello {
+            protocol: PROTOCOL,
+            cluster: "blue".to_owned(),
+            node: NodeId(0xa),
+            topology: 0xbeef,
+            store: 7,
+            clock: UnixMillis(1_700_000_000_000),
+        }
+    }
+
+    fn parse(headers: &[(&'static str, String)]) -> Result<Hello, HandshakeError> {
+        Hello::parse(|name| {
+            headers.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
+        })
+    }
+
+    /// Headers give back what was put in; each is needed, and each has one form.
+    #[test]
+    fn headers_round_trip() {
+        let headers = hello().headers();
+        assert_eq!(parse(&headers), Ok(hello()));
+        for at in 0..headers.len() {
+            let mut fewer = headers.clone();
+            let (header, _) = fewer.remove(at);
+            assert_eq!(parse(&fewer), Err(HandshakeError::Missing { header }));
+            for bad in ["+1", "-1", "1 2", "é", &"1".repeat(200)] {
+                let mut changed = headers.clone();
+                changed[at].1 = bad.to_owned();
+                let is_a_name = header == CLUSTER_HEADER && bad.len() == 2 && bad.is_ascii();
+                let is_malformed = matches!(parse(&changed), Err(HandshakeError::Malformed { .. }));
+                assert_eq!(is_malformed, !is_a_name, "{header} {bad}");
+            }
+        }
+    }
+
+    /// Another version of the protocol is named as such, whatever its other headers are.
+    #[test]
+    fn protocol_is_judged_first() {
+        let newer = [("Kvorum-Protocol", "2".to_owned())];
+        assert_eq!(parse(&newer), Err(HandshakeError::Protocol { ours: 1, theirs: 2 }));
+    }
+
+    /// Each difference is refused in a sentence with both values.
+    #[test]
+    fn differences_are_named() {
+        let other = Hello { node: NodeId(0xb), store: 8, ..hello() };
+        assert_eq!(hello().check(&other), Ok(()));
+        let check = |theirs: Hello, shown: [&str; 2]| {
+            let text = hello().check(&theirs).unwrap_err().to_string();
+            assert!(shown.iter().all(|part| text.contains(part)) && !text.contains('\n'), "{text}");
+        };
+        check(Hello { protocol: 2, ..other.clone() }, ["version 1", "2 at"]);
+        check(Hello { cluster: "red".to_owned(), ..other.clone() }, ["\"blue\" at node", "\"red\" at node"]);
+        check(Hello { topology: 1, ..other.clone() }, ["000000000000beef", "0000000000000001"]);
+        check(Hello { node: NodeId(0xa), ..other.clone() }, ["both ends", "000000000000000a"]);
+        check(Hello { store: 7, ..other }, ["000000000000000b", "00000000000000000000000000000007"]);
+    }
+
+    /// Nothing that was configured can break out of its header.
+    #[test]
+    fn requests_are_one_head() {
+        let text = request("host:1", &hello()).unwrap();
+        assert!(
+            text.starts_with("GET /v0/peer HTTP/1.1\r\nHost: host:1\r\nConnection: Upgrade\r\n"),
+            "{text}"
+        );
+        assert!(text.ends_with("Kvorum-Clock: 1700000000000\r\n\r\n"), "{text}");
+        let cluster = "a\r\nX: y".to_owned();
+        assert!(matches!(
+            request("host:1", &Hello { cluster, ..hello() }),
+            Err(ConnectError::Unsendable { .. })
+        ));
+        assert!(request("", &hello()).is_err());
+    }
+
+    /// What the other side says is shown as one short line.
+    #[test]
+    fn lines_are_plain() {
+        assert_eq!(plain_line(b"no\x1b[31m way\r\nsecond"), "no[31m way");
+        assert_eq!(plain_line(&[b'x'; 1000]).len(), SHOWN_LEN_MAX);
+        assert_eq!(plain_line(b"\xff"), "\u{fffd}");
+    }
+}

@@ -1,0 +1,661 @@
+//! The link: the calling side of one thread's connection to one other node.
+//!
+//! A link's one task connects, moves frames, watches the calls and connects again, until the link is dropped. A call
+//! is encoded at once and has no timer: while anything is under way the task looks every [`TICK`] for what is due.
+//!
+//! How a peer that is gone is found out when its system still takes bytes (a stopped process, a pulled cable): from
+//! the first call that nothing has been heard after, the link counts the *silence*. A silence longer than the peer's
+//! usual slowness makes the link unusable; one that outlasts the deadline of such a call ends the connection, and the
+//! next handshake must then be answered in time. Any byte ends the silence. While the peer slowly takes a long
+//! message, the silence does not grow.
+//!
+//! A call that was given up stays in flight until its reply or deadline: the peer works on it all the same, and
+//! leaving it out would make a slow peer look fast.
+
+use super::frame::{Frame, PushError};
+use super::handshake::{self, ConnectError, Hello};
+use super::latency::{Estimator, Latency};
+use super::message::{MessageError, Refusal, Reply, Request};
+use super::pump::{End, Inbox, Outbox, Pump};
+use super::{BoxedStream, Connector};
+use crate::clock::{Clock, Rng};
+use bytes::Bytes;
+use kvorum_core::NodeId;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::future::Future;
+use std::mem;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+use tokio::time;
+
+/// The most calls that may be in flight on one link.
+pub const CALLS_IN_FLIGHT_MAX: usize = 4096;
+/// From the beginning of a connection to the end of its handshake, at most.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// How often a link with calls in flight looks for what is due: deadlines are kept to this much.
+const TICK: Duration = Duration::from_millis(10);
+/// The least bound of the first pause between two attempts to connect; it doubles up to [`BACKOFF_MAX`].
+const BACKOFF_MIN: Duration = Duration::from_millis(50);
+/// The greatest bound of a pause. A connection that lived as long begins the pauses anew.
+const BACKOFF_MAX: Duration = Duration::from_secs(2);
+/// A peer may be silent for this long and four times its usual slowness before it is suspected.
+const SILENCE_MIN: Duration = Duration::from_millis(100);
+/// However slow a peer usually is, this much silence is suspect.
+const SILENCE_MAX: Duration = Duration::from_secs(2);
+
+/// This is what a link is made of.
+pub struct LinkParts {
+    /// Where the peer is reached: `host:port`.
+    pub authority: String,
+    /// The node that must answer there.
+    pub peer: NodeId,
+    /// Opens connections.
+    pub connector: Rc<dyn Connector>,
+    /// What this node says of itself, asked for at each handshake.
+    pub hello: Box<dyn Fn() -> Hello>,
+    /// For deadlines and latencies.
+    pub clock: Arc<dyn Clock>,
+    /// For the pauses between attempts.
+    pub rng: Arc<dyn Rng>,
+    /// Hears of the connection's beginning and end.
+    pub observer: Rc<dyn LinkObserver>,
+}
+
+/// This hears when a link comes up and goes down, on the link's thread. It may make calls.
+pub trait LinkObserver {
+    /// The link is up; `theirs` is what the peer said of itself.
+    fn connected(&self, theirs: &Hello);
+    /// The link that was up is down. All its calls have failed.
+    fn disconnected(&self);
+}
+
+/// This is the state of a link. Times are those of [`Clock::mono`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LinkState {
+    /// The first attempt is under way.
+    Connecting {
+        /// Since when.
+        since: Duration,
+    },
+    /// Calls can be made.
+    Up {
+        /// Since when.
+        since: Duration,
+    },
+    /// Calls fail at once. Attempts to connect go on.
+    Down {
+        /// Since when.
+        since: Duration,
+        /// Why the connection ended or the last attempt failed.
+        reason: String,
+    },
+}
+
+/// These are a link's counters since its start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LinkCounts {
+    /// Calls that were sent.
+    pub calls: u64,
+    /// Calls that failed before they were sent.
+    pub calls_not_sent: u64,
+    /// Calls whose connection ended before their reply.
+    pub calls_lost: u64,
+    /// Calls whose deadline passed.
+    pub calls_timed_out: u64,
+    /// Calls that the peer refused.
+    pub calls_refused: u64,
+    /// Connections that came up.
+    pub connects: u64,
+    /// Attempts to connect that failed.
+    pub connects_failed: u64,
+    /// Bytes that were read behind handshakes.
+    pub bytes_in: u64,
+    /// Bytes that were written behind handshakes.
+    pub bytes_out: u64,
+}
+
+/// This says why a call has no reply.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CallError {
+    /// Nothing was sent. The peer did nothing; a retry elsewhere can help.
+    NotSent {
+        /// Why.
+        reason: Unsent,
+    },
+    /// The connection ended before the reply: it is unknown what the peer did.
+    Lost,
+    /// No reply came in time: it is unknown what the peer did.
+    TimedOut,
+    /// The peer refused.
+    Refused {
+        /// Why, for programs.
+        code: Refusal,
+        /// Why, for people.
+        detail: String,
+    },
+}
+
+/// This says why a call was not sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unsent {
+    /// The link is down.
+    Down,
+    /// [`CALLS_IN_FLIGHT_MAX`] calls are in flight.
+    TooManyCalls,
+    /// More than [`super::OUT_BYTES_MAX`] bytes would wait to be written.
+    TooManyBytes,
+    /// The request is longer than a frame may be.
+    TooLong,
+    /// The request has no encoding: its caller is at fault.
+    Invalid(MessageError),
+}
+
+impl fmt::Display for CallError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotSent { reason } => write!(f, "not sent: {reason}"),
+            Self::Lost => f.write_str("the connection ended before the reply"),
+            Self::TimedOut => f.write_str("no reply in time"),
+            Self::Refused { code, detail } => write!(f, "refused ({code:?}): {detail}"),
+        }
+    }
+}
+
+impl std::error::Error for CallError {}
+
+impl fmt::Display for Unsent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Down => f.write_str("there is no connection"),
+            Self::TooManyCalls => f.write_str("too many calls are in flight"),
+            Self::TooManyBytes => f.write_str("too many bytes wait to be written"),
+            Self::TooLong => f.write_str("the request is longer than a frame may be"),
+            Self::Invalid(error) => error.fmt(f),
+        }
+    }
+}
+
+impl From<PushError> for Unsent {
+    fn from(error: PushError) -> Self {
+        match error {
+            PushError::Full => Self::TooManyBytes,
+            PushError::TooLong => Self::TooLong,
+            PushError::Message(error) => Self::Invalid(error),
+        }
+    }
+}
+
+/// This calls one other node from one thread. Dropping it ends the connection; calls in flight are lost.
+pub struct Link {
+    shared: Rc<Shared>,
+    task: JoinHandle<()>,
+}
+
+impl Link {
+    /// Starts a link, and its task on the current `LocalSet`. It connects at once.
+    pub fn start(parts: LinkParts) -> Rc<Self> {
+        let shared = Rc::new(Shared::new(parts));
+        let task = tokio::task::spawn_local(Rc::clone(&shared).run());
+        Rc::new(Self { shared, task })
+    }
+
+    /// Sends `request`, whose reply is awaited for `timeout` at most. The request is encoded before this returns.
+    ///
+    /// Never waits for a connection: without one the call fails at once.
+    ///
+    /// # Cancel safety
+    /// Dropping the call forgets its reply. The peer still does what it was asked.
+    pub fn call(&self, request: &Request, timeout: Duration) -> Call {
+        self.shared.call(request, timeout)
+    }
+
+    /// Whether the link is up and its peer is not suspected to be gone. Cheap enough for every request.
+    pub fn is_usable(&self) -> bool {
+        self.shared.is_up.get() && !self.shared.is_suspect.get()
+    }
+
+    /// The state, for people.
+    pub fn state(&self) -> LinkState {
+        self.shared.state.borrow().clone()
+    }
+
+    /// How long the peer takes to answer reads and pings.
+    pub fn latency(&self) -> Latency {
+        self.shared.reads.borrow().latency()
+    }
+
+    /// How long the peer takes to apply a record. Apart from reads, because it waits for a disk.
+    pub fn apply_latency(&self) -> Latency {
+        self.shared.applies.borrow().latency()
+    }
+
+    /// Calls that have neither a reply nor failed, those given up included.
+    pub fn in_flight(&self) -> usize {
+        self.shared.calls.borrow().len()
+    }
+
+    /// The counters.
+    pub fn counts(&self) -> LinkCounts {
+        let mut counts = *self.shared.counts.borrow();
+        counts.bytes_out += self.shared.outbox.borrow().as_ref().map_or(0, |outbox| outbox.written());
+        counts
+    }
+
+    /// Tries to connect at once if the link is down: there was a sign of life.
+    pub fn probe_now(&self) {
+        self.shared.attempt.set(0);
+        self.shared.probe.notify_waiters();
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.task.abort();
+        self.shared.go_down(&End::Dropped);
+    }
+}
+
+/// This is a call under way. Once it has given its outcome it is of no more use.
+#[must_use = "dropping a call forgets its reply"]
+pub struct Call {
+    slot: Rc<Slot>,
+}
+
+impl Future for Call {
+    type Output = Result<Reply, CallError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        if let Some(outcome) = self.slot.outcome.take() {
+            return Poll::Ready(outcome);
+        }
+        self.slot.waker.set(Some(cx.waker().clone()));
+        Poll::Pending
+    }
+}
+
+/// Where a call's outcome is put.
+#[derive(Default)]
+struct Slot {
+    outcome: Cell<Option<Result<Reply, CallError>>>,
+    waker: Cell<Option<Waker>>,
+}
+
+impl Slot {
+    fn settle(&self, outcome: Result<Reply, CallError>) {
+        self.outcome.set(Some(outcome));
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
+}
+
+/// A call in flight.
+struct Waiting {
+    sent: Duration,
+    due: Duration,
+    /// The kind of the reply, unless it is a refusal.
+    expected: u8,
+    pace: Pace,
+    slot: Rc<Slot>,
+}
+
+/// Which latency a call tells something of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pace {
+    Read,
+    Apply,
+    /// Its duration depends on how much there is to do.
+    Other,
+}
+
+impl Pace {
+    fn of(request: &Request) -> Self {
+        match request {
+            Request::Get { .. } | Request::Ping { .. } => Self::Read,
+            Request::Apply { .. } => Self::Apply,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// Nothing has been heard after some call.
+#[derive(Clone, Copy)]
+struct Silence {
+    /// From when on something could have been heard: when the first such call was sent, or when the peer last took
+    /// bytes of a message that it takes slowly.
+    since: Duration,
+    /// The earliest deadline of such calls.
+    due: Duration,
+}
+
+/// What a link and its task share. No borrow is held while a slot is settled or the observer is told.
+struct Shared {
+    parts: LinkParts,
+    state: RefCell<LinkState>,
+    is_up: Cell<bool>,
+    is_suspect: Cell<bool>,
+    silence: Cell<Option<Silence>>,
+    /// That of the connection while the link is up.
+    outbox: RefCell<Option<Rc<Outbox>>>,
+    /// Calls in flight by their number, so in the order in which they were sent.
+    calls: RefCell<BTreeMap<u64, Waiting>>,
+    /// The number of the next call; its lower half is its id in frames.
+    next: Cell<u64>,
+    /// A lower bound of all calls' deadlines.
+    earliest_due: Cell<Duration>,
+    /// What the connection had written at the last look.
+    written_seen: Cell<u64>,
+    /// When bytes were last read.
+    heard: Cell<Duration>,
+    /// Told when there is something to watch.
+    busy: Notify,
+    /// Attempts to connect since the last success.
+    attempt: Cell<u32>,
+    probe: Notify,
+    reads: RefCell<Estimator>,
+    applies: RefCell<Estimator>,
+    counts: RefCell<LinkCounts>,
+}
+
+impl Shared {
+    fn new(parts: LinkParts) -> Self {
+        let state = LinkState::Connecting { since: parts.clock.mono() };
+        Self {
+            parts,
+            state: RefCell::new(state),
+            is_up: Cell::new(false),
+            is_suspect: Cell::new(false),
+            silence: Cell::new(None),
+            outbox: RefCell::default(),
+            calls: RefCell::default(),
+            next: Cell::new(0),
+            earliest_due: Cell::new(Duration::MAX),
+            written_seen: Cell::new(0),
+            heard: Cell::new(Duration::ZERO),
+            busy: Notify::new(),
+            attempt: Cell::new(0),
+            probe: Notify::new(),
+            reads: RefCell::default(),
+            applies: RefCell::default(),
+            counts: RefCell::default(),
+        }
+    }
+
+    /// Connects and stays connected, forever.
+    async fn run(self: Rc<Self>) {
+        loop {
+            match self.connect().await {
+                Ok((stream, theirs, already_read)) => self.stay(stream, &theirs, already_read).await,
+                Err(error) => self.note_refusal(&error),
+            }
+            self.pause().await;
+        }
+    }
+
+    /// One attempt, bounded by [`CONNECT_TIMEOUT`].
+    async fn connect(&self) -> Result<(BoxedStream, Hello, Bytes), ConnectError> {
+        let LinkParts { authority, connector, hello, peer, .. } = &self.parts;
+        let attempt = async {
+            let failed = |source| ConnectError::Io { attempted: "connect", source };
+            let mut stream = connector.connect(authority).await.map_err(failed)?;
+            let (theirs, already_read) = handshake::ask(&mut stream, authority, &hello(), *peer).await?;
+            Ok((stream, theirs, already_read))
+        };
+        let timed_out = |_| Err(ConnectError::TimedOut { after: CONNECT_TIMEOUT });
+        time::timeout(CONNECT_TIMEOUT, attempt).await.unwrap_or_else(timed_out)
+    }
+
+    /// Serves a connection until its end.
+    async fn stay(&self, stream: BoxedStream, theirs: &Hello, already_read: Bytes) {
+        let begun = self.parts.clock.mono();
+        let outbox = Rc::new(Outbox::default());
+        let mut pump = Pump::new(stream, already_read, Rc::clone(&outbox));
+        let is_midway = Cell::new(false);
+        // The link goes down even if the task is dropped with the thread's `LocalSet`.
+        let _downfall = Downfall { shared: self };
+        self.go_up(begun, outbox, theirs);
+        let end = tokio::select! {
+            // What has come is heard before silence is judged.
+            biased;
+            end = pump.run(self, &is_midway) => end,
+            end = self.watch() => end,
+        };
+        if end.is_corrupt() {
+            tracing::warn!(peer = %self.parts.peer, reason = %end, "ended the connection to a peer");
+        } else {
+            tracing::info!(peer = %self.parts.peer, reason = %end, "the connection to a peer ended");
+        }
+        if self.parts.clock.mono().saturating_sub(begun) >= BACKOFF_MAX {
+            self.attempt.set(0);
+        }
+        self.go_down(&end);
+    }
+
+    fn go_up(&self, since: Duration, outbox: Rc<Outbox>, theirs: &Hello) {
+        self.silence.set(None);
+        self.is_suspect.set(false);
+        self.written_seen.set(0);
+        self.heard.set(since);
+        self.counts.borrow_mut().connects += 1;
+        self.outbox.replace(Some(outbox));
+        self.state.replace(LinkState::Up { since });
+        self.is_up.set(true);
+        self.parts.observer.connected(theirs);
+    }
+
+    /// Fails what is in flight; does nothing when the link is not up.
+    fn go_down(&self, end: &End) {
+        if !self.is_up.replace(false) {
+            return;
+        }
+        let since = self.parts.clock.mono();
+        self.state.replace(LinkState::Down { since, reason: end.to_string() });
+        let written = self.outbox.take().map_or(0, |outbox| outbox.written());
+        let calls = mem::take(&mut *self.calls.borrow_mut());
+        self.earliest_due.set(Duration::MAX);
+        let mut counts = self.counts.borrow_mut();
+        counts.bytes_out += written;
+        counts.calls_lost += calls.len() as u64;
+        drop(counts);
+        for call in calls.into_values() {
+            call.slot.settle(Err(CallError::Lost));
+        }
+        self.parts.observer.disconnected();
+    }
+
+    /// Notes why an attempt failed. The link is down since the first that did, or since it was up.
+    fn note_refusal(&self, error: &ConnectError) {
+        tracing::debug!(peer = %self.parts.peer, %error, "cannot connect to a peer");
+        self.counts.borrow_mut().connects_failed += 1;
+        let mut state = self.state.borrow_mut();
+        let since = match *state {
+            LinkState::Down { since, .. } | LinkState::Connecting { since } | LinkState::Up { since } => {
+                since
+            }
+        };
+        *state = LinkState::Down { since, reason: error.to_string() };
+    }
+
+    /// Waits before the next attempt: anything up to a bound that doubles, so that nodes do not fall into step.
+    async fn pause(&self) {
+        let attempt = self.attempt.get();
+        self.attempt.set(attempt.saturating_add(1));
+        let bound = BACKOFF_MIN.saturating_mul(1 << attempt.min(10)).min(BACKOFF_MAX);
+        let mut chance = [0; 4];
+        self.parts.rng.fill(&mut chance);
+        let share = f64::from(u32::from_be_bytes(chance)) / f64::from(u32::MAX);
+        tokio::select! {
+            biased;
+            () = self.probe.notified() => {}
+            () = time::sleep(bound.mul_f64(share)) => {}
+        }
+    }
+
+    fn call(&self, request: &Request, timeout: Duration) -> Call {
+        let slot = Rc::new(Slot::default());
+        match self.send(request, timeout, &slot) {
+            Ok(()) => self.counts.borrow_mut().calls += 1,
+            Err(reason) => {
+                self.counts.borrow_mut().calls_not_sent += 1;
+                slot.settle(Err(CallError::NotSent { reason }));
+            }
+        }
+        Call { slot }
+    }
+
+    fn send(&self, request: &Request, timeout: Duration, slot: &Rc<Slot>) -> Result<(), Unsent> {
+        let outbox = self.outbox.borrow();
+        let outbox = outbox.as_ref().ok_or(Unsent::Down)?;
+        let mut calls = self.calls.borrow_mut();
+        if calls.len() >= CALLS_IN_FLIGHT_MAX {
+            return Err(Unsent::TooManyCalls);
+        }
+        let number = self.next.get();
+        outbox.push(request.kind(), frame_id(number), true, |to| request.encode(timeout, to))?;
+        self.next.set(number + 1);
+        let sent = self.parts.clock.mono();
+        let due = sent.saturating_add(timeout);
+        if calls.is_empty() && self.silence.get().is_none() {
+            self.busy.notify_one();
+        }
+        let (expected, pace, slot) = (request.reply_kind(), Pace::of(request), Rc::clone(slot));
+        // Work that takes its time is not expected to be heard of before its deadline.
+        let since = if pace == Pace::Other { due } else { sent };
+        let silence = self.silence.get().unwrap_or(Silence { since, due });
+        self.silence.set(Some(Silence { since: silence.since.min(since), due: silence.due.min(due) }));
+        self.earliest_due.set(self.earliest_due.get().min(due));
+        calls.insert(number, Waiting { sent, due, expected, pace, slot });
+        Ok(())
+    }
+
+    /// Looks every [`TICK`] while there is something to look for. Returns when the connection is to end.
+    async fn watch(&self) -> End {
+        loop {
+            if self.calls.borrow().is_empty() && self.silence.get().is_none() {
+                self.busy.notified().await;
+            } else {
+                time::sleep(TICK).await;
+                if self.look(self.parts.clock.mono()) {
+                    return End::Silent;
+                }
+            }
+        }
+    }
+
+    /// Fails the calls that are due. Whether the peer has been silent for so long that the connection is to end.
+    fn look(&self, now: Duration) -> bool {
+        self.fail_due(now);
+        let (waiting, written) =
+            self.outbox.borrow().as_ref().map_or((0, 0), |outbox| (outbox.waiting(), outbox.written()));
+        let is_moving = self.written_seen.replace(written) != written;
+        let Some(mut silence) = self.silence.get() else { return false };
+        if is_moving && waiting > 0 {
+            // The pump writes all that the stream takes, so the peer is in the middle of a long message.
+            silence.since = silence.since.max(now);
+            self.silence.set(Some(silence));
+        }
+        let slowness = self.reads.borrow().latency().p95.max(self.applies.borrow().latency().p95);
+        let bound = (SILENCE_MIN + slowness.saturating_mul(4)).min(SILENCE_MAX);
+        let is_suspect = now.saturating_sub(silence.since) > bound;
+        self.is_suspect.set(is_suspect);
+        is_suspect && now >= silence.due
+    }
+
+    fn fail_due(&self, now: Duration) {
+        if now < self.earliest_due.get() {
+            return;
+        }
+        let mut calls = self.calls.borrow_mut();
+        let due: Vec<Waiting> =
+            calls.extract_if(.., |_, call| call.due <= now).map(|(_, call)| call).collect();
+        let earliest = calls.values().map(|call| call.due).min();
+        drop(calls);
+        self.earliest_due.set(earliest.unwrap_or(Duration::MAX));
+        self.counts.borrow_mut().calls_timed_out += due.len() as u64;
+        let silent_since = self.silence.get().map_or(Duration::MAX, |silence| silence.since);
+        for call in due {
+            // A peer that is gone is not slow: its silence would only make the next one be noticed later.
+            if call.sent < silent_since {
+                self.measure(&call, now);
+            }
+            call.slot.settle(Err(CallError::TimedOut));
+        }
+    }
+
+    fn measure(&self, call: &Waiting, now: Duration) {
+        let estimator = match call.pace {
+            Pace::Read => &self.reads,
+            Pace::Apply => &self.applies,
+            Pace::Other => return,
+        };
+        estimator.borrow_mut().record(now.saturating_sub(call.sent));
+    }
+
+    /// The number of the call in flight, or of one before, that has `id` in frames.
+    fn number_of(&self, id: u32) -> Option<u64> {
+        let next = self.next.get();
+        next.checked_sub(u64::from(frame_id(next).wrapping_sub(id)))
+    }
+}
+
+impl Inbox for Shared {
+    fn is_open(&self) -> bool {
+        true
+    }
+
+    fn heard(&self, bytes: usize) {
+        self.heard.set(self.parts.clock.mono());
+        self.silence.set(None);
+        self.is_suspect.set(false);
+        self.counts.borrow_mut().bytes_in += bytes as u64;
+    }
+
+    fn frame(&self, frame: Frame) -> Result<(), MessageError> {
+        let call = self.number_of(frame.id).and_then(|number| self.calls.borrow_mut().remove(&number));
+        // A reply that comes after its deadline has nobody left to go to.
+        let Some(call) = call else { return Reply::check_kind(frame.kind) };
+        match Reply::decode(frame, call.expected) {
+            Ok(Reply::Refused { code, detail }) => {
+                self.counts.borrow_mut().calls_refused += 1;
+                call.slot.settle(Err(CallError::Refused { code, detail }));
+            }
+            Ok(reply) => {
+                self.measure(&call, self.heard.get());
+                call.slot.settle(Ok(reply));
+            }
+            Err(error) => {
+                self.counts.borrow_mut().calls_lost += 1;
+                call.slot.settle(Err(CallError::Lost));
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Takes the link down when dropped.
+struct Downfall<'a> {
+    shared: &'a Shared,
+}
+
+impl Drop for Downfall<'_> {
+    fn drop(&mut self) {
+        self.shared.go_down(&End::Dropped);
+    }
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "4 billion later calls must pass before an id comes again"
+)]
+fn frame_id(number: u64) -> u32 {
+    number as u32
+}

@@ -1,0 +1,1091 @@
+//! Messages: what nodes ask of each other, and every byte of it.
+//!
+//! Integers are big-endian. The frame around a payload is [`super::frame`]'s.
+//!
+//! | kind | request | payload behind the deadline |
+//! | --- | --- | --- |
+//! | 0x01 | `Apply` | cause (1), key, record |
+//! | 0x02 | `Get` | longest value to send, in bytes (4), key |
+//! | 0x03 | `Ping` | wall clock in Unix milliseconds (8), roster |
+//! | 0x04 | `TakeHints` | nothing |
+//! | 0x05 | `ScanOpen` | bytes per part (4), `ack` (2), `from` (2), start key, end key or none, count (2), that many node indexes (2 each), ascending |
+//! | 0x06 | `ScanNext` | scan (4), bytes per part (4) |
+//! | 0x07 | `ScanClose` | scan (4) |
+//! | 0x08 | `Digests` | first partition (2), count (2) |
+//! | 0x09 | `Versions` | partition (2), bytes per list (4), key to begin behind or none |
+//!
+//! Every request's payload begins with its deadline: the milliseconds that are left when it is sent (4).
+//!
+//! | kind | reply | to | payload |
+//! | --- | --- | --- | --- |
+//! | 0x81 | `Applied` | `Apply` | 0 for stored; or 1 for superseded (1), the newer version (16) |
+//! | 0x82 | `Found` | `Get` | 0 for nothing; or 1 (1), held |
+//! | 0x83 | `Pong` | `Ping` | wall clock in Unix milliseconds (8), votes: 0 or 1 (1), roster |
+//! | 0x84 | `HintsTaken` | `TakeHints` | delivered (8), left (8) |
+//! | 0x85 | `ScanPart` | `ScanOpen`, `ScanNext` | scan (4), is last: 0 or 1 (1), count (4), that many of: key, held |
+//! | 0x87 | `Done` | `ScanClose` | nothing |
+//! | 0x88 | `DigestList` | `Digests` | count (2), that many digests (8 each) |
+//! | 0x89 | `VersionList` | `Versions` | is last: 0 or 1 (1), count (4), that many of: key, version (16), `from` (2), is tombstone: 0 or 1 (1) |
+//! | 0xff | `Refused` | any | code (1), length (2), that many bytes of UTF-8 |
+//!
+//! | part | layout |
+//! | --- | --- |
+//! | key | length (2), bytes; a key that may be missing has length 0 then |
+//! | version | 48 bits Unix milliseconds and 16 bits counter (8), node id (8) |
+//! | record | flags: 1 tombstone, 2 has expiry (1); version (16); `from` (2); with flag 2 expiry in Unix milliseconds (8); without flag 1 the value's length (4) and bytes |
+//! | held | a record; or with flag 4 one whose value's length is given, but not its bytes |
+//! | roster | count (2), that many of: node id (8), store id (16) |
+//! | cause | 0 write, 1 hint, 2 read repair, 3 anti-entropy |
+//! | code | 0 unknown, 1 overloaded, 2 disk full, 3 failed, 4 not voting, 5 stopped, 6 starting; any other is read as 0 |
+//!
+//! Each message has one encoding only, and bytes behind it are refused. What a reader refuses, the writer refuses
+//! too. Keys and values share the bytes of the frame that they came in, and keep as much of what was read alive:
+//! whoever keeps one for long makes a copy.
+
+use super::frame::{Frame, Pieces};
+use crate::replica::Applied;
+use bytes::{Buf, BufMut, Bytes, TryGetError};
+use kvorum_core::{Key, KeyError, NodeId, Record, UnixMillis, Value, Version};
+use std::fmt;
+use std::time::Duration;
+
+/// The most nodes that a roster names: no cluster is larger.
+pub const ROSTER_LEN_MAX: usize = 1024;
+/// The most text that goes with a refusal, in bytes; more is cut.
+pub const DETAIL_BYTES_MAX: usize = 512;
+
+const FLAG_TOMBSTONE: u8 = 1;
+const FLAG_EXPIRY: u8 = 2;
+const FLAG_HEADER_ONLY: u8 = 4;
+/// The fewest bytes that a key, a held record and a row of a version list take.
+const KEY_BYTES_MIN: usize = 3;
+const HELD_BYTES_MIN: usize = 19;
+const VERSION_ROW_BYTES_MIN: usize = KEY_BYTES_MIN + 19;
+
+/// The kind bytes.
+mod kind {
+    pub(super) const APPLY: u8 = 0x01;
+    pub(super) const GET: u8 = 0x02;
+    pub(super) const PING: u8 = 0x03;
+    pub(super) const TAKE_HINTS: u8 = 0x04;
+    pub(super) const SCAN_OPEN: u8 = 0x05;
+    pub(super) const SCAN_NEXT: u8 = 0x06;
+    pub(super) const SCAN_CLOSE: u8 = 0x07;
+    pub(super) const DIGESTS: u8 = 0x08;
+    pub(super) const VERSIONS: u8 = 0x09;
+    pub(super) const APPLIED: u8 = 0x81;
+    pub(super) const FOUND: u8 = 0x82;
+    pub(super) const PONG: u8 = 0x83;
+    pub(super) const HINTS_TAKEN: u8 = 0x84;
+    pub(super) const SCAN_PART: u8 = 0x85;
+    pub(super) const DONE: u8 = 0x87;
+    pub(super) const DIGEST_LIST: u8 = 0x88;
+    pub(super) const VERSION_LIST: u8 = 0x89;
+    pub(super) const REFUSED: u8 = 0xff;
+}
+
+/// This is what one node asks of another.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Request {
+    /// Applies a record to the peer's replica. Answered by [`Reply::Applied`].
+    Apply {
+        /// The record's key.
+        key: Key,
+        /// What to apply.
+        record: Record,
+        /// What brought it about.
+        kind: ApplyKind,
+    },
+    /// Reads what the peer's replica holds of a key. Answered by [`Reply::Found`].
+    Get {
+        /// The key.
+        key: Key,
+        /// The longest value that is wanted, in bytes; of a longer one, only the header comes.
+        value_bytes_max: u32,
+    },
+    /// Asks for a sign of life. Answered by [`Reply::Pong`].
+    Ping {
+        /// The time of day at the sender.
+        wall: UnixMillis,
+        /// The store that each node was last seen with; at most [`ROSTER_LEN_MAX`].
+        roster: Vec<(NodeId, u128)>,
+    },
+    /// Asks for the hints that the peer keeps for this node. Answered by [`Reply::HintsTaken`].
+    TakeHints,
+    /// Opens a scan of the peer's replica. Answered by [`Reply::ScanPart`].
+    ScanOpen {
+        /// The first key.
+        start: Key,
+        /// The key to end before; none for all later ones.
+        end: Option<Key>,
+        /// About how many bytes of keys and values a part may have.
+        bytes: u32,
+        /// The indexes of the nodes that serve this scan; ascending.
+        sources: Vec<u16>,
+        /// The quorum's `ack`.
+        ack: u16,
+        /// The quorum's `from`.
+        from: u16,
+    },
+    /// Asks for an open scan's next part. Answered by [`Reply::ScanPart`].
+    ScanNext {
+        /// The number that the first part named.
+        scan: u32,
+        /// About how many bytes of keys and values the part may have.
+        bytes: u32,
+    },
+    /// Closes a scan before its end. Answered by [`Reply::Done`].
+    ScanClose {
+        /// The number that the first part named.
+        scan: u32,
+    },
+    /// Asks for digests of partitions. Answered by [`Reply::DigestList`].
+    Digests {
+        /// The first partition.
+        first_partition: u16,
+        /// How many.
+        count: u16,
+    },
+    /// Asks for the versions of a partition's keys. Answered by [`Reply::VersionList`].
+    Versions {
+        /// The partition.
+        partition: u16,
+        /// The last key of the list before; none for the first list.
+        after: Option<Key>,
+        /// About how many bytes the list may have.
+        bytes: u32,
+    },
+}
+
+/// This is an answer to a [`Request`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reply {
+    /// The record was applied.
+    Applied(Applied),
+    /// What the replica holds of the key; none when it has never heard of it.
+    Found(Option<Held>),
+    /// A sign of life.
+    Pong {
+        /// The time of day at the sender.
+        wall: UnixMillis,
+        /// The store that each node was last seen with; at most [`ROSTER_LEN_MAX`].
+        roster: Vec<(NodeId, u128)>,
+        /// Whether its answers count in quorums.
+        votes: bool,
+    },
+    /// Hints were delivered, or some were.
+    HintsTaken {
+        /// How many were.
+        delivered: u64,
+        /// How many still wait.
+        left: u64,
+    },
+    /// A part of a scan.
+    ScanPart {
+        /// The number by which the next part is asked for, on this connection.
+        scan: u32,
+        /// The rows, by key.
+        rows: Vec<ScanRow>,
+        /// Whether the scan ends here and is closed.
+        is_last: bool,
+    },
+    /// It was done.
+    Done,
+    /// Digests in the order of their partitions.
+    DigestList(Vec<u64>),
+    /// Versions of a partition's keys.
+    VersionList {
+        /// The rows, by key.
+        rows: Vec<VersionRow>,
+        /// Whether the partition ends here.
+        is_last: bool,
+    },
+    /// It was not done, or not wholly: see the code.
+    Refused {
+        /// Why, for programs.
+        code: Refusal,
+        /// Why, for people; at most [`DETAIL_BYTES_MAX`].
+        detail: String,
+    },
+}
+
+/// This says what brought an apply about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ApplyKind {
+    /// A client's write.
+    Write,
+    /// A hint's delivery.
+    Hint,
+    /// A read that saw something older.
+    ReadRepair,
+    /// A comparison in the background.
+    AntiEntropy,
+}
+
+/// This says why a peer did not do what it was asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// A bounded queue is full. Nothing was done; a retry can help.
+    Overloaded,
+    /// The disk is full. For a write it is unknown whether it took effect.
+    DiskFull,
+    /// The store failed. For a write it is unknown whether it took effect.
+    Failed,
+    /// The peer does not take part in quorums now.
+    NotVoting,
+    /// The peer is shutting down.
+    Stopped,
+    /// The peer is not ready yet.
+    Starting,
+    /// Something that this release has no name for.
+    Unknown,
+}
+
+/// This is a record as one replica holds it, with or without its value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Held {
+    /// All of it.
+    Whole(Record),
+    /// All but the value, which is longer than was wanted.
+    HeaderOnly {
+        /// The record's version.
+        version: Version,
+        /// The replica count that it was written with.
+        from: u16,
+        /// Its expiry instant.
+        expires: Option<UnixMillis>,
+        /// The value's length, in bytes.
+        value_bytes: u32,
+    },
+}
+
+/// This is one key of a scan's part.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ScanRow {
+    /// The key.
+    pub key: Key,
+    /// What the replica holds of it.
+    pub held: Held,
+}
+
+/// This is one key of a version list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VersionRow {
+    /// The key.
+    pub key: Key,
+    /// The version of what the replica holds of it.
+    pub version: Version,
+    /// The replica count that it was written with.
+    pub from: u16,
+    /// Whether it is a tombstone.
+    pub is_tombstone: bool,
+}
+
+/// This says why bytes are not a message, or why a message has no bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MessageError {
+    /// A kind byte of no message that is expected here.
+    UnknownKind {
+        /// The byte.
+        kind: u8,
+    },
+    /// A reply that does not answer what was asked.
+    WrongReply {
+        /// The reply's kind byte.
+        kind: u8,
+    },
+    /// The payload ends too early.
+    Truncated,
+    /// The payload goes on too long.
+    Trailing {
+        /// The bytes too many.
+        bytes: usize,
+    },
+    /// A key of no allowed length.
+    Key(KeyError),
+    /// A flag, cause or truth value that there is none of.
+    UnknownValue {
+        /// The byte.
+        value: u8,
+    },
+    /// A record that contradicts itself: a tombstone with a value, or a `from` of 0.
+    Contradiction,
+    /// More of something than there may be.
+    TooMany {
+        /// How many.
+        count: usize,
+        /// How many there may be.
+        count_max: usize,
+    },
+    /// Node indexes that do not ascend.
+    Unsorted,
+    /// Text that is not UTF-8.
+    Text,
+}
+
+impl fmt::Display for MessageError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::UnknownKind { kind } => write!(f, "messages of kind {kind:#04x} are not known here"),
+            Self::WrongReply { kind } => write!(f, "a reply of kind {kind:#04x} does not answer the request"),
+            Self::Truncated => f.write_str("a message ends too early"),
+            Self::Trailing { bytes } => write!(f, "a message has {bytes} bytes too many"),
+            Self::Key(error) => write!(f, "a message has a bad key: {error}"),
+            Self::UnknownValue { value } => write!(f, "a message has a byte {value:#04x} without meaning"),
+            Self::Contradiction => f.write_str("a record in a message contradicts itself"),
+            Self::TooMany { count, count_max } => {
+                write!(f, "a message has a list of {count}, more than {count_max}")
+            }
+            Self::Unsorted => f.write_str("node indexes in a message do not ascend"),
+            Self::Text => f.write_str("a text in a message is not UTF-8"),
+        }
+    }
+}
+
+impl std::error::Error for MessageError {}
+
+impl From<TryGetError> for MessageError {
+    fn from(_: TryGetError) -> Self {
+        Self::Truncated
+    }
+}
+
+impl From<KeyError> for MessageError {
+    fn from(error: KeyError) -> Self {
+        Self::Key(error)
+    }
+}
+
+impl Request {
+    /// The byte that names this message.
+    pub(super) fn kind(&self) -> u8 {
+        match self {
+            Self::Apply { .. } => kind::APPLY,
+            Self::Get { .. } => kind::GET,
+            Self::Ping { .. } => kind::PING,
+            Self::TakeHints => kind::TAKE_HINTS,
+            Self::ScanOpen { .. } => kind::SCAN_OPEN,
+            Self::ScanNext { .. } => kind::SCAN_NEXT,
+            Self::ScanClose { .. } => kind::SCAN_CLOSE,
+            Self::Digests { .. } => kind::DIGESTS,
+            Self::Versions { .. } => kind::VERSIONS,
+        }
+    }
+
+    /// The byte that names the message that answers this one, unless it is refused.
+    pub(super) fn reply_kind(&self) -> u8 {
+        match self {
+            Self::Apply { .. } => kind::APPLIED,
+            Self::Get { .. } => kind::FOUND,
+            Self::Ping { .. } => kind::PONG,
+            Self::TakeHints => kind::HINTS_TAKEN,
+            Self::ScanOpen { .. } | Self::ScanNext { .. } => kind::SCAN_PART,
+            Self::ScanClose { .. } => kind::DONE,
+            Self::Digests { .. } => kind::DIGEST_LIST,
+            Self::Versions { .. } => kind::VERSION_LIST,
+        }
+    }
+
+    /// Writes the payload of a request that has `left` until its deadline, in whole milliseconds, rounded up.
+    pub(super) fn encode(&self, left: Duration, to: &mut Pieces) -> Result<(), MessageError> {
+        let left_ms = left.as_nanos().div_ceil(1_000_000);
+        to.short.put_u32(u32::try_from(left_ms).unwrap_or(u32::MAX));
+        match self {
+            Self::Apply { key, record, kind } => {
+                to.short.put_u8(kind.code());
+                put_key(to, key);
+                put_record(to, record)?;
+            }
+            Self::Get { key, value_bytes_max } => {
+                to.short.put_u32(*value_bytes_max);
+                put_key(to, key);
+            }
+            Self::Ping { wall, roster } => {
+                to.short.put_u64(wall.0);
+                put_roster(to, roster)?;
+            }
+            Self::TakeHints => {}
+            Self::ScanOpen { start, end, bytes, sources, ack, from } => {
+                to.short.put_u32(*bytes);
+                to.short.put_u16(*ack);
+                to.short.put_u16(*from);
+                put_key(to, start);
+                put_key_or_none(to, end.as_ref());
+                to.short.put_u16(count_u16(sources.len(), usize::from(u16::MAX))?);
+                check_ascending(sources)?;
+                for index in sources {
+                    to.short.put_u16(*index);
+                }
+            }
+            Self::ScanNext { scan, bytes } => {
+                to.short.put_u32(*scan);
+                to.short.put_u32(*bytes);
+            }
+            Self::ScanClose { scan } => to.short.put_u32(*scan),
+            Self::Digests { first_partition, count } => {
+                to.short.put_u16(*first_partition);
+                to.short.put_u16(*count);
+            }
+            Self::Versions { partition, after, bytes } => {
+                to.short.put_u16(*partition);
+                to.short.put_u32(*bytes);
+                put_key_or_none(to, after.as_ref());
+            }
+        }
+        Ok(())
+    }
+
+    /// The request in `frame`, and what is left until its deadline.
+    pub(super) fn decode(frame: Frame) -> Result<(Self, Duration), MessageError> {
+        let mut payload = frame.payload;
+        let from = &mut payload;
+        if !matches!(frame.kind, kind::APPLY..=kind::VERSIONS) {
+            return Err(MessageError::UnknownKind { kind: frame.kind });
+        }
+        let left = Duration::from_millis(u64::from(from.try_get_u32()?));
+        let request = match frame.kind {
+            kind::APPLY => {
+                let kind = ApplyKind::of_code(from.try_get_u8()?)?;
+                Self::Apply { key: get_key(from)?, record: get_record(from)?, kind }
+            }
+            kind::GET => Self::Get { value_bytes_max: from.try_get_u32()?, key: get_key(from)? },
+            kind::PING => Self::Ping { wall: UnixMillis(from.try_get_u64()?), roster: get_roster(from)? },
+            kind::TAKE_HINTS => Self::TakeHints,
+            kind::SCAN_OPEN => get_scan_open(from)?,
+            kind::SCAN_NEXT => Self::ScanNext { scan: from.try_get_u32()?, bytes: from.try_get_u32()? },
+            kind::SCAN_CLOSE => Self::ScanClose { scan: from.try_get_u32()? },
+            kind::DIGESTS => {
+                Self::Digests { first_partition: from.try_get_u16()?, count: from.try_get_u16()? }
+            }
+            kind::VERSIONS => Self::Versions {
+                partition: from.try_get_u16()?,
+                bytes: from.try_get_u32()?,
+                after: get_key_or_none(from)?,
+            },
+            kind => return Err(MessageError::UnknownKind { kind }),
+        };
+        end(&payload)?;
+        Ok((request, left))
+    }
+}
+
+impl Reply {
+    /// The byte that names this message.
+    pub(super) fn kind(&self) -> u8 {
+        match self {
+            Self::Applied(_) => kind::APPLIED,
+            Self::Found(_) => kind::FOUND,
+            Self::Pong { .. } => kind::PONG,
+            Self::HintsTaken { .. } => kind::HINTS_TAKEN,
+            Self::ScanPart { .. } => kind::SCAN_PART,
+            Self::Done => kind::DONE,
+            Self::DigestList(_) => kind::DIGEST_LIST,
+            Self::VersionList { .. } => kind::VERSION_LIST,
+            Self::Refused { .. } => kind::REFUSED,
+        }
+    }
+
+    /// Writes the payload.
+    pub(super) fn encode(&self, to: &mut Pieces) -> Result<(), MessageError> {
+        match self {
+            Self::Applied(Applied::Stored) | Self::Found(None) => to.short.put_u8(0),
+            Self::Applied(Applied::Superseded { by }) => {
+                to.short.put_u8(1);
+                put_version(to, *by);
+            }
+            Self::Found(Some(held)) => {
+                to.short.put_u8(1);
+                put_held(to, held)?;
+            }
+            Self::Pong { wall, roster, votes } => {
+                to.short.put_u64(wall.0);
+                to.short.put_u8(u8::from(*votes));
+                put_roster(to, roster)?;
+            }
+            Self::HintsTaken { delivered, left } => {
+                to.short.put_u64(*delivered);
+                to.short.put_u64(*left);
+            }
+            Self::ScanPart { scan, rows, is_last } => {
+                to.short.put_u32(*scan);
+                to.short.put_u8(u8::from(*is_last));
+                to.short.put_u32(count_u32(rows.len())?);
+                for row in rows {
+                    put_key(to, &row.key);
+                    put_held(to, &row.held)?;
+                }
+            }
+            Self::Done => {}
+            Self::DigestList(digests) => {
+                to.short.put_u16(count_u16(digests.len(), usize::from(u16::MAX))?);
+                for digest in digests {
+                    to.short.put_u64(*digest);
+                }
+            }
+            Self::VersionList { rows, is_last } => {
+                to.short.put_u8(u8::from(*is_last));
+                to.short.put_u32(count_u32(rows.len())?);
+                for row in rows {
+                    put_key(to, &row.key);
+                    put_version(to, row.version);
+                    to.short.put_u16(check_from(row.from)?);
+                    to.short.put_u8(u8::from(row.is_tombstone));
+                }
+            }
+            Self::Refused { code, detail } => {
+                let detail = detail.get(..detail.floor_char_boundary(DETAIL_BYTES_MAX)).unwrap_or_default();
+                to.short.put_u8(code.code());
+                to.short.put_u16(count_u16(detail.len(), DETAIL_BYTES_MAX)?);
+                to.short.put_slice(detail.as_bytes());
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses a kind byte that no reply has.
+    pub(super) fn check_kind(kind: u8) -> Result<(), MessageError> {
+        match kind {
+            kind::APPLIED..=kind::SCAN_PART | kind::DONE..=kind::VERSION_LIST | kind::REFUSED => Ok(()),
+            kind => Err(MessageError::UnknownKind { kind }),
+        }
+    }
+
+    /// The reply in `frame`, which must be one of `expected` kind or a refusal.
+    pub(super) fn decode(frame: Frame, expected: u8) -> Result<Self, MessageError> {
+        Self::check_kind(frame.kind)?;
+        if frame.kind != expected && frame.kind != kind::REFUSED {
+            return Err(MessageError::WrongReply { kind: frame.kind });
+        }
+        let mut payload = frame.payload;
+        let from = &mut payload;
+        let reply = match frame.kind {
+            kind::APPLIED => Self::Applied(get_applied(from)?),
+            kind::FOUND => Self::Found(get_bool(from)?.then(|| get_held(from)).transpose()?),
+            kind::PONG => {
+                let (wall, votes) = (UnixMillis(from.try_get_u64()?), get_bool(from)?);
+                Self::Pong { wall, votes, roster: get_roster(from)? }
+            }
+            kind::HINTS_TAKEN => {
+                Self::HintsTaken { delivered: from.try_get_u64()?, left: from.try_get_u64()? }
+            }
+            kind::SCAN_PART => {
+                let (scan, is_last) = (from.try_get_u32()?, get_bool(from)?);
+                let count = from.try_get_u32()? as usize;
+                let row = |from: &mut Bytes| Ok(ScanRow { key: get_key(from)?, held: get_held(from)? });
+                Self::ScanPart {
+                    scan,
+                    is_last,
+                    rows: get_list(from, count, KEY_BYTES_MIN + HELD_BYTES_MIN, row)?,
+                }
+            }
+            kind::DONE => Self::Done,
+            kind::DIGEST_LIST => {
+                let count = usize::from(from.try_get_u16()?);
+                Self::DigestList(get_list(from, count, 8, |from| Ok(from.try_get_u64()?))?)
+            }
+            kind::VERSION_LIST => {
+                let is_last = get_bool(from)?;
+                let count = from.try_get_u32()? as usize;
+                Self::VersionList {
+                    is_last,
+                    rows: get_list(from, count, VERSION_ROW_BYTES_MIN, get_version_row)?,
+                }
+            }
+            kind::REFUSED => {
+                let code = Refusal::of_code(from.try_get_u8()?);
+                let length = usize::from(from.try_get_u16()?);
+                if length > DETAIL_BYTES_MAX {
+                    return Err(MessageError::TooMany { count: length, count_max: DETAIL_BYTES_MAX });
+                }
+                let detail = get_bytes(from, length)?;
+                let detail = std::str::from_utf8(&detail).map_err(|_| MessageError::Text)?.to_owned();
+                Self::Refused { code, detail }
+            }
+            kind => return Err(MessageError::UnknownKind { kind }),
+        };
+        end(&payload)?;
+        Ok(reply)
+    }
+}
+
+impl ApplyKind {
+    fn code(self) -> u8 {
+        match self {
+            Self::Write => 0,
+            Self::Hint => 1,
+            Self::ReadRepair => 2,
+            Self::AntiEntropy => 3,
+        }
+    }
+
+    fn of_code(code: u8) -> Result<Self, MessageError> {
+        Ok(match code {
+            0 => Self::Write,
+            1 => Self::Hint,
+            2 => Self::ReadRepair,
+            3 => Self::AntiEntropy,
+            value => return Err(MessageError::UnknownValue { value }),
+        })
+    }
+}
+
+impl Refusal {
+    fn code(self) -> u8 {
+        match self {
+            Self::Unknown => 0,
+            Self::Overloaded => 1,
+            Self::DiskFull => 2,
+            Self::Failed => 3,
+            Self::NotVoting => 4,
+            Self::Stopped => 5,
+            Self::Starting => 6,
+        }
+    }
+
+    fn of_code(code: u8) -> Self {
+        match code {
+            1 => Self::Overloaded,
+            2 => Self::DiskFull,
+            3 => Self::Failed,
+            4 => Self::NotVoting,
+            5 => Self::Stopped,
+            6 => Self::Starting,
+            _ => Self::Unknown,
+        }
+    }
+}
+
+impl Held {
+    /// `record`, without its value if that is longer than `value_bytes_max`.
+    pub fn new(record: Record, value_bytes_max: u32) -> Self {
+        match &record.value {
+            Value::Present(value) if value.len() > value_bytes_max as usize => Self::HeaderOnly {
+                version: record.version,
+                from: record.from,
+                expires: record.expires,
+                value_bytes: u32::try_from(value.len()).unwrap_or(u32::MAX),
+            },
+            _ => Self::Whole(record),
+        }
+    }
+
+    /// The record's version.
+    pub fn version(&self) -> Version {
+        match self {
+            Self::Whole(record) => record.version,
+            Self::HeaderOnly { version, .. } => *version,
+        }
+    }
+}
+
+fn count_u16(count: usize, count_max: usize) -> Result<u16, MessageError> {
+    let too_many = MessageError::TooMany { count, count_max };
+    if count > count_max { Err(too_many) } else { u16::try_from(count).map_err(|_| too_many) }
+}
+
+fn count_u32(count: usize) -> Result<u32, MessageError> {
+    u32::try_from(count).map_err(|_| MessageError::TooMany { count, count_max: u32::MAX as usize })
+}
+
+fn check_from(from: u16) -> Result<u16, MessageError> {
+    if from == 0 { Err(MessageError::Contradiction) } else { Ok(from) }
+}
+
+fn check_ascending(indexes: &[u16]) -> Result<(), MessageError> {
+    if indexes.is_sorted_by(|a, b| a < b) { Ok(()) } else { Err(MessageError::Unsorted) }
+}
+
+fn put_key(to: &mut Pieces, key: &Key) {
+    // A key has at most 1,024 bytes.
+    to.short.put_u16(u16::try_from(key.as_bytes().len()).unwrap_or(u16::MAX));
+    to.short.put_slice(key.as_bytes());
+}
+
+fn put_key_or_none(to: &mut Pieces, key: Option<&Key>) {
+    match key {
+        Some(key) => put_key(to, key),
+        None => to.short.put_u16(0),
+    }
+}
+
+fn put_version(to: &mut Pieces, version: Version) {
+    to.short.put_u64(version.clock());
+    to.short.put_u64(version.node().0);
+}
+
+fn put_header(
+    to: &mut Pieces,
+    flags: u8,
+    version: Version,
+    from: u16,
+    expires: Option<UnixMillis>,
+) -> Result<(), MessageError> {
+    to.short.put_u8(flags | if expires.is_some() { FLAG_EXPIRY } else { 0 });
+    put_version(to, version);
+    to.short.put_u16(check_from(from)?);
+    if let Some(at) = expires {
+        to.short.put_u64(at.0);
+    }
+    Ok(())
+}
+
+fn put_record(to: &mut Pieces, record: &Record) -> Result<(), MessageError> {
+    match &record.value {
+        Value::Present(value) => {
+            put_header(to, 0, record.version, record.from, record.expires)?;
+            to.short.put_u32(count_u32(value.len())?);
+            to.put_value(value);
+            Ok(())
+        }
+        Value::Tombstone => put_header(to, FLAG_TOMBSTONE, record.version, record.from, record.expires),
+    }
+}
+
+fn put_held(to: &mut Pieces, held: &Held) -> Result<(), MessageError> {
+    match held {
+        Held::Whole(record) => put_record(to, record),
+        Held::HeaderOnly { version, from, expires, value_bytes } => {
+            put_header(to, FLAG_HEADER_ONLY, *version, *from, *expires)?;
+            to.short.put_u32(*value_bytes);
+            Ok(())
+        }
+    }
+}
+
+fn put_roster(to: &mut Pieces, roster: &[(NodeId, u128)]) -> Result<(), MessageError> {
+    to.short.put_u16(count_u16(roster.len(), ROSTER_LEN_MAX)?);
+    for (node, store) in roster {
+        to.short.put_u64(node.0);
+        to.short.put_u128(*store);
+    }
+    Ok(())
+}
+
+fn get_bytes(from: &mut Bytes, bytes: usize) -> Result<Bytes, MessageError> {
+    if from.len() < bytes { Err(MessageError::Truncated) } else { Ok(from.split_to(bytes)) }
+}
+
+fn get_bool(from: &mut Bytes) -> Result<bool, MessageError> {
+    match from.try_get_u8()? {
+        0 => Ok(false),
+        1 => Ok(true),
+        value => Err(MessageError::UnknownValue { value }),
+    }
+}
+
+fn get_key(from: &mut Bytes) -> Result<Key, MessageError> {
+    let bytes = usize::from(from.try_get_u16()?);
+    Ok(Key::new(get_bytes(from, bytes)?)?)
+}
+
+fn get_key_or_none(from: &mut Bytes) -> Result<Option<Key>, MessageError> {
+    match usize::from(from.try_get_u16()?) {
+        0 => Ok(None),
+        bytes => Ok(Some(Key::new(get_bytes(from, bytes)?)?)),
+    }
+}
+
+fn get_version(from: &mut Bytes) -> Result<Version, MessageError> {
+    Ok(Version::from_words(from.try_get_u64()?, from.try_get_u64()?))
+}
+
+fn get_record(from: &mut Bytes) -> Result<Record, MessageError> {
+    match get_held(from)? {
+        Held::Whole(record) => Ok(record),
+        Held::HeaderOnly { .. } => Err(MessageError::UnknownValue { value: FLAG_HEADER_ONLY }),
+    }
+}
+
+fn get_held(from: &mut Bytes) -> Result<Held, MessageError> {
+    let flags = from.try_get_u8()?;
+    if flags & !(FLAG_TOMBSTONE | FLAG_EXPIRY | FLAG_HEADER_ONLY) != 0 {
+        return Err(MessageError::UnknownValue { value: flags });
+    }
+    let version = get_version(from)?;
+    let replicas = check_from(from.try_get_u16()?)?;
+    let expires = match flags & FLAG_EXPIRY {
+        0 => None,
+        _ => Some(UnixMillis(from.try_get_u64()?)),
+    };
+    let value = match (flags & FLAG_TOMBSTONE != 0, flags & FLAG_HEADER_ONLY != 0) {
+        (true, true) => return Err(MessageError::Contradiction),
+        (true, false) => Value::Tombstone,
+        (false, true) => {
+            let value_bytes = from.try_get_u32()?;
+            return Ok(Held::HeaderOnly { version, from: replicas, expires, value_bytes });
+        }
+        (false, false) => {
+            let bytes = from.try_get_u32()? as usize;
+            Value::Present(get_bytes(from, bytes)?)
+        }
+    };
+    Ok(Held::Whole(Record { version, from: replicas, expires, value }))
+}
+
+fn get_applied(from: &mut Bytes) -> Result<Applied, MessageError> {
+    if get_bool(from)? { Ok(Applied::Superseded { by: get_version(from)? }) } else { Ok(Applied::Stored) }
+}
+
+fn get_roster(from: &mut Bytes) -> Result<Vec<(NodeId, u128)>, MessageError> {
+    let count = usize::from(from.try_get_u16()?);
+    if count > ROSTER_LEN_MAX {
+        return Err(MessageError::TooMany { count, count_max: ROSTER_LEN_MAX });
+    }
+    get_list(from, count, 24, |from| Ok((NodeId(from.try_get_u64()?), from.try_get_u128()?)))
+}
+
+fn get_scan_open(from: &mut Bytes) -> Result<Request, MessageError> {
+    let bytes = from.try_get_u32()?;
+    let (ack, replicas) = (from.try_get_u16()?, from.try_get_u16()?);
+    let (start, end) = (get_key(from)?, get_key_or_none(from)?);
+    let count = usize::from(from.try_get_u16()?);
+    let sources = get_list(from, count, 2, |from| Ok(from.try_get_u16()?))?;
+    check_ascending(&sources)?;
+    Ok(Request::ScanOpen { start, end, bytes, sources, ack, from: replicas })
+}
+
+fn get_version_row(from: &mut Bytes) -> Result<VersionRow, MessageError> {
+    Ok(VersionRow {
+        key: get_key(from)?,
+        version: get_version(from)?,
+        from: check_from(from.try_get_u16()?)?,
+        is_tombstone: get_bool(from)?,
+    })
+}
+
+/// Reads `count` items of at least `bytes_min` each; a count that the payload cannot hold makes no room for it.
+fn get_list<T>(
+    from: &mut Bytes,
+    count: usize,
+    bytes_min: usize,
+    item: impl Fn(&mut Bytes) -> Result<T, MessageError>,
+) -> Result<Vec<T>, MessageError> {
+    if count > from.len() / bytes_min {
+        return Err(MessageError::Truncated);
+    }
+    let mut items = Vec::with_capacity(count);
+    for _ in 0..count {
+        items.push(item(from)?);
+    }
+    Ok(items)
+}
+
+fn end(payload: &Bytes) -> Result<(), MessageError> {
+    if payload.is_empty() { Ok(()) } else { Err(MessageError::Trailing { bytes: payload.len() }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn key() -> impl Strategy<Value = Key> {
+        prop::collection::vec(any::<u8>(), 1..20).prop_map(|bytes| Key::new(bytes).unwrap())
+    }
+
+    fn version() -> impl Strategy<Value = Version> {
+        any::<(u64, u64)>().prop_map(|(clock, node)| Version::from_words(clock, node))
+    }
+
+    fn record() -> impl Strategy<Value = Record> {
+        let value = prop::option::of(prop::collection::vec(any::<u8>(), 0..40));
+        (version(), 1u16.., prop::option::of(any::<u64>()), value).prop_map(
+            |(version, from, expires, value)| {
+                let value = value.map_or(Value::Tombstone, |bytes| Value::Present(bytes.into()));
+                Record { version, from, expires: expires.map(UnixMillis), value }
+            },
+        )
+    }
+
+    fn held() -> impl Strategy<Value = Held> {
+        prop_oneof![
+            record().prop_map(Held::Whole),
+            (record(), any::<u32>()).prop_map(|(record, value_bytes)| Held::HeaderOnly {
+                version: record.version,
+                from: record.from,
+                expires: record.expires,
+                value_bytes
+            })
+        ]
+    }
+
+    fn roster() -> impl Strategy<Value = Vec<(NodeId, u128)>> {
+        prop::collection::vec(any::<(u64, u128)>().prop_map(|(node, store)| (NodeId(node), store)), 0..5)
+    }
+
+    fn apply_kind() -> impl Strategy<Value = ApplyKind> {
+        (0..4u8).prop_map(|code| ApplyKind::of_code(code).unwrap())
+    }
+
+    fn request() -> impl Strategy<Value = Request> {
+        let sources = prop::collection::btree_set(any::<u16>(), 0..5);
+        prop_oneof![
+            (key(), record(), apply_kind()).prop_map(|(key, record, kind)| Request::Apply {
+                key,
+                record,
+                kind
+            }),
+            (key(), any::<u32>()).prop_map(|(key, value_bytes_max)| Request::Get { key, value_bytes_max }),
+            (any::<u64>(), roster())
+                .prop_map(|(wall, roster)| Request::Ping { wall: UnixMillis(wall), roster }),
+            Just(Request::TakeHints),
+            (key(), prop::option::of(key()), any::<u32>(), sources, any::<(u16, u16)>()).prop_map(
+                |(start, end, bytes, sources, (ack, from))| {
+                    let sources = sources.into_iter().collect();
+                    Request::ScanOpen { start, end, bytes, sources, ack, from }
+                }
+            ),
+            any::<(u32, u32)>().prop_map(|(scan, bytes)| Request::ScanNext { scan, bytes }),
+            any::<u32>().prop_map(|scan| Request::ScanClose { scan }),
+            any::<(u16, u16)>()
+                .prop_map(|(first_partition, count)| Request::Digests { first_partition, count }),
+            (any::<u16>(), prop::option::of(key()), any::<u32>())
+                .prop_map(|(partition, after, bytes)| Request::Versions { partition, after, bytes }),
+        ]
+    }
+
+    fn reply() -> impl Strategy<Value = Reply> {
+        let scan_row = (key(), held()).prop_map(|(key, held)| ScanRow { key, held });
+        let version_row = (key(), version(), 1u16.., any::<bool>())
+            .prop_map(|(key, version, from, is_tombstone)| VersionRow { key, version, from, is_tombstone });
+        prop_oneof![
+            Just(Reply::Applied(Applied::Stored)),
+            version().prop_map(|by| Reply::Applied(Applied::Superseded { by })),
+            prop::option::of(held()).prop_map(Reply::Found),
+            (any::<u64>(), roster(), any::<bool>()).prop_map(|(wall, roster, votes)| Reply::Pong {
+                wall: UnixMillis(wall),
+                roster,
+                votes
+            }),
+            any::<(u64, u64)>().prop_map(|(delivered, left)| Reply::HintsTaken { delivered, left }),
+            (any::<u32>(), prop::collection::vec(scan_row, 0..4), any::<bool>())
+                .prop_map(|(scan, rows, is_last)| Reply::ScanPart { scan, rows, is_last }),
+            Just(Reply::Done),
+            prop::collection::vec(any::<u64>(), 0..5).prop_map(Reply::DigestList),
+            (prop::collection::vec(version_row, 0..4), any::<bool>())
+                .prop_map(|(rows, is_last)| Reply::VersionList { rows, is_last }),
+            (0..7u8, ".{0,20}")
+                .prop_map(|(code, detail)| Reply::Refused { code: Refusal::of_code(code), detail }),
+        ]
+    }
+
+    fn payload(encode: impl FnOnce(&mut Pieces) -> Result<(), MessageError>) -> Bytes {
+        let mut pieces = Pieces::default();
+        encode(&mut pieces).unwrap();
+        pieces.short.freeze()
+    }
+
+    fn frame(kind: u8, payload: Bytes) -> Frame {
+        Frame { kind, id: 0, payload }
+    }
+
+    /// Sets one byte, or cuts, so that most of what is tried is nearly right.
+    fn changed(bytes: &Bytes, at: usize, to: u8, cut: bool) -> Bytes {
+        let mut bytes = bytes.to_vec();
+        let at = at % (bytes.len() + 1);
+        if cut {
+            bytes.truncate(at);
+        } else if let Some(byte) = bytes.get_mut(at) {
+            *byte = to;
+        } else {
+            bytes.push(to);
+        }
+        bytes.into()
+    }
+
+    proptest! {
+        /// Every request is read as it was written, and so is what is left until its deadline.
+        #[test]
+        fn requests_round_trip(request in request(), left_ms: u32) {
+            let left = Duration::from_millis(u64::from(left_ms));
+            let payload = payload(|to| request.encode(left, to));
+            prop_assert_eq!(Request::decode(frame(request.kind(), payload)), Ok((request, left)));
+        }
+
+        /// Every reply is read as it was written.
+        #[test]
+        fn replies_round_trip(reply in reply()) {
+            let payload = payload(|to| reply.encode(to));
+            prop_assert_eq!(Reply::decode(frame(reply.kind(), payload), reply.kind()), Ok(reply));
+        }
+
+        /// Bytes that are nearly a message are refused, or are the only encoding of what they are read as.
+        #[test]
+        fn near_messages_are_refused_or_exact(
+            request in request(),
+            reply in reply(),
+            at in 0..200usize,
+            to: u8,
+            small: bool,
+            cut: bool,
+        ) {
+            let to = if small { to % 8 } else { to };
+            let bytes = changed(&payload(|to| request.encode(Duration::ZERO, to)), at, to, cut);
+            if let Ok((read, left)) = Request::decode(frame(request.kind(), bytes.clone())) {
+                prop_assert_eq!(payload(|to| read.encode(left, to)), bytes);
+            }
+            let bytes = changed(&payload(|to| reply.encode(to)), at, to, cut);
+            if let Ok(read) = Reply::decode(frame(reply.kind(), bytes.clone()), reply.kind()) {
+                // Reasons of later releases are read as unknown.
+                let is_newer = matches!(&read, Reply::Refused { code: Refusal::Unknown, .. });
+                prop_assert!(is_newer || payload(|to| read.encode(to)) == bytes);
+            }
+        }
+
+        /// No bytes can do worse than be refused.
+        #[test]
+        fn any_bytes_are_refused_or_exact(kind: u8, bytes in prop::collection::vec(0..6u8, 0..80)) {
+            let bytes = Bytes::from(bytes);
+            if let Ok((read, left)) = Request::decode(frame(kind, bytes.clone())) {
+                prop_assert_eq!(payload(|to| read.encode(left, to)), bytes.clone());
+            }
+            let _ = Reply::decode(frame(kind, bytes), kind);
+        }
+    }
+
+    /// What no peer would read is not written; text is cut between characters.
+    #[test]
+    fn bounds_are_kept_when_writing() {
+        let request = |request: Request| request.encode(Duration::ZERO, &mut Pieces::default());
+        let key = Key::new("k").unwrap();
+        let roster = vec![(NodeId(1), 1); ROSTER_LEN_MAX + 1];
+        let too_many = MessageError::TooMany { count: ROSTER_LEN_MAX + 1, count_max: ROSTER_LEN_MAX };
+        assert_eq!(request(Request::Ping { wall: UnixMillis(0), roster }), Err(too_many));
+        let scan =
+            |sources| Request::ScanOpen { start: key.clone(), end: None, bytes: 1, sources, ack: 1, from: 1 };
+        assert_eq!(request(scan(vec![1, 2])), Ok(()));
+        assert_eq!(request(scan(vec![1, 1])), Err(MessageError::Unsorted));
+        let record = Record { version: Version::ZERO, from: 0, expires: None, value: Value::Tombstone };
+        let apply = Request::Apply { key: key.clone(), record, kind: ApplyKind::Write };
+        assert_eq!(request(apply), Err(MessageError::Contradiction));
+        let digests = Reply::DigestList(vec![0; 1 << 16]);
+        assert!(matches!(digests.encode(&mut Pieces::default()), Err(MessageError::TooMany { .. })));
+        let detail = format!("{}é", "x".repeat(DETAIL_BYTES_MAX - 1));
+        let refused = Reply::Refused { code: Refusal::Failed, detail };
+        let payload = payload(|to| refused.encode(to));
+        assert_eq!(payload.len(), 3 + DETAIL_BYTES_MAX - 1);
+        assert!(Reply::decode(frame(kind::REFUSED, payload), kind::DONE).is_ok());
+    }
+
+    /// A deadline below a millisecond is not sent as none.
+    #[test]
+    fn deadlines_are_rounded_up() {
+        let sent = |left| payload(|to| Request::TakeHints.encode(left, to)).get_u32();
+        assert_eq!(sent(Duration::ZERO), 0);
+        assert_eq!(sent(Duration::from_nanos(1)), 1);
+        assert_eq!(sent(Duration::from_micros(1001)), 2);
+        assert_eq!(sent(Duration::MAX), u32::MAX);
+    }
+
+    /// A value is left out when it is longer than was wanted, never otherwise.
+    #[test]
+    fn long_values_are_left_out() {
+        let value = Value::Present(Bytes::from_static(b"four"));
+        let record = Record { version: Version::ZERO, from: 1, expires: None, value };
+        assert_eq!(Held::new(record.clone(), 4), Held::Whole(record.clone()));
+        let header = Held::HeaderOnly { version: Version::ZERO, from: 1, expires: None, value_bytes: 4 };
+        assert_eq!(Held::new(record.clone(), 3), header);
+        let tombstone = Record { value: Value::Tombstone, ..record };
+        assert_eq!(Held::new(tombstone.clone(), 0), Held::Whole(tombstone));
+    }
+}

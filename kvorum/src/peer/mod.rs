@@ -1,0 +1,61 @@
+//! Peers: how nodes call each other.
+//!
+//! Each network thread has a [`Link`] of its own to each other node: one connection over which many calls are under
+//! way at once, kept up or tried for again without end. It begins as an HTTP/1.1 upgrade on the node's ordinary
+//! address, so that one URL names a node ([`Hello`]); from then on frames go both ways. The side that answers is
+//! [`serve`], over a [`Service`] that some other room provides.
+//!
+//! What is deliberately not here: which node to call, what a failed call means for a quorum, when to ping. A link
+//! says whether its peer is worth asking ([`Link::is_usable`]) and how fast it answers ([`Link::latency`]); whoever
+//! calls decides. Connections come in through [`Connector`] and time through `Clock`, so that the same code runs
+//! over a simulated network.
+//!
+//! A reader goes on with [`message`] (what is said), [`frame`] (how it lies in the bytes), [`handshake`], then
+//! [`link`] and [`server`], the two sides of a call, which share the [`pump`]. `docs/wire.md` tells the protocol
+//! to those who write another program for it.
+
+mod frame;
+mod handshake;
+mod latency;
+mod link;
+mod message;
+mod pump;
+mod server;
+#[cfg(test)]
+mod tests;
+
+pub use frame::{FRAME_BYTES_MAX, FrameError};
+pub use handshake::{CLUSTER_BYTES_MAX, HandshakeError, Hello, PROTOCOL, UPGRADE_PATH, UPGRADE_PROTOCOL};
+pub use latency::{Estimator, Latency};
+pub use link::{
+    CALLS_IN_FLIGHT_MAX, CONNECT_TIMEOUT, Call, CallError, Link, LinkCounts, LinkObserver, LinkParts,
+    LinkState, Unsent,
+};
+pub use message::{
+    ApplyKind, DETAIL_BYTES_MAX, Held, MessageError, ROSTER_LEN_MAX, Refusal, Reply, Request, ScanRow,
+    VersionRow,
+};
+pub use pump::OUT_BYTES_MAX;
+pub use server::{Caller, SERVED_IN_FLIGHT_MAX, Service, serve};
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+/// This is both directions of a connection.
+pub trait Stream: AsyncRead + AsyncWrite + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Stream for S {}
+
+/// This is a stream of any kind.
+pub type BoxedStream = Box<dyn Stream>;
+
+/// This opens connections: over TCP in a node, over a simulated network in a simulation.
+pub trait Connector {
+    /// Opens a connection to `authority` (`host:port`). The caller bounds the wait by dropping the future.
+    fn connect<'a>(
+        &'a self,
+        authority: &'a str,
+    ) -> Pin<Box<dyn Future<Output = io::Result<BoxedStream>> + 'a>>;
+}

@@ -1,0 +1,209 @@
+//! The server: the answering side of one connection.
+//!
+//! A request that can be answered at once costs no task: its future is polled where its frame was read, and its
+//! reply is written with those of all the other frames of that read. A future that must wait becomes a task.
+
+use super::frame::{Frame, PushError};
+use super::message::{MessageError, Refusal, Reply, Request};
+use super::pump::{End, Inbox, OUT_BYTES_MAX, Outbox, Pump};
+use crate::clock::Clock;
+use bytes::Bytes;
+use kvorum_core::NodeId;
+use std::cell::Cell;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time;
+
+/// The most requests of one connection that may wait for something; more are refused as overload.
+pub const SERVED_IN_FLIGHT_MAX: usize = 4096;
+
+/// How often it is looked whether a connection with a message under way moves at all; one that did not between two
+/// looks is ended, so that its replies do not hold memory forever. Idle connections may be idle.
+const STALL_TICK: Duration = Duration::from_secs(15);
+
+/// This names whose request is served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Caller {
+    /// The node that asks.
+    pub peer: NodeId,
+    /// The connection by which it asks: what it has open is its own.
+    pub connection: u64,
+}
+
+/// This answers what peers ask.
+pub trait Service {
+    /// Answers `request`, for which nobody waits after `deadline` (a [`Clock::mono`]).
+    ///
+    /// The future is polled at once and ought to be ready then if it can; it must not block. It runs to its end even
+    /// if the connection ends.
+    fn serve(
+        &self,
+        caller: Caller,
+        request: Request,
+        deadline: Duration,
+    ) -> Pin<Box<dyn Future<Output = Reply>>>;
+
+    /// Notes that a request was dropped, because its deadline had passed before it was begun.
+    fn expired(&self, _caller: Caller) {}
+
+    /// Notes that the connection has ended. Requests of it may still be running.
+    fn ended(&self, caller: Caller);
+}
+
+/// Answers the requests on `stream`, of which `already_read` has come before, until it ends.
+///
+/// Must run in a `LocalSet`. While more than [`OUT_BYTES_MAX`] bytes of replies wait for the peer to take them, no
+/// further requests are read.
+///
+/// # Cancel safety
+/// Dropping the future ends the connection; requests that wait for something run on.
+pub async fn serve(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    already_read: Bytes,
+    service: Rc<dyn Service>,
+    caller: Caller,
+    clock: Arc<dyn Clock>,
+) {
+    let outbox = Rc::new(Outbox::default());
+    let mut pump = Pump::new(stream, already_read, Rc::clone(&outbox));
+    let received = Cell::new(clock.mono());
+    let inbox = Served(Rc::new(Serving {
+        service,
+        caller,
+        clock,
+        outbox,
+        received,
+        bytes_in: Cell::new(0),
+        in_flight: Cell::new(0),
+        has_ended: Cell::new(false),
+    }));
+    let is_midway = Cell::new(false);
+    let end = tokio::select! {
+        biased;
+        end = pump.run(&inbox, &is_midway) => end,
+        () = inbox.0.stall(&is_midway) => End::Stalled,
+    };
+    if end.is_corrupt() {
+        tracing::warn!(peer = %caller.peer, reason = %end, "ended the connection of a peer");
+    } else {
+        tracing::debug!(peer = %caller.peer, reason = %end, "the connection of a peer ended");
+    }
+}
+
+/// What a connection and its requests share.
+struct Serving {
+    service: Rc<dyn Service>,
+    caller: Caller,
+    clock: Arc<dyn Clock>,
+    outbox: Rc<Outbox>,
+    /// When the frames that are handled now were read.
+    received: Cell<Duration>,
+    bytes_in: Cell<u64>,
+    in_flight: Cell<usize>,
+    has_ended: Cell<bool>,
+}
+
+impl Serving {
+    /// Returns when the connection stands still in the middle of a message.
+    async fn stall(&self, is_midway: &Cell<bool>) {
+        let mut before = None;
+        loop {
+            time::sleep(STALL_TICK).await;
+            let now = (self.outbox.written(), self.bytes_in.get());
+            let is_under_way = is_midway.get() || self.outbox.waiting() > 0;
+            if is_under_way && before == Some(now) {
+                return;
+            }
+            before = is_under_way.then_some(now);
+        }
+    }
+
+    fn reply(&self, id: u32, reply: &Reply) {
+        if self.has_ended.get() {
+            return;
+        }
+        let push = |reply: &Reply| self.outbox.push(reply.kind(), id, false, |to| reply.encode(to));
+        if let Err(error) = push(reply) {
+            tracing::error!(peer = %self.caller.peer, ?error, "a reply cannot be sent");
+            let detail = match error {
+                PushError::TooLong | PushError::Full => "the reply is longer than a frame may be".to_owned(),
+                PushError::Message(error) => error.to_string(),
+            };
+            // Short and without lists: nothing is left to fail.
+            let _ = push(&Reply::Refused { code: Refusal::Failed, detail });
+        }
+    }
+}
+
+/// The inbox of a connection; dropped with it.
+struct Served(Rc<Serving>);
+
+impl Inbox for Served {
+    fn is_open(&self) -> bool {
+        self.0.outbox.waiting() <= OUT_BYTES_MAX
+    }
+
+    fn heard(&self, bytes: usize) {
+        self.0.received.set(self.0.clock.mono());
+        self.0.bytes_in.set(self.0.bytes_in.get() + bytes as u64);
+    }
+
+    fn frame(&self, frame: Frame) -> Result<(), MessageError> {
+        let serving = &self.0;
+        let id = frame.id;
+        let (request, left) = Request::decode(frame)?;
+        let deadline = serving.received.get().saturating_add(left);
+        if serving.clock.mono() >= deadline {
+            serving.service.expired(serving.caller);
+            return Ok(());
+        }
+        if serving.in_flight.get() >= SERVED_IN_FLIGHT_MAX {
+            let detail = format!("{SERVED_IN_FLIGHT_MAX} requests of this connection are being served");
+            serving.reply(id, &Reply::Refused { code: Refusal::Overloaded, detail });
+            return Ok(());
+        }
+        let mut work = serving.service.serve(serving.caller, request, deadline);
+        // Nothing needs waking: if the future is not ready, the task that it becomes polls it again.
+        match work.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(reply) => serving.reply(id, &reply),
+            Poll::Pending => {
+                let place = Place::take(serving);
+                tokio::task::spawn_local(async move {
+                    let reply = work.await;
+                    place.serving.reply(id, &reply);
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.0.has_ended.set(true);
+        self.0.service.ended(self.0.caller);
+    }
+}
+
+/// A request's place among those in flight.
+struct Place {
+    serving: Rc<Serving>,
+}
+
+impl Place {
+    fn take(serving: &Rc<Serving>) -> Self {
+        serving.in_flight.set(serving.in_flight.get() + 1);
+        Self { serving: Rc::clone(serving) }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.serving.in_flight.set(self.serving.in_flight.get() - 1);
+    }
+}

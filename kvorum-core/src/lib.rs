@@ -20,7 +20,7 @@ pub mod version;
 pub use hlc::Hlc;
 pub use key::{Key, KeyError};
 pub use placement::{ChangeError, Placement};
-pub use quorum::{Quorum, QuorumError, ReplicationFactor, Tally, Verdict};
+pub use quorum::{Quorum, QuorumError, ReplicationFactor, Tally, Verdict, WriteTally, WriteVerdict};
 pub use record::{Record, Value};
 pub use token::{PARTITION_BITS_DEFAULT, Partition, Token};
 pub use topology::{Member, NodeIndex, Topology, TopologyError};

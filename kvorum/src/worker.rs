@@ -32,6 +32,7 @@ impl std::error::Error for PoolFull {}
 pub struct Pool {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
+    is_inline: bool,
 }
 
 struct Shared {
@@ -55,7 +56,7 @@ impl Pool {
     pub fn start(threads: usize) -> io::Result<Self> {
         let shared =
             Arc::new(Shared { queue: Mutex::default(), arrived: Condvar::new(), busy: AtomicUsize::new(0) });
-        let mut pool = Self { shared, threads: Vec::new() };
+        let mut pool = Self { shared, threads: Vec::new(), is_inline: false };
         for index in 0..threads.max(1) {
             let shared = Arc::clone(&pool.shared);
             #[expect(clippy::disallowed_methods, reason = "this is the room that owns the worker threads")]
@@ -64,6 +65,13 @@ impl Pool {
             pool.threads.push(thread);
         }
         Ok(pool)
+    }
+
+    /// A pool without threads: the caller runs its jobs itself. For engines that never wait, in the simulation.
+    pub fn inline() -> Self {
+        let shared =
+            Arc::new(Shared { queue: Mutex::default(), arrived: Condvar::new(), busy: AtomicUsize::new(0) });
+        Self { shared, threads: Vec::new(), is_inline: true }
     }
 
     /// Runs `job` on one of the threads and returns what it returns.
@@ -77,6 +85,9 @@ impl Pool {
         &self,
         job: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, PoolFull> {
+        if self.is_inline {
+            return Ok(job());
+        }
         let (sender, receiver) = oneshot::channel();
         self.submit(Box::new(move || {
             // The caller may have gone; then nobody wants the answer.

@@ -2,13 +2,12 @@
 
 use super::ReplicaError;
 use kvorum_core::Version;
-use std::sync::mpsc;
 use tokio::sync::oneshot;
 
 /// This is what became of an applied record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Applied {
-    /// It is stored, or was already.
+    /// It is stored, or was until something newer overwrote it.
     Stored,
     /// Something newer is stored; the record is not.
     Superseded {
@@ -23,8 +22,8 @@ pub(super) type Outcome<T> = oneshot::Sender<Result<T, ReplicaError>>;
 /// An answer to a request: first that of the judgement, final once the group is stored.
 pub(super) enum Answer {
     Apply { outcome: Result<Applied, ReplicaError>, done: Outcome<Applied> },
-    Lease { outcome: Result<(), ReplicaError>, done: Outcome<()> },
-    Purge { purged: usize, done: mpsc::Sender<usize> },
+    Side { outcome: Result<(), ReplicaError>, done: Outcome<()> },
+    Purge { purged: usize, done: oneshot::Sender<usize> },
 }
 
 impl Answer {
@@ -32,7 +31,7 @@ impl Answer {
     pub(super) fn refuse(&mut self, error: ReplicaError) {
         match self {
             Self::Apply { outcome, .. } => *outcome = Err(error),
-            Self::Lease { outcome, .. } => *outcome = Err(error),
+            Self::Side { outcome, .. } => *outcome = Err(error),
             Self::Purge { purged, .. } => *purged = 0,
         }
     }
@@ -41,7 +40,7 @@ impl Answer {
     pub(super) fn give(self) {
         match self {
             Self::Apply { outcome, done } => drop(done.send(outcome)),
-            Self::Lease { outcome, done } => drop(done.send(outcome)),
+            Self::Side { outcome, done } => drop(done.send(outcome)),
             Self::Purge { purged, done } => drop(done.send(purged)),
         }
     }

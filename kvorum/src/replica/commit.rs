@@ -18,13 +18,15 @@ use crate::storage::{Batch, Change, Durability, Engine, EngineError, Keyspace, f
 use bytes::Bytes;
 use kvorum_core::{Key, Record, UnixMillis, Value, Version};
 use std::cmp::Ordering;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering as Memory};
 use std::time::Duration;
 
 /// Keys remembered per generation; two generations are kept.
 const RECENT_LEN_MAX: usize = 4096;
+/// Overwritten versions remembered per key: more overlapping writes to one key than this are not told apart.
+const ACCEPTED_LEN_MAX: usize = 32;
 /// From here on a commit is worth a line in the debug log: what the engine did meanwhile stands beside it.
 const SLOW_COMMIT: Duration = Duration::from_millis(30);
 /// How often the free space is looked at while writes come in.
@@ -105,6 +107,11 @@ impl Committer {
         [sync, disk].into_iter().flatten().fold(IDLE_CHECK, Duration::min)
     }
 
+    /// How long a modelled disk takes for the next group.
+    pub(super) fn latency(&self) -> Duration {
+        self.engine.latency()
+    }
+
     /// Commits a group, possibly empty, and answers everyone in it.
     pub(super) fn commit(&mut self, group: Vec<Request>) {
         let now = self.clock.mono();
@@ -154,9 +161,12 @@ impl Committer {
                 let outcome = self.judge_record(stage, key, record, observed);
                 (courier, Answer::Apply { outcome, done })
             }
-            Request::Lease { until, done } => {
-                stage.lease = stage.lease.max(Some(until));
-                (None, Answer::Lease { outcome: Ok(()), done })
+            Request::Side { changes, is_synced, done } => {
+                stage.is_synced |= is_synced;
+                for change in changes {
+                    stage.side(change);
+                }
+                (None, Answer::Side { outcome: Ok(()), done })
             }
             Request::Purge { rows, done } => {
                 let mut purged = 0;
@@ -192,8 +202,14 @@ impl Committer {
             return Ok(Applied::Stored);
         };
         match record.version.cmp(&stored) {
+            // A record that was newest here once took effect here, whatever came since: see `Recent`.
+            Ordering::Less if stage.has_accepted(&key, record.version) => {}
+            Ordering::Less if self.recent.has_accepted(&key, record.version) => {}
             Ordering::Less => return Ok(Applied::Superseded { by: stored }),
-            Ordering::Greater => stage.put(key, record),
+            Ordering::Greater => {
+                stage.overwritten.push((key.clone(), stored));
+                stage.put(key, record);
+            }
             // Nearly always the same record once more; if not, the written rule for ties decides.
             Ordering::Equal => {
                 let current = match stage.record(&key) {
@@ -237,20 +253,21 @@ impl Committer {
     }
 
     /// Writes the stage; afterwards it is known to readers and remembered here.
-    fn store(&mut self, stage: Stage, now: Duration) -> Result<(), Refusal> {
+    fn store(&mut self, mut stage: Stage, now: Duration) -> Result<(), Refusal> {
         if self.poisoned {
             return Err(Refusal::DiskFull);
         }
         if let StoreState::Failed { reason } = self.health.state() {
             return Err(Refusal::Failed(reason));
         }
-        let leased = stage.lease.is_some();
         let applied = stage.records.len();
+        let is_synced = stage.is_synced;
+        let overwritten = std::mem::take(&mut stage.overwritten);
         let (batch, versions) = self.batch(stage);
         if batch.is_empty() {
             return Ok(());
         }
-        let durability = if self.durability == DurabilityMode::Always || leased {
+        let durability = if self.durability == DurabilityMode::Always || is_synced {
             Durability::Synced
         } else {
             Durability::Buffered
@@ -267,13 +284,13 @@ impl Committer {
             self.unsynced_since.get_or_insert(now);
         }
         let group = self.committed.load(Memory::Relaxed) + 1;
-        self.recent.remember(versions, group);
+        self.recent.remember(versions, overwritten, group);
         self.committed.store(group, Memory::Release);
         Ok(())
     }
 
     fn batch(&self, stage: Stage) -> (Batch, Vec<(Key, Version)>) {
-        let mut batch = Batch::with_capacity(stage.records.len() + stage.due.len() + 1);
+        let mut batch = Batch::with_capacity(stage.records.len() + stage.due.len() + stage.side.len());
         let mut versions = Vec::with_capacity(stage.records.len());
         let mut due = stage.due;
         for (key, record) in stage.records {
@@ -297,10 +314,10 @@ impl Committer {
                 None => Change::Remove { keyspace: Keyspace::Due, key },
             });
         }
-        if let Some(until) = stage.lease {
-            let key = Bytes::from_static(format::META_CLOCK_LEASE);
-            batch.push(Change::Put { keyspace: Keyspace::Meta, key, value: format::encode_lease(until) });
-        }
+        batch.extend(stage.side.into_iter().map(|((keyspace, key), value)| match value {
+            Some(value) => Change::Put { keyspace, key, value },
+            None => Change::Remove { keyspace, key },
+        }));
         (batch, versions)
     }
 
@@ -395,8 +412,12 @@ impl Committer {
 struct Stage {
     records: Vec<(Key, Option<Record>)>,
     index: HashMap<Key, usize>,
-    due: std::collections::BTreeMap<Bytes, Option<Bytes>>,
-    lease: Option<UnixMillis>,
+    due: BTreeMap<Bytes, Option<Bytes>>,
+    side: BTreeMap<(Keyspace, Bytes), Option<Bytes>>,
+    /// Whether some of the side rows must be on disk whatever the durability of writes is.
+    is_synced: bool,
+    /// What was newest until this group.
+    overwritten: Vec<(Key, Version)>,
 }
 
 impl Stage {
@@ -415,6 +436,17 @@ impl Stage {
         self.set(key, Some(record));
     }
 
+    fn side(&mut self, change: Change) {
+        match change {
+            Change::Put { keyspace, key, value } => self.side.insert((keyspace, key), Some(value)),
+            Change::Remove { keyspace, key } => self.side.insert((keyspace, key), None),
+        };
+    }
+
+    fn has_accepted(&self, key: &Key, version: Version) -> bool {
+        self.overwritten.iter().any(|(known, accepted)| known == key && *accepted == version)
+    }
+
     fn remove(&mut self, key: Key) {
         self.set(key, None);
     }
@@ -430,18 +462,30 @@ impl Stage {
 }
 
 /// The versions written by the latest groups, in two generations.
+///
+/// It also knows which versions were newest here before. A write whose record reached this replica by another way
+/// first (a reader that saw it elsewhere wrote it back) and was overwritten since is told `Stored`, not superseded:
+/// a reader may have seen it, so it must not be stamped again and take effect a second time.
 #[derive(Default)]
 struct Recent {
-    current: HashMap<Key, Version>,
-    previous: HashMap<Key, Version>,
+    current: HashMap<Key, Seen>,
+    previous: HashMap<Key, Seen>,
     /// The first group of the current generation and of the previous one.
     current_from: u64,
     previous_from: u64,
 }
 
 impl Recent {
+    fn seen(&self, key: &Key) -> Option<&Seen> {
+        self.current.get(key).or_else(|| self.previous.get(key))
+    }
+
     fn version(&self, key: &Key) -> Option<Version> {
-        self.current.get(key).or_else(|| self.previous.get(key)).copied()
+        self.seen(key).map(|seen| seen.latest)
+    }
+
+    fn has_accepted(&self, key: &Key, version: Version) -> bool {
+        self.seen(key).is_some_and(|seen| seen.overwritten.contains(&version))
     }
 
     /// Whether every group after the first `as_of` ones is still remembered.
@@ -449,14 +493,34 @@ impl Recent {
         as_of + 1 >= self.previous_from
     }
 
-    fn remember(&mut self, versions: Vec<(Key, Version)>, group: u64) {
-        self.current.extend(versions);
+    fn remember(&mut self, versions: Vec<(Key, Version)>, overwritten: Vec<(Key, Version)>, group: u64) {
+        for (key, latest) in versions {
+            if let Some(seen) = self.current.get_mut(&key) {
+                seen.latest = latest;
+            } else {
+                let overwritten = self.previous.get(&key).map(|seen| seen.overwritten.clone());
+                self.current.insert(key, Seen { latest, overwritten: overwritten.unwrap_or_default() });
+            }
+        }
+        for (key, version) in overwritten {
+            let Some(seen) = self.current.get_mut(&key) else { continue };
+            if seen.overwritten.len() >= ACCEPTED_LEN_MAX {
+                seen.overwritten.remove(0);
+            }
+            seen.overwritten.push(version);
+        }
         if self.current.len() >= RECENT_LEN_MAX {
             self.previous = std::mem::take(&mut self.current);
             self.previous_from = self.current_from;
             self.current_from = group + 1;
         }
     }
+}
+
+/// What the latest groups did to one key.
+struct Seen {
+    latest: Version,
+    overwritten: Vec<Version>,
 }
 
 /// Why a group was not stored.

@@ -11,7 +11,9 @@
 mod answer;
 mod commit;
 mod courier;
+mod facts;
 mod health;
+mod hints;
 mod queue;
 mod sweep;
 #[cfg(test)]
@@ -19,7 +21,9 @@ mod tests;
 
 pub use answer::Applied;
 pub use commit::{DurabilityMode, Purge};
+pub use facts::Facts;
 pub use health::{StoreHealth, StoreState};
+pub use hints::{Hint, HintBounds, Hints, Kept, Waiting};
 pub use queue::{COMMIT_QUEUE_BYTES_MAX, COMMIT_QUEUE_LEN_MAX};
 pub use sweep::SweeperState;
 
@@ -123,6 +127,17 @@ pub struct ReplicaParts {
     pub durability: DurabilityMode,
     /// When tombstones may go.
     pub purge: Purge,
+    /// Where the committer and the sweeper run.
+    pub workers: Workers,
+}
+
+/// This says where the replica's own work runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Workers {
+    /// On threads of their own: a commit waits for the disk.
+    Threads,
+    /// As local tasks of the calling thread: for engines that never wait, in the simulation.
+    Tasks,
 }
 
 /// This is the node's copy of the data. Cheap to clone.
@@ -140,6 +155,8 @@ struct Shared {
     health: Arc<StoreHealth>,
     sweeper: Arc<SweeperState>,
     store_id: u128,
+    is_new: bool,
+    workers: Workers,
 }
 
 /// This owns the replica's threads; dropping it commits what was queued and ends them.
@@ -147,6 +164,7 @@ pub struct ReplicaThreads {
     queue: Arc<CommitQueue>,
     sweeper: Arc<SweeperState>,
     threads: Vec<JoinHandle<()>>,
+    tasks: Vec<tokio::task::JoinHandle<()>>,
 }
 
 impl Replica {
@@ -159,7 +177,7 @@ impl Replica {
             Some(row) => format::decode_lease(&row)?,
             None => UnixMillis(0),
         };
-        let store_id = store_id(&*parts.engine, &*parts.rng)?;
+        let (store_id, is_new) = store_id(&*parts.engine, &*parts.rng)?;
         let queue = Arc::new(CommitQueue::new());
         let health = Arc::new(StoreHealth::default());
         let groups = Arc::new(AtomicU64::new(0));
@@ -175,19 +193,46 @@ impl Replica {
                 health,
                 sweeper: Arc::clone(&sweeper),
                 store_id,
+                is_new,
+                workers: parts.workers,
             }),
         };
-        let mut threads =
-            ReplicaThreads { queue: Arc::clone(&queue), sweeper: Arc::clone(&sweeper), threads: Vec::new() };
-        threads.spawn("kvorum:commit", move || {
-            while let Some(group) = queue.take(committer.idle_wait()) {
-                committer.commit(group);
-            }
-            committer.finish();
-        })?;
+        let mut threads = ReplicaThreads {
+            queue: Arc::clone(&queue),
+            sweeper: Arc::clone(&sweeper),
+            threads: Vec::new(),
+            tasks: Vec::new(),
+        };
         let swept = replica.clone();
         let clock = parts.clock;
-        threads.spawn("kvorum:sweep", move || sweeper.run(&swept, &*clock))?;
+        let sweep = async move { sweeper.run(&swept, &*clock).await };
+        match parts.workers {
+            Workers::Threads => {
+                threads.spawn("kvorum:commit", move || {
+                    while let Some(group) = queue.take(committer.idle_wait()) {
+                        committer.commit(group);
+                    }
+                    committer.finish();
+                })?;
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+                let failed = |source| EngineError::Io { attempted: "start a thread of the store", source };
+                let runtime = runtime.map_err(failed)?;
+                threads.spawn("kvorum:sweep", move || runtime.block_on(sweep))?;
+            }
+            Workers::Tasks => {
+                threads.tasks.push(tokio::task::spawn_local(async move {
+                    while let Some(group) = queue.take_async(committer.idle_wait()).await {
+                        let latency = committer.latency();
+                        if !latency.is_zero() {
+                            tokio::time::sleep(latency).await;
+                        }
+                        committer.commit(group);
+                    }
+                    committer.finish();
+                }));
+                threads.tasks.push(tokio::task::spawn_local(sweep));
+            }
+        }
         Ok((replica, threads, lease))
     }
 
@@ -229,14 +274,26 @@ impl Replica {
 
     /// Stores a lease of the node's clock durably, whatever the durability of writes is.
     pub async fn store_lease(&self, until: UnixMillis) -> Result<(), ReplicaError> {
+        let key = Bytes::from_static(format::META_CLOCK_LEASE);
+        let row = Change::Put { keyspace: Keyspace::Meta, key, value: format::encode_lease(until) };
+        self.store_side(vec![row], true).await
+    }
+
+    /// Stores rows that are no records, all or none; `is_synced` when they must survive a power loss whatever the
+    /// durability of writes is.
+    async fn store_side(&self, changes: Vec<Change>, is_synced: bool) -> Result<(), ReplicaError> {
         let (done, outcome) = oneshot::channel();
-        self.shared.queue.submit(Request::Lease { until, done })?;
+        self.shared.queue.submit(Request::Side { changes, is_synced, done })?;
         outcome.await.map_err(|_| ReplicaError::Stopped)?
     }
 
     /// Makes the calling thread's writes share their wake-ups, until the future is dropped. Each network thread runs
     /// it once; where nobody does, writes work the same and cost more.
     pub async fn share_wakeups(&self) {
+        if self.shared.workers == Workers::Tasks {
+            // One thread carries several nodes then, and waking a task costs no system call.
+            return;
+        }
         Courier::serve(|| self.shared.queue.wake()).await;
     }
 
@@ -248,6 +305,11 @@ impl Replica {
     /// The random identity of this store, made when it was created.
     pub fn store_id(&self) -> u128 {
         self.shared.store_id
+    }
+
+    /// Whether the store was made in this life of the node.
+    pub fn is_new(&self) -> bool {
+        self.shared.is_new
     }
 
     /// What the sweeper is doing.
@@ -286,10 +348,10 @@ impl Replica {
     }
 }
 
-/// The store's identity, made and stored when there is none.
-fn store_id(engine: &dyn Engine, rng: &dyn Rng) -> Result<u128, ReplicaError> {
+/// The store's identity, made and stored when there is none; and whether it was made now.
+fn store_id(engine: &dyn Engine, rng: &dyn Rng) -> Result<(u128, bool), ReplicaError> {
     if let Some(row) = engine.get(Keyspace::Meta, format::META_STORE_ID)? {
-        return Ok(format::decode_store_id(&row)?);
+        return Ok((format::decode_store_id(&row)?, false));
     }
     let mut bytes = [0; 16];
     rng.fill(&mut bytes);
@@ -300,10 +362,22 @@ fn store_id(engine: &dyn Engine, rng: &dyn Rng) -> Result<u128, ReplicaError> {
         value: format::encode_store_id(id),
     };
     engine.commit(Batch::from([row]), Durability::Synced)?;
-    Ok(id)
+    Ok((id, true))
 }
 
 impl ReplicaThreads {
+    /// Commits what was queued and ends the replica's work, where it runs as tasks.
+    ///
+    /// # Cancel safety
+    /// Dropping the future ends the work at once, as a crash would.
+    pub async fn finish(mut self) {
+        self.sweeper.stop();
+        self.queue.close();
+        for task in self.tasks.drain(..) {
+            let _ = task.await;
+        }
+    }
+
     fn spawn(&mut self, name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), ReplicaError> {
         #[expect(clippy::disallowed_methods, reason = "the replica owns its commit and sweep threads")]
         let thread = thread::Builder::new().name(name.to_owned()).spawn(run);
@@ -319,6 +393,9 @@ impl Drop for ReplicaThreads {
         self.queue.close();
         for thread in self.threads.drain(..) {
             let _ = thread.join();
+        }
+        for task in self.tasks.drain(..) {
+            task.abort();
         }
     }
 }

@@ -3,10 +3,12 @@
 use super::ReplicaError;
 use super::answer::{Applied, Outcome};
 use super::courier::Courier;
+use crate::storage::Change;
 use bytes::Bytes;
 use kvorum_core::{Key, Record, UnixMillis, Value, Version};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use tokio::sync::{Notify, oneshot};
 
 /// Writes that may wait: beyond it the node is overloaded and says so.
 pub const COMMIT_QUEUE_LEN_MAX: usize = 8192;
@@ -42,10 +44,10 @@ pub(super) enum Request {
         done: Outcome<Applied>,
         courier: Option<Arc<Courier>>,
     },
-    /// Store a lease of the node's clock.
-    Lease { until: UnixMillis, done: Outcome<()> },
+    /// Store rows that are no records: the clock's lease, hints, facts about the cluster.
+    Side { changes: Vec<Change>, is_synced: bool, done: Outcome<()> },
     /// Give back the space of records whose time has come. Answers with the number of records purged.
-    Purge { rows: Vec<DueRow>, done: std::sync::mpsc::Sender<usize> },
+    Purge { rows: Vec<DueRow>, done: oneshot::Sender<usize> },
 }
 
 impl Request {
@@ -55,7 +57,7 @@ impl Request {
                 let value = if let Value::Present(bytes) = &record.value { bytes.len() } else { 0 };
                 key.as_ref().len() + value
             }
-            Self::Lease { .. } => 0,
+            Self::Side { changes, .. } => changes.iter().map(Change::bytes).sum(),
             Self::Purge { rows, .. } => rows.len() * size_of::<DueRow>(),
         }
     }
@@ -69,16 +71,36 @@ struct State {
     waiting: bool,
 }
 
+impl State {
+    fn take_group(&mut self) -> Vec<Request> {
+        self.waiting = false;
+        let mut group = Vec::with_capacity(self.requests.len());
+        let mut bytes = 0;
+        while let Some(request) = self.requests.pop_front() {
+            bytes += request.bytes();
+            group.push(request);
+            if bytes >= GROUP_BYTES_MAX {
+                break;
+            }
+        }
+        self.bytes -= bytes;
+        group
+    }
+}
+
 /// This carries requests from the network threads to the commit thread.
 pub(super) struct CommitQueue {
     // Guards the queue; held for a push, or for moving a group out.
     state: Mutex<State>,
+    /// Wakes a commit thread.
     arrived: Condvar,
+    /// Wakes a commit task.
+    called: Notify,
 }
 
 impl CommitQueue {
     pub(super) fn new() -> Self {
-        Self { state: Mutex::default(), arrived: Condvar::new() }
+        Self { state: Mutex::default(), arrived: Condvar::new(), called: Notify::new() }
     }
 
     /// Queues `request`; the commit thread, if it sleeps, is woken now or by the thread's courier soon.
@@ -110,9 +132,10 @@ impl CommitQueue {
         Ok(())
     }
 
-    /// Wakes the commit thread.
+    /// Wakes the committer. Only called while it sleeps, so neither way of waking costs a write anything.
     pub(super) fn wake(&self) {
         self.arrived.notify_one();
+        self.called.notify_one();
     }
 
     /// The next group: everything that waits, up to a bound of bytes. Empty after `wait` without any; `None` once
@@ -131,23 +154,39 @@ impl CommitQueue {
                 return Some(Vec::new());
             }
         }
-        state.waiting = false;
-        let mut group = Vec::with_capacity(state.requests.len());
-        let mut bytes = 0;
-        while let Some(request) = state.requests.pop_front() {
-            bytes += request.bytes();
-            group.push(request);
-            if bytes >= GROUP_BYTES_MAX {
-                break;
+        Some(state.take_group())
+    }
+
+    /// The same for a task.
+    ///
+    /// # Cancel safety
+    /// Nothing is taken by a future that is dropped before it is ready.
+    pub(super) async fn take_async(&self, wait: Duration) -> Option<Vec<Request>> {
+        let wait = tokio::time::sleep(wait);
+        tokio::pin!(wait);
+        loop {
+            {
+                let mut state = self.lock();
+                if !state.requests.is_empty() {
+                    return Some(state.take_group());
+                }
+                if state.closed {
+                    return None;
+                }
+                state.waiting = true;
+            }
+            tokio::select! {
+                biased;
+                () = self.called.notified() => {}
+                () = &mut wait => return Some(Vec::new()),
             }
         }
-        state.bytes -= bytes;
-        Some(group)
     }
 
     pub(super) fn close(&self) {
         self.lock().closed = true;
         self.arrived.notify_all();
+        self.called.notify_one();
     }
 
     pub(super) fn len(&self) -> usize {
@@ -162,32 +201,31 @@ impl CommitQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tokio::sync::oneshot;
 
-    fn lease(until: u64) -> (Request, oneshot::Receiver<Result<(), ReplicaError>>) {
+    fn side() -> (Request, oneshot::Receiver<Result<(), ReplicaError>>) {
         let (done, outcome) = oneshot::channel();
-        (Request::Lease { until: UnixMillis(until), done }, outcome)
+        (Request::Side { changes: Vec::new(), is_synced: true, done }, outcome)
     }
 
     /// The bound holds, what is over it is refused at once, and taking a group makes room again.
     #[test]
     fn bounded_and_refusing() {
         let queue = CommitQueue::new();
-        for i in 0..COMMIT_QUEUE_LEN_MAX {
-            queue.submit(lease(i as u64).0).unwrap();
+        for _ in 0..COMMIT_QUEUE_LEN_MAX {
+            queue.submit(side().0).unwrap();
         }
-        assert!(matches!(queue.submit(lease(0).0), Err(ReplicaError::Overloaded)));
+        assert!(matches!(queue.submit(side().0), Err(ReplicaError::Overloaded)));
         assert_eq!(queue.take(Duration::from_secs(1)).unwrap().len(), COMMIT_QUEUE_LEN_MAX);
-        queue.submit(lease(0).0).unwrap();
+        queue.submit(side().0).unwrap();
     }
 
     /// What was queued before the close is still handed out; then the consumer is told to end.
     #[test]
     fn close_hands_out_the_rest() {
         let queue = CommitQueue::new();
-        queue.submit(lease(1).0).unwrap();
+        queue.submit(side().0).unwrap();
         queue.close();
-        assert!(matches!(queue.submit(lease(2).0), Err(ReplicaError::Stopped)));
+        assert!(matches!(queue.submit(side().0), Err(ReplicaError::Stopped)));
         assert_eq!(queue.take(Duration::from_secs(1)).unwrap().len(), 1);
         assert!(queue.take(Duration::from_secs(1)).is_none());
     }

@@ -9,9 +9,9 @@ use crate::clock::Clock;
 use crate::storage::{Keyspace, format};
 use kvorum_core::UnixMillis;
 use std::ops::Bound;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, PoisonError, mpsc};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
+use tokio::sync::{Notify, oneshot};
 
 /// Rows judged in one group: few enough that writes behind it hardly wait.
 const ROWS_MAX: usize = 128;
@@ -36,9 +36,8 @@ const THROTTLED: u8 = 2;
 pub struct SweeperState {
     state: AtomicU8,
     purged: AtomicU64,
-    // Guards the request to stop; waited on between looks.
-    stopped: Mutex<bool>,
-    stop: Condvar,
+    is_stopped: AtomicBool,
+    stop: Notify,
 }
 
 impl SweeperState {
@@ -57,16 +56,16 @@ impl SweeperState {
     }
 
     pub(super) fn stop(&self) {
-        *self.stopped.lock().unwrap_or_else(PoisonError::into_inner) = true;
-        self.stop.notify_all();
+        self.is_stopped.store(true, Ordering::Relaxed);
+        self.stop.notify_one();
     }
 
     /// Sweeps until stopped.
-    pub(super) fn run(&self, replica: &Replica, clock: &dyn Clock) {
+    pub(super) async fn run(&self, replica: &Replica, clock: &dyn Clock) {
         let mut sweep = Sweep { looks: 0, from: UnixMillis(0) };
-        loop {
+        while !self.is_stopped.load(Ordering::Relaxed) {
             self.state.store(BUSY, Ordering::Relaxed);
-            let (state, wait) = match sweep.step(replica, clock.wall()) {
+            let (state, wait) = match sweep.step(replica, clock.wall()).await {
                 Ok(Step::More { purged }) => {
                     self.purged.fetch_add(purged as u64, Ordering::Relaxed);
                     (BUSY, Duration::ZERO)
@@ -80,10 +79,8 @@ impl SweeperState {
                 }
             };
             self.state.store(state, Ordering::Relaxed);
-            let stopped = self.stopped.lock().unwrap_or_else(PoisonError::into_inner);
-            let wait = self.stop.wait_timeout_while(stopped, wait, |stopped| !*stopped);
-            if *wait.unwrap_or_else(PoisonError::into_inner).0 {
-                return;
+            if !wait.is_zero() {
+                let _ = tokio::time::timeout(wait, self.stop.notified()).await;
             }
         }
     }
@@ -107,7 +104,7 @@ struct Sweep {
 }
 
 impl Sweep {
-    fn step(&mut self, replica: &Replica, now: UnixMillis) -> Result<Step, ReplicaError> {
+    async fn step(&mut self, replica: &Replica, now: UnixMillis) -> Result<Step, ReplicaError> {
         let start = format::encode_due_key(self.from, b"");
         let end = format::encode_due_key(now.saturating_add(1), b"");
         let scan = replica.shared.engine.scan(Keyspace::Due, &start, Bound::Excluded(&end))?;
@@ -127,12 +124,10 @@ impl Sweep {
             return Ok(Step::Done);
         };
         let reached = last.at;
-        let (done, answer) = mpsc::channel();
+        let (done, answer) = oneshot::channel();
         replica.shared.queue.submit(Request::Purge { rows, done })?;
-        let purged = answer.recv_timeout(ANSWER_WAIT).map_err(|error| match error {
-            mpsc::RecvTimeoutError::Timeout => ReplicaError::Overloaded,
-            mpsc::RecvTimeoutError::Disconnected => ReplicaError::Stopped,
-        })?;
+        let answer = tokio::time::timeout(ANSWER_WAIT, answer).await.map_err(|_| ReplicaError::Overloaded)?;
+        let purged = answer.map_err(|_| ReplicaError::Stopped)?;
         self.from = self.from.max(reached);
         Ok(Step::More { purged })
     }

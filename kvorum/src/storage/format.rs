@@ -16,12 +16,17 @@
 //!
 //! `due`: (8 bytes instant in Unix milliseconds, then the key) → 16 bytes version (clock word, node id)
 //!
-//! `meta`: `clock-lease` → 8 bytes Unix milliseconds; `store-id` → 16 random bytes
+//! `meta`: `clock-lease` → 8 bytes Unix milliseconds; `store-id` → 16 random bytes; `votes` → 1 byte: 1 when the
+//! store has been found to hold what it must, 0 when it is known to lack some; `seen` and 8 bytes node id → 16 bytes
+//! store id that the node had when it was seen last; `gap`, 8 bytes node id, 2 bytes partition → 8 bytes Unix
+//! milliseconds since when a hint for that node and partition is missing
+//!
+//! `hints`: (8 bytes target node, 16 bytes version, then the key) → record, as in `records`
 //!
 //! A row is upgraded by writing it anew; a reader refuses a format byte that it does not know.
 
 use bytes::{BufMut, Bytes, BytesMut};
-use kvorum_core::{Record, UnixMillis, Value, Version};
+use kvorum_core::{NodeId, Record, UnixMillis, Value, Version};
 use std::fmt;
 
 const FORMAT: u8 = 1;
@@ -33,6 +38,13 @@ const HEADER_BYTES: usize = 20;
 pub const META_CLOCK_LEASE: &[u8] = b"clock-lease";
 /// The key of the `meta` row that holds the store's random identity.
 pub const META_STORE_ID: &[u8] = b"store-id";
+
+/// The key of the `meta` row that says whether this store votes in reads.
+pub const META_VOTES: &[u8] = b"votes";
+/// What the `meta` keys of nodes' store identities begin with.
+pub const META_SEEN: &[u8] = b"seen";
+/// What the `meta` keys of gaps begin with.
+pub const META_GAP: &[u8] = b"gap";
 
 /// This says why bytes are not a row of this format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,6 +80,12 @@ impl fmt::Display for FormatError {
 }
 
 impl std::error::Error for FormatError {}
+
+/// How many bytes `record` takes.
+pub fn record_bytes(record: &Record) -> usize {
+    let value = if let Value::Present(bytes) = &record.value { bytes.len() } else { 0 };
+    HEADER_BYTES + record.expires.map_or(0, |_| 8) + value
+}
 
 /// The bytes of `record`.
 pub fn encode_record(record: &Record) -> Bytes {
@@ -179,6 +197,59 @@ pub fn decode_due_version(row: &[u8]) -> Result<Version, FormatError> {
     Ok(Version::from_words(u64::from_be_bytes(*clock), u64::from_be_bytes(*node)))
 }
 
+/// The key of a `hints` row: rows of one target lie together, in the order of their versions.
+pub fn encode_hint_key(target: NodeId, version: Version, key: &[u8]) -> Bytes {
+    let mut row = BytesMut::with_capacity(24 + key.len());
+    row.put_u64(target.0);
+    row.put_u64(version.clock());
+    row.put_u64(version.node().0);
+    row.put_slice(key);
+    row.freeze()
+}
+
+/// The target and the key in a `hints` row's key.
+pub fn decode_hint_key(row: &Bytes) -> Result<(NodeId, Bytes), FormatError> {
+    let truncated = FormatError::Truncated { bytes: row.len() };
+    let (target, _) = row.split_first_chunk::<8>().ok_or(truncated)?;
+    if row.len() < 24 {
+        return Err(truncated);
+    }
+    Ok((NodeId(u64::from_be_bytes(*target)), row.slice(24..)))
+}
+
+/// The key of a `seen` row.
+pub fn encode_seen_key(node: NodeId) -> Bytes {
+    let mut row = BytesMut::with_capacity(META_SEEN.len() + 8);
+    row.put_slice(META_SEEN);
+    row.put_u64(node.0);
+    row.freeze()
+}
+
+/// The node in a `seen` row's key.
+pub fn decode_seen_key(row: &[u8]) -> Result<NodeId, FormatError> {
+    let truncated = FormatError::Truncated { bytes: row.len() };
+    let node = row.strip_prefix(META_SEEN).and_then(|node| <[u8; 8]>::try_from(node).ok());
+    Ok(NodeId(u64::from_be_bytes(node.ok_or(truncated)?)))
+}
+
+/// The key of a `gap` row.
+pub fn encode_gap_key(target: NodeId, partition: u16) -> Bytes {
+    let mut row = BytesMut::with_capacity(META_GAP.len() + 10);
+    row.put_slice(META_GAP);
+    row.put_u64(target.0);
+    row.put_u16(partition);
+    row.freeze()
+}
+
+/// The target and partition in a `gap` row's key.
+pub fn decode_gap_key(row: &[u8]) -> Result<(NodeId, u16), FormatError> {
+    let truncated = FormatError::Truncated { bytes: row.len() };
+    let rest = row.strip_prefix(META_GAP).ok_or(truncated)?;
+    let (target, partition) = rest.split_first_chunk::<8>().ok_or(truncated)?;
+    let partition = <[u8; 2]>::try_from(partition).map_err(|_| truncated)?;
+    Ok((NodeId(u64::from_be_bytes(*target)), u16::from_be_bytes(partition)))
+}
+
 /// The value of the clock lease's row.
 pub fn encode_lease(until: UnixMillis) -> Bytes {
     Bytes::copy_from_slice(&until.0.to_be_bytes())
@@ -204,7 +275,6 @@ pub fn decode_store_id(row: &[u8]) -> Result<u128, FormatError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kvorum_core::NodeId;
     use proptest::prelude::*;
 
     fn hex(bytes: &[u8]) -> String {

@@ -88,6 +88,7 @@ struct Open {
     records: fjall::Keyspace,
     due: fjall::Keyspace,
     meta: fjall::Keyspace,
+    hints: fjall::Keyspace,
     database: Database,
     active_bytes_max: u64,
 }
@@ -135,11 +136,12 @@ impl Open {
         let records = keyspace("records", &records)?;
         let due = keyspace("due", &small)?;
         let meta = keyspace("meta", &small)?;
+        let hints = keyspace("hints", &small)?;
         let janitor =
-            Janitor::start(&config.path, database.clone(), [&records, &due, &meta].map(Clone::clone))
+            Janitor::start(&config.path, database.clone(), [&records, &due, &meta, &hints].map(Clone::clone))
                 .map_err(|source| EngineError::Io { attempted: "start the janitor's threads", source })?;
         let active_bytes_max = BEHIND_ACTIVE * config.records_memtable_bytes();
-        Ok(Self { _janitor: janitor, records, due, meta, database, active_bytes_max })
+        Ok(Self { _janitor: janitor, records, due, meta, hints, database, active_bytes_max })
     }
 
     fn check(&self) -> Result<(), EngineError> {
@@ -165,7 +167,7 @@ impl Open {
     }
 
     fn is_behind(&self) -> bool {
-        [&self.records, &self.due].iter().any(|keyspace| {
+        [&self.records, &self.due, &self.hints].iter().any(|keyspace| {
             let tree = &keyspace.tree;
             tree.sealed_memtable_count() >= BEHIND_SEALED
                 || tree.l0_run_count() >= BEHIND_RUNS
@@ -178,6 +180,7 @@ impl Open {
             Keyspace::Records => &self.records,
             Keyspace::Due => &self.due,
             Keyspace::Meta => &self.meta,
+            Keyspace::Hints => &self.hints,
         }
     }
 }
@@ -261,7 +264,7 @@ impl Engine for LsmEngine {
 
     fn stats(&self) -> EngineStats {
         let stats = self.with_open(|open| {
-            let trees = [&open.records, &open.due, &open.meta];
+            let trees = [&open.records, &open.due, &open.meta, &open.hints];
             let sum = |of: &dyn Fn(&fjall::Keyspace) -> usize| trees.iter().map(|tree| of(tree) as u64).sum();
             Ok(EngineStats {
                 memtable_bytes: open.database.write_buffer_size(),

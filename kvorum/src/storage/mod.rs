@@ -20,6 +20,7 @@ mod contract;
 use bytes::Bytes;
 use std::fmt;
 use std::ops::Bound;
+use std::time::Duration;
 
 /// This names one of the engine's ordered maps. A batch over several of them is atomic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -30,6 +31,8 @@ pub enum Keyspace {
     Due,
     /// Name → value: facts about the store itself.
     Meta,
+    /// (Target node, version, key) → record: writes kept for nodes that missed them.
+    Hints,
 }
 
 /// This is the engine's view of what must be on disk when a commit returns.
@@ -60,6 +63,16 @@ pub enum Change {
         /// The key in it.
         key: Bytes,
     },
+}
+
+impl Change {
+    /// Bytes of its key and value.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Put { key, value, .. } => key.len() + value.len(),
+            Self::Remove { key, .. } => key.len(),
+        }
+    }
 }
 
 /// These are changes that take effect together or not at all. No key of a keyspace may occur in it twice.
@@ -194,6 +207,12 @@ pub trait Engine: Send + Sync + 'static {
 
     /// Whether so little space is left that writes should be refused before they fail. Cheap: one system call.
     fn is_short_of_space(&self) -> bool;
+
+    /// How long the next commit is to take beyond what the call takes itself: a modelled disk says so, a real one
+    /// just takes its time.
+    fn latency(&self) -> Duration {
+        Duration::ZERO
+    }
 
     /// The gauges, cheap enough for every scrape.
     fn stats(&self) -> EngineStats;

@@ -1,0 +1,55 @@
+//! Facts about the cluster that this node must not forget: which store each node was last seen with, and whether its
+//! own store votes in reads.
+//!
+//! A node that lost its disk comes back with a store of another identity. It cannot know that it lost anything; the
+//! others can, because they remember the store it had.
+
+use super::{Replica, ReplicaError};
+use crate::storage::{Change, Keyspace, format};
+use bytes::Bytes;
+use kvorum_core::NodeId;
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+/// These are the facts as the store held them when it was opened.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Facts {
+    /// Store identities by node.
+    pub seen: BTreeMap<NodeId, u128>,
+    /// Whether this store votes in reads; none while it has not been found out.
+    pub votes: Option<bool>,
+}
+
+impl Replica {
+    /// Reads the facts.
+    pub fn facts(&self) -> Result<Facts, ReplicaError> {
+        let engine = &self.shared.engine;
+        let mut facts = Facts::default();
+        for pair in engine.scan(Keyspace::Meta, format::META_SEEN, Bound::Unbounded)? {
+            let (row, id) = pair?;
+            if !row.starts_with(format::META_SEEN) {
+                break;
+            }
+            facts.seen.insert(format::decode_seen_key(&row)?, format::decode_store_id(&id)?);
+        }
+        facts.votes = engine.get(Keyspace::Meta, format::META_VOTES)?.map(|row| row.first() == Some(&1));
+        Ok(facts)
+    }
+
+    /// Remembers durably with which stores nodes were seen.
+    pub async fn store_seen(&self, seen: &[(NodeId, u128)]) -> Result<(), ReplicaError> {
+        let row = |&(node, id): &(NodeId, u128)| Change::Put {
+            keyspace: Keyspace::Meta,
+            key: format::encode_seen_key(node),
+            value: format::encode_store_id(id),
+        };
+        self.store_side(seen.iter().map(row).collect(), true).await
+    }
+
+    /// Remembers durably whether this store votes in reads.
+    pub async fn store_votes(&self, votes: bool) -> Result<(), ReplicaError> {
+        let key = Bytes::from_static(format::META_VOTES);
+        let value = Bytes::copy_from_slice(&[u8::from(votes)]);
+        self.store_side(vec![Change::Put { keyspace: Keyspace::Meta, key, value }], true).await
+    }
+}

@@ -1,0 +1,240 @@
+//! Hints: writes kept for nodes that missed them, durable and apart from served data.
+//!
+//! A hint lies under its target and version, so that delivery goes in the order in which the writes happened and the
+//! target's store sees few superseded rows. What is kept for one target is bounded in bytes and age; what a bound
+//! drops leaves a *gap*, a durable mark that says which partition of which node needs repair.
+//!
+//! This only keeps. Who delivers, and when, is the coordinator's business.
+
+use super::{Replica, ReplicaError};
+use crate::storage::{Change, Keyspace, format};
+use bytes::Bytes;
+use kvorum_core::{Key, NodeId, Record, UnixMillis, Version};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// How much may be kept for one target.
+#[derive(Debug, Clone, Copy)]
+pub struct HintBounds {
+    /// Bytes of keys and records.
+    pub bytes_max: u64,
+    /// Milliseconds from a write's version on.
+    pub age_max_millis: u64,
+}
+
+/// What became of a write that was to be kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kept {
+    /// It is kept.
+    Hint,
+    /// A bound was reached: the gap is marked.
+    Gap,
+}
+
+/// This is a write that waits for its target.
+#[derive(Debug, Clone)]
+pub struct Hint {
+    /// Its place among all hints.
+    row: Bytes,
+    /// The key that was written.
+    pub key: Key,
+    /// What was written.
+    pub record: Record,
+}
+
+/// What waits for one target.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Waiting {
+    /// Hints.
+    pub count: u64,
+    /// Bytes of their keys and records.
+    pub bytes: u64,
+    /// Partitions of the target that need repair because a bound dropped a hint.
+    pub gaps: u64,
+}
+
+#[derive(Default)]
+struct Books {
+    waiting: BTreeMap<NodeId, Waiting>,
+    gaps: BTreeSet<(NodeId, u16)>,
+}
+
+/// This keeps hints in the node's store. Cheap to clone.
+#[derive(Clone)]
+pub struct Hints {
+    replica: Replica,
+    bounds: HintBounds,
+    // Guards the counts; held for a few additions.
+    books: Arc<Mutex<Books>>,
+}
+
+impl Hints {
+    /// The hints that the store holds.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    pub fn open(replica: Replica, bounds: HintBounds) -> Result<Self, ReplicaError> {
+        let engine = &replica.shared.engine;
+        let mut books = Books::default();
+        for pair in engine.scan(Keyspace::Hints, &[], Bound::Unbounded)? {
+            let (row, record) = pair?;
+            let (target, _) = format::decode_hint_key(&row)?;
+            books.waiting.entry(target).or_default().add(row.len() + record.len());
+        }
+        for pair in engine.scan(Keyspace::Meta, format::META_GAP, Bound::Unbounded)? {
+            let (row, _) = pair?;
+            if !row.starts_with(format::META_GAP) {
+                break;
+            }
+            let (target, partition) = format::decode_gap_key(&row)?;
+            books.mark(target, partition);
+        }
+        Ok(Self { replica, bounds, books: Arc::new(Mutex::new(books)) })
+    }
+
+    /// Keeps `record` for `target`, or marks the gap when a bound is reached. `now` judges the age.
+    ///
+    /// # Errors
+    /// When it cannot be stored; then neither a hint nor a durable mark of its absence is there.
+    ///
+    /// # Cancel safety
+    /// Once begun, the row is stored whether or not the future is still polled; the counts may then miss it until
+    /// the next start.
+    pub async fn keep(
+        &self,
+        target: NodeId,
+        partition: u16,
+        key: &Key,
+        record: &Record,
+        now: UnixMillis,
+    ) -> Result<Kept, ReplicaError> {
+        let row = format::encode_hint_key(target, record.version, key.as_ref());
+        let value = format::encode_record(record);
+        let bytes = row.len() + value.len();
+        let is_full = {
+            let waiting = self.waiting_for(target);
+            waiting.bytes + bytes as u64 > self.bounds.bytes_max
+        };
+        if is_full || self.is_too_old(record.version, now) {
+            self.mark_gap(target, partition, now).await?;
+            return Ok(Kept::Gap);
+        }
+        // Counted first: a hint that is delivered and dropped at once must not be subtracted before it is added.
+        self.lock().waiting.entry(target).or_default().add(bytes);
+        let kept = self.replica.store_side(vec![put(Keyspace::Hints, row, value)], false).await;
+        if kept.is_err() {
+            self.lock().waiting.entry(target).or_default().sub(bytes);
+        }
+        kept.map(|()| Kept::Hint)
+    }
+
+    /// Marks durably that `target` lacks something in `partition`.
+    pub async fn mark_gap(
+        &self,
+        target: NodeId,
+        partition: u16,
+        since: UnixMillis,
+    ) -> Result<(), ReplicaError> {
+        if self.lock().gaps.contains(&(target, partition)) {
+            return Ok(());
+        }
+        let row = put(Keyspace::Meta, format::encode_gap_key(target, partition), format::encode_lease(since));
+        self.replica.store_side(vec![row], true).await?;
+        self.lock().mark(target, partition);
+        Ok(())
+    }
+
+    /// The next hints for `target` behind `after`, in order: at most `count_max`, about `bytes_max`. Reads the store
+    /// on the worker pool.
+    pub async fn next(
+        &self,
+        target: NodeId,
+        after: Option<&Hint>,
+        count_max: usize,
+        bytes_max: usize,
+    ) -> Result<Vec<Hint>, ReplicaError> {
+        let engine = Arc::clone(&self.replica.shared.engine);
+        let mut start = after.map_or_else(|| target.0.to_be_bytes().to_vec(), |hint| hint.row.to_vec());
+        if after.is_some() {
+            start.push(0);
+        }
+        let read = move || {
+            let mut hints = Vec::new();
+            let mut bytes = 0;
+            for pair in engine.scan(Keyspace::Hints, &start, Bound::Unbounded)? {
+                let (row, value) = pair?;
+                let (found, key) = format::decode_hint_key(&row)?;
+                if found != target || hints.len() >= count_max || bytes >= bytes_max {
+                    break;
+                }
+                bytes += row.len() + value.len();
+                let record = format::decode_record(&value)?;
+                // A key that cannot be one was never written.
+                let Ok(key) = Key::new(key) else { continue };
+                hints.push(Hint { row, key, record });
+            }
+            Ok::<_, ReplicaError>(hints)
+        };
+        self.replica.shared.pool.run(read).await?
+    }
+
+    /// Forgets hints that were delivered.
+    pub async fn remove(&self, target: NodeId, hints: Vec<Hint>) -> Result<(), ReplicaError> {
+        let bytes: usize = hints.iter().map(|hint| hint.row.len() + format::record_bytes(&hint.record)).sum();
+        let count = hints.len() as u64;
+        let changes = hints
+            .into_iter()
+            .map(|hint| Change::Remove { keyspace: Keyspace::Hints, key: hint.row })
+            .collect();
+        self.replica.store_side(changes, false).await?;
+        let mut books = self.lock();
+        let waiting = books.waiting.entry(target).or_default();
+        waiting.count = waiting.count.saturating_sub(count);
+        waiting.bytes = waiting.bytes.saturating_sub(bytes as u64);
+        Ok(())
+    }
+
+    /// What waits for `target`.
+    pub fn waiting_for(&self, target: NodeId) -> Waiting {
+        self.lock().waiting.get(&target).copied().unwrap_or_default()
+    }
+
+    /// What waits, by target.
+    pub fn waiting(&self) -> BTreeMap<NodeId, Waiting> {
+        self.lock().waiting.clone()
+    }
+
+    /// Whether a write of `version` is too old to be kept or delivered as a hint.
+    pub fn is_too_old(&self, version: Version, now: UnixMillis) -> bool {
+        version.millis().saturating_add(self.bounds.age_max_millis) < now
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Books> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Waiting {
+    fn add(&mut self, bytes: usize) {
+        self.count += 1;
+        self.bytes += bytes as u64;
+    }
+
+    fn sub(&mut self, bytes: usize) {
+        self.count = self.count.saturating_sub(1);
+        self.bytes = self.bytes.saturating_sub(bytes as u64);
+    }
+}
+
+impl Books {
+    fn mark(&mut self, target: NodeId, partition: u16) {
+        if self.gaps.insert((target, partition)) {
+            self.waiting.entry(target).or_default().gaps += 1;
+        }
+    }
+}
+
+fn put(keyspace: Keyspace, key: Bytes, value: Bytes) -> Change {
+    Change::Put { keyspace, key, value }
+}

@@ -5,9 +5,10 @@
 //! text by the same function, so a value means the same wherever it stands, and an error names the setting and
 //! where its value came from.
 
+use crate::coordinator::Fanout;
 use crate::http::Limits;
 use crate::http::connection::Waits;
-use crate::replica::{DurabilityMode, Execution};
+use crate::replica::{DurabilityMode, Execution, HintBounds};
 use kvorum_core::ReplicationFactor;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,6 +16,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+/// The most nodes of a cluster.
+pub const NODES_MAX: usize = 1024;
 /// The prefix of every environment variable.
 pub const ENV_PREFIX: &str = "KVORUM_";
 
@@ -38,6 +41,16 @@ pub struct Config {
     pub cluster: Vec<String>,
     /// This node's URL.
     pub advertise: String,
+    /// The cluster's name.
+    pub cluster_name: String,
+    /// In which order a write's replicas are asked.
+    pub fanout: Fanout,
+    /// How long a node that starts waits for hints.
+    pub hint_wait: Duration,
+    /// What is kept for nodes that missed writes.
+    pub hints: HintBounds,
+    /// How far another node's clock may be off before it is reported.
+    pub clock_offset_max: Duration,
     /// Replicas of a key where a request does not say.
     pub replication_factor: ReplicationFactor,
     /// What must be on disk before a write is confirmed.
@@ -194,6 +207,22 @@ pub const SETTINGS: &[Setting] = &[
         },
     },
     Setting {
+        name: "cluster-name",
+        value_name: "NAME",
+        default: "kvorum",
+        help: "The cluster's name: nodes of another name are refused",
+        set: |draft, text| {
+            let is_name = (1..=64).contains(&text.len())
+                && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
+            let name = if is_name {
+                Ok(text.to_owned())
+            } else {
+                Err("allowed are 1 to 64 letters, digits, - _ .".into())
+            };
+            set(&mut draft.config.cluster_name, name)
+        },
+    },
+    Setting {
         name: "replication-factor",
         value_name: "N|all",
         default: "3",
@@ -272,6 +301,51 @@ pub const SETTINGS: &[Setting] = &[
         default: "1s",
         help: "How long a request waits for replicas before it is answered 504",
         set: |draft, text| set(&mut draft.config.request_timeout, parse_duration(text)),
+    },
+    Setting {
+        name: "fanout",
+        value_name: "parallel|sequential",
+        default: "parallel",
+        help: "Whether a write asks all replicas at once, or the next only when it is needed",
+        set: |draft, text| {
+            let fanout = match text {
+                "parallel" => Ok(Fanout::Parallel),
+                "sequential" => Ok(Fanout::Sequential),
+                _ => Err("allowed are parallel and sequential".to_owned()),
+            };
+            set(&mut draft.config.fanout, fanout)
+        },
+    },
+    Setting {
+        name: "hint-wait",
+        value_name: "DURATION",
+        default: "2s",
+        help: "How long a node that starts waits for the hints that its peers hold for it",
+        set: |draft, text| set(&mut draft.config.hint_wait, parse_duration(text)),
+    },
+    Setting {
+        name: "hint-max-size",
+        value_name: "SIZE",
+        default: "1GiB",
+        help: "Hints kept for one node; what is over it is left to repair",
+        set: |draft, text| set(&mut draft.config.hints.bytes_max, parse_size(text, 0)),
+    },
+    Setting {
+        name: "hint-max-age",
+        value_name: "DURATION",
+        default: "3h",
+        help: "How long a hint is kept; what is older is left to repair",
+        set: |draft, text| {
+            let millis = parse_duration(text).map(|age| u64::try_from(age.as_millis()).unwrap_or(u64::MAX));
+            set(&mut draft.config.hints.age_max_millis, millis)
+        },
+    },
+    Setting {
+        name: "max-clock-offset",
+        value_name: "DURATION",
+        default: "500ms",
+        help: "How far another node's clock may be off before it is reported",
+        set: |draft, text| set(&mut draft.config.clock_offset_max, parse_duration(text)),
     },
     Setting {
         name: "head-timeout",
@@ -412,6 +486,11 @@ impl Draft {
             data_dir: PathBuf::new(),
             cluster: Vec::new(),
             advertise: String::new(),
+            cluster_name: String::new(),
+            fanout: Fanout::Parallel,
+            hint_wait: none,
+            hints: HintBounds { bytes_max: 0, age_max_millis: 0 },
+            clock_offset_max: none,
             replication_factor: ReplicationFactor::All,
             durability: DurabilityMode::Always,
             execution: Execution::Inline,
@@ -465,11 +544,8 @@ impl Draft {
         if sorted.len() != config.cluster.len() {
             return Err(bad("cluster", "a URL is listed twice".into()));
         }
-        if config.cluster.len() > 1 {
-            return Err(bad(
-                "cluster",
-                "this release runs a cluster of one node; leave it out, or name this node's URL alone".into(),
-            ));
+        if config.cluster.len() > NODES_MAX {
+            return Err(bad("cluster", format!("more than {NODES_MAX} nodes")));
         }
         config.advertise = match advertise {
             Some(url) if config.cluster.contains(&url) => url,
@@ -665,6 +741,9 @@ mod tests {
             ("max-body-memory", "1MiB"),
             ("replication-factor", "0"),
             ("cluster", "http://a:1,http://b:2"),
+            ("cluster-name", "a b"),
+            ("fanout", "both"),
+            ("hint-max-age", "0s"),
             ("cluster", "http://a:1,http://a:1"),
             ("cluster", "https://a:1"),
             ("cluster", "http://a"),

@@ -5,22 +5,28 @@
 //! and the engine's own threads.
 
 use crate::clock::{Clock, Rng, SystemClock, SystemRng};
+use crate::cluster::{Cluster, Roster};
 use crate::config::Config;
-use crate::coordinator::{Coordinator, CoordinatorParts};
+use crate::coordinator::{CoordinatorMetrics, Handoff, Settings, Shared, Stamps};
 use crate::http::body::BodyBudget;
 use crate::http::server::{self, Listener, Phase};
-use crate::http::{NodeFacts, Rooms, Service};
+use crate::http::{Desk, NodeFacts, Rooms, Service};
 use crate::metrics::{StoreMetrics, ThreadMetrics};
-use crate::replica::{DurabilityMode, Purge, Replica, ReplicaError, ReplicaParts, ReplicaThreads};
+use crate::peer::{BoxedStream, Connector};
+use crate::replica::{
+    DurabilityMode, Hints, Purge, Replica, ReplicaError, ReplicaParts, ReplicaThreads, Workers,
+};
 use crate::storage::data_dir::{DataDir, DataDirError};
 use crate::storage::lsm::{LsmConfig, LsmEngine};
 use crate::storage::{Engine, EngineError};
 use crate::worker::Pool;
-use kvorum_core::NodeId;
+use kvorum_core::{NodeId, Topology, TopologyError};
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 use std::thread::{self, JoinHandle};
@@ -44,6 +50,13 @@ pub enum NodeError {
     },
     /// The store opened, but its own rows cannot be read or written.
     Replica(ReplicaError),
+    /// The nodes of the configuration are no cluster.
+    Topology(TopologyError),
+    /// This node's URL is none of the cluster's.
+    NotAmongNodes {
+        /// The URL.
+        url: String,
+    },
     /// The address cannot be listened on.
     Listen {
         /// The address.
@@ -63,6 +76,8 @@ impl fmt::Display for NodeError {
                 write!(f, "the store in {} cannot be opened: {error}", path.display())
             }
             Self::Replica(error) => write!(f, "the store cannot be used: {error}"),
+            Self::Topology(error) => write!(f, "these nodes are no cluster: {error}"),
+            Self::NotAmongNodes { url } => write!(f, "{url} is none of the cluster's nodes"),
             Self::Listen { address, source } => write!(f, "cannot listen on {address}: {source}"),
             Self::Thread(source) => write!(f, "cannot start a thread: {source}"),
         }
@@ -76,7 +91,6 @@ impl std::error::Error for NodeError {}
 /// Fields are dropped in order: the network first, the directory's lock last.
 pub struct Node {
     address: SocketAddr,
-    phase: watch::Sender<Phase>,
     network: Vec<JoinHandle<()>>,
     service: Option<Arc<Service>>,
     replica: Option<ReplicaThreads>,
@@ -84,82 +98,39 @@ pub struct Node {
 }
 
 impl Node {
-    /// Starts a node. It serves when this returns; while its store is being opened it answers 503.
+    /// Starts a node. It listens when this returns; it serves clients a moment later ([`Node::wait_until_ready`]), and
+    /// answers 503 until then.
     pub fn start(config: &Config) -> Result<Self, NodeError> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let rng: Arc<dyn Rng> = Arc::new(SystemRng);
         let data_dir = DataDir::open(&config.data_dir).map_err(NodeError::DataDir)?;
         let listeners = listen(config)?;
         let address = listeners.first().map_or(config.listen, |(_, address)| *address);
-        // With port 0 the system has chosen one by now.
-        let actual = |url: &String| {
-            if *url == format!("http://{}", config.listen) {
-                format!("http://{address}")
-            } else {
-                url.clone()
-            }
-        };
-        let url = actual(&config.advertise);
-        let mut run_id = [0; 4];
-        rng.fill(&mut run_id);
-        let id = NodeId::of_url(&url);
-        let service = Arc::new(Service {
-            clock: Arc::clone(&clock),
-            limits: config.limits,
-            body_budget: Arc::new(BodyBudget::new(config.limits.body_bytes_in_flight_max)),
-            connection_count: AtomicUsize::new(0),
-            facts: NodeFacts {
-                node: id.to_string(),
-                url,
-                cluster: config.cluster.iter().map(actual).collect(),
-                durability: durability_name(config.durability),
-            },
-            thread_metrics: listeners.iter().map(|_| Arc::new(ThreadMetrics::default())).collect(),
-            run_id: u32::from_be_bytes(run_id),
-            faults: AtomicU64::new(0),
-            is_draining: AtomicBool::new(false),
-            rooms: OnceLock::new(),
-        });
+        let names = Names::new(config, address);
+        let service = service(config, &names, &clock, &*rng, listeners.len());
         let mut node = Self {
             address,
-            phase: watch::Sender::new(Phase::Starting),
             network: Vec::new(),
             service: Some(Arc::clone(&service)),
             replica: None,
             data_dir,
         };
         for (index, (listener, _)) in listeners.into_iter().enumerate() {
-            node.network.push(serve_on_thread(index, listener, &service, node.phase.subscribe())?);
+            node.network.push(serve_on_thread(index, listener, &service)?);
         }
         let engine = open_engine(&node.data_dir, config.memory_budget_bytes)?;
         let pool = Arc::new(Pool::start(config.workers).map_err(NodeError::Thread)?);
-        let store_metrics = Arc::new(StoreMetrics::default());
-        let (replica, replica_threads, lease) = Replica::start(ReplicaParts {
-            engine,
-            clock: Arc::clone(&clock),
-            rng,
-            pool: Arc::clone(&pool),
-            metrics: Arc::clone(&store_metrics),
-            execution: config.execution,
-            durability: config.durability,
-            // A cluster of one: nobody else can hold anything older.
-            purge: Purge::Sole,
-        })
-        .map_err(NodeError::Replica)?;
-        node.replica = Some(replica_threads);
-        let coordinator = Coordinator::new(CoordinatorParts {
-            node: id,
-            nodes: u16::try_from(config.cluster.len()).unwrap_or(u16::MAX),
-            factor: config.replication_factor,
-            request_timeout: config.request_timeout,
-            clock,
-            replica: replica.clone(),
-            lease,
-        });
-        // Set once, here.
-        let _ = service.rooms.set(Rooms { coordinator, replica, pool, store_metrics });
-        node.phase.send_replace(Phase::Ready);
+        let parts = Opening { config, names: &names, clock, rng, engine, pool, workers: Workers::Threads };
+        node.replica = Some(open(parts, &service)?);
         Ok(node)
+    }
+
+    /// Waits until the node serves clients: it has taken the hints that its peers hold for it, or waited long enough.
+    pub fn wait_until_ready(&self) {
+        let Some(service) = &self.service else { return };
+        let mut phase = service.phase.subscribe();
+        let Ok(runtime) = tokio::runtime::Builder::new_current_thread().build() else { return };
+        let _ = runtime.block_on(phase.wait_for(|phase| matches!(phase, Phase::Ready | Phase::Draining)));
     }
 
     /// The address that the node listens on.
@@ -173,11 +144,15 @@ impl Node {
         self.end();
     }
 
-    fn end(&mut self) {
+    /// Tells the node to stop; [`Node::stop`] waits for it.
+    pub fn begin_to_stop(&self) {
         if let Some(service) = &self.service {
-            service.is_draining.store(true, Ordering::Relaxed);
+            service.phase.send_replace(Phase::Draining);
         }
-        self.phase.send_replace(Phase::Draining);
+    }
+
+    fn end(&mut self) {
+        self.begin_to_stop();
         for thread in self.network.drain(..) {
             let _ = thread.join();
         }
@@ -190,6 +165,175 @@ impl Drop for Node {
     fn drop(&mut self) {
         self.end();
     }
+}
+
+/// This is a node that lives on the calling thread, over a network, a clock and an engine that are given: how the
+/// simulation runs it.
+pub struct LocalParts<L: Listener> {
+    /// Its settings.
+    pub config: Config,
+    /// Its time.
+    pub clock: Arc<dyn Clock>,
+    /// Its chance.
+    pub rng: Arc<dyn Rng>,
+    /// Its store, which must never wait.
+    pub engine: Arc<dyn Engine>,
+    /// Where clients and peers connect.
+    pub listener: L,
+    /// How it connects to peers.
+    pub connector: Rc<dyn Connector>,
+    /// Told once, with the handle to the running node.
+    pub started: Box<dyn FnOnce(Handle)>,
+}
+
+/// This is a handle to a node on the calling thread.
+#[derive(Clone)]
+pub struct Handle(Arc<Service>);
+
+impl Handle {
+    /// What its coordinator knows; none while the store is being opened.
+    pub fn shared(&self) -> Option<&Arc<Shared>> {
+        self.0.rooms.get().map(|rooms| &rooms.shared)
+    }
+
+    /// Where it is in its life.
+    pub fn phase(&self) -> Phase {
+        *self.0.phase.borrow()
+    }
+
+    /// Tells it to drain.
+    pub fn drain(&self) {
+        self.0.phase.send_replace(Phase::Draining);
+    }
+}
+
+/// Runs a node on the calling thread, which must run local tasks, until it is told to drain.
+///
+/// # Cancel safety
+/// Dropping the future (and the tasks of its thread) is a crash: what was not committed is gone.
+pub async fn run_local<L: Listener>(parts: LocalParts<L>) -> Result<(), NodeError> {
+    let LocalParts { config, clock, rng, engine, listener, connector, started } = parts;
+    let names = Names::new(&config, config.listen);
+    let service = service(&config, &names, &clock, &*rng, 1);
+    let pool = Arc::new(Pool::inline());
+    let opening =
+        Opening { config: &config, names: &names, clock, rng, engine, pool, workers: Workers::Tasks };
+    let replica = open(opening, &service)?;
+    started(Handle(Arc::clone(&service)));
+    let metrics = service.thread_metrics.first().map(Arc::clone).unwrap_or_default();
+    server::serve(listener, Desk::new(service, metrics), connector, true).await;
+    replica.finish().await;
+    Ok(())
+}
+
+/// How the nodes are called, this one among them.
+pub(crate) struct Names {
+    url: String,
+    cluster: Vec<String>,
+}
+
+impl Names {
+    /// With port 0 the system has chosen one by now.
+    pub(crate) fn new(config: &Config, address: SocketAddr) -> Self {
+        let configured = format!("http://{}", config.listen);
+        let actual = |url: &String| {
+            if *url == configured { format!("http://{address}") } else { url.clone() }
+        };
+        Self { url: actual(&config.advertise), cluster: config.cluster.iter().map(actual).collect() }
+    }
+}
+
+/// What all of a node's threads serve together, before the store is open.
+pub(crate) fn service(
+    config: &Config,
+    names: &Names,
+    clock: &Arc<dyn Clock>,
+    rng: &dyn Rng,
+    threads: usize,
+) -> Arc<Service> {
+    let mut run_id = [0; 4];
+    rng.fill(&mut run_id);
+    Arc::new(Service {
+        clock: Arc::clone(clock),
+        limits: config.limits,
+        body_budget: Arc::new(BodyBudget::new(config.limits.body_bytes_in_flight_max)),
+        connection_count: AtomicUsize::new(0),
+        facts: NodeFacts {
+            node: NodeId::of_url(&names.url).to_string(),
+            url: names.url.clone(),
+            cluster: names.cluster.clone(),
+            durability: durability_name(config.durability),
+        },
+        thread_metrics: (0..threads).map(|_| Arc::new(ThreadMetrics::default())).collect(),
+        run_id: u32::from_be_bytes(run_id),
+        faults: AtomicU64::new(0),
+        phase: watch::Sender::new(Phase::Starting),
+        peer_connections: AtomicU64::new(0),
+        rooms: OnceLock::new(),
+    })
+}
+
+/// What the rooms below HTTP are opened with.
+pub(crate) struct Opening<'a> {
+    pub(crate) config: &'a Config,
+    pub(crate) names: &'a Names,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) rng: Arc<dyn Rng>,
+    pub(crate) engine: Arc<dyn Engine>,
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) workers: Workers,
+}
+
+/// Opens the rooms below HTTP; from then on the node serves its peers, and takes its hints.
+pub(crate) fn open(opening: Opening<'_>, service: &Service) -> Result<ReplicaThreads, NodeError> {
+    let Opening { config, names, clock, rng, engine, pool, workers } = opening;
+    let topology = Topology::of_urls(&names.cluster).map_err(NodeError::Topology)?;
+    let node = NodeId::of_url(&names.url);
+    let me = topology.index_of(node).ok_or_else(|| NodeError::NotAmongNodes { url: names.url.clone() })?;
+    let store_metrics = Arc::new(StoreMetrics::default());
+    let (replica, threads, lease) = Replica::start(ReplicaParts {
+        engine,
+        clock: Arc::clone(&clock),
+        rng: Arc::clone(&rng),
+        pool: Arc::clone(&pool),
+        metrics: Arc::clone(&store_metrics),
+        execution: config.execution,
+        durability: config.durability,
+        // In a cluster of one nobody else can hold anything older.
+        purge: if topology.node_count() == 1 { Purge::Sole } else { Purge::Keep },
+        workers,
+    })
+    .map_err(NodeError::Replica)?;
+    let facts = replica.facts().map_err(NodeError::Replica)?;
+    let roster = Roster::new(
+        node,
+        replica.store_id(),
+        topology.node_count(),
+        facts.seen,
+        facts.votes,
+        replica.is_new(),
+    );
+    let shared = Arc::new(Shared {
+        handoff: Handoff::new(topology.node_count()),
+        cluster: Cluster::new(config.cluster_name.clone(), topology, me, replica.store_id(), roster),
+        hints: Hints::open(replica.clone(), config.hints).map_err(NodeError::Replica)?,
+        stamps: Stamps::resume(node, lease, Arc::clone(&clock), replica.clone()),
+        settings: Settings {
+            factor: config.replication_factor,
+            request_timeout: config.request_timeout,
+            fanout: config.fanout,
+            hint_wait: config.hint_wait,
+            clock_offset_max: config.clock_offset_max,
+        },
+        metrics: CoordinatorMetrics::default(),
+        clock,
+        rng,
+        replica: replica.clone(),
+    });
+    // Set once, here.
+    let _ = service.rooms.set(Rooms { shared, replica, pool, store_metrics });
+    service.phase.send_replace(Phase::Joining);
+    Ok(threads)
 }
 
 /// The mode as it is written in the configuration.
@@ -240,7 +384,6 @@ fn serve_on_thread(
     index: usize,
     listener: std::net::TcpListener,
     service: &Arc<Service>,
-    phase: watch::Receiver<Phase>,
 ) -> Result<JoinHandle<()>, NodeError> {
     let service = Arc::clone(service);
     let run = move || {
@@ -250,7 +393,7 @@ fn serve_on_thread(
             let metrics = service.thread_metrics.get(index).map(Arc::clone).unwrap_or_default();
             local.block_on(&runtime, async {
                 let listener = Tcp(TcpListener::from_std(listener)?);
-                server::serve(listener, service, metrics, phase).await;
+                server::serve(listener, Desk::new(service, metrics), Rc::new(TcpConnector), index == 0).await;
                 Ok(())
             })
         };
@@ -274,6 +417,23 @@ impl Listener for Tcp {
         // Answers are written whole; waiting for more would only delay them.
         stream.set_nodelay(true)?;
         Poll::Ready(Ok(stream))
+    }
+}
+
+/// Connects over TCP.
+struct TcpConnector;
+
+impl Connector for TcpConnector {
+    fn connect<'a>(
+        &'a self,
+        authority: &'a str,
+    ) -> Pin<Box<dyn Future<Output = io::Result<BoxedStream>> + 'a>> {
+        Box::pin(async move {
+            #[expect(clippy::disallowed_methods, reason = "this room owns the sockets")]
+            let stream = TcpStream::connect(authority).await?;
+            stream.set_nodelay(true)?;
+            Ok(Box::new(stream) as BoxedStream)
+        })
     }
 }
 

@@ -3,6 +3,7 @@
 //! Exit codes: 0 done or found, 1 not found, 2 wrong usage or configuration, 3 unreachable or failed.
 
 mod client;
+mod dev;
 mod serve;
 
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
@@ -22,6 +23,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     match command().try_get_matches_from(arguments) {
         Ok(matches) => match matches.subcommand() {
             Some(("serve", matches)) => serve::run(matches),
+            Some(("dev", matches)) => dev::run(matches),
             Some(("bench", matches)) => match BenchArgs::from_arg_matches(matches) {
                 Ok(arguments) => kvorum_lab::cli::run(&arguments),
                 Err(error) => complain(error, USAGE),
@@ -45,6 +47,7 @@ fn command() -> Command {
         .arg_required_else_help(true)
         .after_help("Exit codes: 0 done or found, 1 not found, 2 wrong usage, 3 unreachable or failed")
         .subcommand(serve::command())
+        .subcommand(dev::command())
         .subcommands(client::commands())
         .subcommand(BenchArgs::augment_args(
             Command::new("bench").about("Loads a node at a fixed rate and prints latencies"),

@@ -58,6 +58,7 @@ fn serve(config: &Config) -> ExitCode {
             return ExitCode::from(code);
         }
     };
+    node.wait_until_ready();
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         address = %node.address(),
@@ -76,10 +77,18 @@ fn serve(config: &Config) -> ExitCode {
 }
 
 fn read_config(matches: &ArgMatches) -> Result<(Config, Vec<Resolved>), String> {
-    let flags: BTreeMap<&'static str, String> = SETTINGS
-        .iter()
-        .filter_map(|setting| Some((setting.name, text_of(matches, setting.name)?.to_owned())))
-        .collect();
+    read_config_with(matches, BTreeMap::new())
+}
+
+/// The configuration, with `decided` as if it had been given by flags.
+pub(super) fn read_config_with(
+    matches: &ArgMatches,
+    decided: BTreeMap<&'static str, String>,
+) -> Result<(Config, Vec<Resolved>), String> {
+    let given = |name: &str| matches.try_get_one::<String>(name).ok().flatten().cloned();
+    let mut flags: BTreeMap<&'static str, String> =
+        SETTINGS.iter().filter_map(|setting| Some((setting.name, given(setting.name)?))).collect();
+    flags.extend(decided);
     let environment = environment();
     let path = text_of(matches, "config").or_else(|| environment.get("KVORUM_CONFIG").map(String::as_str));
     let file = match path.map(Path::new) {
@@ -104,7 +113,7 @@ fn environment() -> BTreeMap<String, String> {
 }
 
 /// Starts logging to standard error; `KVORUM_LOG` holds a filter such as `debug` or `kvorum=debug,fjall=info`.
-fn start_log(format: LogFormat) {
+pub(super) fn start_log(format: LogFormat) {
     let filter = EnvFilter::try_from_env("KVORUM_LOG")
         .unwrap_or_else(|_| EnvFilter::new("info,fjall=warn,lsm_tree=warn"));
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);

@@ -1,25 +1,48 @@
 //! The coordinator: serves a client's request by asking replicas.
 //!
-//! It plans (which replicas, how many must confirm, until when), stamps writes, asks, and counts the answers with
-//! the rules of `kvorum-core`. It knows neither HTTP nor disks. In this release a cluster has one node, so the only
-//! replica is this node's own; the rules are those of any number.
+//! It plans (which replicas, how many must confirm, until when), stamps writes, asks this node's own replica and those
+//! of its peers, and counts the answers with the rules of `kvorum-core`. It knows neither HTTP nor disks.
+//!
+//! A reader follows a request: [`write`], [`read`], [`range`]. What happens without a client: [`handoff`] delivers
+//! hints, [`pulse`] asks peers how they are, [`serve`] is what a peer may ask of this node.
+//!
+//! There is one [`Coordinator`] per network thread, with links of its own to every peer, so that a request and all
+//! its calls stay on one thread; what the threads share is [`Shared`].
 
+mod calls;
+mod handoff;
+mod pulse;
+mod range;
+mod read;
+mod serve;
+mod stamp;
 #[cfg(test)]
 mod tests;
+mod write;
 
-use crate::clock::Clock;
-use crate::replica::{Applied, RangeReader, Replica, ReplicaError};
+pub use calls::Cause;
+pub use handoff::Handoff;
+pub use range::ClusterRange;
+pub use serve::PeerDesk;
+pub use stamp::Stamps;
+
+use crate::clock::{Clock, Rng};
+use crate::cluster::Cluster;
+use crate::peer::{Connector, Hello, Link, LinkObserver, LinkParts};
+use crate::replica::{Hints, RangeReader, Replica, ReplicaError};
 use bytes::Bytes;
-use kvorum_core::hlc::LeaseNeeded;
-use kvorum_core::{
-    Hlc, Key, NodeId, Quorum, Record, ReplicationFactor, Tally, UnixMillis, Value, Verdict, Version,
-};
+use kvorum_core::{Key, NodeIndex, Quorum, Record, ReplicationFactor, UnixMillis, Value, Version};
+use std::cell::Cell;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Stamps that one write may need: each further one means that a newer write overtook it.
-const STAMPS_MAX: usize = 16;
+/// Extra reads that hedging may cost: one in twenty.
+const HEDGE_SHARE: f32 = 0.05;
+/// Hedges that may be saved up for a moment in which many are needed.
+const HEDGES_SAVED_MAX: f32 = 20.0;
 
 /// This is what a client wants to become of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,6 +83,48 @@ pub struct Found {
     pub answered: u16,
 }
 
+/// This is the answer to a write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Written {
+    /// The version it got.
+    pub version: Version,
+    /// Replicas that held it when it was answered.
+    pub confirmed: u16,
+}
+
+/// A replica that did not confirm.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Missing {
+    /// The node.
+    pub url: String,
+    /// Why not.
+    pub reason: String,
+}
+
+/// This says in which order a write's replicas are asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fanout {
+    /// All at once: the least latency.
+    Parallel,
+    /// As many as must confirm; the next only when one fails, the rest after the answer: the least work before it.
+    Sequential,
+}
+
+/// These are the coordinator's settings.
+#[derive(Debug, Clone, Copy)]
+pub struct Settings {
+    /// Replicas of a key where the request does not say.
+    pub factor: ReplicationFactor,
+    /// The longest wait for replicas.
+    pub request_timeout: Duration,
+    /// In which order replicas are asked.
+    pub fanout: Fanout,
+    /// How long a node that starts waits for the hints that its peers hold for it.
+    pub hint_wait: Duration,
+    /// How far a peer's clock may be from this node's before it is reported.
+    pub clock_offset_max: Duration,
+}
+
 /// This says why a request was not carried out.
 #[derive(Debug)]
 pub enum CoordinatorError {
@@ -69,24 +134,32 @@ pub enum CoordinatorError {
         quorum: Quorum,
         /// Replicas that confirmed.
         confirmed: u16,
+        /// Those that did not, as far as it is known.
+        missing: Vec<Missing>,
         /// How long was waited.
         waited: Duration,
     },
     /// This node's replica could not do it.
     Replica(ReplicaError),
+    /// The node is shutting down.
+    Stopped,
 }
 
 impl fmt::Display for CoordinatorError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NotEnoughReplicas { quorum, confirmed, waited } => write!(
-                f,
-                "Not Enough Replicas: {confirmed} of the {} replicas that must confirm (of {}) did so within {} ms",
-                quorum.ack(),
-                quorum.from(),
-                waited.as_millis()
-            ),
+            Self::NotEnoughReplicas { quorum, confirmed, missing, waited } => {
+                write!(
+                    f,
+                    "Not Enough Replicas: {confirmed} of the {} replicas that must confirm (of {}) did so within {} ms",
+                    quorum.ack(),
+                    quorum.from(),
+                    waited.as_millis()
+                )?;
+                missing.iter().try_for_each(|Missing { url, reason }| write!(f, "; {url}: {reason}"))
+            }
             Self::Replica(error) => error.fmt(f),
+            Self::Stopped => f.write_str("the node is shutting down"),
         }
     }
 }
@@ -99,95 +172,79 @@ impl From<ReplicaError> for CoordinatorError {
     }
 }
 
-/// This is what a coordinator is made of.
-pub struct CoordinatorParts {
-    /// This node.
-    pub node: NodeId,
-    /// The nodes in the cluster.
-    pub nodes: u16,
-    /// Replicas of a key where the request does not say.
-    pub factor: ReplicationFactor,
-    /// The longest wait for replicas.
-    pub request_timeout: Duration,
-    /// The time.
-    pub clock: Arc<dyn Clock>,
-    /// This node's replica.
-    pub replica: Replica,
-    /// The clock lease stored by the life before.
-    pub lease: UnixMillis,
+/// These are the coordinator's counters, over all threads. None is on the path of a request that goes well.
+#[derive(Debug, Default)]
+pub struct CoordinatorMetrics {
+    /// Writes that found too few replicas.
+    pub writes_failed: AtomicU64,
+    /// Reads that found too few replicas.
+    pub reads_failed: AtomicU64,
+    /// Writes that were stamped again above something newer.
+    pub restamped: AtomicU64,
+    /// Reads that asked one replica more.
+    pub hedges: AtomicU64,
+    /// Records written back before a read was answered.
+    pub read_repairs: AtomicU64,
+    /// Records sent to replicas that answered a read late and were behind.
+    pub late_repairs: AtomicU64,
+    /// Hints that could not be kept.
+    pub hints_lost: AtomicU64,
+    /// Records that peers applied here, by cause: write, hint, read repair, anti-entropy.
+    pub applied: [AtomicU64; 4],
 }
 
-/// This serves clients' requests.
+/// This is what the threads' coordinators share.
+pub struct Shared {
+    /// The nodes and where keys belong.
+    pub cluster: Cluster,
+    /// The time.
+    pub clock: Arc<dyn Clock>,
+    /// Chance.
+    pub rng: Arc<dyn Rng>,
+    /// This node's replica.
+    pub replica: Replica,
+    /// Writes kept for others.
+    pub hints: Hints,
+    /// Where versions are born.
+    pub stamps: Stamps,
+    /// Who waits for hints.
+    pub handoff: Handoff,
+    /// Settings.
+    pub settings: Settings,
+    /// Counters.
+    pub metrics: CoordinatorMetrics,
+}
+
+/// This serves the requests of one network thread.
 pub struct Coordinator {
-    nodes: u16,
-    factor: ReplicationFactor,
-    request_timeout: Duration,
-    clock: Arc<dyn Clock>,
-    replica: Replica,
-    // Guards the clock; held for one stamp, which is a few instructions.
-    hlc: Mutex<Hlc>,
+    shared: Arc<Shared>,
+    links: Vec<Option<Rc<Link>>>,
+    hedges: Cell<f32>,
+    writes: Cell<usize>,
 }
 
 impl Coordinator {
-    /// A coordinator over `parts`.
-    pub fn new(parts: CoordinatorParts) -> Self {
-        Self {
-            nodes: parts.nodes,
-            factor: parts.factor,
-            request_timeout: parts.request_timeout,
-            clock: parts.clock,
-            replica: parts.replica,
-            hlc: Mutex::new(Hlc::resume(parts.node, parts.lease)),
-        }
+    /// A coordinator for the calling thread, which must run local tasks; it begins to connect to every peer.
+    pub fn start(shared: Arc<Shared>, connector: &Rc<dyn Connector>) -> Rc<Self> {
+        let links = (0..shared.cluster.node_count())
+            .map(|index| start_link(&shared, connector, NodeIndex(index)))
+            .collect();
+        Rc::new(Self { shared, links, hedges: Cell::new(0.0), writes: Cell::new(0) })
+    }
+
+    /// What the node's threads share.
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.shared
     }
 
     /// The number of nodes: the upper bound of `from`.
     pub fn nodes(&self) -> u16 {
-        self.nodes
+        self.shared.cluster.node_count()
     }
 
     /// The quorum of a request that names none.
     pub fn default_quorum(&self) -> Quorum {
-        Quorum::default_for(self.factor, self.nodes)
-    }
-
-    /// Writes `mutation` to the replicas of `key` and returns the version it got.
-    ///
-    /// Returns once `quorum.ack` replicas hold the record and none of them held a newer one; where one did, the
-    /// write is stamped again above it, so that it supersedes whatever was acknowledged before it began.
-    ///
-    /// # Errors
-    /// [`CoordinatorError::NotEnoughReplicas`] leaves the write of unknown outcome, as does a failure in the
-    /// replica other than a refusal.
-    ///
-    /// # Cancel safety
-    /// A write that was handed to a replica goes on when the future is dropped; its outcome is then unknown.
-    pub async fn write(
-        &self,
-        key: Key,
-        mutation: Mutation,
-        quorum: Quorum,
-    ) -> Result<Version, CoordinatorError> {
-        let write = self.write_until_newest(key, mutation, quorum);
-        tokio::time::timeout(self.request_timeout, write)
-            .await
-            .unwrap_or_else(|_| Err(self.not_enough(quorum, Tally::new(quorum))))
-    }
-
-    /// Reads the freshest record of `key` among `quorum.ack` replies.
-    ///
-    /// # Cancel safety
-    /// A read changes nothing; dropping the future is safe.
-    pub async fn read(&self, key: Key, quorum: Quorum) -> Result<Found, CoordinatorError> {
-        let mut tally = Tally::new(quorum);
-        let reply = tokio::time::timeout(self.request_timeout, self.replica.get(&key)).await;
-        let Ok(reply) = reply else { return Err(self.not_enough(quorum, tally)) };
-        let record = reply?;
-        tally.confirm();
-        match tally.verdict() {
-            Verdict::Reached => Ok(Found { record, now: self.clock.wall(), answered: tally.confirmed() }),
-            Verdict::Pending | Verdict::Unreachable => Err(self.not_enough(quorum, tally)),
-        }
+        Quorum::default_for(self.shared.settings.factor, self.nodes())
     }
 
     /// Reads the records of start <= key < end that this node stores, tombstones and expired ones included, with
@@ -197,54 +254,105 @@ impl Coordinator {
         start: Key,
         end: Option<Key>,
     ) -> Result<(RangeReader, UnixMillis), CoordinatorError> {
-        let now = self.clock.wall();
-        Ok((self.replica.scan(start, end).await?, now))
+        let now = self.shared.clock.wall();
+        Ok((self.shared.replica.scan(start, end).await?, now))
     }
 
-    async fn write_until_newest(
-        &self,
-        key: Key,
-        mutation: Mutation,
-        quorum: Quorum,
-    ) -> Result<Version, CoordinatorError> {
-        let mut tally = Tally::new(quorum);
-        for _ in 0..STAMPS_MAX {
-            let version = self.stamp().await?;
-            tally = Tally::new(quorum);
-            match self.replica.apply(key.clone(), mutation.record(version, quorum.from())).await? {
-                Applied::Stored => tally.confirm(),
-                Applied::Superseded { by } => {
-                    self.lock_hlc().observe(by);
-                    continue;
-                }
-            }
-            if tally.verdict() == Verdict::Reached {
-                return Ok(version);
-            }
-        }
-        Err(self.not_enough(quorum, tally))
+    /// This thread's link to the node at `index`; none to this node itself.
+    pub fn link(&self, index: NodeIndex) -> Option<&Rc<Link>> {
+        self.links.get(usize::from(index.0))?.as_ref()
     }
 
-    /// A version above every one stamped or seen before, within a stored lease.
-    async fn stamp(&self) -> Result<Version, CoordinatorError> {
-        loop {
-            let stamped = self.lock_hlc().stamp(self.clock.wall());
-            match stamped {
-                Ok(version) => return Ok(version),
-                Err(LeaseNeeded { until }) => {
-                    self.replica.store_lease(until).await?;
-                    self.lock_hlc().extend(until);
-                }
-            }
+    /// Writes of this thread that are not complete: some may have been answered and still wait for a replica.
+    pub fn writes_under_way(&self) -> usize {
+        self.writes.get()
+    }
+
+    /// Starts what the node does without a client. Called on one of its threads.
+    pub fn start_background(self: &Rc<Self>) {
+        for index in self.shared.cluster.others() {
+            tokio::task::spawn_local(Rc::clone(self).deliver_hints(index));
+            tokio::task::spawn_local(Rc::clone(self).keep_pulse(index));
         }
     }
 
-    fn lock_hlc(&self) -> std::sync::MutexGuard<'_, Hlc> {
-        self.hlc.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Whether the node at `index` is this one, or answers.
+    fn is_ready(&self, index: NodeIndex) -> bool {
+        self.link(index).is_none_or(|link| link.is_usable())
     }
 
-    fn not_enough(&self, quorum: Quorum, tally: Tally) -> CoordinatorError {
-        let waited = self.request_timeout;
-        CoordinatorError::NotEnoughReplicas { quorum, confirmed: tally.confirmed(), waited }
+    /// `replicas` in the order in which they are best asked: this node, the quick ones, and last those that do not
+    /// answer.
+    fn by_readiness(&self, replicas: &[NodeIndex]) -> Vec<NodeIndex> {
+        let me = self.shared.cluster.me();
+        let mut order: Vec<(u8, Duration, NodeIndex)> = replicas
+            .iter()
+            .map(|index| match self.link(*index) {
+                _ if *index == me && self.shared.cluster.votes() => (0, Duration::ZERO, *index),
+                Some(link) if link.is_usable() => (1, link.latency().mean, *index),
+                _ => (2, Duration::ZERO, *index),
+            })
+            .collect();
+        order.sort_by_key(|(class, latency, _)| (*class, *latency));
+        order.into_iter().map(|(_, _, index)| index).collect()
+    }
+
+    /// Earns the share of a hedge that one read brings.
+    fn hedge_allowance(&self) {
+        self.hedges.set((self.hedges.get() + HEDGE_SHARE).min(HEDGES_SAVED_MAX));
+    }
+
+    /// Takes a hedge, if one has been earned.
+    fn take_hedge(&self) -> bool {
+        let earned = self.hedges.get();
+        if earned >= 1.0 {
+            self.hedges.set(earned - 1.0);
+        }
+        earned >= 1.0
+    }
+}
+
+fn start_link(shared: &Arc<Shared>, connector: &Rc<dyn Connector>, index: NodeIndex) -> Option<Rc<Link>> {
+    if index == shared.cluster.me() {
+        return None;
+    }
+    let url = shared.cluster.url_of(index);
+    let greeting = Arc::clone(shared);
+    Some(Link::start(LinkParts {
+        authority: url.strip_prefix("http://").unwrap_or(url).to_owned(),
+        peer: shared.cluster.id_of(index),
+        connector: Rc::clone(connector),
+        hello: Box::new(move || greeting.cluster.hello(greeting.clock.wall())),
+        clock: Arc::clone(&shared.clock),
+        rng: Arc::clone(&shared.rng),
+        observer: Rc::new(Observer { shared: Arc::clone(shared), index }),
+    }))
+}
+
+/// Notes what a link says of its peer.
+struct Observer {
+    shared: Arc<Shared>,
+    index: NodeIndex,
+}
+
+impl LinkObserver for Observer {
+    fn connected(&self, _theirs: &Hello) {
+        // Whoever comes back may have missed something.
+        self.shared.handoff.call(self.index);
+    }
+
+    fn disconnected(&self) {}
+}
+
+impl Shared {
+    /// The index of the node `id`, when it belongs to the cluster.
+    pub fn index_of(&self, id: kvorum_core::NodeId) -> Option<NodeIndex> {
+        self.cluster.topology().index_of(id)
+    }
+
+    fn count_applied(&self, cause: usize) {
+        if let Some(count) = self.metrics.applied.get(cause) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
     }
 }

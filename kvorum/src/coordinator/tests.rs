@@ -1,23 +1,45 @@
 //! The coordinator over a real replica and the in-memory engine.
 
-use super::{Coordinator, CoordinatorError, CoordinatorParts, Mutation};
+use super::{
+    Coordinator, CoordinatorError, CoordinatorMetrics, Fanout, Handoff, Mutation, Settings, Shared, Stamps,
+};
 use crate::clock::{Clock, ManualClock, SystemRng};
+use crate::cluster::{Cluster, Roster};
 use crate::metrics::StoreMetrics;
+use crate::peer::{BoxedStream, Connector};
 use crate::replica::{
-    Applied, DurabilityMode, Execution, Purge, Replica, ReplicaError, ReplicaParts, ReplicaThreads,
+    Applied, DurabilityMode, Execution, HintBounds, Hints, Purge, Replica, ReplicaError, ReplicaParts,
+    ReplicaThreads, Workers,
 };
 use crate::storage::Engine;
 use crate::storage::memory::{Fault, MemoryEngine};
 use crate::worker::Pool;
 use bytes::Bytes;
-use kvorum_core::{Key, NodeId, Quorum, Record, ReplicationFactor, UnixMillis, Value, Version};
+use kvorum_core::{
+    Key, NodeId, NodeIndex, Quorum, Record, ReplicationFactor, Topology, UnixMillis, Value, Version,
+};
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 struct Node {
-    coordinator: Coordinator,
+    shared: Arc<Shared>,
     replica: Replica,
     _threads: ReplicaThreads,
+}
+
+/// Nobody else is there.
+struct Nowhere;
+
+impl Connector for Nowhere {
+    fn connect<'a>(
+        &'a self,
+        _authority: &'a str,
+    ) -> Pin<Box<dyn Future<Output = io::Result<BoxedStream>> + 'a>> {
+        Box::pin(std::future::ready(Err(io::ErrorKind::ConnectionRefused.into())))
+    }
 }
 
 fn node(engine: &Arc<MemoryEngine>, clock: &Arc<ManualClock>, execution: Execution) -> Node {
@@ -31,18 +53,31 @@ fn node(engine: &Arc<MemoryEngine>, clock: &Arc<ManualClock>, execution: Executi
         execution,
         durability: DurabilityMode::Always,
         purge: Purge::Keep,
+        workers: Workers::Threads,
     })
     .unwrap();
-    let coordinator = Coordinator::new(CoordinatorParts {
-        node: NodeId(1),
-        nodes: 1,
-        factor: ReplicationFactor::Count(3),
-        request_timeout: Duration::from_secs(30),
+    let topology = Topology::of_urls(["http://n:1"]).unwrap();
+    let id = NodeId::of_url("http://n:1");
+    let roster = Roster::new(id, replica.store_id(), 1, std::collections::BTreeMap::new(), None, true);
+    let bounds = HintBounds { bytes_max: 1 << 20, age_max_millis: 3_600_000 };
+    let shared = Arc::new(Shared {
+        cluster: Cluster::new("test".to_owned(), topology, NodeIndex(0), replica.store_id(), roster),
+        hints: Hints::open(replica.clone(), bounds).unwrap(),
+        stamps: Stamps::resume(id, lease, Arc::clone(&clock), replica.clone()),
+        handoff: Handoff::new(1),
+        settings: Settings {
+            factor: ReplicationFactor::Count(3),
+            request_timeout: Duration::from_secs(30),
+            fanout: Fanout::Parallel,
+            hint_wait: Duration::from_secs(1),
+            clock_offset_max: Duration::from_secs(1),
+        },
+        metrics: CoordinatorMetrics::default(),
         clock,
+        rng: Arc::new(SystemRng),
         replica: replica.clone(),
-        lease,
     });
-    Node { coordinator, replica, _threads: threads }
+    Node { shared, replica, _threads: threads }
 }
 
 fn key() -> Key {
@@ -54,16 +89,32 @@ fn put(text: &'static str) -> Mutation {
 }
 
 fn run<T>(future: impl Future<Output = T>) -> T {
-    tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(future)
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    tokio::task::LocalSet::new().block_on(&runtime, future)
 }
 
 impl Node {
     fn write(&self, mutation: Mutation) -> Result<Version, CoordinatorError> {
-        run(self.coordinator.write(key(), mutation, Quorum::majority_of(1)))
+        self.write_to(key(), mutation)
+    }
+
+    fn write_to(&self, key: Key, mutation: Mutation) -> Result<Version, CoordinatorError> {
+        let written = run(async {
+            let coordinator =
+                Coordinator::start(Arc::clone(&self.shared), &(Rc::new(Nowhere) as Rc<dyn Connector>));
+            coordinator.write(key, mutation, Quorum::majority_of(1)).await
+        })?;
+        assert_eq!(written.confirmed, 1);
+        Ok(written.version)
     }
 
     fn read(&self) -> Option<Bytes> {
-        let found = run(self.coordinator.read(key(), Quorum::majority_of(1))).unwrap();
+        let found = run(async {
+            let coordinator =
+                Coordinator::start(Arc::clone(&self.shared), &(Rc::new(Nowhere) as Rc<dyn Connector>));
+            coordinator.read(key(), Quorum::majority_of(1)).await
+        })
+        .unwrap();
         assert_eq!(found.answered, 1);
         found.record.and_then(|record| record.live(found.now).cloned())
     }
@@ -117,8 +168,7 @@ fn versions_rise_over_restarts() {
     engine.crash();
     clock.set_wall(10_000_000 - 3_600_000);
     let node = node(&engine, &clock, Execution::Inline);
-    let other =
-        run(node.coordinator.write(Key::new("other").unwrap(), put("2"), Quorum::majority_of(1))).unwrap();
+    let other = node.write_to(Key::new("other").unwrap(), put("2")).unwrap();
     assert!(other > before, "{other} after {before}");
 }
 

@@ -7,6 +7,7 @@
 
 use super::head::{HeadScanner, HeadVerdict};
 use crate::metrics::ThreadMetrics;
+use crate::peer::Hello;
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::pin::Pin;
@@ -50,6 +51,7 @@ pub struct Connection {
     body: Cell<Option<(u64, u64)>>,
     timed_out: Cell<bool>,
     lingers: Cell<bool>,
+    upgraded: RefCell<Option<Hello>>,
     waker: RefCell<Option<Waker>>,
 }
 
@@ -80,6 +82,7 @@ impl Watchdog {
             body: Cell::new(None),
             timed_out: Cell::new(false),
             lingers: Cell::new(false),
+            upgraded: RefCell::new(None),
             waker: RefCell::new(None),
         });
         // A connection that says nothing at all is as slow as one with half a head.
@@ -175,6 +178,16 @@ impl Connection {
     /// Notes that the answer ends the connection although the client may still be sending.
     pub fn linger(&self) {
         self.lingers.set(true);
+    }
+
+    /// Notes that with this answer the connection becomes a peer's.
+    pub fn upgrade(&self, theirs: Hello) {
+        *self.upgraded.borrow_mut() = Some(theirs);
+    }
+
+    /// Whose connection this has become, if it has.
+    pub fn upgraded(&self) -> Option<Hello> {
+        self.upgraded.borrow_mut().take()
     }
 
     /// Whether bytes of the client may lie unread, so that closing at once could cost it the answer.

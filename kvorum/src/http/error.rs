@@ -18,16 +18,20 @@ pub struct Failure {
     code: &'static str,
     message: String,
     allow: Option<&'static str>,
+    upgrade: Option<&'static str>,
+    /// `ANSWERED/FROM`, where replicas were asked.
+    replicas: Option<String>,
     close: bool,
 }
 
 impl Failure {
     fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
-        Self { status, code, message: message.into(), allow: None, close: false }
+        let message = message.into();
+        Self { status, code, message, allow: None, upgrade: None, replicas: None, close: false }
     }
 
     /// The request's head breaks a rule of HTTP; nothing more is read from the connection.
-    pub fn malformed(message: &'static str) -> Self {
+    pub fn malformed(message: impl Into<String>) -> Self {
         Self { close: true, ..Self::new(StatusCode::BAD_REQUEST, "malformed_request", message) }
     }
 
@@ -81,6 +85,20 @@ impl Failure {
         Self { close: true, ..Self::new(StatusCode::SERVICE_UNAVAILABLE, "starting", message) }
     }
 
+    /// The path is for peers, which begin with an upgrade.
+    pub fn upgrade_required(protocol: &'static str) -> Self {
+        let message = format!("this is where nodes connect: a request needs Upgrade: {protocol}");
+        Self {
+            upgrade: Some(protocol),
+            ..Self::new(StatusCode::UPGRADE_REQUIRED, "upgrade_required", message)
+        }
+    }
+
+    /// Another node does not belong to this one's cluster, or speaks another protocol.
+    pub fn stranger(message: String) -> Self {
+        Self { close: true, ..Self::new(StatusCode::CONFLICT, "stranger", message) }
+    }
+
     /// There is no value.
     pub fn not_found() -> Self {
         Self::new(StatusCode::NOT_FOUND, "not_found", "no value for this key")
@@ -112,6 +130,12 @@ impl Failure {
         if let Some(allow) = self.allow {
             headers.insert(ALLOW, HeaderValue::from_static(allow));
         }
+        if let Some(upgrade) = self.upgrade {
+            headers.insert(http::header::UPGRADE, HeaderValue::from_static(upgrade));
+        }
+        if let Some(Ok(replicas)) = self.replicas.map(HeaderValue::try_from) {
+            headers.insert("kvorum-replicas", replicas);
+        }
         if self.status == StatusCode::SERVICE_UNAVAILABLE {
             headers.insert(RETRY_AFTER, HeaderValue::from(RETRY_AFTER_SECONDS));
         }
@@ -141,13 +165,14 @@ impl From<TargetError> for Failure {
 impl From<CoordinatorError> for Failure {
     fn from(error: CoordinatorError) -> Self {
         match error {
-            CoordinatorError::NotEnoughReplicas { .. } => {
-                Self::new(StatusCode::GATEWAY_TIMEOUT, "not_enough_replicas", error.to_string())
-            }
+            CoordinatorError::NotEnoughReplicas { quorum, confirmed, .. } => Self {
+                replicas: Some(format!("{confirmed}/{}", quorum.from())),
+                ..Self::new(StatusCode::GATEWAY_TIMEOUT, "not_enough_replicas", error.to_string())
+            },
             CoordinatorError::Replica(ReplicaError::Overloaded) => {
                 Self::overloaded("a queue of the store is full")
             }
-            CoordinatorError::Replica(ReplicaError::Stopped) => {
+            CoordinatorError::Stopped | CoordinatorError::Replica(ReplicaError::Stopped) => {
                 let message = "the node is shutting down; nothing was done";
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "shutting_down", message)
             }

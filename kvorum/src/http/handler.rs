@@ -4,23 +4,30 @@ use super::Limits;
 use super::body::{BodyBudget, ReplyBody, read_value};
 use super::connection::Connection;
 use super::error::Failure;
-use super::range::{RangeBody, RangeFormat, RangeSource};
+use super::range::{RangeBody, RangeFormat, RangeSource, Reader};
+use super::server::Phase;
 use super::status::{self, NodeFacts, NodeState};
-use super::target::{self, Path};
+use super::target::{self, Path, Scope};
 use crate::clock::Clock;
-use crate::coordinator::{Coordinator, Found, Mutation};
+use crate::coordinator::{Coordinator, Found, Mutation, Shared, Written};
 use crate::metrics::{self, Operation, StoreMetrics, ThreadMetrics};
+use crate::peer::{Hello, UPGRADE_PROTOCOL};
 use crate::replica::Replica;
 use crate::worker::Pool;
 use bytes::Bytes;
-use http::header::{ACCEPT, CONTENT_LENGTH, CONTENT_TYPE, ETAG, HOST, LAST_MODIFIED, TRANSFER_ENCODING};
+use http::header::{
+    ACCEPT, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, ETAG, HOST, HeaderName, LAST_MODIFIED,
+    TRANSFER_ENCODING, UPGRADE,
+};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use http_body::Body;
 use kvorum_core::{Quorum, Version};
+use std::cell::OnceCell;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
+use tokio::sync::watch;
 
 /// This is what all threads serve together.
 ///
@@ -42,16 +49,18 @@ pub struct Service {
     pub run_id: u32,
     /// Requests that failed by this node's own fault so far; numbers request ids.
     pub faults: AtomicU64,
-    /// Whether the node is shutting down.
-    pub is_draining: AtomicBool,
+    /// Where the node is in its life.
+    pub phase: watch::Sender<Phase>,
+    /// Connections of peers so far; numbers them.
+    pub peer_connections: AtomicU64,
     /// The rooms below, once the store is open.
     pub rooms: OnceLock<Rooms>,
 }
 
 /// These are the rooms that a request goes down to.
 pub struct Rooms {
-    /// Serves reads and writes.
-    pub coordinator: Coordinator,
+    /// What the threads' coordinators share.
+    pub shared: Arc<Shared>,
     /// This node's replica, for its gauges.
     pub replica: Replica,
     /// The worker pool, for its gauges.
@@ -60,11 +69,37 @@ pub struct Rooms {
     pub store_metrics: Arc<StoreMetrics>,
 }
 
+/// This is what one network thread serves with.
+pub struct Desk {
+    /// What all threads serve together.
+    pub service: Arc<Service>,
+    /// This thread's counters.
+    pub metrics: Arc<ThreadMetrics>,
+    /// This thread's coordinator, once the store is open.
+    pub coordinator: OnceCell<Rc<Coordinator>>,
+}
+
+impl Desk {
+    /// A desk of one thread, without a coordinator yet.
+    pub fn new(service: Arc<Service>, metrics: Arc<ThreadMetrics>) -> Rc<Self> {
+        Rc::new(Self { service, metrics, coordinator: OnceCell::new() })
+    }
+
+    /// The coordinator.
+    ///
+    /// # Errors
+    /// 503 while the node starts.
+    fn coordinator(&self) -> Result<&Rc<Coordinator>, Failure> {
+        let is_starting = matches!(*self.service.phase.borrow(), Phase::Starting | Phase::Joining);
+        self.coordinator.get().filter(|_| !is_starting).ok_or_else(Failure::starting)
+    }
+}
+
 impl Service {
     /// The rooms below.
     ///
     /// # Errors
-    /// 503 while the node starts.
+    /// 503 while the store is being opened.
     fn rooms(&self) -> Result<&Rooms, Failure> {
         self.rooms.get().ok_or_else(Failure::starting)
     }
@@ -78,20 +113,16 @@ impl Service {
 ///
 /// # Cancel safety
 /// Dropping the future leaves a write that was begun of unknown outcome.
-pub async fn handle<B>(
-    service: &Service,
-    metrics: &Arc<ThreadMetrics>,
-    connection: &Rc<Connection>,
-    request: Request<B>,
-) -> Response<ReplyBody>
+pub async fn handle<B>(desk: &Desk, connection: &Rc<Connection>, request: Request<B>) -> Response<ReplyBody>
 where
     B: Body<Data = Bytes> + Unpin,
 {
+    let Desk { service, metrics, .. } = desk;
     let begun = service.clock.mono();
     let operation = operation_of(&request);
     let json = accepts(request.headers(), "application/json");
     let answered = match check_head(connection, &request) {
-        Ok(()) => route(service, metrics, connection, request).await,
+        Ok(()) => route(desk, connection, request).await,
         Err(failure) => Err(failure),
     };
     let response = answered.unwrap_or_else(|failure| {
@@ -177,8 +208,7 @@ fn accepts(headers: &HeaderMap, kind: &str) -> bool {
 }
 
 async fn route<B>(
-    service: &Service,
-    metrics: &Arc<ThreadMetrics>,
+    desk: &Desk,
     connection: &Connection,
     request: Request<B>,
 ) -> Result<Response<ReplyBody>, Failure>
@@ -189,12 +219,13 @@ where
     let method = request.method();
     let reads = method == Method::GET || method == Method::HEAD;
     match path {
-        Path::Entity if reads => get(service, &request).await,
-        Path::Entity if method == Method::PUT => put(service, connection, request).await,
-        Path::Entity if method == Method::DELETE => delete(service, &request).await,
-        Path::Entities if reads => range(service, metrics, &request).await,
-        Path::Status if reads => show_status(service, &request),
-        Path::Metrics if reads => show_metrics(service, &request),
+        Path::Entity if reads => get(desk, &request).await,
+        Path::Entity if method == Method::PUT => put(desk, connection, request).await,
+        Path::Entity if method == Method::DELETE => delete(desk, &request).await,
+        Path::Entities if reads => range(desk, &request).await,
+        Path::Status if reads => show_status(&desk.service, &request),
+        Path::Metrics if reads => show_metrics(&desk.service, &request),
+        Path::Peer if method == Method::GET => welcome(&desk.service, connection, &request),
         _ => Err(Failure::method(path.allow())),
     }
 }
@@ -211,14 +242,13 @@ fn parse_entity<B>(
     Ok((query, quorum))
 }
 
-async fn get<B>(service: &Service, request: &Request<B>) -> Result<Response<ReplyBody>, Failure> {
-    let coordinator = &service.rooms()?.coordinator;
+async fn get<B>(desk: &Desk, request: &Request<B>) -> Result<Response<ReplyBody>, Failure> {
+    let coordinator = desk.coordinator()?;
     let (query, quorum) = parse_entity(coordinator, request)?;
     let Found { record, now, answered } = coordinator.read(query.key, quorum).await?;
-    let replicas = HeaderValue::try_from(format!("{answered}/{}", quorum.from()));
     let Some(record) = record else { return Err(Failure::not_found()) };
     let Some(value) = record.live(now) else { return Err(Failure::not_found()) };
-    let mut response = Response::new(ReplyBody::value(value.clone(), &service.body_budget)?);
+    let mut response = Response::new(ReplyBody::value(value.clone(), &desk.service.body_budget)?);
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
     insert_version(headers, record.version);
@@ -226,9 +256,7 @@ async fn get<B>(service: &Service, request: &Request<B>) -> Result<Response<Repl
         // hyper leaves out the length of an empty value, where there is no body to tell it from.
         headers.insert(CONTENT_LENGTH, HeaderValue::from(value.len()));
     }
-    if let Ok(replicas) = replicas {
-        headers.insert("kvorum-replicas", replicas);
-    }
+    insert_replicas(headers, answered, quorum);
     let modified = SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(record.version.millis().0));
     if let Some(Ok(modified)) = modified.map(|at| HeaderValue::try_from(httpdate::fmt_http_date(at))) {
         headers.insert(LAST_MODIFIED, modified);
@@ -240,14 +268,14 @@ async fn get<B>(service: &Service, request: &Request<B>) -> Result<Response<Repl
 }
 
 async fn put<B>(
-    service: &Service,
+    desk: &Desk,
     connection: &Connection,
     request: Request<B>,
 ) -> Result<Response<ReplyBody>, Failure>
 where
     B: Body<Data = Bytes> + Unpin,
 {
-    let coordinator = &service.rooms()?.coordinator;
+    let (service, coordinator) = (&desk.service, desk.coordinator()?);
     let (query, quorum) = parse_entity(coordinator, &request)?;
     let headers = request.headers();
     let announced = match headers.get(CONTENT_LENGTH) {
@@ -263,22 +291,29 @@ where
     let (value, _reserved) =
         read_value(body, announced, limits.value_bytes_max, &service.body_budget, is_lost).await?;
     let mutation = Mutation::Put { value, ttl_millis: query.ttl_millis };
-    let version = coordinator.write(query.key, mutation, quorum).await?;
-    Ok(written(StatusCode::CREATED, version))
+    let done = coordinator.write(query.key, mutation, quorum).await?;
+    Ok(written(StatusCode::CREATED, done, quorum))
 }
 
-async fn delete<B>(service: &Service, request: &Request<B>) -> Result<Response<ReplyBody>, Failure> {
-    let coordinator = &service.rooms()?.coordinator;
+async fn delete<B>(desk: &Desk, request: &Request<B>) -> Result<Response<ReplyBody>, Failure> {
+    let coordinator = desk.coordinator()?;
     let (query, quorum) = parse_entity(coordinator, request)?;
-    let version = coordinator.write(query.key, Mutation::Delete, quorum).await?;
-    Ok(written(StatusCode::ACCEPTED, version))
+    let done = coordinator.write(query.key, Mutation::Delete, quorum).await?;
+    Ok(written(StatusCode::ACCEPTED, done, quorum))
 }
 
-fn written(status: StatusCode, version: Version) -> Response<ReplyBody> {
+fn written(status: StatusCode, done: Written, quorum: Quorum) -> Response<ReplyBody> {
     let mut response = Response::new(ReplyBody::empty());
     *response.status_mut() = status;
-    insert_version(response.headers_mut(), version);
+    insert_version(response.headers_mut(), done.version);
+    insert_replicas(response.headers_mut(), done.confirmed, quorum);
     response
+}
+
+fn insert_replicas(headers: &mut HeaderMap, answered: u16, quorum: Quorum) {
+    if let Ok(replicas) = HeaderValue::try_from(format!("{answered}/{}", quorum.from())) {
+        headers.insert("kvorum-replicas", replicas);
+    }
 }
 
 fn insert_version(headers: &mut HeaderMap, version: Version) {
@@ -287,11 +322,7 @@ fn insert_version(headers: &mut HeaderMap, version: Version) {
     }
 }
 
-async fn range<B>(
-    service: &Service,
-    metrics: &Arc<ThreadMetrics>,
-    request: &Request<B>,
-) -> Result<Response<ReplyBody>, Failure> {
+async fn range<B>(desk: &Desk, request: &Request<B>) -> Result<Response<ReplyBody>, Failure> {
     let query = target::parse_range(request.uri().query())?;
     if request.version() != http::Version::HTTP_11 {
         // Without chunks a client could not tell a whole range from a part.
@@ -303,11 +334,18 @@ async fn range<B>(
     } else {
         (RangeFormat::Plain, "application/octet-stream")
     };
-    // A cluster of one: its live keys are those of this node.
-    let (reader, now) = service.rooms()?.coordinator.scan_local(query.start, query.end).await?;
-    let source =
-        RangeSource { reader, now, limit: query.limit, format, timeout: service.limits.range_timeout };
-    let body = RangeBody::start(source, Arc::clone(metrics));
+    let coordinator = desk.coordinator()?;
+    // In a cluster of one the live keys are those of this node.
+    let (reader, now) = if query.scope == Scope::Local || coordinator.nodes() == 1 {
+        let (reader, now) = coordinator.scan_local(query.start, query.end).await?;
+        (Reader::Local(reader), now)
+    } else {
+        let (range, now) = coordinator.scan_cluster(query.start, query.end).await?;
+        (Reader::Cluster(Box::new(range)), now)
+    };
+    let timeout = desk.service.limits.range_timeout;
+    let source = RangeSource { reader, now, limit: query.limit, format, timeout };
+    let body = RangeBody::start(source, Arc::clone(&desk.metrics));
     let mut response = Response::new(ReplyBody::Range(body));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     Ok(response)
@@ -316,10 +354,10 @@ async fn range<B>(
 fn show_status<B>(service: &Service, request: &Request<B>) -> Result<Response<ReplyBody>, Failure> {
     target::parse_nothing(request.uri().query())?;
     let rooms = service.rooms.get();
-    let state = match rooms {
-        _ if service.is_draining.load(Ordering::Relaxed) => NodeState::Draining,
-        Some(_) => NodeState::Ready,
-        None => NodeState::Starting,
+    let state = match *service.phase.borrow() {
+        Phase::Draining => NodeState::Draining,
+        Phase::Ready => NodeState::Ready,
+        Phase::Starting | Phase::Joining => NodeState::Starting,
     };
     let json = accepts(request.headers(), "application/json");
     let body = status::render(&service.facts, state, rooms.map(|rooms| &rooms.replica), json);
@@ -333,9 +371,43 @@ fn show_status<B>(service: &Service, request: &Request<B>) -> Result<Response<Re
     Ok(response)
 }
 
+/// Welcomes a peer: the handshake of `docs/wire.md`.
+fn welcome<B>(
+    service: &Service,
+    connection: &Connection,
+    request: &Request<B>,
+) -> Result<Response<ReplyBody>, Failure> {
+    target::parse_nothing(request.uri().query())?;
+    let headers = request.headers();
+    let upgrade = headers.get(UPGRADE).and_then(|upgrade| upgrade.to_str().ok());
+    if upgrade != Some(UPGRADE_PROTOCOL) {
+        return Err(Failure::upgrade_required(UPGRADE_PROTOCOL));
+    }
+    let shared = &service.rooms()?.shared;
+    let theirs = Hello::parse(|name| headers.get(name).and_then(|value| value.to_str().ok()))
+        .map_err(|error| Failure::malformed(error.to_string()))?;
+    let ours = shared.cluster.hello(service.clock.wall());
+    ours.check(&theirs).map_err(|error| Failure::stranger(error.to_string()))?;
+    if shared.index_of(theirs.node).is_none_or(|index| index == shared.cluster.me()) {
+        return Err(Failure::stranger(format!("node {} is no other node of this cluster", theirs.node)));
+    }
+    let mut response = Response::new(ReplyBody::empty());
+    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    let headers = response.headers_mut();
+    headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+    headers.insert(UPGRADE, HeaderValue::from_static(UPGRADE_PROTOCOL));
+    for (name, value) in ours.headers() {
+        if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) {
+            headers.insert(name, value);
+        }
+    }
+    connection.upgrade(theirs);
+    Ok(response)
+}
+
 fn show_metrics<B>(service: &Service, request: &Request<B>) -> Result<Response<ReplyBody>, Failure> {
     target::parse_nothing(request.uri().query())?;
-    let Rooms { replica, pool, store_metrics, .. } = service.rooms()?;
+    let Rooms { shared: _, replica, pool, store_metrics } = service.rooms()?;
     let scrape = metrics::Scrape {
         threads: &service.thread_metrics,
         store: store_metrics,

@@ -19,7 +19,7 @@ pub mod target;
 #[cfg(test)]
 mod tests;
 
-pub use handler::{Rooms, Service};
+pub use handler::{Desk, Rooms, Service};
 pub use status::NodeFacts;
 
 use std::time::Duration;

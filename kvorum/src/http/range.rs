@@ -5,6 +5,7 @@
 //! reading.
 
 use super::body::Cut;
+use crate::coordinator::{ClusterRange, CoordinatorError};
 use crate::metrics::ThreadMetrics;
 use crate::replica::RangeReader;
 use base64::Engine as _;
@@ -31,9 +32,26 @@ pub enum RangeFormat {
     Ndjson,
 }
 
+/// Where records come from.
+pub enum Reader {
+    /// This node's store alone.
+    Local(RangeReader),
+    /// The whole cluster.
+    Cluster(Box<ClusterRange>),
+}
+
+impl Reader {
+    async fn next(&mut self, bytes: usize) -> Result<Vec<(Bytes, Record)>, CoordinatorError> {
+        match self {
+            Self::Local(reader) => Ok(reader.next(bytes).await?),
+            Self::Cluster(range) => range.next(bytes).await,
+        }
+    }
+}
+
 /// What a range is made of.
 pub struct RangeSource {
-    pub reader: RangeReader,
+    pub reader: Reader,
     pub now: UnixMillis,
     pub limit: Option<u64>,
     pub format: RangeFormat,

@@ -5,21 +5,22 @@
 use super::HEAD_BYTES_MAX;
 use super::connection::{Connection, Guarded, Returned, Watchdog};
 use super::error::CONNECTION_REFUSED;
-use super::handler::{Service, handle};
-use crate::metrics::ThreadMetrics;
+use super::handler::{Desk, handle};
+use crate::coordinator::{Coordinator, PeerDesk};
+use crate::peer::{self, Caller, Connector, Hello};
+use bytes::Bytes;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use std::convert::Infallible;
 use std::io;
-use std::pin::pin;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::sync::watch;
 
 /// How long the acceptor stands back when the system gives it no connection, for want of descriptors say.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
@@ -43,6 +44,8 @@ pub trait Listener {
 pub enum Phase {
     /// The store is being opened: every request is told so.
     Starting,
+    /// The store is open and peers are served; the hints that they hold for this node are being taken.
+    Joining,
     /// It serves.
     Ready,
     /// It was told to stop.
@@ -51,16 +54,16 @@ pub enum Phase {
 
 /// Serves connections of `listener` until the node drains, then ends them: requests that were accepted are answered,
 /// within the drain time-out. Must run where local tasks can be spawned.
-pub async fn serve<L: Listener>(
-    listener: L,
-    service: Arc<Service>,
-    metrics: Arc<ThreadMetrics>,
-    mut phase: watch::Receiver<Phase>,
-) {
-    let watchdog = Watchdog::new(service.limits.waits, Arc::clone(&metrics));
+///
+/// As soon as the store is open it connects to the peers; the desk that `is_first` also does the node's background
+/// work, and says when the node is ready.
+pub async fn serve<L: Listener>(listener: L, desk: Rc<Desk>, connector: Rc<dyn Connector>, is_first: bool) {
+    let service = Arc::clone(&desk.service);
+    let mut phase = service.phase.subscribe();
+    let watchdog = Watchdog::new(service.limits.waits, Arc::clone(&desk.metrics));
     let watching = Rc::clone(&watchdog);
     let watch = tokio::task::spawn_local(async move { watching.run().await });
-    let courier = tokio::task::spawn_local(share_wakeups(Arc::clone(&service), phase.clone()));
+    let opening = tokio::task::spawn_local(open(Rc::clone(&desk), connector, is_first));
     loop {
         let accepted = tokio::select! {
             biased;
@@ -68,7 +71,7 @@ pub async fn serve<L: Listener>(
             _ = phase.wait_for(|phase| *phase == Phase::Draining) => break,
         };
         match accepted {
-            Ok(stream) => accept(stream, &service, &metrics, &watchdog),
+            Ok(stream) => accept(stream, &desk, &watchdog),
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection");
                 tokio::time::sleep(ACCEPT_RETRY).await;
@@ -77,12 +80,13 @@ pub async fn serve<L: Listener>(
     }
     // What the kernel has accepted already is served; then the port is given up.
     while let Some(Ok(stream)) = accept_now(&listener).await {
-        accept(stream, &service, &metrics, &watchdog);
+        accept(stream, &desk, &watchdog);
     }
     drop(listener);
     watchdog.drain();
     let end = service.clock.mono() + service.limits.drain_timeout;
-    while watchdog.connection_count() > 0 && service.clock.mono() < end {
+    let writing = || desk.coordinator.get().map_or(0, |coordinator| coordinator.writes_under_way());
+    while watchdog.connection_count() + writing() > 0 && service.clock.mono() < end {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let left = watchdog.connection_count();
@@ -93,15 +97,34 @@ pub async fn serve<L: Listener>(
         );
     }
     watch.abort();
-    courier.abort();
+    opening.abort();
 }
 
-/// Makes this thread's writes share their wake-ups as soon as there is a store.
-async fn share_wakeups(service: Arc<Service>, mut phase: watch::Receiver<Phase>) {
-    let opened = phase.wait_for(|phase| *phase != Phase::Starting).await.is_ok();
-    if let (true, Some(rooms)) = (opened, service.rooms.get()) {
-        rooms.replica.share_wakeups().await;
+/// Opens the desk as soon as there is a store, and keeps it open.
+async fn open(desk: Rc<Desk>, connector: Rc<dyn Connector>, is_first: bool) {
+    let service = &desk.service;
+    let is_open = service.phase.subscribe().wait_for(|phase| *phase != Phase::Starting).await.is_ok();
+    let (true, Some(rooms)) = (is_open, service.rooms.get()) else { return };
+    let coordinator = Coordinator::start(Arc::clone(&rooms.shared), &connector);
+    let _ = desk.coordinator.set(Rc::clone(&coordinator));
+    if is_first {
+        tokio::task::spawn_local(join(Arc::clone(&desk.service), coordinator));
     }
+    // Makes this thread's writes share their wake-ups.
+    rooms.replica.share_wakeups().await;
+}
+
+/// Takes the hints that peers hold for this node; then it is ready.
+async fn join(service: Arc<super::Service>, coordinator: Rc<Coordinator>) {
+    coordinator.start_background();
+    coordinator.take_hints().await;
+    service.phase.send_if_modified(|phase| {
+        let is_joining = *phase == Phase::Joining;
+        if is_joining {
+            *phase = Phase::Ready;
+        }
+        is_joining
+    });
 }
 
 /// A connection that is there already.
@@ -113,32 +136,26 @@ async fn accept_now<L: Listener>(listener: &L) -> Option<io::Result<L::Stream>> 
     .await
 }
 
-fn accept<S: AsyncRead + AsyncWrite + Unpin + 'static>(
-    stream: S,
-    service: &Arc<Service>,
-    metrics: &Arc<ThreadMetrics>,
-    watchdog: &Rc<Watchdog>,
-) {
-    let place = Place::take(service);
+fn accept<S: AsyncRead + AsyncWrite + Unpin + 'static>(stream: S, desk: &Rc<Desk>, watchdog: &Rc<Watchdog>) {
+    let place = Place::take(&desk.service);
     let connection = watchdog.connect();
-    if place.number > service.limits.connections_max {
-        metrics.connections_refused.fetch_add(1, Ordering::Relaxed);
+    if place.number > desk.service.limits.connections_max {
+        desk.metrics.connections_refused.fetch_add(1, Ordering::Relaxed);
         tokio::task::spawn_local(refuse(stream, place, connection));
         return;
     }
-    metrics.connections_accepted.fetch_add(1, Ordering::Relaxed);
-    let (service, metrics) = (Arc::clone(service), Arc::clone(metrics));
-    tokio::task::spawn_local(serve_connection(stream, service, metrics, connection, place));
+    desk.metrics.connections_accepted.fetch_add(1, Ordering::Relaxed);
+    tokio::task::spawn_local(serve_connection(stream, Rc::clone(desk), connection, place));
 }
 
 /// One connection's place under the cap, given back when dropped.
 struct Place {
-    service: Arc<Service>,
+    service: Arc<super::Service>,
     number: usize,
 }
 
 impl Place {
-    fn take(service: &Arc<Service>) -> Self {
+    fn take(service: &Arc<super::Service>) -> Self {
         let number = service.connection_count.fetch_add(1, Ordering::Relaxed) + 1;
         Self { service: Arc::clone(service), number }
     }
@@ -152,54 +169,70 @@ impl Drop for Place {
 
 async fn serve_connection<S: AsyncRead + AsyncWrite + Unpin + 'static>(
     stream: S,
-    service: Arc<Service>,
-    metrics: Arc<ThreadMetrics>,
+    desk: Rc<Desk>,
     connection: Rc<Connection>,
     _place: Place,
 ) {
     let serve = |request| {
-        let (service, metrics) = (Arc::clone(&service), Arc::clone(&metrics));
-        let connection = Rc::clone(&connection);
-        async move { Ok::<_, Infallible>(handle(&service, &metrics, &connection, request).await) }
+        let (desk, connection) = (Rc::clone(&desk), Rc::clone(&connection));
+        async move { Ok::<_, Infallible>(handle(&desk, &connection, request).await) }
     };
     let returned = Returned::default();
     let io = TokioIo::new(Guarded::new(stream, Rc::clone(&returned), Rc::clone(&connection)));
-    {
-        let mut http = pin!(
-            http1::Builder::new()
-                .max_buf_size(HEAD_BYTES_MAX)
-                .max_header_size(HEAD_BYTES_MAX)
-                // The watchdog bounds this wait; see `connection`.
-                .header_read_timeout(None)
-                // Small answers and the many chunks of a range cost less copied into one buffer than gathered.
-                .writev(false)
-                .serve_connection(io, service_fn(serve))
-        );
-        let mut drained = false;
-        std::future::poll_fn(|cx| {
-            connection.register(cx);
-            if connection.has_timed_out() {
+    let mut http = http1::Builder::new()
+        .max_buf_size(HEAD_BYTES_MAX)
+        .max_header_size(HEAD_BYTES_MAX)
+        // The watchdog bounds this wait; see `connection`.
+        .header_read_timeout(None)
+        // Small answers and the many chunks of a range cost less copied into one buffer than gathered.
+        .writev(false)
+        .serve_connection(io, service_fn(serve));
+    let mut drained = false;
+    std::future::poll_fn(|cx| {
+        connection.register(cx);
+        if connection.has_timed_out() {
+            return Poll::Ready(());
+        }
+        loop {
+            // Polled before it is told to end, so that a request which has arrived is read and answered. What ended a
+            // connection is the client's business: it has its answer, or it has gone.
+            if Pin::new(&mut http).poll(cx).is_ready() {
                 return Poll::Ready(());
             }
-            loop {
-                // Polled before it is told to end, so that a request which has arrived is read and answered. What
-                // ended a connection is the client's business: it has its answer, or it has gone.
-                if http.as_mut().poll(cx).is_ready() {
-                    return Poll::Ready(());
-                }
-                if !connection.is_draining() || drained {
-                    return Poll::Pending;
-                }
-                drained = true;
-                http.as_mut().graceful_shutdown();
+            if !connection.is_draining() || drained {
+                return Poll::Pending;
             }
-        })
-        .await;
-    }
+            drained = true;
+            Pin::new(&mut http).graceful_shutdown();
+        }
+    })
+    .await;
+    let already_read = http.into_parts().read_buf;
     let stream = returned.borrow_mut().take();
-    if let (Some(stream), true) = (stream, connection.is_to_linger()) {
+    let Some(stream) = stream else { return };
+    if let Some(theirs) = connection.upgraded() {
+        // From here on it is no client's connection: the watchdog and the drain leave it alone.
+        drop(connection);
+        serve_peer(stream, already_read, &desk, theirs).await;
+    } else if connection.is_to_linger() {
         linger(stream).await;
     }
+}
+
+/// Answers a peer until it hangs up.
+async fn serve_peer<S: AsyncRead + AsyncWrite + Unpin + 'static>(
+    stream: S,
+    already_read: Bytes,
+    desk: &Rc<Desk>,
+    theirs: Hello,
+) {
+    let Some(rooms) = desk.service.rooms.get() else { return };
+    let peers = PeerDesk::new(Arc::clone(&rooms.shared));
+    peers.met(&theirs);
+    let clock = Arc::clone(&desk.service.clock);
+    let number = desk.service.peer_connections.fetch_add(1, Ordering::Relaxed);
+    let caller = Caller { peer: theirs.node, connection: number };
+    peer::serve(stream, already_read, Rc::new(peers), caller, clock).await;
 }
 
 async fn linger<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S) {

@@ -18,6 +18,8 @@ pub enum Path {
     Status,
     /// Counters in Prometheus text.
     Metrics,
+    /// Where other nodes connect.
+    Peer,
 }
 
 impl Path {
@@ -28,6 +30,7 @@ impl Path {
             "/v0/entities" => Some(Self::Entities),
             "/v0/status" => Some(Self::Status),
             "/metrics" => Some(Self::Metrics),
+            "/v0/peer" => Some(Self::Peer),
             _ => None,
         }
     }
@@ -37,6 +40,7 @@ impl Path {
         match self {
             Self::Entity => "GET, HEAD, PUT, DELETE",
             Self::Entities | Self::Status | Self::Metrics => "GET, HEAD",
+            Self::Peer => "GET",
         }
     }
 }

@@ -1,24 +1,24 @@
 //! The server over in-memory connections and a clock that tests advance: what needs hours, or a moment that a real
 //! process hardly shows.
 
-use super::body::BodyBudget;
-use super::connection::{BODY_RATE_MIN, Waits};
+use super::connection::BODY_RATE_MIN;
 use super::server::{Listener, Phase, serve};
-use super::{Limits, NodeFacts, Rooms, Service};
+use super::{Desk, Service};
 use crate::clock::{Clock, SystemClock, SystemRng};
-use crate::coordinator::{Coordinator, CoordinatorParts};
-use crate::metrics::{StoreMetrics, ThreadMetrics};
-use crate::replica::{DurabilityMode, Execution, Purge, Replica, ReplicaParts, ReplicaThreads};
+use crate::config::{self, Config};
+use crate::node::{self, Names, Opening};
+use crate::peer::{BoxedStream, Connector};
+use crate::replica::{ReplicaThreads, Workers};
 use crate::storage::memory::MemoryEngine;
 use crate::worker::Pool;
-use kvorum_core::{NodeId, ReplicationFactor};
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -38,85 +38,56 @@ impl Listener for Given {
 
 /// A node without sockets or files.
 struct Node {
+    config: Config,
+    names: Names,
     service: Arc<Service>,
-    phase: watch::Sender<Phase>,
     connections: mpsc::Sender<DuplexStream>,
     serving: tokio::task::JoinHandle<()>,
     threads: Option<ReplicaThreads>,
 }
 
+/// Nobody else is there.
+struct Nowhere;
+
+impl Connector for Nowhere {
+    fn connect<'a>(
+        &'a self,
+        _authority: &'a str,
+    ) -> Pin<Box<dyn Future<Output = io::Result<BoxedStream>> + 'a>> {
+        Box::pin(std::future::ready(Err(io::ErrorKind::ConnectionRefused.into())))
+    }
+}
+
 impl Node {
     /// A node whose store is not open yet.
     fn starting() -> Self {
+        let flags = [("max-connections", "10")].map(|(name, value)| (name, value.to_owned())).into();
+        let (mut config, _) = config::resolve(&flags, &std::collections::BTreeMap::new(), None).unwrap();
+        // Far off: while time stands still, only what must wait for nothing else makes it pass.
+        config.request_timeout = 3600 * SECOND;
+        let names = Names::new(&config, config.listen);
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-        let waits = Waits { head: 10 * SECOND, body: 10 * SECOND, idle: 75 * SECOND, write: 30 * SECOND };
-        let limits = Limits {
-            value_bytes_max: 8 << 20,
-            body_bytes_in_flight_max: 128 << 20,
-            connections_max: 10,
-            range_timeout: 300 * SECOND,
-            drain_timeout: 10 * SECOND,
-            waits,
-        };
-        let metrics = Arc::new(ThreadMetrics::default());
-        let facts = NodeFacts {
-            node: "n".to_owned(),
-            url: "http://n:1".to_owned(),
-            cluster: vec!["http://n:1".to_owned()],
-            durability: "always".to_owned(),
-        };
-        let service = Arc::new(Service {
-            clock,
-            limits,
-            body_budget: Arc::new(BodyBudget::new(limits.body_bytes_in_flight_max)),
-            connection_count: AtomicUsize::new(0),
-            facts,
-            thread_metrics: vec![Arc::clone(&metrics)],
-            run_id: 1,
-            faults: AtomicU64::new(0),
-            is_draining: AtomicBool::new(false),
-            rooms: OnceLock::new(),
-        });
-        let phase = watch::Sender::new(Phase::Starting);
+        let service = node::service(&config, &names, &clock, &SystemRng, 1);
         let (connections, given) = mpsc::channel(10);
-        let serving = tokio::task::spawn_local(serve(
-            Given(Mutex::new(given)),
-            Arc::clone(&service),
-            metrics,
-            phase.subscribe(),
-        ));
-        Self { service, phase, connections, serving, threads: None }
+        let desk = Desk::new(Arc::clone(&service), Arc::clone(&service.thread_metrics[0]));
+        let serving = tokio::task::spawn_local(serve(Given(Mutex::new(given)), desk, Rc::new(Nowhere), true));
+        Self { config, names, service, connections, serving, threads: None }
     }
 
-    /// Opens the store.
-    fn open(&mut self) {
-        let pool = Arc::new(Pool::start(1).unwrap());
-        let store_metrics = Arc::new(StoreMetrics::default());
-        let (replica, threads, lease) = Replica::start(ReplicaParts {
-            engine: Arc::new(MemoryEngine::new()),
+    /// Opens the store, and waits until the node is ready.
+    async fn open(&mut self) {
+        let opening = Opening {
+            config: &self.config,
+            names: &self.names,
             clock: Arc::clone(&self.service.clock),
             rng: Arc::new(SystemRng),
-            pool: Arc::clone(&pool),
-            metrics: Arc::clone(&store_metrics),
-            execution: Execution::Inline,
-            durability: DurabilityMode::Always,
-            purge: Purge::Sole,
-        })
-        .unwrap();
-        self.threads = Some(threads);
-        let coordinator = Coordinator::new(CoordinatorParts {
-            node: NodeId(1),
-            nodes: 1,
-            factor: ReplicationFactor::Count(3),
-            // Far off: while time stands still, only what must wait for nothing else makes it pass.
-            request_timeout: 3600 * SECOND,
-            clock: Arc::clone(&self.service.clock),
-            replica: replica.clone(),
-            lease,
-        });
-        let rooms = Rooms { coordinator, replica, pool, store_metrics };
-        assert!(self.service.rooms.set(rooms).is_ok());
-        self.phase.send_replace(Phase::Ready);
+            engine: Arc::new(MemoryEngine::new()),
+            pool: Arc::new(Pool::start(1).unwrap()),
+            workers: Workers::Threads,
+        };
+        self.threads = Some(node::open(opening, &self.service).unwrap());
+        let mut phase = self.service.phase.subscribe();
+        phase.wait_for(|phase| *phase == Phase::Ready).await.unwrap();
     }
 
     async fn connect(&self) -> DuplexStream {
@@ -159,7 +130,7 @@ fn starting_node_answers_503() {
             assert!(answer.contains("starting"), "{request}: {answer}");
         }
         assert!(node.ask("GET /nowhere").await.starts_with("HTTP/1.1 400 "));
-        node.open();
+        node.open().await;
         assert!(node.ask("GET /v0/status").await.starts_with("HTTP/1.1 200 "));
         assert!(node.ask("PUT /v0/entity?id=k").await.starts_with("HTTP/1.1 201 "));
         assert!(node.ask("GET /v0/entity?id=k").await.starts_with("HTTP/1.1 200 "));
@@ -172,7 +143,7 @@ fn starting_node_answers_503() {
 fn dripping_body_is_cut() {
     run(true, async || {
         let mut node = Node::starting();
-        node.open();
+        node.open().await;
         let rate = usize::try_from(BODY_RATE_MIN).unwrap();
         let drip = async |piece: usize, length: usize| {
             let mut client = node.connect().await;
@@ -205,7 +176,7 @@ fn dripping_body_is_cut() {
 fn waits_have_their_bounds() {
     run(true, async || {
         let mut node = Node::starting();
-        node.open();
+        node.open().await;
         let begun = tokio::time::Instant::now();
         let mut half = node.connect().await;
         half.write_all(b"GET /v0/sta").await.unwrap();
@@ -228,17 +199,17 @@ fn waits_have_their_bounds() {
 fn draining_node_ends() {
     run(true, async || {
         let mut node = Node::starting();
-        node.open();
+        node.open().await;
         let mut idle = node.connect().await;
         idle.write_all(b"GET /v0/status HTTP/1.1\r\nHost: n\r\n\r\n").await.unwrap();
         let mut answer = [0; 15];
         idle.read_exact(&mut answer).await.unwrap();
         let mut accepted = node.connect().await;
-        accepted.write_all(b"GET /v0/status HTTP/1.1\r\nHost: n\r\n\r\n").await.unwrap();
-        node.phase.send_replace(Phase::Draining);
+        accepted.write_all(b"GET /v0/entity?id=k HTTP/1.1\r\nHost: n\r\n\r\n").await.unwrap();
+        node.service.phase.send_replace(Phase::Draining);
         let mut answer = String::new();
         accepted.read_to_string(&mut answer).await.unwrap();
-        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+        assert!(answer.starts_with("HTTP/1.1 404 "), "{answer}");
         node.serving.await.unwrap();
     });
 }

@@ -1,0 +1,110 @@
+//! `kvorum dev`: a cluster on this machine in one process, with one store per node and real sockets between them.
+
+use super::serve::{read_config_with, start_log};
+use super::{FAILED, USAGE, complain, flag, text_of};
+use crate::config::{Config, SETTINGS};
+use crate::node::{self, Node};
+use clap::{ArgMatches, Command};
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+
+/// The most nodes of a cluster in one process.
+const NODES_MAX: u16 = 64;
+
+/// Settings that `dev` decides for each node, or that make no sense for several.
+const DECIDED: [&str; 5] = ["listen", "cluster", "advertise", "data-dir", "threads"];
+
+pub(super) fn command() -> Command {
+    let command = Command::new("dev")
+        .about("Runs a cluster in one process, for development")
+        .long_about(
+            "Runs a cluster in one process: one store per node, real sockets between them. Every setting of serve that \
+             is not decided per node can be given, too.",
+        )
+        .arg(flag("config", "FILE", "TOML file with settings of the nodes [env: KVORUM_CONFIG]"))
+        .arg(flag("nodes", "N", "How many nodes [default: 3]"))
+        .arg(flag("base-port", "PORT", "The first node's port; the others follow [default: 8080]"))
+        .arg(flag("data-dir", "DIR", "Directory under which each node has its own [default: ./data]"))
+        .arg(flag("threads", "N", "Network threads of each node [default: 1]"));
+    SETTINGS.iter().filter(|setting| !DECIDED.contains(&setting.name)).fold(command, |command, setting| {
+        let default = if setting.default.is_empty() {
+            String::new()
+        } else {
+            format!(" [default: {}]", setting.default)
+        };
+        command.arg(flag(setting.name, setting.value_name, format!("{}{default}", setting.help)))
+    })
+}
+
+pub(super) fn run(matches: &ArgMatches) -> ExitCode {
+    let configs = match configs(matches) {
+        Ok(configs) => configs,
+        Err(reason) => return complain(reason, USAGE),
+    };
+    if let Some(first) = configs.first() {
+        start_log(first.log_format);
+    }
+    node::raise_file_limit();
+    let mut nodes = Vec::with_capacity(configs.len());
+    for config in &configs {
+        match Node::start(config) {
+            Ok(node) => nodes.push(node),
+            Err(error) => {
+                tracing::error!(%error, node = config.advertise, "the node does not start");
+                return ExitCode::from(FAILED);
+            }
+        }
+    }
+    nodes.iter().for_each(Node::wait_until_ready);
+    for config in &configs {
+        tracing::info!(
+            version = env!("CARGO_PKG_VERSION"),
+            url = config.advertise,
+            data_dir = %config.data_dir.display(),
+            durability = node::durability_name(config.durability),
+            "kvorum serves"
+        );
+    }
+    match node::wait_for_signal() {
+        Ok(signal) => tracing::info!(signal, "draining"),
+        Err(error) => tracing::error!(%error, "cannot wait for signals; stopping"),
+    }
+    // Together, so that none waits for another's drain.
+    nodes.iter().for_each(Node::begin_to_stop);
+    nodes.into_iter().for_each(Node::stop);
+    tracing::info!("stopped");
+    ExitCode::SUCCESS
+}
+
+/// The nodes' configurations.
+fn configs(matches: &ArgMatches) -> Result<Vec<Config>, String> {
+    let number = |name: &str, default: u16| match text_of(matches, name) {
+        None => Ok(default),
+        Some(text) => text
+            .parse::<u16>()
+            .ok()
+            .filter(|number| *number > 0)
+            .ok_or_else(|| format!("{name} = {text:?} (flag --{name}): allowed is a number from 1")),
+    };
+    let (count, base) = (number("nodes", 3)?, number("base-port", 8080)?);
+    if count > NODES_MAX {
+        return Err(format!("nodes = {count} (flag --nodes): at most {NODES_MAX}"));
+    }
+    let Some(last) = base.checked_add(count - 1) else {
+        return Err(format!("base-port = {base} (flag --base-port): there is no port {count} behind it"));
+    };
+    let urls: Vec<String> = (base..=last).map(|port| format!("http://127.0.0.1:{port}")).collect();
+    let data_dir = text_of(matches, "data-dir").unwrap_or("./data");
+    let threads = text_of(matches, "threads").unwrap_or("1");
+    let one = |port: u16| {
+        let decided = BTreeMap::from([
+            ("listen", format!("127.0.0.1:{port}")),
+            ("cluster", urls.join(",")),
+            ("advertise", format!("http://127.0.0.1:{port}")),
+            ("data-dir", format!("{data_dir}/{port}")),
+            ("threads", threads.to_owned()),
+        ]);
+        read_config_with(matches, decided).map(|(config, _)| config)
+    };
+    (base..=last).map(one).collect()
+}

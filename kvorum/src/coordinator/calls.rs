@@ -1,0 +1,240 @@
+//! Calls to replicas: the same question to several of them, answers as they come.
+
+use super::Coordinator;
+use crate::peer::{ApplyKind, CallError, Held, Refusal, Reply, Request};
+use crate::replica::{Applied, ReplicaError};
+use kvorum_core::{Key, NodeIndex, Record, Version};
+use std::fmt;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::atomic::Ordering;
+use std::task::Poll;
+use std::time::Duration;
+
+/// What a replica made of a record.
+#[derive(Debug)]
+pub(super) enum Write {
+    /// It took it.
+    Stored,
+    /// It holds something newer.
+    Superseded(Version),
+    /// It surely did not take it.
+    Refused(Cause),
+    /// It was asked and did not answer: it may have taken it.
+    Unknown(Cause),
+}
+
+/// What a replica says of a key, or why it says nothing.
+pub(super) type Read = Result<Option<Held>, Cause>;
+
+/// Why a replica did not confirm.
+#[derive(Debug)]
+pub enum Cause {
+    /// This node's own replica could not.
+    Replica(ReplicaError),
+    /// The call to a peer failed.
+    Call(CallError),
+    /// It did not answer in time.
+    Late,
+    /// There is no link to it.
+    Unreachable,
+    /// Its store is new or was lost, and does not vote.
+    NotVoting,
+    /// It answered something that was not asked.
+    OffTopic,
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Replica(error) => error.fmt(f),
+            Self::Call(error) => error.fmt(f),
+            Self::Late => f.write_str("no answer in time"),
+            Self::Unreachable => f.write_str("no link to it"),
+            Self::NotVoting => f.write_str(
+                "its store does not vote: it is new, and either too few other nodes have been met to tell that \
+                 nothing was lost, or something was",
+            ),
+            Self::OffTopic => f.write_str("it answered something that was not asked"),
+        }
+    }
+}
+
+impl Cause {
+    pub(super) fn is_disk_full(&self) -> bool {
+        matches!(
+            self,
+            Self::Replica(ReplicaError::DiskFull)
+                | Self::Call(CallError::Refused { code: Refusal::DiskFull, .. })
+        )
+    }
+
+    pub(super) fn is_overload(&self) -> bool {
+        matches!(
+            self,
+            Self::Replica(ReplicaError::Overloaded)
+                | Self::Call(CallError::Refused { code: Refusal::Overloaded, .. })
+        )
+    }
+}
+
+/// Whether a call that failed has surely changed nothing at the peer.
+fn is_nothing_done(error: &CallError) -> bool {
+    match error {
+        CallError::NotSent { .. } => true,
+        CallError::Refused { code, .. } => {
+            matches!(code, Refusal::Overloaded | Refusal::Stopped | Refusal::Starting)
+        }
+        _ => false,
+    }
+}
+
+type Pending<T> = Pin<Box<dyn Future<Output = T>>>;
+
+/// These are calls under way, in the order in which they were made.
+pub(super) struct Calls<T>(Vec<(NodeIndex, Pending<T>)>);
+
+impl<T> Calls<T> {
+    pub(super) fn new() -> Self {
+        Self(Vec::with_capacity(3))
+    }
+
+    pub(super) fn push(&mut self, node: NodeIndex, call: impl Future<Output = T> + 'static) {
+        self.0.push((node, Box::pin(call)));
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The nodes that have not answered.
+    pub(super) fn nodes(&self) -> impl Iterator<Item = NodeIndex> + '_ {
+        self.0.iter().map(|(node, _)| *node)
+    }
+
+    /// The next answer; none when all have come.
+    ///
+    /// # Cancel safety
+    /// No answer is lost when the future is dropped.
+    pub(super) async fn next(&mut self) -> Option<(NodeIndex, T)> {
+        if self.0.is_empty() {
+            return None;
+        }
+        poll_fn(|cx| {
+            for at in 0..self.0.len() {
+                let Some((node, call)) = self.0.get_mut(at) else { break };
+                if let Poll::Ready(answer) = call.as_mut().poll(cx) {
+                    let node = *node;
+                    drop(self.0.remove(at));
+                    return Poll::Ready(Some((node, answer)));
+                }
+            }
+            Poll::Pending
+        })
+        .await
+    }
+}
+
+impl Coordinator {
+    /// Asks `node` to apply `record`, this node's own replica without the network. The question is on its way when
+    /// this returns; dropping the answer does not take it back.
+    pub(super) fn ask_apply(
+        &self,
+        node: NodeIndex,
+        key: &Key,
+        record: &Record,
+        kind: ApplyKind,
+        timeout: Duration,
+    ) -> impl Future<Output = Write> + use<> {
+        let local = (node == self.shared.cluster.me())
+            .then(|| (self.shared.replica.clone(), key.clone(), record.clone()));
+        let remote = match (&local, self.link(node)) {
+            (None, Some(link)) => {
+                let request = Request::Apply { key: key.clone(), record: record.clone(), kind };
+                Some(link.call(&request, timeout))
+            }
+            _ => None,
+        };
+        let shared = std::sync::Arc::clone(&self.shared);
+        async move {
+            if let Some((replica, key, record)) = local {
+                return match tokio::time::timeout(timeout, replica.apply(key, record)).await {
+                    Ok(Ok(Applied::Stored)) => Write::Stored,
+                    Ok(Ok(Applied::Superseded { by })) => Write::Superseded(by),
+                    Ok(Err(error @ (ReplicaError::Overloaded | ReplicaError::Stopped))) => {
+                        Write::Refused(Cause::Replica(error))
+                    }
+                    Ok(Err(error)) => Write::Unknown(Cause::Replica(error)),
+                    Err(_) => Write::Unknown(Cause::Late),
+                };
+            }
+            let Some(call) = remote else { return Write::Refused(Cause::Unreachable) };
+            let answer = call.await;
+            if answer.is_err() {
+                shared.count_failure(node);
+            }
+            match answer {
+                Ok(Reply::Applied(Applied::Stored)) => Write::Stored,
+                Ok(Reply::Applied(Applied::Superseded { by })) => {
+                    shared.stamps.observe(by);
+                    Write::Superseded(by)
+                }
+                Ok(_) => Write::Unknown(Cause::OffTopic),
+                Err(error) if is_nothing_done(&error) => Write::Refused(Cause::Call(error)),
+                Err(error) => Write::Unknown(Cause::Call(error)),
+            }
+        }
+    }
+
+    /// Asks `node` what it holds of `key`; a value over `value_bytes_max` stays there.
+    pub(super) fn ask_get(
+        &self,
+        node: NodeIndex,
+        key: &Key,
+        value_bytes_max: u32,
+        timeout: Duration,
+    ) -> impl Future<Output = Read> + use<> {
+        let shared = std::sync::Arc::clone(&self.shared);
+        let key = key.clone();
+        let remote = if node == shared.cluster.me() {
+            None
+        } else {
+            self.link(node)
+                .map(|link| link.call(&Request::Get { key: key.clone(), value_bytes_max }, timeout))
+        };
+        async move {
+            if node == shared.cluster.me() {
+                if !shared.cluster.votes() {
+                    return Err(Cause::NotVoting);
+                }
+                return match tokio::time::timeout(timeout, shared.replica.get(&key)).await {
+                    Ok(Ok(record)) => Ok(record.map(Held::Whole)),
+                    Ok(Err(error)) => Err(Cause::Replica(error)),
+                    Err(_) => Err(Cause::Late),
+                };
+            }
+            let Some(call) = remote else { return Err(Cause::Unreachable) };
+            match call.await {
+                Ok(Reply::Found(held)) => {
+                    if let Some(held) = &held {
+                        shared.stamps.observe(held.version());
+                    }
+                    Ok(held)
+                }
+                Ok(_) => Err(Cause::OffTopic),
+                Err(error) => {
+                    shared.count_failure(node);
+                    Err(Cause::Call(error))
+                }
+            }
+        }
+    }
+}
+
+impl super::Shared {
+    pub(super) fn count_failure(&self, node: NodeIndex) {
+        if let Some(peer) = self.cluster.peer(node) {
+            peer.failures.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! Handoff: delivers hints to nodes that have come back.
+//!
+//! One task per target, on one thread of the node. It delivers in the order of versions, [`IN_FLIGHT_MAX`] at a time,
+//! so that a node which comes back is kept busy but not swamped, and forgets each batch once it has been confirmed. A
+//! node that starts asks for its hints itself and waits for them before it serves.
+
+use super::calls::Write;
+use super::{Coordinator, Shared};
+use crate::peer::{ApplyKind, LinkState, Reply, Request};
+use crate::replica::{Hint, ReplicaError};
+use kvorum_core::{NodeIndex, UnixMillis};
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+use std::task::Poll;
+use std::time::Duration;
+use tokio::sync::Notify;
+
+/// Hints on their way to one target at a time.
+const IN_FLIGHT_MAX: usize = 128;
+/// Hints read at a time, in number and bytes.
+const BATCH_LEN_MAX: usize = 1024;
+const BATCH_BYTES_MAX: usize = 4 << 20;
+/// How long one delivery may take.
+const DELIVERY_TIMEOUT: Duration = Duration::from_secs(5);
+/// How often waiting hints are looked at although nobody called.
+const IDLE_WAIT: Duration = Duration::from_secs(1);
+/// How long a target that did not take a hint is left alone.
+const RETRY_WAIT: Duration = Duration::from_millis(200);
+/// How long a peer may take to answer a node that starts before it is not waited for.
+const ANSWERS_AT_ONCE: Duration = Duration::from_millis(300);
+/// How often one who asked for its hints is looked after.
+const DRAIN_LOOK: Duration = Duration::from_millis(5);
+
+/// This calls the tasks that deliver.
+#[derive(Debug)]
+pub struct Handoff(Vec<Notify>);
+
+impl Handoff {
+    /// Calls for a cluster of `nodes`.
+    pub fn new(nodes: u16) -> Self {
+        Self((0..nodes).map(|_| Notify::new()).collect())
+    }
+
+    /// Has the hints for the node at `index` delivered soon.
+    pub fn call(&self, index: NodeIndex) {
+        if let Some(notify) = self.0.get(usize::from(index.0)) {
+            notify.notify_one();
+        }
+    }
+
+    async fn called(&self, index: NodeIndex) {
+        match self.0.get(usize::from(index.0)) {
+            Some(notify) => notify.notified().await,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+/// What a delivery came to.
+enum Delivered {
+    All,
+    /// Some were not taken.
+    Some,
+}
+
+impl Coordinator {
+    /// Delivers hints for the node at `index`, forever.
+    ///
+    /// # Cancel safety
+    /// Dropping the future ends the service; a hint that was delivered and not forgotten yet is delivered again.
+    pub async fn deliver_hints(self: Rc<Self>, index: NodeIndex) {
+        loop {
+            let _ = tokio::time::timeout(IDLE_WAIT, self.shared.handoff.called(index)).await;
+            while self.has_hints(index) && self.is_ready(index) {
+                match self.deliver_waiting(index).await {
+                    Ok(Delivered::All) => {}
+                    Ok(Delivered::Some) => tokio::time::sleep(RETRY_WAIT).await,
+                    Err(error) => {
+                        tracing::warn!(%error, node = self.shared.cluster.url_of(index), "hints cannot be delivered");
+                        tokio::time::sleep(IDLE_WAIT).await;
+                    }
+                }
+            }
+        }
+    }
+
+    fn has_hints(&self, index: NodeIndex) -> bool {
+        self.shared.hints.waiting_for(self.shared.cluster.id_of(index)).count > 0
+    }
+
+    /// Delivers what waits now, once through.
+    async fn deliver_waiting(&self, index: NodeIndex) -> Result<Delivered, ReplicaError> {
+        let target = self.shared.cluster.id_of(index);
+        let mut after: Option<Hint> = None;
+        let mut outcome = Delivered::All;
+        loop {
+            let hints =
+                self.shared.hints.next(target, after.as_ref(), BATCH_LEN_MAX, BATCH_BYTES_MAX).await?;
+            let Some(last) = hints.last() else { return Ok(outcome) };
+            after = Some(last.clone());
+            let count = hints.len();
+            let done = self.deliver_batch(index, hints).await?;
+            if done.len() < count {
+                outcome = Delivered::Some;
+            }
+            if let Some(peer) = self.shared.cluster.peer(index) {
+                peer.hints_delivered.fetch_add(done.len() as u64, Ordering::Relaxed);
+            }
+            let has_failed = done.len() < count;
+            self.shared.hints.remove(target, done).await?;
+            if has_failed && !self.is_ready(index) {
+                return Ok(outcome);
+            }
+        }
+    }
+
+    /// Delivers `hints` and returns those that may be forgotten.
+    async fn deliver_batch(&self, index: NodeIndex, hints: Vec<Hint>) -> Result<Vec<Hint>, ReplicaError> {
+        let now = self.shared.clock.wall();
+        let done = RefCell::new(Vec::with_capacity(hints.len()));
+        let waiting = RefCell::new(hints.into_iter());
+        let deliver = async || {
+            loop {
+                let next = waiting.borrow_mut().next();
+                let Some(hint) = next else { return Ok(()) };
+                if self.deliver_hint(index, &hint, now).await? {
+                    done.borrow_mut().push(hint);
+                }
+            }
+        };
+        let mut lanes: Vec<_> = (0..IN_FLIGHT_MAX).map(|_| Some(Box::pin(deliver()))).collect();
+        let all = poll_fn(|cx| {
+            let mut is_pending = false;
+            for lane in &mut lanes {
+                if let Some(running) = lane {
+                    match running.as_mut().poll(cx) {
+                        Poll::Ready(Ok(())) => *lane = None,
+                        Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                        Poll::Pending => is_pending = true,
+                    }
+                }
+            }
+            if is_pending { Poll::Pending } else { Poll::Ready(Ok::<_, ReplicaError>(())) }
+        });
+        pin!(all).await?;
+        drop(lanes);
+        Ok(done.into_inner())
+    }
+
+    /// Delivers one hint; true when it may be forgotten.
+    async fn deliver_hint(
+        &self,
+        index: NodeIndex,
+        hint: &Hint,
+        now: UnixMillis,
+    ) -> Result<bool, ReplicaError> {
+        if self.shared.hints.is_too_old(hint.record.version, now) {
+            let target = self.shared.cluster.id_of(index);
+            let partition = self.shared.cluster.partition_of(&hint.key);
+            self.shared.hints.mark_gap(target, partition.0, now).await?;
+            return Ok(true);
+        }
+        let call = self.ask_apply(index, &hint.key, &hint.record, ApplyKind::Hint, DELIVERY_TIMEOUT);
+        Ok(matches!(call.await, Write::Stored | Write::Superseded(_)))
+    }
+}
+
+impl Coordinator {
+    /// Takes the hints that peers hold for this node: of each that answers at once, all of it, within the settings'
+    /// bound. Whoever does not answer is not waited for.
+    pub async fn take_hints(&self) {
+        let wait = self.shared.settings.hint_wait;
+        let deadline = tokio::time::Instant::now() + wait;
+        let mut calls = super::calls::Calls::new();
+        for index in self.shared.cluster.others() {
+            let Some(link) = self.link(index).cloned() else { continue };
+            calls.push(index, async move {
+                let answers = async {
+                    while !link.is_usable() {
+                        if matches!(link.state(), LinkState::Down { .. }) {
+                            return false;
+                        }
+                        tokio::time::sleep(DRAIN_LOOK).await;
+                    }
+                    true
+                };
+                if !tokio::time::timeout(ANSWERS_AT_ONCE, answers).await.unwrap_or(false) {
+                    return None;
+                }
+                let left = deadline.saturating_duration_since(tokio::time::Instant::now());
+                link.call(&Request::TakeHints, left).await.ok()
+            });
+        }
+        while let Ok(Some((index, answer))) = tokio::time::timeout_at(deadline, calls.next()).await {
+            if let Some(Reply::HintsTaken { delivered, left }) = answer
+                && delivered + left > 0
+            {
+                let node = self.shared.cluster.url_of(index);
+                tracing::info!(node, delivered, left, "took the hints that a node held for this one");
+            }
+        }
+    }
+}
+
+impl Shared {
+    /// Waits until the node at `index` has been given what waits for it; says how many were delivered and are left.
+    pub(super) async fn drain_hints(&self, index: NodeIndex, timeout: Duration) -> (u64, u64) {
+        let target = self.cluster.id_of(index);
+        let before = self.hints.waiting_for(target).count;
+        self.handoff.call(index);
+        let drained = async {
+            while self.hints.waiting_for(target).count > 0 {
+                tokio::time::sleep(DRAIN_LOOK).await;
+            }
+        };
+        let _ = tokio::time::timeout(timeout, drained).await;
+        let left = self.hints.waiting_for(target).count;
+        (before.saturating_sub(left), left)
+    }
+}

@@ -1,0 +1,337 @@
+//! Ranges over the cluster: every live key once, its freshest record among a read quorum of its replicas.
+//!
+//! Every node that answers opens a snapshot of its own store and streams what belongs to the range in key order; the
+//! coordinator merges the streams. Of a key's replicas only the best one that takes part sends the value, the others
+//! send the version; where a version turns out to be newer than the value that came, the key is read as a client
+//! would. Each stream is asked for its next part only when the one before is in use, so a client that does not read
+//! stops all of them.
+//!
+//! A node that is lost on the way is left out as long as the others are still a read quorum for every partition;
+//! otherwise the range ends with an error, never as a silent part of itself.
+
+use super::calls::Cause;
+use super::{Coordinator, CoordinatorError, Missing, Shared};
+use crate::peer::{CallError, Held, Link, Refusal, Reply, Request, ScanRow};
+use crate::replica::{RangeReader, ReplicaError};
+use bytes::Bytes;
+use kvorum_core::{Key, NodeIndex, Partition, Quorum, Record, UnixMillis, Version};
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Bytes of keys and values that a node sends at a time.
+const PART_BYTES: u32 = 64 << 10;
+/// How long a node may take to send a part; one that takes longer is left out.
+const PART_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// These are the nodes that take part in a range: they decide which of a key's replicas sends the value.
+#[derive(Debug, Clone)]
+pub(super) struct Share {
+    /// The indexes of the nodes, ascending.
+    pub(super) sources: Vec<u16>,
+    /// How many replicas of each key are asked.
+    pub(super) from: u16,
+}
+
+impl Share {
+    /// What the node at `me` sends of a record: all of it, its header, or nothing.
+    fn cut(&self, shared: &Shared, me: NodeIndex, key: &Key, record: Record) -> Option<Held> {
+        let list = shared.cluster.preference_list(shared.cluster.partition_of(key));
+        let mut taking = list
+            .iter()
+            .take(usize::from(self.from))
+            .filter(|index| self.sources.binary_search(&index.0).is_ok());
+        let first = taking.next()?;
+        if *first == me {
+            return Some(Held::Whole(record));
+        }
+        taking.any(|index| *index == me).then(|| Held::new(record, 0))
+    }
+
+    /// Reads the next rows that this node sends; none at the end of the range.
+    pub(super) async fn next(
+        &self,
+        shared: &Shared,
+        reader: &mut RangeReader,
+        bytes: u32,
+    ) -> Result<Vec<ScanRow>, ReplicaError> {
+        let me = shared.cluster.me();
+        loop {
+            let part = reader.next(usize::try_from(bytes.clamp(1, 1 << 20)).unwrap_or(1)).await?;
+            if part.is_empty() {
+                return Ok(Vec::new());
+            }
+            let rows: Vec<ScanRow> = part
+                .into_iter()
+                .filter_map(|(key, record)| {
+                    let key = Key::new(key).ok()?;
+                    let held = self.cut(shared, me, &key, record)?;
+                    Some(ScanRow { key, held })
+                })
+                .collect();
+            if !rows.is_empty() {
+                return Ok(rows);
+            }
+        }
+    }
+}
+
+/// A part of a node's stream: its rows, whether it is the last, and how to ask for the next.
+type Part = Result<(Vec<ScanRow>, Option<Stream>), Cause>;
+
+/// Where a node's next part comes from.
+enum Stream {
+    Local(Box<RangeReader>),
+    Remote(u32),
+}
+
+/// One node's stream of rows.
+struct Source {
+    node: NodeIndex,
+    rows: VecDeque<ScanRow>,
+    /// The part that has been asked for; none at the end.
+    next: Option<Pin<Box<dyn Future<Output = Part>>>>,
+    /// What is open at the node.
+    open: Option<(Rc<Link>, u32)>,
+}
+
+/// This yields the records of a range over the cluster, in key order.
+pub struct ClusterRange {
+    coordinator: Rc<Coordinator>,
+    quorum: Quorum,
+    share: Rc<Share>,
+    sources: Vec<Source>,
+    missing: Vec<Missing>,
+}
+
+impl Coordinator {
+    /// Opens the range start <= key < end over the cluster, at the default read quorum. Returns it with the instant at
+    /// which expiry is to be judged.
+    ///
+    /// # Errors
+    /// [`CoordinatorError::NotEnoughReplicas`] when some partition has too few replicas that answer.
+    pub async fn scan_cluster(
+        self: &Rc<Self>,
+        start: Key,
+        end: Option<Key>,
+    ) -> Result<(ClusterRange, UnixMillis), CoordinatorError> {
+        let now = self.shared.clock.wall();
+        let quorum = self.default_quorum();
+        let me = self.shared.cluster.me();
+        let mut sources: Vec<u16> = (0..self.nodes())
+            .filter(|index| {
+                let index = NodeIndex(*index);
+                if index == me { self.shared.cluster.votes() } else { self.is_ready(index) }
+            })
+            .collect();
+        let mut missing = Vec::new();
+        // Twice at most: a node that refuses must not be counted on to send values.
+        loop {
+            let share = Rc::new(Share { sources: sources.clone(), from: quorum.from() });
+            let mut range = ClusterRange {
+                coordinator: Rc::clone(self),
+                quorum,
+                share: Rc::clone(&share),
+                sources: Vec::new(),
+                missing: std::mem::take(&mut missing),
+            };
+            range.check_quorum(&sources)?;
+            for index in &sources {
+                let node = NodeIndex(*index);
+                let next = Some(self.open_source(node, &start, end.as_ref(), &share));
+                range.sources.push(Source { node, rows: VecDeque::new(), next, open: None });
+            }
+            range.fill().await?;
+            if range.sources.len() == sources.len() {
+                return Ok((range, now));
+            }
+            sources = range.sources.iter().map(|source| source.node.0).collect();
+            missing = std::mem::take(&mut range.missing);
+        }
+    }
+
+    fn open_source(
+        self: &Rc<Self>,
+        node: NodeIndex,
+        start: &Key,
+        end: Option<&Key>,
+        share: &Rc<Share>,
+    ) -> Pin<Box<dyn Future<Output = Part>>> {
+        let (coordinator, share) = (Rc::clone(self), Rc::clone(share));
+        let (start, end) = (start.clone(), end.cloned());
+        Box::pin(async move {
+            let shared = &coordinator.shared;
+            if node == shared.cluster.me() {
+                let reader = shared.replica.scan(start, end).await.map_err(Cause::Replica)?;
+                return read_local(shared, &share, Box::new(reader)).await;
+            }
+            let quorum = coordinator.default_quorum();
+            let open = Request::ScanOpen {
+                start,
+                end,
+                bytes: PART_BYTES,
+                sources: share.sources.clone(),
+                ack: quorum.ack(),
+                from: quorum.from(),
+            };
+            coordinator.ask_part(node, &open).await
+        })
+    }
+
+    async fn ask_part(&self, node: NodeIndex, request: &Request) -> Part {
+        let Some(link) = self.link(node) else { return Err(Cause::Unreachable) };
+        self.part_of(link.call(request, PART_TIMEOUT).await)
+    }
+
+    fn part_of(&self, answer: Result<Reply, CallError>) -> Part {
+        match answer {
+            Ok(Reply::ScanPart { scan, rows, is_last }) => {
+                if let Some(newest) = rows.iter().map(|row| row.held.version()).max() {
+                    self.shared.stamps.observe(newest);
+                }
+                Ok((rows, (!is_last).then_some(Stream::Remote(scan))))
+            }
+            Ok(_) => Err(Cause::OffTopic),
+            Err(CallError::Refused { code: Refusal::NotVoting, .. }) => Err(Cause::NotVoting),
+            Err(error) => Err(Cause::Call(error)),
+        }
+    }
+}
+
+async fn read_local(shared: &Arc<Shared>, share: &Share, mut reader: Box<RangeReader>) -> Part {
+    let rows = share.next(shared, &mut reader, PART_BYTES).await.map_err(Cause::Replica)?;
+    let next = (!rows.is_empty()).then_some(Stream::Local(reader));
+    Ok((rows, next))
+}
+
+impl Drop for Source {
+    fn drop(&mut self) {
+        if let Some((link, scan)) = self.open.take() {
+            // Nobody waits for the answer; a node that does not hear of it forgets the scan by its age.
+            drop(link.call(&Request::ScanClose { scan }, PART_TIMEOUT));
+        }
+    }
+}
+
+impl ClusterRange {
+    /// The next records, about `bytes` of keys and values, tombstones and expired ones included; none at the end of the
+    /// range.
+    ///
+    /// # Errors
+    /// When the quorum for some partition is lost. The range is then at its end.
+    pub async fn next(&mut self, bytes: usize) -> Result<Vec<(Bytes, Record)>, CoordinatorError> {
+        let mut records = Vec::new();
+        let mut read = 0;
+        while read < bytes {
+            self.fill().await?;
+            let first =
+                self.sources.iter().filter_map(|source| source.rows.front()).map(|row| &row.key).min();
+            let Some(key) = first.cloned() else { break };
+            let Some(record) = self.take(&key).await? else { continue };
+            read += key.as_ref().len() + record.live(UnixMillis(0)).map_or(0, Bytes::len);
+            records.push((key.into_bytes(), record));
+        }
+        Ok(records)
+    }
+
+    /// Waits until every stream has a row or is at its end. Streams that fail are left out.
+    async fn fill(&mut self) -> Result<(), CoordinatorError> {
+        let mut at = 0;
+        while let Some(source) = self.sources.get_mut(at) {
+            let (true, Some(next)) = (source.rows.is_empty(), source.next.as_mut()) else {
+                at += 1;
+                continue;
+            };
+            let node = source.node;
+            match next.as_mut().await {
+                Ok((rows, stream)) => {
+                    source.rows = rows.into();
+                    source.open = match (&stream, self.coordinator.link(node)) {
+                        (Some(Stream::Remote(scan)), Some(link)) => Some((Rc::clone(link), *scan)),
+                        _ => None,
+                    };
+                    source.next = stream.map(|stream| self.coordinator.next_part(node, &self.share, stream));
+                }
+                Err(cause) => {
+                    self.sources.remove(at);
+                    let url = self.coordinator.shared.cluster.url_of(node).to_owned();
+                    tracing::debug!(node = url, %cause, "a range goes on without a node");
+                    self.missing.push(Missing { url, reason: cause.to_string() });
+                    let left: Vec<u16> = self.sources.iter().map(|source| source.node.0).collect();
+                    self.check_quorum(&left)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The freshest record of `key`, which is the first of some streams; it is taken off all of them.
+    async fn take(&mut self, key: &Key) -> Result<Option<Record>, CoordinatorError> {
+        let mut newest: Option<Record> = None;
+        let mut version = Version::ZERO;
+        for source in &mut self.sources {
+            let Some(row) = source.rows.pop_front_if(|row| row.key == *key) else { continue };
+            version = version.max(row.held.version());
+            if let Held::Whole(record) = row.held {
+                newest = Some(match newest {
+                    Some(known) => known.merge(record),
+                    None => record,
+                });
+            }
+        }
+        match newest {
+            Some(record) if record.version == version => Ok(Some(record)),
+            // A replica holds something newer than the one that sent its value, or that one has been lost.
+            _ => Ok(self.coordinator.read(key.clone(), self.quorum).await?.record),
+        }
+    }
+
+    /// Whether every partition has enough replicas among `sources`.
+    fn check_quorum(&self, sources: &[u16]) -> Result<(), CoordinatorError> {
+        let cluster = &self.coordinator.shared.cluster;
+        for partition in Partition::all(cluster.topology().partition_bits()) {
+            let list = cluster.preference_list(partition);
+            let answering =
+                list.iter().take(usize::from(self.quorum.from())).filter(|index| sources.contains(&index.0));
+            let confirmed = u16::try_from(answering.count()).unwrap_or(u16::MAX);
+            if confirmed < self.quorum.ack() {
+                return Err(CoordinatorError::NotEnoughReplicas {
+                    quorum: self.quorum,
+                    confirmed,
+                    missing: self.missing.clone(),
+                    waited: Duration::ZERO,
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Coordinator {
+    /// Asks a stream for its next part at once, so that it is on its way while the one before is merged.
+    fn next_part(
+        self: &Rc<Self>,
+        node: NodeIndex,
+        share: &Rc<Share>,
+        stream: Stream,
+    ) -> Pin<Box<dyn Future<Output = Part>>> {
+        let (coordinator, share) = (Rc::clone(self), Rc::clone(share));
+        match stream {
+            Stream::Local(reader) => {
+                Box::pin(async move { read_local(&coordinator.shared, &share, reader).await })
+            }
+            Stream::Remote(scan) => {
+                let request = Request::ScanNext { scan, bytes: PART_BYTES };
+                let call = self.link(node).map(|link| link.call(&request, PART_TIMEOUT));
+                Box::pin(async move {
+                    match call {
+                        Some(call) => coordinator.part_of(call.await),
+                        None => Err(Cause::Unreachable),
+                    }
+                })
+            }
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! Reads: as many replicas as must confirm, this node and the fastest first; the freshest record wins; where answers
+//! differ it is written back before the answer, so that no later read goes back.
+
+use super::calls::{Calls, Cause, Read, Write};
+use super::{Coordinator, CoordinatorError, Found, Missing};
+use crate::peer::{ApplyKind, Held};
+use kvorum_core::{Key, NodeIndex, Quorum, Record, Version};
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// A value up to this size is sent by every replica that is asked; of a larger one all but the first send the version.
+const INLINE_BYTES_MAX: u32 = 4096;
+/// Rounds that one read may need: each further one means that a newer write was met while an older was written back.
+const ROUNDS_MAX: usize = 8;
+/// How often a read that waits looks whether the replicas it asked have stopped answering altogether.
+const SUSPECT_LOOK: Duration = Duration::from_millis(20);
+/// The least wait before a read is hedged: below it, timers and scheduling are most of the latency.
+const HEDGE_WAIT_MIN: Duration = Duration::from_millis(1);
+
+/// Answers of replicas to one read.
+struct Replies {
+    held: Vec<(NodeIndex, Option<Held>)>,
+    missing: Vec<(NodeIndex, Cause)>,
+}
+
+/// What became of a record that was written back.
+enum WrittenBack {
+    Enough,
+    /// Something newer was met: the read begins again.
+    Superseded,
+    TooFew(Vec<(NodeIndex, Cause)>),
+}
+
+impl Coordinator {
+    /// Reads the freshest record of `key` among `quorum.ack` replies.
+    ///
+    /// # Errors
+    /// [`CoordinatorError::NotEnoughReplicas`] when fewer answered in time, or when what was read could not be written
+    /// back to enough of them.
+    ///
+    /// # Cancel safety
+    /// A read changes nothing but what repair would change; dropping the future is safe.
+    pub async fn read(self: &Rc<Self>, key: Key, quorum: Quorum) -> Result<Found, CoordinatorError> {
+        let deadline = Instant::now() + self.shared.settings.request_timeout;
+        self.hedge_allowance();
+        for _ in 0..ROUNDS_MAX {
+            let replies = self.ask_replicas(&key, quorum, deadline).await?;
+            let answered = u16::try_from(replies.held.len()).unwrap_or(u16::MAX);
+            let newest = replies.held.iter().filter_map(|(_, held)| held.as_ref().map(Held::version)).max();
+            let Some(version) = newest else { return Ok(self.found(None, answered)) };
+            let record = self.whole(&key, version, &replies, deadline).await;
+            let record = match record {
+                Ok(Some(record)) => record,
+                // It has been overwritten meanwhile.
+                Ok(None) => continue,
+                Err(cause) => return Err(self.too_few(quorum, answered, vec![cause])),
+            };
+            match self.write_back(&key, quorum, &record, &replies, deadline).await {
+                WrittenBack::Enough => return Ok(self.found(Some(record), answered)),
+                WrittenBack::Superseded => {}
+                WrittenBack::TooFew(missing) => return Err(self.too_few(quorum, answered, missing)),
+            }
+        }
+        Err(self.too_few(quorum, 0, Vec::new()))
+    }
+
+    fn found(&self, record: Option<Record>, answered: u16) -> Found {
+        Found { record, now: self.shared.clock.wall(), answered }
+    }
+
+    fn too_few(
+        &self,
+        quorum: Quorum,
+        confirmed: u16,
+        mut missing: Vec<(NodeIndex, Cause)>,
+    ) -> CoordinatorError {
+        self.shared.metrics.reads_failed.fetch_add(1, Ordering::Relaxed);
+        if let ([(node, Cause::Replica(_))], true) = (&*missing, quorum.from() == 1)
+            && *node == self.shared.cluster.me()
+            && let Some((_, Cause::Replica(error))) = missing.pop()
+        {
+            return CoordinatorError::Replica(error);
+        }
+        let missing = missing
+            .into_iter()
+            .map(|(node, cause)| Missing {
+                url: self.shared.cluster.url_of(node).to_owned(),
+                reason: cause.to_string(),
+            })
+            .collect();
+        let waited = self.shared.settings.request_timeout;
+        CoordinatorError::NotEnoughReplicas { quorum, confirmed, missing, waited }
+    }
+
+    /// Asks replicas until `quorum.ack` have answered.
+    async fn ask_replicas(
+        self: &Rc<Self>,
+        key: &Key,
+        quorum: Quorum,
+        deadline: Instant,
+    ) -> Result<Replies, CoordinatorError> {
+        let plan = self.shared.cluster.plan(key, quorum);
+        let mut unasked = self.by_readiness(plan.replicas);
+        unasked.reverse();
+        let mut calls = Calls::new();
+        let mut replies = Replies { held: Vec::with_capacity(3), missing: Vec::new() };
+        let ask = |calls: &mut Calls<Read>, unasked: &mut Vec<NodeIndex>| {
+            let Some(node) = unasked.pop() else { return };
+            let first = calls.is_empty();
+            let value_bytes_max = if first { u32::MAX } else { INLINE_BYTES_MAX };
+            let timeout = deadline.saturating_duration_since(Instant::now());
+            calls.push(node, self.ask_get(node, key, value_bytes_max, timeout));
+        };
+        for _ in 0..quorum.ack() {
+            ask(&mut calls, &mut unasked);
+        }
+        let mut hedge_at = Instant::now() + self.hedge_wait(calls.nodes());
+        loop {
+            if replies.held.len() >= usize::from(quorum.ack()) {
+                self.hear_out(key.clone(), calls, &replies);
+                return Ok(replies);
+            }
+            let wake_at = if unasked.is_empty() { deadline } else { hedge_at.min(deadline) };
+            match tokio::time::timeout_at(wake_at, calls.next()).await {
+                Ok(Some((node, Ok(held)))) => replies.held.push((node, held)),
+                Ok(Some((node, Err(cause)))) => {
+                    replies.missing.push((node, cause));
+                    ask(&mut calls, &mut unasked);
+                }
+                Ok(None) => break,
+                Err(_) if Instant::now() >= deadline => break,
+                Err(_) => {
+                    hedge_at = Instant::now() + SUSPECT_LOOK;
+                    if calls.nodes().any(|node| !self.is_ready(node)) || self.take_hedge() {
+                        self.shared.metrics.hedges.fetch_add(1, Ordering::Relaxed);
+                        ask(&mut calls, &mut unasked);
+                    }
+                }
+            }
+        }
+        let answered = u16::try_from(replies.held.len()).unwrap_or(u16::MAX);
+        let mut missing = replies.missing;
+        missing.extend(calls.nodes().map(|node| (node, Cause::Late)));
+        Err(self.too_few(quorum, answered, missing))
+    }
+
+    /// The record of `version`: fetched whole where only its head came. None when it is not there any more.
+    async fn whole(
+        &self,
+        key: &Key,
+        version: Version,
+        replies: &Replies,
+        deadline: Instant,
+    ) -> Result<Option<Record>, (NodeIndex, Cause)> {
+        let mut newest: Option<&Record> = None;
+        let mut holders = Vec::new();
+        for (node, held) in &replies.held {
+            match held {
+                Some(Held::Whole(record)) if record.version == version => {
+                    let is_newer = newest.is_none_or(|known| record.newness(known).is_gt());
+                    newest = if is_newer { Some(record) } else { newest };
+                }
+                Some(held) if held.version() == version => holders.push(*node),
+                _ => {}
+            }
+        }
+        if let Some(record) = newest {
+            return Ok(Some(record.clone()));
+        }
+        let mut failed = None;
+        for node in holders {
+            let timeout = deadline.saturating_duration_since(Instant::now());
+            match self.ask_get(node, key, u32::MAX, timeout).await {
+                Ok(Some(Held::Whole(record))) if record.version == version => return Ok(Some(record)),
+                Ok(_) => return Ok(None),
+                Err(cause) => failed = Some((node, cause)),
+            }
+        }
+        failed.map_or(Ok(None), Err)
+    }
+
+    /// Makes every later read that overlaps with this one see `record`: `from - ack + 1` replicas must hold it, of those
+    /// that the record's own `from` allows.
+    async fn write_back(
+        &self,
+        key: &Key,
+        quorum: Quorum,
+        record: &Record,
+        replies: &Replies,
+        deadline: Instant,
+    ) -> WrittenBack {
+        let holds = |held: &Option<Held>| held.as_ref().is_some_and(|held| held.version() == record.version);
+        if cfg!(feature = "canary-no-write-back") || replies.held.iter().all(|(_, held)| holds(held)) {
+            return WrittenBack::Enough;
+        }
+        let plan = self.shared.cluster.plan(key, quorum);
+        let allowed = usize::from(record.from);
+        let allowed = plan.replicas.get(..allowed).unwrap_or(plan.replicas);
+        let needed = usize::from(quorum.from() - quorum.ack() + 1).min(allowed.len());
+        let has = |node: &NodeIndex| replies.held.iter().any(|(at, held)| at == node && holds(held));
+        let mut holders = allowed.iter().filter(|node| has(node)).count();
+        let mut stale: Vec<NodeIndex> = Vec::new();
+        let mut others: Vec<NodeIndex> = Vec::new();
+        for node in self.by_readiness(allowed) {
+            if !has(&node) {
+                let answered = replies.held.iter().any(|(at, _)| *at == node);
+                if answered { stale.push(node) } else { others.push(node) }
+            }
+        }
+        others.reverse();
+        let mut calls = Calls::new();
+        let ask = |calls: &mut Calls<Write>, node: NodeIndex| {
+            let timeout = deadline.saturating_duration_since(Instant::now());
+            self.shared.metrics.read_repairs.fetch_add(1, Ordering::Relaxed);
+            calls.push(node, self.ask_apply(node, key, record, ApplyKind::ReadRepair, timeout));
+        };
+        for node in stale {
+            ask(&mut calls, node);
+        }
+        while holders + calls.nodes().count() < needed {
+            let Some(node) = others.pop() else { break };
+            ask(&mut calls, node);
+        }
+        let mut missing = Vec::new();
+        while holders < needed {
+            match tokio::time::timeout_at(deadline, calls.next()).await {
+                Ok(Some((_, Write::Stored))) => holders += 1,
+                Ok(Some((_, Write::Superseded(by)))) => {
+                    self.shared.stamps.observe(by);
+                    return WrittenBack::Superseded;
+                }
+                Ok(Some((node, Write::Refused(cause) | Write::Unknown(cause)))) => {
+                    missing.push((node, cause));
+                    if let Some(node) = others.pop() {
+                        ask(&mut calls, node);
+                    }
+                }
+                Ok(None) | Err(_) => {
+                    missing.extend(calls.nodes().map(|node| (node, Cause::Late)));
+                    return WrittenBack::TooFew(missing);
+                }
+            }
+        }
+        WrittenBack::Enough
+    }
+
+    /// Hears replicas out that answer after the client has been answered, and repairs those that are behind.
+    fn hear_out(self: &Rc<Self>, key: Key, mut calls: Calls<Read>, replies: &Replies) {
+        if calls.is_empty() {
+            return;
+        }
+        let newest = replies.held.iter().filter_map(|(_, held)| match held {
+            Some(Held::Whole(record)) => Some(record),
+            _ => None,
+        });
+        let Some(newest) = newest.max_by(|a, b| a.newness(b)).cloned() else { return };
+        let coordinator = Rc::clone(self);
+        tokio::task::spawn_local(async move {
+            let partition = coordinator.shared.cluster.partition_of(&key);
+            while let Some((node, answer)) = calls.next().await {
+                let Ok(held) = answer else { continue };
+                let is_behind = held.is_none_or(|held| held.version() < newest.version);
+                let list = coordinator.shared.cluster.preference_list(partition);
+                let is_allowed = list.iter().take(usize::from(newest.from)).any(|at| *at == node);
+                if is_behind && is_allowed {
+                    coordinator.shared.metrics.late_repairs.fetch_add(1, Ordering::Relaxed);
+                    let timeout = coordinator.shared.settings.request_timeout;
+                    let _ = coordinator.ask_apply(node, &key, &newest, ApplyKind::ReadRepair, timeout).await;
+                }
+            }
+        });
+    }
+
+    /// How long to wait before another replica is asked: as long as all but one in twenty answers of those asked take.
+    fn hedge_wait(&self, asked: impl Iterator<Item = NodeIndex>) -> Duration {
+        let p95 = asked.filter_map(|node| self.link(node)).map(|link| link.latency().p95).max();
+        p95.unwrap_or(SUSPECT_LOOK).max(HEDGE_WAIT_MIN)
+    }
+}

@@ -1,0 +1,191 @@
+//! What a peer may ask of this node.
+
+use super::Shared;
+use super::range::Share;
+use crate::peer::{ApplyKind, Caller, Held, Hello, Refusal, Reply, Request, Service};
+use crate::replica::{RangeReader, ReplicaError};
+use kvorum_core::{Key, Record};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Scans that the peers of one connection may have open.
+const SCANS_OPEN_MAX: usize = 256;
+/// How long a scan may wait for the question after its next part: it holds a snapshot of the store meanwhile.
+const SCAN_IDLE_MAX: Duration = Duration::from_mins(1);
+const NOT_VOTING: &str = "this store does not vote: it is new, or what an earlier one held is lost here";
+
+/// This answers a peer, on one connection.
+pub struct PeerDesk {
+    shared: Arc<Shared>,
+    scans: Rc<Scans>,
+}
+
+impl PeerDesk {
+    /// A desk over what the node's threads share.
+    pub fn new(shared: Arc<Shared>) -> Self {
+        Self { shared, scans: Rc::default() }
+    }
+
+    /// Notes that a peer has connected.
+    pub fn met(&self, theirs: &Hello) {
+        if let Some(index) = self.shared.index_of(theirs.node) {
+            self.shared.note_clock(index, theirs.clock, Duration::ZERO);
+            self.shared.handoff.call(index);
+        }
+        let (shared, node, store) = (Arc::clone(&self.shared), theirs.node, theirs.store);
+        tokio::task::spawn_local(async move { shared.meet(node, store, false).await });
+    }
+}
+
+impl Service for PeerDesk {
+    fn serve(
+        &self,
+        caller: Caller,
+        request: Request,
+        deadline: Duration,
+    ) -> Pin<Box<dyn Future<Output = Reply>>> {
+        let shared = Arc::clone(&self.shared);
+        match request {
+            Request::Apply { key, record, kind } => Box::pin(apply(shared, key, record, kind)),
+            Request::Get { key, value_bytes_max } => Box::pin(get(shared, key, value_bytes_max)),
+            Request::Ping { wall, roster } => Box::pin(async move {
+                if let Some(index) = shared.index_of(caller.peer) {
+                    shared.note_clock(index, wall, Duration::ZERO);
+                }
+                shared.hear(caller.peer, &roster).await;
+                let roster = shared.cluster.roster().entries();
+                Reply::Pong { wall: shared.clock.wall(), roster, votes: shared.cluster.votes() }
+            }),
+            Request::TakeHints => Box::pin(async move {
+                let Some(index) = shared.index_of(caller.peer) else { return unknown() };
+                let timeout = deadline.saturating_sub(shared.clock.mono());
+                let (delivered, left) = shared.drain_hints(index, timeout).await;
+                Reply::HintsTaken { delivered, left }
+            }),
+            Request::ScanOpen { start, end, bytes, sources, ack: _, from } => {
+                let (scans, share) = (Rc::clone(&self.scans), Share { sources, from });
+                Box::pin(async move { scans.open(&shared, (start, end), share, bytes).await })
+            }
+            Request::ScanNext { scan, bytes } => {
+                let scans = Rc::clone(&self.scans);
+                Box::pin(async move { scans.next(&shared, scan, bytes).await })
+            }
+            Request::ScanClose { scan } => {
+                self.scans.close(scan);
+                Box::pin(std::future::ready(Reply::Done))
+            }
+            Request::Digests { .. } | Request::Versions { .. } => Box::pin(std::future::ready(unknown())),
+        }
+    }
+
+    fn ended(&self, _caller: Caller) {
+        self.scans.open.borrow_mut().clear();
+    }
+}
+
+/// These are the scans that a peer has open by one connection.
+#[derive(Default)]
+struct Scans {
+    numbers: Cell<u32>,
+    open: RefCell<BTreeMap<u32, OpenScan>>,
+}
+
+/// A scan between two of its parts.
+struct OpenScan {
+    reader: RangeReader,
+    share: Share,
+    used_at: Duration,
+}
+
+impl Scans {
+    async fn open(
+        &self,
+        shared: &Shared,
+        (start, end): (Key, Option<Key>),
+        share: Share,
+        bytes: u32,
+    ) -> Reply {
+        if !shared.cluster.votes() {
+            return Reply::Refused { code: Refusal::NotVoting, detail: NOT_VOTING.to_owned() };
+        }
+        let now = shared.clock.mono();
+        self.open.borrow_mut().retain(|_, scan| scan.used_at + SCAN_IDLE_MAX > now);
+        if self.open.borrow().len() >= SCANS_OPEN_MAX {
+            return Reply::Refused {
+                code: Refusal::Overloaded,
+                detail: "too many scans are open".to_owned(),
+            };
+        }
+        match shared.replica.scan(start, end).await {
+            Ok(reader) => {
+                let number = self.numbers.get().wrapping_add(1);
+                self.numbers.set(number);
+                self.part(shared, number, OpenScan { reader, share, used_at: now }, bytes).await
+            }
+            Err(error) => refuse(&error),
+        }
+    }
+
+    async fn next(&self, shared: &Shared, number: u32, bytes: u32) -> Reply {
+        let scan = self.open.borrow_mut().remove(&number);
+        match scan {
+            Some(scan) => self.part(shared, number, scan, bytes).await,
+            None => Reply::Refused { code: Refusal::Unknown, detail: "no such scan is open".to_owned() },
+        }
+    }
+
+    async fn part(&self, shared: &Shared, scan: u32, mut open: OpenScan, bytes: u32) -> Reply {
+        match open.share.next(shared, &mut open.reader, bytes).await {
+            Ok(rows) => {
+                let is_last = rows.is_empty();
+                if !is_last {
+                    open.used_at = shared.clock.mono();
+                    self.open.borrow_mut().insert(scan, open);
+                }
+                Reply::ScanPart { scan, rows, is_last }
+            }
+            Err(error) => refuse(&error),
+        }
+    }
+
+    fn close(&self, scan: u32) {
+        self.open.borrow_mut().remove(&scan);
+    }
+}
+
+async fn apply(shared: Arc<Shared>, key: Key, record: Record, kind: ApplyKind) -> Reply {
+    shared.stamps.observe(record.version);
+    shared.count_applied(kind as usize);
+    match shared.replica.apply(key, record).await {
+        Ok(applied) => Reply::Applied(applied),
+        Err(error) => refuse(&error),
+    }
+}
+
+async fn get(shared: Arc<Shared>, key: Key, value_bytes_max: u32) -> Reply {
+    if !shared.cluster.votes() {
+        return Reply::Refused { code: Refusal::NotVoting, detail: NOT_VOTING.to_owned() };
+    }
+    match shared.replica.get(&key).await {
+        Ok(record) => Reply::Found(record.map(|record| Held::new(record, value_bytes_max))),
+        Err(error) => refuse(&error),
+    }
+}
+
+fn refuse(error: &ReplicaError) -> Reply {
+    let code = match error {
+        ReplicaError::Overloaded => Refusal::Overloaded,
+        ReplicaError::DiskFull => Refusal::DiskFull,
+        ReplicaError::Stopped => Refusal::Stopped,
+        ReplicaError::Failed { .. } | ReplicaError::Engine(_) | ReplicaError::Format(_) => Refusal::Failed,
+    };
+    Reply::Refused { code, detail: error.to_string() }
+}
+
+fn unknown() -> Reply {
+    Reply::Refused { code: Refusal::Unknown, detail: "this release does not know the request".to_owned() }
+}

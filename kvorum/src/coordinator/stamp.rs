@@ -1,0 +1,46 @@
+//! Stamps: where versions are born, and nowhere else.
+
+use super::CoordinatorError;
+use crate::clock::Clock;
+use crate::replica::Replica;
+use kvorum_core::hlc::LeaseNeeded;
+use kvorum_core::{Hlc, NodeId, UnixMillis, Version};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// This is the node's clock for writes, shared by its threads.
+pub struct Stamps {
+    clock: Arc<dyn Clock>,
+    replica: Replica,
+    // Guards the clock; held for one stamp, which is a few instructions.
+    hlc: Mutex<Hlc>,
+}
+
+impl Stamps {
+    /// The clock of `node`, resumed behind the lease that the life before stored.
+    pub fn resume(node: NodeId, lease: UnixMillis, clock: Arc<dyn Clock>, replica: Replica) -> Self {
+        Self { clock, replica, hlc: Mutex::new(Hlc::resume(node, lease)) }
+    }
+
+    /// A version above every one stamped or seen before, within a stored lease.
+    pub(super) async fn next(&self) -> Result<Version, CoordinatorError> {
+        loop {
+            let stamped = self.lock().stamp(self.clock.wall());
+            match stamped {
+                Ok(version) => return Ok(version),
+                Err(LeaseNeeded { until }) => {
+                    self.replica.store_lease(until).await?;
+                    self.lock().extend(until);
+                }
+            }
+        }
+    }
+
+    /// Makes every later stamp higher than `version`.
+    pub fn observe(&self, version: Version) {
+        self.lock().observe(version);
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Hlc> {
+        self.hlc.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

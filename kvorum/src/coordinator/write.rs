@@ -1,0 +1,282 @@
+//! Writes: one stamp, all replicas at once, the answer when enough of them hold it, hints for those that do not.
+//!
+//! The write runs as a task of its own, so that a client which goes away leaves it neither half done nor without
+//! hints.
+
+use super::calls::{Calls, Cause, Write};
+use super::{Coordinator, CoordinatorError, Fanout, Missing, Mutation, Written};
+use crate::peer::ApplyKind;
+use crate::replica::ReplicaError;
+use kvorum_core::{Key, NodeIndex, Partition, Quorum, Record, Version, WriteTally, WriteVerdict};
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+/// Stamps that one write may need: each further one means that a newer write overtook it.
+const STAMPS_MAX: usize = 16;
+
+type Outcome = Result<Written, CoordinatorError>;
+
+impl Coordinator {
+    /// Writes `mutation` to the replicas of `key` and returns the version it got.
+    ///
+    /// Returns once `quorum.ack` replicas hold the record durably and none of what they hold is newer; where too many
+    /// hold something newer, the write is stamped again above it, so that it supersedes whatever was acknowledged
+    /// before it began. The other replicas are written in the background; those that fail get a hint.
+    ///
+    /// # Errors
+    /// [`CoordinatorError::NotEnoughReplicas`] leaves the write of unknown outcome, as does a failure in the replica
+    /// other than a refusal.
+    ///
+    /// # Cancel safety
+    /// A write that has begun goes on when the future is dropped; its outcome is then unknown.
+    pub async fn write(self: &Rc<Self>, key: Key, mutation: Mutation, quorum: Quorum) -> Outcome {
+        let (report, outcome) = oneshot::channel();
+        let me = self.shared.cluster.me();
+        let is_local = self.shared.cluster.plan(&key, quorum).replicas == [me];
+        self.writes.set(self.writes.get() + 1);
+        let writing = Writing { coordinator: Rc::clone(self), key, mutation, quorum, report: Some(report) };
+        if is_local {
+            // What is queued is applied whoever waits for it, so there is nothing to protect with a task.
+            writing.run().await;
+        } else {
+            tokio::task::spawn_local(writing.run());
+        }
+        outcome.await.unwrap_or(Err(CoordinatorError::Stopped))
+    }
+}
+
+/// A write under way.
+struct Writing {
+    coordinator: Rc<Coordinator>,
+    key: Key,
+    mutation: Mutation,
+    quorum: Quorum,
+    report: Option<oneshot::Sender<Outcome>>,
+}
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        let writes = &self.coordinator.writes;
+        writes.set(writes.get().saturating_sub(1));
+    }
+}
+
+/// What one stamp came to.
+enum Round {
+    Reached(Unanswered),
+    Superseded,
+    NotEnough(Unanswered),
+}
+
+/// Replicas that are still to be heard, and those that failed.
+struct Unanswered {
+    record: Record,
+    calls: Calls<Write>,
+    failed: Vec<NodeIndex>,
+    unasked: Vec<NodeIndex>,
+    missing: Vec<(NodeIndex, Cause)>,
+    confirmed: u16,
+    is_sent: bool,
+}
+
+impl Unanswered {
+    /// Notes what a replica made of the record.
+    fn note(&mut self, node: NodeIndex, answer: Write) {
+        let (cause, is_sent) = match answer {
+            Write::Stored => {
+                self.confirmed += 1;
+                self.is_sent = true;
+                return;
+            }
+            Write::Superseded(_) => {
+                self.is_sent = true;
+                return;
+            }
+            Write::Refused(cause) => (cause, false),
+            Write::Unknown(cause) => (cause, true),
+        };
+        self.is_sent |= is_sent;
+        self.failed.push(node);
+        self.missing.push((node, cause));
+    }
+}
+
+impl Writing {
+    async fn run(mut self) {
+        let begun = Instant::now();
+        let deadline = begun + self.coordinator.shared.settings.request_timeout;
+        for _ in 0..STAMPS_MAX {
+            let version = match tokio::time::timeout_at(deadline, self.coordinator.shared.stamps.next()).await
+            {
+                Ok(Ok(version)) => version,
+                Ok(Err(error)) => return self.report(Err(error)),
+                Err(_) => break,
+            };
+            match self.round(version, deadline).await {
+                Round::Superseded => {
+                    self.coordinator.shared.metrics.restamped.fetch_add(1, Ordering::Relaxed);
+                }
+                Round::Reached(rest) => {
+                    self.report(Ok(Written { version, confirmed: rest.confirmed }));
+                    return self.complete(rest, deadline).await;
+                }
+                Round::NotEnough(mut rest) => {
+                    let error = self.not_enough(&mut rest);
+                    self.report(Err(error));
+                    return self.complete(rest, deadline).await;
+                }
+            }
+        }
+        let quorum = self.quorum;
+        let missing = Vec::new();
+        let waited = begun.elapsed();
+        self.report(Err(CoordinatorError::NotEnoughReplicas { quorum, confirmed: 0, missing, waited }));
+    }
+
+    /// Writes under one stamp until it is known what comes of it.
+    async fn round(&mut self, version: Version, deadline: Instant) -> Round {
+        let shared = &self.coordinator.shared;
+        let plan = shared.cluster.plan(&self.key, self.quorum);
+        let record = self.mutation.record(version, self.quorum.from());
+        let mut unasked: Vec<NodeIndex> = self.coordinator.by_readiness(plan.replicas);
+        let at_once = match shared.settings.fanout {
+            Fanout::Parallel => unasked.len(),
+            Fanout::Sequential => usize::from(self.quorum.ack()),
+        };
+        let mut rest = Unanswered {
+            record,
+            calls: Calls::new(),
+            failed: Vec::new(),
+            unasked: unasked.split_off(at_once.min(unasked.len())),
+            missing: Vec::new(),
+            confirmed: 0,
+            is_sent: false,
+        };
+        for node in unasked {
+            self.ask(node, &mut rest, deadline);
+        }
+        let mut tally = WriteTally::new(self.quorum);
+        loop {
+            match tally.verdict() {
+                WriteVerdict::Reached => return Round::Reached(rest),
+                WriteVerdict::Unreachable => return Round::NotEnough(rest),
+                WriteVerdict::Superseded { by } => {
+                    shared.stamps.observe(by);
+                    return Round::Superseded;
+                }
+                WriteVerdict::Pending => {}
+            }
+            let answer = tokio::time::timeout_at(deadline, rest.calls.next()).await;
+            match answer {
+                Err(_) => return Round::NotEnough(rest),
+                Ok(Some((node, answer))) => {
+                    match &answer {
+                        Write::Stored => tally.stored(),
+                        Write::Superseded(by) => tally.superseded(*by),
+                        Write::Refused(_) => tally.refused(),
+                        Write::Unknown(_) => tally.unknown(),
+                    }
+                    rest.note(node, answer);
+                    if tally.verdict() == WriteVerdict::Pending && rest.calls.is_empty() {
+                        let next = rest.unasked.pop();
+                        if let Some(next) = next {
+                            self.ask(next, &mut rest, deadline);
+                        }
+                    }
+                }
+                Ok(None) => match rest.unasked.pop() {
+                    Some(next) => self.ask(next, &mut rest, deadline),
+                    None => return Round::NotEnough(rest),
+                },
+            }
+        }
+    }
+
+    fn ask(&self, node: NodeIndex, rest: &mut Unanswered, deadline: Instant) {
+        let timeout = deadline.saturating_duration_since(Instant::now());
+        let call = self.coordinator.ask_apply(node, &self.key, &rest.record, ApplyKind::Write, timeout);
+        rest.calls.push(node, call);
+    }
+
+    /// Hears the other replicas out and keeps hints for those that failed.
+    async fn complete(self, mut rest: Unanswered, deadline: Instant) {
+        for node in std::mem::take(&mut rest.unasked) {
+            self.ask(node, &mut rest, deadline);
+        }
+        while let Some((node, answer)) = rest.calls.next().await {
+            rest.note(node, answer);
+        }
+        // Nothing left this node: nothing can take effect, so there is nothing to complete.
+        if !rest.is_sent {
+            return;
+        }
+        let partition = self.coordinator.shared.cluster.partition_of(&self.key);
+        for node in rest.failed {
+            self.coordinator.keep_hint(node, partition, &self.key, &rest.record).await;
+        }
+    }
+
+    fn report(&mut self, outcome: Outcome) {
+        if outcome.is_err() {
+            self.coordinator.shared.metrics.writes_failed.fetch_add(1, Ordering::Relaxed);
+        }
+        if let Some(report) = self.report.take() {
+            // The client may have gone.
+            let _ = report.send(outcome);
+        }
+    }
+
+    /// What a write that found too few replicas is answered.
+    fn not_enough(&self, rest: &mut Unanswered) -> CoordinatorError {
+        let shared = &self.coordinator.shared;
+        let mut missing = std::mem::take(&mut rest.missing);
+        if missing.iter().any(|(_, cause)| cause.is_disk_full()) {
+            return CoordinatorError::Replica(ReplicaError::DiskFull);
+        }
+        if !rest.is_sent && missing.iter().any(|(_, cause)| cause.is_overload()) {
+            return CoordinatorError::Replica(ReplicaError::Overloaded);
+        }
+        if let ([(_, Cause::Replica(_))], 1) = (&*missing, self.quorum.from())
+            && let Some((_, Cause::Replica(error))) = missing.pop()
+        {
+            return CoordinatorError::Replica(error);
+        }
+        missing.extend(rest.calls.nodes().map(|node| (node, Cause::Late)));
+        let missing = missing
+            .into_iter()
+            .map(|(node, cause)| Missing {
+                url: shared.cluster.url_of(node).to_owned(),
+                reason: cause.to_string(),
+            })
+            .collect();
+        let waited = shared.settings.request_timeout;
+        CoordinatorError::NotEnoughReplicas {
+            quorum: self.quorum,
+            confirmed: rest.confirmed,
+            missing,
+            waited,
+        }
+    }
+}
+
+impl Coordinator {
+    /// Keeps `record` for a replica that missed it. Without room or disk for it the gap is all that is left, and
+    /// repair must find it.
+    async fn keep_hint(&self, node: NodeIndex, partition: Partition, key: &Key, record: &Record) {
+        let shared = &self.shared;
+        if node == shared.cluster.me() {
+            return;
+        }
+        let target = shared.cluster.id_of(node);
+        let now = shared.clock.wall();
+        match shared.hints.keep(target, partition.0, key, record, now).await {
+            Ok(_) => shared.handoff.call(node),
+            Err(error) => {
+                shared.metrics.hints_lost.fetch_add(1, Ordering::Relaxed);
+                tracing::warn!(%error, node = shared.cluster.url_of(node), "a hint could not be kept");
+            }
+        }
+    }
+}

@@ -1,31 +1,65 @@
 //! The in-memory engine: the model that the contract suite holds against the one on disk, and the one whose
-//! failures tests can command.
+//! failures tests and the simulation can command.
 //!
-//! It models durability as far as a process can see it: [`MemoryEngine::crash`] forgets what was not synced.
+//! It models durability as far as a process can see it. Batches that were committed but not synced stand in a log
+//! of what they replaced, so that a power loss ([`MemoryEngine::crash_keeping`]) can take back any suffix of them: a
+//! batch is atomic, as the journal's checksum makes it, so a torn tail is a prefix of whole batches. Every row
+//! carries a checksum, so that a flipped bit ([`MemoryEngine::flip`]) is found when it is read. A sync costs nothing
+//! here, however much is stored.
+//!
+//! Nothing here waits, and nothing here is random: which batches survive and which bit flips comes in from outside.
 
 use super::{Batch, Change, Durability, Engine, EngineError, EngineStats, Keyspace, Scan};
 use bytes::Bytes;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use xxhash_rust::xxh3::Xxh3;
 
-type Map = BTreeMap<(Keyspace, Bytes), Bytes>;
+/// What a row costs on the modelled disk beyond its key and value, in bytes.
+const ROW_BYTES: u64 = 32;
+/// Writes are refused before the disk is full: at less than this part of the capacity.
+const RESERVE_FRACTION: u64 = 16;
+
+type Map = BTreeMap<Keyspace, BTreeMap<Bytes, Row>>;
 
 /// This is the failure that the next writes meet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// Writes find no space until the fault is cleared and the engine reopened.
     DiskFull,
-    /// Syncs report an I/O error.
+    /// Syncs report an I/O error. A batch that was to be synced is in the journal all the same: not visible now, but
+    /// it may be there once the store is opened again.
     SyncError,
+    /// Writes report an I/O error and leave nothing behind.
+    WriteError,
 }
 
-#[derive(Default)]
-struct State {
-    live: Map,
-    synced: Map,
-    fault: Option<Fault>,
-    poisoned: bool,
+/// These count what happened to an engine since it was made.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct MemoryCounters {
+    /// Batches that took effect.
+    pub commits: u64,
+    /// Syncs that succeeded, those of synced commits included.
+    pub syncs: u64,
+    /// Power losses.
+    pub crashes: u64,
+    /// Batches that a power loss took back.
+    pub batches_lost: u64,
+    /// Batches that were not synced and survived a power loss.
+    pub batches_survived: u64,
+    /// Writes that found no space.
+    pub disk_full_errors: u64,
+    /// Writes and syncs that reported an I/O error.
+    pub write_errors: u64,
+    /// Reads that reported an I/O error.
+    pub read_errors: u64,
+    /// Bits that were flipped.
+    pub flips: u64,
+    /// Point reads whose checksum did not fit.
+    pub corrupt_reads: u64,
+    /// Disks that were emptied.
+    pub wipes: u64,
 }
 
 /// This keeps keyspaces in memory.
@@ -33,6 +67,31 @@ struct State {
 pub struct MemoryEngine {
     // Guards all state; held for one call, which never waits.
     state: Mutex<State>,
+}
+
+/// A stored value and the checksum that was made when it was written.
+#[derive(Clone)]
+struct Row {
+    value: Bytes,
+    checksum: u64,
+}
+
+/// What a batch replaced, in the order in which it did.
+type Undo = Vec<(Keyspace, Bytes, Option<Row>)>;
+
+#[derive(Default)]
+struct State {
+    live: Map,
+    /// One entry for each batch that is visible and not synced, oldest first.
+    unsynced: Vec<Undo>,
+    /// The batch whose sync failed. The engine is poisoned from then on, so there is never a second one.
+    in_doubt: Option<Batch>,
+    used_bytes: u64,
+    capacity_bytes: Option<u64>,
+    fault: Option<Fault>,
+    unreadable: BTreeSet<(Keyspace, Bytes)>,
+    poisoned: bool,
+    counters: MemoryCounters,
 }
 
 impl MemoryEngine {
@@ -46,10 +105,123 @@ impl MemoryEngine {
         self.lock().fault = fault;
     }
 
+    /// Makes reads of `key` report an I/O error, or succeed again.
+    pub fn set_unreadable(&self, keyspace: Keyspace, key: &[u8], unreadable: bool) {
+        let key = (keyspace, Bytes::copy_from_slice(key));
+        let mut state = self.lock();
+        if unreadable {
+            state.unreadable.insert(key);
+        } else {
+            state.unreadable.remove(&key);
+        }
+    }
+
+    /// Makes every read succeed again.
+    pub fn clear_unreadable(&self) {
+        self.lock().unreadable.clear();
+    }
+
+    /// Bounds what can be stored, in bytes of keys and values and 32 for each row; `None` for no bound.
+    pub fn set_capacity(&self, capacity_bytes: Option<u64>) {
+        self.lock().capacity_bytes = capacity_bytes;
+    }
+
+    /// Bytes in use, as [`MemoryEngine::set_capacity`] counts them.
+    pub fn used_bytes(&self) -> u64 {
+        self.lock().used_bytes
+    }
+
     /// Forgets what was not synced, as a power loss does.
     pub fn crash(&self) {
+        self.crash_keeping(0);
+    }
+
+    /// A power loss that the first `keep` of the unsynced batches survive, whole; at most all. What survives is on
+    /// disk from then on. The engine is as if opened anew. Returns how many batches were lost.
+    pub fn crash_keeping(&self, keep: usize) -> usize {
         let mut state = self.lock();
-        state.live = state.synced.clone();
+        if keep > state.unsynced.len() {
+            state.settle_doubt();
+        }
+        let mut lost = usize::from(state.in_doubt.take().is_some());
+        while state.unsynced.len() > keep {
+            let undo = state.unsynced.pop().unwrap_or_default();
+            state.take_back(undo);
+            lost += 1;
+        }
+        state.counters.crashes += 1;
+        state.counters.batches_lost += lost as u64;
+        state.counters.batches_survived += state.unsynced.len() as u64;
+        state.unsynced.clear();
+        state.poisoned = false;
+        lost
+    }
+
+    /// The end of the process alone: the operating system still has everything that was written, and may still lose
+    /// it. The engine is as if opened anew.
+    pub fn kill(&self) {
+        let mut state = self.lock();
+        state.settle_doubt();
+        state.poisoned = false;
+    }
+
+    /// Batches that a power loss now could take back.
+    pub fn unsynced_len(&self) -> usize {
+        let state = self.lock();
+        state.unsynced.len() + usize::from(state.in_doubt.is_some())
+    }
+
+    /// Puts the first `count` unsynced batches on disk, as the operating system does when it likes.
+    pub fn write_back(&self, count: usize) {
+        let mut state = self.lock();
+        let count = count.min(state.unsynced.len());
+        state.unsynced.drain(..count);
+    }
+
+    /// Empties the disk: everything is gone, also what was synced.
+    pub fn wipe(&self) {
+        let mut state = self.lock();
+        state.live.clear();
+        state.unsynced.clear();
+        state.in_doubt = None;
+        state.used_bytes = 0;
+        state.poisoned = false;
+        state.counters.wipes += 1;
+    }
+
+    /// Flips one bit of one stored row, both chosen by `choice`. Returns the row's key; none when nothing is stored.
+    pub fn flip(&self, keyspace: Keyspace, choice: u64) -> Option<Bytes> {
+        let mut state = self.lock();
+        let rows = state.live.get_mut(&keyspace)?;
+        let count = u64::try_from(rows.len()).ok().filter(|count| *count > 0)?;
+        let nth = usize::try_from(choice % count).ok()?;
+        let (key, row) = rows.iter_mut().nth(nth)?;
+        let bit = choice / count;
+        let mut bytes = row.value.to_vec();
+        match u64::try_from(bytes.len()).ok().filter(|len| *len > 0) {
+            Some(len) => {
+                let at = usize::try_from(bit / 8 % len).ok()?;
+                if let Some(byte) = bytes.get_mut(at) {
+                    *byte ^= 1 << (bit % 8);
+                }
+                row.value = Bytes::from(bytes);
+            }
+            // A row without a value still has its checksum on disk.
+            None => row.checksum ^= 1 << (bit % 64),
+        }
+        let key = key.clone();
+        state.counters.flips += 1;
+        Some(key)
+    }
+
+    /// Rows in a keyspace.
+    pub fn row_count(&self, keyspace: Keyspace) -> usize {
+        self.lock().live.get(&keyspace).map_or(0, BTreeMap::len)
+    }
+
+    /// What happened so far.
+    pub fn counters(&self) -> MemoryCounters {
+        self.lock().counters
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -57,65 +229,212 @@ impl MemoryEngine {
     }
 }
 
+impl Row {
+    fn new(keyspace: Keyspace, key: &[u8], value: Bytes) -> Self {
+        let checksum = checksum(keyspace, key, &value);
+        Self { value, checksum }
+    }
+
+    /// The value, if it is still what was written.
+    fn read(&self, keyspace: Keyspace, key: &[u8], attempted: &'static str) -> Result<Bytes, EngineError> {
+        if checksum(keyspace, key, &self.value) == self.checksum {
+            return Ok(self.value.clone());
+        }
+        let detail = format!("the checksum of {} in {keyspace:?} does not fit", key.escape_ascii());
+        Err(EngineError::Corrupt { attempted, detail })
+    }
+}
+
+fn checksum(keyspace: Keyspace, key: &[u8], value: &[u8]) -> u64 {
+    let mut hash = Xxh3::new();
+    hash.update(&(keyspace as u64).to_le_bytes());
+    hash.update(&(key.len() as u64).to_le_bytes());
+    hash.update(key);
+    hash.update(value);
+    hash.digest()
+}
+
+fn row_bytes(key: &[u8], value: &[u8]) -> u64 {
+    (key.len() + value.len()) as u64 + ROW_BYTES
+}
+
+fn injected(attempted: &'static str) -> EngineError {
+    EngineError::Io { attempted, source: std::io::Error::other("injected") }
+}
+
 impl State {
-    fn admit(&mut self, attempted: &'static str, syncs: bool) -> Result<(), EngineError> {
+    /// Whether a write may begin. A refusal poisons.
+    fn admit(&mut self, attempted: &'static str) -> Result<(), EngineError> {
         if self.poisoned {
             return Err(EngineError::Poisoned { attempted });
         }
         match self.fault {
-            Some(Fault::DiskFull) => {
-                self.poisoned = true;
-                Err(EngineError::DiskFull { attempted })
-            }
-            Some(Fault::SyncError) if syncs => {
-                self.poisoned = true;
-                Err(EngineError::Io { attempted, source: std::io::Error::other("injected") })
-            }
-            _ => Ok(()),
+            Some(Fault::DiskFull) => Err(self.disk_full(attempted)),
+            Some(Fault::WriteError) => Err(self.write_error(attempted)),
+            Some(Fault::SyncError) | None => Ok(()),
         }
+    }
+
+    fn disk_full(&mut self, attempted: &'static str) -> EngineError {
+        self.poisoned = true;
+        self.counters.disk_full_errors += 1;
+        EngineError::DiskFull { attempted }
+    }
+
+    fn write_error(&mut self, attempted: &'static str) -> EngineError {
+        self.poisoned = true;
+        self.counters.write_errors += 1;
+        injected(attempted)
+    }
+
+    /// Bytes that `batch` adds; a batch that only replaces or removes adds none.
+    fn growth(&self, batch: &Batch) -> u64 {
+        let (mut added, mut given_back) = (0, 0);
+        for change in batch {
+            let (keyspace, key) = match change {
+                Change::Put { keyspace, key, value } => {
+                    added += row_bytes(key, value);
+                    (keyspace, key)
+                }
+                Change::Remove { keyspace, key } => (keyspace, key),
+            };
+            if let Some(row) = self.row(*keyspace, key) {
+                given_back += row_bytes(key, &row.value);
+            }
+        }
+        added.saturating_sub(given_back)
+    }
+
+    fn row(&self, keyspace: Keyspace, key: &[u8]) -> Option<&Row> {
+        self.live.get(&keyspace)?.get(key)
+    }
+
+    /// Makes `batch` visible and remembers what it replaced.
+    fn write(&mut self, batch: Batch) {
+        let mut undo = Undo::with_capacity(batch.len());
+        for change in batch {
+            let (keyspace, key, row) = match change {
+                Change::Put { keyspace, key, value } => {
+                    let row = Row::new(keyspace, &key, value);
+                    (keyspace, key, Some(row))
+                }
+                Change::Remove { keyspace, key } => (keyspace, key, None),
+            };
+            let before = self.set(keyspace, key.clone(), row);
+            undo.push((keyspace, key, before));
+        }
+        self.unsynced.push(undo);
+        self.counters.commits += 1;
+    }
+
+    /// Sets or removes a row; returns the one that was there.
+    fn set(&mut self, keyspace: Keyspace, key: Bytes, row: Option<Row>) -> Option<Row> {
+        let bytes = key.len();
+        let cost = |row: &Row| (bytes + row.value.len()) as u64 + ROW_BYTES;
+        self.used_bytes += row.as_ref().map_or(0, cost);
+        let rows = self.live.entry(keyspace).or_default();
+        let before = match row {
+            Some(row) => rows.insert(key, row),
+            None => rows.remove(&key),
+        };
+        self.used_bytes -= before.as_ref().map_or(0, cost);
+        before
+    }
+
+    fn take_back(&mut self, undo: Undo) {
+        for (keyspace, key, row) in undo.into_iter().rev() {
+            self.set(keyspace, key, row);
+        }
+    }
+
+    /// The journal is read again: what was written and not acknowledged is there after all.
+    fn settle_doubt(&mut self) {
+        if let Some(batch) = self.in_doubt.take() {
+            self.write(batch);
+        }
+    }
+
+    fn sync(&mut self) {
+        self.unsynced.clear();
+        self.counters.syncs += 1;
+    }
+
+    fn is_short_of_space(&self) -> bool {
+        self.fault == Some(Fault::DiskFull)
+            || self.capacity_bytes.is_some_and(|capacity| {
+                capacity.saturating_sub(self.used_bytes) < capacity / RESERVE_FRACTION
+            })
     }
 }
 
 impl Engine for MemoryEngine {
     fn get(&self, keyspace: Keyspace, key: &[u8]) -> Result<Option<Bytes>, EngineError> {
-        Ok(self.lock().live.get(&(keyspace, Bytes::copy_from_slice(key))).cloned())
+        let mut state = self.lock();
+        if !state.unreadable.is_empty() && state.unreadable.contains(&(keyspace, Bytes::copy_from_slice(key)))
+        {
+            state.counters.read_errors += 1;
+            return Err(injected("read a key"));
+        }
+        let value = state.row(keyspace, key).map(|row| row.read(keyspace, key, "read a key")).transpose();
+        state.counters.corrupt_reads += u64::from(value.is_err());
+        value
     }
 
     fn scan(&self, keyspace: Keyspace, start: &[u8], end: Bound<&[u8]>) -> Result<Scan, EngineError> {
-        let within = |key: &Bytes| match end {
-            Bound::Included(end) => key.as_ref() <= end,
-            Bound::Excluded(end) => key.as_ref() < end,
-            Bound::Unbounded => true,
+        let is_empty = match end {
+            Bound::Included(end) => end < start,
+            Bound::Excluded(end) => end <= start,
+            Bound::Unbounded => false,
         };
-        let pairs: Vec<_> = self
-            .lock()
-            .live
-            .range((keyspace, Bytes::copy_from_slice(start))..)
-            .take_while(|((space, key), _)| *space == keyspace && within(key))
-            .map(|((_, key), value)| Ok((key.clone(), value.clone())))
+        let state = self.lock();
+        let Some(rows) = state.live.get(&keyspace).filter(|_| !is_empty) else {
+            return Ok(Box::new(std::iter::empty()));
+        };
+        // Rows share their bytes with the map, so the copy that makes the snapshot is one of pointers.
+        let rows: Vec<(Bytes, Option<Row>)> = rows
+            .range::<[u8], _>((Bound::Included(start), end))
+            .map(|(key, row)| {
+                let readable =
+                    state.unreadable.is_empty() || !state.unreadable.contains(&(keyspace, key.clone()));
+                (key.clone(), readable.then(|| row.clone()))
+            })
             .collect();
-        Ok(Box::new(pairs.into_iter()))
+        Ok(Box::new(rows.into_iter().map(move |(key, row)| {
+            let row = row.ok_or_else(|| injected("read a range"))?;
+            let value = row.read(keyspace, &key, "read a range")?;
+            Ok((key, value))
+        })))
     }
 
     fn commit(&self, batch: Batch, durability: Durability) -> Result<(), EngineError> {
+        const ATTEMPTED: &str = "write a batch";
         let mut state = self.lock();
-        state.admit("write a batch", durability == Durability::Synced)?;
-        for change in batch {
-            match change {
-                Change::Put { keyspace, key, value } => state.live.insert((keyspace, key), value),
-                Change::Remove { keyspace, key } => state.live.remove(&(keyspace, key)),
-            };
+        state.admit(ATTEMPTED)?;
+        let growth = state.growth(&batch);
+        if growth > 0 && state.capacity_bytes.is_some_and(|capacity| state.used_bytes + growth > capacity) {
+            return Err(state.disk_full(ATTEMPTED));
         }
-        if durability == Durability::Synced {
-            state.synced = state.live.clone();
+        if durability == Durability::Buffered {
+            state.write(batch);
+            return Ok(());
         }
+        if state.fault == Some(Fault::SyncError) {
+            state.in_doubt = Some(batch);
+            return Err(state.write_error(ATTEMPTED));
+        }
+        state.write(batch);
+        state.sync();
         Ok(())
     }
 
     fn sync(&self) -> Result<(), EngineError> {
+        const ATTEMPTED: &str = "sync the journal";
         let mut state = self.lock();
-        state.admit("sync the journal", true)?;
-        state.synced = state.live.clone();
+        state.admit(ATTEMPTED)?;
+        if state.fault == Some(Fault::SyncError) {
+            return Err(state.write_error(ATTEMPTED));
+        }
+        state.sync();
         Ok(())
     }
 
@@ -129,18 +448,19 @@ impl Engine for MemoryEngine {
 
     fn reopen(&self) -> Result<(), EngineError> {
         let mut state = self.lock();
-        if state.fault == Some(Fault::DiskFull) {
+        if state.is_short_of_space() {
             return Err(EngineError::DiskFull { attempted: "open the store" });
         }
+        state.settle_doubt();
         state.poisoned = false;
         Ok(())
     }
 
     fn is_short_of_space(&self) -> bool {
-        false
+        self.lock().is_short_of_space()
     }
 
     fn stats(&self) -> EngineStats {
-        EngineStats::default()
+        EngineStats { disk_bytes: self.used_bytes(), ..EngineStats::default() }
     }
 }

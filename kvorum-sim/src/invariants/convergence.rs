@@ -1,0 +1,102 @@
+//! Convergence: after everything was healed, the replicas of a key are equal, byte for byte.
+//!
+//! Held with background repair. The newest record of a key is live: as many nodes as its `from` hold exactly it.
+//! It is dead (a tombstone, or expired): some may have purged it already, and an expired value and the tombstone
+//! that it became are equal. In both cases, where stale copies are dropped, no node holds anything older that is
+//! live; until that mechanism is there, nodes beyond the newest record's `from` may.
+
+use super::facts::Dump;
+use super::{Facts, Violation};
+use crate::history::History;
+use bytes::Bytes;
+use kvorum_core::{Record, UnixMillis};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Checks the invariant.
+pub fn check(history: &History, facts: &Facts) -> Result<(), Violation> {
+    if !facts.mechanisms.repair || facts.converged.is_none() {
+        return Ok(());
+    }
+    let keys: BTreeSet<&Bytes> = facts.dumps.iter().flat_map(|dump| dump.records.keys()).collect();
+    for key in keys {
+        if let Some(explanation) = differs(key, facts) {
+            let by_key = history.by_key();
+            let operations = by_key.get(key).map_or(&[][..], |of_key| of_key.as_slice());
+            return Err(Violation::on_key("convergence", key, explanation, operations));
+        }
+    }
+    Ok(())
+}
+
+fn differs(key: &Bytes, facts: &Facts) -> Option<String> {
+    let held: BTreeMap<u16, &Record> =
+        facts.dumps.iter().filter_map(|dump| Some((dump.node, dump.records.get(key)?))).collect();
+    let newest = *held.values().max_by(|a, b| a.newness(b))?;
+    let now = facts.dumps.iter().map(|dump: &Dump| dump.wall).max().unwrap_or(UnixMillis(0));
+    let is_live = newest.live(now).is_some();
+    let older: Vec<u16> = held
+        .iter()
+        .filter(|(_, record)| record.version < newest.version && record.live(now).is_some())
+        .map(|(node, _)| *node)
+        .collect();
+    let holders: Vec<u16> =
+        held.iter().filter(|(_, record)| record.version == newest.version).map(|(node, _)| *node).collect();
+    let expected = usize::from(newest.from.min(facts.nodes));
+    if is_live && holders.len() < expected {
+        return Some(format!("{} should be on {expected} nodes and is on {holders:?}", newest.version));
+    }
+    if facts.mechanisms.drop_stale && !older.is_empty() {
+        return Some(format!(
+            "{} is the newest; the nodes {older:?} still hold something older",
+            newest.version
+        ));
+    }
+    let unlike =
+        held.iter().find(|(_, record)| record.version == newest.version && is_live && **record != newest);
+    unlike.map(|(node, record)| format!("node {node} holds {record:?} and another one {newest:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::*;
+    use super::*;
+    use crate::history::Operation;
+
+    fn run(records: [Option<Record>; 3]) -> Result<(), Violation> {
+        let dumps = (0..3)
+            .zip(records)
+            .map(|(node, record)| Dump {
+                node,
+                at: millis(10_000),
+                wall: UnixMillis(facts().epoch.0 + 10_000),
+                records: record.into_iter().map(|record| (Bytes::from_static(b"k"), record)).collect(),
+            })
+            .collect();
+        let operations: [Operation; 1] = [put(1, 0, 10, 5)];
+        check(&history(operations), &Facts { dumps, ..facts() })
+    }
+
+    /// A replica without the newest record, with an older one, or with other bytes is found.
+    #[test]
+    fn differences_are_found() {
+        let value = || Some(record(5, 3, Some("v")));
+        assert_eq!(run([value(), value(), value()]), Ok(()));
+        assert!(run([value(), value(), None]).is_err());
+        assert!(run([value(), value(), Some(record(4, 3, Some("v")))]).is_err());
+        assert!(run([value(), value(), Some(record(5, 3, Some("w")))]).is_err());
+        assert!(run([Some(record(5, 1, Some("v"))), Some(record(4, 3, Some("v"))), None]).is_err());
+        assert_eq!(run([Some(record(5, 1, Some("v"))), None, None]), Ok(()));
+    }
+
+    /// The dead may be purged here and not there; an expired value equals its tombstone; older values may not stay.
+    #[test]
+    fn the_dead_are_equal() {
+        let tombstone = || Some(record(5, 3, None));
+        let expires = Some(UnixMillis(facts().epoch.0 + 100));
+        let expired = Record { expires, ..record(5, 3, Some("v")) };
+        let dead = Record { expires, ..record(5, 3, None) };
+        assert_eq!(run([tombstone(), None, tombstone()]), Ok(()));
+        assert_eq!(run([Some(expired.clone()), Some(dead), None]), Ok(()));
+        assert!(run([tombstone(), Some(record(4, 3, Some("v"))), None]).is_err());
+    }
+}

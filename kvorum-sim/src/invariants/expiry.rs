@@ -1,0 +1,49 @@
+//! Expiry: a record with a TTL is gone for every reader from that long after its version on.
+//!
+//! Held where clocks are within a known error of the true time; a clock that jumps decides when "from then on" is.
+//! The other half, that nothing is gone too early, is part of every check that lets an expiry explain an absence.
+
+use super::Violation;
+use super::facts::{Facts, millis};
+use super::floor::Writes;
+use crate::history::{History, Outcome, Request};
+
+/// Checks the invariant.
+pub fn check(history: &History, facts: &Facts) -> Result<(), Violation> {
+    let Some(error) = facts.clock_error else { return Ok(()) };
+    for (key, operations) in history.by_key() {
+        let writes = Writes::of(&operations);
+        for read in &operations {
+            let Outcome::Value { version, .. } = read.outcome else { continue };
+            let Some(Request::Put { ttl: Some(ttl) }) = writes.seen_by(read).map(|write| &write.request)
+            else {
+                continue;
+            };
+            let gone_from = version.millis().0 + millis(*ttl);
+            if facts.wall_millis(read.invoked) > gone_from + millis(error) {
+                let explanation = format!(
+                    "the read #{} saw a value {} ms after it had expired",
+                    read.id,
+                    facts.wall_millis(read.invoked) - gone_from
+                );
+                return Err(Violation::on_key("expiry", key, explanation, &operations));
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::*;
+    use super::*;
+
+    /// Served after its end is found, to the clocks' error; where clocks jump nothing is judged.
+    #[test]
+    fn late_values_are_found() {
+        let run = |at: u64| history([put_for(1, 0, 10, 5, 100), read(2, at, at + 5, 1, 5)]);
+        assert!(check(&run(116), &facts()).is_err());
+        assert_eq!(check(&run(115), &facts()), Ok(()));
+        assert_eq!(check(&run(9000), &Facts { clock_error: None, ..facts() }), Ok(()));
+    }
+}

@@ -1,0 +1,262 @@
+//! What the run did to the nodes: which disks lost what, which nodes stood still, what was on each at the end.
+//!
+//! The contract holds writes to promises only under conditions: fewer than `ACK` disks lost, a clock that a TTL can
+//! be judged by, a node that runs. The driver writes down what it did; here is decided what that excuses.
+//!
+//! | loss | what the node knows | durability | freshness, order, reads |
+//! | --- | --- | --- | --- |
+//! | wiped | it comes back empty, says so, does not vote | held while fewer than `ACK` disks | the same |
+//! | rotten | the checksum tells it | held while fewer than `ACK` disks | the same |
+//! | unsynced (`interval`, `os`) | nothing: it votes with the older state | held while fewer than `ACK` disks | nothing |
+//!
+//! With `always` a power loss is no loss at all: whatever it takes back must not have been confirmed.
+
+use crate::history::{AckFrom, Operation};
+use bytes::Bytes;
+use kvorum_core::{Record, UnixMillis, Version};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// How a disk lost what it had confirmed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LossKind {
+    /// It was emptied.
+    Wiped,
+    /// A bit was flipped.
+    Rotten,
+    /// The power went before it was synced.
+    Unsynced,
+}
+
+/// This is one disk's loss of what it had confirmed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Loss {
+    /// The node.
+    pub node: u16,
+    /// When.
+    pub at: Duration,
+    /// How.
+    pub kind: LossKind,
+    /// What it had taken since then may be gone; what it had before is not. Zero for everything.
+    pub since: Duration,
+}
+
+/// This is a time in which a node cannot be asked to be punctual: down, paused, slowed, or with its links held.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stall {
+    /// The node.
+    pub node: u16,
+    /// From when.
+    pub since: Duration,
+    /// Until when.
+    pub until: Duration,
+}
+
+/// This is everything a node stores, tombstones included, after everything was healed.
+#[derive(Debug, Clone, Default)]
+pub struct Dump {
+    /// The node.
+    pub node: u16,
+    /// When it was taken, in simulated time.
+    pub at: Duration,
+    /// The node's wall clock then.
+    pub wall: UnixMillis,
+    /// Key → record.
+    pub records: BTreeMap<Bytes, Record>,
+}
+
+/// This is a gauge as it was seen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gauge {
+    /// The node.
+    pub node: u16,
+    /// When.
+    pub at: Duration,
+    /// Its name.
+    pub name: String,
+    /// Its value.
+    pub value: u64,
+    /// The bound that has a name.
+    pub max: u64,
+}
+
+/// These say which mechanisms the node has by now: what they bring about is not asked for before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Mechanisms {
+    /// Replicas become equal in the background, hints lost or not.
+    pub repair: bool,
+    /// Copies on nodes that the newest record does not belong on are dropped.
+    pub drop_stale: bool,
+}
+
+/// This is what the oracle knows besides the history.
+#[derive(Debug, Clone, Default)]
+pub struct Facts {
+    /// Nodes in the cluster.
+    pub nodes: u16,
+    /// The instant at which the simulation begins, as Unix milliseconds.
+    pub epoch: UnixMillis,
+    /// How far a node's wall clock may be from the true time, either way. None where clocks jump: then nothing that
+    /// a clock decides is judged.
+    pub clock_error: Option<Duration>,
+    /// What disks lost.
+    pub losses: Vec<Loss>,
+    /// When nodes stood still.
+    pub stalls: Vec<Stall>,
+    /// The longest wait for replicas (`request_timeout`).
+    pub deadline: Duration,
+    /// What an answer may take beyond it: the way there and back, and the last look.
+    pub slack: Duration,
+    /// From when on everything is healed, settled and converged; reads from then on are final. None if the run had
+    /// no such end.
+    pub converged: Option<Duration>,
+    /// The last state of every node.
+    pub dumps: Vec<Dump>,
+    /// Gauges of queues.
+    pub gauges: Vec<Gauge>,
+    /// What the nodes are held to.
+    pub mechanisms: Mechanisms,
+}
+
+impl Facts {
+    /// How many disks may have lost what was put on them in `since..=until`.
+    fn disks_lost(&self, since: Duration, until: Duration) -> usize {
+        let touches = |loss: &&Loss| loss.at >= since && loss.since <= until;
+        self.losses.iter().filter(touches).map(|loss| loss.node).collect::<BTreeSet<_>>().len()
+    }
+
+    /// Whether a node may vote in ignorance of what it was given in `since..=until`.
+    fn forgot_in_silence(&self, since: Duration, until: Duration) -> bool {
+        let touches =
+            |loss: &Loss| loss.kind == LossKind::Unsynced && loss.at >= since && loss.since <= until;
+        self.losses.iter().any(touches)
+    }
+
+    /// Whether an acknowledged write must still be somewhere: fewer than `ACK` disks lost it.
+    pub fn must_survive(&self, write: &Operation) -> bool {
+        self.disks_lost(write.invoked, write.returned) < usize::from(write.replicas.ack)
+    }
+
+    /// Whether the replicas that confirmed a write still vote for it, or not at all.
+    pub fn is_voted_for(&self, write: &Operation) -> bool {
+        self.must_survive(write) && !self.forgot_in_silence(write.invoked, write.returned)
+    }
+
+    /// Whether what a read saw, written by `write`, is still voted for by the replicas that the read left it on.
+    pub fn is_still_seen(&self, write: &Operation, read: &Operation) -> bool {
+        let since = write.invoked.min(read.invoked);
+        self.disks_lost(since, read.returned) < usize::from(held_after(read.replicas, write.replicas.from))
+            && !self.forgot_in_silence(since, read.returned)
+    }
+
+    /// Whether any disk lost anything silently, or so many that a quorum of `ack` is no proof any more.
+    pub fn spares_quorums_of(&self, ack: u16) -> bool {
+        self.disks_lost(Duration::ZERO, Duration::MAX) < usize::from(ack)
+            && !self.forgot_in_silence(Duration::ZERO, Duration::MAX)
+    }
+
+    /// Whether the final state is known.
+    pub fn is_final(&self, operation: &Operation) -> bool {
+        self.converged.is_some_and(|converged| operation.invoked >= converged)
+    }
+
+    /// Whether a write with a TTL may have expired for a reader whose answer came at `at`. `version` is the write's,
+    /// where it is known.
+    pub fn may_have_expired(
+        &self,
+        write: &Operation,
+        version: Option<Version>,
+        ttl: Duration,
+        at: Duration,
+    ) -> bool {
+        let Some(error) = self.clock_error else { return true };
+        let stamped = version.map_or_else(
+            || self.wall_millis(write.invoked).saturating_sub(millis(error)),
+            |version| version.millis().0,
+        );
+        stamped + millis(ttl) <= self.wall_millis(at) + millis(error)
+    }
+
+    /// The true time at `at`, as Unix milliseconds.
+    pub fn wall_millis(&self, at: Duration) -> u64 {
+        self.epoch.0 + millis(at)
+    }
+}
+
+/// A duration as milliseconds.
+pub(super) fn millis(of: Duration) -> u64 {
+    u64::try_from(of.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// On how many replicas a read of `read` leaves what it answers, at least, when that was written with `from`.
+///
+/// `b` replies agreed, or it was written back until `g - b + 1` hold it; never on more than its own `from`.
+pub fn held_after(read: AckFrom, from: u16) -> u16 {
+    read.ack.min((read.from + 1).saturating_sub(read.ack)).min(from)
+}
+
+/// Whether an operation of `later` must meet what a read of `read` saw, which was written with `from`.
+///
+/// More is needed than a shared replica: the read's write-back goes to ranks below `from` only, and only to
+/// [`held_after`] of them. So it is counted: of the later operation's replicas fewer than its `ACK` may lack it.
+pub fn must_meet(read: AckFrom, from: u16, later: AckFrom) -> bool {
+    let outside = from.min(read.from).saturating_sub(later.from);
+    let inside = held_after(read, from).saturating_sub(outside);
+    read.overlaps(later) && later.from.saturating_sub(inside) < later.ack
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Reads that the repair rule ties together, and those that it does not.
+    #[test]
+    fn must_meet_counts_copies() {
+        let check = |read: (u16, u16), from, later: (u16, u16), expect| {
+            let (read, later) = (AckFrom::new(read.0, read.1), AckFrom::new(later.0, later.1));
+            assert_eq!(must_meet(read, from, later), expect, "{read} of {from}, then {later}");
+        };
+        check((2, 3), 3, (2, 3), true);
+        check((3, 5), 5, (3, 5), true);
+        check((1, 1), 1, (1, 1), true);
+        check((1, 3), 3, (2, 3), false);
+        // One copy was met, all replicas are asked later.
+        check((1, 3), 3, (3, 3), true);
+        // All were asked, one copy was enough for the next of the same kind, not for a majority.
+        check((3, 3), 3, (3, 3), true);
+        check((3, 3), 3, (2, 3), false);
+        // The record belongs on one node only; a majority may miss it.
+        check((2, 3), 1, (2, 3), false);
+        check((2, 3), 1, (3, 3), true);
+        // Written back to two of five, of which a later 2/3 may know none.
+        check((4, 5), 5, (2, 3), false);
+    }
+
+    /// Goal: `must_meet` is sound. Method: every placement of as many copies as a read leaves, against every choice
+    /// of replicas that a later operation can make.
+    #[test]
+    fn must_meet_is_sound() {
+        let quorums: Vec<AckFrom> =
+            (1..=5).flat_map(|from| (1..=from).map(move |ack| AckFrom::new(ack, from))).collect();
+        for read in &quorums {
+            for later in &quorums {
+                for from in 1..=5u16 {
+                    if !must_meet(*read, from, *later) {
+                        continue;
+                    }
+                    let copies = held_after(*read, from);
+                    let held = (0u32..32).filter(|held| {
+                        held.count_ones() == u32::from(copies) && *held < 1 << from.min(read.from)
+                    });
+                    for held in held {
+                        for asked in
+                            (0u32..1 << later.from).filter(|a| a.count_ones() == u32::from(later.ack))
+                        {
+                            assert_ne!(held & asked, 0, "{read} of {from}, then {later}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! The oracle: one file for each invariant of the HTTP contract.
+//!
+//! Each has one function, `check`, over what clients saw ([`History`]) and what the run did to the nodes ([`Facts`]).
+//! It says nothing where the contract promises nothing, so every file begins with the precondition of its
+//! promise. A write of unknown outcome may take effect once, at any later time, or never: no check counts on it,
+//! and every check lets it explain what was seen.
+//!
+//! Which losses excuse what is decided in one place, [`facts`].
+
+pub mod convergence;
+pub mod copies;
+pub mod deadlines;
+pub mod durability;
+pub mod expiry;
+pub mod facts;
+mod floor;
+pub mod freshness;
+pub mod linearizable;
+pub mod no_resurrection;
+pub mod order;
+pub mod phantoms;
+pub mod queues;
+pub mod range_equals_keys;
+pub mod reads_never_go_back;
+pub mod register;
+#[cfg(test)]
+mod testing;
+pub mod wing_gong;
+
+use crate::history::{History, Operation};
+use bytes::Bytes;
+pub use facts::Facts;
+use std::fmt;
+
+/// This says which promise a run broke, and shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Violation {
+    /// The invariant: the name of its file.
+    pub invariant: &'static str,
+    /// The key, where it is about one.
+    pub key: Option<Bytes>,
+    /// What is wrong, in words, with the numbers of the operations.
+    pub explanation: String,
+    /// The history of the key.
+    pub operations: Vec<Operation>,
+}
+
+/// This is the function of an invariant.
+pub type Check = fn(&History, &Facts) -> Result<(), Violation>;
+
+/// All invariants, by name, the plainest first: of several that break together the first explains most.
+pub const ALL: [(&str, Check); 14] = [
+    ("phantoms", phantoms::check),
+    ("expiry", expiry::check),
+    ("durability", durability::check),
+    ("freshness", freshness::check),
+    ("order", order::check),
+    ("reads_never_go_back", reads_never_go_back::check),
+    ("no_resurrection", no_resurrection::check),
+    ("linearizable", linearizable::check),
+    ("wing_gong", wing_gong::check),
+    ("range_equals_keys", range_equals_keys::check),
+    ("copies", copies::check),
+    ("convergence", convergence::check),
+    ("deadlines", deadlines::check),
+    ("queues", queues::check),
+];
+
+/// Checks every invariant.
+///
+/// # Errors
+/// The first violation of each that is broken.
+pub fn check_all(history: &History, facts: &Facts) -> Result<(), Vec<Violation>> {
+    let violations: Vec<_> = ALL.iter().filter_map(|(_, check)| check(history, facts).err()).collect();
+    if violations.is_empty() { Ok(()) } else { Err(violations) }
+}
+
+impl Violation {
+    /// A violation on one key, with that key's history.
+    fn on_key(invariant: &'static str, key: &Bytes, explanation: String, operations: &[&Operation]) -> Self {
+        let operations = operations.iter().map(|operation| (*operation).clone()).collect();
+        Self { invariant, key: Some(key.clone()), explanation, operations }
+    }
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: ", self.invariant)?;
+        if let Some(key) = &self.key {
+            write!(f, "key {}: ", key.escape_ascii())?;
+        }
+        writeln!(f, "{}", self.explanation)?;
+        self.operations.iter().try_for_each(|operation| writeln!(f, "  {operation}"))
+    }
+}

@@ -3,10 +3,10 @@
 //! Held where clocks are within a known error of the true time; a clock that jumps decides when "from then on" is.
 //! The other half, that nothing is gone too early, is part of every check that lets an expiry explain an absence.
 
-use super::Violation;
-use super::facts::{Facts, millis};
 use super::floor::Writes;
+use super::{Facts, Violation};
 use crate::history::{History, Outcome, Request};
+use crate::millis;
 
 /// Checks the invariant.
 pub fn check(history: &History, facts: &Facts) -> Result<(), Violation> {
@@ -35,7 +35,7 @@ pub fn check(history: &History, facts: &Facts) -> Result<(), Violation> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::*;
+    use super::super::testing::{facts, history, put_for, read};
     use super::*;
 
     /// Served after its end is found, to the clocks' error; where clocks jump nothing is judged.

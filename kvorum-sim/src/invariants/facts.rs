@@ -12,6 +12,7 @@
 //! With `always` a power loss is no loss at all: whatever it takes back must not have been confirmed.
 
 use crate::history::{AckFrom, Operation};
+use crate::millis;
 use bytes::Bytes;
 use kvorum_core::{Record, UnixMillis, Version};
 use std::collections::{BTreeMap, BTreeSet};
@@ -181,11 +182,6 @@ impl Facts {
     pub fn wall_millis(&self, at: Duration) -> u64 {
         self.epoch.0 + millis(at)
     }
-}
-
-/// A duration as milliseconds.
-pub(super) fn millis(of: Duration) -> u64 {
-    u64::try_from(of.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// On how many replicas a read of `read` leaves what it answers, at least, when that was written with `from`.

@@ -1,0 +1,152 @@
+//! Clocks: each node's own, over the simulation's time.
+//!
+//! The wall clock is the true time plus an offset, a drift that adds up, and jumps. The monotonic clock is the
+//! simulated time itself: the timers of the run go by that too, and a node that measured otherwise than it sleeps
+//! would show faults that no machine has.
+
+use kvorum::clock::Clock;
+use kvorum_core::UnixMillis;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// The true time at which every simulation begins: a fixed day in 2023.
+pub const EPOCH: UnixMillis = UnixMillis(1_700_000_000_000);
+
+/// This tells the simulated time since the run began. Where there is none, outside of a host, it says nothing.
+pub type Elapsed = fn() -> Option<Duration>;
+
+/// This is one node's clock. It outlives the node's lives, as a machine's clock does.
+#[derive(Debug)]
+pub struct SimClock {
+    elapsed: Elapsed,
+    // Guards the clock's errors; held for one reading.
+    error: Mutex<ClockError>,
+}
+
+#[derive(Debug)]
+struct ClockError {
+    /// What is added to the true time, as of `as_of`.
+    offset_micros: i64,
+    /// Microseconds gained in a second.
+    drift_ppm: i32,
+    as_of: Duration,
+    last: Duration,
+}
+
+impl SimClock {
+    /// A clock that is wrong by `offset_millis` at the beginning and gains `drift_ppm` microseconds in a second.
+    pub fn new(elapsed: Elapsed, offset_millis: i64, drift_ppm: i32) -> Self {
+        let offset_micros = offset_millis.saturating_mul(1000);
+        let error = ClockError { offset_micros, drift_ppm, as_of: Duration::ZERO, last: Duration::ZERO };
+        Self { elapsed, error: Mutex::new(error) }
+    }
+
+    /// A clock in a turmoil simulation.
+    pub fn of_simulation(offset_millis: i64, drift_ppm: i32) -> Self {
+        Self::new(turmoil::sim_elapsed, offset_millis, drift_ppm)
+    }
+
+    /// Sets the wall clock forward, or back.
+    pub fn jump(&self, by_millis: i64) {
+        let mut error = self.lock();
+        error.offset_micros = error.offset_micros.saturating_add(by_millis.saturating_mul(1000));
+    }
+
+    /// Makes the wall clock gain so many microseconds in a second from now on.
+    pub fn set_drift(&self, drift_ppm: i32) {
+        let now = self.now();
+        let mut error = self.lock();
+        error.offset_micros = error.at(now);
+        error.as_of = now;
+        error.drift_ppm = drift_ppm;
+    }
+
+    /// Makes the wall clock right, and keeps it so.
+    pub fn heal(&self) {
+        self.set_drift(0);
+        self.lock().offset_micros = 0;
+    }
+
+    /// The simulated time. It never goes back, also where it is asked for outside of a host.
+    fn now(&self) -> Duration {
+        let elapsed = (self.elapsed)();
+        let mut error = self.lock();
+        error.last = error.last.max(elapsed.unwrap_or_default());
+        error.last
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ClockError> {
+        self.error.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ClockError {
+    fn at(&self, now: Duration) -> i64 {
+        let passed = i64::try_from(now.saturating_sub(self.as_of).as_micros()).unwrap_or(i64::MAX);
+        let drifted = i128::from(passed) * i128::from(self.drift_ppm) / 1_000_000;
+        self.offset_micros.saturating_add(i64::try_from(drifted).unwrap_or(0))
+    }
+}
+
+impl Clock for SimClock {
+    fn wall(&self) -> UnixMillis {
+        let now = self.now();
+        let true_micros = i64::try_from(now.as_micros()).unwrap_or(i64::MAX);
+        let micros = true_micros.saturating_add(self.lock().at(now));
+        UnixMillis(EPOCH.0.saturating_add_signed(micros.div_euclid(1000)))
+    }
+
+    fn mono(&self) -> Duration {
+        self.now()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    thread_local! {
+        static NOW: Cell<Option<Duration>> = const { Cell::new(None) };
+    }
+
+    fn at(seconds: u64) {
+        NOW.set(Some(Duration::from_secs(seconds)));
+    }
+
+    fn wall(clock: &SimClock) -> i64 {
+        i64::try_from(clock.wall().0).unwrap() - i64::try_from(EPOCH.0).unwrap()
+    }
+
+    /// Offset, drift and jumps add up; a changed drift keeps what was gained; healing sets it right.
+    #[test]
+    fn errors_add_up() {
+        let clock = SimClock::new(|| NOW.get(), -250, 500);
+        at(0);
+        assert_eq!(wall(&clock), -250);
+        at(100);
+        assert_eq!(wall(&clock), 100_000 - 250 + 50);
+        clock.jump(3_600_000);
+        clock.set_drift(-500);
+        assert_eq!(wall(&clock), 3_700_000 - 200);
+        at(200);
+        assert_eq!(wall(&clock), 3_800_000 - 250);
+        clock.jump(-7_200_000);
+        assert_eq!(wall(&clock), -3_400_000 - 250);
+        assert_eq!(clock.mono(), Duration::from_secs(200));
+        clock.heal();
+        assert_eq!(wall(&clock), 200_000);
+    }
+
+    /// The monotonic clock stands still where there is no time to be had, and never goes back.
+    #[test]
+    fn mono_never_goes_back() {
+        let clock = SimClock::new(|| NOW.get(), 0, 0);
+        at(7);
+        assert_eq!(clock.mono(), Duration::from_secs(7));
+        NOW.set(None);
+        assert_eq!(clock.mono(), Duration::from_secs(7));
+        at(6);
+        assert_eq!(clock.mono(), Duration::from_secs(7));
+    }
+}

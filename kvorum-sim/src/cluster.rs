@@ -1,0 +1,489 @@
+//! The cluster: machines with their software, and the driver that lets time pass and makes things go wrong.
+//!
+//! What runs on a machine comes in from outside ([`Start`]), once for each life. The driver owns everything that
+//! outlives a process: disk, clock, pace. It steps the simulation, begins and ends the plan's faults, and writes down
+//! what the oracle must know of them ([`Facts`]).
+
+use crate::clock::{EPOCH, SimClock};
+use crate::invariants::facts::{Facts, Loss, LossKind, Stall};
+use crate::net::host_of;
+use crate::plan::{Fault, FaultEvent, FaultKind, Plan};
+use crate::seed::{Seed, SimRng};
+use kvorum::storage::memory::{self, MemoryEngine};
+use kvorum::storage::{Engine, Keyspace};
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::future::{Future, poll_fn};
+use std::ops::Bound;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+/// How long one step of the simulation is.
+pub const TICK: Duration = Duration::from_millis(1);
+
+/// What a machine runs in one life.
+pub type Software = Pin<Box<dyn Future<Output = turmoil::Result>>>;
+/// This starts a machine's software; it is called anew for each life.
+pub type Start = Rc<dyn Fn(Life) -> Software>;
+
+/// This is what a machine gives to the software of one life.
+pub struct Life {
+    /// The node.
+    pub node: u16,
+    /// How often it was started before.
+    pub number: u64,
+    /// The machine's clock.
+    pub clock: Arc<SimClock>,
+    /// This life's randomness.
+    pub rng: Arc<SimRng>,
+    /// The machine's disk.
+    pub engine: Arc<MemoryEngine>,
+    /// How long a commit takes now; it changes while the software runs.
+    pub disk_latency: Rc<Cell<Duration>>,
+}
+
+/// This says when a machine's software may run.
+#[derive(Debug, Default)]
+struct Pace {
+    is_paused: Cell<bool>,
+    waker: RefCell<Option<Waker>>,
+}
+
+impl Pace {
+    fn set_paused(&self, is_paused: bool) {
+        self.is_paused.set(is_paused);
+        if let Some(waker) = self.waker.take().filter(|_| !is_paused) {
+            waker.wake();
+        }
+    }
+
+    /// Runs `software` with all tasks that it spawns, except while paused: then nothing of it moves, as under
+    /// SIGSTOP, while time and the network go on.
+    async fn run(self: Rc<Self>, software: Software) -> turmoil::Result {
+        let local = tokio::task::LocalSet::new();
+        let mut running = pin!(local.run_until(software));
+        poll_fn(|cx| {
+            if self.is_paused.get() {
+                self.waker.replace(Some(cx.waker().clone()));
+                return Poll::Pending;
+            }
+            running.as_mut().poll(cx)
+        })
+        .await
+    }
+}
+
+/// What outlives a process.
+struct Machine {
+    node: u16,
+    host: String,
+    clock: Arc<SimClock>,
+    engine: Arc<MemoryEngine>,
+    pace: Rc<Pace>,
+    lives: Rc<Cell<u64>>,
+    disk_latency: Rc<Cell<Duration>>,
+}
+
+impl Machine {
+    fn new(plan: &Plan, node: u16) -> Self {
+        let clock = plan.clocks.get(usize::from(node)).copied();
+        let (offset, drift) = clock.map_or((0, 0), |clock| (clock.offset_millis, clock.drift_ppm));
+        Self {
+            node,
+            host: host_of(node),
+            clock: Arc::new(SimClock::of_simulation(offset, drift)),
+            engine: Arc::new(MemoryEngine::new()),
+            pace: Rc::default(),
+            lives: Rc::default(),
+            disk_latency: Rc::default(),
+        }
+    }
+
+    /// The software of all lives, for the simulation to start.
+    fn software(&self, seed: Seed, start: Start) -> impl Fn() -> Software + 'static {
+        let (node, lives) = (self.node, Rc::clone(&self.lives));
+        let (clock, engine) = (Arc::clone(&self.clock), Arc::clone(&self.engine));
+        let (pace, disk_latency) = (Rc::clone(&self.pace), Rc::clone(&self.disk_latency));
+        move || {
+            let number = lives.replace(lives.get() + 1);
+            let software = start(Life {
+                node,
+                number,
+                clock: Arc::clone(&clock),
+                rng: Arc::new(SimRng::of_node(seed, node, number)),
+                engine: Arc::clone(&engine),
+                disk_latency: Rc::clone(&disk_latency),
+            });
+            Box::pin(Rc::clone(&pace).run(software))
+        }
+    }
+}
+
+/// What happened, line by line; nothing in it depends on the machine or the hour. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub struct Trace {
+    text: Option<Rc<RefCell<String>>>,
+}
+
+impl Trace {
+    /// A trace that keeps its lines.
+    pub fn kept() -> Self {
+        Self { text: Some(Rc::default()) }
+    }
+
+    /// Writes a line of `who` at `at`.
+    pub fn line(&self, at: Duration, who: &str, what: &dyn std::fmt::Display) {
+        if let Some(text) = &self.text {
+            // Writing to a string does not fail.
+            drop(writeln!(text.borrow_mut(), "{:>11.6} {who:<9} {what}", at.as_secs_f64()));
+        }
+    }
+
+    /// Everything so far.
+    pub fn text(&self) -> String {
+        self.text.as_ref().map(|text| text.borrow().clone()).unwrap_or_default()
+    }
+}
+
+/// How messages between two hosts fare.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Way {
+    #[default]
+    Open,
+    Held,
+    /// Which of the two directions is cut: from the lower node, from the higher.
+    Cut(bool, bool),
+}
+
+/// This runs a plan.
+pub struct Cluster<'a> {
+    plan: Plan,
+    sim: turmoil::Sim<'a>,
+    machines: Vec<Machine>,
+    /// Faults that have begun and not ended, by their place in the plan.
+    active: BTreeMap<usize, FaultEvent>,
+    next: usize,
+    down: BTreeSet<u16>,
+    ways: BTreeMap<(u16, u16), Way>,
+    facts: Facts,
+    counts: BTreeMap<FaultKind, u64>,
+    trace: Trace,
+}
+
+impl Cluster<'_> {
+    /// The cluster of `plan`, whose machines run what `start` makes.
+    pub fn new(plan: Plan, start: &Start, trace: Trace) -> Self {
+        let mut sim = turmoil::Builder::new()
+            .rng_seed(plan.seed.stream("network").word())
+            .tick_duration(TICK)
+            .simulation_duration(plan.length + plan.settle + Duration::from_hours(1))
+            .min_message_latency(plan.latency.0)
+            .max_message_latency(plan.latency.1)
+            .tcp_capacity(4096)
+            .build();
+        let machines: Vec<Machine> = (0..plan.nodes).map(|node| Machine::new(&plan, node)).collect();
+        for machine in &machines {
+            sim.host(machine.host.as_str(), machine.software(plan.seed, Rc::clone(start)));
+        }
+        let facts =
+            Facts { nodes: plan.nodes, epoch: EPOCH, clock_error: plan.clock_error(), ..Facts::default() };
+        let (active, ways, counts) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Self { plan, sim, machines, active, next: 0, down: BTreeSet::new(), ways, facts, counts, trace }
+    }
+
+    /// Adds a client of the name `name`. Its links are never disturbed.
+    pub fn client(&mut self, name: &str, run: impl Future<Output = turmoil::Result> + 'static) {
+        self.sim.client(name, run);
+    }
+
+    /// The simulated time since the run began.
+    pub fn elapsed(&self) -> Duration {
+        self.sim.elapsed()
+    }
+
+    /// A node's disk.
+    pub fn engine(&self, node: u16) -> Option<&Arc<MemoryEngine>> {
+        self.machines.get(usize::from(node)).map(|machine| &machine.engine)
+    }
+
+    /// What the oracle must know; the caller adds what it learns from the nodes.
+    pub fn facts_mut(&mut self) -> &mut Facts {
+        &mut self.facts
+    }
+
+    /// How often each kind of fault has begun.
+    pub fn counts(&self) -> &BTreeMap<FaultKind, u64> {
+        &self.counts
+    }
+
+    /// Lets time pass until `until`, with the faults that are due. Says whether all clients have ended.
+    ///
+    /// # Errors
+    /// What a client or the software of a node ended with.
+    pub fn run_until(&mut self, until: Duration) -> Result<bool, Box<dyn std::error::Error>> {
+        let mut is_over = false;
+        while self.sim.elapsed() < until && !is_over {
+            self.faults_due();
+            self.pace();
+            is_over = self.sim.step()?;
+        }
+        Ok(is_over)
+    }
+
+    /// Ends every fault, sets every clock right and starts what is down. No further fault begins.
+    pub fn heal(&mut self) {
+        self.next = self.plan.faults.len();
+        while let Some((_, event)) = self.active.pop_first() {
+            self.end(&event);
+        }
+        for machine in &self.machines {
+            machine.clock.heal();
+            machine.engine.clear_unreadable();
+        }
+        self.trace.line(self.sim.elapsed(), "driver", &"everything is healed");
+    }
+
+    fn faults_due(&mut self) {
+        let now = self.sim.elapsed();
+        let over: Vec<usize> = self
+            .active
+            .iter()
+            .filter(|(_, event)| event.at + event.lasts <= now)
+            .map(|(number, _)| *number)
+            .collect();
+        for number in over {
+            if let Some(event) = self.active.remove(&number) {
+                self.end(&event);
+            }
+        }
+        while let Some(event) = self.plan.faults.get(self.next).filter(|event| event.at <= now).cloned() {
+            self.active.insert(self.next, event.clone());
+            self.next += 1;
+            self.begin(&event);
+        }
+    }
+
+    fn begin(&mut self, event: &FaultEvent) {
+        let now = self.sim.elapsed();
+        self.trace.line(now, "driver", &format_args!("{} begins: {}", event.kind.name(), event.fault));
+        *self.counts.entry(event.kind).or_default() += 1;
+        match &event.fault {
+            Fault::Restart { node } => self.stop(*node, |engine| engine.kill()),
+            Fault::PowerLoss { node: Some(node), keep } => self.lose_power(*node, *keep),
+            Fault::PowerLoss { node: None, keep } => {
+                (0..self.plan.nodes)
+                    .for_each(|node| self.lose_power(node, keep.rotate_left(u32::from(node))));
+            }
+            Fault::Wipe { node } => {
+                self.lose(*node, LossKind::Wiped, Duration::ZERO);
+                self.stop(*node, |engine| engine.wipe());
+            }
+            Fault::ReadError { node, choice } => self.with(*node, |machine| {
+                let Ok(rows) = machine.engine.scan(Keyspace::Records, b"", Bound::Unbounded) else { return };
+                let count = machine.engine.row_count(Keyspace::Records).max(1) as u64;
+                let nth = usize::try_from(choice % count).unwrap_or(0);
+                if let Some(Ok((key, _))) = rows.into_iter().nth(nth) {
+                    machine.engine.set_unreadable(Keyspace::Records, &key, true);
+                }
+            }),
+            Fault::BitRot { node, choice } => {
+                self.lose(*node, LossKind::Rotten, Duration::ZERO);
+                self.with(*node, |machine| drop(machine.engine.flip(Keyspace::Records, *choice)));
+            }
+            Fault::ClockJump { node, by_millis } => {
+                self.with(*node, |machine| machine.clock.jump(*by_millis));
+            }
+            Fault::ClockDrift { node, ppm } => self.with(*node, |machine| machine.clock.set_drift(*ppm)),
+            Fault::SlowDisk { node, latency } => {
+                self.with(*node, |machine| machine.disk_latency.set(*latency));
+            }
+            Fault::SyncError { .. }
+            | Fault::WriteError { .. }
+            | Fault::DiskFull { .. }
+            | Fault::Pause { .. }
+            | Fault::SlowNode { .. }
+            | Fault::Partition { .. }
+            | Fault::OneWay { .. }
+            | Fault::Bridge { .. }
+            | Fault::Delay { .. }
+            | Fault::Hold { .. } => {}
+        }
+        self.disturb();
+    }
+
+    fn end(&mut self, event: &FaultEvent) {
+        let now = self.sim.elapsed();
+        if !event.lasts.is_zero() {
+            self.trace.line(now, "driver", &format_args!("{} ends: {}", event.kind.name(), event.fault));
+        }
+        self.disturb();
+        match &event.fault {
+            Fault::ReadError { node, .. } => self.with(*node, |machine| machine.engine.clear_unreadable()),
+            Fault::SlowDisk { node, .. } => {
+                self.with(*node, |machine| machine.disk_latency.set(Duration::ZERO))
+            }
+            // A node that met these takes no more writes until it is restarted: somebody does.
+            Fault::SyncError { node } | Fault::WriteError { node } => {
+                self.stop(*node, |engine| engine.kill());
+            }
+            _ => {}
+        }
+        self.stalled(event, now);
+        self.start_idle();
+    }
+
+    /// Writes down for whom the fault that ends now excuses a late answer.
+    fn stalled(&mut self, event: &FaultEvent, now: Duration) {
+        let nodes: Vec<u16> = match &event.fault {
+            Fault::Restart { node }
+            | Fault::Wipe { node }
+            | Fault::Pause { node }
+            | Fault::SlowNode { node, .. }
+            | Fault::SlowDisk { node, .. }
+            | Fault::SyncError { node }
+            | Fault::WriteError { node }
+            | Fault::PowerLoss { node: Some(node), .. } => vec![*node],
+            Fault::PowerLoss { node: None, .. } => (0..self.plan.nodes).collect(),
+            _ => Vec::new(),
+        };
+        let stall = |node| Stall { node, since: event.at, until: now };
+        self.facts.stalls.extend(nodes.into_iter().map(stall));
+    }
+
+    /// Brings engines, paces and links to what the active faults ask for.
+    fn disturb(&mut self) {
+        for machine in &self.machines {
+            let node = machine.node;
+            let fault = self.active.values().find_map(|event| match event.fault {
+                Fault::DiskFull { node: of } if of == node => Some(memory::Fault::DiskFull),
+                Fault::WriteError { node: of } if of == node => Some(memory::Fault::WriteError),
+                Fault::SyncError { node: of } if of == node => Some(memory::Fault::SyncError),
+                _ => None,
+            });
+            machine.engine.set_fault(fault);
+        }
+        let slowest = self.active.values().filter_map(|event| match event.fault {
+            Fault::Delay { latency_max } => Some(latency_max),
+            _ => None,
+        });
+        let latency_max = slowest.max().unwrap_or(self.plan.latency.1);
+        for low in 0..self.plan.nodes {
+            for high in low + 1..self.plan.nodes {
+                let (a, b) = (host_of(low), host_of(high));
+                self.sim.set_link_max_message_latency(a.as_str(), b.as_str(), latency_max);
+                let way = self.way(low, high);
+                if self.ways.insert((low, high), way).unwrap_or_default() == way {
+                    continue;
+                }
+                self.sim.release(a.as_str(), b.as_str());
+                self.sim.repair(a.as_str(), b.as_str());
+                match way {
+                    Way::Open => {}
+                    Way::Held => self.sim.hold(a.as_str(), b.as_str()),
+                    Way::Cut(true, true) => self.sim.partition(a.as_str(), b.as_str()),
+                    Way::Cut(true, _) => self.sim.partition_oneway(a.as_str(), b.as_str()),
+                    Way::Cut(..) => self.sim.partition_oneway(b.as_str(), a.as_str()),
+                }
+            }
+        }
+    }
+
+    /// How messages between two nodes fare under the active faults: what is cut is cut, whatever else is held.
+    fn way(&self, low: u16, high: u16) -> Way {
+        let (mut is_held, mut from_low, mut from_high) = (false, false, false);
+        for event in self.active.values() {
+            match &event.fault {
+                Fault::Partition { side } if side.contains(&low) != side.contains(&high) => {
+                    (from_low, from_high) = (true, true);
+                }
+                Fault::Bridge { side, bridge }
+                    if side.contains(&low) != side.contains(&high) && ![low, high].contains(bridge) =>
+                {
+                    (from_low, from_high) = (true, true);
+                }
+                Fault::OneWay { source, target } => {
+                    from_low |= (*source, *target) == (low, high);
+                    from_high |= (*source, *target) == (high, low);
+                }
+                Fault::Hold { source, target } => {
+                    is_held |= (*source.min(target), *source.max(target)) == (low, high);
+                }
+                _ => {}
+            }
+        }
+        match (from_low, from_high, is_held) {
+            (false, false, false) => Way::Open,
+            (false, false, true) => Way::Held,
+            (from_low, from_high, _) => Way::Cut(from_low, from_high),
+        }
+    }
+
+    /// Lets each machine run in this step, or not.
+    fn pace(&self) {
+        let now = self.sim.elapsed();
+        for machine in &self.machines {
+            let is_paused = self.active.values().any(|event| match event.fault {
+                Fault::Pause { node } => node == machine.node,
+                Fault::SlowNode { node, every } => {
+                    node == machine.node && now.as_nanos() % every.max(TICK).as_nanos() >= TICK.as_nanos()
+                }
+                _ => false,
+            });
+            if is_paused != machine.pace.is_paused.get() {
+                machine.pace.set_paused(is_paused);
+            }
+        }
+    }
+
+    fn lose_power(&mut self, node: u16, keep: u64) {
+        if let Some(since) = self.plan.exposed_since(self.sim.elapsed()) {
+            self.lose(node, LossKind::Unsynced, since);
+        }
+        self.stop(node, |engine| {
+            let choices = engine.unsynced_len() as u64 + 1;
+            engine.crash_keeping(usize::try_from(keep % choices).unwrap_or(0));
+        });
+    }
+
+    fn lose(&mut self, node: u16, kind: LossKind, since: Duration) {
+        let at = self.sim.elapsed();
+        self.facts.losses.push(Loss { node, at, kind, since });
+    }
+
+    /// Ends the software of a machine, and does to its disk what that brings.
+    fn stop(&mut self, node: u16, then: impl FnOnce(&MemoryEngine)) {
+        let Some(machine) = self.machines.get(usize::from(node)) else { return };
+        if self.down.insert(node) {
+            self.sim.crash(machine.host.as_str());
+        }
+        then(&machine.engine);
+    }
+
+    /// Starts every machine that no active fault keeps down.
+    fn start_idle(&mut self) {
+        let is_kept_down = |node: u16| {
+            self.active.values().any(|event| match &event.fault {
+                Fault::Restart { node: of } | Fault::Wipe { node: of } => *of == node,
+                Fault::PowerLoss { node: of, .. } => of.is_none_or(|of| of == node),
+                _ => false,
+            })
+        };
+        let idle: Vec<u16> = self.down.iter().copied().filter(|node| !is_kept_down(*node)).collect();
+        for node in idle {
+            self.down.remove(&node);
+            let host = host_of(node);
+            self.trace.line(self.sim.elapsed(), &host, &"starts");
+            self.sim.bounce(host.as_str());
+        }
+    }
+
+    fn with(&self, node: u16, then: impl FnOnce(&Machine)) {
+        if let Some(machine) = self.machines.get(usize::from(node)) {
+            then(machine);
+        }
+    }
+}

@@ -1,0 +1,725 @@
+//! The plan: everything that a seed decides, as plain data, before anything runs.
+//!
+//! Each part draws from a stream of its own, so that a new kind of fault does not move the others. Kinds of fault
+//! are on or off by seed ("swarm testing"): a run in which everything happens at once finds less than many in which
+//! few things do.
+//!
+//! Faults stay within what the contract is promised under, so that every run is judged in full:
+//! - at most one node of a seed has its disk wiped or rotten, so writes with ACK >= 2 are held to survive;
+//! - a sync fails only with `always`: with the other modes what is lost when would be a guess;
+//! - clocks are either all within [`CLOCK_ERROR`] or known to be anywhere, and then no TTL is judged;
+//! - clients' own links are never cut, so that every silence is a node's.
+//!
+//! After `length` everything is healed and load stops; within `settle` all must have converged.
+
+use crate::history::AckFrom;
+use crate::seed::{Seed, Stream};
+use bytes::Bytes;
+use kvorum::replica::DurabilityMode;
+use std::collections::BTreeSet;
+use std::fmt;
+use std::time::Duration;
+
+/// How far a clock may be off, either way, in seeds in which clocks are good.
+pub const CLOCK_ERROR: Duration = Duration::from_millis(20);
+/// The longest jump of a clock.
+pub const JUMP_MAX: Duration = Duration::from_hours(1);
+/// The longest that one fault lasts.
+pub const FAULT_MAX: Duration = Duration::from_secs(8);
+
+/// This is one kind of fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum FaultKind {
+    /// A node's process ends and is started again.
+    Restart,
+    /// A node loses power: what was not synced is lost, but for a prefix.
+    PowerLoss,
+    /// All nodes lose power at once.
+    PowerLossOfAll,
+    /// A node comes back with an empty disk.
+    Wipe,
+    /// The network falls into two parts.
+    Partition,
+    /// One node's messages do not reach another; the answers would.
+    OneWay,
+    /// Two parts that only one node in both still reaches.
+    Bridge,
+    /// Links get slower and uneven.
+    Delay,
+    /// Messages between two nodes are held, then all released: later than others that were sent after them.
+    Hold,
+    /// A node stands still, then goes on as if nothing had been.
+    Pause,
+    /// A node gets little time to run.
+    SlowNode,
+    /// A node's disk takes its time.
+    SlowDisk,
+    /// Syncs fail.
+    SyncError,
+    /// Writes fail.
+    WriteError,
+    /// A row cannot be read.
+    ReadError,
+    /// The disk is full.
+    DiskFull,
+    /// A bit of a stored row flips.
+    BitRot,
+    /// A clock is set forward or back.
+    ClockJump,
+    /// A clock begins to run too fast or too slow.
+    ClockDrift,
+}
+
+impl FaultKind {
+    /// All kinds.
+    pub const ALL: [Self; 19] = [
+        Self::Restart,
+        Self::PowerLoss,
+        Self::PowerLossOfAll,
+        Self::Wipe,
+        Self::Partition,
+        Self::OneWay,
+        Self::Bridge,
+        Self::Delay,
+        Self::Hold,
+        Self::Pause,
+        Self::SlowNode,
+        Self::SlowDisk,
+        Self::SyncError,
+        Self::WriteError,
+        Self::ReadError,
+        Self::DiskFull,
+        Self::BitRot,
+        Self::ClockJump,
+        Self::ClockDrift,
+    ];
+
+    /// The kind's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Restart => "restart",
+            Self::PowerLoss => "power-loss",
+            Self::PowerLossOfAll => "power-loss-of-all",
+            Self::Wipe => "wipe",
+            Self::Partition => "partition",
+            Self::OneWay => "one-way",
+            Self::Bridge => "bridge",
+            Self::Delay => "delay",
+            Self::Hold => "hold",
+            Self::Pause => "pause",
+            Self::SlowNode => "slow-node",
+            Self::SlowDisk => "slow-disk",
+            Self::SyncError => "sync-error",
+            Self::WriteError => "write-error",
+            Self::ReadError => "read-error",
+            Self::DiskFull => "disk-full",
+            Self::BitRot => "bit-rot",
+            Self::ClockJump => "clock-jump",
+            Self::ClockDrift => "clock-drift",
+        }
+    }
+
+    /// Whether it takes several nodes.
+    fn needs_peers(self) -> bool {
+        matches!(self, Self::Partition | Self::OneWay | Self::Hold)
+    }
+}
+
+/// This is one fault and whom it meets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fault {
+    /// The process of `node` ends; started again after the fault's duration. Nothing that was written is lost.
+    Restart {
+        /// The node.
+        node: u16,
+    },
+    /// `node`, or every node, loses power; a prefix of the unsynced batches survives.
+    PowerLoss {
+        /// The node; none for all.
+        node: Option<u16>,
+        /// Chooses the prefix: modulo the count of unsynced batches plus one.
+        keep: u64,
+    },
+    /// `node` ends and comes back with nothing.
+    Wipe {
+        /// The node.
+        node: u16,
+    },
+    /// No message passes between nodes of `side` and the others.
+    Partition {
+        /// One of the two sides.
+        side: BTreeSet<u16>,
+    },
+    /// No message passes from `source` to `target`.
+    OneWay {
+        /// Who is not heard.
+        source: u16,
+        /// Who does not hear.
+        target: u16,
+    },
+    /// No message passes between nodes of `side` and the others, except through `bridge`, which reaches all.
+    Bridge {
+        /// One of the two sides.
+        side: BTreeSet<u16>,
+        /// The node that both reach.
+        bridge: u16,
+    },
+    /// Every message takes up to `latency_max`.
+    Delay {
+        /// The longest way of a message.
+        latency_max: Duration,
+    },
+    /// Messages between the two are held until the end of the fault.
+    Hold {
+        /// One node.
+        source: u16,
+        /// The other.
+        target: u16,
+    },
+    /// `node` stands still.
+    Pause {
+        /// The node.
+        node: u16,
+    },
+    /// `node` runs only once in every `every`.
+    SlowNode {
+        /// The node.
+        node: u16,
+        /// Between two times that it runs.
+        every: Duration,
+    },
+    /// Each commit of `node` takes `latency`.
+    SlowDisk {
+        /// The node.
+        node: u16,
+        /// What a commit takes.
+        latency: Duration,
+    },
+    /// Syncs of `node` fail; at the end of the fault it is restarted, for it takes no more writes.
+    SyncError {
+        /// The node.
+        node: u16,
+    },
+    /// Writes of `node` fail; at the end of the fault it is restarted.
+    WriteError {
+        /// The node.
+        node: u16,
+    },
+    /// A row of `node` cannot be read.
+    ReadError {
+        /// The node.
+        node: u16,
+        /// Chooses the row.
+        choice: u64,
+    },
+    /// `node` has no space left.
+    DiskFull {
+        /// The node.
+        node: u16,
+    },
+    /// A bit of a row of `node` flips.
+    BitRot {
+        /// The node.
+        node: u16,
+        /// Chooses the row and the bit.
+        choice: u64,
+    },
+    /// The clock of `node` is set.
+    ClockJump {
+        /// The node.
+        node: u16,
+        /// Forward, or back.
+        by_millis: i64,
+    },
+    /// The clock of `node` gains so much from now on.
+    ClockDrift {
+        /// The node.
+        node: u16,
+        /// Microseconds in a second.
+        ppm: i32,
+    },
+}
+
+/// This is a fault, when it begins and how long it lasts. What happens at once lasts 0.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FaultEvent {
+    /// When.
+    pub at: Duration,
+    /// How long; what is down comes up again after it.
+    pub lasts: Duration,
+    /// Its kind.
+    pub kind: FaultKind,
+    /// Whom it meets.
+    pub fault: Fault,
+}
+
+/// These are the operations of a client, each with its weight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mix {
+    /// GETs.
+    pub get: u64,
+    /// HEADs.
+    pub head: u64,
+    /// PUTs.
+    pub put: u64,
+    /// DELETEs.
+    pub delete: u64,
+    /// Ranges.
+    pub range: u64,
+}
+
+/// This is one client.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClientPlan {
+    /// What it does.
+    pub mix: Mix,
+    /// The longest pause between an answer and the next request; the shortest is a millisecond, so that two
+    /// operations of one client never end and begin at one instant.
+    pub pause_max: Duration,
+    /// The one node that it asks; none to ask any.
+    pub home: Option<u16>,
+}
+
+/// This is one key and how it is used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyPlan {
+    /// Its bytes.
+    pub key: Bytes,
+    /// How often it is chosen, against the others.
+    pub weight: u64,
+    /// The replicas that its requests name, one at random each time; none to leave it to the default.
+    pub replicas: Vec<AckFrom>,
+}
+
+/// This is how often and how long values live.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TtlPlan {
+    /// PUTs in a hundred that have one.
+    pub percent: u64,
+    /// The shortest.
+    pub min: Duration,
+    /// The longest.
+    pub max: Duration,
+}
+
+/// This is a node's clock at the beginning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClockPlan {
+    /// How far it is off.
+    pub offset_millis: i64,
+    /// Microseconds that it gains in a second.
+    pub drift_ppm: i32,
+}
+
+/// This is everything that a seed decides.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plan {
+    /// The seed.
+    pub seed: Seed,
+    /// Nodes in the cluster, 1 to 7.
+    pub nodes: u16,
+    /// When replicas sync.
+    pub durability: DurabilityMode,
+    /// The shortest and the longest way of a message while nothing is wrong.
+    pub latency: (Duration, Duration),
+    /// Each node's clock.
+    pub clocks: Vec<ClockPlan>,
+    /// The clients.
+    pub clients: Vec<ClientPlan>,
+    /// The keys.
+    pub keys: Vec<KeyPlan>,
+    /// Whether values have TTLs.
+    pub ttl: Option<TtlPlan>,
+    /// The largest value.
+    pub value_bytes_max: usize,
+    /// How long load and faults last.
+    pub length: Duration,
+    /// How long convergence may take afterwards.
+    pub settle: Duration,
+    /// The kinds of faults that this seed has.
+    pub kinds: BTreeSet<FaultKind>,
+    /// The faults, in the order in which they begin.
+    pub faults: Vec<FaultEvent>,
+}
+
+impl Plan {
+    /// The plan of `seed`; always the same one.
+    pub fn of(seed: Seed) -> Self {
+        let mut stream = seed.stream("plan");
+        let nodes = [(1, 1), (1, 2), (8, 3), (3, 4), (5, 5), (1, 6), (2, 7)];
+        let nodes = stream.weighted(&nodes).copied().unwrap_or(3);
+        let interval = Duration::from_millis(stream.between(20, 500));
+        let durability =
+            [(6, DurabilityMode::Always), (2, DurabilityMode::Interval(interval)), (2, DurabilityMode::Os)];
+        let durability = stream.weighted(&durability).copied().unwrap_or(DurabilityMode::Always);
+        let length = stream.duration(Duration::from_secs(20), Duration::from_secs(60));
+        let latency_min = Duration::from_millis(stream.between(0, 2));
+        let latency_max = latency_min + Duration::from_millis(stream.between(1, 20));
+        let value_bytes_max = usize::from(stream.between_u16(24, 2000));
+        let kinds = kinds(&mut seed.stream("kinds"), nodes, durability);
+        Self {
+            seed,
+            nodes,
+            durability,
+            latency: (latency_min, latency_max),
+            clocks: clocks(&mut seed.stream("clocks"), nodes, &kinds),
+            clients: clients(&mut seed.stream("clients"), nodes),
+            keys: keys(&mut seed.stream("keys"), nodes),
+            ttl: ttl(&mut seed.stream("ttl")),
+            value_bytes_max,
+            length,
+            settle: Duration::from_secs(60),
+            faults: faults(&mut seed.stream("faults"), nodes, length, &kinds),
+            kinds,
+        }
+    }
+
+    /// How far clocks may be off; none where they may be anywhere.
+    pub fn clock_error(&self) -> Option<Duration> {
+        let is_wild =
+            self.kinds.contains(&FaultKind::ClockJump) || self.kinds.contains(&FaultKind::ClockDrift);
+        (!is_wild).then_some(CLOCK_ERROR)
+    }
+
+    /// What a power loss at `at` may take from a disk: everything confirmed since the instant that this returns, or
+    /// nothing. A node that stood still synced late, so an interval is counted with the longest fault.
+    pub fn exposed_since(&self, at: Duration) -> Option<Duration> {
+        match self.durability {
+            DurabilityMode::Always => None,
+            DurabilityMode::Interval(every) => {
+                Some(at.saturating_sub(every + FAULT_MAX + Duration::from_secs(1)))
+            }
+            DurabilityMode::Os => Some(Duration::ZERO),
+        }
+    }
+
+    /// The quorum of requests that name none: a majority of three replicas, or of all where there are fewer.
+    pub fn default_replicas(&self) -> AckFrom {
+        let from = self.nodes.min(3);
+        AckFrom::new(from / 2 + 1, from)
+    }
+}
+
+fn kinds(stream: &mut Stream, nodes: u16, durability: DurabilityMode) -> BTreeSet<FaultKind> {
+    // One seed in ten is calm: it shows that the checks are silent where nothing happens.
+    let percent = [0, 15, 30, 30, 30, 30, 50, 50, 50, 70];
+    let percent = stream.pick(&percent).copied().unwrap_or(30);
+    // Drawn for every kind, so that what is possible in this cluster does not move the others.
+    FaultKind::ALL
+        .into_iter()
+        .map(|kind| (kind, stream.percent(percent)))
+        .filter(|(kind, is_on)| {
+            let is_possible = match kind {
+                FaultKind::SyncError => durability == DurabilityMode::Always,
+                FaultKind::Bridge => nodes >= 3,
+                kind if kind.needs_peers() => nodes >= 2,
+                // Of one node nothing would be left to be held to.
+                FaultKind::Wipe | FaultKind::BitRot => nodes >= 2,
+                _ => true,
+            };
+            *is_on && is_possible
+        })
+        .map(|(kind, _)| kind)
+        .collect()
+}
+
+fn clocks(stream: &mut Stream, nodes: u16, kinds: &BTreeSet<FaultKind>) -> Vec<ClockPlan> {
+    let is_wild = kinds.contains(&FaultKind::ClockJump);
+    let offset_max = if is_wild { 60_000 } else { 10 };
+    (0..nodes)
+        .map(|_| {
+            let offset_millis = signed(stream, offset_max);
+            ClockPlan { offset_millis, drift_ppm: i32::try_from(signed(stream, 50)).unwrap_or(0) }
+        })
+        .collect()
+}
+
+/// A number of `-max..=max`.
+fn signed(stream: &mut Stream, max: u64) -> i64 {
+    let size = i64::try_from(stream.between(0, max)).unwrap_or(0);
+    if stream.percent(50) { size } else { -size }
+}
+
+fn clients(stream: &mut Stream, nodes: u16) -> Vec<ClientPlan> {
+    let mixes = [
+        (4, Mix { get: 40, head: 5, put: 40, delete: 10, range: 5 }),
+        (2, Mix { get: 80, head: 5, put: 10, delete: 2, range: 3 }),
+        (2, Mix { get: 20, head: 0, put: 75, delete: 5, range: 0 }),
+        (1, Mix { get: 40, head: 0, put: 30, delete: 30, range: 0 }),
+        (1, Mix { get: 30, head: 0, put: 30, delete: 0, range: 40 }),
+    ];
+    let fallback = Mix { get: 1, head: 0, put: 1, delete: 0, range: 0 };
+    (0..stream.between(1, 8))
+        .map(|_| ClientPlan {
+            mix: stream.weighted(&mixes).copied().unwrap_or(fallback),
+            pause_max: Duration::from_millis(stream.between(2, 200)),
+            home: stream.percent(30).then(|| stream.between_u16(0, nodes - 1)),
+        })
+        .collect()
+}
+
+fn keys(stream: &mut Stream, nodes: u16) -> Vec<KeyPlan> {
+    let majority = AckFrom::new(nodes / 2 + 1, nodes);
+    let styles: [(u64, Vec<AckFrom>); 7] = [
+        (12, Vec::new()),
+        (1, vec![AckFrom::new(1, 1)]),
+        (1, vec![AckFrom::new(1, nodes)]),
+        (1, vec![AckFrom::new(nodes, nodes)]),
+        (2, vec![majority]),
+        // Written by all, read from one; and the other way round.
+        (1, vec![AckFrom::new(1, nodes), AckFrom::new(nodes, nodes)]),
+        // One key with versions of different `from`.
+        (1, (1..=nodes).map(|from| AckFrom::new(from / 2 + 1, from)).collect()),
+    ];
+    let is_plain = stream.percent(40);
+    let (hot, cold) = (stream.between(1, 6), stream.between(0, 120));
+    (0..hot + cold)
+        .map(|index| {
+            let replicas = stream.weighted(&styles).cloned().unwrap_or_default();
+            let replicas = if is_plain { Vec::new() } else { replicas };
+            let weight = if index < hot { 60 } else { 1 };
+            KeyPlan { key: key(stream, index), weight, replicas }
+        })
+        .collect()
+}
+
+/// The bytes of key `index`: mostly plain, some with bytes that a careless path would stumble over.
+fn key(stream: &mut Stream, index: u64) -> Bytes {
+    let odd: [&[u8]; 5] = [b"\x00", b"\xff\xfe", b"a+b %&=", b"\xc3\xa4/../", b"\n"];
+    let mut key = format!("k{index:03}").into_bytes();
+    if stream.percent(10) {
+        key.extend_from_slice(stream.pick(&odd).copied().unwrap_or_default());
+    }
+    Bytes::from(key)
+}
+
+fn ttl(stream: &mut Stream) -> Option<TtlPlan> {
+    let plan = TtlPlan {
+        percent: stream.between(5, 60),
+        min: Duration::from_millis(stream.between(1, 500)),
+        max: Duration::from_millis(stream.between(1000, 20_000)),
+    };
+    stream.percent(30).then_some(plan)
+}
+
+fn faults(stream: &mut Stream, nodes: u16, length: Duration, kinds: &BTreeSet<FaultKind>) -> Vec<FaultEvent> {
+    // The one disk that may be lost for good.
+    let victim = stream.between_u16(0, nodes - 1);
+    let mut events = Vec::new();
+    for kind in kinds {
+        for _ in 0..stream.between(1, 4) {
+            // Not in the first second: there is nothing to lose yet.
+            let at = stream.duration(Duration::from_secs(1), length);
+            let lasts = stream.duration(Duration::from_millis(50), FAULT_MAX);
+            let lasts = if stream.percent(60) { lasts / 8 } else { lasts };
+            let fault = fault(stream, *kind, nodes, victim);
+            let is_instant = matches!(kind, FaultKind::BitRot | FaultKind::ClockJump | FaultKind::ClockDrift);
+            let lasts = if is_instant { Duration::ZERO } else { lasts };
+            events.push(FaultEvent { at, lasts, kind: *kind, fault });
+        }
+    }
+    events.sort_by_key(|event| event.at);
+    events
+}
+
+fn fault(stream: &mut Stream, kind: FaultKind, nodes: u16, victim: u16) -> Fault {
+    let node = stream.between_u16(0, nodes - 1);
+    // Another node than `node`, where there is one.
+    let other = (node + stream.between_u16(1, nodes.max(2) - 1)) % nodes;
+    let choice = stream.word();
+    let millis = |stream: &mut Stream, low, high| Duration::from_millis(stream.between(low, high));
+    match kind {
+        FaultKind::Restart => Fault::Restart { node },
+        FaultKind::PowerLoss => Fault::PowerLoss { node: Some(node), keep: choice },
+        FaultKind::PowerLossOfAll => Fault::PowerLoss { node: None, keep: choice },
+        FaultKind::Wipe => Fault::Wipe { node: victim },
+        FaultKind::Partition => Fault::Partition { side: side(stream, nodes) },
+        FaultKind::OneWay => Fault::OneWay { source: node, target: other },
+        FaultKind::Bridge => {
+            let mut side = side(stream, nodes);
+            side.remove(&node);
+            Fault::Bridge { side, bridge: node }
+        }
+        FaultKind::Delay => Fault::Delay { latency_max: millis(stream, 30, 1500) },
+        FaultKind::Hold => Fault::Hold { source: node, target: other },
+        FaultKind::Pause => Fault::Pause { node },
+        FaultKind::SlowNode => Fault::SlowNode { node, every: millis(stream, 5, 200) },
+        FaultKind::SlowDisk => Fault::SlowDisk { node, latency: millis(stream, 5, 400) },
+        FaultKind::SyncError => Fault::SyncError { node },
+        FaultKind::WriteError => Fault::WriteError { node },
+        FaultKind::ReadError => Fault::ReadError { node, choice },
+        FaultKind::DiskFull => Fault::DiskFull { node },
+        FaultKind::BitRot => Fault::BitRot { node: victim, choice },
+        FaultKind::ClockJump => {
+            let size = if stream.percent(50) { 5000 } else { crate::millis(JUMP_MAX) };
+            Fault::ClockJump { node, by_millis: signed(stream, size) }
+        }
+        FaultKind::ClockDrift => {
+            Fault::ClockDrift { node, ppm: i32::try_from(signed(stream, 500)).unwrap_or(0) }
+        }
+    }
+}
+
+/// Some of the nodes, at least one and not all where there are several.
+fn side(stream: &mut Stream, nodes: u16) -> BTreeSet<u16> {
+    let mut all: Vec<u16> = (0..nodes).collect();
+    stream.shuffle(&mut all);
+    all.truncate(usize::from(stream.between_u16(1, nodes.max(2) - 1)));
+    all.into_iter().collect()
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Restart { node } | Self::Wipe { node } | Self::Pause { node } => write!(f, "node {node}"),
+            Self::SyncError { node } | Self::WriteError { node } | Self::DiskFull { node } => {
+                write!(f, "node {node}")
+            }
+            Self::PowerLoss { node: Some(node), .. } => write!(f, "node {node}"),
+            Self::PowerLoss { node: None, .. } => f.write_str("all nodes"),
+            Self::Partition { side } => write!(f, "{side:?} from the others"),
+            Self::OneWay { source, target } => write!(f, "from {source} to {target}"),
+            Self::Bridge { side, bridge } => write!(f, "{side:?} from the others, except {bridge}"),
+            Self::Delay { latency_max } => write!(f, "up to {latency_max:?}"),
+            Self::Hold { source, target } => write!(f, "between {source} and {target}"),
+            Self::SlowNode { node, every } => write!(f, "node {node}, once in {every:?}"),
+            Self::SlowDisk { node, latency } => write!(f, "node {node}, {latency:?} a commit"),
+            Self::ReadError { node, choice } | Self::BitRot { node, choice } => {
+                write!(f, "node {node}, row {choice:016x}")
+            }
+            Self::ClockJump { node, by_millis } => write!(f, "node {node} by {by_millis:+} ms"),
+            Self::ClockDrift { node, ppm } => write!(f, "node {node} {ppm:+} ppm"),
+        }
+    }
+}
+
+impl fmt::Display for FaultEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { at, lasts, kind, fault } = self;
+        write!(f, "{:>10.3} s  {:<18} {fault}", at.as_secs_f64(), kind.name())?;
+        if lasts.is_zero() { Ok(()) } else { write!(f, ", for {:.3} s", lasts.as_secs_f64()) }
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "plan of seed {}", self.seed.0)?;
+        writeln!(f, "  nodes      {}", self.nodes)?;
+        writeln!(f, "  durability {}", kvorum::node::durability_name(self.durability))?;
+        writeln!(f, "  length     {:.3} s", self.length.as_secs_f64())?;
+        writeln!(f, "  latency    {:?} to {:?}", self.latency.0, self.latency.1)?;
+        for (node, clock) in self.clocks.iter().enumerate() {
+            writeln!(f, "  clock      node {node} {:+} ms {:+} ppm", clock.offset_millis, clock.drift_ppm)?;
+        }
+        for (client, plan) in self.clients.iter().enumerate() {
+            let Mix { get, head, put, delete, range } = plan.mix;
+            let home = plan.home.map_or("any node".to_owned(), |node| format!("node {node}"));
+            let pause = plan.pause_max;
+            writeln!(
+                f,
+                "  client     {client} asks {home}, pauses up to {pause:?}, GET {get} HEAD {head} PUT {put} DELETE {delete} RANGE {range}"
+            )?;
+        }
+        let plain = self.keys.iter().filter(|key| key.replicas.is_empty()).count();
+        writeln!(f, "  keys       {}, {plain} of them with the default replicas", self.keys.len())?;
+        for key in self.keys.iter().filter(|key| !key.replicas.is_empty() && key.weight > 1) {
+            let replicas: Vec<String> = key.replicas.iter().map(ToString::to_string).collect();
+            writeln!(f, "  hot key    {} {}", key.key.escape_ascii(), replicas.join(" "))?;
+        }
+        if let Some(TtlPlan { percent, min, max }) = self.ttl {
+            writeln!(f, "  ttl        {percent} % of PUTs, {min:?} to {max:?}")?;
+        }
+        writeln!(f, "  values     up to {} bytes", self.value_bytes_max)?;
+        writeln!(f, "  faults     {}", self.faults.len())?;
+        self.faults.iter().try_for_each(|event| writeln!(f, "  {event}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plans() -> impl Iterator<Item = Plan> {
+        (0..500).map(|seed| Plan::of(Seed(seed)))
+    }
+
+    /// A seed means one plan, and prints it.
+    #[test]
+    fn plans_are_stable() {
+        for seed in 0..50 {
+            let (one, two) = (Plan::of(Seed(seed)), Plan::of(Seed(seed)));
+            assert_eq!(one, two);
+            assert_eq!(one.to_string(), two.to_string());
+        }
+        assert_ne!(Plan::of(Seed(1)).to_string(), Plan::of(Seed(2)).to_string());
+    }
+
+    /// Faults stay within what the contract is promised under.
+    #[test]
+    fn faults_keep_the_preconditions() {
+        for plan in plans() {
+            let mut lost = BTreeSet::new();
+            for event in &plan.faults {
+                assert!(event.at <= plan.length && event.lasts <= FAULT_MAX, "{event}");
+                assert!(plan.kinds.contains(&event.kind));
+                match &event.fault {
+                    Fault::Wipe { node } | Fault::BitRot { node, .. } => {
+                        lost.insert(*node);
+                    }
+                    Fault::Partition { side } => {
+                        assert!(!side.is_empty() && side.len() < usize::from(plan.nodes));
+                    }
+                    Fault::OneWay { source, target } | Fault::Hold { source, target } => {
+                        assert_ne!(source, target);
+                    }
+                    Fault::ClockJump { by_millis, .. } => {
+                        assert!(by_millis.unsigned_abs() <= crate::millis(JUMP_MAX));
+                        assert_eq!(plan.clock_error(), None);
+                    }
+                    Fault::SyncError { .. } => assert_eq!(plan.durability, DurabilityMode::Always),
+                    _ => {}
+                }
+            }
+            assert!(lost.len() <= 1, "two disks lost for good: {plan}");
+            assert!(plan.faults.is_sorted_by_key(|event| event.at));
+        }
+    }
+
+    /// Every request that a plan can make is one that its cluster takes.
+    #[test]
+    fn replicas_are_allowed() {
+        for plan in plans() {
+            let named = plan.keys.iter().flat_map(|key| key.replicas.iter().copied());
+            for replicas in named.chain([plan.default_replicas()]) {
+                assert!(1 <= replicas.ack && replicas.ack <= replicas.from && replicas.from <= plan.nodes);
+            }
+            assert!((1..=8).contains(&plan.clients.len()) && (1..=7).contains(&plan.nodes));
+            assert!(plan.clients.iter().all(|client| client.home.is_none_or(|home| home < plan.nodes)));
+            let keys: BTreeSet<_> = plan.keys.iter().map(|key| &key.key).collect();
+            assert_eq!(keys.len(), plan.keys.len());
+        }
+    }
+
+    /// 500 seeds see every kind of fault, every cluster size, every durability, TTLs and calm.
+    #[test]
+    fn everything_is_planned() {
+        let mut kinds = BTreeSet::new();
+        let mut sizes = BTreeSet::new();
+        let mut durabilities = BTreeSet::new();
+        let (mut calm, mut ttl) = (0, 0);
+        for plan in plans() {
+            kinds.extend(plan.kinds.iter().copied());
+            sizes.insert(plan.nodes);
+            durabilities.insert(match plan.durability {
+                DurabilityMode::Always => 0,
+                DurabilityMode::Interval(_) => 1,
+                DurabilityMode::Os => 2,
+            });
+            calm += usize::from(plan.faults.is_empty());
+            ttl += usize::from(plan.ttl.is_some());
+        }
+        assert_eq!(kinds.len(), FaultKind::ALL.len());
+        assert_eq!((sizes.len(), durabilities.len()), (7, 3));
+        assert!(calm > 20 && ttl > 100, "{calm} {ttl}");
+    }
+}

@@ -139,7 +139,7 @@ impl Trace {
     pub fn line(&self, at: Duration, who: &str, what: &dyn std::fmt::Display) {
         if let Some(text) = &self.text {
             // Writing to a string does not fail.
-            drop(writeln!(text.borrow_mut(), "{:>11.6} {who:<9} {what}", at.as_secs_f64()));
+            let _ = writeln!(text.borrow_mut(), "{:>11.6} {who:<9} {what}", at.as_secs_f64());
         }
     }
 
@@ -272,7 +272,7 @@ impl Cluster<'_> {
         self.trace.line(now, "driver", &format_args!("{} begins: {}", event.kind.name(), event.fault));
         *self.counts.entry(event.kind).or_default() += 1;
         match &event.fault {
-            Fault::Restart { node } => self.stop(*node, |engine| engine.kill()),
+            Fault::Restart { node } => self.stop(*node, MemoryEngine::kill),
             Fault::PowerLoss { node: Some(node), keep } => self.lose_power(*node, *keep),
             Fault::PowerLoss { node: None, keep } => {
                 (0..self.plan.nodes)
@@ -280,7 +280,7 @@ impl Cluster<'_> {
             }
             Fault::Wipe { node } => {
                 self.lose(*node, LossKind::Wiped, Duration::ZERO);
-                self.stop(*node, |engine| engine.wipe());
+                self.stop(*node, MemoryEngine::wipe);
             }
             Fault::ReadError { node, choice } => self.with(*node, |machine| {
                 let Ok(rows) = machine.engine.scan(Keyspace::Records, b"", Bound::Unbounded) else { return };
@@ -324,11 +324,11 @@ impl Cluster<'_> {
         match &event.fault {
             Fault::ReadError { node, .. } => self.with(*node, |machine| machine.engine.clear_unreadable()),
             Fault::SlowDisk { node, .. } => {
-                self.with(*node, |machine| machine.disk_latency.set(Duration::ZERO))
+                self.with(*node, |machine| machine.disk_latency.set(Duration::ZERO));
             }
             // A node that met these takes no more writes until it is restarted: somebody does.
             Fault::SyncError { node } | Fault::WriteError { node } => {
-                self.stop(*node, |engine| engine.kill());
+                self.stop(*node, MemoryEngine::kill);
             }
             _ => {}
         }

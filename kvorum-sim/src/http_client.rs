@@ -118,15 +118,21 @@ pub fn request_of(
     };
     // Writing to a string does not fail.
     match request {
-        Request::Put { ttl: Some(ttl) } => drop(write!(target, "&ttl={}ms", ttl.as_millis())),
+        Request::Put { ttl: Some(ttl) } => {
+            let _ = write!(target, "&ttl={}ms", ttl.as_millis());
+        }
         Request::Range { end, limit } => {
-            end.iter().for_each(|end| drop(write!(target, "&end={}", encoded(end))));
-            limit.iter().for_each(|limit| drop(write!(target, "&limit={limit}")));
+            if let Some(end) = end {
+                let _ = write!(target, "&end={}", encoded(end));
+            }
+            if let Some(limit) = limit {
+                let _ = write!(target, "&limit={limit}");
+            }
         }
         _ => {}
     }
     if let Some(AckFrom { ack, from }) = replicas {
-        drop(write!(target, "&replicas={ack}/{from}"));
+        let _ = write!(target, "&replicas={ack}/{from}");
     }
     let body = if method == Method::PUT { value_of(id, value_bytes) } else { Bytes::new() };
     let mut http = http::Request::new(Full::new(body));
@@ -148,7 +154,7 @@ fn encoded(key: &[u8]) -> String {
         if byte.is_ascii_alphanumeric() {
             text.push(char::from(*byte));
         } else {
-            drop(write!(text, "%{byte:02X}"));
+            let _ = write!(text, "%{byte:02X}");
         }
         text
     })

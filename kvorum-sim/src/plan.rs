@@ -352,7 +352,7 @@ impl Plan {
         let durability =
             [(6, DurabilityMode::Always), (2, DurabilityMode::Interval(interval)), (2, DurabilityMode::Os)];
         let durability = stream.weighted(&durability).copied().unwrap_or(DurabilityMode::Always);
-        let length = stream.duration(Duration::from_secs(20), Duration::from_secs(60));
+        let length = stream.duration(Duration::from_secs(20), Duration::from_mins(1));
         let latency_min = Duration::from_millis(stream.between(0, 2));
         let latency_max = latency_min + Duration::from_millis(stream.between(1, 20));
         let value_bytes_max = usize::from(stream.between_u16(24, 2000));
@@ -368,7 +368,7 @@ impl Plan {
             ttl: ttl(&mut seed.stream("ttl")),
             value_bytes_max,
             length,
-            settle: Duration::from_secs(60),
+            settle: Duration::from_mins(1),
             faults: faults(&mut seed.stream("faults"), nodes, length, &kinds),
             kinds,
         }
@@ -571,11 +571,13 @@ fn side(stream: &mut Stream, nodes: u16) -> BTreeSet<u16> {
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Restart { node } | Self::Wipe { node } | Self::Pause { node } => write!(f, "node {node}"),
-            Self::SyncError { node } | Self::WriteError { node } | Self::DiskFull { node } => {
-                write!(f, "node {node}")
-            }
-            Self::PowerLoss { node: Some(node), .. } => write!(f, "node {node}"),
+            Self::Restart { node }
+            | Self::Wipe { node }
+            | Self::Pause { node }
+            | Self::SyncError { node }
+            | Self::WriteError { node }
+            | Self::DiskFull { node }
+            | Self::PowerLoss { node: Some(node), .. } => write!(f, "node {node}"),
             Self::PowerLoss { node: None, .. } => f.write_str("all nodes"),
             Self::Partition { side } => write!(f, "{side:?} from the others"),
             Self::OneWay { source, target } => write!(f, "from {source} to {target}"),

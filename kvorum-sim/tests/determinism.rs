@@ -1,6 +1,8 @@
 //! Goal: one seed, one run, to the byte. Method: machines that echo over the simulated network under a seed's faults,
 //! twice; the traces must be equal, and those of other seeds different.
 
+#![expect(clippy::unwrap_used, reason = "a test's helpers fail by panicking, as its tests do")]
+
 use kvorum::http::server::Listener;
 use kvorum::storage::{Change, Durability, Engine, Keyspace};
 use kvorum_sim::cluster::{Cluster, Life, Start, Trace};

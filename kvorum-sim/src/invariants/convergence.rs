@@ -93,10 +93,10 @@ mod tests {
     fn the_dead_are_equal() {
         let tombstone = || Some(record(5, 3, None));
         let expires = Some(UnixMillis(facts().epoch.0 + 100));
-        let expired = Record { expires, ..record(5, 3, Some("v")) };
+        let value = Record { expires, ..record(5, 3, Some("v")) };
         let dead = Record { expires, ..record(5, 3, None) };
         assert_eq!(run([tombstone(), None, tombstone()]), Ok(()));
-        assert_eq!(run([Some(expired.clone()), Some(dead), None]), Ok(()));
+        assert_eq!(run([Some(value.clone()), Some(dead), None]), Ok(()));
         assert!(run([tombstone(), Some(record(4, 3, Some("v"))), None]).is_err());
     }
 }

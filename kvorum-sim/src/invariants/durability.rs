@@ -31,13 +31,12 @@ fn on_disk(
 ) -> Result<(), Violation> {
     let Some(dumped) = facts.dumps.iter().map(|dump| dump.at).max() else { return Ok(()) };
     let newest = facts.dumps.iter().filter_map(|dump| Some(dump.records.get(key)?.version)).max();
-    let lost = match newest {
-        Some(newest) => newest < version,
-        None => {
-            // As a read of all disks at that instant would see it.
-            let look = Operation { returned: dumped, ..write.clone() };
-            Writes::of(operations).hider(version, &look, facts).is_none()
-        }
+    let lost = if let Some(newest) = newest {
+        newest < version
+    } else {
+        // As a read of all disks at that instant would see it.
+        let look = Operation { returned: dumped, ..write.clone() };
+        Writes::of(operations).hider(version, &look, facts).is_none()
     };
     if !lost {
         return Ok(());

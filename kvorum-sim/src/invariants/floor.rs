@@ -47,7 +47,7 @@ impl<'a> Floor<'a> {
     pub(super) fn of_writes(operations: &[&'a Operation], facts: &Facts) -> Self {
         Self::new(operations.iter().filter_map(|operation| {
             let version = operation.acknowledged().filter(|_| facts.is_voted_for(operation))?;
-            Some((operation.replicas.from, Known { at: operation.returned, version, operation: *operation }))
+            Some((operation.replicas.from, Known { at: operation.returned, version, operation }))
         }))
     }
 

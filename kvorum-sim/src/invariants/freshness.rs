@@ -42,6 +42,7 @@ mod tests {
     use super::super::facts::{Loss, LossKind};
     use super::super::testing::*;
     use super::*;
+    use std::time::Duration;
 
     /// A read after the acknowledgement that sees the older value, or nothing, is stale; one that began before is not.
     #[test]
@@ -92,7 +93,6 @@ mod tests {
             let write = with(ack, 3, put(1, 10, 20, 10));
             check(&history([write, with(3, 3, absent(2, 100, 110))]), &facts)
         };
-        use std::time::Duration;
         assert_eq!(run(1, LossKind::Wiped), Ok(()));
         assert!(run(2, LossKind::Wiped).is_err());
         assert_eq!(run(2, LossKind::Unsynced), Ok(()));

@@ -21,7 +21,7 @@ pub fn check(history: &History, facts: &Facts) -> Result<(), Violation> {
         let read = Floor::new(operations.iter().filter_map(|read| {
             let Outcome::Value { version, .. } = read.outcome else { return None };
             let write = writes.seen_by(read).filter(|write| facts.is_still_seen(write, read))?;
-            Some((write.replicas.from, Known { at: read.returned, version, operation: *read }))
+            Some((write.replicas.from, Known { at: read.returned, version, operation: read }))
         }));
         for write in &operations {
             let Some(version) = write.acknowledged() else { continue };

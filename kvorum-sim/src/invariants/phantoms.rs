@@ -15,7 +15,6 @@ pub fn check(history: &History, _facts: &Facts) -> Result<(), Violation> {
             let seen = write.and_then(|write| writes.get(write));
             let wrong = match (write, seen) {
                 _ if is_foreign => Some("saw bytes that nobody wrote"),
-                (None, _) => None,
                 (Some(_), None) => Some("saw a value that was refused, or was never written to this key"),
                 (Some(_), Some(seen)) if seen.request == Request::Delete => Some("saw the value of a delete"),
                 (Some(_), Some(seen)) if seen.invoked > read.returned => {

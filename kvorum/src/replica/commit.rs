@@ -9,11 +9,13 @@
 
 use super::answer::{Answer, Applied};
 use super::courier::Courier;
+use super::digest::Digests;
 use super::health::StoreHealth;
 use super::queue::{DueRow, Observed, Request};
-use super::{ReplicaError, ReplicaParts, StoreState, stored_version};
+use super::{ReplicaError, ReplicaParts, StoreState, stored_mark};
 use crate::clock::Clock;
 use crate::metrics::StoreMetrics;
+use crate::storage::format::Mark;
 use crate::storage::{Batch, Change, Durability, Engine, EngineError, Keyspace, format};
 use bytes::Bytes;
 use kvorum_core::{Key, Record, UnixMillis, Value, Version};
@@ -69,6 +71,8 @@ pub(super) struct Committer {
     health: Arc<StoreHealth>,
     durability: DurabilityMode,
     purge: Purge,
+    /// What replicas compare; none where there is no other.
+    digests: Option<Arc<Digests>>,
     /// Groups committed; the requesting side reads it before each look-up.
     committed: Arc<AtomicU64>,
     recent: Recent,
@@ -81,7 +85,12 @@ pub(super) struct Committer {
 }
 
 impl Committer {
-    pub(super) fn new(parts: &ReplicaParts, committed: Arc<AtomicU64>, health: Arc<StoreHealth>) -> Self {
+    pub(super) fn new(
+        parts: &ReplicaParts,
+        digests: Option<Arc<Digests>>,
+        committed: Arc<AtomicU64>,
+        health: Arc<StoreHealth>,
+    ) -> Self {
         Self {
             engine: Arc::clone(&parts.engine),
             clock: Arc::clone(&parts.clock),
@@ -89,6 +98,7 @@ impl Committer {
             health,
             durability: parts.durability,
             purge: parts.purge,
+            digests,
             committed,
             recent: Recent::default(),
             floor: Version::ZERO,
@@ -164,6 +174,10 @@ impl Committer {
                 let outcome = self.judge_record(stage, key, record, observed);
                 (courier, Answer::Apply { outcome, done })
             }
+            Request::Drop { key, version, done } => {
+                let outcome = self.judge_drop(stage, key, version);
+                (None, Answer::Side { outcome, done })
+            }
             Request::Side { changes, is_synced, done } => {
                 stage.is_synced |= is_synced;
                 for change in changes {
@@ -192,26 +206,27 @@ impl Committer {
         record: Record,
         observed: Observed,
     ) -> Result<Applied, ReplicaError> {
-        let stored = match stage.version(&key).or_else(|| self.recent.version(&key)) {
-            Some(version) => Some(version),
-            None if self.recent.covers(observed.as_of) => observed.version,
-            None => stored_version(&*self.engine, key.as_ref())?,
+        let known = stage.mark(&key).or_else(|| self.recent.mark(&key));
+        let stored = match known {
+            Some(mark) => mark,
+            None if self.recent.covers(observed.as_of) => observed.mark,
+            None => stored_mark(&*self.engine, key.as_ref())?,
         };
         let Some(stored) = stored else {
             if record.version <= self.floor {
                 return Ok(Applied::Superseded { by: self.floor });
             }
-            stage.put(key, record);
+            stage.put(key, record, None);
             return Ok(Applied::Stored);
         };
-        match record.version.cmp(&stored) {
+        match record.version.cmp(&stored.version) {
             // A record that was newest here once took effect here, whatever came since: see `Recent`.
             Ordering::Less if stage.has_accepted(&key, record.version) => {}
             Ordering::Less if self.recent.has_accepted(&key, record.version) => {}
-            Ordering::Less => return Ok(Applied::Superseded { by: stored }),
+            Ordering::Less => return Ok(Applied::Superseded { by: stored.version }),
             Ordering::Greater => {
-                stage.overwritten.push((key.clone(), stored));
-                stage.put(key, record);
+                stage.overwritten.push((key.clone(), stored.version));
+                stage.put(key, record, Some(stored));
             }
             // Nearly always the same record once more; if not, the written rule for ties decides.
             Ordering::Equal => {
@@ -224,11 +239,23 @@ impl Committer {
                         .transpose()?,
                 };
                 if current.is_none_or(|current| record.newness(&current) == Ordering::Greater) {
-                    stage.put(key, record);
+                    stage.put(key, record, Some(stored));
                 }
             }
         }
         Ok(Applied::Stored)
+    }
+
+    /// Stages the end of a copy that does not belong here, if it is still what is stored.
+    fn judge_drop(&mut self, stage: &mut Stage, key: Key, version: Version) -> Result<(), ReplicaError> {
+        let current = match stage.mark(&key) {
+            Some(staged) => staged,
+            None => stored_mark(&*self.engine, key.as_ref())?,
+        };
+        if current.is_some_and(|mark| mark.version == version) {
+            stage.set(key, None, current);
+        }
+        Ok(())
     }
 
     /// Stages the end of a record whose time has come. Says whether space comes back.
@@ -244,13 +271,16 @@ impl Committer {
         if current.version != row.version {
             return Ok(false);
         }
+        let mark = Some(mark_of(&current));
         match (self.purge, &current.value) {
             (Purge::Sole, _) => {
                 self.floor = self.floor.max(current.version);
-                stage.remove(key);
+                stage.set(key, None, mark);
             }
-            (Purge::Keep, Value::Present(_)) => stage.put(key, Record { value: Value::Tombstone, ..current }),
-            (Purge::Keep, Value::Tombstone) if PURGES_BY_AGE => stage.remove(key),
+            (Purge::Keep, Value::Present(_)) => {
+                stage.put(key, Record { value: Value::Tombstone, ..current }, mark);
+            }
+            (Purge::Keep, Value::Tombstone) if PURGES_BY_AGE => stage.set(key, None, mark),
             (Purge::Keep, Value::Tombstone) => return Ok(false),
         }
         Ok(true)
@@ -267,7 +297,7 @@ impl Committer {
         let applied = stage.records.len();
         let is_synced = stage.is_synced;
         let overwritten = std::mem::take(&mut stage.overwritten);
-        let (batch, versions) = self.batch(stage);
+        let (batch, changes) = self.batch(stage);
         if batch.is_empty() {
             return Ok(());
         }
@@ -287,16 +317,25 @@ impl Committer {
             self.unsynced_since.get_or_insert(now);
         }
         let group = self.committed.load(Memory::Relaxed) + 1;
-        self.recent.remember(versions, overwritten, group);
+        if let Some(digests) = &self.digests {
+            digests.change(&changes);
+        }
+        self.recent.remember(changes, overwritten, group);
         self.committed.store(group, Memory::Release);
         Ok(())
     }
 
-    fn batch(&self, stage: Stage) -> (Batch, Vec<(Key, Version)>) {
-        let mut batch = Batch::with_capacity(stage.records.len() + stage.due.len() + stage.side.len());
-        let mut versions = Vec::with_capacity(stage.records.len());
+    /// The batch of a stage, and what it changes: of each key what was there and what will be.
+    fn batch(&self, stage: Stage) -> (Batch, Vec<Changed>) {
+        let mut batch = Batch::with_capacity(2 * stage.records.len() + stage.due.len() + stage.side.len());
+        let mut changes = Vec::with_capacity(stage.records.len());
         let mut due = stage.due;
-        for (key, record) in stage.records {
+        for Staged { key, record, before } in stage.records {
+            let after = record.as_ref().map(mark_of);
+            if let Some(digests) = &self.digests {
+                batch.push(digests.row(&key, after));
+            }
+            changes.push((key.clone(), before, after));
             let Some(record) = record else {
                 batch.push(Change::Remove { keyspace: Keyspace::Records, key: key.into_bytes() });
                 continue;
@@ -309,7 +348,6 @@ impl Committer {
             }
             let value = format::encode_record(&record);
             batch.push(Change::Put { keyspace: Keyspace::Records, key: key.as_bytes().clone(), value });
-            versions.push((key, record.version));
         }
         for (key, version) in due {
             batch.push(match version {
@@ -321,7 +359,7 @@ impl Committer {
             Some(value) => Change::Put { keyspace, key, value },
             None => Change::Remove { keyspace, key },
         }));
-        (batch, versions)
+        (batch, changes)
     }
 
     /// When the sweeper must look at a record that is stored now.
@@ -401,6 +439,13 @@ impl Committer {
             match self.engine.reopen() {
                 Ok(()) => {
                     self.poisoned = false;
+                    // Whether the write that failed took effect is seen now.
+                    if let Some(digests) = &self.digests
+                        && let Err(error) = digests.load(&*self.engine)
+                    {
+                        return self.health.set_failed(&error.to_string());
+                    }
+                    self.recent = Recent::starting_at(self.committed.load(Memory::Relaxed) + 1);
                     // What was buffered is either in the reopened store or was never confirmed as synced.
                     self.unsynced_since = None;
                 }
@@ -412,10 +457,25 @@ impl Committer {
     }
 }
 
+/// Of a key, what was there and what is.
+type Changed = (Key, Option<Mark>, Option<Mark>);
+
+/// What a group makes of one key.
+struct Staged {
+    key: Key,
+    record: Option<Record>,
+    before: Option<Mark>,
+}
+
+fn mark_of(record: &Record) -> Mark {
+    let is_tombstone = record.value == Value::Tombstone;
+    Mark { version: record.version, from: record.from, is_tombstone }
+}
+
 /// What a group changes, each key once.
 #[derive(Default)]
 struct Stage {
-    records: Vec<(Key, Option<Record>)>,
+    records: Vec<Staged>,
     index: HashMap<Key, usize>,
     due: BTreeMap<Bytes, Option<Bytes>>,
     side: BTreeMap<(Keyspace, Bytes), Option<Bytes>>,
@@ -429,16 +489,17 @@ impl Stage {
     /// What is staged for `key`: nothing, a removal, or a record.
     #[expect(clippy::option_option, reason = "nothing staged and a staged removal are two things")]
     fn record(&self, key: &Key) -> Option<Option<&Record>> {
-        let (_, record) = self.records.get(*self.index.get(key)?)?;
-        Some(record.as_ref())
+        let staged = self.records.get(*self.index.get(key)?)?;
+        Some(staged.record.as_ref())
     }
 
-    fn version(&self, key: &Key) -> Option<Version> {
-        self.record(key)?.map(|record| record.version)
+    #[expect(clippy::option_option, reason = "nothing staged and a staged removal are two things")]
+    fn mark(&self, key: &Key) -> Option<Option<Mark>> {
+        self.record(key).map(|record| record.map(mark_of))
     }
 
-    fn put(&mut self, key: Key, record: Record) {
-        self.set(key, Some(record));
+    fn put(&mut self, key: Key, record: Record, before: Option<Mark>) {
+        self.set(key, Some(record), before);
     }
 
     fn side(&mut self, change: Change) {
@@ -452,16 +513,13 @@ impl Stage {
         self.overwritten.iter().any(|(known, accepted)| known == key && *accepted == version)
     }
 
-    fn remove(&mut self, key: Key) {
-        self.set(key, None);
-    }
-
-    fn set(&mut self, key: Key, change: Option<Record>) {
-        if let Some((_, staged)) = self.index.get(&key).and_then(|index| self.records.get_mut(*index)) {
-            *staged = change;
+    /// Stages what `key` becomes; `before` is what it was when the group began, as far as nothing is staged yet.
+    fn set(&mut self, key: Key, record: Option<Record>, before: Option<Mark>) {
+        if let Some(staged) = self.index.get(&key).and_then(|index| self.records.get_mut(*index)) {
+            staged.record = record;
         } else {
             self.index.insert(key.clone(), self.records.len());
-            self.records.push((key, change));
+            self.records.push(Staged { key, record, before });
         }
     }
 }
@@ -481,11 +539,17 @@ struct Recent {
 }
 
 impl Recent {
+    /// Nothing is known of the groups before `group`.
+    fn starting_at(group: u64) -> Self {
+        Self { current_from: group, previous_from: group, ..Self::default() }
+    }
+
     fn seen(&self, key: &Key) -> Option<&Seen> {
         self.current.get(key).or_else(|| self.previous.get(key))
     }
 
-    fn version(&self, key: &Key) -> Option<Version> {
+    #[expect(clippy::option_option, reason = "nothing remembered and a removal are two things")]
+    fn mark(&self, key: &Key) -> Option<Option<Mark>> {
         self.seen(key).map(|seen| seen.latest)
     }
 
@@ -498,8 +562,8 @@ impl Recent {
         as_of + 1 >= self.previous_from
     }
 
-    fn remember(&mut self, versions: Vec<(Key, Version)>, overwritten: Vec<(Key, Version)>, group: u64) {
-        for (key, latest) in versions {
+    fn remember(&mut self, changes: Vec<Changed>, overwritten: Vec<(Key, Version)>, group: u64) {
+        for (key, _, latest) in changes {
             if let Some(seen) = self.current.get_mut(&key) {
                 seen.latest = latest;
             } else {
@@ -524,7 +588,7 @@ impl Recent {
 
 /// What the latest groups did to one key.
 struct Seen {
-    latest: Version,
+    latest: Option<Mark>,
     overwritten: Vec<Version>,
 }
 

@@ -11,6 +11,7 @@
 mod answer;
 mod commit;
 mod courier;
+mod digest;
 mod facts;
 mod health;
 mod hints;
@@ -21,6 +22,7 @@ mod tests;
 
 pub use answer::Applied;
 pub use commit::{DurabilityMode, Purge};
+pub use digest::Digests;
 pub use facts::Facts;
 pub use health::{StoreHealth, StoreState};
 pub use hints::{Hint, HintBounds, Hints, Kept, Waiting};
@@ -29,12 +31,13 @@ pub use sweep::SweeperState;
 
 use crate::clock::{Clock, Rng};
 use crate::metrics::StoreMetrics;
+use crate::storage::format::Mark;
 use crate::storage::{Batch, Change, Durability, Engine, EngineError, EngineStats, Keyspace, Scan, format};
 use crate::worker::{Pool, PoolFull};
 use bytes::Bytes;
 use commit::Committer;
 use courier::Courier;
-use kvorum_core::{Key, Record, UnixMillis, Version};
+use kvorum_core::{Key, Partition, Record, UnixMillis, Version};
 use queue::{CommitQueue, Observed, Request};
 use std::fmt;
 use std::io;
@@ -127,6 +130,8 @@ pub struct ReplicaParts {
     pub durability: DurabilityMode,
     /// When tombstones may go.
     pub purge: Purge,
+    /// How many of a token's bits name its partition.
+    pub partition_bits: u8,
     /// Where the committer and the sweeper run.
     pub workers: Workers,
 }
@@ -153,6 +158,7 @@ struct Shared {
     queue: Arc<CommitQueue>,
     groups: Arc<AtomicU64>,
     health: Arc<StoreHealth>,
+    digests: Option<Arc<Digests>>,
     sweeper: Arc<SweeperState>,
     store_id: u128,
     is_new: bool,
@@ -184,7 +190,14 @@ impl Replica {
         let health = Arc::new(StoreHealth::default());
         let groups = Arc::new(AtomicU64::new(0));
         let sweeper = Arc::new(SweeperState::default());
-        let mut committer = Committer::new(&parts, Arc::clone(&groups), Arc::clone(&health));
+        let digests = match parts.purge {
+            Purge::Keep => Some(Arc::new(Digests::open(&*parts.engine, parts.partition_bits)?)),
+            Purge::Sole => {
+                forget_index(&*parts.engine)?;
+                None
+            }
+        };
+        let mut committer = Committer::new(&parts, digests.clone(), Arc::clone(&groups), Arc::clone(&health));
         let replica = Self {
             shared: Arc::new(Shared {
                 engine: parts.engine,
@@ -193,6 +206,7 @@ impl Replica {
                 queue: Arc::clone(&queue),
                 groups,
                 health,
+                digests,
                 sweeper: Arc::clone(&sweeper),
                 store_id,
                 is_new,
@@ -274,6 +288,53 @@ impl Replica {
         Ok(RangeReader { pool: Arc::clone(&self.shared.pool), scan: Some(scan) })
     }
 
+    /// What this replica's partitions hold, for comparison with another's; none in a cluster of one.
+    pub fn digests(&self) -> Option<&Digests> {
+        self.shared.digests.as_deref()
+    }
+
+    /// The keys of `partition` behind `after` with what is stored of each but the value, in order of the keys: about
+    /// `bytes` of them, and whether the partition ends there.
+    pub async fn marks(
+        &self,
+        partition: Partition,
+        after: Option<&Key>,
+        bytes: usize,
+    ) -> Result<(Vec<(Key, Mark)>, bool), ReplicaError> {
+        let engine = Arc::clone(&self.shared.engine);
+        let mut start = format::encode_token_key(partition, after.map_or(&[], |key| key.as_ref())).to_vec();
+        if after.is_some() {
+            start.push(0);
+        }
+        let read = move || {
+            let mut marks = Vec::new();
+            let mut read = 0;
+            for pair in engine.scan(Keyspace::Tokens, &start, Bound::Unbounded)? {
+                let (row, mark) = pair?;
+                let (found, key) = format::decode_token_key(&row)?;
+                if found != partition {
+                    break;
+                }
+                if read >= bytes {
+                    return Ok((marks, false));
+                }
+                read += row.len() + mark.len();
+                let Ok(key) = Key::new(key) else { continue };
+                marks.push((key, format::decode_mark(&mark)?));
+            }
+            Ok::<_, ReplicaError>((marks, true))
+        };
+        self.shared.pool.run(read).await?
+    }
+
+    /// Drops the copy of `key` that has `version`, because it does not belong here any more. Nothing happens when it has
+    /// been overwritten.
+    pub async fn drop_copy(&self, key: Key, version: Version) -> Result<(), ReplicaError> {
+        let (done, outcome) = oneshot::channel();
+        self.shared.queue.submit(Request::Drop { key, version, done })?;
+        outcome.await.map_err(|_| ReplicaError::Stopped)?
+    }
+
     /// Stores a lease of the node's clock durably, whatever the durability of writes is.
     pub async fn store_lease(&self, until: UnixMillis) -> Result<(), ReplicaError> {
         let key = Bytes::from_static(format::META_CLOCK_LEASE);
@@ -345,9 +406,18 @@ impl Replica {
         // Read before the look-up: every group that is not in the count is still known to the committer.
         let as_of = self.shared.groups.load(Ordering::Acquire);
         let row = self.row(key).await?;
-        let version = row.map(|row| format::decode_version(&row)).transpose()?;
-        Ok(Observed { version, as_of })
+        let mark = row.map(|row| format::decode_record_mark(&row)).transpose()?;
+        Ok(Observed { mark, as_of })
     }
+}
+
+/// Notes that records are written without their rows in the index from now on.
+fn forget_index(engine: &dyn Engine) -> Result<(), ReplicaError> {
+    if engine.get(Keyspace::Meta, format::META_INDEXED)?.is_some() {
+        let key = Bytes::from_static(format::META_INDEXED);
+        engine.commit(vec![Change::Remove { keyspace: Keyspace::Meta, key }], Durability::Synced)?;
+    }
+    Ok(())
 }
 
 /// The store's identity, made and stored when there is none; and whether it was made now.
@@ -432,8 +502,8 @@ impl RangeReader {
     }
 }
 
-/// Reads a record's version where the committer or sweeper must look for itself.
-fn stored_version(engine: &dyn Engine, key: &[u8]) -> Result<Option<Version>, ReplicaError> {
+/// Reads what is stored of a key, but for its value, where the committer must look for itself.
+fn stored_mark(engine: &dyn Engine, key: &[u8]) -> Result<Option<Mark>, ReplicaError> {
     let row = engine.get(Keyspace::Records, key)?;
-    Ok(row.map(|row| format::decode_version(&row)).transpose()?)
+    Ok(row.map(|row| format::decode_record_mark(&row)).transpose()?)
 }

@@ -4,6 +4,7 @@ use super::ReplicaError;
 use super::answer::{Applied, Outcome};
 use super::courier::Courier;
 use crate::storage::Change;
+use crate::storage::format::Mark;
 use bytes::Bytes;
 use kvorum_core::{Key, Record, UnixMillis, Value, Version};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -20,8 +21,8 @@ const GROUP_BYTES_MAX: usize = 16 << 20;
 /// What the requesting side saw of a key.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Observed {
-    /// The stored version.
-    pub(super) version: Option<Version>,
+    /// What is stored, but for its value.
+    pub(super) mark: Option<Mark>,
     /// The number of groups that had been committed before the look-up began.
     pub(super) as_of: u64,
 }
@@ -46,6 +47,8 @@ pub(super) enum Request {
     },
     /// Store rows that are no records: the clock's lease, hints, facts about the cluster.
     Side { changes: Vec<Change>, is_synced: bool, done: Outcome<()> },
+    /// Drop a copy that does not belong here any more, unless it has been overwritten.
+    Drop { key: Key, version: Version, done: Outcome<()> },
     /// Give back the space of records whose time has come. Answers with the number of records purged.
     Purge { rows: Vec<DueRow>, done: oneshot::Sender<usize> },
 }
@@ -57,6 +60,7 @@ impl Request {
                 let value = if let Value::Present(bytes) = &record.value { bytes.len() } else { 0 };
                 key.as_ref().len() + value
             }
+            Self::Drop { key, .. } => key.as_ref().len(),
             Self::Side { changes, .. } => changes.iter().map(Change::bytes).sum(),
             Self::Purge { rows, .. } => rows.len() * size_of::<DueRow>(),
         }

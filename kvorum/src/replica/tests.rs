@@ -44,10 +44,12 @@ impl Bench {
             execution: Execution::Inline,
             durability,
             purge,
+            partition_bits: 12,
             workers: super::Workers::Threads,
         };
         let (groups, health) = (Arc::new(AtomicU64::new(0)), Arc::new(StoreHealth::default()));
-        let committer = Committer::new(&parts, Arc::clone(&groups), Arc::clone(&health));
+        let digests = (purge == Purge::Keep).then(|| Arc::new(super::Digests::open(&*engine, 12).unwrap()));
+        let committer = Committer::new(&parts, digests, Arc::clone(&groups), Arc::clone(&health));
         Self { engine, clock, groups, health, committer }
     }
 
@@ -59,7 +61,8 @@ impl Bench {
     /// What the requesting side would see of the key now.
     fn observe(&self, key: &str) -> Observed {
         let as_of = self.groups.load(Ordering::Acquire);
-        Observed { version: self.stored(key).map(|record| record.version), as_of }
+        let row = self.engine.get(Keyspace::Records, key.as_bytes()).unwrap();
+        Observed { mark: row.map(|row| format::decode_record_mark(&row).unwrap()), as_of }
     }
 
     fn apply(&mut self, key: &str, record: Record) -> Result<Applied, ReplicaError> {
@@ -84,7 +87,7 @@ impl Bench {
     fn forget(&mut self) {
         for generation in 0..3 {
             let others: Vec<String> = (0..10_000).map(|i| format!("other-{generation}-{i}")).collect();
-            let fresh = Observed { version: None, as_of: self.groups.load(Ordering::Acquire) };
+            let fresh = Observed { mark: None, as_of: self.groups.load(Ordering::Acquire) };
             let group = others.iter().map(|other| (&**other, value(1_000, ""), fresh)).collect();
             for answer in self.apply_all(group) {
                 assert_eq!(answer.unwrap(), Applied::Stored);

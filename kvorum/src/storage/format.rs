@@ -19,14 +19,17 @@
 //! `meta`: `clock-lease` → 8 bytes Unix milliseconds; `store-id` → 16 random bytes; `votes` → 1 byte: 1 when the
 //! store has been found to hold what it must, 0 when it is known to lack some; `seen` and 8 bytes node id → 16 bytes
 //! store id that the node had when it was seen last; `gap`, 8 bytes node id, 2 bytes partition → 8 bytes Unix
-//! milliseconds since when a hint for that node and partition is missing
+//! milliseconds since when a hint for that node and partition is missing; `indexed` → 1 when every record has its row
+//! in `tokens`
+//!
+//! `tokens`: (2 bytes partition, then the key) → 16 bytes version, 2 bytes `from`, 1 byte: 1 for a tombstone
 //!
 //! `hints`: (8 bytes target node, 16 bytes version, then the key) → record, as in `records`
 //!
 //! A row is upgraded by writing it anew; a reader refuses a format byte that it does not know.
 
 use bytes::{BufMut, Bytes, BytesMut};
-use kvorum_core::{NodeId, Record, UnixMillis, Value, Version};
+use kvorum_core::{NodeId, Partition, Record, UnixMillis, Value, Version};
 use std::fmt;
 
 const FORMAT: u8 = 1;
@@ -41,10 +44,23 @@ pub const META_STORE_ID: &[u8] = b"store-id";
 
 /// The key of the `meta` row that says whether this store votes in reads.
 pub const META_VOTES: &[u8] = b"votes";
+/// The key of the `meta` row that says that every record has its row in `tokens`.
+pub const META_INDEXED: &[u8] = b"indexed";
 /// What the `meta` keys of nodes' store identities begin with.
 pub const META_SEEN: &[u8] = b"seen";
 /// What the `meta` keys of gaps begin with.
 pub const META_GAP: &[u8] = b"gap";
+
+/// This is all of a record but its value and expiry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mark {
+    /// The stored version.
+    pub version: Version,
+    /// The replica count it was written with.
+    pub from: u16,
+    /// Whether it is a tombstone.
+    pub is_tombstone: bool,
+}
 
 /// This says why bytes are not a row of this format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -129,6 +145,51 @@ pub fn decode_record(row: &Bytes) -> Result<Record, FormatError> {
 /// The version of the record in `row`, without looking at its value.
 pub fn decode_version(row: &[u8]) -> Result<Version, FormatError> {
     Header::parse(row).map(|header| header.version)
+}
+
+/// All of the record in `row` but its value.
+pub fn decode_record_mark(row: &[u8]) -> Result<Mark, FormatError> {
+    let Header { version, from, flags, .. } = Header::parse(row)?;
+    Ok(Mark { version, from, is_tombstone: flags & FLAG_TOMBSTONE != 0 })
+}
+
+/// The key of a `tokens` row.
+pub fn encode_token_key(partition: Partition, key: &[u8]) -> Bytes {
+    let mut row = BytesMut::with_capacity(2 + key.len());
+    row.put_u16(partition.0);
+    row.put_slice(key);
+    row.freeze()
+}
+
+/// The partition and the key in a `tokens` row's key.
+pub fn decode_token_key(row: &Bytes) -> Result<(Partition, Bytes), FormatError> {
+    let (partition, _) = row.split_first_chunk::<2>().ok_or(FormatError::Truncated { bytes: row.len() })?;
+    Ok((Partition(u16::from_be_bytes(*partition)), row.slice(2..)))
+}
+
+/// The value of a `tokens` row.
+pub fn encode_mark(mark: Mark) -> Bytes {
+    let mut row = BytesMut::with_capacity(19);
+    row.put_u64(mark.version.clock());
+    row.put_u64(mark.version.node().0);
+    row.put_u16(mark.from);
+    row.put_u8(u8::from(mark.is_tombstone));
+    row.freeze()
+}
+
+/// The mark in a `tokens` row's value.
+pub fn decode_mark(row: &[u8]) -> Result<Mark, FormatError> {
+    let truncated = FormatError::Truncated { bytes: row.len() };
+    let (clock, rest) = row.split_first_chunk::<8>().ok_or(truncated)?;
+    let (node, rest) = rest.split_first_chunk::<8>().ok_or(truncated)?;
+    let (from, rest) = rest.split_first_chunk::<2>().ok_or(truncated)?;
+    let is_tombstone = match rest {
+        [0] => false,
+        [1] => true,
+        _ => return Err(FormatError::Contradiction),
+    };
+    let version = Version::from_words(u64::from_be_bytes(*clock), u64::from_be_bytes(*node));
+    Ok(Mark { version, from: u16::from_be_bytes(*from), is_tombstone })
 }
 
 struct Header {

@@ -89,6 +89,7 @@ struct Open {
     due: fjall::Keyspace,
     meta: fjall::Keyspace,
     hints: fjall::Keyspace,
+    tokens: fjall::Keyspace,
     database: Database,
     active_bytes_max: u64,
 }
@@ -137,11 +138,15 @@ impl Open {
         let due = keyspace("due", &small)?;
         let meta = keyspace("meta", &small)?;
         let hints = keyspace("hints", &small)?;
-        let janitor =
-            Janitor::start(&config.path, database.clone(), [&records, &due, &meta, &hints].map(Clone::clone))
-                .map_err(|source| EngineError::Io { attempted: "start the janitor's threads", source })?;
+        let tokens = keyspace("tokens", &small)?;
+        let janitor = Janitor::start(
+            &config.path,
+            database.clone(),
+            [&records, &due, &meta, &hints, &tokens].map(Clone::clone),
+        )
+        .map_err(|source| EngineError::Io { attempted: "start the janitor's threads", source })?;
         let active_bytes_max = BEHIND_ACTIVE * config.records_memtable_bytes();
-        Ok(Self { _janitor: janitor, records, due, meta, hints, database, active_bytes_max })
+        Ok(Self { _janitor: janitor, records, due, meta, hints, tokens, database, active_bytes_max })
     }
 
     fn check(&self) -> Result<(), EngineError> {
@@ -167,7 +172,7 @@ impl Open {
     }
 
     fn is_behind(&self) -> bool {
-        [&self.records, &self.due, &self.hints].iter().any(|keyspace| {
+        [&self.records, &self.due, &self.hints, &self.tokens].iter().any(|keyspace| {
             let tree = &keyspace.tree;
             tree.sealed_memtable_count() >= BEHIND_SEALED
                 || tree.l0_run_count() >= BEHIND_RUNS
@@ -181,6 +186,7 @@ impl Open {
             Keyspace::Due => &self.due,
             Keyspace::Meta => &self.meta,
             Keyspace::Hints => &self.hints,
+            Keyspace::Tokens => &self.tokens,
         }
     }
 }
@@ -264,7 +270,7 @@ impl Engine for LsmEngine {
 
     fn stats(&self) -> EngineStats {
         let stats = self.with_open(|open| {
-            let trees = [&open.records, &open.due, &open.meta, &open.hints];
+            let trees = [&open.records, &open.due, &open.meta, &open.hints, &open.tokens];
             let sum = |of: &dyn Fn(&fjall::Keyspace) -> usize| trees.iter().map(|tree| of(tree) as u64).sum();
             Ok(EngineStats {
                 memtable_bytes: open.database.write_buffer_size(),

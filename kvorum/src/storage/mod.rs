@@ -33,6 +33,8 @@ pub enum Keyspace {
     Meta,
     /// (Target node, version, key) → record: writes kept for nodes that missed them.
     Hints,
+    /// (Partition, key) → version: what replicas compare.
+    Tokens,
 }
 
 /// This is the engine's view of what must be on disk when a commit returns.

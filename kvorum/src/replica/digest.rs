@@ -1,0 +1,159 @@
+//! Digests: for every partition a number that says which versions of which keys this replica holds.
+//!
+//! Two replicas that hold the same have the same digests, so comparing them costs a few bytes per partition, whatever is
+//! stored. A digest is the exclusive or of a hash per key and version: it is kept up by every applied write at the cost
+//! of two hashes, in any order. What an expired record leaves behind has the same version, so replicas that notice its
+//! end at different times agree all the while.
+//!
+//! A record belongs on ranks below its `from` only, so two replicas have in common what was written with a `from` above
+//! both their ranks; digests are therefore kept apart by `from` and put together for each pair.
+//!
+//! The rows behind a digest lie in the `tokens` keyspace, by partition: what differs is listed at a cost that follows
+//! the partition, not the store.
+
+use super::ReplicaError;
+use crate::storage::format::Mark;
+use crate::storage::{Batch, Change, Durability, Engine, Keyspace, format};
+use bytes::Bytes;
+use kvorum_core::{Key, NodeId, Partition, Token, Version};
+use std::ops::Bound;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Rows of the index that are written at a time when it is made anew.
+const REBUILD_ROWS: usize = 4096;
+
+/// One partition's digest of the records with one `from`.
+#[derive(Debug, Clone, Copy)]
+struct Cell {
+    from: u16,
+    digest: u64,
+    keys: u64,
+}
+
+/// These are a store's digests.
+#[derive(Debug)]
+pub struct Digests {
+    bits: u8,
+    // Guards the numbers; held for one group's changes or one list.
+    partitions: Mutex<Vec<Vec<Cell>>>,
+}
+
+impl Digests {
+    /// Digests of an empty store with `bits` of partitions.
+    pub(super) fn new(bits: u8) -> Self {
+        Self { bits, partitions: Mutex::new(vec![Vec::new(); 1 << bits]) }
+    }
+
+    /// The digests of what `engine` holds. A store that was written without the index gets it now.
+    pub(super) fn open(engine: &dyn Engine, bits: u8) -> Result<Self, ReplicaError> {
+        let digests = Self::new(bits);
+        if engine.get(Keyspace::Meta, format::META_INDEXED)?.is_none() {
+            digests.index(engine)?;
+        }
+        digests.load(engine)?;
+        Ok(digests)
+    }
+
+    /// Counts anew what the index holds.
+    pub(super) fn load(&self, engine: &dyn Engine) -> Result<(), ReplicaError> {
+        self.lock().iter_mut().for_each(Vec::clear);
+        let mut changes = Vec::with_capacity(REBUILD_ROWS);
+        for pair in engine.scan(Keyspace::Tokens, &[], Bound::Unbounded)? {
+            let (row, mark) = pair?;
+            let (_, key) = format::decode_token_key(&row)?;
+            let Ok(key) = Key::new(key) else { continue };
+            changes.push((key, None, Some(format::decode_mark(&mark)?)));
+            if changes.len() >= REBUILD_ROWS {
+                self.change(&std::mem::take(&mut changes));
+            }
+        }
+        self.change(&changes);
+        Ok(())
+    }
+
+    /// Makes the index of a store that has none.
+    fn index(&self, engine: &dyn Engine) -> Result<(), ReplicaError> {
+        let mut batch = Batch::new();
+        for pair in engine.scan(Keyspace::Records, &[], Bound::Unbounded)? {
+            let (key, row) = pair?;
+            let (mark, Ok(key)) = (format::decode_record_mark(&row)?, Key::new(key)) else { continue };
+            batch.push(self.row(&key, Some(mark)));
+            if batch.len() >= REBUILD_ROWS {
+                engine.commit(std::mem::take(&mut batch), Durability::Buffered)?;
+            }
+        }
+        batch.push(Change::Put {
+            keyspace: Keyspace::Meta,
+            key: Bytes::from_static(format::META_INDEXED),
+            value: Bytes::from_static(&[1]),
+        });
+        Ok(engine.commit(batch, Durability::Synced)?)
+    }
+
+    /// The partition of `key`.
+    pub(super) fn partition_of(&self, key: &Key) -> Partition {
+        Token::of(key.as_ref()).partition(self.bits)
+    }
+
+    /// The change of the index that goes with a change of `key`'s record.
+    pub(super) fn row(&self, key: &Key, mark: Option<Mark>) -> Change {
+        let row = format::encode_token_key(self.partition_of(key), key.as_ref());
+        match mark {
+            Some(mark) => {
+                Change::Put { keyspace: Keyspace::Tokens, key: row, value: format::encode_mark(mark) }
+            }
+            None => Change::Remove { keyspace: Keyspace::Tokens, key: row },
+        }
+    }
+
+    /// Takes in what has become of keys: what was there, and what is.
+    pub(super) fn change(&self, changes: &[(Key, Option<Mark>, Option<Mark>)]) {
+        let mut partitions = self.lock();
+        for (key, before, after) in changes {
+            let Some(cells) = partitions.get_mut(usize::from(self.partition_of(key).0)) else { continue };
+            if let Some(mark) = before {
+                let cell = cell(cells, mark.from);
+                cell.digest ^= hash(key, mark.version);
+                cell.keys = cell.keys.saturating_sub(1);
+            }
+            if let Some(mark) = after {
+                let cell = cell(cells, mark.from);
+                cell.digest ^= hash(key, mark.version);
+                cell.keys += 1;
+            }
+        }
+    }
+
+    /// The digest of `partition`'s records that were written for more than `rank_max` + 1 replicas: what two replicas
+    /// have in common of which the higher rank is `rank_max`.
+    pub fn shared(&self, partition: Partition, rank_max: u16) -> u64 {
+        let partitions = self.lock();
+        let cells = partitions.get(usize::from(partition.0)).map_or(&[][..], |cells| cells);
+        cells.iter().filter(|cell| cell.from > rank_max).fold(0, |digest, cell| digest ^ cell.digest)
+    }
+
+    /// Keys that the store holds, tombstones included.
+    pub fn keys(&self) -> u64 {
+        self.lock().iter().flatten().map(|cell| cell.keys).sum()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Vec<Cell>>> {
+        self.partitions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn cell(cells: &mut Vec<Cell>, from: u16) -> &mut Cell {
+    let at = cells.iter().position(|cell| cell.from == from).unwrap_or_else(|| {
+        cells.push(Cell { from, digest: 0, keys: 0 });
+        cells.len() - 1
+    });
+    #[expect(clippy::indexing_slicing, reason = "found or pushed above")]
+    &mut cells[at]
+}
+
+/// What one key and version adds to a digest: xxh3-64 of the key, seeded with the version's two words mixed.
+fn hash(key: &Key, version: Version) -> u64 {
+    let NodeId(node) = version.node();
+    let seed = version.clock() ^ node.rotate_left(32);
+    xxhash_rust::xxh3::xxh3_64_with_seed(key.as_ref(), seed)
+}

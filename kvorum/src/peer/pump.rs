@@ -165,9 +165,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Pump<S> {
     fn turn(&mut self, cx: &mut Context<'_>, inbox: &impl Inbox) -> Result<(), End> {
         let mut steps = 0;
         loop {
-            while steps < STEPS_PER_TURN && inbox.is_open() {
-                let Some(frame) = self.reader.next().map_err(End::Frame)? else { break };
-                inbox.frame(frame).map_err(End::Message)?;
+            let mut is_drained = false;
+            while !is_drained && steps < STEPS_PER_TURN && inbox.is_open() {
+                match self.reader.next().map_err(End::Frame)? {
+                    Some(frame) => inbox.frame(frame).map_err(End::Message)?,
+                    None => is_drained = true,
+                }
                 steps += 1;
             }
             let is_blocked = self.poll_write(cx).map_err(End::Io)?.is_pending();
@@ -175,11 +178,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Pump<S> {
                 cx.waker().wake_by_ref();
                 return Ok(());
             }
-            if !inbox.is_open() {
-                if is_blocked {
+            if !is_drained {
+                if is_blocked && !inbox.is_open() {
                     return Ok(());
                 }
-                // The write made room; frames that were read already come first.
+                // The write made room: frames that were read already come before more is read.
                 continue;
             }
             steps += 1;

@@ -610,6 +610,23 @@ fn attempts_back_off() {
     });
 }
 
+/// A sign of life during an attempt makes the pause behind it short.
+#[test]
+fn signs_of_life_begin_the_pauses_anew() {
+    run(async {
+        let peer = Peer::timed();
+        peer.address.replace(Address::Mute);
+        let (link, _) = start(&peer);
+        // Attempts of a second each, with pauses of 50, 100, 200 and 400 ms.
+        pass(5_000).await;
+        let attempts = peer.connects.borrow().len();
+        assert_eq!(attempts, 5);
+        link.probe_now();
+        pass(900).await;
+        assert_eq!(peer.connects.borrow().len(), 6);
+    });
+}
+
 /// A peer that refuses, or is not what was meant, is named with its own words, made harmless.
 #[test]
 fn refusals_are_shown() {
@@ -891,10 +908,28 @@ fn replies_that_nobody_takes_are_bounded() {
             drop(link.call(&get, Duration::from_hours(1)));
         }
         pass(1000).await;
-        assert_eq!(peer.seen.borrow().len(), OUT_BYTES_MAX / (8 << 20));
+        // What the stream takes at first makes room for one more.
+        assert_eq!(peer.seen.borrow().len(), OUT_BYTES_MAX / (8 << 20) + 1);
         assert!(peer.ended.borrow().is_empty());
         pass(60_000).await;
         assert_eq!(peer.ended.borrow().len(), 1);
+    });
+}
+
+/// Requests that waited for room among the replies are answered once there is some, though nothing more comes.
+#[test]
+fn waiting_requests_are_not_forgotten() {
+    run(async {
+        let held = Held::Whole(samples_record(8 << 20));
+        let peer = Peer::new(move |_| Box::pin(std::future::ready(Reply::Found(Some(held.clone())))));
+        // Room for all replies at once: no write is ever cut short.
+        peer.stream_bytes.set(200 << 20);
+        let link = connected(&peer).await;
+        let get = Request::Get { key: Key::new("k").unwrap(), value_bytes_max: u32::MAX };
+        let calls: Vec<Call> = (0..20).map(|_| link.call(&get, SECOND)).collect();
+        for call in calls {
+            assert!(call.await.is_ok());
+        }
     });
 }
 

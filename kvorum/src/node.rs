@@ -7,7 +7,7 @@
 use crate::clock::{Clock, Rng, SystemClock, SystemRng};
 use crate::cluster::{Cluster, Roster};
 use crate::config::Config;
-use crate::coordinator::{CoordinatorMetrics, Handoff, Settings, Shared, Stamps};
+use crate::coordinator::{Settings, Shared, Stamps};
 use crate::http::body::BodyBudget;
 use crate::http::server::{self, Listener, Phase};
 use crate::http::{Desk, NodeFacts, Rooms, Service};
@@ -314,23 +314,17 @@ pub(crate) fn open(opening: Opening<'_>, service: &Service) -> Result<ReplicaThr
         facts.votes,
         replica.is_new(),
     );
-    let shared = Arc::new(Shared {
-        handoff: Handoff::new(topology.node_count()),
-        cluster: Cluster::new(config.cluster_name.clone(), topology, me, replica.store_id(), roster),
-        hints: Hints::open(replica.clone(), config.hints).map_err(NodeError::Replica)?,
-        stamps: Stamps::resume(node, lease, Arc::clone(&clock), replica.clone()),
-        settings: Settings {
-            factor: config.replication_factor,
-            request_timeout: config.request_timeout,
-            fanout: config.fanout,
-            hint_wait: config.hint_wait,
-            clock_offset_max: config.clock_offset_max,
-        },
-        metrics: CoordinatorMetrics::default(),
-        clock,
-        rng,
-        replica: replica.clone(),
-    });
+    let cluster = Cluster::new(config.cluster_name.clone(), topology, me, replica.store_id(), roster);
+    let hints = Hints::open(replica.clone(), config.hints).map_err(NodeError::Replica)?;
+    let stamps = Stamps::resume(node, lease, Arc::clone(&clock), replica.clone());
+    let settings = Settings {
+        factor: config.replication_factor,
+        request_timeout: config.request_timeout,
+        fanout: config.fanout,
+        hint_wait: config.hint_wait,
+        clock_offset_max: config.clock_offset_max,
+    };
+    let shared = Shared::new(cluster, clock, rng, replica.clone(), hints, stamps, settings);
     // Set once, here.
     let _ = service.rooms.set(Rooms { shared, replica, pool, store_metrics });
     service.phase.send_replace(Phase::Joining);

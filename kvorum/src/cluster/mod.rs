@@ -103,9 +103,9 @@ impl Cluster {
         self.placement.preference_list(partition)
     }
 
-    /// The rank of this node for `partition`.
-    pub fn rank_of_me(&self, partition: Partition) -> Option<u16> {
-        self.placement.rank_of(partition, self.me)
+    /// The rank of the node at `index` for `partition`.
+    pub fn rank_of(&self, partition: Partition, index: NodeIndex) -> Option<u16> {
+        self.placement.rank_of(partition, index)
     }
 
     /// Plans a request.

@@ -56,9 +56,10 @@ impl Roster {
         self.verdict
     }
 
-    /// What to tell others: every node with the store it was seen with.
+    /// What to tell others: this node with its store, and every other node with the store it was seen with.
     pub fn entries(&self) -> Vec<(NodeId, u128)> {
-        self.seen.iter().map(|(node, store)| (*node, *store)).collect()
+        let seen = self.seen.iter().map(|(node, store)| (*node, *store));
+        seen.filter(|(node, _)| *node != self.me).chain([(self.me, self.store_id)]).collect()
     }
 
     /// Notes that `node` was met with `store`, and says what must be remembered durably before it is told to others.
@@ -151,7 +152,7 @@ mod tests {
         assert_eq!(roster.meet(A, 20, false), Some((A, 20)));
         roster.remember(&[(A, 20)]);
         assert_eq!(roster.meet(A, 21, false), None);
-        assert_eq!(roster.entries(), [(A, 20)]);
+        assert_eq!(roster.entries(), [(A, 20), (ME, 11)]);
         assert_eq!(roster.meet(A, 21, true), Some((A, 21)));
         assert_eq!(roster.hear(A, &[(B, 30), (ME, 11)]).1, [(B, 30)]);
     }

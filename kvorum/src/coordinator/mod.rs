@@ -4,7 +4,7 @@
 //! of its peers, and counts the answers with the rules of `kvorum-core`. It knows neither HTTP nor disks.
 //!
 //! A reader follows a request: [`write`], [`read`], [`range`]. What happens without a client: [`handoff`] delivers
-//! hints, [`pulse`] asks peers how they are, [`serve`] is what a peer may ask of this node.
+//! hints, [`repair`] keeps replicas alike, [`pulse`] asks peers how they are, [`serve`] is what a peer may ask of this node.
 //!
 //! There is one [`Coordinator`] per network thread, with links of its own to every peer, so that a request and all
 //! its calls stay on one thread; what the threads share is [`Shared`].
@@ -14,6 +14,7 @@ mod handoff;
 mod pulse;
 mod range;
 mod read;
+mod repair;
 mod serve;
 mod stamp;
 #[cfg(test)]
@@ -33,10 +34,11 @@ use crate::replica::{Hints, RangeReader, Replica, ReplicaError};
 use bytes::Bytes;
 use kvorum_core::{Key, NodeIndex, Quorum, Record, ReplicationFactor, UnixMillis, Value, Version};
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Extra reads that hedging may cost: one in twenty.
@@ -187,6 +189,16 @@ pub struct CoordinatorMetrics {
     pub read_repairs: AtomicU64,
     /// Records sent to replicas that answered a read late and were behind.
     pub late_repairs: AtomicU64,
+    /// Comparisons of replicas with another node.
+    pub repair_rounds: AtomicU64,
+    /// Partitions that differed in the latest comparison.
+    pub repair_differing: AtomicU64,
+    /// Records that comparisons brought here.
+    pub repair_pulled: AtomicU64,
+    /// Records that comparisons brought to others.
+    pub repair_pushed: AtomicU64,
+    /// Copies dropped because they do not belong here any more.
+    pub repair_dropped: AtomicU64,
     /// Hints that could not be kept.
     pub hints_lost: AtomicU64,
     /// Records that peers applied here, by cause: write, hint, read repair, anti-entropy.
@@ -209,6 +221,8 @@ pub struct Shared {
     pub stamps: Stamps,
     /// Who waits for hints.
     pub handoff: Handoff,
+    // Guards the nodes that a store which is refilled has been compared with; held for an insertion.
+    refilled_from: Mutex<BTreeSet<NodeIndex>>,
     /// Settings.
     pub settings: Settings,
     /// Counters.
@@ -273,6 +287,7 @@ impl Coordinator {
         for index in self.shared.cluster.others() {
             tokio::task::spawn_local(Rc::clone(self).deliver_hints(index));
             tokio::task::spawn_local(Rc::clone(self).keep_pulse(index));
+            tokio::task::spawn_local(Rc::clone(self).keep_alike(index));
         }
     }
 
@@ -345,6 +360,32 @@ impl LinkObserver for Observer {
 }
 
 impl Shared {
+    /// What the threads of a node share, of its parts.
+    pub fn new(
+        cluster: Cluster,
+        clock: Arc<dyn Clock>,
+        rng: Arc<dyn Rng>,
+        replica: Replica,
+        hints: Hints,
+        stamps: Stamps,
+        settings: Settings,
+    ) -> Arc<Self> {
+        let handoff = Handoff::new(cluster.node_count());
+        let (refilled_from, metrics) = (Mutex::default(), CoordinatorMetrics::default());
+        Arc::new(Self {
+            cluster,
+            clock,
+            rng,
+            replica,
+            hints,
+            stamps,
+            handoff,
+            refilled_from,
+            settings,
+            metrics,
+        })
+    }
+
     /// The index of the node `id`, when it belongs to the cluster.
     pub fn index_of(&self, id: kvorum_core::NodeId) -> Option<NodeIndex> {
         self.cluster.topology().index_of(id)

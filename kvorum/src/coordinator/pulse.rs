@@ -40,7 +40,11 @@ impl Coordinator {
         if let Some(peer) = shared.cluster.peer(index) {
             peer.votes.store(votes, Ordering::Relaxed);
         }
-        shared.hear(shared.cluster.id_of(index), &roster).await;
+        let peer = shared.cluster.id_of(index);
+        if let Some((_, store)) = roster.iter().find(|(node, _)| *node == peer) {
+            shared.meet(peer, *store, votes).await;
+        }
+        shared.hear(peer, &roster).await;
     }
 }
 

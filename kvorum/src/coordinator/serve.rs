@@ -4,7 +4,8 @@ use super::Shared;
 use super::range::Share;
 use crate::peer::{ApplyKind, Caller, Held, Hello, Refusal, Reply, Request, Service};
 use crate::replica::{RangeReader, ReplicaError};
-use kvorum_core::{Key, Record};
+use bytes::Bytes;
+use kvorum_core::{Key, Partition, Record};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -78,7 +79,21 @@ impl Service for PeerDesk {
                 self.scans.close(scan);
                 Box::pin(std::future::ready(Reply::Done))
             }
-            Request::Digests { .. } | Request::Versions { .. } => Box::pin(std::future::ready(unknown())),
+            Request::Fetch { key } => Box::pin(fetch(shared, key)),
+            Request::Digests { first_partition, count } => {
+                let reply = match shared.index_of(caller.peer) {
+                    Some(index) => Reply::DigestList(shared.digests_with(index, first_partition, count)),
+                    None => unknown(),
+                };
+                Box::pin(std::future::ready(reply))
+            }
+            Request::Versions { partition, after, bytes } => Box::pin(async move {
+                let Some(index) = shared.index_of(caller.peer) else { return unknown() };
+                match shared.versions_with(index, Partition(partition), after, bytes).await {
+                    Ok((rows, is_last)) => Reply::VersionList { rows, is_last },
+                    Err(error) => refuse(&error),
+                }
+            }),
         }
     }
 
@@ -160,8 +175,17 @@ impl Scans {
 async fn apply(shared: Arc<Shared>, key: Key, record: Record, kind: ApplyKind) -> Reply {
     shared.stamps.observe(record.version);
     shared.count_applied(kind as usize);
+    // The store remembers keys for a while; a slice would keep all that was read with it.
+    let Ok(key) = Key::new(Bytes::copy_from_slice(key.as_ref())) else { return unknown() };
     match shared.replica.apply(key, record).await {
         Ok(applied) => Reply::Applied(applied),
+        Err(error) => refuse(&error),
+    }
+}
+
+async fn fetch(shared: Arc<Shared>, key: Key) -> Reply {
+    match shared.replica.get(&key).await {
+        Ok(record) => Reply::Found(record.map(Held::Whole)),
         Err(error) => refuse(&error),
     }
 }

@@ -1,8 +1,6 @@
 //! The coordinator over a real replica and the in-memory engine.
 
-use super::{
-    Coordinator, CoordinatorError, CoordinatorMetrics, Fanout, Handoff, Mutation, Settings, Shared, Stamps,
-};
+use super::{Coordinator, CoordinatorError, Fanout, Mutation, Settings, Shared, Stamps};
 use crate::clock::{Clock, ManualClock, SystemRng};
 use crate::cluster::{Cluster, Roster};
 use crate::metrics::StoreMetrics;
@@ -61,23 +59,18 @@ fn node(engine: &Arc<MemoryEngine>, clock: &Arc<ManualClock>, execution: Executi
     let id = NodeId::of_url("http://n:1");
     let roster = Roster::new(id, replica.store_id(), 1, std::collections::BTreeMap::new(), None, true);
     let bounds = HintBounds { bytes_max: 1 << 20, age_max_millis: 3_600_000 };
-    let shared = Arc::new(Shared {
-        cluster: Cluster::new("test".to_owned(), topology, NodeIndex(0), replica.store_id(), roster),
-        hints: Hints::open(replica.clone(), bounds).unwrap(),
-        stamps: Stamps::resume(id, lease, Arc::clone(&clock), replica.clone()),
-        handoff: Handoff::new(1),
-        settings: Settings {
-            factor: ReplicationFactor::Count(3),
-            request_timeout: Duration::from_secs(30),
-            fanout: Fanout::Parallel,
-            hint_wait: Duration::from_secs(1),
-            clock_offset_max: Duration::from_secs(1),
-        },
-        metrics: CoordinatorMetrics::default(),
-        clock,
-        rng: Arc::new(SystemRng),
-        replica: replica.clone(),
-    });
+    let settings = Settings {
+        factor: ReplicationFactor::Count(3),
+        request_timeout: Duration::from_secs(30),
+        fanout: Fanout::Parallel,
+        hint_wait: Duration::from_secs(1),
+        clock_offset_max: Duration::from_secs(1),
+    };
+    let cluster = Cluster::new("test".to_owned(), topology, NodeIndex(0), replica.store_id(), roster);
+    let hints = Hints::open(replica.clone(), bounds).unwrap();
+    let stamps = Stamps::resume(id, lease, Arc::clone(&clock), replica.clone());
+    let rng = Arc::new(SystemRng);
+    let shared = Shared::new(cluster, clock, rng, replica.clone(), hints, stamps, settings);
     Node { shared, replica, _threads: threads }
 }
 

@@ -13,13 +13,14 @@
 //! | 0x07 | `ScanClose` | scan (4) |
 //! | 0x08 | `Digests` | first partition (2), count (2) |
 //! | 0x09 | `Versions` | partition (2), bytes per list (4), key to begin behind or none |
+//! | 0x0a | `Fetch` | key |
 //!
 //! Every request's payload begins with its deadline: the milliseconds that are left when it is sent (4).
 //!
 //! | kind | reply | to | payload |
 //! | --- | --- | --- | --- |
 //! | 0x81 | `Applied` | `Apply` | 0 for stored; or 1 for superseded (1), the newer version (16) |
-//! | 0x82 | `Found` | `Get` | 0 for nothing; or 1 (1), held |
+//! | 0x82 | `Found` | `Get`, `Fetch` | 0 for nothing; or 1 (1), held |
 //! | 0x83 | `Pong` | `Ping` | wall clock in Unix milliseconds (8), votes: 0 or 1 (1), roster |
 //! | 0x84 | `HintsTaken` | `TakeHints` | delivered (8), left (8) |
 //! | 0x85 | `ScanPart` | `ScanOpen`, `ScanNext` | scan (4), is last: 0 or 1 (1), count (4), that many of: key, held |
@@ -73,6 +74,7 @@ mod kind {
     pub(super) const SCAN_CLOSE: u8 = 0x07;
     pub(super) const DIGESTS: u8 = 0x08;
     pub(super) const VERSIONS: u8 = 0x09;
+    pub(super) const FETCH: u8 = 0x0a;
     pub(super) const APPLIED: u8 = 0x81;
     pub(super) const FOUND: u8 = 0x82;
     pub(super) const PONG: u8 = 0x83;
@@ -154,6 +156,11 @@ pub enum Request {
         after: Option<Key>,
         /// About how many bytes the list may have.
         bytes: u32,
+    },
+    /// Reads a record to copy it: answered whether or not the peer's store votes. Answered by [`Reply::Found`].
+    Fetch {
+        /// The key.
+        key: Key,
     },
 }
 
@@ -369,6 +376,7 @@ impl Request {
             Self::ScanClose { .. } => kind::SCAN_CLOSE,
             Self::Digests { .. } => kind::DIGESTS,
             Self::Versions { .. } => kind::VERSIONS,
+            Self::Fetch { .. } => kind::FETCH,
         }
     }
 
@@ -376,7 +384,7 @@ impl Request {
     pub(super) fn reply_kind(&self) -> u8 {
         match self {
             Self::Apply { .. } => kind::APPLIED,
-            Self::Get { .. } => kind::FOUND,
+            Self::Get { .. } | Self::Fetch { .. } => kind::FOUND,
             Self::Ping { .. } => kind::PONG,
             Self::TakeHints => kind::HINTS_TAKEN,
             Self::ScanOpen { .. } | Self::ScanNext { .. } => kind::SCAN_PART,
@@ -431,6 +439,7 @@ impl Request {
                 to.short.put_u32(*bytes);
                 put_key_or_none(to, after.as_ref());
             }
+            Self::Fetch { key } => put_key(to, key),
         }
         Ok(())
     }
@@ -439,7 +448,7 @@ impl Request {
     pub(super) fn decode(frame: Frame) -> Result<(Self, Duration), MessageError> {
         let mut payload = frame.payload;
         let from = &mut payload;
-        if !matches!(frame.kind, kind::APPLY..=kind::VERSIONS) {
+        if !matches!(frame.kind, kind::APPLY..=kind::FETCH) {
             return Err(MessageError::UnknownKind { kind: frame.kind });
         }
         let left = Duration::from_millis(u64::from(from.try_get_u32()?));
@@ -462,6 +471,7 @@ impl Request {
                 bytes: from.try_get_u32()?,
                 after: get_key_or_none(from)?,
             },
+            kind::FETCH => Self::Fetch { key: get_key(from)? },
             kind => return Err(MessageError::UnknownKind { kind }),
         };
         end(&payload)?;
@@ -929,6 +939,7 @@ mod tests {
             (any::<u64>(), roster())
                 .prop_map(|(wall, roster)| Request::Ping { wall: UnixMillis(wall), roster }),
             Just(Request::TakeHints),
+            key().prop_map(|key| Request::Fetch { key }),
             (key(), prop::option::of(key()), any::<u32>(), sources, any::<(u16, u16)>()).prop_map(
                 |(start, end, bytes, sources, (ack, from))| {
                     let sources = sources.into_iter().collect();

@@ -436,6 +436,7 @@ fn samples() -> Vec<Sample> {
             Request::Versions { partition: 4095, after: None, bytes: 65_536 },
             vec![("version-list", Reply::VersionList { rows: vec![row], is_last: true })],
         ),
+        ("fetch", Request::Fetch { key: key("k") }, vec![("fetched-nothing", Reply::Found(None))]),
     ]
 }
 

@@ -221,7 +221,7 @@ pub async fn run_local<L: Listener>(parts: LocalParts<L>) -> Result<(), NodeErro
     let replica = open(opening, &service)?;
     started(Handle(Arc::clone(&service)));
     let metrics = service.thread_metrics.first().map(Arc::clone).unwrap_or_default();
-    server::serve(listener, Desk::new(service, metrics), connector, true).await;
+    server::serve(listener, Desk::new(service, metrics), connector, 0).await;
     replica.finish().await;
     Ok(())
 }
@@ -388,7 +388,7 @@ fn serve_on_thread(
             let metrics = service.thread_metrics.get(index).map(Arc::clone).unwrap_or_default();
             local.block_on(&runtime, async {
                 let listener = Tcp(TcpListener::from_std(listener)?);
-                server::serve(listener, Desk::new(service, metrics), Rc::new(TcpConnector), index == 0).await;
+                server::serve(listener, Desk::new(service, metrics), Rc::new(TcpConnector), index).await;
                 Ok(())
             })
         };

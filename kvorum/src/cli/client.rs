@@ -270,23 +270,66 @@ async fn status(client: &Client, matches: &ArgMatches) -> Result<ExitCode, Failu
     Ok(if status.is_ready() { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
 }
 
-/// The status as a table: one `name value` a line. What cannot be read as JSON is shown as it came.
+/// The status as tables: the node's own facts, one a line, and the other nodes, one a row. What cannot be read as JSON is
+/// shown as it came.
 fn status_page(node: &str, body: &str) -> String {
-    let Ok(serde_json::Value::Object(fields)) = serde_json::from_str(body) else {
+    let Ok(serde_json::Value::Object(mut fields)) = serde_json::from_str(body) else {
         return body.trim_end().to_owned();
     };
-    let mut rows = vec![("asked".to_owned(), node.to_owned())];
+    let peers = fields.remove("peers");
+    let mut rows = vec![vec!["asked".to_owned(), node.to_owned()]];
     for (name, value) in fields {
         match value {
             serde_json::Value::Object(inner) => {
                 let inner = inner.into_iter().filter(|(_, value)| !value.is_null());
-                rows.extend(inner.map(|(field, value)| (format!("{name} {field}"), plain(&value))));
+                rows.extend(inner.map(|(field, value)| vec![format!("{name} {field}"), plain(&value)]));
             }
-            value => rows.push((name, plain(&value))),
+            serde_json::Value::Null => {}
+            value => rows.push(vec![name, plain(&value)]),
         }
     }
-    let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
-    rows.iter().map(|(name, value)| format!("{name:width$}  {value}")).collect::<Vec<_>>().join("\n")
+    let mut page = table(&rows);
+    if let Some(serde_json::Value::Array(peers)) = peers.filter(|peers| peers != &serde_json::json!([])) {
+        page.push_str("\n\n");
+        page.push_str(&table(&peer_rows(&peers)));
+    }
+    page
+}
+
+/// The other nodes as rows under their headings.
+fn peer_rows(peers: &[serde_json::Value]) -> Vec<Vec<String>> {
+    const COLUMNS: [(&str, &str); 9] = [
+        ("peer", "/url"),
+        ("state", "/state"),
+        ("votes", "/votes"),
+        ("p95 us", "/latency_us_p95"),
+        ("in flight", "/in_flight"),
+        ("failures", "/failures"),
+        ("hints", "/hints/waiting"),
+        ("clock ms", "/clock_offset_ms"),
+        ("why", "/reason"),
+    ];
+    let headings = COLUMNS.iter().map(|(heading, _)| (*heading).to_owned()).collect();
+    let row = |peer: &serde_json::Value| {
+        let cell =
+            |path: &str| peer.pointer(path).filter(|value| !value.is_null()).map(plain).unwrap_or_default();
+        COLUMNS.iter().map(|(_, path)| cell(path)).collect()
+    };
+    std::iter::once(headings).chain(peers.iter().map(row)).collect()
+}
+
+/// Rows with their columns aligned.
+fn table(rows: &[Vec<String>]) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| {
+        rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let lines = rows.iter().map(|row| {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    });
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 fn plain(value: &serde_json::Value) -> String {

@@ -10,6 +10,7 @@
 //! its calls stay on one thread; what the threads share is [`Shared`].
 
 mod calls;
+mod gauges;
 mod handoff;
 mod pulse;
 mod range;
@@ -22,6 +23,7 @@ mod tests;
 mod write;
 
 pub use calls::Cause;
+pub use gauges::{Gauges, LinkGauge, PeerStatus};
 pub use handoff::Handoff;
 pub use range::ClusterRange;
 pub use serve::PeerDesk;
@@ -153,7 +155,7 @@ impl fmt::Display for CoordinatorError {
             Self::NotEnoughReplicas { quorum, confirmed, missing, waited } => {
                 write!(
                     f,
-                    "Not Enough Replicas: {confirmed} of the {} replicas that must confirm (of {}) did so within {} ms",
+                    "Not Enough Replicas: {confirmed} of the {} replicas that must confirm (of {}) did so in {} ms",
                     quorum.ack(),
                     quorum.from(),
                     waited.as_millis()
@@ -223,6 +225,8 @@ pub struct Shared {
     pub handoff: Handoff,
     // Guards the nodes that a store which is refilled has been compared with; held for an insertion.
     refilled_from: Mutex<BTreeSet<NodeIndex>>,
+    /// How the threads' links are.
+    pub gauges: Gauges,
     /// Settings.
     pub settings: Settings,
     /// Counters.
@@ -239,11 +243,15 @@ pub struct Coordinator {
 
 impl Coordinator {
     /// A coordinator for the calling thread, which must run local tasks; it begins to connect to every peer.
-    pub fn start(shared: Arc<Shared>, connector: &Rc<dyn Connector>) -> Rc<Self> {
+    ///
+    /// `thread` is the thread's number, for the gauges.
+    pub fn start(shared: Arc<Shared>, connector: &Rc<dyn Connector>, thread: usize) -> Rc<Self> {
         let links = (0..shared.cluster.node_count())
             .map(|index| start_link(&shared, connector, NodeIndex(index)))
             .collect();
-        Rc::new(Self { shared, links, hedges: Cell::new(0.0), writes: Cell::new(0) })
+        let coordinator = Rc::new(Self { shared, links, hedges: Cell::new(0.0), writes: Cell::new(0) });
+        tokio::task::spawn_local(Rc::clone(&coordinator).keep_gauges(thread));
+        coordinator
     }
 
     /// What the node's threads share.
@@ -381,6 +389,7 @@ impl Shared {
             stamps,
             handoff,
             refilled_from,
+            gauges: Gauges::default(),
             settings,
             metrics,
         })

@@ -46,10 +46,11 @@ impl Coordinator {
     /// # Cancel safety
     /// A read changes nothing but what repair would change; dropping the future is safe.
     pub async fn read(self: &Rc<Self>, key: Key, quorum: Quorum) -> Result<Found, CoordinatorError> {
-        let deadline = Instant::now() + self.shared.settings.request_timeout;
+        let begun = Instant::now();
+        let deadline = begun + self.shared.settings.request_timeout;
         self.hedge_allowance();
         for _ in 0..ROUNDS_MAX {
-            let replies = self.ask_replicas(&key, quorum, deadline).await?;
+            let replies = self.ask_replicas(&key, quorum, begun).await?;
             let answered = u16::try_from(replies.held.len()).unwrap_or(u16::MAX);
             let newest = replies.held.iter().filter_map(|(_, held)| held.as_ref().map(Held::version)).max();
             let Some(version) = newest else { return Ok(self.found(None, answered)) };
@@ -58,15 +59,15 @@ impl Coordinator {
                 Ok(Some(record)) => record,
                 // It has been overwritten meanwhile.
                 Ok(None) => continue,
-                Err(cause) => return Err(self.too_few(quorum, answered, vec![cause])),
+                Err(cause) => return Err(self.too_few(quorum, begun, answered, vec![cause])),
             };
             match self.write_back(&key, quorum, &record, &replies, deadline).await {
                 WrittenBack::Enough => return Ok(self.found(Some(record), answered)),
                 WrittenBack::Superseded => {}
-                WrittenBack::TooFew(missing) => return Err(self.too_few(quorum, answered, missing)),
+                WrittenBack::TooFew(missing) => return Err(self.too_few(quorum, begun, answered, missing)),
             }
         }
-        Err(self.too_few(quorum, 0, Vec::new()))
+        Err(self.too_few(quorum, begun, 0, Vec::new()))
     }
 
     fn found(&self, record: Option<Record>, answered: u16) -> Found {
@@ -76,6 +77,7 @@ impl Coordinator {
     fn too_few(
         &self,
         quorum: Quorum,
+        begun: Instant,
         confirmed: u16,
         mut missing: Vec<(NodeIndex, Cause)>,
     ) -> CoordinatorError {
@@ -93,7 +95,7 @@ impl Coordinator {
                 reason: cause.to_string(),
             })
             .collect();
-        let waited = self.shared.settings.request_timeout;
+        let waited = begun.elapsed();
         CoordinatorError::NotEnoughReplicas { quorum, confirmed, missing, waited }
     }
 
@@ -102,8 +104,9 @@ impl Coordinator {
         self: &Rc<Self>,
         key: &Key,
         quorum: Quorum,
-        deadline: Instant,
+        begun: Instant,
     ) -> Result<Replies, CoordinatorError> {
+        let deadline = begun + self.shared.settings.request_timeout;
         let plan = self.shared.cluster.plan(key, quorum);
         let mut unasked = self.by_readiness(plan.replicas);
         unasked.reverse();
@@ -146,7 +149,7 @@ impl Coordinator {
         let answered = u16::try_from(replies.held.len()).unwrap_or(u16::MAX);
         let mut missing = replies.missing;
         missing.extend(calls.nodes().map(|node| (node, Cause::Late)));
-        Err(self.too_few(quorum, answered, missing))
+        Err(self.too_few(quorum, begun, answered, missing))
     }
 
     /// The record of `version`: fetched whole where only its head came. None when it is not there any more.

@@ -95,7 +95,7 @@ impl Node {
     fn write_to(&self, key: Key, mutation: Mutation) -> Result<Version, CoordinatorError> {
         let written = run(async {
             let coordinator =
-                Coordinator::start(Arc::clone(&self.shared), &(Rc::new(Nowhere) as Rc<dyn Connector>));
+                Coordinator::start(Arc::clone(&self.shared), &(Rc::new(Nowhere) as Rc<dyn Connector>), 0);
             coordinator.write(key, mutation, Quorum::majority_of(1)).await
         })?;
         assert_eq!(written.confirmed, 1);
@@ -105,7 +105,7 @@ impl Node {
     fn read(&self) -> Option<Bytes> {
         let found = run(async {
             let coordinator =
-                Coordinator::start(Arc::clone(&self.shared), &(Rc::new(Nowhere) as Rc<dyn Connector>));
+                Coordinator::start(Arc::clone(&self.shared), &(Rc::new(Nowhere) as Rc<dyn Connector>), 0);
             coordinator.read(key(), Quorum::majority_of(1)).await
         })
         .unwrap();

@@ -36,7 +36,9 @@ impl Coordinator {
         let me = self.shared.cluster.me();
         let is_local = self.shared.cluster.plan(&key, quorum).replicas == [me];
         self.writes.set(self.writes.get() + 1);
-        let writing = Writing { coordinator: Rc::clone(self), key, mutation, quorum, report: Some(report) };
+        let begun = Instant::now();
+        let writing =
+            Writing { coordinator: Rc::clone(self), key, mutation, quorum, begun, report: Some(report) };
         if is_local {
             // What is queued is applied whoever waits for it, so there is nothing to protect with a task.
             writing.run().await;
@@ -53,6 +55,7 @@ struct Writing {
     key: Key,
     mutation: Mutation,
     quorum: Quorum,
+    begun: Instant,
     report: Option<oneshot::Sender<Outcome>>,
 }
 
@@ -105,8 +108,7 @@ impl Unanswered {
 
 impl Writing {
     async fn run(mut self) {
-        let begun = Instant::now();
-        let deadline = begun + self.coordinator.shared.settings.request_timeout;
+        let deadline = self.begun + self.coordinator.shared.settings.request_timeout;
         for _ in 0..STAMPS_MAX {
             let version = match tokio::time::timeout_at(deadline, self.coordinator.shared.stamps.next()).await
             {
@@ -131,7 +133,7 @@ impl Writing {
         }
         let quorum = self.quorum;
         let missing = Vec::new();
-        let waited = begun.elapsed();
+        let waited = self.begun.elapsed();
         self.report(Err(CoordinatorError::NotEnoughReplicas { quorum, confirmed: 0, missing, waited }));
     }
 

@@ -12,7 +12,7 @@ use crate::clock::Clock;
 use crate::coordinator::{Coordinator, Found, Mutation, Shared, Written};
 use crate::metrics::{self, Operation, StoreMetrics, ThreadMetrics};
 use crate::peer::{Hello, UPGRADE_PROTOCOL};
-use crate::replica::Replica;
+use crate::replica::{Digests, Replica};
 use crate::worker::Pool;
 use bytes::Bytes;
 use http::header::{
@@ -360,7 +360,7 @@ fn show_status<B>(service: &Service, request: &Request<B>) -> Result<Response<Re
         Phase::Starting | Phase::Joining => NodeState::Starting,
     };
     let json = accepts(request.headers(), "application/json");
-    let body = status::render(&service.facts, state, rooms.map(|rooms| &rooms.replica), json);
+    let body = status::render(&service.facts, state, rooms.map(|rooms| &*rooms.shared), json);
     let mut response = Response::new(ReplyBody::full(Bytes::from(body)));
     let content_type = if json { "application/json" } else { "text/plain; charset=utf-8" };
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
@@ -407,7 +407,7 @@ fn welcome<B>(
 
 fn show_metrics<B>(service: &Service, request: &Request<B>) -> Result<Response<ReplyBody>, Failure> {
     target::parse_nothing(request.uri().query())?;
-    let Rooms { shared: _, replica, pool, store_metrics } = service.rooms()?;
+    let Rooms { shared, replica, pool, store_metrics } = service.rooms()?;
     let scrape = metrics::Scrape {
         threads: &service.thread_metrics,
         store: store_metrics,
@@ -421,6 +421,8 @@ fn show_metrics<B>(service: &Service, request: &Request<B>) -> Result<Response<R
         sweeper: replica.sweeper().name(),
         durability: &service.facts.durability,
         store_state: replica.health(),
+        cluster: shared,
+        keys: replica.digests().map(Digests::keys),
     };
     let mut response = Response::new(ReplyBody::full(Bytes::from(metrics::render(&scrape))));
     let content_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";

@@ -55,15 +55,15 @@ pub enum Phase {
 /// Serves connections of `listener` until the node drains, then ends them: requests that were accepted are answered,
 /// within the drain time-out. Must run where local tasks can be spawned.
 ///
-/// As soon as the store is open it connects to the peers; the desk that `is_first` also does the node's background
+/// As soon as the store is open it connects to the peers; the first `thread` also does the node's background
 /// work, and says when the node is ready.
-pub async fn serve<L: Listener>(listener: L, desk: Rc<Desk>, connector: Rc<dyn Connector>, is_first: bool) {
+pub async fn serve<L: Listener>(listener: L, desk: Rc<Desk>, connector: Rc<dyn Connector>, thread: usize) {
     let service = Arc::clone(&desk.service);
     let mut phase = service.phase.subscribe();
     let watchdog = Watchdog::new(service.limits.waits, Arc::clone(&desk.metrics));
     let watching = Rc::clone(&watchdog);
     let watch = tokio::task::spawn_local(async move { watching.run().await });
-    let opening = tokio::task::spawn_local(open(Rc::clone(&desk), connector, is_first));
+    let opening = tokio::task::spawn_local(open(Rc::clone(&desk), connector, thread));
     loop {
         let accepted = tokio::select! {
             biased;
@@ -101,13 +101,13 @@ pub async fn serve<L: Listener>(listener: L, desk: Rc<Desk>, connector: Rc<dyn C
 }
 
 /// Opens the desk as soon as there is a store, and keeps it open.
-async fn open(desk: Rc<Desk>, connector: Rc<dyn Connector>, is_first: bool) {
+async fn open(desk: Rc<Desk>, connector: Rc<dyn Connector>, thread: usize) {
     let service = &desk.service;
     let is_open = service.phase.subscribe().wait_for(|phase| *phase != Phase::Starting).await.is_ok();
     let (true, Some(rooms)) = (is_open, service.rooms.get()) else { return };
-    let coordinator = Coordinator::start(Arc::clone(&rooms.shared), &connector);
+    let coordinator = Coordinator::start(Arc::clone(&rooms.shared), &connector, thread);
     let _ = desk.coordinator.set(Rc::clone(&coordinator));
-    if is_first {
+    if thread == 0 {
         tokio::task::spawn_local(join(Arc::clone(&desk.service), coordinator));
     }
     // Makes this thread's writes share their wake-ups.

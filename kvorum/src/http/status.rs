@@ -1,6 +1,10 @@
 //! `/v0/status`: whether the node serves, and the facts an operator asks first.
 
-use crate::replica::{Replica, StoreState};
+use crate::coordinator::{PeerStatus, Shared};
+use crate::replica::StoreState;
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// This says whether the node serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,35 +30,42 @@ pub struct NodeFacts {
     pub durability: String,
 }
 
-/// The body of `/v0/status`: one `name value` a line, or one JSON object. Of the store only while it is open.
-pub(super) fn render(facts: &NodeFacts, state: NodeState, replica: Option<&Replica>, json: bool) -> String {
+/// The body of `/v0/status`: one `name value` a line, or one JSON object. Of the store and the cluster only while the
+/// store is open.
+pub(super) fn render(facts: &NodeFacts, state: NodeState, shared: Option<&Shared>, json: bool) -> String {
     let state = match state {
         NodeState::Starting => "starting",
         NodeState::Ready => "ready",
         NodeState::Draining => "draining",
     };
-    let (store_state, reason) = match replica.map(Replica::health) {
+    let (store_state, reason) = match shared.map(|shared| shared.replica.health()) {
         None => ("opening", None),
         Some(StoreState::Ok) => ("ok", None),
         Some(StoreState::DiskFull) => ("disk-full", None),
         Some(StoreState::Failed { reason }) => ("failed", Some(reason)),
     };
     let version = env!("CARGO_PKG_VERSION");
+    let peers = shared.map(Shared::peers).unwrap_or_default();
+    let votes = shared.map_or("unknown", Shared::votes);
     if json {
-        let id = replica.map(|replica| format!("{:032x}", replica.store_id()));
+        let id = shared.map(|shared| format!("{:032x}", shared.replica.store_id()));
         let body = serde_json::json!({
             "state": state,
             "node": facts.node,
             "url": facts.url,
             "cluster": facts.cluster,
             "durability": facts.durability,
-            "store": {"id": id, "state": store_state, "reason": reason},
+            "store": {"id": id, "state": store_state, "reason": reason, "votes": votes},
+            "peers": peers.iter().map(render_peer).collect::<Vec<_>>(),
+            "requests": shared.map(render_requests),
+            "repair": shared.map(render_repair),
             "version": version,
         });
         return format!("{body}\n");
     }
     let mut text = format!(
-        "state {state}\nnode {}\nurl {}\ncluster {}\ndurability {}\nstore {store_state}\nversion {version}\n",
+        "state {state}\nnode {}\nurl {}\ncluster {}\ndurability {}\nstore {store_state}\nvotes {votes}\nversion \
+         {version}\n",
         facts.node,
         facts.url,
         facts.cluster.join(" "),
@@ -62,8 +73,73 @@ pub(super) fn render(facts: &NodeFacts, state: NodeState, replica: Option<&Repli
     );
     if let Some(reason) = reason {
         text.push_str("store-failure ");
-        text.extend(reason.chars().map(|c| if c.is_control() { ' ' } else { c }));
+        text.push_str(&one_line(&reason));
+        text.push('\n');
+    }
+    for peer in &peers {
+        let PeerStatus { url, state, hints, clock_offset_millis, .. } = peer;
+        let _ =
+            write!(text, "peer {url} {state} hints {} clock-offset-ms {clock_offset_millis}", hints.count);
+        if !peer.reason.is_empty() {
+            let _ = write!(text, " ({})", one_line(&peer.reason));
+        }
         text.push('\n');
     }
     text
+}
+
+fn render_peer(peer: &PeerStatus) -> serde_json::Value {
+    serde_json::json!({
+        "url": peer.url,
+        "node": peer.node,
+        "state": peer.state,
+        "reason": (!peer.reason.is_empty()).then_some(&peer.reason),
+        "votes": peer.votes,
+        "latency_us_mean": micros(peer.latency_mean),
+        "latency_us_p95": micros(peer.latency_p95),
+        "in_flight": peer.in_flight,
+        "calls": peer.counts.calls,
+        "failures": peer.failures,
+        "clock_offset_ms": peer.clock_offset_millis,
+        "hints": {
+            "waiting": peer.hints.count,
+            "bytes": peer.hints.bytes,
+            "delivered": peer.hints_delivered,
+            "partitions_to_repair": peer.hints.gaps,
+        },
+    })
+}
+
+fn render_requests(shared: &Shared) -> serde_json::Value {
+    let metrics = &shared.metrics;
+    let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+    serde_json::json!({
+        "writes_without_quorum": read(&metrics.writes_failed),
+        "reads_without_quorum": read(&metrics.reads_failed),
+        "restamped": read(&metrics.restamped),
+        "hedges": read(&metrics.hedges),
+        "read_repairs": read(&metrics.read_repairs),
+        "late_repairs": read(&metrics.late_repairs),
+        "hints_lost": read(&metrics.hints_lost),
+    })
+}
+
+fn render_repair(shared: &Shared) -> serde_json::Value {
+    let metrics = &shared.metrics;
+    let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+    serde_json::json!({
+        "rounds": read(&metrics.repair_rounds),
+        "partitions_differing": read(&metrics.repair_differing),
+        "pulled": read(&metrics.repair_pulled),
+        "pushed": read(&metrics.repair_pushed),
+        "dropped": read(&metrics.repair_dropped),
+    })
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+fn one_line(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }

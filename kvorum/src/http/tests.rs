@@ -70,7 +70,7 @@ impl Node {
         let service = node::service(&config, &names, &clock, &SystemRng, 1);
         let (connections, given) = mpsc::channel(10);
         let desk = Desk::new(Arc::clone(&service), Arc::clone(&service.thread_metrics[0]));
-        let serving = tokio::task::spawn_local(serve(Given(Mutex::new(given)), desk, Rc::new(Nowhere), true));
+        let serving = tokio::task::spawn_local(serve(Given(Mutex::new(given)), desk, Rc::new(Nowhere), 0));
         Self { config, names, service, connections, serving, threads: None }
     }
 

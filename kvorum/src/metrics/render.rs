@@ -1,6 +1,7 @@
 //! `/metrics`: adds up what the threads counted and renders it.
 
 use super::{LATENCY_BOUNDS_MICROS, LatencyHistogram, Operation, STATUSES, StoreMetrics, ThreadMetrics};
+use crate::coordinator::{PeerStatus, Shared};
 use crate::replica::StoreState;
 use crate::storage::EngineStats;
 use prometheus_client::collector::Collector;
@@ -10,6 +11,7 @@ use prometheus_client::registry::{Registry, Unit};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// This is everything that one scrape shows.
 pub struct Scrape<'a> {
@@ -37,6 +39,10 @@ pub struct Scrape<'a> {
     pub durability: &'a str,
     /// Whether the store takes writes.
     pub store_state: StoreState,
+    /// The cluster as this node sees it.
+    pub cluster: &'a Shared,
+    /// Keys in the store, tombstones included, where they are counted.
+    pub keys: Option<u64>,
 }
 
 /// Renders a scrape as `OpenMetrics` text, which Prometheus reads.
@@ -202,8 +208,95 @@ impl Snapshot {
             stated("mode", scrape.durability, &[]),
             "1 for the active durability mode",
         );
+        families.extend(cluster(scrape));
         Self(families)
     }
+}
+
+/// Reads one figure of a peer.
+type Of = fn(&PeerStatus) -> u64;
+
+/// What a node counts of its cluster.
+fn cluster(scrape: &Scrape<'_>) -> Vec<Family> {
+    let mut families = Vec::new();
+    let mut family = |name, kind, help| families.push(Family { name, help, unit: None, kind });
+    let (shared, metrics) = (scrape.cluster, &scrape.cluster.metrics);
+    let counters = [
+        ("writes_without_quorum", &metrics.writes_failed, "Writes that found too few replicas"),
+        ("reads_without_quorum", &metrics.reads_failed, "Reads that found too few replicas"),
+        ("writes_restamped", &metrics.restamped, "Stamps beyond the first that writes needed"),
+        ("hedges", &metrics.hedges, "Reads that asked one replica more"),
+        ("hints_lost", &metrics.hints_lost, "Hints that could not be kept"),
+        ("repair_rounds", &metrics.repair_rounds, "Comparisons with other replicas"),
+        ("repair_pulled_records", &metrics.repair_pulled, "Records that comparisons brought here"),
+        ("repair_pushed_records", &metrics.repair_pushed, "Records that comparisons brought to others"),
+        (
+            "repair_dropped_copies",
+            &metrics.repair_dropped,
+            "Copies dropped that did not belong here any more",
+        ),
+    ];
+    for (name, count, help) in counters {
+        family(name, Kind::Counter(one(count.load(Ordering::Relaxed))), help);
+    }
+    let label = |name, value: &str| vec![(name, value.to_owned())];
+    let reasons = [("before-answer", &metrics.read_repairs), ("late-reply", &metrics.late_repairs)];
+    let repairs = reasons.map(|(why, count)| (label("reason", why), count.load(Ordering::Relaxed)));
+    family("read_repairs", Kind::Counter(repairs.to_vec()), "Records that reads wrote back");
+    let causes = ["write", "hint", "read-repair", "anti-entropy"];
+    let applied = causes.iter().zip(&metrics.applied);
+    let applied = applied.map(|(why, count)| (label("cause", why), count.load(Ordering::Relaxed)));
+    family(
+        "peer_applies",
+        Kind::Counter(applied.collect()),
+        "Records that peers asked this replica to apply",
+    );
+    let peers = shared.peers();
+    let per_peer = |of: fn(&PeerStatus) -> u64| {
+        peers.iter().map(|peer| (label("peer", &peer.url), of(peer))).collect::<Vec<_>>()
+    };
+    let gauges: [(_, Of, _); 9] = [
+        ("peer_up", |p| u64::from(p.state == "up"), "1 when a peer answers"),
+        ("peer_votes", |p| u64::from(p.votes), "1 when a peer's store votes in reads"),
+        ("peer_calls_in_flight", |p| p.in_flight, "Calls that wait for a reply"),
+        ("peer_latency_mean_micros", |p| micros(p.latency_mean), "Mean time of a read"),
+        ("peer_latency_p95_micros", |p| micros(p.latency_p95), "95 % of reads take less"),
+        (
+            "peer_clock_offset_abs_millis",
+            |p| p.clock_offset_millis.unsigned_abs(),
+            "How far a peer's clock is off",
+        ),
+        ("hints_waiting", |p| p.hints.count, "Hints kept for a peer"),
+        ("hints_waiting_bytes", |p| p.hints.bytes, "Bytes of hints kept for a peer"),
+        ("partitions_to_repair", |p| p.hints.gaps, "Partitions of a peer for which a hint was dropped"),
+    ];
+    for (name, of, help) in gauges {
+        family(name, Kind::Gauge(per_peer(of)), help);
+    }
+    let counters: [(_, Of, _); 9] = [
+        ("peer_calls", |p| p.counts.calls, "Calls that were sent"),
+        ("peer_calls_not_sent", |p| p.counts.calls_not_sent, "Calls that were not sent"),
+        ("peer_calls_lost", |p| p.counts.calls_lost, "Calls lost with a connection"),
+        ("peer_calls_timed_out", |p| p.counts.calls_timed_out, "Calls that were not answered in time"),
+        ("peer_calls_refused", |p| p.counts.calls_refused, "Calls that were refused"),
+        ("peer_connects", |p| p.counts.connects, "Connections that came up"),
+        ("peer_received_bytes", |p| p.counts.bytes_in, "Bytes read from a peer"),
+        ("peer_sent_bytes", |p| p.counts.bytes_out, "Bytes written to a peer"),
+        ("hints_delivered", |p| p.hints_delivered, "Hints delivered to a peer"),
+    ];
+    for (name, of, help) in counters {
+        family(name, Kind::Counter(per_peer(of)), help);
+    }
+    let votes = u64::from(shared.cluster.votes());
+    family("store_votes", Kind::Gauge(one(votes)), "1 when this node's store votes in reads");
+    if let Some(keys) = scrape.keys {
+        family("store_keys", Kind::Gauge(one(keys)), "Keys in the store, tombstones included");
+    }
+    families
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
 type Requests = Vec<(Labels, u64)>;

@@ -1,0 +1,173 @@
+//! Gauges: what the threads' links look like, gathered where every thread can read it.
+//!
+//! A link belongs to one thread. Twice a second each thread writes down how its links are; status and metrics add up.
+//! So no call pays for being counted by another thread.
+
+use super::{Coordinator, Shared};
+use crate::cluster::VotesVerdict;
+use crate::peer::{LinkCounts, LinkState};
+use crate::replica::Waiting;
+use kvorum_core::NodeIndex;
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// Between two readings.
+const READ_EVERY: Duration = Duration::from_millis(500);
+
+/// This is one thread's link to one peer, as it was read last.
+#[derive(Debug, Clone, Default)]
+pub struct LinkGauge {
+    /// Whether calls can be made and are answered.
+    pub is_usable: bool,
+    /// Why not.
+    pub reason: String,
+    /// Calls that wait for their reply.
+    pub in_flight: u64,
+    /// The mean time of a read.
+    pub latency_mean: Duration,
+    /// The time that 95 % of reads stay below.
+    pub latency_p95: Duration,
+    /// What was counted since the node started.
+    pub counts: LinkCounts,
+}
+
+/// These are all threads' links.
+#[derive(Debug, Default)]
+pub struct Gauges {
+    // Guards the readings, by thread and peer; held to write or read a few of them.
+    links: Mutex<Vec<Vec<LinkGauge>>>,
+}
+
+/// This is what is known of another node.
+#[derive(Debug, Clone, Default)]
+pub struct PeerStatus {
+    /// Its URL.
+    pub url: String,
+    /// Its id.
+    pub node: String,
+    /// `up`, `suspect` (some thread gets no answers) or `down`.
+    pub state: &'static str,
+    /// Why it is not up.
+    pub reason: String,
+    /// Whether it said last that its store votes.
+    pub votes: bool,
+    /// Calls that wait for their reply.
+    pub in_flight: u64,
+    /// The mean time of a read.
+    pub latency_mean: Duration,
+    /// The time that 95 % of reads stay below.
+    pub latency_p95: Duration,
+    /// What the links counted.
+    pub counts: LinkCounts,
+    /// Calls that this node's requests saw fail.
+    pub failures: u64,
+    /// How far its clock is ahead, in milliseconds.
+    pub clock_offset_millis: i64,
+    /// What waits for it.
+    pub hints: Waiting,
+    /// Hints delivered to it.
+    pub hints_delivered: u64,
+}
+
+impl Coordinator {
+    /// Writes down how this thread's links are, forever.
+    pub async fn keep_gauges(self: Rc<Self>, thread: usize) {
+        loop {
+            let links = (0..self.nodes()).map(|index| self.read_link(NodeIndex(index))).collect();
+            {
+                let mut all = self.shared.gauges.links.lock().unwrap_or_else(PoisonError::into_inner);
+                if all.len() <= thread {
+                    all.resize_with(thread + 1, Vec::new);
+                }
+                if let Some(place) = all.get_mut(thread) {
+                    *place = links;
+                }
+            }
+            tokio::time::sleep(READ_EVERY).await;
+        }
+    }
+
+    fn read_link(&self, index: NodeIndex) -> LinkGauge {
+        let Some(link) = self.link(index) else { return LinkGauge::default() };
+        let reason = match link.state() {
+            LinkState::Up { .. } if link.is_usable() => String::new(),
+            LinkState::Up { .. } => "it does not answer".to_owned(),
+            LinkState::Connecting { .. } => "connecting".to_owned(),
+            LinkState::Down { reason, .. } => reason,
+        };
+        let latency = link.latency();
+        LinkGauge {
+            is_usable: link.is_usable(),
+            reason,
+            in_flight: link.in_flight() as u64,
+            latency_mean: latency.mean,
+            latency_p95: latency.p95,
+            counts: link.counts(),
+        }
+    }
+}
+
+impl Shared {
+    /// What is known of every other node.
+    pub fn peers(&self) -> Vec<PeerStatus> {
+        let links = self.gauges.links.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let status = |index: NodeIndex| {
+            let of_peer: Vec<&LinkGauge> =
+                links.iter().filter_map(|links| links.get(usize::from(index.0))).collect();
+            let usable = of_peer.iter().filter(|link| link.is_usable).count();
+            let mut status = PeerStatus {
+                url: self.cluster.url_of(index).to_owned(),
+                node: self.cluster.id_of(index).to_string(),
+                state: match usable {
+                    0 => "down",
+                    some if some < of_peer.len() => "suspect",
+                    _ => "up",
+                },
+                hints: self.hints.waiting_for(self.cluster.id_of(index)),
+                ..PeerStatus::default()
+            };
+            for link in of_peer {
+                if status.reason.is_empty() {
+                    status.reason.clone_from(&link.reason);
+                }
+                status.in_flight += link.in_flight;
+                status.latency_mean = status.latency_mean.max(link.latency_mean);
+                status.latency_p95 = status.latency_p95.max(link.latency_p95);
+                status.counts = sum(status.counts, link.counts);
+            }
+            if let Some(peer) = self.cluster.peer(index) {
+                status.votes = peer.votes.load(Ordering::Relaxed);
+                status.failures = peer.failures.load(Ordering::Relaxed);
+                status.clock_offset_millis = peer.clock_offset_millis.load(Ordering::Relaxed);
+                status.hints_delivered = peer.hints_delivered.load(Ordering::Relaxed);
+            }
+            status
+        };
+        self.cluster.others().map(status).collect()
+    }
+
+    /// Whether this node's store votes, in a word: `yes`, `unknown` while it is new, `lacks` when it was lost.
+    pub fn votes(&self) -> &'static str {
+        match self.cluster.roster().verdict() {
+            VotesVerdict::Votes => "yes",
+            VotesVerdict::Unknown => "unknown",
+            VotesVerdict::Lacks => "lacks",
+        }
+    }
+}
+
+fn sum(a: LinkCounts, b: LinkCounts) -> LinkCounts {
+    LinkCounts {
+        calls: a.calls + b.calls,
+        calls_not_sent: a.calls_not_sent + b.calls_not_sent,
+        calls_lost: a.calls_lost + b.calls_lost,
+        calls_timed_out: a.calls_timed_out + b.calls_timed_out,
+        calls_refused: a.calls_refused + b.calls_refused,
+        connects: a.connects + b.connects,
+        connects_failed: a.connects_failed + b.connects_failed,
+        bytes_in: a.bytes_in + b.bytes_in,
+        bytes_out: a.bytes_out + b.bytes_out,
+    }
+}

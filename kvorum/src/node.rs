@@ -21,6 +21,7 @@ use crate::storage::lsm::{LsmConfig, LsmEngine};
 use crate::storage::{Engine, EngineError};
 use crate::worker::Pool;
 use kvorum_core::{NodeId, Topology, TopologyError};
+use rustix::net::sockopt;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -30,9 +31,12 @@ use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
 
+/// Silence on a connection before it is probed, and between probes.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// Connections that the kernel may hold for each listener until they are accepted.
 const ACCEPT_BACKLOG: u32 = 1024;
 
@@ -409,10 +413,18 @@ impl Listener for Tcp {
 
     fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<TcpStream>> {
         let (stream, _) = ready!(self.0.poll_accept(cx))?;
-        // Answers are written whole; waiting for more would only delay them.
-        stream.set_nodelay(true)?;
+        prepare(&stream)?;
         Poll::Ready(Ok(stream))
     }
+}
+
+/// Sets what every connection needs. Messages are written whole: waiting for more would only delay them. A peer whose
+/// machine has gone without a word is noticed by keep-alive probes, however idle the connection is.
+fn prepare(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, KEEP_ALIVE)?;
+    Ok(sockopt::set_tcp_keepintvl(stream, KEEP_ALIVE)?)
 }
 
 /// Connects over TCP.
@@ -426,7 +438,7 @@ impl Connector for TcpConnector {
         Box::pin(async move {
             #[expect(clippy::disallowed_methods, reason = "this room owns the sockets")]
             let stream = TcpStream::connect(authority).await?;
-            stream.set_nodelay(true)?;
+            prepare(&stream)?;
             Ok(Box::new(stream) as BoxedStream)
         })
     }

@@ -135,6 +135,10 @@ impl Coordinator {
             }
         }
         self.shared.metrics.repair_differing.store(differ, Ordering::Relaxed);
+        if differ == 0 {
+            let target = self.shared.cluster.id_of(index);
+            self.shared.hints.forget_gaps(target).await.map_err(Cause::Replica)?;
+        }
         Ok(())
     }
 

@@ -17,8 +17,14 @@ pub struct Stamps {
 
 impl Stamps {
     /// The clock of `node`, resumed behind the lease that the life before stored.
+    ///
+    /// Versions carry the node's id mixed with its store's: a store that takes the place of a lost one does not know
+    /// the lease, and must not repeat a version that the lost one stamped.
     pub fn resume(node: NodeId, lease: UnixMillis, clock: Arc<dyn Clock>, replica: Replica) -> Self {
-        Self { clock, replica, hlc: Mutex::new(Hlc::resume(node, lease)) }
+        let [high, low] =
+            [replica.store_id() >> 64, replica.store_id()].map(|word| word & u128::from(u64::MAX));
+        let store = u64::try_from(high ^ low).unwrap_or(0);
+        Self { clock, replica, hlc: Mutex::new(Hlc::resume(NodeId(node.0 ^ store), lease)) }
     }
 
     /// A version above every one stamped or seen before, within a stored lease.

@@ -122,12 +122,12 @@ impl Writing {
                 }
                 Round::Reached(rest) => {
                     self.report(Ok(Written { version, confirmed: rest.confirmed }));
-                    return self.complete(rest, deadline).await;
+                    return self.complete(rest).await;
                 }
                 Round::NotEnough(mut rest) => {
                     let error = self.not_enough(&mut rest);
                     self.report(Err(error));
-                    return self.complete(rest, deadline).await;
+                    return self.complete(rest).await;
                 }
             }
         }
@@ -208,7 +208,9 @@ impl Writing {
     }
 
     /// Hears the other replicas out and keeps hints for those that failed.
-    async fn complete(self, mut rest: Unanswered, deadline: Instant) {
+    async fn complete(self, mut rest: Unanswered) {
+        // Replicas that have not been asked yet have their whole time.
+        let deadline = Instant::now() + self.coordinator.shared.settings.request_timeout;
         for node in std::mem::take(&mut rest.unasked) {
             self.ask(node, &mut rest, deadline);
         }

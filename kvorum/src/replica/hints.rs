@@ -145,6 +145,31 @@ impl Hints {
         Ok(())
     }
 
+    /// Forgets the gaps of `target`: it has been found to hold what it must.
+    pub async fn forget_gaps(&self, target: NodeId) -> Result<(), ReplicaError> {
+        let gaps: Vec<u16> = self
+            .lock()
+            .gaps
+            .range((target, 0)..=(target, u16::MAX))
+            .map(|(_, partition)| *partition)
+            .collect();
+        if gaps.is_empty() {
+            return Ok(());
+        }
+        let row = |partition: &u16| Change::Remove {
+            keyspace: Keyspace::Meta,
+            key: format::encode_gap_key(target, *partition),
+        };
+        self.replica.store_side(gaps.iter().map(row).collect(), false).await?;
+        let mut books = self.lock();
+        for partition in gaps {
+            books.gaps.remove(&(target, partition));
+            let waiting = books.waiting.entry(target).or_default();
+            waiting.gaps = waiting.gaps.saturating_sub(1);
+        }
+        Ok(())
+    }
+
     /// The next hints for `target` behind `after`, in order: at most `count_max`, about `bytes_max`. Reads the store
     /// on the worker pool.
     pub async fn next(

@@ -47,6 +47,8 @@ pub struct Config {
     pub fanout: Fanout,
     /// How long a node that starts waits for hints.
     pub hint_wait: Duration,
+    /// Whether a new store votes without asking the other nodes.
+    pub new_cluster: bool,
     /// What is kept for nodes that missed writes.
     pub hints: HintBounds,
     /// How far another node's clock may be off before it is reported.
@@ -324,6 +326,20 @@ pub const SETTINGS: &[Setting] = &[
         set: |draft, text| set(&mut draft.config.hint_wait, parse_duration(text)),
     },
     Setting {
+        name: "new-cluster",
+        value_name: "yes|no",
+        default: "no",
+        help: "Whether you vouch that no store of this cluster was ever lost: a new store then answers reads before it has met every other node",
+        set: |draft, text| {
+            let is_new = match text {
+                "yes" => Ok(true),
+                "no" => Ok(false),
+                _ => Err("allowed are yes and no".to_owned()),
+            };
+            set(&mut draft.config.new_cluster, is_new)
+        },
+    },
+    Setting {
         name: "hint-max-size",
         value_name: "SIZE",
         default: "1GiB",
@@ -489,6 +505,7 @@ impl Draft {
             cluster_name: String::new(),
             fanout: Fanout::Parallel,
             hint_wait: none,
+            new_cluster: false,
             hints: HintBounds { bytes_max: 0, age_max_millis: 0 },
             clock_offset_max: none,
             replication_factor: ReplicationFactor::All,

@@ -316,7 +316,7 @@ pub(crate) fn open(opening: Opening<'_>, service: &Service) -> Result<ReplicaThr
         topology.node_count(),
         facts.seen,
         facts.votes,
-        replica.is_new(),
+        replica.is_new() && !config.new_cluster,
     );
     let cluster = Cluster::new(config.cluster_name.clone(), topology, me, replica.store_id(), roster);
     let hints = Hints::open(replica.clone(), config.hints).map_err(NodeError::Replica)?;

@@ -136,6 +136,11 @@ impl Cluster {
         cfg!(feature = "canary-empty-replica-votes") || self.roster().verdict() == VotesVerdict::Votes
     }
 
+    /// Whether this node's store is known to lack what an earlier one held.
+    pub fn lacks(&self) -> bool {
+        !cfg!(feature = "canary-empty-replica-votes") && self.roster().verdict() == VotesVerdict::Lacks
+    }
+
     /// Notes the difference to a peer's clock; true when it has just come to exceed `bound_millis`.
     pub fn note_clock(&self, index: NodeIndex, offset_millis: i64, bound_millis: u64) -> bool {
         let Some(peer) = self.peer(index) else { return false };

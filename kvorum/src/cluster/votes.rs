@@ -3,8 +3,12 @@
 //! A node that lost its disk comes back empty. It would answer "absent" for what it had confirmed, and a quorum of
 //! such answers would lose acknowledged writes. The node cannot know; the others can: each remembers, durably, with
 //! which store every node was seen, and tells what it remembers whenever two nodes meet ([`Roster`]). A new store
-//! votes once so many others have said that they know no older store of this node that together they are a majority;
-//! from the moment that one says otherwise it does not vote, until it has been refilled.
+//! votes once every other node has said that it knows no older store of this one; from the moment that one says
+//! otherwise it does not vote, until it has been refilled.
+//!
+//! Every other, not a majority: whoever remembers the older store may be the one that is away, and another that is
+//! new itself has nothing to remember. So the nodes of a new cluster must all have met once before they answer reads,
+//! unless the operator vouches for it that there is nothing older.
 
 use kvorum_core::NodeId;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub enum Verdict {
     /// It does.
     Votes,
-    /// It is new, and too few others have said what they know of it.
+    /// It is new, and some other node has not said what it knows of it.
     Unknown,
     /// It is known to lack what an earlier store of this node held.
     Lacks,
@@ -88,8 +92,7 @@ impl Roster {
             (Some(store), Verdict::Unknown) if store != self.store_id => self.verdict = Verdict::Lacks,
             (_, Verdict::Unknown) => {
                 self.confirmed_by.insert(from);
-                // With this node itself a majority.
-                if self.confirmed_by.len() >= usize::from(self.node_count / 2) {
+                if self.confirmed_by.len() + 1 >= usize::from(self.node_count) {
                     self.verdict = Verdict::Votes;
                 }
             }
@@ -101,6 +104,14 @@ impl Roster {
             .copied()
             .collect();
         ((self.verdict != before).then_some(self.verdict), news)
+    }
+
+    /// The nodes that have not said what they know of this one's store.
+    pub fn unheard<'a>(
+        &'a self,
+        all: impl Iterator<Item = NodeId> + 'a,
+    ) -> impl Iterator<Item = NodeId> + 'a {
+        all.filter(|node| *node != self.me && !self.confirmed_by.contains(node))
     }
 
     /// Notes that the store has been refilled from the other replicas.
@@ -121,14 +132,12 @@ mod tests {
         Roster::new(ME, 11, nodes, BTreeMap::new(), None, true)
     }
 
-    /// A new cluster: the first other node of three makes a majority.
+    /// A new cluster: everybody must have been met, however often the first says the same.
     #[test]
-    fn new_store_votes_once_a_majority_knows_nothing_older() {
+    fn new_store_votes_once_all_know_nothing_older() {
         let mut roster = fresh(3);
         assert_eq!(roster.verdict(), Verdict::Unknown);
-        assert_eq!(roster.hear(A, &[(A, 22)]).0, Some(Verdict::Votes));
-        let mut roster = fresh(5);
-        assert_eq!(roster.hear(A, &[(ME, 11)]).0, None);
+        assert_eq!(roster.hear(A, &[(A, 22)]).0, None);
         assert_eq!(roster.hear(A, &[(ME, 11)]).0, None);
         assert_eq!(roster.hear(B, &[]).0, Some(Verdict::Votes));
         assert_eq!(fresh(1).verdict(), Verdict::Votes);

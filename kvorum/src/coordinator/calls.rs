@@ -18,6 +18,8 @@ pub(super) enum Write {
     Stored,
     /// It holds something newer.
     Superseded(Version),
+    /// It took it, but was lost and not refilled yet: it cannot say that it held nothing newer, and does not count.
+    Uncounted,
     /// It surely did not take it.
     Refused(Cause),
     /// It was asked and did not answer: it may have taken it.
@@ -52,8 +54,8 @@ impl fmt::Display for Cause {
             Self::Late => f.write_str("no answer in time"),
             Self::Unreachable => f.write_str("no link to it"),
             Self::NotVoting => f.write_str(
-                "its store does not vote: it is new, and either too few other nodes have been met to tell that \
-                 nothing was lost, or something was",
+                "its store does not vote: it is new and has not met every other node, which could know of a lost \
+                 one, or it is known to lack what was lost and is being refilled",
             ),
             Self::OffTopic => f.write_str("it answered something that was not asked"),
         }
@@ -159,6 +161,9 @@ impl Coordinator {
         async move {
             if let Some((replica, key, record)) = local {
                 return match tokio::time::timeout(timeout, replica.apply(key, record)).await {
+                    Ok(Ok(Applied::Stored)) if kind == ApplyKind::Write && shared.cluster.lacks() => {
+                        Write::Uncounted
+                    }
                     Ok(Ok(Applied::Stored)) => Write::Stored,
                     Ok(Ok(Applied::Superseded { .. })) if cfg!(feature = "canary-superseded-ignored") => {
                         Write::Stored
@@ -188,6 +193,7 @@ impl Coordinator {
                     Write::Superseded(by)
                 }
                 Ok(_) => Write::Unknown(Cause::OffTopic),
+                Err(CallError::Refused { code: Refusal::NotVoting, .. }) => Write::Uncounted,
                 Err(error) if is_nothing_done(&error) => Write::Refused(Cause::Call(error)),
                 Err(error) => Write::Unknown(Cause::Call(error)),
             }

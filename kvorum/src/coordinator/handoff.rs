@@ -6,6 +6,7 @@
 
 use super::calls::Write;
 use super::{Coordinator, Shared};
+use crate::cluster::VotesVerdict;
 use crate::peer::{ApplyKind, LinkState, Reply, Request};
 use crate::replica::{Hint, ReplicaError};
 use kvorum_core::{NodeIndex, UnixMillis};
@@ -164,7 +165,7 @@ impl Coordinator {
             return Ok(true);
         }
         let call = self.ask_apply(index, &hint.key, &hint.record, ApplyKind::Hint, DELIVERY_TIMEOUT);
-        Ok(matches!(call.await, Write::Stored | Write::Superseded(_)))
+        Ok(matches!(call.await, Write::Stored | Write::Uncounted | Write::Superseded(_)))
     }
 }
 
@@ -194,6 +195,7 @@ impl Coordinator {
                 link.call(&Request::TakeHints, left).await.ok()
             });
         }
+        self.hear_of_store().await;
         while let Ok(Some((index, answer))) = tokio::time::timeout_at(deadline, calls.next()).await {
             if let Some(Reply::HintsTaken { delivered, left }) = answer
                 && delivered + left > 0
@@ -201,6 +203,31 @@ impl Coordinator {
                 let node = self.shared.cluster.url_of(index);
                 tracing::info!(node, delivered, left, "took the hints that a node held for this one");
             }
+        }
+    }
+}
+
+impl Coordinator {
+    /// Waits, for a moment, until the others have said what they know of a new store.
+    async fn hear_of_store(&self) {
+        let heard = async {
+            while self.shared.cluster.roster().verdict() == VotesVerdict::Unknown {
+                tokio::time::sleep(DRAIN_LOOK).await;
+            }
+        };
+        if tokio::time::timeout(ANSWERS_AT_ONCE, heard).await.is_err() {
+            let roster = self.shared.cluster.roster();
+            let all = self.shared.cluster.others().map(|index| self.shared.cluster.id_of(index));
+            let unheard: Vec<&str> = roster
+                .unheard(all)
+                .filter_map(|node| self.shared.index_of(node))
+                .map(|index| self.shared.cluster.url_of(index))
+                .collect();
+            tracing::warn!(
+                unheard = unheard.join(","),
+                "this store is new: it answers no reads until every other node has said that it knows no older store \
+                 of this one; if the cluster is new and a node stays away, start with --new-cluster yes"
+            );
         }
     }
 }

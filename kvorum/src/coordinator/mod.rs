@@ -42,6 +42,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use tokio::sync::watch;
 
 /// Extra reads that hedging may cost: one in twenty.
 const HEDGE_SHARE: f32 = 0.05;
@@ -223,6 +224,8 @@ pub struct Shared {
     pub stamps: Stamps,
     /// Who waits for hints.
     pub handoff: Handoff,
+    /// Counts, by node, the signs of life that came in: every thread tries its own link again at each.
+    signs: Vec<watch::Sender<u64>>,
     // Guards the nodes that a store which is refilled has been compared with; held for an insertion.
     refilled_from: Mutex<BTreeSet<NodeIndex>>,
     /// How the threads' links are.
@@ -251,6 +254,9 @@ impl Coordinator {
             .collect();
         let coordinator = Rc::new(Self { shared, links, hedges: Cell::new(0.0), writes: Cell::new(0) });
         tokio::task::spawn_local(Rc::clone(&coordinator).keep_gauges(thread));
+        for index in coordinator.shared.cluster.others() {
+            tokio::task::spawn_local(Rc::clone(&coordinator).watch_signs(index));
+        }
         coordinator
     }
 
@@ -296,6 +302,17 @@ impl Coordinator {
             tokio::task::spawn_local(Rc::clone(self).deliver_hints(index));
             tokio::task::spawn_local(Rc::clone(self).keep_pulse(index));
             tokio::task::spawn_local(Rc::clone(self).keep_alike(index));
+        }
+    }
+
+    /// Tries this thread's link again whenever its peer shows that it is alive, whatever its back-off says.
+    async fn watch_signs(self: Rc<Self>, index: NodeIndex) {
+        let Some(signs) = self.shared.signs.get(usize::from(index.0)) else { return };
+        let mut signs = signs.subscribe();
+        while signs.changed().await.is_ok() {
+            if let Some(link) = self.link(index).filter(|link| !link.is_usable()) {
+                link.probe_now();
+            }
         }
     }
 
@@ -379,6 +396,7 @@ impl Shared {
         settings: Settings,
     ) -> Arc<Self> {
         let handoff = Handoff::new(cluster.node_count());
+        let signs = (0..cluster.node_count()).map(|_| watch::Sender::new(0)).collect();
         let (refilled_from, metrics) = (Mutex::default(), CoordinatorMetrics::default());
         Arc::new(Self {
             cluster,
@@ -388,6 +406,7 @@ impl Shared {
             hints,
             stamps,
             handoff,
+            signs,
             refilled_from,
             gauges: Gauges::default(),
             settings,
@@ -398,6 +417,13 @@ impl Shared {
     /// The index of the node `id`, when it belongs to the cluster.
     pub fn index_of(&self, id: kvorum_core::NodeId) -> Option<NodeIndex> {
         self.cluster.topology().index_of(id)
+    }
+
+    /// Notes that the node at `index` is alive: it has connected.
+    fn note_sign_of_life(&self, index: NodeIndex) {
+        if let Some(sign) = self.signs.get(usize::from(index.0)) {
+            sign.send_modify(|count| *count += 1);
+        }
     }
 
     fn count_applied(&self, cause: usize) {

@@ -233,7 +233,7 @@ impl Coordinator {
         let mut missing = Vec::new();
         while holders < needed {
             match tokio::time::timeout_at(deadline, calls.next()).await {
-                Ok(Some((_, Write::Stored))) => holders += 1,
+                Ok(Some((_, Write::Stored | Write::Uncounted))) => holders += 1,
                 Ok(Some((_, Write::Superseded(by)))) => {
                     self.shared.stamps.observe(by);
                     return WrittenBack::Superseded;

@@ -211,7 +211,7 @@ impl Coordinator {
                     return Ok(());
                 }
                 match self.ask_apply(index, &key, &record, ApplyKind::AntiEntropy, CALL_TIMEOUT).await {
-                    Write::Stored => {
+                    Write::Stored | Write::Uncounted => {
                         shared.metrics.repair_pushed.fetch_add(1, Ordering::Relaxed);
                         return Ok(());
                     }

@@ -3,7 +3,7 @@
 use super::Shared;
 use super::range::Share;
 use crate::peer::{ApplyKind, Caller, Held, Hello, Refusal, Reply, Request, Service};
-use crate::replica::{RangeReader, ReplicaError};
+use crate::replica::{Applied, RangeReader, ReplicaError};
 use bytes::Bytes;
 use kvorum_core::{Key, Partition, Record};
 use std::cell::{Cell, RefCell};
@@ -35,6 +35,7 @@ impl PeerDesk {
     pub fn met(&self, theirs: &Hello) {
         if let Some(index) = self.shared.index_of(theirs.node) {
             self.shared.note_clock(index, theirs.clock, Duration::ZERO);
+            self.shared.note_sign_of_life(index);
             self.shared.handoff.call(index);
         }
         let (shared, node, store) = (Arc::clone(&self.shared), theirs.node, theirs.store);
@@ -125,7 +126,7 @@ impl Scans {
         bytes: u32,
     ) -> Reply {
         if !shared.cluster.votes() {
-            return Reply::Refused { code: Refusal::NotVoting, detail: NOT_VOTING.to_owned() };
+            return not_voting();
         }
         let now = shared.clock.mono();
         self.open.borrow_mut().retain(|_, scan| scan.used_at + SCAN_IDLE_MAX > now);
@@ -178,6 +179,9 @@ async fn apply(shared: Arc<Shared>, key: Key, record: Record, kind: ApplyKind) -
     // The store remembers keys for a while; a slice would keep all that was read with it.
     let Ok(key) = Key::new(Bytes::copy_from_slice(key.as_ref())) else { return unknown() };
     match shared.replica.apply(key, record).await {
+        // A store that was lost cannot say that nothing newer was confirmed here: it holds the record, and does not
+        // count for the client.
+        Ok(Applied::Stored) if kind == ApplyKind::Write && shared.cluster.lacks() => not_voting(),
         Ok(applied) => Reply::Applied(applied),
         Err(error) => refuse(&error),
     }
@@ -192,12 +196,16 @@ async fn fetch(shared: Arc<Shared>, key: Key) -> Reply {
 
 async fn get(shared: Arc<Shared>, key: Key, value_bytes_max: u32) -> Reply {
     if !shared.cluster.votes() {
-        return Reply::Refused { code: Refusal::NotVoting, detail: NOT_VOTING.to_owned() };
+        return not_voting();
     }
     match shared.replica.get(&key).await {
         Ok(record) => Reply::Found(record.map(|record| Held::new(record, value_bytes_max))),
         Err(error) => refuse(&error),
     }
+}
+
+fn not_voting() -> Reply {
+    Reply::Refused { code: Refusal::NotVoting, detail: NOT_VOTING.to_owned() }
 }
 
 fn refuse(error: &ReplicaError) -> Reply {

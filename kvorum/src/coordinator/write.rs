@@ -97,6 +97,11 @@ impl Unanswered {
                 self.is_sent = true;
                 return;
             }
+            Write::Uncounted => {
+                self.is_sent = true;
+                self.missing.push((node, Cause::NotVoting));
+                return;
+            }
             Write::Refused(cause) => (cause, false),
             Write::Unknown(cause) => (cause, true),
         };
@@ -163,12 +168,13 @@ impl Writing {
         loop {
             match tally.verdict() {
                 WriteVerdict::Reached => return Round::Reached(rest),
-                WriteVerdict::Unreachable => return Round::NotEnough(rest),
+                // The others are heard, too: the answer says who did not confirm.
+                WriteVerdict::Unreachable if rest.calls.is_empty() => return Round::NotEnough(rest),
                 WriteVerdict::Superseded { by } => {
                     shared.stamps.observe(by);
                     return Round::Superseded;
                 }
-                WriteVerdict::Pending => {}
+                WriteVerdict::Unreachable | WriteVerdict::Pending => {}
             }
             let answer = tokio::time::timeout_at(deadline, rest.calls.next()).await;
             match answer {
@@ -183,7 +189,7 @@ impl Writing {
                             tally.stored();
                         }
                         Write::Refused(_) => tally.refused(),
-                        Write::Unknown(_) => tally.unknown(),
+                        Write::Uncounted | Write::Unknown(_) => tally.unknown(),
                     }
                     rest.note(node, answer);
                     if tally.verdict() == WriteVerdict::Pending && rest.calls.is_empty() {
@@ -193,7 +199,7 @@ impl Writing {
                         }
                     }
                 }
-                Ok(None) => match rest.unasked.pop() {
+                Ok(None) => match rest.unasked.pop().filter(|_| tally.verdict() == WriteVerdict::Pending) {
                     Some(next) => self.ask(next, &mut rest, deadline),
                     None => return Round::NotEnough(rest),
                 },

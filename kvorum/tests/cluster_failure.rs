@@ -1,0 +1,98 @@
+//! A node that is killed, paused or cut off delays nobody: latencies and failures of requests to the others.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    clippy::cast_possible_truncation,
+    missing_docs,
+    unreachable_pub,
+    reason = "a test"
+)]
+
+mod cluster_support;
+mod faults_support;
+mod support;
+
+use cluster_support::history::{Asked, Class};
+use cluster_support::load::{Load, quantile, settle};
+use cluster_support::node::Cluster;
+use faults_support::history::Moment;
+use faults_support::seed;
+use std::fmt::Write as _;
+use std::thread;
+use std::time::Duration;
+
+const SECOND: u64 = 1_000_000_000;
+
+/// Prints one line on the requests that began in a span; gives the share that succeeded.
+fn report(name: &str, asked: &[Asked], span: std::ops::Range<u64>) -> f64 {
+    let of_span: Vec<&Asked> = asked.iter().filter(|asked| span.contains(&asked.begun)).collect();
+    let ok = of_span.iter().filter(|asked| asked.is_ok()).count();
+    #[expect(clippy::cast_precision_loss, reason = "for people")]
+    let share = ok as f64 / of_span.len().max(1) as f64;
+    let mut line = format!("figures: {name}: {} requests, {:.2} % succeeded;", of_span.len(), share * 100.0);
+    for reads in [true, false] {
+        let latencies = of_span.iter().filter(|asked| (asked.method == "GET") == reads);
+        let mut latencies: Vec<u64> = latencies.map(|asked| asked.ended - asked.begun).collect();
+        let figures = [0.5, 0.99, 0.999, 1.0].map(|share| format!("{:.1}", quantile(&mut latencies, share)));
+        let name = if reads { "reads" } else { "writes" };
+        let _ = write!(line, " {name} p50/p99/p99.9/max {} ms;", figures.join("/"));
+    }
+    println!("{line}");
+    share
+}
+
+/// Steady load on nodes 0 and 1 while `harm` is done to node 2, which `heal` undoes.
+fn lose(name: &str, harm: impl FnOnce(&mut Cluster), heal: impl FnOnce(&mut Cluster)) {
+    let mut cluster = Cluster::start(3);
+    let load = Load {
+        fixed: 4,
+        roaming: 0,
+        classes: &[(Class::default(2, 3), 1)],
+        keys: (10, 500),
+        puts: 40,
+        deletes: 5,
+        bytes: (24, 200, 400),
+        pause: Duration::from_millis(2),
+    };
+    let mut instants = (0, 0, 0);
+    let addresses = cluster.addresses();
+    let mut history = load.run(&addresses, &[0, 1], seed(name), |_| {
+        thread::sleep(Duration::from_millis(1500));
+        instants.0 = Moment::now().mono;
+        harm(&mut cluster);
+        thread::sleep(Duration::from_secs(4));
+        instants.1 = Moment::now().mono;
+        heal(&mut cluster);
+        thread::sleep(Duration::from_millis(1500));
+        instants.2 = Moment::now().mono;
+    });
+    let asked = &history.asked;
+    let (harmed, healed, ended) = instants;
+    report(&format!("{name}, before"), asked, 0..harmed);
+    report(&format!("{name}, first second"), asked, harmed..harmed + SECOND);
+    let share = report(&format!("{name}, afterwards"), asked, harmed + SECOND..healed);
+    report(&format!("{name}, healed"), asked, healed..ended);
+    assert!(share >= 0.99, "{name}: too many requests fail although two of three nodes are well: {share}");
+    settle(&cluster, &mut history, name);
+}
+
+#[test]
+fn killed_node_delays_nobody() {
+    lose(
+        "kill -9",
+        |cluster| cluster.kill9(2),
+        |cluster| {
+            cluster.start_node(2);
+        },
+    );
+}
+
+#[test]
+fn paused_node_delays_nobody() {
+    lose("SIGSTOP", |cluster| cluster.pause(2), |cluster| cluster.resume(2));
+}

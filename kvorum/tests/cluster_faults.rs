@@ -1,0 +1,204 @@
+//! Nodes are killed, paused and restarted under load: what clients saw keeps the contract, and all copies of every
+//! key come to be equal.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    clippy::cast_possible_truncation,
+    missing_docs,
+    unreachable_pub,
+    reason = "a test"
+)]
+
+mod cluster_support;
+mod faults_support;
+mod support;
+
+use cluster_support::history::{Class, History};
+use cluster_support::load::{Load, settle};
+use cluster_support::node::Cluster;
+use cluster_support::seconds;
+use faults_support::{Random, seed};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const THREE: &[(Class, u64)] = &[
+    (Class::default(2, 3), 70),
+    (Class::new("all", (3, 3), (3, 3)), 8),
+    (Class::new("write-all", (3, 3), (1, 3)), 6),
+    (Class::new("read-all", (1, 3), (3, 3)), 6),
+    (Class::new("loose", (1, 3), (1, 3)), 5),
+    (Class::new("single", (1, 1), (1, 1)), 5),
+];
+const FIVE: &[(Class, u64)] = &[
+    (Class::default(2, 3), 50),
+    (Class::new("wide", (3, 5), (3, 5)), 20),
+    (Class::new("write-all", (3, 3), (1, 3)), 8),
+    (Class::new("read-all", (1, 5), (5, 5)), 8),
+    (Class::new("loose", (1, 3), (1, 3)), 7),
+    (Class::new("single", (1, 1), (1, 1)), 7),
+];
+
+const fn load(classes: &[(Class, u64)]) -> Load<'_> {
+    Load {
+        fixed: 5,
+        roaming: 3,
+        classes,
+        keys: (3, 60),
+        puts: 45,
+        deletes: 10,
+        bytes: (24, 400, 1 << 20),
+        pause: Duration::from_millis(2),
+    }
+}
+
+fn nap(random: &mut Random, low: u64, high: u64) {
+    thread::sleep(Duration::from_millis(random.within(low, high)));
+}
+
+fn kill(cluster: &mut Cluster, history: &mut History, node: usize) {
+    // Noted on both sides: what was in flight at either instant is in doubt.
+    history.killed(node);
+    cluster.kill9(node);
+    history.killed(node);
+}
+
+/// Does one bad thing, and heals it.
+fn fault(cluster: &mut Cluster, random: &mut Random, history: &mut History) {
+    let any = |random: &mut Random| usize::try_from(random.within(0, cluster.len() as u64)).unwrap();
+    let (node, other) = (any(random), any(random));
+    let second = (node != other).then_some(other);
+    match random.within(0, 9) {
+        0 | 1 => {
+            history.fault("kill -9 and restart");
+            kill(cluster, history, node);
+            nap(random, 0, 1500);
+            cluster.start_node(node);
+        }
+        2 | 3 => {
+            history.fault("pause");
+            cluster.pause(node);
+            nap(random, 50, 3500);
+            cluster.resume(node);
+        }
+        4 => {
+            history.fault("graceful restart");
+            cluster.terminate(node);
+            nap(random, 0, 500);
+            cluster.start_node(node);
+        }
+        5 => {
+            history.fault("kill -9 of all");
+            for node in 0..cluster.len() {
+                history.killed(node);
+            }
+            cluster.kill9_all();
+            for node in 0..cluster.len() {
+                history.killed(node);
+            }
+            cluster.start_all();
+        }
+        6 => {
+            history.fault("kill -9 of two, restarted at once");
+            kill(cluster, history, node);
+            if let Some(second) = second {
+                nap(random, 0, 300);
+                kill(cluster, history, second);
+                nap(random, 0, 300);
+                cluster.spawn(second);
+            }
+            cluster.spawn(node);
+            cluster.wait_until_ready(node);
+        }
+        7 => {
+            history.fault("kill -9 of one that takes its hints, and of one that gives them");
+            kill(cluster, history, node);
+            nap(random, 200, 1000);
+            cluster.spawn(node);
+            nap(random, 5, 60);
+            kill(cluster, history, node);
+            cluster.spawn(node);
+            if let Some(second) = second {
+                nap(random, 5, 60);
+                kill(cluster, history, second);
+                cluster.spawn(second);
+            }
+            cluster.wait_until_ready(node);
+        }
+        _ => {
+            history.fault("pause, then kill -9 of another");
+            cluster.pause(node);
+            nap(random, 50, 1200);
+            if let Some(second) = second {
+                kill(cluster, history, second);
+                nap(random, 0, 300);
+                cluster.spawn(second);
+            }
+            cluster.resume(node);
+        }
+    }
+}
+
+/// Loads a cluster of `nodes` and breaks it again and again for `seconds`, then heals it.
+fn storm(nodes: usize, classes: &[(Class, u64)], seconds: u64) {
+    let test = format!("{nodes} nodes");
+    let seed = seed(&test);
+    let mut random = Random::new(seed);
+    let mut cluster = Cluster::start(nodes);
+    let addresses = cluster.addresses();
+    let all: Vec<usize> = (0..nodes).collect();
+    let mut broken = History::default();
+    let begun = Instant::now();
+    let mut history = load(classes).run(&addresses, &all, seed, |stage| {
+        while begun.elapsed() < Duration::from_secs(seconds) {
+            nap(&mut random, 200, 1200);
+            fault(&mut cluster, &mut random, &mut broken);
+            for node in 0..nodes {
+                cluster.wait_until_ready(node);
+            }
+            if random.chance(50) {
+                stage.next_round();
+            }
+        }
+        // The last writes are of quiet times.
+        thread::sleep(Duration::from_millis(500));
+    });
+    history.absorb(broken);
+    settle(&cluster, &mut history, &test);
+}
+
+#[test]
+fn three_nodes_under_faults() {
+    storm(3, THREE, seconds(25));
+}
+
+#[test]
+fn five_nodes_under_faults() {
+    storm(5, FIVE, seconds(25));
+}
+
+/// Without any fault nothing fails, and every key's copies are equal. Method: few keys, so that writes meet.
+#[test]
+fn quiet_nodes_with_contention() {
+    let seed = seed("contention");
+    let cluster = Cluster::start(3);
+    let load = Load {
+        fixed: 6,
+        roaming: 6,
+        classes: &[(Class::default(2, 3), 1)],
+        keys: (2, 2),
+        puts: 50,
+        deletes: 0,
+        bytes: (24, 100, 200),
+        pause: Duration::ZERO,
+    };
+    let mut history =
+        load.run(&cluster.addresses(), &[0, 1, 2], seed, |_| thread::sleep(Duration::from_secs(5)));
+    let failed = history.asked.iter().filter(|asked| !asked.is_ok()).count();
+    settle(&cluster, &mut history, "contention");
+    assert_eq!(failed, 0, "requests failed although nothing was wrong");
+}

@@ -1,0 +1,571 @@
+//! The invariants of ack/from over three real nodes, one story each.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    clippy::cast_possible_truncation,
+    missing_docs,
+    unreachable_pub,
+    reason = "a test"
+)]
+
+mod cluster_support;
+mod faults_support;
+mod support;
+
+use cluster_support::node::{Cluster, percent, version_of};
+use faults_support::http::Answer;
+use kvorum_core::Version;
+use std::fmt::Write as _;
+use std::thread;
+use std::time::{Duration, Instant};
+use support::wait_until;
+
+/// One step of a story.
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    /// `method` through `node` with these quorums: the status that it must have.
+    Ask(&'static str, usize, &'static str, u16),
+    /// GET through `node`: the value of the PUT of that number in this story.
+    Sees(usize, &'static str, usize),
+    /// kill -9.
+    Kill(usize),
+    /// Started again, and ready.
+    Start(usize),
+    /// Waited until every node reaches every other.
+    Connected,
+    /// How many nodes store a live copy, at once and from then on.
+    Copies(usize),
+    /// How many nodes come to store a live copy.
+    Becomes(usize),
+}
+
+use Step::{Ask, Becomes, Connected, Copies, Kill, Sees, Start};
+
+const PUT: &str = "PUT";
+const GET: &str = "GET";
+const DELETE: &str = "DELETE";
+
+/// Nodes are by their rank for the key: 0 is its best replica.
+const STORIES: &[(&str, &[Step])] = &[
+    ("1/2 after 2/2", &[Ask(PUT, 2, "2/2", 201), Sees(2, "1/2", 0), Sees(0, "1/2", 0), Sees(1, "1/2", 0)]),
+    (
+        "1/3 after 3/3",
+        &[Ask(PUT, 1, "3/3", 201), Sees(0, "1/3", 0), Sees(1, "1/3", 0), Sees(2, "1/3", 0), Copies(3)],
+    ),
+    ("3/3 after 1/3", &[Ask(PUT, 1, "1/3", 201), Sees(0, "3/3", 0), Sees(2, "3/3", 0), Becomes(3)]),
+    (
+        "2/3 after 2/3 with one node down",
+        &[
+            Ask(PUT, 1, "2/3", 201),
+            Kill(0),
+            Sees(1, "2/3", 0),
+            Sees(2, "2/3", 0),
+            Ask(PUT, 2, "2/3", 201),
+            Sees(1, "2/3", 1),
+            Ask(DELETE, 1, "2/3", 202),
+            Ask(GET, 2, "2/3", 404),
+            Start(0),
+            Ask(GET, 0, "2/3", 404),
+            Ask(GET, 0, "1/3", 404),
+        ],
+    ),
+    ("1/1 leaves one copy", &[Ask(PUT, 2, "1/1", 201), Copies(1), Sees(1, "1/1", 0), Copies(1)]),
+    ("2/2 leaves two copies", &[Ask(PUT, 2, "2/2", 201), Copies(2), Sees(2, "2/3", 0), Copies(2)]),
+    ("1/2 leaves two copies", &[Ask(PUT, 2, "1/2", 201), Becomes(2), Sees(2, "2/2", 0), Copies(2)]),
+    ("1/1 of a node that is down", &[Kill(0), Ask(PUT, 1, "1/1", 504), Ask(GET, 2, "1/1", 504)]),
+    (
+        "1/1 does not need the others",
+        &[Kill(1), Kill(2), Ask(PUT, 0, "1/1", 201), Sees(0, "1/1", 0), Ask(DELETE, 0, "1/1", 202)],
+    ),
+    (
+        "deleted stays deleted",
+        &[
+            Ask(PUT, 0, "3/3", 201),
+            Ask(DELETE, 1, "2/3", 202),
+            Ask(GET, 0, "2/3", 404),
+            Ask(GET, 2, "2/3", 404),
+            Becomes(0),
+        ],
+    ),
+    (
+        "missed delete",
+        &[
+            Ask(PUT, 0, "3/3", 201),
+            Kill(1),
+            Ask(DELETE, 0, "2/3", 202),
+            Start(1),
+            Ask(GET, 1, "1/3", 404),
+            Ask(GET, 0, "2/3", 404),
+            Ask(GET, 1, "2/3", 404),
+            Connected,
+            Ask(GET, 2, "3/3", 404),
+            Copies(0),
+        ],
+    ),
+    (
+        "missed write",
+        &[
+            Ask(PUT, 0, "3/3", 201),
+            Kill(2),
+            Ask(PUT, 1, "2/3", 201),
+            Start(2),
+            Sees(2, "1/3", 1),
+            Connected,
+            Sees(0, "3/3", 1),
+            Copies(3),
+        ],
+    ),
+    (
+        "missed two writes in two absences",
+        &[
+            Kill(2),
+            Ask(PUT, 0, "2/3", 201),
+            Start(2),
+            Sees(2, "1/3", 0),
+            Kill(2),
+            Ask(PUT, 1, "2/3", 201),
+            Start(2),
+            Sees(2, "1/3", 1),
+            Copies(3),
+        ],
+    ),
+    (
+        "re-created after delete",
+        &[
+            Ask(PUT, 0, "2/3", 201),
+            Ask(DELETE, 1, "2/3", 202),
+            Ask(PUT, 2, "2/3", 201),
+            Sees(0, "2/3", 1),
+            Sees(1, "2/3", 1),
+            Becomes(3),
+        ],
+    ),
+    (
+        "re-created while the delete is missed",
+        &[
+            Ask(PUT, 0, "3/3", 201),
+            Kill(0),
+            Ask(DELETE, 1, "2/3", 202),
+            Ask(PUT, 2, "2/3", 201),
+            Start(0),
+            Sees(0, "1/3", 1),
+            Sees(1, "2/3", 1),
+            Copies(3),
+        ],
+    ),
+    (
+        "a node returns and another goes",
+        &[
+            Kill(0),
+            Ask(PUT, 1, "2/3", 201),
+            Start(0),
+            Connected,
+            Kill(1),
+            Sees(2, "2/3", 0),
+            Sees(0, "2/3", 0),
+            Ask(DELETE, 0, "2/3", 202),
+            Start(1),
+            Connected,
+            Kill(2),
+            Ask(GET, 1, "2/3", 404),
+        ],
+    ),
+    ("any node answers", &[Ask(PUT, 0, "", 201), Sees(0, "", 0), Sees(1, "", 0), Sees(2, "", 0)]),
+    (
+        "504 exactly when too few",
+        &[
+            Ask(PUT, 0, "3/3", 201),
+            Kill(2),
+            Ask(PUT, 0, "3/3", 504),
+            Ask(GET, 0, "3/3", 504),
+            Ask(DELETE, 1, "3/3", 504),
+            Ask(PUT, 0, "2/3", 201),
+            Ask(PUT, 1, "2/2", 201),
+            Kill(1),
+            Ask(PUT, 0, "2/3", 504),
+            Ask(GET, 0, "2/3", 504),
+            Ask(GET, 0, "2/2", 504),
+            Ask(PUT, 0, "1/3", 201),
+            Sees(0, "1/3", 5),
+            Sees(0, "1/2", 5),
+        ],
+    ),
+];
+
+/// The target of a key's request.
+fn entity(key: &[u8], replicas: &str) -> String {
+    let key = percent(key);
+    match replicas {
+        "" => format!("/v0/entity?id={key}"),
+        _ => format!("/v0/entity?id={key}&replicas={replicas}"),
+    }
+}
+
+/// The nodes in the order in which they are best for `key`.
+fn ranks(cluster: &Cluster, key: &[u8]) -> Vec<usize> {
+    let probe = |replicas: &str| {
+        assert_eq!(cluster.ask(0, PUT, &entity(key, replicas), Some(b"probe")).status, 201);
+        (0..cluster.len()).filter(|node| cluster.dump(*node).contains_key(key)).collect::<Vec<usize>>()
+    };
+    let mut order: Vec<usize> = Vec::new();
+    for replicas in ["1/1", "2/2", "3/3"] {
+        let new: Vec<usize> = probe(replicas).into_iter().filter(|node| !order.contains(node)).collect();
+        assert_eq!(new.len(), 1, "{replicas} adds one copy to {order:?}: {new:?}");
+        order.extend(new);
+    }
+    assert_eq!(cluster.ask(0, DELETE, &entity(key, "3/3"), None).status, 202);
+    order
+}
+
+/// Tells one story; afterwards all nodes run.
+fn tell(cluster: &mut Cluster, name: &str, steps: &[Step]) {
+    // What was written to find the ranks is deleted again, so each story begins above a tombstone.
+    let mut key = name.as_bytes().to_vec();
+    key.extend_from_slice(b"\x00\xff\xfe /+%&\r\n");
+    let order = ranks(cluster, &key);
+    let mut values: Vec<Vec<u8>> = Vec::new();
+    let mut versions: Vec<Version> = Vec::new();
+    let mut told = String::new();
+    for step in steps {
+        let _ = writeln!(told, "{step:?}");
+        let context = format!("{name}, nodes by rank {order:?}:\n{told}");
+        match *step {
+            Ask(method, rank, replicas, status) => {
+                let body = (method == PUT).then(|| {
+                    values.push(format!("{name}: value {}", values.len()).into_bytes());
+                    values[values.len() - 1].clone()
+                });
+                let answer = cluster.ask(order[rank], method, &entity(&key, replicas), body.as_deref());
+                assert_eq!(answer.status, status, "{context}{}", answer.text());
+                check_answer(&answer, method, if replicas.is_empty() { "2/3" } else { replicas }, &context);
+                if let Some(version) = version_of(&answer)
+                    && method != GET
+                {
+                    assert!(versions.last().is_none_or(|last| *last < version), "{versions:?} {context}");
+                    versions.push(version);
+                }
+            }
+            Sees(rank, replicas, value) => {
+                let answer = cluster.ask(order[rank], GET, &entity(&key, replicas), None);
+                assert_eq!(
+                    (answer.status, &answer.body),
+                    (200, &values[value]),
+                    "{context}{}",
+                    answer.text()
+                );
+                check_answer(&answer, GET, if replicas.is_empty() { "2/3" } else { replicas }, &context);
+                let head = cluster.ask(order[rank], "HEAD", &entity(&key, replicas), None);
+                assert_eq!(head.status, 200, "{context}");
+                assert_eq!(head.header("etag"), answer.header("etag"), "{context}");
+                let length = values[value].len().to_string();
+                assert_eq!(head.header("content-length"), Some(&*length), "{context}");
+            }
+            Kill(rank) => cluster.kill9(order[rank]),
+            Start(rank) => {
+                cluster.start_node(order[rank]);
+            }
+            Connected => cluster.wait_until_connected(),
+            Copies(count) | Becomes(count) => {
+                let holders = || {
+                    let alive = (0..cluster.len()).filter(|node| cluster.dump(*node).contains_key(&key));
+                    alive.collect::<Vec<usize>>()
+                };
+                if matches!(step, Becomes(_)) {
+                    wait_until(&format!("there are {count} copies: {context}"), || holders().len() == count);
+                }
+                let found = holders();
+                assert_eq!(found.len(), count, "{found:?} {context}");
+                // The copies are with the best replicas.
+                assert!(order[..count].iter().all(|node| found.contains(node)), "{found:?} {context}");
+            }
+        }
+    }
+    cluster.start_all();
+}
+
+/// Looks at what every answer must say of its replicas.
+#[track_caller]
+fn check_answer(answer: &Answer, method: &str, replicas: &str, context: &str) {
+    let (ack, from) = replicas.split_once('/').unwrap();
+    let ack: u16 = ack.parse().unwrap();
+    match answer.status {
+        200..=202 => {
+            let answered = answer.header("kvorum-replicas").unwrap();
+            let (confirmed, of) = answered.split_once('/').unwrap();
+            assert_eq!(of, from, "{context}");
+            let confirmed: u16 = confirmed.parse().unwrap();
+            assert!(confirmed >= ack, "{method}: {answered}: {context}");
+        }
+        504 => {
+            let text = answer.text();
+            assert!(
+                text.contains("Not Enough Replicas") && text.contains(&format!("of the {ack} replicas")),
+                "{text}"
+            );
+            assert!(text.contains("http://127."), "who did not confirm: {text} {context}");
+        }
+        _ => {}
+    }
+}
+
+/// Goal: the invariants of ack/from, as a table. Method: each story on a key of its own, nodes by their rank for it.
+#[test]
+fn stories() {
+    let mut cluster = Cluster::start(3);
+    for (name, steps) in STORIES {
+        println!("{name}");
+        tell(&mut cluster, name, steps);
+    }
+    println!("counts: {} stories", STORIES.len());
+}
+
+/// The body of a 504 says how many confirmed and exactly which replicas did not.
+#[test]
+fn too_few_are_named() {
+    let mut cluster = Cluster::start(3);
+    cluster.kill9(1);
+    for (method, body) in [(PUT, Some(&b"v"[..])), (GET, None), (DELETE, None)] {
+        let answer = cluster.ask(0, method, "/v0/entity?id=k&replicas=3/3", body);
+        let text = answer.text();
+        assert_eq!(answer.status, 504, "{text}");
+        assert!(text.contains("2 of the 3 replicas"), "{method}: {text}");
+        assert!(text.contains(&cluster.url(1)), "{method}: {text}");
+        assert!(!text.contains(&cluster.url(0)) && !text.contains(&cluster.url(2)), "{method}: {text}");
+    }
+    // With JSON asked for, JSON.
+    let json = "Accept: application/json\r\nConnection: close\r\n";
+    let mut stream = cluster_support::node::connect(cluster.address(0), support::PATIENCE).unwrap();
+    let request = faults_support::http::encode(GET, "/v0/entity?id=k&replicas=3/3", json, None);
+    std::io::Write::write_all(stream.get_mut(), &request).unwrap();
+    let answer = faults_support::http::receive(&mut stream).unwrap();
+    let json: serde_json::Value = serde_json::from_slice(&answer.body).unwrap();
+    assert_eq!((answer.status, json["error"].is_null()), (504, false), "{json}");
+}
+
+/// Quorums that this cluster cannot have are the client's fault.
+#[test]
+fn impossible_quorums_are_refused() {
+    let cluster = Cluster::start(3);
+    for replicas in ["2/4", "4/4", "0/3", "3/2", "1/0", "a/b", "1", "/", "65536/65536", "-1/3", "1/3/3"] {
+        for (method, body) in [(PUT, Some(&b"v"[..])), (GET, None), (DELETE, None)] {
+            let answer = cluster.ask(2, method, &entity(b"k", replicas), body);
+            assert_eq!(answer.status, 400, "{method} {replicas}: {}", answer.text());
+        }
+    }
+    let answer = cluster.ask(0, PUT, "/v0/entity?id=k&ack=3&from=3", Some(b"v"));
+    assert_eq!((answer.status, answer.header("kvorum-replicas")), (201, Some("3/3")));
+}
+
+/// A TTL that was given through one node ends at every node, and its expiry is the same everywhere.
+#[test]
+fn ttl_across_nodes() {
+    let cluster = Cluster::start(3);
+    let answer = cluster.ask(0, PUT, "/v0/entity?id=k&ttl=1500ms&replicas=3/3", Some(b"v"));
+    let expires = (version_of(&answer).unwrap().millis().0 + 1500).to_string();
+    for node in 0..3 {
+        for replicas in ["1/3", "2/3", "3/3"] {
+            let answer = cluster.ask(node, GET, &entity(b"k", replicas), None);
+            assert_eq!((answer.status, answer.header("kvorum-expires")), (200, Some(&*expires)));
+        }
+    }
+    let at: u64 = expires.parse().unwrap();
+    wait_until("it has expired", || support::unix_millis() > at);
+    for node in 0..3 {
+        assert_eq!(cluster.ask(node, GET, &entity(b"k", "1/3"), None).status, 404);
+        assert_eq!(cluster.ask(node, GET, &entity(b"k", "3/3"), None).status, 404);
+        assert!(cluster.dump(node).is_empty());
+    }
+    // What has expired does not hide what is written after it.
+    assert_eq!(cluster.ask(1, PUT, &entity(b"k", "2/3"), Some(b"w")).status, 201);
+    assert_eq!(cluster.ask(2, GET, &entity(b"k", "2/3"), None).body, b"w");
+}
+
+/// A node that missed a write with a TTL gets it with the same expiry, or not at all.
+#[test]
+fn ttl_over_an_absence() {
+    let mut cluster = Cluster::start(3);
+    cluster.kill9(2);
+    let answer = cluster.ask(0, PUT, "/v0/entity?id=long&ttl=60s", Some(b"v"));
+    assert_eq!(answer.status, 201);
+    let expires = (version_of(&answer).unwrap().millis().0 + 60_000).to_string();
+    assert_eq!(cluster.ask(1, PUT, "/v0/entity?id=short&ttl=50ms", Some(b"v")).status, 201);
+    thread::sleep(Duration::from_millis(100));
+    cluster.start_node(2);
+    let answer = cluster.ask(2, GET, &entity(b"long", "1/3"), None);
+    assert_eq!((answer.status, answer.header("kvorum-expires")), (200, Some(&*expires)));
+    assert_eq!(cluster.ask(2, GET, &entity(b"short", "1/3"), None).status, 404);
+}
+
+/// Values up to the limit and keys of any bytes pass between nodes, also to one that missed them.
+#[test]
+fn large_values_and_odd_keys() {
+    let mut cluster = Cluster::start(3);
+    let long = vec![b'\xff'; 1024];
+    let keys: [&[u8]; 6] = [b"\x00", b"\xff\xff", b"a/b?c#d&e=f+g h%", b"\r\n\r\n", b"\xc3\x28", &long];
+    let value = |number: usize| faults_support::history::value_of(number as u64, 1 << 20);
+    for (number, key) in keys.iter().enumerate() {
+        assert_eq!(cluster.ask(0, PUT, &entity(key, "3/3"), Some(&value(number))).status, 201);
+    }
+    cluster.kill9(1);
+    for (number, key) in keys.iter().enumerate().filter(|(number, _)| number % 2 == 0) {
+        assert_eq!(cluster.ask(2, PUT, &entity(key, "2/3"), Some(&value(100 + number))).status, 201);
+    }
+    let biggest = vec![7; 8 << 20];
+    assert_eq!(cluster.ask(2, PUT, &entity(b"biggest", "2/3"), Some(&biggest)).status, 201);
+    cluster.start_node(1);
+    let check = |cluster: &Cluster, asked: &[(usize, &str)]| {
+        for (number, key) in keys.iter().enumerate() {
+            let expected = value(if number % 2 == 0 { 100 + number } else { number });
+            for (node, replicas) in asked {
+                let answer = cluster.ask(*node, GET, &entity(key, replicas), None);
+                let at = format!("{} {replicas} at {node}", key.escape_ascii());
+                assert_eq!(answer.status, 200, "{at}: {}", answer.text());
+                assert!(answer.body == expected, "{at}: another value");
+            }
+        }
+    };
+    // At once it has what it missed; that all reach it again is another test's.
+    check(&cluster, &[(1, "1/3"), (0, "2/3"), (1, "2/3")]);
+    assert!(cluster.ask(1, GET, &entity(b"biggest", "1/3"), None).body == biggest);
+    cluster.wait_until_connected();
+    check(&cluster, &[(2, "3/3")]);
+    let copies = cluster.copies();
+    assert!(copies.values().all(|held| held.len() == 3 && held[&0] == held[&1] && held[&0] == held[&2]));
+}
+
+/// A node alone is ready within half a second or so, and says 504 for what it cannot do.
+#[test]
+fn alone_it_is_ready_soon() {
+    let mut cluster = Cluster::new(3, &["--memory-budget", "16MiB"]);
+    cluster.start_node(1);
+    let log = cluster.log(1);
+    for (method, body) in [(PUT, Some(&b"v"[..])), (GET, None), (DELETE, None)] {
+        assert_eq!(cluster.ask(1, method, &entity(b"k", "2/3"), body).status, 504, "{log}");
+    }
+    // Once more, when its store votes.
+    cluster.start_all();
+    cluster.kill9_all();
+    let took = cluster.start_node(1);
+    println!("figures: alone, ready after {} ms", took.as_millis());
+    assert!(took < Duration::from_secs(2), "{took:?}: it waited for nodes that are not there");
+    assert_eq!(cluster.ask(1, GET, &entity(b"k", "2/3"), None).status, 504);
+}
+
+/// Nodes may be started in any order, and a quorum of them serves.
+#[test]
+fn started_in_any_order() {
+    for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0]] {
+        let mut cluster = Cluster::new(3, &["--memory-budget", "16MiB"]);
+        for node in order {
+            cluster.start_node(node);
+        }
+        for node in 0..3 {
+            let key = [b'k', node as u8];
+            wait_until("writes succeed", || {
+                cluster.ask(node, PUT, &entity(&key, ""), Some(b"v")).status == 201
+            });
+            wait_until("reads succeed", || cluster.ask(node, GET, &entity(&key, ""), None).status == 200);
+        }
+        cluster.wait_until_connected();
+    }
+}
+
+/// A node is reached by the others as soon as it says that it is ready, however long it was away.
+#[test]
+fn ready_means_reached() {
+    let mut cluster = Cluster::start(3);
+    let mut slowest = Duration::ZERO;
+    for (round, away) in [0, 300, 1500, 6000].into_iter().enumerate() {
+        cluster.kill9(2);
+        thread::sleep(Duration::from_millis(away));
+        assert_eq!(cluster.ask(0, PUT, &entity(&[round as u8], ""), Some(b"v")).status, 201);
+        let ready = cluster.start_node(2);
+        let fresh = cluster.ask(2, GET, &entity(&[round as u8], "1/3"), None).status;
+        let begun = Instant::now();
+        let (mut failed, mut since) = (0, Instant::now());
+        // Until it has been reached for a second, on connections that fall to any thread.
+        while since.elapsed() < Duration::from_secs(1) {
+            for node in 0..2 {
+                if cluster.ask(node, PUT, &entity(b"k", "3/3"), Some(b"v")).status != 201 {
+                    failed += 1;
+                    since = Instant::now();
+                }
+            }
+        }
+        let reached = since.duration_since(begun);
+        slowest = slowest.max(reached);
+        println!(
+            "figures: away {away} ms: ready after {} ms, 1/3 read on it {fresh}, reached by all after {} ms ({failed} of 3/3 failed)",
+            ready.as_millis(),
+            reached.as_millis()
+        );
+        assert_eq!(fresh, 200, "away {away} ms: a read on the node right after it was ready");
+    }
+    assert!(slowest < Duration::from_millis(500), "{slowest:?} after it was ready it was not reached by all");
+}
+
+/// A node that lost its disk does not say of what it has confirmed that it is not there: with another node down, a
+/// read through it finds too few replicas. Its writes count.
+#[test]
+fn wiped_disk_does_not_vote() {
+    let mut cluster = Cluster::start(3);
+    let keys: Vec<Vec<u8>> = (0..30_u8).map(|number| vec![b'k', number]).collect();
+    for key in &keys {
+        assert_eq!(cluster.ask(0, PUT, &entity(key, "2/3"), Some(b"v")).status, 201);
+    }
+    for (wiped, down) in [(1, 0), (1, 2)] {
+        cluster.kill9(wiped);
+        cluster.wipe(wiped);
+        cluster.kill9(down);
+        cluster.start_node(wiped);
+        for key in &keys {
+            for node in (0..3).filter(|node| *node != down) {
+                for replicas in ["2/3", "1/1"] {
+                    let status = cluster.ask(node, GET, &entity(key, replicas), None).status;
+                    assert_ne!(status, 404, "{} {replicas} at node {node}", key.escape_ascii());
+                }
+            }
+            assert_eq!(cluster.ask(wiped, GET, &entity(key, "2/3"), None).status, 504);
+        }
+        // Also after it was started once more.
+        cluster.kill9(wiped);
+        cluster.start_node(wiped);
+        thread::sleep(Duration::from_millis(300));
+        for key in &keys {
+            assert_eq!(cluster.ask(wiped, GET, &entity(key, "2/3"), None).status, 504);
+        }
+        cluster.start_node(down);
+        cluster.wait_until_connected();
+        for key in &keys {
+            assert_eq!(cluster.ask(wiped, GET, &entity(key, "2/3"), None).body, b"v");
+        }
+    }
+}
+
+/// As before, but the third node has never been there: it knows of nothing, so it can vouch for nobody.
+#[test]
+fn wiped_disk_does_not_vote_by_the_word_of_a_newcomer() {
+    let mut cluster = Cluster::new(3, &["--memory-budget", "16MiB"]);
+    cluster.start_node(0);
+    cluster.start_node(1);
+    wait_until("two of three write", || cluster.ask(0, PUT, &entity(b"k", "2/3"), Some(b"v")).status == 201);
+    cluster.kill9(1);
+    cluster.kill9(0);
+    cluster.wipe(0);
+    cluster.start_node(2);
+    cluster.start_node(0);
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(2) {
+        for node in [0, 2] {
+            let answer = cluster.ask(node, GET, &entity(b"k", "2/3"), None);
+            assert_eq!(answer.status, 504, "an acknowledged key, with one disk lost and one node down");
+        }
+    }
+    cluster.start_node(1);
+    wait_until("the key is back", || cluster.ask(0, GET, &entity(b"k", "2/3"), None).body == b"v");
+}

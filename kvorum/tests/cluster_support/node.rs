@@ -1,0 +1,406 @@
+//! A cluster of processes. Every node has an address of its own in 127.0.0.0/8, so that the URLs are known before
+//! anything listens and no two test processes meet.
+
+use crate::faults_support::history::id_of;
+use crate::faults_support::http::{Answer, encode, receive};
+use crate::support::{PATIENCE, kvorum, wait_until};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use kvorum_core::Version;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::{self, BufReader, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// The port of the first cluster's nodes, with that of the others above it; below the range from which the system gives ports to clients.
+const PORT: u16 = 7101;
+
+/// How a node's process is started, beside its arguments.
+#[derive(Debug, Clone, Default)]
+pub struct Launch {
+    /// What stands before the program: `ip netns exec NAME`, say.
+    pub prefix: Vec<String>,
+    /// Variables of its environment.
+    pub environment: Vec<(String, String)>,
+}
+
+/// This is a copy of a record, as a node stores it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Copy {
+    /// Its version.
+    pub version: Version,
+    /// Its value.
+    pub value: Vec<u8>,
+}
+
+impl Copy {
+    /// The write that it is of.
+    pub fn id(&self) -> Option<u64> {
+        id_of(&self.value)
+    }
+}
+
+struct Node {
+    address: SocketAddr,
+    data_dir: PathBuf,
+    wiped: u32,
+    launch: Launch,
+    child: Option<Child>,
+    log: Arc<Mutex<String>>,
+}
+
+/// This is a cluster of processes; dropped, all are killed.
+pub struct Cluster {
+    nodes: Vec<Node>,
+    arguments: Vec<String>,
+    dir: TempDir,
+}
+
+impl Cluster {
+    /// A cluster of `count` nodes, none of them started.
+    pub fn new(count: usize, arguments: &[&str]) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let pid = std::process::id();
+        // The process is told by 21 bits of the address, the node by the last 3, the cluster by the port.
+        let block = NEXT.fetch_add(1, Ordering::Relaxed) % 20_000;
+        let address = |index: usize| {
+            let host = ((pid & 0x001f_ffff) << 3) | (u32::try_from(index).unwrap() + 1);
+            let address = Ipv4Addr::from(0x7f00_0000 | (host & 0x00ff_ffff));
+            SocketAddr::from((address, PORT + u16::try_from(block).unwrap()))
+        };
+        Self::at(&(0..count).map(address).collect::<Vec<_>>(), arguments)
+    }
+
+    /// A cluster at these addresses, none of them started.
+    pub fn at(addresses: &[SocketAddr], arguments: &[&str]) -> Self {
+        let dir = TempDir::with_prefix("kvorum-cluster-").unwrap();
+        let node = |(index, address): (usize, &SocketAddr)| Node {
+            address: *address,
+            data_dir: dir.path().join(format!("node-{index}")),
+            wiped: 0,
+            launch: Launch::default(),
+            child: None,
+            log: Arc::default(),
+        };
+        let nodes = addresses.iter().enumerate().map(node).collect();
+        Self { nodes, arguments: arguments.iter().map(|&it| it.to_owned()).collect(), dir }
+    }
+
+    /// A cluster of `count` nodes that all serve and are connected.
+    pub fn start(count: usize) -> Self {
+        let mut cluster = Self::new(count, &["--memory-budget", "16MiB"]);
+        cluster.start_all();
+        cluster
+    }
+
+    /// Starts all nodes that do not run and waits until requests to every replica succeed through every node.
+    pub fn start_all(&mut self) {
+        for index in 0..self.len() {
+            if self.nodes[index].child.is_none() {
+                self.spawn(index);
+            }
+        }
+        for index in 0..self.len() {
+            self.wait_until_ready(index);
+        }
+        self.wait_until_connected();
+    }
+
+    /// Waits until every node reaches every other on all of its threads, as far as it can be seen from outside.
+    pub fn wait_until_connected(&self) {
+        let count = self.len();
+        for index in 0..count {
+            let mut in_a_row = 0;
+            wait_until("all nodes are connected", || {
+                let target = format!("/v0/entity?id=connected&replicas={count}/{count}");
+                let is_ok = self.try_ask(index, "DELETE", &target, None).is_ok_and(|it| it.status == 202);
+                in_a_row = if is_ok { in_a_row + 1 } else { 0 };
+                // Each on a connection of its own, which the system gives to one of the node's threads.
+                in_a_row >= 12
+            });
+        }
+    }
+
+    /// How many nodes there are.
+    pub fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Where the node listens.
+    pub fn address(&self, index: usize) -> SocketAddr {
+        self.nodes[index].address
+    }
+
+    /// Where all nodes listen.
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.nodes.iter().map(|node| node.address).collect()
+    }
+
+    /// The node's URL.
+    pub fn url(&self, index: usize) -> String {
+        format!("http://{}", self.nodes[index].address)
+    }
+
+    /// How the node is started from now on.
+    pub fn set_launch(&mut self, index: usize, launch: Launch) {
+        self.nodes[index].launch = launch;
+    }
+
+    /// Starts the process, and does not wait.
+    pub fn spawn(&mut self, index: usize) {
+        let urls: Vec<String> = (0..self.len()).map(|index| self.url(index)).collect();
+        let node = &mut self.nodes[index];
+        assert!(node.child.is_none(), "node {index} runs");
+        let program = kvorum(&["serve"]);
+        let mut command = match node.launch.prefix.split_first() {
+            None => program,
+            Some((first, rest)) => {
+                let mut command = Command::new(first);
+                command.args(rest).arg(program.get_program()).args(program.get_args());
+                for (name, _) in std::env::vars_os() {
+                    if name.to_string_lossy().starts_with("KVORUM_") {
+                        command.env_remove(name);
+                    }
+                }
+                command
+            }
+        };
+        command.arg("--listen").arg(node.address.to_string()).arg("--cluster").arg(urls.join(","));
+        command.arg("--data-dir").arg(&node.data_dir).args(&self.arguments);
+        command.envs(node.launch.environment.iter().map(|(name, value)| (name, value)));
+        // A group of its own: a key pressed at the terminal ends the test, which then ends its nodes.
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).process_group(0);
+        let mut child = command.spawn().unwrap();
+        let mut stderr = child.stderr.take().unwrap();
+        let log = Arc::clone(&node.log);
+        thread::spawn(move || {
+            let mut buffer = [0; 4096];
+            while let Ok(bytes @ 1..) = stderr.read(&mut buffer) {
+                log.lock().unwrap().push_str(&String::from_utf8_lossy(&buffer[..bytes]));
+            }
+        });
+        node.child = Some(child);
+    }
+
+    /// Waits until the node serves clients; gives how long that took from now on.
+    pub fn wait_until_ready(&mut self, index: usize) -> Duration {
+        let begun = Instant::now();
+        loop {
+            if self.try_ask(index, "GET", "/v0/status", None).is_ok_and(|answer| answer.status == 200) {
+                return begun.elapsed();
+            }
+            assert!(self.is_alive(index), "node {index} ended:\n{}", self.log(index));
+            assert!(begun.elapsed() < PATIENCE, "node {index} does not get ready:\n{}", self.log(index));
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Starts the node and waits until it serves.
+    pub fn start_node(&mut self, index: usize) -> Duration {
+        self.spawn(index);
+        self.wait_until_ready(index)
+    }
+
+    /// Whether its process runs (or is paused).
+    pub fn is_alive(&mut self, index: usize) -> bool {
+        self.nodes[index].child.as_mut().is_some_and(|child| child.try_wait().unwrap().is_none())
+    }
+
+    /// Kills the node as a crash would.
+    #[track_caller]
+    pub fn kill9(&mut self, index: usize) {
+        assert!(self.is_alive(index), "node {index} ended by itself:\n{}", self.log(index));
+        let mut child = self.nodes[index].child.take().unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    /// Kills all nodes at once.
+    pub fn kill9_all(&mut self) {
+        for node in &mut self.nodes {
+            if let Some(child) = &mut node.child {
+                child.kill().unwrap();
+            }
+        }
+        for node in &mut self.nodes {
+            if let Some(mut child) = node.child.take() {
+                child.wait().unwrap();
+            }
+        }
+    }
+
+    /// Ends the node as an operator does.
+    #[track_caller]
+    pub fn terminate(&mut self, index: usize) {
+        self.signal(index, libc::SIGTERM);
+        wait_until("the node has ended", || !self.is_alive(index));
+        let status = self.nodes[index].child.take().unwrap().wait().unwrap();
+        assert!(status.success(), "node {index} ended with {status}:\n{}", self.log(index));
+    }
+
+    /// Pauses the node.
+    pub fn pause(&self, index: usize) {
+        self.signal(index, libc::SIGSTOP);
+    }
+
+    /// Lets a paused node go on.
+    pub fn resume(&self, index: usize) {
+        self.signal(index, libc::SIGCONT);
+    }
+
+    fn signal(&self, index: usize, signal: i32) {
+        let child = self.nodes[index].child.as_ref().unwrap();
+        let signal = rustix::process::Signal::from_named_raw(signal).unwrap();
+        rustix::process::kill_process(rustix::process::Pid::from_child(child), signal).unwrap();
+    }
+
+    /// Gives the node, which must not run, an empty disk.
+    pub fn wipe(&mut self, index: usize) {
+        let node = &mut self.nodes[index];
+        assert!(node.child.is_none(), "node {index} runs");
+        node.wiped += 1;
+        node.data_dir = self.dir.path().join(format!("node-{index}-{}", node.wiped));
+    }
+
+    /// Where the node's data is.
+    pub fn data_dir(&self, index: usize) -> &Path {
+        &self.nodes[index].data_dir
+    }
+
+    /// What the node has logged since the cluster was made.
+    pub fn log(&self, index: usize) -> String {
+        self.nodes[index].log.lock().unwrap().clone()
+    }
+
+    /// One request on a connection of its own.
+    pub fn try_ask(
+        &self,
+        index: usize,
+        method: &str,
+        target: &str,
+        body: Option<&[u8]>,
+    ) -> io::Result<Answer> {
+        ask(self.address(index), method, target, body, PATIENCE)
+    }
+
+    /// One request that must be answered.
+    #[track_caller]
+    pub fn ask(&self, index: usize, method: &str, target: &str, body: Option<&[u8]>) -> Answer {
+        self.try_ask(index, method, target, body)
+            .unwrap_or_else(|error| panic!("node {index}: {method} {target}: {error}\n{}", self.log(index)))
+    }
+
+    /// What the node itself stores that is live, by key.
+    #[track_caller]
+    pub fn dump(&self, index: usize) -> BTreeMap<Vec<u8>, Copy> {
+        self.range(index, "start=%00&scope=local")
+    }
+
+    /// A range through the node.
+    #[track_caller]
+    pub fn range(&self, index: usize, query: &str) -> BTreeMap<Vec<u8>, Copy> {
+        let mut stream = connect(self.address(index), PATIENCE).unwrap();
+        let headers = "Accept: application/x-ndjson\r\n";
+        stream.get_mut().write_all(&encode("GET", &format!("/v0/entities?{query}"), headers, None)).unwrap();
+        let answer = receive(&mut stream).unwrap();
+        assert!(answer.status == 200 && answer.is_whole, "{}", answer.text());
+        let lines = answer.body.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+        lines
+            .map(|line| {
+                let row: serde_json::Value = serde_json::from_slice(line).unwrap();
+                let bytes = |name: &str| match row[name].as_str() {
+                    Some(text) => text.as_bytes().to_vec(),
+                    None => BASE64.decode(row[format!("{name}_base64")].as_str().unwrap()).unwrap(),
+                };
+                let version = row["version"].as_str().unwrap().parse().unwrap();
+                (bytes("key"), Copy { version, value: bytes("value") })
+            })
+            .collect()
+    }
+
+    /// What every node stores that is live, by key and node.
+    #[track_caller]
+    pub fn copies(&self) -> BTreeMap<Vec<u8>, BTreeMap<usize, Copy>> {
+        let mut copies: BTreeMap<Vec<u8>, BTreeMap<usize, Copy>> = BTreeMap::new();
+        for index in 0..self.len() {
+            for (key, copy) in self.dump(index) {
+                copies.entry(key).or_default().insert(index, copy);
+            }
+        }
+        copies
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.kill9_all();
+        if thread::panicking() {
+            for (index, node) in self.nodes.iter().enumerate() {
+                eprintln!("--- log of node {index} at {} ---\n{}---", node.address, node.log.lock().unwrap());
+            }
+        }
+    }
+}
+
+/// A connection with bounded waits.
+pub fn connect(address: SocketAddr, wait: Duration) -> io::Result<BufReader<TcpStream>> {
+    let stream = TcpStream::connect_timeout(&address, wait)?;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(wait))?;
+    stream.set_write_timeout(Some(wait))?;
+    Ok(BufReader::new(stream))
+}
+
+/// One request on a connection of its own.
+pub fn ask(
+    address: SocketAddr,
+    method: &str,
+    target: &str,
+    body: Option<&[u8]>,
+    wait: Duration,
+) -> io::Result<Answer> {
+    let mut stream = connect(address, wait)?;
+    stream.get_mut().write_all(&encode(method, target, "Connection: close\r\n", body))?;
+    if method == "HEAD" {
+        // There is no body behind the head, whatever the head says of its length.
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes)?;
+        let text = String::from_utf8(bytes).map_err(io::Error::other)?;
+        let mut lines = text.trim_end().lines();
+        let status = lines.next().and_then(|line| line.split(' ').nth(1)?.parse().ok());
+        let status = status.ok_or_else(|| io::Error::other(format!("no status line: {text:?}")))?;
+        let headers = lines.filter_map(|line| line.split_once(':'));
+        let headers = headers.map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned()));
+        return Ok(Answer { status, headers: headers.collect(), body: Vec::new(), is_whole: true });
+    }
+    receive(&mut stream)
+}
+
+/// The key as it stands in a target.
+pub fn percent(key: &[u8]) -> String {
+    let mut text = String::with_capacity(key.len());
+    for byte in key {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+                text.push(char::from(*byte));
+            }
+            _ => {
+                let _ = write!(text, "%{byte:02X}");
+            }
+        }
+    }
+    text
+}
+
+/// The version that an answer shows.
+pub fn version_of(answer: &Answer) -> Option<Version> {
+    answer.header("etag")?.strip_prefix('"')?.strip_suffix('"')?.parse().ok()
+}

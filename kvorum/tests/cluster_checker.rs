@@ -203,10 +203,10 @@ fn copies_are_judged() {
     judge(&[put(1, 10, 20), delete(2, 30, 40)], &[], &three, (0, 0, 0, 1));
     judge(&[put(1, 10, 20), put(2, 30, 40)], &[], &three, (0, 0, 0, 1));
     // The coordinator was killed while it wrote, or soon after it had answered; not another node.
-    judge(&[put(1, 10, 20)], &[(0, 15)], &three[1..], (0, 1, 1, 0));
+    judge(&[put(1, 10, 20)], &[(0, 15)], &three[1..], (0, 1, 1, 1));
     judge(&[put(1, 10, 20)], &[(0, 1_000_000_000)], &three, (0, 1, 0, 0));
     judge(&[put(1, 10, 20)], &[(1, 15)], &three[1..], (0, 0, 0, 1));
-    judge(&[put(1, 10, 20), unknown(2, What::Put, 30)], &[], &three[1..], (0, 1, 1, 0));
+    judge(&[put(1, 10, 20), unknown(2, What::Put, 30)], &[], &three[1..], (0, 1, 1, 1));
     // A write that is acknowledged long after covers it.
     let later = 9_000_000_000;
     let copies = [(0, later, 3), (1, later, 3), (2, later, 3)];

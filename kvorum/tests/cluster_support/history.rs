@@ -267,8 +267,12 @@ impl History {
             let is_equal = versions.len() <= 1 && (copies.len() == from || copies.is_empty());
             let since = newest.map_or(0, |(_, _, begun)| begun);
             if writes.iter().any(|write| self.may_leave_unequal(write, since)) {
+                // Which write won is not known; that the copies are alike in the end is required all the same.
                 repair.unsure += 1;
-                repair.unrepaired += usize::from(!is_equal);
+                if !is_equal {
+                    repair.unrepaired += 1;
+                    repair.wrong.push(format!("key {name}: its copies differ: {copies:?}"));
+                }
             } else if !is_equal || copies.len() != expected {
                 repair
                     .wrong

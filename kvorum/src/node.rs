@@ -330,7 +330,7 @@ pub(crate) fn open(opening: Opening<'_>, service: &Service) -> Result<ReplicaThr
     };
     let shared = Shared::new(cluster, clock, rng, replica.clone(), hints, stamps, settings);
     // Set once, here.
-    let _ = service.rooms.set(Rooms { shared, replica, pool, store_metrics });
+    let _ = service.rooms.set(Rooms::new(shared, replica, pool, store_metrics));
     service.phase.send_replace(Phase::Joining);
     Ok(threads)
 }

@@ -8,6 +8,7 @@ use super::range::{RangeBody, RangeFormat, RangeSource, Reader};
 use super::server::Phase;
 use super::status::{self, NodeFacts, NodeState};
 use super::target::{self, Path, Scope};
+use super::topology;
 use crate::clock::Clock;
 use crate::coordinator::{Coordinator, Found, Mutation, Shared, Written};
 use crate::metrics::{self, Operation, StoreMetrics, ThreadMetrics};
@@ -28,6 +29,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 use tokio::sync::watch;
+
+/// Nodes of each preference list that `/v0/topology` shows where a request does not say.
+const DEFAULT_RANKS: u16 = 8;
 
 /// This is what all threads serve together.
 ///
@@ -67,6 +71,21 @@ pub struct Rooms {
     pub pool: Arc<Pool>,
     /// The store's counters.
     pub store_metrics: Arc<StoreMetrics>,
+    epoch: HeaderValue,
+}
+
+impl Rooms {
+    /// The rooms of a node whose store is open.
+    pub fn new(
+        shared: Arc<Shared>,
+        replica: Replica,
+        pool: Arc<Pool>,
+        store_metrics: Arc<StoreMetrics>,
+    ) -> Self {
+        let epoch = HeaderValue::try_from(topology::epoch(&shared.cluster));
+        let epoch = epoch.unwrap_or_else(|_| HeaderValue::from_static(""));
+        Self { shared, replica, pool, store_metrics, epoch }
+    }
 }
 
 /// This is what one network thread serves with.
@@ -125,12 +144,15 @@ where
         Ok(()) => route(desk, connection, request).await,
         Err(failure) => Err(failure),
     };
-    let response = answered.unwrap_or_else(|failure| {
+    let mut response = answered.unwrap_or_else(|failure| {
         if failure.closes() {
             connection.linger();
         }
         failure.into_response(json, || service.request_id())
     });
+    if let Some(rooms) = service.rooms.get() {
+        response.headers_mut().insert("kvorum-epoch", rooms.epoch.clone());
+    }
     let took = service.clock.mono().saturating_sub(begun);
     metrics.answered(operation, response.status().as_u16(), took);
     connection.end_request();
@@ -225,6 +247,7 @@ where
         Path::Entities if reads => range(desk, &request).await,
         Path::Status if reads => show_status(&desk.service, &request),
         Path::Metrics if reads => show_metrics(&desk.service, &request),
+        Path::Topology if reads => show_topology(&desk.service, &request),
         Path::Peer if method == Method::GET => welcome(&desk.service, connection, &request),
         _ => Err(Failure::method(path.allow())),
     }
@@ -405,9 +428,18 @@ fn welcome<B>(
     Ok(response)
 }
 
+fn show_topology<B>(service: &Service, request: &Request<B>) -> Result<Response<ReplyBody>, Failure> {
+    let ranks = target::parse_ranks(request.uri().query())?;
+    let cluster = &service.rooms()?.shared.cluster;
+    let body = topology::render(cluster, ranks.unwrap_or(DEFAULT_RANKS));
+    let mut response = Response::new(ReplyBody::full(Bytes::from(body)));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    Ok(response)
+}
+
 fn show_metrics<B>(service: &Service, request: &Request<B>) -> Result<Response<ReplyBody>, Failure> {
     target::parse_nothing(request.uri().query())?;
-    let Rooms { shared, replica, pool, store_metrics } = service.rooms()?;
+    let Rooms { shared, replica, pool, store_metrics, .. } = service.rooms()?;
     let scrape = metrics::Scrape {
         threads: &service.thread_metrics,
         store: store_metrics,

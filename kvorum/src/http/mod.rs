@@ -18,6 +18,7 @@ mod status;
 pub mod target;
 #[cfg(test)]
 mod tests;
+mod topology;
 
 pub use handler::{Desk, Rooms, Service};
 pub use status::NodeFacts;

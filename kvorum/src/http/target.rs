@@ -20,6 +20,8 @@ pub enum Path {
     Metrics,
     /// Where other nodes connect.
     Peer,
+    /// Where keys belong.
+    Topology,
 }
 
 impl Path {
@@ -31,6 +33,7 @@ impl Path {
             "/v0/status" => Some(Self::Status),
             "/metrics" => Some(Self::Metrics),
             "/v0/peer" => Some(Self::Peer),
+            "/v0/topology" => Some(Self::Topology),
             _ => None,
         }
     }
@@ -39,7 +42,7 @@ impl Path {
     pub fn allow(self) -> &'static str {
         match self {
             Self::Entity => "GET, HEAD, PUT, DELETE",
-            Self::Entities | Self::Status | Self::Metrics => "GET, HEAD",
+            Self::Entities | Self::Status | Self::Metrics | Self::Topology => "GET, HEAD",
             Self::Peer => "GET",
         }
     }
@@ -213,6 +216,22 @@ pub fn parse_range(query: Option<&str>) -> Result<RangeQuery, TargetError> {
     }
     let start = start.ok_or(TargetError::Missing { name: "start" })?;
     Ok(RangeQuery { start, end, limit, scope: scope.unwrap_or(Scope::Cluster) })
+}
+
+/// Reads the query of `/v0/topology`: how many nodes of each preference list are wanted.
+pub fn parse_ranks(query: Option<&str>) -> Result<Option<u16>, TargetError> {
+    let mut ranks = None;
+    for parameter in parameters(query) {
+        let (name, value) = parameter?;
+        match &*name {
+            b"ranks" => set(&mut ranks, "ranks", parse_count("ranks", &value)?)?,
+            _ => return Err(unknown(&name, "ranks")),
+        }
+    }
+    match ranks {
+        Some(0) => Err(TargetError::BadValue { name: "ranks", allowed: "a number from 1" }),
+        ranks => Ok(ranks),
+    }
 }
 
 /// Checks that a path without parameters has none.

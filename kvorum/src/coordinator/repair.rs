@@ -25,6 +25,8 @@ use std::time::Duration;
 
 /// Between two comparisons with one node.
 const ROUND_EVERY: Duration = Duration::from_secs(2);
+/// Between two comparisons by the node of a pair that has the higher index.
+const ROUND_EVERY_SECOND: Duration = Duration::from_secs(5);
 /// While a store is being refilled.
 const ROUND_EVERY_REFILL: Duration = Duration::from_millis(100);
 /// How long a list, or a record on its way, may take.
@@ -85,8 +87,7 @@ impl Coordinator {
         let mut differences = BTreeMap::new();
         loop {
             let refills = self.shared.cluster.roster().verdict() == VotesVerdict::Lacks;
-            // Of a pair that is well, one is enough to look.
-            if self.is_ready(index) && (refills || self.shared.cluster.me() < index) {
+            if self.is_ready(index) {
                 match self.compare(index, &mut differences, refills).await {
                     Ok(()) if refills => self.shared.compared_with(index).await,
                     Ok(()) => {}
@@ -96,7 +97,14 @@ impl Coordinator {
                     }
                 }
             }
-            tokio::time::sleep(if refills { ROUND_EVERY_REFILL } else { ROUND_EVERY }).await;
+            // Both look, because each drops its own stale copies; one of them less often, because each heals both.
+            let looks_first = self.shared.cluster.me() < index;
+            tokio::time::sleep(match (refills, looks_first) {
+                (true, _) => ROUND_EVERY_REFILL,
+                (false, true) => ROUND_EVERY,
+                (false, false) => ROUND_EVERY_SECOND,
+            })
+            .await;
         }
     }
 

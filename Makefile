@@ -3,15 +3,16 @@
 .DEFAULT_GOAL := help
 .PHONY: help run test lint bench bench-quick fuzz release clean
 
-LISTEN ?= 127.0.0.1:8080
+NODES ?= 3
+BASE_PORT ?= 8080
 DATA ?= ./data
 MINUTES ?= 1
 
 help: ## Lists the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-run: ## Runs a node on LISTEN (127.0.0.1:8080) with its data in DATA (./data)
-	cargo run --release -p kvorum -- serve --listen $(LISTEN) --data-dir $(DATA)
+run: ## Runs a cluster of NODES (3) on 127.0.0.1, ports from BASE_PORT (8080) on, with its data in DATA (./data)
+	cargo run --release -p kvorum -- dev --nodes $(NODES) --base-port $(BASE_PORT) --data-dir $(DATA)
 
 test: ## Runs every test: units, properties, real sockets, real faults, a fuzz smoke run
 	@bash scripts/test.sh

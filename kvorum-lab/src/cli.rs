@@ -12,7 +12,9 @@ use clap::{Args, ValueEnum};
 use crate::dataset::Dataset;
 use crate::error::LabError;
 use crate::fdatasync::{FdatasyncLoop, RATE_PER_SECOND};
-use crate::load::{KeyOrder, Operation, Outcome, Pacing, Plan, StreamPlan, prefill, run as run_load};
+use crate::load::{
+    KeyOrder, Operation, Outcome, Pacing, Plan, Replicas, StreamPlan, prefill, run as run_load,
+};
 use crate::report::Report;
 use crate::units::parse_duration;
 
@@ -55,6 +57,9 @@ pub struct BenchArgs {
     /// Bytes of a value
     #[arg(long, default_value_t = 100)]
     pub value_size: u32,
+    /// put, get, mixed and --prefill: how many replicas must confirm, of how many; without it as the nodes are set
+    #[arg(long, value_name = "ACK/FROM")]
+    pub replicas: Option<Replicas>,
     /// scan: records of one scan; without it every scan is the whole range
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     pub scan_records: Option<u64>,
@@ -140,11 +145,15 @@ fn is_good(outcome: &Outcome) -> bool {
 /// The run that `args` ask for.
 pub fn plan(args: &BenchArgs) -> Result<Plan, LabError> {
     let dataset = Dataset { keys: args.keys, value_bytes: args.value_size as usize, seed: args.seed };
+    if args.work == Work::Scan && args.replicas.is_some() {
+        return Err(LabError::Usage("--replicas: a scan's quorum is the nodes' own".into()));
+    }
     let all = usize::from(args.connections);
     let pacing = args.rate.map_or(Pacing::Closed, |rate_per_second| Pacing::Open { rate_per_second });
     let stream = |name: &str, operation, pacing, connections, seed| StreamPlan {
         name: name.into(),
         operation,
+        replicas: args.replicas,
         pacing,
         order: KeyOrder::Uniform { seed },
         dataset,
@@ -254,6 +263,17 @@ mod tests {
         assert_eq!(rates("mixed --put-rate 8000 --get-rate 7000 127.0.0.1:1"), [open(8000), open(7000)]);
     }
 
+    /// Goal: a quorum reaches every stream, and none is asked for unasked. Method: with and without.
+    #[test]
+    fn replicas_are_those_of_every_stream() {
+        let replicas = |line: &str| -> Vec<Option<Replicas>> {
+            planned(line).unwrap().streams.iter().map(|stream| stream.replicas).collect()
+        };
+        let quorum = Replicas::new(2, 3);
+        assert_eq!(replicas("mixed -R10 --replicas 2/3 127.0.0.1:1 127.0.0.1:2"), [quorum, quorum]);
+        assert_eq!(replicas("put 127.0.0.1:1"), [None]);
+    }
+
     /// Goal: what cannot be is refused. Method: one fault each.
     #[test]
     fn impossible_arguments_are_refused() {
@@ -269,6 +289,10 @@ mod tests {
             "mixed 127.0.0.1:1",
             "mixed --put-rate 5 127.0.0.1:1",
             "mixed -R10 --read-fraction 1 127.0.0.1:1",
+            "put --replicas 2 127.0.0.1:1",
+            "put --replicas 0/3 127.0.0.1:1",
+            "put --replicas 4/3 127.0.0.1:1",
+            "scan --replicas 2/3 127.0.0.1:1",
         ] {
             assert!(planned(bad).is_err(), "{bad:?} must be refused");
         }

@@ -97,7 +97,8 @@ fn write_stream(out: &mut String, stream: &StreamOutcome, distributions: bool) -
         Pacing::Open { rate_per_second } => format!("{}/s, open loop", grouped(rate_per_second)),
         Pacing::Closed => "closed loop".into(),
     };
-    writeln!(out, "{}: {pace}, {} connections", plan.name, plan.connections)?;
+    let replicas = plan.replicas.map_or_else(String::new, |replicas| format!(", replicas {replicas}"));
+    writeln!(out, "{}: {pace}, {} connections{replicas}", plan.name, plan.connections)?;
     writeln!(
         out,
         "  Latency: avg {}, stdev {}, max {}",
@@ -177,6 +178,7 @@ fn stream_json(stream: &StreamOutcome) -> Value {
         "name": stream.plan.name,
         "open_loop_rate": rate,
         "connections": stream.plan.connections,
+        "replicas": stream.plan.replicas.map(|replicas| replicas.to_string()),
         "keys": stream.plan.dataset.keys,
         "value_bytes": stream.plan.dataset.value_bytes,
         "elapsed_seconds": stream.elapsed.as_secs_f64(),

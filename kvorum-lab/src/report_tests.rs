@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use super::*;
 use crate::dataset::Dataset;
-use crate::load::{KeyOrder, StreamPlan, Tally};
+use crate::load::{KeyOrder, Replicas, StreamPlan, Tally};
 
 fn stream(pacing: Pacing) -> StreamOutcome {
     let plan = StreamPlan {
         name: "get".into(),
         operation: Operation::Get,
+        replicas: None,
         pacing,
         order: KeyOrder::Sequential,
         dataset: Dataset { keys: 10, value_bytes: 100, seed: 1 },
@@ -82,6 +83,18 @@ fn a_closed_loop_is_marked() {
     let text = stream_text(&stream(Pacing::Closed), true);
     assert!(text.contains("not comparable"), "{text}");
     assert!(!text.contains("COULD NOT"), "{text}");
+}
+
+/// Goal: figures of one quorum are not taken for those of another. Method: text and JSON, with and without.
+#[test]
+fn the_quorum_is_told() {
+    let mut asked = stream(Pacing::Closed);
+    assert!(!stream_text(&asked, false).contains("replicas"), "the node's own");
+    assert!(stream_json(&asked)["replicas"].is_null());
+    asked.plan.replicas = Replicas::new(2, 3);
+    let text = stream_text(&asked, false);
+    assert!(text.starts_with("get: closed loop, 64 connections, replicas 2/3\n"), "{text}");
+    assert_eq!(stream_json(&asked)["replicas"], "2/3");
 }
 
 /// Goal: the JSON carries the same figures. Method: look some up.

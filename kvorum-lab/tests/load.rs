@@ -23,6 +23,7 @@ fn stream(operation: Operation, pacing: Pacing) -> StreamPlan {
     StreamPlan {
         name: "test".into(),
         operation,
+        replicas: None,
         pacing,
         order: KeyOrder::Uniform { seed: 1 },
         dataset: DATASET,

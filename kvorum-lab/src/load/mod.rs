@@ -23,6 +23,7 @@ pub mod alarm;
 pub mod connection;
 pub mod operation;
 mod prefill;
+pub mod replicas;
 pub mod schedule;
 pub mod tally;
 mod worker;
@@ -30,6 +31,7 @@ mod worker;
 pub use connection::once;
 pub use operation::{KeyOrder, Operation, Pacing, StreamPlan};
 pub use prefill::prefill;
+pub use replicas::Replicas;
 pub use tally::{Failure, Tally};
 
 /// From the call to the first due operation: time to start threads and open connections.

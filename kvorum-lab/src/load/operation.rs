@@ -5,6 +5,7 @@
 use std::io::Write;
 use std::sync::Arc;
 
+use super::replicas::Replicas;
 use super::schedule::Schedule;
 use crate::dataset::{Dataset, KEY_PREFIX, KEYS_END};
 use crate::http::BodySink;
@@ -17,6 +18,8 @@ pub struct StreamPlan {
     pub name: String,
     /// What is done.
     pub operation: Operation,
+    /// The quorum that PUTs and GETs ask for, or the node's own. A scan's is not the client's to choose.
+    pub replicas: Option<Replicas>,
     /// When it is done.
     pub pacing: Pacing,
     /// Which keys, in which order.
@@ -106,6 +109,7 @@ impl StreamPlan {
             Operation::Put => {
                 out.extend_from_slice(b"PUT /v0/entity?id=");
                 Dataset::write_key(index, out);
+                self.write_replicas(out);
                 let length = self.dataset.value_bytes;
                 // Writing into a `Vec` cannot fail.
                 let _ = write!(out, " HTTP/1.1\r\nHost: {host}\r\nContent-Length: {length}\r\n\r\n");
@@ -114,6 +118,7 @@ impl StreamPlan {
             Operation::Get => {
                 out.extend_from_slice(b"GET /v0/entity?id=");
                 Dataset::write_key(index, out);
+                self.write_replicas(out);
                 let _ = write!(out, " HTTP/1.1\r\nHost: {host}\r\n\r\n");
             }
             Operation::Scan { records } => {
@@ -129,6 +134,12 @@ impl StreamPlan {
                 }
                 let _ = write!(out, " HTTP/1.1\r\nHost: {host}\r\n\r\n");
             }
+        }
+    }
+
+    fn write_replicas(&self, out: &mut Vec<u8>) {
+        if let Some(replicas) = self.replicas {
+            out.extend_from_slice(replicas.query().as_bytes());
         }
     }
 }

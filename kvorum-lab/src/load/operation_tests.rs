@@ -8,6 +8,7 @@ fn plan(operation: Operation) -> StreamPlan {
     StreamPlan {
         name: "test".into(),
         operation,
+        replicas: None,
         pacing: Pacing::Closed,
         order: KeyOrder::Uniform { seed: 1 },
         dataset: Dataset { keys: 1000, value_bytes: 10, seed: 1 },
@@ -37,6 +38,20 @@ fn requests_are_those_of_the_contract() {
         request(Operation::Scan { records: Some(5) }),
         "GET /v0/entities?start=key-000000000007&end=key.&limit=5 HTTP/1.1\r\nHost: h:1\r\n\r\n"
     );
+}
+
+/// Goal: PUTs and GETs ask for their quorum; a scan, which would be refused, does not. Method: each kind.
+#[test]
+fn a_quorum_is_asked_for() {
+    let line = |operation| {
+        let mut out = Vec::new();
+        let asking = StreamPlan { replicas: Replicas::new(2, 3), ..plan(operation) };
+        asking.write_request(7, "h:1", &mut out);
+        String::from_utf8_lossy(&out).lines().next().unwrap_or_default().to_owned()
+    };
+    assert_eq!(line(Operation::Put), "PUT /v0/entity?id=key-000000000007&replicas=2/3 HTTP/1.1");
+    assert_eq!(line(Operation::Get), "GET /v0/entity?id=key-000000000007&replicas=2/3 HTTP/1.1");
+    assert!(!line(Operation::Scan { records: None }).contains("replicas"));
 }
 
 /// Goal: keys follow from slot and seed alone and cover the dataset. Method: draw twice, and with another seed.

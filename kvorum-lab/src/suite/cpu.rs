@@ -112,7 +112,7 @@ pub(super) fn run(suite: &Suite) -> Result<Table, LabError> {
 
 fn section_of(load: WrkLoad) -> Section {
     match load {
-        WrkLoad::Get => Section::Get,
+        WrkLoad::Get | WrkLoad::GetAny => Section::Get,
         WrkLoad::Put => Section::Put,
     }
 }
@@ -134,6 +134,6 @@ fn measure(suite: &Suite, wrk: &Wrk, row: &Row) -> Result<WrkSample, LabError> {
             return Err(LabError::Subject(format!("the hot key: PUT {stored}, GET {found}, not its value")));
         }
     }
-    wrk.measure(&server, row.load, WARM_UP)?;
-    wrk.measure(&server, row.load, suite.sizes.wrk)
+    wrk.measure(&server, row.load, None, WARM_UP)?;
+    wrk.measure(&server, row.load, None, suite.sizes.wrk)
 }

@@ -35,6 +35,7 @@ pub(super) fn run(suite: &Suite) -> Result<Table, LabError> {
     let get = StreamPlan {
         name: "get".into(),
         operation: Operation::Get,
+        replicas: None,
         pacing: Pacing::Closed,
         order: KeyOrder::Uniform { seed: 2 },
         dataset,

@@ -4,7 +4,7 @@
 //! be measured are said to be missing; a missed aim is printed and is not an error of the suite.
 //!
 //! [`process`] starts and watches servers, [`wrk`] is the closed-loop load of rows `get` and `put` (`cpu`);
-//! `range`, `memory` and `paced` use [`crate::load`]; [`table`] prints.
+//! `range`, `memory` and `paced` use [`crate::load`], `cluster` uses both; [`table`] prints.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -16,6 +16,7 @@ use tempfile::TempDir;
 use crate::error::LabError;
 use crate::load::{Plan, StreamPlan};
 
+mod cluster;
 mod cpu;
 mod memory;
 mod paced;
@@ -63,7 +64,7 @@ pub struct SuiteArgs {
     /// Threads of the load driver
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..))]
     pub load_threads: u8,
-    /// One more argument for `kvorum serve`; may be repeated
+    /// One more argument for `kvorum serve` and `kvorum dev`; may be repeated
     #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
     pub node_arg: Vec<String>,
 }
@@ -81,6 +82,8 @@ pub enum Section {
     Memory,
     /// Durable PUTs and GETs at a constant rate
     Paced,
+    /// Three nodes beside one: CPU and throughput by quorum, and latency at half of it
+    Cluster,
 }
 
 /// How much is done.
@@ -91,6 +94,7 @@ struct Sizes {
     memory_records: u64,
     memory_gets: Duration,
     paced: Duration,
+    cluster: cluster::Sizes,
 }
 
 const FULL: Sizes = Sizes {
@@ -100,6 +104,7 @@ const FULL: Sizes = Sizes {
     memory_records: 655_360,
     memory_gets: Duration::from_secs(20),
     paced: Duration::from_mins(1),
+    cluster: cluster::FULL,
 };
 
 const QUICK: Sizes = Sizes {
@@ -108,13 +113,14 @@ const QUICK: Sizes = Sizes {
     memory_records: 100_000,
     memory_gets: Duration::from_secs(2),
     paced: Duration::from_secs(10),
+    cluster: cluster::QUICK,
 };
 
 /// Above this load average at the start, something else runs.
 const LOAD_MAX: f64 = 0.5;
 
-/// Measures one part.
-type Measure = fn(&Suite) -> Result<Table, LabError>;
+/// Measures one part and adds its tables; those added before an error count.
+type Measure = fn(&Suite, &mut Vec<Table>) -> Result<(), LabError>;
 
 /// What the rows share.
 struct Suite {
@@ -174,27 +180,31 @@ impl Suite {
         println!("{}", machine.text());
         let mut markdown = machine.markdown();
         let mut is_whole = true;
-        let parts: [(&[Section], Measure); 4] = [
-            (&[Section::Get, Section::Put], cpu::run),
-            (&[Section::Range], range::run),
-            (&[Section::Memory], memory::run),
-            (&[Section::Paced], paced::run),
+        let parts: [(&[Section], Measure); 5] = [
+            (&[Section::Get, Section::Put], |suite, tables| cpu::run(suite).map(|table| tables.push(table))),
+            (&[Section::Range], |suite, tables| range::run(suite).map(|table| tables.push(table))),
+            (&[Section::Memory], |suite, tables| memory::run(suite).map(|table| tables.push(table))),
+            (&[Section::Paced], |suite, tables| paced::run(suite).map(|table| tables.push(table))),
+            (&[Section::Cluster], cluster::run),
         ];
         for (sections, measure) in parts {
             if !sections.iter().any(|&section| self.wants(section)) {
                 continue;
             }
-            let mut table = measure(self).unwrap_or_else(|error| {
+            let mut tables = Vec::new();
+            if let Err(error) = measure(self, &mut tables) {
                 is_whole = false;
                 let mut missing = Table::new(format!("{sections:?}: NOT MEASURED"), &[]);
                 missing.note(error.to_string());
-                missing
-            });
-            if self.args.quick {
-                table.note("Quick: small data sets and short windows; not to be compared with anything.");
+                tables.push(missing);
             }
-            println!("{}", table.text());
-            markdown.push_str(&table.markdown());
+            for table in &mut tables {
+                if self.args.quick {
+                    table.note("Quick: small data sets and short windows; not to be compared with anything.");
+                }
+                println!("{}", table.text());
+                markdown.push_str(&table.markdown());
+            }
         }
         if let Some(path) = &self.args.markdown {
             std::fs::write(path, markdown).map_err(LabError::machine(format!("write {}", path.display())))?;
@@ -230,10 +240,10 @@ impl Suite {
         }
     }
 
-    /// A run against `server`, the driver on its core.
+    /// A run against all nodes of `server`, the driver on its core.
     fn plan(&self, server: &Server, duration: Duration, streams: Vec<StreamPlan>) -> Plan {
         Plan {
-            targets: vec![server.address()],
+            targets: server.addresses().collect(),
             threads: usize::from(self.args.load_threads),
             duration,
             timeout: Duration::from_secs(5),

@@ -111,6 +111,7 @@ fn attempt(suite: &Suite) -> Result<Attempt, LabError> {
     let stream = |name: &str, operation, seed| StreamPlan {
         name: name.into(),
         operation,
+        replicas: None,
         pacing: Pacing::Open { rate_per_second: RATE },
         order: KeyOrder::Uniform { seed },
         dataset: DATASET,
@@ -190,6 +191,7 @@ mod tests {
         let plan = StreamPlan {
             name: "PUT".into(),
             operation: Operation::Put,
+            replicas: None,
             pacing: Pacing::Open { rate_per_second: 1 },
             order: KeyOrder::Sequential,
             dataset: DATASET,

@@ -29,11 +29,13 @@ const WATCH_EVERY: Duration = Duration::from_millis(20);
 pub struct Server {
     child: Child,
     address: SocketAddr,
+    /// The further nodes of a cluster in one process; empty for a single one.
+    others: Vec<SocketAddr>,
     /// The data directory's parent; after `child`, so that it is removed last.
     directory: TempDir,
 }
 
-/// How a node is started.
+/// How a node, or each node of a cluster, is started.
 #[derive(Debug, Clone)]
 pub struct NodeOptions<'a> {
     /// The `kvorum` binary.
@@ -46,7 +48,7 @@ pub struct NodeOptions<'a> {
     pub durability: &'a str,
     /// `--memory-budget`.
     pub memory_budget: &'a str,
-    /// More arguments for `serve`.
+    /// More arguments for `serve` or `dev`.
     pub extra: &'a [String],
 }
 
@@ -57,10 +59,19 @@ impl Server {
         let address = free_address()?;
         let mut command = pinned(options.binary, options.core);
         command.arg("serve").arg("--listen").arg(address.to_string());
-        command.arg("--data-dir").arg(directory.path().join("data"));
-        command.arg("--durability").arg(options.durability);
-        command.arg("--memory-budget").arg(options.memory_budget).args(options.extra);
-        Self::start(command, address, directory)
+        options.add_to(&mut command, &directory);
+        Self::start(command, address, Vec::new(), directory)
+    }
+
+    /// Starts a cluster of `nodes` in one process, each with an empty store, and waits until all accept requests.
+    pub fn cluster(options: &NodeOptions<'_>, nodes: u16) -> Result<Self, LabError> {
+        let directory = scratch_directory(options.scratch)?;
+        let (address, others) = free_addresses(nodes)?;
+        let mut command = pinned(options.binary, options.core);
+        command.arg("dev").arg("--nodes").arg(nodes.to_string());
+        command.arg("--base-port").arg(address.port().to_string());
+        options.add_to(&mut command, &directory);
+        Self::start(command, address, others, directory)
     }
 
     /// Starts the bare responder.
@@ -69,23 +80,28 @@ impl Server {
         let address = free_address()?;
         let mut command = pinned(binary, core);
         command.arg(address.to_string());
-        Self::start(command, address, directory)
+        Self::start(command, address, Vec::new(), directory)
     }
 
-    fn start(mut command: Command, address: SocketAddr, directory: TempDir) -> Result<Self, LabError> {
+    fn start(
+        mut command: Command,
+        address: SocketAddr,
+        others: Vec<SocketAddr>,
+        directory: TempDir,
+    ) -> Result<Self, LabError> {
         let log_path = directory.path().join("log");
         let log = File::create(&log_path).map_err(LabError::machine("create a log"))?;
         let log_too = log.try_clone().map_err(LabError::machine("create a log"))?;
         command.stdin(Stdio::null()).stdout(log).stderr(log_too);
         let child = command.spawn().map_err(LabError::machine(format!("start {command:?}")))?;
-        let mut server = Self { child, address, directory };
+        let mut server = Self { child, address, others, directory };
         server.wait_until_ready(&log_path).map(|()| server)
     }
 
     fn wait_until_ready(&mut self, log: &Path) -> Result<(), LabError> {
         let deadline = Instant::now() + READY_MAX;
         loop {
-            if let Ok((200, _)) = once(self.address, "GET /v0/status", b"", ASK_MAX)? {
+            if self.is_ready()? {
                 return Ok(());
             }
             let ended = self.child.try_wait().map_err(LabError::machine("ask after a server"))?;
@@ -100,9 +116,24 @@ impl Server {
         }
     }
 
-    /// Where it listens.
+    /// Whether every node accepts requests.
+    fn is_ready(&self) -> Result<bool, LabError> {
+        for address in self.addresses() {
+            if !matches!(once(address, "GET /v0/status", b"", ASK_MAX)?, Ok((200, _))) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Where it listens; a cluster's first node.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Where its nodes listen: one address, or one for each node of a cluster.
+    pub fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
+        std::iter::once(self.address).chain(self.others.iter().copied())
     }
 
     /// Its process. taskset becomes the server, so the number is the server's.
@@ -115,7 +146,7 @@ impl Server {
         self.directory.path()
     }
 
-    /// Makes one request and returns its status and body.
+    /// Makes one request, of the first node, and returns its status and body.
     pub fn ask(&self, line: &str, body: &[u8]) -> Result<(u16, Vec<u8>), LabError> {
         once(self.address, line, body, ASK_MAX)?
             .map_err(|failure| LabError::Subject(format!("{line}: failed ({failure})")))
@@ -136,6 +167,15 @@ impl Server {
             before = now;
         }
         Ok(())
+    }
+}
+
+impl NodeOptions<'_> {
+    /// Adds what `serve` and `dev` both understand.
+    fn add_to(&self, command: &mut Command, directory: &TempDir) {
+        command.arg("--data-dir").arg(directory.path().join("data"));
+        command.arg("--durability").arg(self.durability);
+        command.arg("--memory-budget").arg(self.memory_budget).args(self.extra);
     }
 }
 
@@ -217,6 +257,20 @@ pub fn output_within(mut command: Command, deadline: Duration) -> Result<Output,
     }
 }
 
+/// Runs `commands` at once, each as [`output_within`] does; their outputs in the same order.
+pub fn outputs_within(commands: Vec<Command>, deadline: Duration) -> Result<Vec<Output>, LabError> {
+    thread::scope(|scope| {
+        let running: Vec<_> = commands
+            .into_iter()
+            .map(|command| scope.spawn(move || output_within(command, deadline)))
+            .collect();
+        let ended = running.into_iter().map(|thread| {
+            thread.join().unwrap_or_else(|_| Err(LabError::Subject("a thread that waited panicked".into())))
+        });
+        ended.collect()
+    })
+}
+
 fn scratch_directory(scratch: &Path) -> Result<TempDir, LabError> {
     tempfile::Builder::new()
         .prefix("kvorum-bench-")
@@ -225,12 +279,29 @@ fn scratch_directory(scratch: &Path) -> Result<TempDir, LabError> {
 }
 
 /// A port that was free a moment ago. Another process may take it; then the server fails to start, and says so.
-#[expect(clippy::disallowed_types, reason = "the lab measures the real machine")]
 fn free_address() -> Result<SocketAddr, LabError> {
-    let any = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0));
-    std::net::TcpListener::bind(any)
-        .and_then(|listener| listener.local_addr())
-        .map_err(LabError::machine("find a port"))
+    free_addresses(1).map(|(address, _)| address)
+}
+
+/// How many places are tried for ports that follow one another.
+const PORT_TRIES_MAX: u32 = 100;
+
+/// `count` ports, each following the one before, the first by itself; all were free a moment ago, and all at once.
+#[expect(clippy::disallowed_types, reason = "the lab measures the real machine")]
+fn free_addresses(count: u16) -> Result<(SocketAddr, Vec<SocketAddr>), LabError> {
+    let local = |port| SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, port));
+    for _ in 0..PORT_TRIES_MAX {
+        let first = std::net::TcpListener::bind(local(0)).map_err(LabError::machine("find a port"))?;
+        let address = first.local_addr().map_err(LabError::machine("find a port"))?;
+        let following: Option<Vec<SocketAddr>> =
+            (1..count).map(|nth| address.port().checked_add(nth).map(local)).collect();
+        let Some(others) = following else { continue };
+        // `first` is still held, so nobody who asks for any port is given it meanwhile.
+        if others.iter().all(|&other| std::net::TcpListener::bind(other).is_ok()) {
+            return Ok((address, others));
+        }
+    }
+    Err(LabError::Subject(format!("no {count} free ports in a row after {PORT_TRIES_MAX} tries")))
 }
 
 /// The program called `name` beside the one that runs.
@@ -257,12 +328,43 @@ mod tests {
         assert_eq!(output.stdout, b"heard\n");
     }
 
+    /// Goal: commands run beside each other, and one that fails fails all. Method: each waits for what the other makes.
+    #[test]
+    fn commands_run_at_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let meet = |own: &str, other: &str| {
+            let mut command = shell("touch $1; until test -e $2; do sleep 0.01; done; echo $1");
+            let path = |name: &str| directory.path().join(name);
+            command.arg("sh").arg(path(own)).arg(path(other));
+            command
+        };
+        let outputs = outputs_within(vec![meet("a", "b"), meet("b", "a")], Duration::from_mins(1)).unwrap();
+        let heard: Vec<&[u8]> = outputs.iter().map(|output| output.stdout.trim_ascii()).collect();
+        assert!(heard[0].ends_with(b"/a") && heard[1].ends_with(b"/b"), "{heard:?}");
+        let one_hangs = vec![shell("true"), shell("sleep 600")];
+        assert!(outputs_within(one_hangs, Duration::from_millis(50)).is_err());
+    }
+
+    /// Goal: a cluster's ports follow one another, as `--base-port` wants them. Method: three, and one.
+    #[test]
+    fn free_ports_are_consecutive() {
+        let (address, others) = free_addresses(3).unwrap();
+        let ports: Vec<u16> = others.iter().map(SocketAddr::port).collect();
+        assert_eq!(ports, [address.port() + 1, address.port() + 2]);
+        assert!(free_addresses(1).unwrap().1.is_empty());
+    }
+
     /// Goal: a server that ends at once is an error with its log, and its directory is gone.
     #[test]
     fn a_server_that_dies_says_why() {
         let scratch = tempfile::tempdir().unwrap();
         let directory = scratch_directory(scratch.path()).unwrap();
-        let started = Server::start(shell("echo no such option; exit 3"), free_address().unwrap(), directory);
+        let started = Server::start(
+            shell("echo no such option; exit 3"),
+            free_address().unwrap(),
+            Vec::new(),
+            directory,
+        );
         let error = started.unwrap_err().to_string();
         assert!(error.contains("no such option"), "{error}");
         assert_eq!(std::fs::read_dir(scratch.path()).unwrap().count(), 0, "left behind");
@@ -275,7 +377,7 @@ mod tests {
         let child = shell("exec sleep 600").spawn().unwrap();
         let pid = child.id();
         let directory = scratch_directory(scratch.path()).unwrap();
-        drop(Server { child, address: free_address().unwrap(), directory });
+        drop(Server { child, address: free_address().unwrap(), others: Vec::new(), directory });
         assert!(machine::cpu_time(pid).is_err(), "process {pid} lives");
     }
 }

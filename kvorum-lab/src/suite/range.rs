@@ -84,6 +84,7 @@ fn stream(dataset: Dataset, records: Option<u64>) -> StreamPlan {
     StreamPlan {
         name: "range".into(),
         operation: Operation::Scan { records },
+        replicas: None,
         pacing: Pacing::Closed,
         // One scan, from the first key.
         order: KeyOrder::Listed([0].into()),

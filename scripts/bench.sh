@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # `make bench`: the figures of docs/reports, measured here and now. Arguments go to the suite: --quick, --only
-# get,put,range,memory,paced, --markdown FILE.
+# get,put,range,memory,paced,cluster, --markdown FILE.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 target=${CARGO_TARGET_DIR:-target}

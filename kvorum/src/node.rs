@@ -14,7 +14,7 @@ use crate::http::{Desk, NodeFacts, Rooms, Service};
 use crate::metrics::{StoreMetrics, ThreadMetrics};
 use crate::peer::{BoxedStream, Connector};
 use crate::replica::{
-    DurabilityMode, Hints, Purge, Replica, ReplicaError, ReplicaParts, ReplicaThreads, Workers,
+    Birth, DurabilityMode, Hints, Purge, Replica, ReplicaError, ReplicaParts, ReplicaThreads, Vote, Workers,
 };
 use crate::storage::data_dir::{DataDir, DataDirError};
 use crate::storage::lsm::{LsmConfig, LsmEngine};
@@ -61,6 +61,11 @@ pub enum NodeError {
         /// The URL.
         url: String,
     },
+    /// The store belongs to another set of nodes.
+    OtherCluster {
+        /// Where it is.
+        path: std::path::PathBuf,
+    },
     /// The address cannot be listened on.
     Listen {
         /// The address.
@@ -82,6 +87,12 @@ impl fmt::Display for NodeError {
             Self::Replica(error) => write!(f, "the store cannot be used: {error}"),
             Self::Topology(error) => write!(f, "these nodes are no cluster: {error}"),
             Self::NotAmongNodes { url } => write!(f, "{url} is none of the cluster's nodes"),
+            Self::OtherCluster { path } => write!(
+                f,
+                "the store in {} was written for other nodes than --cluster names: keys would be looked for where they \
+                 are not; give the nodes it was written for, or another --data-dir",
+                path.display()
+            ),
             Self::Listen { address, source } => write!(f, "cannot listen on {address}: {source}"),
             Self::Thread(source) => write!(f, "cannot start a thread: {source}"),
         }
@@ -277,6 +288,14 @@ pub(crate) fn service(
     })
 }
 
+/// What a store says of a node that was alone: every key is at home there, whatever its address.
+const PLACED_ALONE: u64 = 0;
+
+/// What names the nodes among which keys are placed.
+fn placed_for(topology: &Topology) -> u64 {
+    if topology.node_count() == 1 { PLACED_ALONE } else { topology.hash() }
+}
+
 /// What the rooms below HTTP are opened with.
 pub(crate) struct Opening<'a> {
     pub(crate) config: &'a Config,
@@ -305,19 +324,20 @@ pub(crate) fn open(opening: Opening<'_>, service: &Service) -> Result<ReplicaThr
         durability: config.durability,
         // In a cluster of one nobody else can hold anything older.
         purge: if topology.node_count() == 1 { Purge::Sole } else { Purge::Keep },
+        birth: Birth {
+            vote: if topology.node_count() == 1 || config.new_cluster { Vote::Yes } else { Vote::Unknown },
+            topology: placed_for(&topology),
+        },
         partition_bits: topology.partition_bits(),
         workers,
     })
     .map_err(NodeError::Replica)?;
     let facts = replica.facts().map_err(NodeError::Replica)?;
-    let roster = Roster::new(
-        node,
-        replica.store_id(),
-        topology.node_count(),
-        facts.seen,
-        facts.votes,
-        replica.is_new() && !config.new_cluster,
-    );
+    // A store of the release before clusters was alone.
+    if facts.topology.unwrap_or(PLACED_ALONE) != placed_for(&topology) {
+        return Err(NodeError::OtherCluster { path: config.data_dir.clone() });
+    }
+    let roster = Roster::new(node, replica.store_id(), topology.node_count(), facts.seen, facts.votes);
     let cluster = Cluster::new(config.cluster_name.clone(), topology, me, replica.store_id(), roster);
     let hints = Hints::open(replica.clone(), config.hints).map_err(NodeError::Replica)?;
     let stamps = Stamps::resume(node, lease, Arc::clone(&clock), replica.clone());

@@ -569,3 +569,21 @@ fn wiped_disk_does_not_vote_by_the_word_of_a_newcomer() {
     cluster.start_node(1);
     wait_until("the key is back", || cluster.ask(0, GET, &entity(b"k", "2/3"), None).body == b"v");
 }
+
+/// Goal: a lost disk is not forgotten. Method: one node of three comes back with another directory, alone, and is started
+/// once more before it has met anybody: it must not answer reads in its second life either.
+#[test]
+fn wiped_disk_does_not_vote_in_its_second_life() {
+    let mut cluster = Cluster::start(3);
+    assert_eq!(cluster.ask(0, PUT, &entity(b"key", "3/3"), Some(b"v")).status, 201);
+    for index in 0..3 {
+        cluster.kill9(index);
+    }
+    cluster.wipe(0);
+    for life in 0..2 {
+        cluster.start_node(0);
+        let answer = cluster.ask(0, GET, &entity(b"key", "1/3"), None);
+        assert_eq!(answer.status, 504, "life {life}: {}", answer.text());
+        cluster.kill9(0);
+    }
+}

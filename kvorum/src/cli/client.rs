@@ -263,9 +263,9 @@ fn json_line(entry: &Entry) -> Vec<u8> {
 async fn status(client: &Client, matches: &ArgMatches) -> Result<ExitCode, Failure> {
     let status = client.status().await?;
     if matches.get_flag("json") {
-        println!("{}", status.body.trim_end());
+        write_out(format!("{}\n", status.body.trim_end()).as_bytes())?;
     } else {
-        println!("{}", status_page(&status.node, &status.body));
+        write_out(format!("{}\n", status_page(&status.node, &status.body)).as_bytes())?;
     }
     Ok(if status.is_ready() { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
 }

@@ -54,7 +54,11 @@ fn serve(config: &Config) -> ExitCode {
         Ok(node) => node,
         Err(error) => {
             tracing::error!(%error, "the node does not start");
-            let code = if matches!(error, NodeError::DataDir(_)) { USAGE } else { FAILED };
+            let code = if matches!(error, NodeError::DataDir(_) | NodeError::OtherCluster { .. }) {
+                USAGE
+            } else {
+                FAILED
+            };
             return ExitCode::from(code);
         }
     };

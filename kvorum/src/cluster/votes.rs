@@ -10,6 +10,7 @@
 //! new itself has nothing to remember. So the nodes of a new cluster must all have met once before they answer reads,
 //! unless the operator vouches for it that there is nothing older.
 
+use crate::replica::Vote;
 use kvorum_core::NodeId;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -37,20 +38,18 @@ pub struct Roster {
 
 impl Roster {
     /// The roster of the node `me` in a cluster of `node_count`, with what its store remembers. `votes` is what was
-    /// found out in an earlier life; a store from before that was asked votes if it is not new.
+    /// found out in an earlier life.
     pub fn new(
         me: NodeId,
         store_id: u128,
         node_count: u16,
         seen: BTreeMap<NodeId, u128>,
-        votes: Option<bool>,
-        is_new: bool,
+        votes: Vote,
     ) -> Self {
         let verdict = match votes {
-            Some(true) => Verdict::Votes,
-            Some(false) => Verdict::Lacks,
-            None if !is_new || node_count <= 1 => Verdict::Votes,
-            None => Verdict::Unknown,
+            Vote::Yes => Verdict::Votes,
+            Vote::No => Verdict::Lacks,
+            Vote::Unknown => Verdict::Unknown,
         };
         Self { me, store_id, node_count, seen, verdict, confirmed_by: BTreeSet::new() }
     }
@@ -129,7 +128,7 @@ mod tests {
     const B: NodeId = NodeId(3);
 
     fn fresh(nodes: u16) -> Roster {
-        Roster::new(ME, 11, nodes, BTreeMap::new(), None, true)
+        Roster::new(ME, 11, nodes, BTreeMap::new(), Vote::Unknown)
     }
 
     /// A new cluster: everybody must have been met, however often the first says the same.
@@ -140,7 +139,6 @@ mod tests {
         assert_eq!(roster.hear(A, &[(A, 22)]).0, None);
         assert_eq!(roster.hear(A, &[(ME, 11)]).0, None);
         assert_eq!(roster.hear(B, &[]).0, Some(Verdict::Votes));
-        assert_eq!(fresh(1).verdict(), Verdict::Votes);
     }
 
     /// A wiped disk: one that remembers is enough, and nobody else can outvote it.
@@ -150,7 +148,7 @@ mod tests {
         assert_eq!(roster.hear(A, &[(ME, 10)]).0, Some(Verdict::Lacks));
         assert_eq!(roster.hear(B, &[]).0, None);
         assert_eq!(roster.verdict(), Verdict::Lacks);
-        let again = Roster::new(ME, 11, 3, BTreeMap::new(), Some(false), false);
+        let again = Roster::new(ME, 11, 3, BTreeMap::new(), Vote::No);
         assert_eq!(again.verdict(), Verdict::Lacks);
     }
 

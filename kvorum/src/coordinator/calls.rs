@@ -2,7 +2,7 @@
 
 use super::Coordinator;
 use crate::peer::{ApplyKind, CallError, Held, Refusal, Reply, Request};
-use crate::replica::{Applied, ReplicaError};
+use crate::replica::{Applied, ReplicaError, Source};
 use kvorum_core::{Key, NodeIndex, Record, Version};
 use std::fmt;
 use std::future::poll_fn;
@@ -77,6 +77,14 @@ impl Cause {
             Self::Replica(ReplicaError::Overloaded)
                 | Self::Call(CallError::Refused { code: Refusal::Overloaded, .. })
         )
+    }
+}
+
+/// On whose behalf a record of this `kind` is applied.
+pub(super) fn source_of(kind: ApplyKind) -> Source {
+    match kind {
+        ApplyKind::Write => Source::Writer,
+        ApplyKind::Hint | ApplyKind::ReadRepair | ApplyKind::AntiEntropy => Source::Copy,
     }
 }
 
@@ -157,18 +165,22 @@ impl Coordinator {
             }
             _ => None,
         };
-        let shared = std::sync::Arc::clone(&self.shared);
+        let (shared, from) = (std::sync::Arc::clone(&self.shared), record.from);
         async move {
             if let Some((replica, key, record)) = local {
-                return match tokio::time::timeout(timeout, replica.apply(key, record)).await {
-                    Ok(Ok(Applied::Stored)) if kind == ApplyKind::Write && shared.cluster.lacks() => {
+                return match tokio::time::timeout(timeout, replica.apply(key, record, source_of(kind))).await
+                {
+                    Ok(Ok(Applied::Stored)) if kind == ApplyKind::Write && !shared.counts(from) => {
                         Write::Uncounted
                     }
                     Ok(Ok(Applied::Stored)) => Write::Stored,
                     Ok(Ok(Applied::Superseded { .. })) if cfg!(feature = "canary-superseded-ignored") => {
                         Write::Stored
                     }
-                    Ok(Ok(Applied::Superseded { by })) => Write::Superseded(by),
+                    Ok(Ok(Applied::Superseded { by })) => {
+                        shared.stamps.observe(by);
+                        Write::Superseded(by)
+                    }
                     Ok(Err(error @ (ReplicaError::Overloaded | ReplicaError::Stopped))) => {
                         Write::Refused(Cause::Replica(error))
                     }
@@ -246,6 +258,12 @@ impl Coordinator {
 }
 
 impl super::Shared {
+    /// Whether this replica's word that it holds nothing newer counts for a write to `from` replicas. Not while its
+    /// store is known to lack what an earlier one confirmed; alone, it has nobody to be compared with.
+    pub(super) fn counts(&self, from: u16) -> bool {
+        from == 1 || !self.cluster.lacks()
+    }
+
     pub(super) fn count_failure(&self, node: NodeIndex) {
         if let Some(peer) = self.cluster.peer(node) {
             peer.failures.fetch_add(1, Ordering::Relaxed);

@@ -200,8 +200,6 @@ pub struct CoordinatorMetrics {
     pub repair_pulled: AtomicU64,
     /// Records that comparisons brought to others.
     pub repair_pushed: AtomicU64,
-    /// Copies dropped because they do not belong here any more.
-    pub repair_dropped: AtomicU64,
     /// Hints that could not be kept.
     pub hints_lost: AtomicU64,
     /// Records that peers applied here, by cause: write, hint, read repair, anti-entropy.

@@ -6,6 +6,7 @@
 use super::{Coordinator, Shared};
 use crate::cluster::VotesVerdict;
 use crate::peer::{Reply, Request};
+use crate::replica::Vote;
 use kvorum_core::{NodeId, NodeIndex, UnixMillis};
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
@@ -57,7 +58,8 @@ impl Shared {
         }
         let Some(verdict) = verdict else { return };
         let votes = verdict == VotesVerdict::Votes;
-        if let Err(error) = self.replica.store_votes(votes).await {
+        let vote = if votes { Vote::Yes } else { Vote::No };
+        if let Err(error) = self.replica.store_votes(vote).await {
             tracing::warn!(%error, "cannot store whether this node votes; it is found out again after a restart");
         }
         if !votes {

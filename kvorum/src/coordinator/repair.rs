@@ -5,8 +5,8 @@
 //! and what one side lacks goes over, both ways, through [`crate::replica::Replica::apply`]. The cost follows what
 //! differs: a round over two replicas that agree is one call with eight bytes per partition.
 //!
-//! A copy whose newest record belongs on fewer replicas than this node's rank is dropped, once every replica of that
-//! record is known to hold it.
+//! Two replicas may differ for good: where a newer record was written for fewer replicas, the older copies on the others
+//! stay. Such a partition is listed once and not again until a digest changes.
 //!
 //! A store that is known to lack what an earlier one held ([`crate::cluster`]) is refilled the same way, and votes again
 //! once it has been compared with every other node from the first partition to the last.
@@ -15,7 +15,7 @@ use super::calls::{Calls, Cause, Write};
 use super::{Coordinator, Shared};
 use crate::cluster::VotesVerdict;
 use crate::peer::{ApplyKind, Held, Reply, Request, VersionRow};
-use crate::replica::ReplicaError;
+use crate::replica::{ReplicaError, Source, Vote};
 use kvorum_core::{Key, NodeIndex, Partition, Record};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -43,7 +43,10 @@ const RESTLESS_ROUNDS: u32 = 15;
 struct Difference {
     ours: u64,
     theirs: u64,
+    /// Rounds since it was compared.
     rounds: u32,
+    /// Whether it has been compared as it is.
+    is_compared: bool,
 }
 
 /// What one side has that the other has not.
@@ -97,7 +100,7 @@ impl Coordinator {
                     }
                 }
             }
-            // Both look, because each drops its own stale copies; one of them less often, because each heals both.
+            // Both look, in case one of them cannot; one of them less often, because each heals both.
             let looks_first = self.shared.cluster.me() < index;
             tokio::time::sleep(match (refills, looks_first) {
                 (true, _) => ROUND_EVERY_REFILL,
@@ -126,26 +129,45 @@ impl Coordinator {
         };
         let ours = self.shared.digests_with(index, 0, count);
         self.shared.metrics.repair_rounds.fetch_add(1, Ordering::Relaxed);
-        let mut differ = 0;
+        if theirs.len() != ours.len() {
+            return Err(Cause::OffTopic);
+        }
+        let (mut differ, mut lasting) = (0, 0);
         for (partition, (ours, theirs)) in (0u16..).zip(ours.into_iter().zip(theirs)) {
             if ours == theirs {
                 differences.remove(&partition);
                 continue;
             }
             differ += 1;
-            let known = differences.entry(partition).or_insert(Difference { ours: 0, theirs: 0, rounds: 0 });
+            let known = differences.entry(partition).or_insert(Difference {
+                ours: 0,
+                theirs: 0,
+                rounds: 0,
+                is_compared: false,
+            });
             let is_at_rest = known.ours == ours && known.theirs == theirs;
             known.rounds += 1;
             (known.ours, known.theirs) = (ours, theirs);
+            if is_at_rest && known.is_compared && !is_refill {
+                lasting += 1;
+                continue;
+            }
+            known.is_compared = false;
             if is_refill || is_at_rest || known.rounds >= RESTLESS_ROUNDS {
                 known.rounds = 0;
+                known.is_compared = is_at_rest;
                 self.heal(index, Partition(partition)).await?;
             }
         }
         self.shared.metrics.repair_differing.store(differ, Ordering::Relaxed);
-        if differ == 0 {
+        if differ == lasting {
+            // Of partitions for which this node comes first, it holds all that the other must.
+            let is_shared = |partition| {
+                let me = self.shared.rank_of(self.shared.cluster.me(), Partition(partition));
+                me < self.shared.rank_of(index, Partition(partition))
+            };
             let target = self.shared.cluster.id_of(index);
-            self.shared.hints.forget_gaps(target).await.map_err(Cause::Replica)?;
+            self.shared.hints.forget_gaps(target, is_shared).await.map_err(Cause::Replica)?;
         }
         Ok(())
     }
@@ -230,30 +252,14 @@ impl Coordinator {
             }
         };
         let Some(theirs) = self.fetch(index, &key).await? else { return Ok(()) };
+        // A newer record that belongs on fewer replicas does not come here. The older copy here stays: whoever wrote it
+        // was promised that a read which overlaps with that write finds it or something newer.
         if shared.rank_of(shared.cluster.me(), partition) >= theirs.from {
-            return self.drop_if_stale(key, partition, &theirs).await;
-        }
-        shared.stamps.observe(theirs.version);
-        shared.replica.apply(key, theirs).await.map_err(Cause::Replica)?;
-        shared.metrics.repair_pulled.fetch_add(1, Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// Drops this node's copy of `key` if `newest` is newer, does not belong here, and is held by all its replicas.
-    async fn drop_if_stale(&self, key: Key, partition: Partition, newest: &Record) -> Result<(), Cause> {
-        let shared = &self.shared;
-        let Some(ours) = shared.replica.get(&key).await.map_err(Cause::Replica)? else { return Ok(()) };
-        if ours.version >= newest.version {
             return Ok(());
         }
-        for node in shared.cluster.preference_list(partition).iter().take(usize::from(newest.from)) {
-            let held = self.fetch(*node, &key).await?;
-            if held.is_none_or(|held| held.version < newest.version) {
-                return Ok(());
-            }
-        }
-        shared.replica.drop_copy(key, ours.version).await.map_err(Cause::Replica)?;
-        shared.metrics.repair_dropped.fetch_add(1, Ordering::Relaxed);
+        shared.stamps.observe(theirs.version);
+        shared.replica.apply(key, theirs, Source::Copy).await.map_err(Cause::Replica)?;
+        shared.metrics.repair_pulled.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 
@@ -354,7 +360,7 @@ impl Shared {
         if !is_whole {
             return;
         }
-        match self.replica.store_votes(true).await {
+        match self.replica.store_votes(Vote::Yes).await {
             Ok(()) => {
                 self.cluster.roster().refilled();
                 tracing::info!(

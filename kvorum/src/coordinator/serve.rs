@@ -1,6 +1,7 @@
 //! What a peer may ask of this node.
 
 use super::Shared;
+use super::calls::source_of;
 use super::range::Share;
 use crate::peer::{ApplyKind, Caller, Held, Hello, Refusal, Reply, Request, Service};
 use crate::replica::{Applied, RangeReader, ReplicaError};
@@ -178,10 +179,11 @@ async fn apply(shared: Arc<Shared>, key: Key, record: Record, kind: ApplyKind) -
     shared.count_applied(kind as usize);
     // The store remembers keys for a while; a slice would keep all that was read with it.
     let Ok(key) = Key::new(Bytes::copy_from_slice(key.as_ref())) else { return unknown() };
-    match shared.replica.apply(key, record).await {
+    let from = record.from;
+    match shared.replica.apply(key, record, source_of(kind)).await {
         // A store that was lost cannot say that nothing newer was confirmed here: it holds the record, and does not
         // count for the client.
-        Ok(Applied::Stored) if kind == ApplyKind::Write && shared.cluster.lacks() => not_voting(),
+        Ok(Applied::Stored) if kind == ApplyKind::Write && !shared.counts(from) => not_voting(),
         Ok(applied) => Reply::Applied(applied),
         Err(error) => refuse(&error),
     }

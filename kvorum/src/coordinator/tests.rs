@@ -6,8 +6,8 @@ use crate::cluster::{Cluster, Roster};
 use crate::metrics::StoreMetrics;
 use crate::peer::{BoxedStream, Connector};
 use crate::replica::{
-    Applied, DurabilityMode, Execution, HintBounds, Hints, Purge, Replica, ReplicaError, ReplicaParts,
-    ReplicaThreads, Workers,
+    Applied, Birth, DurabilityMode, Execution, HintBounds, Hints, Purge, Replica, ReplicaError, ReplicaParts,
+    ReplicaThreads, Source, Vote, Workers,
 };
 use crate::storage::Engine;
 use crate::storage::memory::{Fault, MemoryEngine};
@@ -51,13 +51,14 @@ fn node(engine: &Arc<MemoryEngine>, clock: &Arc<ManualClock>, execution: Executi
         execution,
         durability: DurabilityMode::Always,
         purge: Purge::Keep,
+        birth: Birth { vote: Vote::Yes, topology: 1 },
         partition_bits: 12,
         workers: Workers::Threads,
     })
     .unwrap();
     let topology = Topology::of_urls(["http://n:1"]).unwrap();
     let id = NodeId::of_url("http://n:1");
-    let roster = Roster::new(id, replica.store_id(), 1, std::collections::BTreeMap::new(), None, true);
+    let roster = Roster::new(id, replica.store_id(), 1, std::collections::BTreeMap::new(), Vote::Yes);
     let bounds = HintBounds { bytes_max: 1 << 20, age_max_millis: 3_600_000 };
     let settings = Settings {
         factor: ReplicationFactor::Count(3),
@@ -148,7 +149,7 @@ fn write_supersedes_what_was_stamped_ahead() {
         expires: None,
         value: Value::Present(Bytes::from_static(b"ahead")),
     };
-    assert_eq!(run(node.replica.apply(key(), record)).unwrap(), Applied::Stored);
+    assert_eq!(run(node.replica.apply(key(), record, Source::Writer)).unwrap(), Applied::Stored);
     let version = node.write(put("later")).unwrap();
     assert!(version > ahead);
     assert_eq!(node.read().unwrap(), "later");

@@ -247,10 +247,11 @@ impl Writing {
     fn not_enough(&self, rest: &mut Unanswered) -> CoordinatorError {
         let shared = &self.coordinator.shared;
         let mut missing = std::mem::take(&mut rest.missing);
-        if missing.iter().any(|(_, cause)| cause.is_disk_full()) {
+        let is_silent = rest.calls.is_empty();
+        if is_silent && !missing.is_empty() && missing.iter().all(|(_, cause)| cause.is_disk_full()) {
             return CoordinatorError::Replica(ReplicaError::DiskFull);
         }
-        if !rest.is_sent && missing.iter().any(|(_, cause)| cause.is_overload()) {
+        if is_silent && !rest.is_sent && missing.iter().any(|(_, cause)| cause.is_overload()) {
             return CoordinatorError::Replica(ReplicaError::Overloaded);
         }
         if let ([(_, Cause::Replica(_))], 1) = (&*missing, self.quorum.from())

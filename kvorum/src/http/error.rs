@@ -82,7 +82,8 @@ impl Failure {
 
     /// The store is not open yet. The connection ends, because a body may be there that nobody reads.
     pub fn starting() -> Self {
-        let message = "the node is starting: its store is not open yet; nothing was done";
+        let message =
+            "the node is starting: its store is being opened, or it takes what it missed; nothing was done";
         Self { close: true, ..Self::new(StatusCode::SERVICE_UNAVAILABLE, "starting", message) }
     }
 
@@ -178,8 +179,8 @@ impl From<CoordinatorError> for Failure {
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "shutting_down", message)
             }
             CoordinatorError::Replica(ReplicaError::DiskFull) => {
-                let message =
-                    "the disk of this node is full: writes are refused until there is space, reads go on";
+                let message = "the disks of the replicas that did not confirm are full: writes are refused until there is space, \
+                     reads go on";
                 Self::new(StatusCode::INSUFFICIENT_STORAGE, "disk_full", message)
             }
             CoordinatorError::Replica(error) => {

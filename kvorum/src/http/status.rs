@@ -132,7 +132,6 @@ fn render_repair(shared: &Shared) -> serde_json::Value {
         "partitions_differing": read(&metrics.repair_differing),
         "pulled": read(&metrics.repair_pulled),
         "pushed": read(&metrics.repair_pushed),
-        "dropped": read(&metrics.repair_dropped),
     })
 }
 

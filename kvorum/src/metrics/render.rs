@@ -230,11 +230,6 @@ fn cluster(scrape: &Scrape<'_>) -> Vec<Family> {
         ("repair_rounds", &metrics.repair_rounds, "Comparisons with other replicas"),
         ("repair_pulled_records", &metrics.repair_pulled, "Records that comparisons brought here"),
         ("repair_pushed_records", &metrics.repair_pushed, "Records that comparisons brought to others"),
-        (
-            "repair_dropped_copies",
-            &metrics.repair_dropped,
-            "Copies dropped that did not belong here any more",
-        ),
     ];
     for (name, count, help) in counters {
         family(name, Kind::Counter(one(count.load(Ordering::Relaxed))), help);

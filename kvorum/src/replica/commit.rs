@@ -11,7 +11,7 @@ use super::answer::{Answer, Applied};
 use super::courier::Courier;
 use super::digest::Digests;
 use super::health::StoreHealth;
-use super::queue::{DueRow, Observed, Request};
+use super::queue::{DueRow, Observed, Request, Source};
 use super::{ReplicaError, ReplicaParts, StoreState, stored_mark};
 use crate::clock::Clock;
 use crate::metrics::StoreMetrics;
@@ -170,13 +170,9 @@ impl Committer {
     /// Decides what one request adds to the stage, and what its answer will be if the stage is stored.
     fn judge(&mut self, stage: &mut Stage, request: Request) -> Addressed {
         match request {
-            Request::Apply { key, record, observed, done, courier } => {
-                let outcome = self.judge_record(stage, key, record, observed);
+            Request::Apply { key, record, source, observed, done, courier } => {
+                let outcome = self.judge_record(stage, key, record, source, observed);
                 (courier, Answer::Apply { outcome, done })
-            }
-            Request::Drop { key, version, done } => {
-                let outcome = self.judge_drop(stage, key, version);
-                (None, Answer::Side { outcome, done })
             }
             Request::Side { changes, is_synced, done } => {
                 stage.is_synced |= is_synced;
@@ -204,6 +200,7 @@ impl Committer {
         stage: &mut Stage,
         key: Key,
         record: Record,
+        source: Source,
         observed: Observed,
     ) -> Result<Applied, ReplicaError> {
         let known = stage.mark(&key).or_else(|| self.recent.mark(&key));
@@ -221,8 +218,10 @@ impl Committer {
         };
         match record.version.cmp(&stored.version) {
             // A record that was newest here once took effect here, whatever came since: see `Recent`.
-            Ordering::Less if stage.has_accepted(&key, record.version) => {}
-            Ordering::Less if self.recent.has_accepted(&key, record.version) => {}
+            Ordering::Less
+                if source == Source::Writer
+                    && (stage.has_accepted(&key, record.version)
+                        || self.recent.has_accepted(&key, record.version)) => {}
             Ordering::Less => return Ok(Applied::Superseded { by: stored.version }),
             Ordering::Greater => {
                 stage.overwritten.push((key.clone(), stored.version));
@@ -244,18 +243,6 @@ impl Committer {
             }
         }
         Ok(Applied::Stored)
-    }
-
-    /// Stages the end of a copy that does not belong here, if it is still what is stored.
-    fn judge_drop(&mut self, stage: &mut Stage, key: Key, version: Version) -> Result<(), ReplicaError> {
-        let current = match stage.mark(&key) {
-            Some(staged) => staged,
-            None => stored_mark(&*self.engine, key.as_ref())?,
-        };
-        if current.is_some_and(|mark| mark.version == version) {
-            stage.set(key, None, current);
-        }
-        Ok(())
     }
 
     /// Stages the end of a record whose time has come. Says whether space comes back.

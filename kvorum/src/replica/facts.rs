@@ -16,8 +16,32 @@ use std::ops::Bound;
 pub struct Facts {
     /// Store identities by node.
     pub seen: BTreeMap<NodeId, u128>,
-    /// Whether this store votes in reads; none while it has not been found out.
-    pub votes: Option<bool>,
+    /// Whether this store votes in reads.
+    pub votes: Vote,
+    /// The hash of the nodes whose keys are placed here; none in a store of the release before clusters.
+    pub topology: Option<u64>,
+}
+
+/// This says whether a store votes in reads, as far as it has been found out.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Vote {
+    /// It does.
+    #[default]
+    Yes,
+    /// It is known to lack what an earlier store of the node held.
+    No,
+    /// It is new, and not everybody has been asked.
+    Unknown,
+}
+
+impl Vote {
+    pub(super) fn code(self) -> u8 {
+        match self {
+            Self::Yes => format::VOTES_YES,
+            Self::No => format::VOTES_NO,
+            Self::Unknown => format::VOTES_UNKNOWN,
+        }
+    }
 }
 
 impl Replica {
@@ -32,7 +56,15 @@ impl Replica {
             }
             facts.seen.insert(format::decode_seen_key(&row)?, format::decode_store_id(&id)?);
         }
-        facts.votes = engine.get(Keyspace::Meta, format::META_VOTES)?.map(|row| row.first() == Some(&1));
+        let votes = engine.get(Keyspace::Meta, format::META_VOTES)?;
+        facts.votes = match votes.as_ref().and_then(|row| row.first()) {
+            Some(&format::VOTES_NO) => Vote::No,
+            Some(&format::VOTES_UNKNOWN) => Vote::Unknown,
+            // A store of the release before clusters was the only one there was.
+            _ => Vote::Yes,
+        };
+        let topology = engine.get(Keyspace::Meta, format::META_TOPOLOGY)?;
+        facts.topology = topology.map(|row| format::decode_lease(&row)).transpose()?.map(|word| word.0);
         Ok(facts)
     }
 
@@ -47,9 +79,9 @@ impl Replica {
     }
 
     /// Remembers durably whether this store votes in reads.
-    pub async fn store_votes(&self, votes: bool) -> Result<(), ReplicaError> {
+    pub async fn store_votes(&self, vote: Vote) -> Result<(), ReplicaError> {
         let key = Bytes::from_static(format::META_VOTES);
-        let value = Bytes::copy_from_slice(&[u8::from(votes)]);
+        let value = Bytes::copy_from_slice(&[vote.code()]);
         self.store_side(vec![Change::Put { keyspace: Keyspace::Meta, key, value }], true).await
     }
 }

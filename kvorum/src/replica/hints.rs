@@ -145,13 +145,18 @@ impl Hints {
         Ok(())
     }
 
-    /// Forgets the gaps of `target`: it has been found to hold what it must.
-    pub async fn forget_gaps(&self, target: NodeId) -> Result<(), ReplicaError> {
+    /// Forgets the gaps of `target` in partitions that `is_healed`: it has been found to hold what it must.
+    pub async fn forget_gaps(
+        &self,
+        target: NodeId,
+        is_healed: impl Fn(u16) -> bool,
+    ) -> Result<(), ReplicaError> {
         let gaps: Vec<u16> = self
             .lock()
             .gaps
             .range((target, 0)..=(target, u16::MAX))
             .map(|(_, partition)| *partition)
+            .filter(|partition| is_healed(*partition))
             .collect();
         if gaps.is_empty() {
             return Ok(());

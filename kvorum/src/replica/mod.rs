@@ -23,21 +23,21 @@ mod tests;
 pub use answer::Applied;
 pub use commit::{DurabilityMode, Purge};
 pub use digest::Digests;
-pub use facts::Facts;
+pub use facts::{Facts, Vote};
 pub use health::{StoreHealth, StoreState};
 pub use hints::{Hint, HintBounds, Hints, Kept, Waiting};
-pub use queue::{COMMIT_QUEUE_BYTES_MAX, COMMIT_QUEUE_LEN_MAX};
+pub use queue::{COMMIT_QUEUE_BYTES_MAX, COMMIT_QUEUE_LEN_MAX, Source};
 pub use sweep::SweeperState;
 
 use crate::clock::{Clock, Rng};
 use crate::metrics::StoreMetrics;
 use crate::storage::format::Mark;
-use crate::storage::{Batch, Change, Durability, Engine, EngineError, EngineStats, Keyspace, Scan, format};
+use crate::storage::{Change, Durability, Engine, EngineError, EngineStats, Keyspace, Scan, format};
 use crate::worker::{Pool, PoolFull};
 use bytes::Bytes;
 use commit::Committer;
 use courier::Courier;
-use kvorum_core::{Key, Partition, Record, UnixMillis, Version};
+use kvorum_core::{Key, Partition, Record, UnixMillis};
 use queue::{CommitQueue, Observed, Request};
 use std::fmt;
 use std::io;
@@ -130,10 +130,21 @@ pub struct ReplicaParts {
     pub durability: DurabilityMode,
     /// When tombstones may go.
     pub purge: Purge,
+    /// What a new store is told of itself.
+    pub birth: Birth,
     /// How many of a token's bits name its partition.
     pub partition_bits: u8,
     /// Where the committer and the sweeper run.
     pub workers: Workers,
+}
+
+/// This is what a store is told when it is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Birth {
+    /// Whether it votes in reads at once.
+    pub vote: Vote,
+    /// The hash of the nodes whose keys are placed there.
+    pub topology: u64,
 }
 
 /// This says where the replica's own work runs.
@@ -185,7 +196,7 @@ impl Replica {
         };
         // What the life before wrote and did not sync is visible now: it must be safe before anybody reads it.
         parts.engine.sync()?;
-        let (store_id, is_new) = store_id(&*parts.engine, &*parts.rng)?;
+        let (store_id, is_new) = store_id(&*parts.engine, &*parts.rng, parts.birth)?;
         let queue = Arc::new(CommitQueue::new());
         let health = Arc::new(StoreHealth::default());
         let groups = Arc::new(AtomicU64::new(0));
@@ -262,12 +273,12 @@ impl Replica {
     ///
     /// # Cancel safety
     /// Once queued, the record is applied whether or not the future is still polled.
-    pub async fn apply(&self, key: Key, record: Record) -> Result<Applied, ReplicaError> {
+    pub async fn apply(&self, key: Key, record: Record, source: Source) -> Result<Applied, ReplicaError> {
         self.shared.health.admit(&record)?;
         let observed = self.observe(&key).await?;
         let (done, outcome) = oneshot::channel();
         let courier = Courier::of_thread();
-        self.shared.queue.submit(Request::Apply { key, record, observed, done, courier })?;
+        self.shared.queue.submit(Request::Apply { key, record, source, observed, done, courier })?;
         outcome.await.map_err(|_| ReplicaError::Stopped)?
     }
 
@@ -325,14 +336,6 @@ impl Replica {
             Ok::<_, ReplicaError>((marks, true))
         };
         self.shared.pool.run(read).await?
-    }
-
-    /// Drops the copy of `key` that has `version`, because it does not belong here any more. Nothing happens when it has
-    /// been overwritten.
-    pub async fn drop_copy(&self, key: Key, version: Version) -> Result<(), ReplicaError> {
-        let (done, outcome) = oneshot::channel();
-        self.shared.queue.submit(Request::Drop { key, version, done })?;
-        outcome.await.map_err(|_| ReplicaError::Stopped)?
     }
 
     /// Stores a lease of the node's clock durably, whatever the durability of writes is.
@@ -421,19 +424,21 @@ fn forget_index(engine: &dyn Engine) -> Result<(), ReplicaError> {
 }
 
 /// The store's identity, made and stored when there is none; and whether it was made now.
-fn store_id(engine: &dyn Engine, rng: &dyn Rng) -> Result<(u128, bool), ReplicaError> {
+fn store_id(engine: &dyn Engine, rng: &dyn Rng, birth: Birth) -> Result<(u128, bool), ReplicaError> {
     if let Some(row) = engine.get(Keyspace::Meta, format::META_STORE_ID)? {
         return Ok((format::decode_store_id(&row)?, false));
     }
     let mut bytes = [0; 16];
     rng.fill(&mut bytes);
     let id = u128::from_be_bytes(bytes);
-    let row = Change::Put {
-        keyspace: Keyspace::Meta,
-        key: Bytes::from_static(format::META_STORE_ID),
-        value: format::encode_store_id(id),
-    };
-    engine.commit(Batch::from([row]), Durability::Synced)?;
+    let row = |key, value| Change::Put { keyspace: Keyspace::Meta, key: Bytes::from_static(key), value };
+    // Together: a store that does not know yet whether it votes must not forget that when it is opened again.
+    let batch = vec![
+        row(format::META_STORE_ID, format::encode_store_id(id)),
+        row(format::META_VOTES, Bytes::copy_from_slice(&[birth.vote.code()])),
+        row(format::META_TOPOLOGY, format::encode_lease(UnixMillis(birth.topology))),
+    ];
+    engine.commit(batch, Durability::Synced)?;
     Ok((id, true))
 }
 

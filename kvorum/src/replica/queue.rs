@@ -27,6 +27,16 @@ pub(super) struct Observed {
     pub(super) as_of: u64,
 }
 
+/// This says who asks for a record to be applied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// The coordinator of a client's write. A record of its that was newest here once is confirmed although it has been
+    /// overwritten: it took effect, and must not be stamped again.
+    Writer,
+    /// Whoever copies a record that exists already: it is told what is stored now.
+    Copy,
+}
+
 /// A row of the `due` keyspace whose instant has come.
 #[derive(Debug, Clone)]
 pub(super) struct DueRow {
@@ -41,14 +51,13 @@ pub(super) enum Request {
     Apply {
         key: Key,
         record: Record,
+        source: Source,
         observed: Observed,
         done: Outcome<Applied>,
         courier: Option<Arc<Courier>>,
     },
     /// Store rows that are no records: the clock's lease, hints, facts about the cluster.
     Side { changes: Vec<Change>, is_synced: bool, done: Outcome<()> },
-    /// Drop a copy that does not belong here any more, unless it has been overwritten.
-    Drop { key: Key, version: Version, done: Outcome<()> },
     /// Give back the space of records whose time has come. Answers with the number of records purged.
     Purge { rows: Vec<DueRow>, done: oneshot::Sender<usize> },
 }
@@ -60,7 +69,6 @@ impl Request {
                 let value = if let Value::Present(bytes) = &record.value { bytes.len() } else { 0 };
                 key.as_ref().len() + value
             }
-            Self::Drop { key, .. } => key.as_ref().len(),
             Self::Side { changes, .. } => changes.iter().map(Change::bytes).sum(),
             Self::Purge { rows, .. } => rows.len() * size_of::<DueRow>(),
         }

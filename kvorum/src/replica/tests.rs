@@ -3,7 +3,7 @@
 use super::answer::Applied;
 use super::commit::{Committer, DurabilityMode, Purge};
 use super::health::StoreHealth;
-use super::queue::{DueRow, Observed, Request};
+use super::queue::{DueRow, Observed, Request, Source};
 use super::{Execution, ReplicaError, ReplicaParts, StoreState};
 use crate::clock::{ManualClock, SystemRng};
 use crate::metrics::StoreMetrics;
@@ -26,6 +26,7 @@ struct Bench {
     groups: Arc<AtomicU64>,
     health: Arc<StoreHealth>,
     committer: Committer,
+    source: Source,
 }
 
 impl Bench {
@@ -44,13 +45,14 @@ impl Bench {
             execution: Execution::Inline,
             durability,
             purge,
+            birth: super::Birth { vote: super::Vote::Yes, topology: 1 },
             partition_bits: 12,
             workers: super::Workers::Threads,
         };
         let (groups, health) = (Arc::new(AtomicU64::new(0)), Arc::new(StoreHealth::default()));
         let digests = (purge == Purge::Keep).then(|| Arc::new(super::Digests::open(&*engine, 12).unwrap()));
         let committer = Committer::new(&parts, digests, Arc::clone(&groups), Arc::clone(&health));
-        Self { engine, clock, groups, health, committer }
+        Self { engine, clock, groups, health, committer, source: Source::Writer }
     }
 
     fn stored(&self, key: &str) -> Option<Record> {
@@ -76,7 +78,9 @@ impl Bench {
             .into_iter()
             .map(|(key, record, observed)| {
                 let (done, answer) = oneshot::channel();
-                (Request::Apply { key: self::key(key), record, observed, done, courier: None }, answer)
+                let source = self.source;
+                let key = self::key(key);
+                (Request::Apply { key, record, source, observed, done, courier: None }, answer)
             })
             .unzip();
         self.committer.commit(requests);
@@ -224,6 +228,11 @@ fn record_that_was_newest_once_is_not_superseded() {
     assert_eq!(bench.apply("k", value(1, "written back")).unwrap(), Applied::Stored);
     assert_eq!(bench.apply("k", value(2, "late")).unwrap(), Applied::Superseded { by: version(5) });
     assert_eq!(bench.stored("k"), Some(value(5, "newer")));
+    // Whoever only copies it is told what is stored now.
+    bench.source = Source::Copy;
+    let copied = bench.apply("k", value(1, "written back")).unwrap();
+    assert_eq!(copied, Applied::Superseded { by: version(5) });
+    bench.source = Source::Writer;
     // The same within one group.
     let observed = bench.observe("g");
     let group = [value(1, "a"), value(5, "b"), value(1, "a"), value(2, "c")];

@@ -17,7 +17,8 @@
 //! `due`: (8 bytes instant in Unix milliseconds, then the key) → 16 bytes version (clock word, node id)
 //!
 //! `meta`: `clock-lease` → 8 bytes Unix milliseconds; `store-id` → 16 random bytes; `votes` → 1 byte: 1 when the
-//! store has been found to hold what it must, 0 when it is known to lack some; `seen` and 8 bytes node id → 16 bytes
+//! store has been found to hold what it must, 0 when it is known to lack some, 2 while it is new and not known;
+//! `topology` → 8 bytes: the hash of the nodes whose keys are placed here; `seen` and 8 bytes node id → 16 bytes
 //! store id that the node had when it was seen last; `gap`, 8 bytes node id, 2 bytes partition → 8 bytes Unix
 //! milliseconds since when a hint for that node and partition is missing; `indexed` → 1 when every record has its row
 //! in `tokens`
@@ -46,6 +47,14 @@ pub const META_STORE_ID: &[u8] = b"store-id";
 pub const META_VOTES: &[u8] = b"votes";
 /// The key of the `meta` row that says that every record has its row in `tokens`.
 pub const META_INDEXED: &[u8] = b"indexed";
+/// The key of the `meta` row that says of which topology the store is.
+pub const META_TOPOLOGY: &[u8] = b"topology";
+/// The values of the `votes` row.
+pub const VOTES_NO: u8 = 0;
+/// See [`VOTES_NO`].
+pub const VOTES_YES: u8 = 1;
+/// See [`VOTES_NO`].
+pub const VOTES_UNKNOWN: u8 = 2;
 /// What the `meta` keys of nodes' store identities begin with.
 pub const META_SEEN: &[u8] = b"seen";
 /// What the `meta` keys of gaps begin with.

@@ -1,14 +1,21 @@
 #!/usr/bin/env bash
 # Runs every test there is and lists what was skipped, and why. Needs cargo and a C++ compiler; what single tests
-# need beyond that (root for mounts, strace, python3) they look for themselves, and say so where it is missing.
+# need beyond that (root for mounts and networks, strace, faketime, nft, python3) they look for themselves, and say so where it is missing.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 log=${CARGO_TARGET_DIR:-target}/test.log
 mkdir -p "$(dirname "$log")"
 
-if ! command -v strace >/dev/null && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-  echo "installing strace, for the tests of I/O errors"
-  { apt-get update && apt-get install -y strace; } >/dev/null 2>&1 || echo "strace could not be installed"
+# Tools for faults: failing system calls, other clocks, networks of one's own.
+missing=()
+command -v strace >/dev/null || missing+=(strace)
+command -v faketime >/dev/null || missing+=(faketime)
+command -v nft >/dev/null || missing+=(nftables)
+command -v ip >/dev/null || missing+=(iproute2)
+if [ ${#missing[@]} -gt 0 ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+  echo "installing ${missing[*]}, for the tests of faults"
+  { apt-get update && apt-get install -y "${missing[@]}"; } >/dev/null 2>&1 ||
+    echo "${missing[*]} could not be installed"
 fi
 
 # Output of passing tests is kept, so that a skip inside one is seen below.

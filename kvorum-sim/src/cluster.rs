@@ -7,13 +7,14 @@
 use crate::clock::{EPOCH, SimClock};
 use crate::invariants::facts::{Facts, Loss, LossKind, Stall};
 use crate::net::host_of;
+use crate::node::STRANGER;
 use crate::plan::{Fault, FaultEvent, FaultKind, Plan};
 use crate::seed::{Seed, SimRng};
 use kvorum::storage::memory::{self, MemoryEngine};
 use kvorum::storage::{Engine, Keyspace};
+use crate::trace::Trace;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
 use std::future::{Future, poll_fn};
 use std::ops::Bound;
 use std::pin::{Pin, pin};
@@ -42,8 +43,8 @@ pub struct Life {
     pub rng: Arc<SimRng>,
     /// The machine's disk.
     pub engine: Arc<MemoryEngine>,
-    /// How long a commit takes now; it changes while the software runs.
-    pub disk_latency: Rc<Cell<Duration>>,
+    /// Whether it works with an outdated list of nodes.
+    pub is_stale: bool,
 }
 
 /// This says when a machine's software may run.
@@ -85,7 +86,7 @@ struct Machine {
     engine: Arc<MemoryEngine>,
     pace: Rc<Pace>,
     lives: Rc<Cell<u64>>,
-    disk_latency: Rc<Cell<Duration>>,
+    is_stale: Rc<Cell<bool>>,
 }
 
 impl Machine {
@@ -99,7 +100,7 @@ impl Machine {
             engine: Arc::new(MemoryEngine::new()),
             pace: Rc::default(),
             lives: Rc::default(),
-            disk_latency: Rc::default(),
+            is_stale: Rc::default(),
         }
     }
 
@@ -107,7 +108,7 @@ impl Machine {
     fn software(&self, seed: Seed, start: Start) -> impl Fn() -> Software + 'static {
         let (node, lives) = (self.node, Rc::clone(&self.lives));
         let (clock, engine) = (Arc::clone(&self.clock), Arc::clone(&self.engine));
-        let (pace, disk_latency) = (Rc::clone(&self.pace), Rc::clone(&self.disk_latency));
+        let (pace, is_stale) = (Rc::clone(&self.pace), Rc::clone(&self.is_stale));
         move || {
             let number = lives.replace(lives.get() + 1);
             let software = start(Life {
@@ -116,36 +117,10 @@ impl Machine {
                 clock: Arc::clone(&clock),
                 rng: Arc::new(SimRng::of_node(seed, node, number)),
                 engine: Arc::clone(&engine),
-                disk_latency: Rc::clone(&disk_latency),
+                is_stale: is_stale.get(),
             });
             Box::pin(Rc::clone(&pace).run(software))
         }
-    }
-}
-
-/// What happened, line by line; nothing in it depends on the machine or the hour. Cheap to clone.
-#[derive(Debug, Clone, Default)]
-pub struct Trace {
-    text: Option<Rc<RefCell<String>>>,
-}
-
-impl Trace {
-    /// A trace that keeps its lines.
-    pub fn kept() -> Self {
-        Self { text: Some(Rc::default()) }
-    }
-
-    /// Writes a line of `who` at `at`.
-    pub fn line(&self, at: Duration, who: &str, what: &dyn std::fmt::Display) {
-        if let Some(text) = &self.text {
-            // Writing to a string does not fail.
-            let _ = writeln!(text.borrow_mut(), "{:>11.6} {who:<9} {what}", at.as_secs_f64());
-        }
-    }
-
-    /// Everything so far.
-    pub fn text(&self) -> String {
-        self.text.as_ref().map(|text| text.borrow().clone()).unwrap_or_default()
     }
 }
 
@@ -189,8 +164,16 @@ impl Cluster<'_> {
         for machine in &machines {
             sim.host(machine.host.as_str(), machine.software(plan.seed, Rc::clone(start)));
         }
-        let facts =
-            Facts { nodes: plan.nodes, epoch: EPOCH, clock_error: plan.clock_error(), ..Facts::default() };
+        // In an outdated list of nodes it stands for one that is there now.
+        sim.host(STRANGER, || async { std::future::pending::<turmoil::Result>().await });
+        let facts = Facts {
+            nodes: plan.nodes,
+            epoch: EPOCH,
+            clock_error: plan.clock_error(),
+            // The nodes have to find each other first.
+            disturbed: vec![(Duration::ZERO, Duration::ZERO)],
+            ..Facts::default()
+        };
         let (active, ways, counts) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         Self { plan, sim, machines, active, next: 0, down: BTreeSet::new(), ways, facts, counts, trace }
     }
@@ -208,6 +191,16 @@ impl Cluster<'_> {
     /// A node's disk.
     pub fn engine(&self, node: u16) -> Option<&Arc<MemoryEngine>> {
         self.machines.get(usize::from(node)).map(|machine| &machine.engine)
+    }
+
+    /// A node's clock.
+    pub fn clock(&self, node: u16) -> Option<&Arc<SimClock>> {
+        self.machines.get(usize::from(node)).map(|machine| &machine.clock)
+    }
+
+    /// Ends the run, with what the oracle must know.
+    pub fn into_facts(self) -> Facts {
+        self.facts
     }
 
     /// What the oracle must know; the caller adds what it learns from the nodes.
@@ -298,8 +291,11 @@ impl Cluster<'_> {
                 self.with(*node, |machine| machine.clock.jump(*by_millis));
             }
             Fault::ClockDrift { node, ppm } => self.with(*node, |machine| machine.clock.set_drift(*ppm)),
-            Fault::SlowDisk { node, latency } => {
-                self.with(*node, |machine| machine.disk_latency.set(*latency));
+            Fault::SlowDisk { node, latency } => self.with(*node, |machine| machine.engine.set_latency(*latency)),
+            Fault::StaleTopology { node } => {
+                self.with(*node, |machine| machine.is_stale.set(true));
+                self.stop(*node, MemoryEngine::kill);
+                self.start_idle();
             }
             Fault::SyncError { .. }
             | Fault::WriteError { .. }
@@ -324,7 +320,11 @@ impl Cluster<'_> {
         match &event.fault {
             Fault::ReadError { node, .. } => self.with(*node, |machine| machine.engine.clear_unreadable()),
             Fault::SlowDisk { node, .. } => {
-                self.with(*node, |machine| machine.disk_latency.set(Duration::ZERO));
+                self.with(*node, |machine| machine.engine.set_latency(Duration::ZERO));
+            }
+            Fault::StaleTopology { node } => {
+                self.with(*node, |machine| machine.is_stale.set(false));
+                self.stop(*node, MemoryEngine::kill);
             }
             // A node that met these takes no more writes until it is restarted: somebody does.
             Fault::SyncError { node } | Fault::WriteError { node } => {
@@ -333,6 +333,9 @@ impl Cluster<'_> {
             _ => {}
         }
         self.stalled(event, now);
+        if event.kind.disturbs() {
+            self.facts.disturbed.push((event.at, now));
+        }
         self.start_idle();
     }
 

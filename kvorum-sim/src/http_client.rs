@@ -3,7 +3,7 @@
 //! Nothing is repeated here. A repetition is another write, and the oracle has to know every one.
 
 use crate::history::{AckFrom, Doubt, Entry, Outcome, Request, value_of, write_of};
-use crate::net::{Connector, SimConnector};
+use crate::net::SimConnector;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
@@ -11,6 +11,7 @@ use http::{Method, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
+use kvorum::peer::Connector;
 use kvorum_core::Version;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -8,15 +8,21 @@
 //! Nothing in a run depends on the machine or the hour: no real clock, no real socket, no thread, no map whose order
 //! is drawn.
 
+pub mod batch;
 pub mod clock;
 pub mod cluster;
 pub mod history;
 pub mod http_client;
 pub mod invariants;
+pub mod load;
 pub mod net;
+pub mod node;
 pub mod plan;
 pub mod report;
+pub mod run;
 pub mod seed;
+pub mod tally;
+pub mod trace;
 
 use std::time::Duration;
 

@@ -1,15 +1,35 @@
-//! `kvorum-sim`: replays one seed, soaks many, or runs those of a commit.
+//! `kvorum-sim`: replays one seed, soaks many, runs those of a commit, and lets canaries loose.
 //!
 //! In this binary the C library's randomness and clocks are replaced too: what reaches past the node's own `Clock`
 //! and `Rng`, the order of a hash map say, is decided by the seed as well. For that reason it is a binary of its own,
 //! which no other links.
 
 use clap::{Parser, Subcommand};
+use kvorum_sim::batch::{self, Options, Ran, uptime};
 use kvorum_sim::plan::Plan;
+use kvorum_sim::report::Report;
+use kvorum_sim::run::run;
 use kvorum_sim::seed::Seed;
+use kvorum_sim::tally::Tally;
+use kvorum_sim::trace::Trace;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Every seed that ever failed, one a line, each with the bug that it found.
+const FAILED: &str = include_str!("../seeds-that-failed.txt");
+/// What a batch for a commit is to reach.
+const SIMULATED_MIN: Duration = Duration::from_hours(2);
+const FAULTS_OF_EACH_KIND_MIN: u64 = 100;
+/// Processor time after which a run counts as one without an end, in seconds.
+const RUN_SECONDS_MAX: u64 = 120;
+/// Seeds within which a canary must be caught.
+const CANARY_SEEDS: u64 = 20;
+/// Seeds that are run twice.
+const SEEDS_TWICE: usize = 5;
 
 /// Deterministic simulation of a kvorum cluster.
 #[derive(Debug, Parser)]
@@ -21,7 +41,7 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Replays one seed.
+    /// Runs one seed.
     Run {
         /// The seed.
         #[arg(long)]
@@ -29,14 +49,32 @@ enum Command {
         /// Prints every step.
         #[arg(long)]
         trace: bool,
+        /// Lets a bug loose.
+        #[arg(long)]
+        canary: Option<String>,
+        /// Prints the run's figures as the last line.
+        #[arg(long)]
+        tally: bool,
+        /// Adds the checksum of the trace to the figures.
+        #[arg(long)]
+        sum_trace: bool,
+        /// Moves what replaces the machine's randomness; nothing may depend on it.
+        #[arg(long, default_value_t = 0)]
+        salt: u64,
     },
     /// Runs fresh seeds until the time is up.
     Soak {
         /// For how long.
         #[arg(long)]
         minutes: u64,
+        /// What the seeds are made of.
+        #[arg(long, value_name = "TEXT")]
+        from: String,
+        /// Where to write the summary, in Markdown.
+        #[arg(long, value_name = "FILE")]
+        summary: Option<PathBuf>,
     },
-    /// Runs the seeds of a commit.
+    /// Runs the seeds of a commit and those that ever failed, and some of them twice.
     Ci {
         /// How many.
         #[arg(long)]
@@ -45,23 +83,188 @@ enum Command {
         #[arg(long, value_name = "HASH")]
         from: String,
     },
+    /// Lets every canary loose; each must be caught.
+    Canaries,
 }
 
 fn main() -> ExitCode {
     match Arguments::parse().command {
-        Command::Run { seed, .. } => {
-            mad_turmoil::rand::set_rng(StdRng::seed_from_u64(seed));
-            let _clocks = mad_turmoil::time::SimClocksGuard::init();
-            print!("{}", Plan::of(Seed(seed)));
-            ExitCode::SUCCESS
+        Command::Run { seed, trace, canary, tally, sum_trace, salt } => {
+            if let Some(name) = canary
+                && let Err(error) = let_loose(&name)
+            {
+                eprintln!("{error}");
+                return ExitCode::FAILURE;
+            }
+            run_here(Seed(seed), trace, sum_trace, tally, salt)
         }
-        Command::Ci { seeds, from } => {
-            (0..seeds).for_each(|number| println!("seed {}", Seed::derived(&from, number).0));
-            ExitCode::SUCCESS
+        Command::Soak { minutes, from, summary } => soak(minutes, &from, summary.as_ref()),
+        Command::Ci { seeds, from } => ci(seeds, &from),
+        Command::Canaries => canaries(),
+    }
+}
+
+/// Runs one seed in this process.
+fn run_here(seed: Seed, shows_trace: bool, sums_trace: bool, tells_tally: bool, salt: u64) -> ExitCode {
+    use rustix::process::{Resource, Rlimit, setrlimit};
+    let limit = Rlimit { current: Some(RUN_SECONDS_MAX), maximum: Some(RUN_SECONDS_MAX) };
+    let _ = setrlimit(Resource::Cpu, limit);
+    mad_turmoil::rand::set_rng(StdRng::seed_from_u64(seed.0 ^ salt));
+    let _clocks = mad_turmoil::time::SimClocksGuard::init();
+    let plan = Plan::of(seed);
+    let trace = if shows_trace || sums_trace { Trace::kept() } else { Trace::default() };
+    let ran = run(&plan, &trace);
+    if shows_trace {
+        print!("{plan}{}", trace.text());
+    }
+    let (mut tally, is_clean) = match &ran {
+        Ok(run) => {
+            let tally = Tally::of(run);
+            if run.violations.is_empty() {
+                if !tells_tally {
+                    println!("{tally}seed {} keeps every promise", seed.0);
+                }
+            } else {
+                println!("{}", Report { plan: &plan, violations: &run.violations });
+            }
+            (tally, run.violations.is_empty())
         }
-        Command::Soak { minutes } => {
-            eprintln!("soak of {minutes} minutes: there is nothing to run yet");
-            ExitCode::FAILURE
+        Err(error) => {
+            println!("seed {} came to no end: {error}\n{plan}\nreplay: make sim SEED={}", seed.0, seed.0);
+            (Tally::failed(seed.0, &error.to_string()), false)
+        }
+    };
+    if sums_trace {
+        tally.trace_sum = Some(xxh3_64(trace.text().as_bytes()));
+    }
+    if tells_tally && let Ok(text) = serde_json::to_string(&tally) {
+        println!("{text}");
+    }
+    if is_clean { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+#[cfg(feature = "canaries")]
+fn let_loose(name: &str) -> Result<(), String> {
+    use kvorum::canary::{Canary, let_loose};
+    let canary = Canary::ALL.into_iter().find(|canary| canary.name() == name);
+    let_loose(canary.ok_or_else(|| format!("there is no canary {name}"))?);
+    Ok(())
+}
+
+#[cfg(not(feature = "canaries"))]
+fn let_loose(_name: &str) -> Result<(), String> {
+    Err("this build has no canaries: it needs --features canaries".to_owned())
+}
+
+fn seeds_that_failed() -> Vec<Seed> {
+    let number = |line: &str| line.split('#').next().and_then(|number| number.trim().parse().ok());
+    FAILED.lines().filter_map(number).map(Seed).collect()
+}
+
+/// Adds a seed's figures to the sum, and prints the report of one that broke something.
+fn take(sum: &mut Tally, ran: Ran) {
+    if !ran.tally.broken.is_empty() {
+        println!("{}", ran.text.trim_end_matches(|c| c != '\n'));
+    }
+    sum.add(ran.tally);
+}
+
+fn ci(count: u64, from: &str) -> ExitCode {
+    let begun = uptime();
+    let failed = seeds_that_failed();
+    let fresh: Vec<Seed> = (0..count).map(|number| Seed::derived(from, number)).collect();
+    let mut sum = Tally::default();
+    let (known, options) = (failed.len(), Options::default());
+    batch::run(failed.into_iter().chain(fresh.iter().copied()), options, || true, |ran| take(&mut sum, ran));
+    println!("{count} seeds of {from} and {known} that failed once, in {:.0} s", (uptime() - begun).as_secs_f64());
+    print!("{sum}");
+    let is_same = runs_twice(fresh.iter().copied().take(SEEDS_TWICE));
+    let rarest = sum.faults_of_the_rarest_kind();
+    let is_enough = sum.simulated() >= SIMULATED_MIN && rarest >= FAULTS_OF_EACH_KIND_MIN;
+    if !is_enough {
+        println!(
+            "too little was simulated: at least {SIMULATED_MIN:?} and {FAULTS_OF_EACH_KIND_MIN} faults of each kind are asked for"
+        );
+    }
+    if sum.broken.is_empty() && is_same && is_enough { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Runs each of `seeds` twice, the second time with other hidden randomness; the traces must be equal.
+fn runs_twice(seeds: impl Iterator<Item = Seed>) -> bool {
+    let mut sums = std::collections::BTreeMap::<u64, Vec<Option<u64>>>::new();
+    let seeds: Vec<Seed> = seeds.collect();
+    for salt in [0, 1] {
+        let options = Options { sums_trace: true, salt, ..Options::default() };
+        batch::run(seeds.iter().copied(), options, || true, |ran| {
+            sums.entry(ran.seed.0).or_default().push(ran.tally.trace_sum);
+        });
+    }
+    let mut is_same = true;
+    for (seed, sums) in sums {
+        let equal = matches!(sums.as_slice(), [Some(one), Some(other)] if one == other);
+        println!("seed {seed} twice: {}", if equal { "equal to the byte" } else { "DIFFERENT" });
+        is_same &= equal;
+    }
+    is_same
+}
+
+fn soak(minutes: u64, from: &str, summary: Option<&PathBuf>) -> ExitCode {
+    let begun = uptime();
+    let end = begun + Duration::from_mins(minutes);
+    let seeds = (0..).map(|number| Seed::derived(from, number));
+    let mut sum = Tally::default();
+    batch::run(seeds, Options::default(), || uptime() < end, |ran| take(&mut sum, ran));
+    let took = (uptime() - begun).as_secs_f64();
+    let speed = sum.simulated().as_secs_f64() / took.max(1.0);
+    print!("{sum}");
+    println!("{took:.0} s, {speed:.1} times as fast as real time");
+    if let Some(path) = summary {
+        let text = format!(
+            "# Soak of {minutes} minutes\n\nSeeds made of `{from}`; {speed:.1} times as fast as real time.\n\n```\n{sum}```\n"
+        );
+        #[expect(clippy::disallowed_methods, reason = "the report of a soak")]
+        if let Err(error) = std::fs::write(path, text) {
+            eprintln!("the summary cannot be written: {error}");
+            return ExitCode::FAILURE;
         }
     }
+    if sum.broken.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+#[cfg(feature = "canaries")]
+fn canaries() -> ExitCode {
+    let mut all_caught = true;
+    for canary in kvorum::canary::Canary::ALL {
+        let options = Options { canary: Some(canary.name()), ..Options::default() };
+        let caught = std::sync::Mutex::new(std::collections::BTreeMap::new());
+        let lock = || caught.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        batch::run((1..=CANARY_SEEDS).map(Seed), options, || lock().is_empty(), |ran| {
+            if let Some((seed, names)) = ran.tally.broken.into_iter().next() {
+                lock().insert(seed, names);
+            }
+        });
+        // What breaks without the canary shows nothing.
+        let first = lock().pop_first();
+        let is_clean = |seed| batch::run_one(Seed(seed), Options::default()).tally.broken.is_empty();
+        match first {
+            Some((seed, names)) if is_clean(seed) => {
+                println!("{:<22} caught by seed {seed:<3} {}", canary.name(), names.join(", "));
+            }
+            Some((seed, _)) => {
+                println!("{:<22} NOT SHOWN: seed {seed} fails without it too", canary.name());
+                all_caught = false;
+            }
+            None => {
+                println!("{:<22} GOT AWAY from {CANARY_SEEDS} seeds", canary.name());
+                all_caught = false;
+            }
+        }
+    }
+    if all_caught { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+#[cfg(not(feature = "canaries"))]
+fn canaries() -> ExitCode {
+    eprintln!("this build has no canaries: it needs --features canaries");
+    ExitCode::FAILURE
 }

@@ -3,6 +3,7 @@
 //! Hosts are named `node-0`, `client-0` and so on; every node listens on [`PORT`].
 
 use kvorum::http::server::Listener;
+use kvorum::peer::{BoxedStream, Connector};
 use std::cell::RefCell;
 use std::future::Future;
 use std::io;
@@ -10,7 +11,6 @@ use std::net::Ipv4Addr;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
-use tokio::io::{AsyncRead, AsyncWrite};
 use turmoil::net::{TcpListener, TcpStream};
 
 /// The port that every node listens on.
@@ -31,27 +31,15 @@ pub fn url_of(node: u16) -> String {
     format!("http://{}", authority_of(node))
 }
 
-/// This is what both ends of a connection are. It stands for the node's own trait of that name until it is there.
-pub trait Stream: AsyncRead + AsyncWrite + Unpin {}
-impl<S: AsyncRead + AsyncWrite + Unpin> Stream for S {}
-
-/// Any connection.
-pub type BoxedStream = Box<dyn Stream>;
-/// A connection that is being made.
-pub type Connecting<'a> = Pin<Box<dyn Future<Output = io::Result<BoxedStream>> + 'a>>;
-
-/// This makes connections to other nodes. It stands for the node's own trait of that name until it is there.
-pub trait Connector {
-    /// Connects to `host:port`.
-    fn connect<'a>(&'a self, authority: &'a str) -> Connecting<'a>;
-}
-
 /// This connects over the simulated network.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SimConnector;
 
 impl Connector for SimConnector {
-    fn connect<'a>(&'a self, authority: &'a str) -> Connecting<'a> {
+    fn connect<'a>(
+        &'a self,
+        authority: &'a str,
+    ) -> Pin<Box<dyn Future<Output = io::Result<BoxedStream>> + 'a>> {
         Box::pin(async move { Ok(Box::new(TcpStream::connect(authority).await?) as BoxedStream) })
     }
 }

@@ -68,11 +68,13 @@ pub enum FaultKind {
     ClockJump,
     /// A clock begins to run too fast or too slow.
     ClockDrift,
+    /// A node is started again with an outdated list of nodes.
+    StaleTopology,
 }
 
 impl FaultKind {
     /// All kinds.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::Restart,
         Self::PowerLoss,
         Self::PowerLossOfAll,
@@ -92,6 +94,7 @@ impl FaultKind {
         Self::BitRot,
         Self::ClockJump,
         Self::ClockDrift,
+        Self::StaleTopology,
     ];
 
     /// The kind's name.
@@ -116,7 +119,30 @@ impl FaultKind {
             Self::BitRot => "bit-rot",
             Self::ClockJump => "clock-jump",
             Self::ClockDrift => "clock-drift",
+            Self::StaleTopology => "stale-topology",
         }
+    }
+
+    /// Whether it ends no process and makes no disk fail.
+    fn leaves_processes_alone(self) -> bool {
+        matches!(
+            self,
+            Self::Partition
+                | Self::OneWay
+                | Self::Bridge
+                | Self::Delay
+                | Self::Hold
+                | Self::Pause
+                | Self::SlowNode
+                | Self::SlowDisk
+                | Self::ClockJump
+                | Self::ClockDrift
+        )
+    }
+
+    /// Whether a request may fail of it. No clock is trusted, so none is an excuse.
+    pub fn disturbs(self) -> bool {
+        !matches!(self, Self::ClockJump | Self::ClockDrift)
     }
 
     /// Whether it takes several nodes.
@@ -230,6 +256,12 @@ pub enum Fault {
         node: u16,
         /// Forward, or back.
         by_millis: i64,
+    },
+    /// `node` is started again, with a list of nodes in which another one has been replaced; at the end of the fault
+    /// it is started again with the right one.
+    StaleTopology {
+        /// The node.
+        node: u16,
     },
     /// The clock of `node` gains so much from now on.
     ClockDrift {
@@ -364,7 +396,7 @@ impl Plan {
             latency: (latency_min, latency_max),
             clocks: clocks(&mut seed.stream("clocks"), nodes, &kinds),
             clients: clients(&mut seed.stream("clients"), nodes),
-            keys: keys(&mut seed.stream("keys"), nodes),
+            keys: keys(&mut seed.stream("keys"), nodes, &kinds),
             ttl: ttl(&mut seed.stream("ttl")),
             value_bytes_max,
             length,
@@ -402,6 +434,20 @@ impl Plan {
         Some(since)
     }
 
+    /// Whether hints alone must make the replicas equal in the end: no process ends and no disk fails, so that every
+    /// write that misses a replica leaves a hint, and clocks are not set so far that hints grow too old.
+    pub fn hints_suffice(&self) -> bool {
+        let jumped: u64 = self
+            .faults
+            .iter()
+            .map(|event| match event.fault {
+                Fault::ClockJump { by_millis, .. } => by_millis.unsigned_abs(),
+                _ => 0,
+            })
+            .sum();
+        jumped <= 2 * crate::millis(JUMP_MAX) && self.kinds.iter().all(|kind| kind.leaves_processes_alone())
+    }
+
     /// The quorum of requests that name none: a majority of three replicas, or of all where there are fewer.
     pub fn default_replicas(&self) -> AckFrom {
         let from = self.nodes.min(3);
@@ -420,7 +466,7 @@ fn kinds(stream: &mut Stream, nodes: u16, durability: DurabilityMode) -> BTreeSe
         .filter(|(kind, is_on)| {
             let is_possible = match kind {
                 FaultKind::SyncError => durability == DurabilityMode::Always,
-                FaultKind::Bridge => nodes >= 3,
+                FaultKind::Bridge | FaultKind::StaleTopology => nodes >= 3,
                 kind if kind.needs_peers() => nodes >= 2,
                 // Of one node nothing would be left to be held to.
                 FaultKind::Wipe | FaultKind::BitRot => nodes >= 2,
@@ -467,7 +513,7 @@ fn clients(stream: &mut Stream, nodes: u16) -> Vec<ClientPlan> {
         .collect()
 }
 
-fn keys(stream: &mut Stream, nodes: u16) -> Vec<KeyPlan> {
+fn keys(stream: &mut Stream, nodes: u16, kinds: &BTreeSet<FaultKind>) -> Vec<KeyPlan> {
     let majority = AckFrom::new(nodes / 2 + 1, nodes);
     let styles: [(u64, Vec<AckFrom>); 7] = [
         (12, Vec::new()),
@@ -481,11 +527,15 @@ fn keys(stream: &mut Stream, nodes: u16) -> Vec<KeyPlan> {
         (1, (1..=nodes).map(|from| AckFrom::new(from / 2 + 1, from)).collect()),
     ];
     let is_plain = stream.percent(40);
+    // A node with an outdated list may put what it alone must confirm on the wrong node; with others' consent it cannot.
+    let ack_min = if kinds.contains(&FaultKind::StaleTopology) { 2 } else { 1 };
     let (hot, cold) = (stream.between(1, 6), stream.between(0, 120));
     (0..hot + cold)
         .map(|index| {
             let replicas = stream.weighted(&styles).cloned().unwrap_or_default();
+            let is_safe = |replicas: &AckFrom| replicas.ack >= ack_min;
             let replicas = if is_plain { Vec::new() } else { replicas };
+            let replicas = replicas.into_iter().filter(is_safe).collect();
             let weight = if index < hot { 60 } else { 1 };
             KeyPlan { key: key(stream, index), weight, replicas }
         })
@@ -563,6 +613,7 @@ fn fault(stream: &mut Stream, kind: FaultKind, nodes: u16, victim: u16) -> Fault
             let size = if stream.percent(50) { 5000 } else { crate::millis(JUMP_MAX) };
             Fault::ClockJump { node, by_millis: signed(stream, size) }
         }
+        FaultKind::StaleTopology => Fault::StaleTopology { node },
         FaultKind::ClockDrift => {
             Fault::ClockDrift { node, ppm: i32::try_from(signed(stream, 500)).unwrap_or(0) }
         }
@@ -590,7 +641,8 @@ impl Fault {
             | Self::SlowDisk { node: of, .. }
             | Self::SyncError { node: of }
             | Self::WriteError { node: of }
-            | Self::DiskFull { node: of } => *of == node,
+            | Self::DiskFull { node: of }
+            | Self::StaleTopology { node: of } => *of == node,
             _ => false,
         }
     }
@@ -605,6 +657,7 @@ impl fmt::Display for Fault {
             | Self::SyncError { node }
             | Self::WriteError { node }
             | Self::DiskFull { node }
+            | Self::StaleTopology { node }
             | Self::PowerLoss { node: Some(node), .. } => write!(f, "node {node}"),
             Self::PowerLoss { node: None, .. } => f.write_str("all nodes"),
             Self::Partition { side } => write!(f, "{side:?} from the others"),

@@ -3,6 +3,7 @@
 //! A request is read downwards: [`http`] → [`coordinator`] → [`replica`] → [`storage`]. Each room uses only rooms
 //! below it and the pure rules of `kvorum-core`. [`node`] puts them together; [`config`] says with what.
 
+pub mod canary;
 pub mod cli;
 pub mod clock;
 pub mod cluster;

@@ -88,6 +88,8 @@ pub struct Mechanisms {
     pub repair: bool,
     /// Copies on nodes that the newest record does not belong on are dropped.
     pub drop_stale: bool,
+    /// Tombstones are dropped once no node can hold anything older. Until then they stay, as other records do.
+    pub purge: bool,
 }
 
 /// This is what the oracle knows besides the history.
@@ -117,6 +119,12 @@ pub struct Facts {
     pub gauges: Vec<Gauge>,
     /// What the nodes are held to.
     pub mechanisms: Mechanisms,
+    /// Whether the faults were such that hints alone must make the replicas equal: no disk failed, no process ended.
+    pub hints_suffice: bool,
+    /// When something was wrong that a request may fail of.
+    pub disturbed: Vec<(Duration, Duration)>,
+    /// Every record that was ever seen on a disk: the least `from` that it said, and the nodes.
+    pub sightings: BTreeMap<(Bytes, Version), (u16, BTreeSet<u16>)>,
 }
 
 impl Facts {
@@ -156,6 +164,26 @@ impl Facts {
             && !self.forgot_in_silence(Duration::ZERO, Duration::MAX)
     }
 
+    /// Notes that `node` has `record` on its disk.
+    pub fn sighted(&mut self, key: &Bytes, record: &Record, node: u16) {
+        let (from, nodes) =
+            self.sightings.entry((key.clone(), record.version)).or_insert((record.from, BTreeSet::new()));
+        *from = record.from.min(*from);
+        nodes.insert(node);
+    }
+
+    /// Whether nothing was wrong in `since..=until`.
+    pub fn is_calm(&self, since: Duration, until: Duration) -> bool {
+        !self.disturbed.iter().any(|(begin, end)| *begin <= until && *end >= since)
+    }
+
+    /// Whether enough replicas have whole disks at `until` to serve `replicas`, whichever they are.
+    pub fn leaves_enough(&self, replicas: AckFrom, until: Duration) -> bool {
+        let broken = |loss: &&Loss| loss.kind != LossKind::Unsynced && loss.at <= until;
+        let broken: BTreeSet<u16> = self.losses.iter().filter(broken).map(|loss| loss.node).collect();
+        broken.is_empty() || broken.len() + usize::from(replicas.ack) <= usize::from(replicas.from)
+    }
+
     /// Whether the final state is known.
     pub fn is_final(&self, operation: &Operation) -> bool {
         self.converged.is_some_and(|converged| operation.invoked >= converged)
@@ -186,9 +214,9 @@ impl Facts {
 
 /// On how many replicas a read of `read` leaves what it answers, at least, when that was written with `from`.
 ///
-/// `b` replies agreed, or it was written back until `g - b + 1` hold it; never on more than its own `from`.
+/// `b` replies agreed, or it was written back until as many hold it; never on more than its own `from` allows.
 pub fn held_after(read: AckFrom, from: u16) -> u16 {
-    read.ack.min((read.from + 1).saturating_sub(read.ack)).min(from)
+    read.ack.min(from)
 }
 
 /// Whether an operation of `later` must meet what a read of `read` saw, which was written with `from`.
@@ -218,14 +246,15 @@ mod tests {
         check((1, 3), 3, (2, 3), false);
         // One copy was met, all replicas are asked later.
         check((1, 3), 3, (3, 3), true);
-        // All were asked, one copy was enough for the next of the same kind, not for a majority.
+        // All were asked, so all have it.
         check((3, 3), 3, (3, 3), true);
-        check((3, 3), 3, (2, 3), false);
+        check((3, 3), 3, (1, 3), true);
         // The record belongs on one node only; a majority may miss it.
         check((2, 3), 1, (2, 3), false);
         check((2, 3), 1, (3, 3), true);
-        // Written back to two of five, of which a later 2/3 may know none.
-        check((4, 5), 5, (2, 3), false);
+        // Written back to three of five, of which a later 2/3 may know one.
+        check((3, 5), 5, (2, 3), false);
+        check((4, 5), 5, (2, 3), true);
     }
 
     /// Goal: `must_meet` is sound. Method: every placement of as many copies as a read leaves, against every choice

@@ -7,6 +7,7 @@
 //!
 //! Which losses excuse what is decided in one place, [`facts`].
 
+pub mod availability;
 pub mod convergence;
 pub mod copies;
 pub mod deadlines;
@@ -49,7 +50,7 @@ pub struct Violation {
 pub type Check = fn(&History, &Facts) -> Result<(), Violation>;
 
 /// All invariants, by name, the plainest first: of several that break together the first explains most.
-pub const ALL: [(&str, Check); 14] = [
+pub const ALL: [(&str, Check); 15] = [
     ("phantoms", phantoms::check),
     ("expiry", expiry::check),
     ("durability", durability::check),
@@ -62,6 +63,7 @@ pub const ALL: [(&str, Check); 14] = [
     ("range_equals_keys", range_equals_keys::check),
     ("copies", copies::check),
     ("convergence", convergence::check),
+    ("availability", availability::check),
     ("deadlines", deadlines::check),
     ("queues", queues::check),
 ];

@@ -7,6 +7,7 @@ mod votes;
 
 pub use votes::{Roster, Verdict as VotesVerdict};
 
+use crate::canary::{self, Canary};
 use crate::peer::{Hello, PROTOCOL};
 use kvorum_core::{Key, NodeId, NodeIndex, Partition, Placement, Quorum, Token, Topology, UnixMillis};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -133,7 +134,7 @@ impl Cluster {
 
     /// Whether this node's store votes in reads.
     pub fn votes(&self) -> bool {
-        cfg!(feature = "canary-empty-replica-votes") || self.roster().verdict() == VotesVerdict::Votes
+        canary::is(Canary::EmptyReplicaVotes) || self.roster().verdict() == VotesVerdict::Votes
     }
 
     /// Whether this node's store is known to lack what an earlier one held.

@@ -1,6 +1,7 @@
 //! Calls to replicas: the same question to several of them, answers as they come.
 
 use super::Coordinator;
+use crate::canary::{self, Canary};
 use crate::peer::{ApplyKind, CallError, Held, Refusal, Reply, Request};
 use crate::replica::{Applied, ReplicaError, Source};
 use kvorum_core::{Key, NodeIndex, Record, Version};
@@ -174,7 +175,7 @@ impl Coordinator {
                         Write::Uncounted
                     }
                     Ok(Ok(Applied::Stored)) => Write::Stored,
-                    Ok(Ok(Applied::Superseded { .. })) if cfg!(feature = "canary-superseded-ignored") => {
+                    Ok(Ok(Applied::Superseded { .. })) if canary::is(Canary::SupersededIgnored) => {
                         Write::Stored
                     }
                     Ok(Ok(Applied::Superseded { by })) => {
@@ -196,7 +197,7 @@ impl Coordinator {
             match answer {
                 Ok(Reply::Applied(Applied::Stored)) => Write::Stored,
                 Ok(Reply::Applied(Applied::Superseded { .. }))
-                    if cfg!(feature = "canary-superseded-ignored") =>
+                    if canary::is(Canary::SupersededIgnored) =>
                 {
                     Write::Stored
                 }

@@ -3,6 +3,7 @@
 
 use super::calls::{Calls, Cause, Read, Write};
 use super::{Coordinator, CoordinatorError, Found, Missing};
+use crate::canary::{self, Canary};
 use crate::peer::{ApplyKind, Held};
 use kvorum_core::{Key, NodeIndex, Quorum, Record, Version};
 use std::rc::Rc;
@@ -18,9 +19,6 @@ const ROUNDS_MAX: usize = 8;
 const SUSPECT_LOOK: Duration = Duration::from_millis(20);
 /// The least wait before a read is hedged: below it, timers and scheduling are most of the latency.
 const HEDGE_WAIT_MIN: Duration = Duration::from_millis(1);
-
-/// A bug to be noticed: repair copies a record to replicas that its `from` excludes.
-const IGNORES_FROM: bool = cfg!(feature = "canary-repair-ignores-from");
 
 /// Answers of replicas to one read.
 struct Replies {
@@ -199,11 +197,12 @@ impl Coordinator {
         deadline: Instant,
     ) -> WrittenBack {
         let holds = |held: &Option<Held>| held.as_ref().is_some_and(|held| held.version() == record.version);
-        if cfg!(feature = "canary-no-write-back") || replies.held.iter().all(|(_, held)| holds(held)) {
+        if canary::is(Canary::NoWriteBack) || replies.held.iter().all(|(_, held)| holds(held)) {
             return WrittenBack::Enough;
         }
         let plan = self.shared.cluster.plan(key, quorum);
-        let allowed = if IGNORES_FROM { usize::MAX } else { usize::from(record.from) };
+        let ignores_from = canary::is(Canary::RepairIgnoresFrom);
+        let allowed = if ignores_from { usize::MAX } else { usize::from(record.from) };
         let allowed = plan.replicas.get(..allowed).unwrap_or(plan.replicas);
         let needed = usize::from(quorum.ack()).min(allowed.len());
         let has = |node: &NodeIndex| replies.held.iter().any(|(at, held)| at == node && holds(held));
@@ -270,8 +269,8 @@ impl Coordinator {
                 let Ok(held) = answer else { continue };
                 let is_behind = held.is_none_or(|held| held.version() < newest.version);
                 let list = coordinator.shared.cluster.preference_list(partition);
-                let is_allowed =
-                    IGNORES_FROM || list.iter().take(usize::from(newest.from)).any(|at| *at == node);
+                let is_allowed = canary::is(Canary::RepairIgnoresFrom)
+                    || list.iter().take(usize::from(newest.from)).any(|at| *at == node);
                 if is_behind && is_allowed {
                     coordinator.shared.metrics.late_repairs.fetch_add(1, Ordering::Relaxed);
                     let timeout = coordinator.shared.settings.request_timeout;

@@ -5,6 +5,7 @@
 
 use super::calls::{Calls, Cause, Write};
 use super::{Coordinator, CoordinatorError, Fanout, Missing, Mutation, Written};
+use crate::canary::{self, Canary};
 use crate::peer::ApplyKind;
 use crate::replica::ReplicaError;
 use kvorum_core::{Key, NodeIndex, Partition, Quorum, Record, Version, WriteTally, WriteVerdict};
@@ -184,7 +185,7 @@ impl Writing {
                         Write::Stored => tally.stored(),
                         Write::Superseded(by) => tally.superseded(*by),
                         Write::Refused(_) | Write::Unknown(_)
-                            if cfg!(feature = "canary-hint-counts-as-ack") =>
+                            if canary::is(Canary::HintCountsAsAck) =>
                         {
                             tally.stored();
                         }

@@ -13,6 +13,7 @@ use super::digest::Digests;
 use super::health::StoreHealth;
 use super::queue::{DueRow, Observed, Request, Source};
 use super::{ReplicaError, ReplicaParts, StoreState, stored_mark};
+use crate::canary::{self, Canary};
 use crate::clock::Clock;
 use crate::metrics::StoreMetrics;
 use crate::storage::format::Mark;
@@ -40,9 +41,6 @@ const DISK_RETRY: Duration = Duration::from_millis(500);
 /// How long a tombstone of a sole replica is kept: longer than any write that was stamped before it can be queued.
 /// Being late is harmless (see [`Committer::floor`]); it only saves such a write a second stamp.
 const TOMBSTONE_KEEP_MILLIS: u64 = 10_000;
-
-/// A bug to be noticed: tombstones go by age, whoever may still hold something older.
-const PURGES_BY_AGE: bool = cfg!(feature = "canary-purge-by-age");
 
 /// This says what must be on disk before a write is confirmed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -267,7 +265,7 @@ impl Committer {
             (Purge::Keep, Value::Present(_)) => {
                 stage.put(key, Record { value: Value::Tombstone, ..current }, mark);
             }
-            (Purge::Keep, Value::Tombstone) if PURGES_BY_AGE => stage.set(key, None, mark),
+            (Purge::Keep, Value::Tombstone) if canary::is(Canary::PurgeByAge) => stage.set(key, None, mark),
             (Purge::Keep, Value::Tombstone) => return Ok(false),
         }
         Ok(true)
@@ -288,9 +286,9 @@ impl Committer {
         if batch.is_empty() {
             return Ok(());
         }
-        let is_synced = is_synced && !cfg!(feature = "canary-ack-before-sync");
+        let is_synced = is_synced && !canary::is(Canary::AckBeforeSync);
         let waits_for_sync =
-            self.durability == DurabilityMode::Always && !cfg!(feature = "canary-ack-before-sync");
+            self.durability == DurabilityMode::Always && !canary::is(Canary::AckBeforeSync);
         let durability = if waits_for_sync || is_synced { Durability::Synced } else { Durability::Buffered };
         if let Err(error) = self.engine.commit(batch, durability) {
             return Err(self.fail(&error));
@@ -355,7 +353,7 @@ impl Committer {
             (Value::Present(_), _) => record.expires,
             (Value::Tombstone, Purge::Sole) => Some(self.clock.wall().saturating_add(TOMBSTONE_KEEP_MILLIS)),
             (Value::Tombstone, Purge::Keep) => {
-                PURGES_BY_AGE.then(|| self.clock.wall().saturating_add(TOMBSTONE_KEEP_MILLIS / 10))
+                canary::is(Canary::PurgeByAge).then(|| self.clock.wall().saturating_add(TOMBSTONE_KEEP_MILLIS / 10))
             }
         }
     }

@@ -7,13 +7,15 @@
 //! carries a checksum, so that a flipped bit ([`MemoryEngine::flip`]) is found when it is read. A sync costs nothing
 //! here, however much is stored.
 //!
-//! Nothing here waits, and nothing here is random: which batches survive and which bit flips comes in from outside.
+//! Nothing here waits: how long a commit is to take, [`Engine::latency`] tells the caller. And nothing here is random:
+//! which batches survive and which bit flips comes in from outside.
 
 use super::{Batch, Change, Durability, Engine, EngineError, EngineStats, Keyspace, Scan};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use xxhash_rust::xxh3::Xxh3;
 
 /// What a row costs on the modelled disk beyond its key and value, in bytes.
@@ -89,6 +91,7 @@ struct State {
     used_bytes: u64,
     capacity_bytes: Option<u64>,
     fault: Option<Fault>,
+    latency: Duration,
     unreadable: BTreeSet<(Keyspace, Bytes)>,
     poisoned: bool,
     counters: MemoryCounters,
@@ -103,6 +106,11 @@ impl MemoryEngine {
     /// Makes writes fail from now on, or (`None`) succeed again once the engine has been reopened.
     pub fn set_fault(&self, fault: Option<Fault>) {
         self.lock().fault = fault;
+    }
+
+    /// Makes each commit from now on take `latency`, where the caller waits for it.
+    pub fn set_latency(&self, latency: Duration) {
+        self.lock().latency = latency;
     }
 
     /// Makes reads of `key` report an I/O error, or succeed again.
@@ -458,6 +466,10 @@ impl Engine for MemoryEngine {
 
     fn is_short_of_space(&self) -> bool {
         self.lock().is_short_of_space()
+    }
+
+    fn latency(&self) -> Duration {
+        self.lock().latency
     }
 
     fn stats(&self) -> EngineStats {

@@ -1,0 +1,214 @@
+//! The clients: what the plan lets them do, and what they write down of it.
+//!
+//! All of them live on one host, whose links are never disturbed, each with connections of its own. They go through
+//! the [`Stage`]s that the driver sets: load, a last write through every node, and final reads of every key.
+
+use crate::history::{AckFrom, Operation, Outcome, Request};
+use crate::http_client::{Failure, HttpClient, outcome_of, request_of};
+use crate::net::authority_of;
+use crate::plan::{ClientPlan, KeyPlan, Mix, Plan};
+use crate::seed::Stream;
+use crate::trace::Trace;
+use bytes::Bytes;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+/// How long a client waits for an answer. Longer than any punctual one takes; shorter than most faults, so that a
+/// client whose node stands still goes on elsewhere.
+pub const PATIENCE: Duration = Duration::from_secs(3);
+/// How often clients look whether the next stage has begun.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// Clients at the final reads.
+const READERS: usize = 8;
+
+/// This says what clients do now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stage {
+    /// What the plan says, while faults come and go.
+    Load,
+    /// A write through every node, each to a key of its own, after everything was healed.
+    LastWrites,
+    /// Reads of every key, after everything has settled.
+    FinalReads,
+}
+
+/// This is what clients share, and the driver looks at.
+pub struct Load {
+    plan: Plan,
+    stage: Cell<Stage>,
+    done: Cell<Option<Stage>>,
+    next: Cell<u64>,
+    operations: RefCell<Vec<Operation>>,
+    trace: Trace,
+}
+
+impl Load {
+    /// The load of `plan`.
+    pub fn new(plan: Plan, trace: Trace) -> Rc<Self> {
+        Rc::new(Self {
+            plan,
+            stage: Cell::new(Stage::Load),
+            done: Cell::new(None),
+            next: Cell::new(1),
+            operations: RefCell::default(),
+            trace,
+        })
+    }
+
+    /// Lets `stage` begin.
+    pub fn begin(&self, stage: Stage) {
+        self.stage.set(stage);
+    }
+
+    /// Whether every client has done what `stage` asks.
+    pub fn is_done(&self, stage: Stage) -> bool {
+        self.done.get().is_some_and(|done| done >= stage)
+    }
+
+    /// What clients did, in the order in which it ended.
+    pub fn take(&self) -> Vec<Operation> {
+        self.operations.take()
+    }
+
+    /// Runs all clients. Must run where local tasks can be spawned.
+    ///
+    /// # Errors
+    /// None; the type is the simulation's.
+    pub async fn run(self: Rc<Self>) -> turmoil::Result {
+        let clients = (0u16..).zip(self.plan.clients.clone());
+        self.all(clients.map(|(number, client)| Rc::clone(&self).client(number, client))).await;
+        self.finish(Stage::Load, Stage::LastWrites).await;
+        Rc::clone(&self).last_writes().await;
+        self.finish(Stage::LastWrites, Stage::FinalReads).await;
+        let mut keys: Vec<Vec<KeyPlan>> = vec![Vec::new(); READERS];
+        for (at, key) in self.plan.keys.iter().enumerate() {
+            if let Some(keys) = keys.get_mut(at % READERS) {
+                keys.push(key.clone());
+            }
+        }
+        self.all((0u16..).zip(keys).map(|(number, keys)| Rc::clone(&self).final_reads(number, keys))).await;
+        self.done.set(Some(Stage::FinalReads));
+        Ok(())
+    }
+
+    /// Runs clients side by side to their ends.
+    async fn all(&self, clients: impl Iterator<Item = impl Future<Output = ()> + 'static>) {
+        let clients: Vec<_> = clients.map(tokio::task::spawn_local).collect();
+        for client in clients {
+            // A client that panics is a bug here; the panic is shown already, and the run ends by what it lacks.
+            let _ = client.await;
+        }
+    }
+
+    async fn finish(&self, stage: Stage, next: Stage) {
+        self.done.set(Some(stage));
+        while self.stage.get() < next {
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    async fn client(self: Rc<Self>, number: u16, client: ClientPlan) {
+        let mut stream = self.plan.seed.numbered("client", u64::from(number));
+        let mut http = HttpClient::new();
+        loop {
+            tokio::time::sleep(stream.duration(Duration::from_millis(1), client.pause_max)).await;
+            if now() >= self.plan.length {
+                return;
+            }
+            let node = stream.between_u16(0, self.plan.nodes - 1);
+            let node = client.home.unwrap_or(node);
+            let Some(key) = stream.weighted(&self.weights()).copied().and_then(|at| self.plan.keys.get(at)) else {
+                return;
+            };
+            let (request, replicas) = self.request(&mut stream, client.mix, key);
+            let bytes = usize::try_from(stream.between(0, self.plan.value_bytes_max as u64)).unwrap_or(0);
+            self.perform(&mut http, number, node, &key.key, request, replicas, bytes).await;
+        }
+    }
+
+    fn weights(&self) -> Vec<(u64, usize)> {
+        self.plan.keys.iter().enumerate().map(|(at, key)| (key.weight, at)).collect()
+    }
+
+    fn request(&self, stream: &mut Stream, mix: Mix, key: &KeyPlan) -> (Request, Option<AckFrom>) {
+        let Mix { get, head, put, delete, range } = mix;
+        let kinds = [(get, 0), (head, 1), (put, 2), (delete, 3), (range, 4)];
+        let kind = stream.weighted(&kinds).copied().unwrap_or(0);
+        let replicas = stream.pick(&key.replicas).copied();
+        let ttl = self.plan.ttl.filter(|ttl| stream.percent(ttl.percent));
+        let ttl = ttl.map(|ttl| stream.duration(ttl.min, ttl.max));
+        let (has_end, has_limit) = (stream.percent(50), stream.percent(30));
+        let end = stream.pick(&self.plan.keys).map(|end| end.key.clone()).filter(|end| has_end && *end > key.key);
+        let limit = Some(stream.between(1, 20)).filter(|_| has_limit);
+        match kind {
+            0 => (Request::Get, replicas),
+            1 => (Request::Head, replicas),
+            2 => (Request::Put { ttl }, replicas),
+            3 => (Request::Delete, replicas),
+            // A range has the default replicas.
+            _ => (Request::Range { end, limit }, None),
+        }
+    }
+
+    /// A write through each node, to a key that nothing else touches, so that it heals nothing.
+    async fn last_writes(self: Rc<Self>) {
+        let mut http = HttpClient::new();
+        for node in 0..self.plan.nodes {
+            let key = Bytes::from(format!("last-{node}"));
+            self.perform(&mut http, 0, node, &key, Request::Put { ttl: None }, None, 100).await;
+        }
+    }
+
+    /// Reads each of `keys` in every way that the plan uses, and from all replicas; the first reader also two ranges.
+    async fn final_reads(self: Rc<Self>, number: u16, keys: Vec<KeyPlan>) {
+        let mut stream = self.plan.seed.numbered("reader", u64::from(number));
+        let mut http = HttpClient::new();
+        let everybody = AckFrom::new(self.plan.nodes, self.plan.nodes);
+        for key in keys {
+            let mut ways: Vec<Option<AckFrom>> = key.replicas.iter().copied().map(Some).collect();
+            ways.extend([None, Some(everybody)]);
+            for replicas in ways {
+                let node = stream.between_u16(0, self.plan.nodes - 1);
+                self.perform(&mut http, number, node, &key.key, Request::Get, replicas, 0).await;
+            }
+        }
+        for node in (0..self.plan.nodes).take(if number == 0 { 2 } else { 0 }) {
+            let request = Request::Range { end: None, limit: None };
+            self.perform(&mut http, number, node, &Bytes::from_static(b"k"), request, None, 0).await;
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "these are the columns of an operation")]
+    async fn perform(
+        &self,
+        http: &mut HttpClient,
+        client: u16,
+        node: u16,
+        key: &Bytes,
+        request: Request,
+        replicas: Option<AckFrom>,
+        value_bytes: usize,
+    ) {
+        let id = self.next.replace(self.next.get() + 1);
+        let authority = authority_of(node);
+        let message = request_of(id, &authority, key, &request, replicas, value_bytes);
+        let invoked = now();
+        let who = format!("client-{client}");
+        self.trace.line(invoked, &who, &format_args!("#{id} to node {node}: {request} {}", key.escape_ascii()));
+        let answer = http.send(&authority, message, PATIENCE).await;
+        let outcome = outcome_of(&request, answer.as_ref().map_err(|failure: &Failure| *failure));
+        let returned = now();
+        let why = answer.as_ref().ok().filter(|_| matches!(outcome, Outcome::Unknown(_) | Outcome::Refused { .. }));
+        let why = why.map(|answer| String::from_utf8_lossy(&answer.body).trim_end().to_owned());
+        self.trace.line(returned, &who, &format_args!("#{id} {outcome} {}", why.unwrap_or_default()));
+        let replicas = replicas.unwrap_or(self.plan.default_replicas());
+        let key = key.clone();
+        let operation = Operation { id, client, node, key, request, replicas, invoked, returned, outcome };
+        self.operations.borrow_mut().push(operation);
+    }
+}
+
+fn now() -> Duration {
+    turmoil::sim_elapsed().unwrap_or_default()
+}

@@ -1,0 +1,118 @@
+//! The software of the machines: the real node, over the simulated network, clock, chance and disk.
+
+use crate::cluster::{Life, Start};
+use crate::net::{SimConnector, SimListener, host_of, url_of};
+use crate::plan::Plan;
+use crate::trace::Trace;
+use kvorum::config::{self, Config, ConfigError};
+use kvorum::node::{Handle, LocalParts, durability_name, run_local};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// How long a process that could not start stays away before it is started again, as a supervisor would.
+const START_AGAIN: Duration = Duration::from_secs(1);
+/// The host that takes the place of one of the nodes in an outdated list of nodes. Nothing listens there.
+pub const STRANGER: &str = "stranger";
+
+/// These are the running nodes, by number; none where a node is down or opens its store.
+#[derive(Clone, Default)]
+pub struct Nodes(Rc<RefCell<Vec<Option<Handle>>>>);
+
+impl Nodes {
+    /// The running node `node`.
+    pub fn get(&self, node: u16) -> Option<Handle> {
+        self.0.borrow().get(usize::from(node)).cloned().flatten()
+    }
+
+    fn set(&self, node: u16, handle: Option<Handle>) {
+        let mut nodes = self.0.borrow_mut();
+        let at = usize::from(node);
+        if nodes.len() <= at {
+            nodes.resize_with(at + 1, || None);
+        }
+        if let Some(slot) = nodes.get_mut(at) {
+            *slot = handle;
+        }
+    }
+}
+
+/// What starts the real node for each life of a machine.
+pub fn start(plan: &Plan, nodes: &Nodes, trace: &Trace) -> Start {
+    let (plan, nodes, trace) = (Rc::new(plan.clone()), nodes.clone(), trace.clone());
+    Rc::new(move |life| Box::pin(live(Rc::clone(&plan), life, nodes.clone(), trace.clone())))
+}
+
+/// One life: the process is started again for as long as it cannot start.
+async fn live(plan: Rc<Plan>, life: Life, nodes: Nodes, trace: Trace) -> turmoil::Result {
+    let host = host_of(life.node);
+    let config = config_of(&plan, &life)?;
+    loop {
+        nodes.set(life.node, None);
+        let (started, number) = (nodes.clone(), life.node);
+        let parts = LocalParts {
+            config: config.clone(),
+            clock: life.clock.clone(),
+            rng: life.rng.clone(),
+            engine: life.engine.clone(),
+            listener: SimListener::bind().await?,
+            connector: Rc::new(SimConnector),
+            started: Box::new(move |handle| started.set(number, Some(handle))),
+        };
+        let Err(error) = run_local(parts).await else { return Ok(()) };
+        let now = turmoil::sim_elapsed().unwrap_or_default();
+        trace.line(now, &host, &format_args!("did not start: {error}"));
+        tokio::time::sleep(START_AGAIN).await;
+        // A process that ends leaves its writes with the operating system.
+        life.engine.kill();
+    }
+}
+
+fn config_of(plan: &Plan, life: &Life) -> Result<Config, ConfigError> {
+    let stranger = (life.node + 1) % plan.nodes;
+    let url = |node| if life.is_stale && node == stranger { url_of_stranger() } else { url_of(node) };
+    let cluster: Vec<String> = (0..plan.nodes).map(url).collect();
+    let flags = BTreeMap::from([
+        ("cluster", cluster.join(",")),
+        ("advertise", url_of(life.node)),
+        ("durability", durability_name(plan.durability)),
+        ("threads", "1".to_owned()),
+        ("workers", "1".to_owned()),
+    ]);
+    Ok(config::resolve(&flags, &BTreeMap::new(), None)?.0)
+}
+
+fn url_of_stranger() -> String {
+    format!("http://{STRANGER}:{}", crate::net::PORT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::SimClock;
+    use crate::seed::{Seed, SimRng};
+    use kvorum::storage::memory::MemoryEngine;
+    use std::sync::Arc;
+
+    /// A node knows the plan's nodes; one that is out of date knows as many, of which one is another.
+    #[test]
+    fn stale_lists_name_a_stranger() {
+        let mut plan = Plan::of(Seed(1));
+        plan.nodes = 3;
+        let config = |is_stale| {
+            let life = Life {
+                node: 2,
+                number: 0,
+                clock: Arc::new(SimClock::new(|| None, 0, 0)),
+                rng: Arc::new(SimRng::of_node(Seed(1), 2, 0)),
+                engine: Arc::new(MemoryEngine::new()),
+                is_stale,
+            };
+            config_of(&plan, &life).unwrap()
+        };
+        assert_eq!(config(false).cluster, ["http://node-0:8080", "http://node-1:8080", "http://node-2:8080"]);
+        assert_eq!(config(true).cluster, ["http://stranger:8080", "http://node-1:8080", "http://node-2:8080"]);
+        assert_eq!(config(true).advertise, "http://node-2:8080");
+    }
+}

@@ -1,0 +1,180 @@
+//! One run: a plan, from its first step to the verdict.
+//!
+//! Load and faults until the plan's length; then everything is healed, a last write goes through every node, and what
+//! was left open settles; then the disks are read, and every key. What all this showed goes to the oracle.
+
+use crate::cluster::Cluster;
+use crate::history::History;
+use crate::invariants::facts::{Dump, Gauge, Mechanisms};
+use crate::invariants::{Facts, Violation, check_all};
+use crate::load::{Load, PATIENCE, Stage};
+use crate::node::{Nodes, start};
+use crate::plan::Plan;
+use crate::trace::Trace;
+use kvorum::clock::Clock;
+use kvorum::config;
+use kvorum::http::server::Phase;
+use kvorum::replica::COMMIT_QUEUE_LEN_MAX;
+use kvorum::storage::{Engine, Keyspace, format};
+use std::ops::Bound;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// Between two looks at queues and disks.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// What an answer may take beyond the deadline: connecting and asking on the clients' links, and the last look.
+const SLACK: Duration = Duration::from_millis(300);
+/// How long the nodes must be at rest before they count as settled: longer than a hint is left alone.
+const REST: Duration = Duration::from_secs(3);
+/// How long the stages without faults may take.
+const STAGE_MAX: Duration = Duration::from_mins(2);
+
+/// What the node can do by now. What these bring about is not asked for before.
+const MECHANISMS: Mechanisms = Mechanisms { repair: false, drop_stale: false, purge: false };
+
+/// This is a run that has ended.
+pub struct Run {
+    /// What the seed decided.
+    pub plan: Plan,
+    /// What clients saw.
+    pub history: History,
+    /// What was done to the nodes.
+    pub facts: Facts,
+    /// What was broken.
+    pub violations: Vec<Violation>,
+    /// How often each kind of fault began.
+    pub faults: std::collections::BTreeMap<crate::plan::FaultKind, u64>,
+    /// How long it took, in simulated time.
+    pub simulated: Duration,
+}
+
+/// Runs `plan` and judges it.
+///
+/// # Errors
+/// When the simulation itself ends with an error, or a stage does not end.
+pub fn run(plan: &Plan, trace: &Trace) -> Result<Run, Box<dyn std::error::Error>> {
+    let _listening = trace.listen();
+    let nodes = Nodes::default();
+    let load = Load::new(plan.clone(), trace.clone());
+    let mut cluster = Cluster::new(plan.clone(), &start(plan, &nodes, trace), trace.clone());
+    cluster.client("clients", Rc::clone(&load).run());
+    let mut director = Director { plan, nodes, cluster, hint_bytes_max: hint_bytes_max()? };
+    director.watch_until(plan.length)?;
+    director.cluster.heal();
+    director.watch_until(plan.length + PATIENCE + SLACK)?;
+    director.stage(&load, Stage::LastWrites)?;
+    director.settle()?;
+    director.dump();
+    director.stage(&load, Stage::FinalReads)?;
+    let simulated = director.cluster.elapsed();
+    let faults = director.cluster.counts().clone();
+    let mut facts = director.cluster.into_facts();
+    facts.deadline = DEADLINE;
+    facts.slack = SLACK;
+    facts.mechanisms = MECHANISMS;
+    facts.hints_suffice = plan.hints_suffice();
+    let history = History::new(load.take());
+    let violations = check_all(&history, &facts).err().unwrap_or_default();
+    Ok(Run { plan: plan.clone(), history, facts, violations, faults, simulated })
+}
+
+/// The node's default `request-timeout`, which every plan uses.
+const DEADLINE: Duration = Duration::from_secs(1);
+
+fn hint_bytes_max() -> Result<u64, config::ConfigError> {
+    let flags = std::collections::BTreeMap::new();
+    Ok(config::resolve(&flags, &std::collections::BTreeMap::new(), None)?.0.hints.bytes_max)
+}
+
+struct Director<'a> {
+    plan: &'a Plan,
+    nodes: Nodes,
+    cluster: Cluster<'a>,
+    hint_bytes_max: u64,
+}
+
+impl Director<'_> {
+    /// Lets time pass, and looks at queues and disks now and then.
+    fn watch_until(&mut self, until: Duration) -> Result<(), Box<dyn std::error::Error>> {
+        while self.cluster.elapsed() < until {
+            let next = (self.cluster.elapsed() + LOOK_EVERY).min(until);
+            self.cluster.run_until(next)?;
+            self.look();
+        }
+        Ok(())
+    }
+
+    /// Lets a stage of the load begin and waits for its end.
+    fn stage(&mut self, load: &Load, stage: Stage) -> Result<(), Box<dyn std::error::Error>> {
+        load.begin(stage);
+        let end = self.cluster.elapsed() + STAGE_MAX;
+        while !load.is_done(stage) {
+            if self.cluster.elapsed() >= end {
+                return Err(format!("the clients' stage {stage:?} did not end within {STAGE_MAX:?}").into());
+            }
+            let next = self.cluster.elapsed() + Duration::from_millis(50);
+            self.cluster.run_until(next)?;
+        }
+        Ok(())
+    }
+
+    /// Lets time pass until the nodes have been at rest for a while, or the plan's time to settle is over.
+    fn settle(&mut self) -> Result<(), Box<dyn std::error::Error>> {
+        let end = self.cluster.elapsed() + self.plan.settle;
+        let mut rested = Duration::ZERO;
+        while self.cluster.elapsed() < end && rested < REST {
+            let next = self.cluster.elapsed() + LOOK_EVERY;
+            self.watch_until(next)?;
+            rested = if self.is_at_rest() { rested + LOOK_EVERY } else { Duration::ZERO };
+        }
+        Ok(())
+    }
+
+    /// Whether every node serves and nothing waits anywhere.
+    fn is_at_rest(&self) -> bool {
+        (0..self.plan.nodes).all(|node| {
+            let Some(handle) = self.nodes.get(node) else { return false };
+            let Some(shared) = handle.shared() else { return false };
+            handle.phase() == Phase::Ready
+                && shared.replica.queue_len() == 0
+                && shared.hints.waiting().values().all(|waiting| waiting.count == 0)
+        })
+    }
+
+    fn look(&mut self) {
+        let at = self.cluster.elapsed();
+        for node in 0..self.plan.nodes {
+            let records = self.records(node);
+            let facts = self.cluster.facts_mut();
+            for (key, record) in &records {
+                facts.sighted(key, record, node);
+            }
+            let Some(handle) = self.nodes.get(node) else { continue };
+            let Some(shared) = handle.shared() else { continue };
+            let hint_bytes = shared.hints.waiting().values().map(|waiting| waiting.bytes).max().unwrap_or(0);
+            let gauges = [
+                ("commit queue", shared.replica.queue_len() as u64, COMMIT_QUEUE_LEN_MAX as u64),
+                ("bytes of hints for one node", hint_bytes, self.hint_bytes_max),
+            ];
+            facts.gauges.extend(gauges.map(|(name, value, max)| Gauge { node, at, name: name.into(), value, max }));
+        }
+    }
+
+    /// Reads the disks; from now on what clients see is final.
+    fn dump(&mut self) {
+        let at = self.cluster.elapsed();
+        self.cluster.facts_mut().converged = Some(at);
+        for node in 0..self.plan.nodes {
+            let records = self.records(node);
+            let Some(wall) = self.cluster.clock(node).map(|clock| clock.wall()) else { continue };
+            self.cluster.facts_mut().dumps.push(Dump { node, at, wall, records });
+        }
+    }
+
+    /// What a node stores, but for rows that cannot be read.
+    fn records(&self, node: u16) -> std::collections::BTreeMap<bytes::Bytes, kvorum_core::Record> {
+        let Some(engine) = self.cluster.engine(node) else { return Default::default() };
+        let Ok(rows) = engine.scan(Keyspace::Records, b"", Bound::Unbounded) else { return Default::default() };
+        rows.flatten().filter_map(|(key, row)| Some((key, format::decode_record(&row).ok()?))).collect()
+    }
+}

@@ -1,0 +1,113 @@
+//! The tally: what one run or many came to, in figures.
+
+use crate::plan::FaultKind;
+use crate::run::Run;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+/// These are the figures of runs.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tally {
+    /// Runs.
+    pub seeds: u64,
+    /// Simulated time, in milliseconds.
+    pub simulated_millis: u64,
+    /// Operations by the kind of their ends.
+    pub operations: BTreeMap<String, u64>,
+    /// Faults by kind.
+    pub faults: BTreeMap<String, u64>,
+    /// Seeds that broke something, each with the invariants.
+    pub broken: BTreeMap<u64, Vec<String>>,
+    /// The checksum of the trace, where one was kept.
+    pub trace_sum: Option<u64>,
+}
+
+impl Tally {
+    /// The figures of one run.
+    pub fn of(run: &Run) -> Self {
+        let counts = |(name, count): (&'static str, u64)| (name.to_owned(), count);
+        let violations = run.violations.iter().map(|violation| violation.invariant.to_owned());
+        let broken = (!run.violations.is_empty()).then(|| (run.plan.seed.0, violations.collect()));
+        Self {
+            seeds: 1,
+            simulated_millis: crate::millis(run.simulated),
+            operations: run.history.counts().into_iter().map(counts).collect(),
+            faults: run.faults.iter().map(|(kind, count)| (kind.name().to_owned(), *count)).collect(),
+            broken: broken.into_iter().collect(),
+            trace_sum: None,
+        }
+    }
+
+    /// A run that did not come to an end, for `reason`.
+    pub fn failed(seed: u64, reason: &str) -> Self {
+        Self { seeds: 1, broken: [(seed, vec![reason.to_owned()])].into(), ..Self::default() }
+    }
+
+    /// Adds `other`.
+    pub fn add(&mut self, other: Self) {
+        self.seeds += other.seeds;
+        self.simulated_millis += other.simulated_millis;
+        for (name, count) in other.operations {
+            *self.operations.entry(name).or_default() += count;
+        }
+        for (name, count) in other.faults {
+            *self.faults.entry(name).or_default() += count;
+        }
+        self.broken.extend(other.broken);
+    }
+
+    /// The simulated time.
+    pub fn simulated(&self) -> Duration {
+        Duration::from_millis(self.simulated_millis)
+    }
+
+    /// How often the rarest kind of fault began.
+    pub fn faults_of_the_rarest_kind(&self) -> u64 {
+        FaultKind::ALL.iter().map(|kind| self.faults.get(kind.name()).copied().unwrap_or(0)).min().unwrap_or(0)
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let hours = self.simulated().as_secs_f64() / 3600.0;
+        writeln!(f, "seeds           {:>9}", self.seeds)?;
+        writeln!(f, "simulated hours {hours:>9.2}")?;
+        writeln!(f, "operations      {:>9}", self.operations.values().sum::<u64>())?;
+        self.operations.iter().try_for_each(|(name, count)| writeln!(f, "  {name:<18} {count:>9}"))?;
+        writeln!(f, "faults          {:>9}", self.faults.values().sum::<u64>())?;
+        for kind in FaultKind::ALL {
+            let count = self.faults.get(kind.name()).copied().unwrap_or(0);
+            writeln!(f, "  {:<18} {count:>9}", kind.name())?;
+        }
+        writeln!(f, "seeds that broke something: {}", self.broken.len())?;
+        self.broken.iter().try_for_each(|(seed, names)| writeln!(f, "  seed {seed}: {}", names.join(", ")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Figures add up, survive being written down, and name what is broken.
+    #[test]
+    fn figures_add_up() {
+        let one = Tally {
+            seeds: 1,
+            simulated_millis: 1_800_000,
+            operations: [("value".to_owned(), 3)].into(),
+            faults: [("wipe".to_owned(), 2)].into(),
+            ..Tally::default()
+        };
+        let mut sum = one.clone();
+        sum.add(one);
+        sum.add(Tally::failed(7, "no end"));
+        let text = serde_json::to_string(&sum).unwrap();
+        let sum: Tally = serde_json::from_str(&text).unwrap();
+        assert_eq!((sum.seeds, sum.operations["value"], sum.faults["wipe"]), (3, 6, 4));
+        assert_eq!(sum.faults_of_the_rarest_kind(), 0);
+        let text = sum.to_string();
+        assert!(text.contains("simulated hours      1.00") && text.contains("seed 7: no end"), "{text}");
+    }
+}

@@ -1,0 +1,80 @@
+//! Canaries: each puts one classic bug back, so that the simulation can show that it would notice.
+//!
+//! They exist only in builds with the feature `canaries`, which no release has: without it [`is`] is false for all of
+//! them, at compile time. With it at most one is let loose, once, before anything runs.
+
+/// This is one bug that can be put back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Canary {
+    /// A write is confirmed before it has been synced.
+    AckBeforeSync,
+    /// A replica that lost its disk answers "absent".
+    EmptyReplicaVotes,
+    /// A replica that did not answer counts as if it had, because it gets a hint.
+    HintCountsAsAck,
+    /// Versions come from the node's own clock alone.
+    LocalClockOnly,
+    /// A read answers what it saw without making sure that later reads see it.
+    NoWriteBack,
+    /// Tombstones go by age, whoever may still hold something older.
+    PurgeByAge,
+    /// Repair copies a record to replicas that its `from` excludes.
+    RepairIgnoresFrom,
+    /// Nodes with another list of nodes are talked to.
+    StaleTopology,
+    /// A replica that holds something newer counts as if it had taken the write.
+    SupersededIgnored,
+}
+
+impl Canary {
+    /// All of them.
+    pub const ALL: [Self; 9] = [
+        Self::AckBeforeSync,
+        Self::EmptyReplicaVotes,
+        Self::HintCountsAsAck,
+        Self::LocalClockOnly,
+        Self::NoWriteBack,
+        Self::PurgeByAge,
+        Self::RepairIgnoresFrom,
+        Self::StaleTopology,
+        Self::SupersededIgnored,
+    ];
+
+    /// The canary's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::AckBeforeSync => "ack-before-sync",
+            Self::EmptyReplicaVotes => "empty-replica-votes",
+            Self::HintCountsAsAck => "hint-counts-as-ack",
+            Self::LocalClockOnly => "local-clock-only",
+            Self::NoWriteBack => "no-write-back",
+            Self::PurgeByAge => "purge-by-age",
+            Self::RepairIgnoresFrom => "repair-ignores-from",
+            Self::StaleTopology => "stale-topology",
+            Self::SupersededIgnored => "superseded-ignored",
+        }
+    }
+}
+
+#[cfg(feature = "canaries")]
+static LOOSE: std::sync::OnceLock<Canary> = std::sync::OnceLock::new();
+
+/// Lets `canary` loose for the rest of the process; the first call decides.
+#[cfg(feature = "canaries")]
+pub fn let_loose(canary: Canary) {
+    let _ = LOOSE.set(canary);
+}
+
+/// Whether `canary` is loose.
+#[cfg(feature = "canaries")]
+#[inline]
+pub(crate) fn is(canary: Canary) -> bool {
+    LOOSE.get() == Some(&canary)
+}
+
+/// Whether `canary` is loose: never, in this build.
+#[cfg(not(feature = "canaries"))]
+#[inline(always)]
+pub(crate) const fn is(_canary: Canary) -> bool {
+    false
+}

@@ -23,7 +23,7 @@ pub(super) type Outcome<T> = oneshot::Sender<Result<T, ReplicaError>>;
 pub(super) enum Answer {
     Apply { outcome: Result<Applied, ReplicaError>, done: Outcome<Applied> },
     Side { outcome: Result<(), ReplicaError>, done: Outcome<()> },
-    Purge { purged: usize, done: oneshot::Sender<usize> },
+    Purge { outcome: Result<usize, ReplicaError>, done: Outcome<usize> },
 }
 
 impl Answer {
@@ -32,7 +32,7 @@ impl Answer {
         match self {
             Self::Apply { outcome, .. } => *outcome = Err(error),
             Self::Side { outcome, .. } => *outcome = Err(error),
-            Self::Purge { purged, .. } => *purged = 0,
+            Self::Purge { outcome, .. } => *outcome = Err(error),
         }
     }
 
@@ -41,7 +41,7 @@ impl Answer {
         match self {
             Self::Apply { outcome, done } => drop(done.send(outcome)),
             Self::Side { outcome, done } => drop(done.send(outcome)),
-            Self::Purge { purged, done } => drop(done.send(purged)),
+            Self::Purge { outcome, done } => drop(done.send(outcome)),
         }
     }
 }

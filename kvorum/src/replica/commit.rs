@@ -188,7 +188,7 @@ impl Committer {
                         Err(error) => tracing::error!(%error, "cannot judge an expired record"),
                     }
                 }
-                (None, Answer::Purge { purged, done })
+                (None, Answer::Purge { outcome: Ok(purged), done })
             }
         }
     }

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use kvorum_core::{Key, Record, UnixMillis, Value, Version};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::Notify;
 
 /// Writes that may wait: beyond it the node is overloaded and says so.
 pub const COMMIT_QUEUE_LEN_MAX: usize = 8192;
@@ -59,7 +59,7 @@ pub(super) enum Request {
     /// Store rows that are no records: the clock's lease, hints, facts about the cluster.
     Side { changes: Vec<Change>, is_synced: bool, done: Outcome<()> },
     /// Give back the space of records whose time has come. Answers with the number of records purged.
-    Purge { rows: Vec<DueRow>, done: oneshot::Sender<usize> },
+    Purge { rows: Vec<DueRow>, done: Outcome<usize> },
 }
 
 impl Request {
@@ -213,6 +213,7 @@ impl CommitQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tokio::sync::oneshot;
 
     fn side() -> (Request, oneshot::Receiver<Result<(), ReplicaError>>) {
         let (done, outcome) = oneshot::channel();

@@ -6,13 +6,14 @@
 
 use crate::clock::{EPOCH, SimClock};
 use crate::invariants::facts::{Facts, Loss, LossKind, Stall};
-use crate::net::host_of;
+use crate::net::{host_of, url_of};
 use crate::node::STRANGER;
 use crate::plan::{Fault, FaultEvent, FaultKind, Plan};
 use crate::seed::{Seed, SimRng};
 use kvorum::storage::memory::{self, MemoryEngine};
 use kvorum::storage::{Engine, Keyspace};
 use crate::trace::Trace;
+use kvorum_core::NodeId;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::{Future, poll_fn};
@@ -294,6 +295,7 @@ impl Cluster<'_> {
             Fault::SlowDisk { node, latency } => self.with(*node, |machine| machine.engine.set_latency(*latency)),
             Fault::StaleTopology { node } => {
                 self.with(*node, |machine| machine.is_stale.set(true));
+                self.facts.misled.insert(NodeId::of_url(&url_of(*node)));
                 self.stop(*node, MemoryEngine::kill);
                 self.start_idle();
             }

@@ -42,6 +42,7 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Runs one seed.
+    #[command(alias = "replay")]
     Run {
         /// The seed.
         #[arg(long)]
@@ -112,11 +113,15 @@ fn run_here(seed: Seed, shows_trace: bool, sums_trace: bool, tells_tally: bool, 
     mad_turmoil::rand::set_rng(StdRng::seed_from_u64(seed.0 ^ salt));
     let _clocks = mad_turmoil::time::SimClocksGuard::init();
     let plan = Plan::of(seed);
-    let trace = if shows_trace || sums_trace { Trace::kept() } else { Trace::default() };
-    let ran = run(&plan, &trace);
     if shows_trace {
-        print!("{plan}{}", trace.text());
+        print!("{plan}");
     }
+    let trace = match (shows_trace, sums_trace) {
+        (true, _) => Trace::shown(),
+        (_, true) => Trace::kept(),
+        _ => Trace::default(),
+    };
+    let ran = run(&plan, &trace);
     let (mut tally, is_clean) = match &ran {
         Ok(run) => {
             let tally = Tally::of(run);

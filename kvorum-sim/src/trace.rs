@@ -20,33 +20,50 @@ const MESSAGE_CHARS_MAX: usize = 48;
 /// What happened so far. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct Trace {
+    sink: Option<Sink>,
+}
+
+/// Where lines go.
+#[derive(Debug, Clone)]
+enum Sink {
     // Guards the lines; held for one. A subscriber must be shareable between threads, although a run has but one.
-    text: Option<Arc<Mutex<String>>>,
+    Kept(Arc<Mutex<String>>),
+    /// To standard output, so that a run which never ends can be looked at.
+    Shown,
 }
 
 impl Trace {
     /// A trace that keeps its lines; the default one keeps none.
     pub fn kept() -> Self {
-        Self { text: Some(Arc::default()) }
+        Self { sink: Some(Sink::Kept(Arc::default())) }
+    }
+
+    /// A trace that prints its lines.
+    pub fn shown() -> Self {
+        Self { sink: Some(Sink::Shown) }
     }
 
     /// Writes a line of `who` at `at`.
     pub fn line(&self, at: Duration, who: &str, what: &dyn fmt::Display) {
-        if let Some(text) = &self.text {
+        let seconds = at.as_secs_f64();
+        match &self.sink {
             // Writing to a string does not fail.
-            let _ = writeln!(lock(text), "{:>11.6} {who:<9} {what}", at.as_secs_f64());
+            Some(Sink::Kept(text)) => drop(writeln!(lock(text), "{seconds:>11.6} {who:<9} {what}")),
+            Some(Sink::Shown) => println!("{seconds:>11.6} {who:<9} {what}"),
+            None => {}
         }
     }
 
-    /// Everything so far.
+    /// Everything that was kept so far.
     pub fn text(&self) -> String {
-        self.text.as_ref().map(|text| lock(text).clone()).unwrap_or_default()
+        if let Some(Sink::Kept(text)) = &self.sink { lock(text).clone() } else { String::new() }
     }
 
     /// Also keeps, until the guard is dropped, what the nodes log and every message on the simulated network.
     pub fn listen(&self) -> Option<tracing::subscriber::DefaultGuard> {
-        self.text.as_ref()?;
-        let listener = Listener { trace: self.clone(), spans: Mutex::default(), numbers: AtomicU64::new(1) };
+        self.sink.as_ref()?;
+        let (spans, numbers, latest) = (Mutex::default(), AtomicU64::new(1), Mutex::default());
+        let listener = Listener { trace: self.clone(), spans, numbers, latest };
         Some(tracing::subscriber::set_default(listener))
     }
 }
@@ -67,6 +84,8 @@ struct Listener {
     // Guards the spans; held for a look-up.
     spans: Mutex<Spans>,
     numbers: AtomicU64,
+    // Guards the latest time there was: while a message is sent none is to be had.
+    latest: Mutex<Duration>,
 }
 
 impl Subscriber for Listener {
@@ -101,7 +120,11 @@ impl Subscriber for Listener {
             spans.entered.iter().rev().find_map(|span| spans.hosts.get(span).cloned())
         };
         let what = format!("{}{}", words.message, words.fields);
-        let at = turmoil::sim_elapsed().unwrap_or_default();
+        let at = {
+            let mut latest = lock(&self.latest);
+            *latest = turmoil::sim_elapsed().map_or(*latest, |now| now.max(*latest));
+            *latest
+        };
         self.trace.line(at, host.as_deref().unwrap_or("network"), &what);
     }
 

@@ -14,7 +14,7 @@
 use crate::history::{AckFrom, Operation};
 use crate::millis;
 use bytes::Bytes;
-use kvorum_core::{Record, UnixMillis, Version};
+use kvorum_core::{NodeId, Record, UnixMillis, Version};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -123,6 +123,9 @@ pub struct Facts {
     pub hints_suffice: bool,
     /// When something was wrong that a request may fail of.
     pub disturbed: Vec<(Duration, Duration)>,
+    /// Nodes that worked with an outdated list of nodes for a while: what they coordinated then was not acknowledged,
+    /// and may have left a copy where none belongs.
+    pub misled: BTreeSet<NodeId>,
     /// Every record that was ever seen on a disk: the least `from` that it said, and the nodes.
     pub sightings: BTreeMap<(Bytes, Version), (u16, BTreeSet<u16>)>,
 }
@@ -177,11 +180,10 @@ impl Facts {
         !self.disturbed.iter().any(|(begin, end)| *begin <= until && *end >= since)
     }
 
-    /// Whether enough replicas have whole disks at `until` to serve `replicas`, whichever they are.
-    pub fn leaves_enough(&self, replicas: AckFrom, until: Duration) -> bool {
+    /// How many nodes have lost their disks by `until`, and know it.
+    pub fn broken_disks(&self, until: Duration) -> usize {
         let broken = |loss: &&Loss| loss.kind != LossKind::Unsynced && loss.at <= until;
-        let broken: BTreeSet<u16> = self.losses.iter().filter(broken).map(|loss| loss.node).collect();
-        broken.is_empty() || broken.len() + usize::from(replicas.ack) <= usize::from(replicas.from)
+        self.losses.iter().filter(broken).map(|loss| loss.node).collect::<BTreeSet<_>>().len()
     }
 
     /// Whether the final state is known.

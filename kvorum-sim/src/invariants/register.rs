@@ -2,7 +2,8 @@
 //!
 //! A write of unknown outcome becomes a step that may be left out and has no end. A value with a TTL brings a second
 //! step that may be left out: its expiry. A HEAD counts as a read of the write whose version it saw, where that is
-//! known. What was refused, and reads of unknown outcome, are no steps.
+//! known. What was refused, and reads of unknown outcome, are no steps; nor are reads that found nothing of a key with
+//! TTLs: two nodes need not agree to the millisecond on when a value has expired.
 
 use super::floor::Writes;
 use crate::history::{Operation, Outcome, Request, WriteId};
@@ -39,6 +40,8 @@ pub struct Step {
 /// The steps of one key's operations.
 pub fn steps(operations: &[&Operation]) -> Vec<Step> {
     let writes = Writes::of(operations);
+    let expires = |operation: &&Operation| matches!(operation.request, Request::Put { ttl: Some(_) });
+    let has_ttl = operations.iter().any(expires);
     let mut steps = Vec::with_capacity(operations.len());
     for operation in operations {
         let (id, invoked) = (operation.id, operation.invoked);
@@ -52,6 +55,7 @@ pub fn steps(operations: &[&Operation]) -> Vec<Step> {
                 Action::Write(id)
             }
             (Request::Delete, _) => Action::Erase,
+            (_, Outcome::Absent) if has_ttl => continue,
             (_, Outcome::Absent) => Action::Read(None),
             (_, Outcome::Value { .. }) => match writes.seen_by(operation) {
                 Some(write) => Action::Read(Some(write.id)),

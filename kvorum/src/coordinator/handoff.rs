@@ -62,6 +62,8 @@ impl Handoff {
 
 /// What a delivery came to.
 enum Delivered {
+    /// There was nothing: what is counted is not stored yet. Whoever stores it calls.
+    Nothing,
     All,
     /// Some were not taken.
     Some,
@@ -77,6 +79,7 @@ impl Coordinator {
             let _ = tokio::time::timeout(IDLE_WAIT, self.shared.handoff.called(index)).await;
             while self.has_hints(index) && self.is_ready(index) {
                 match self.deliver_waiting(index).await {
+                    Ok(Delivered::Nothing) => break,
                     Ok(Delivered::All) => {}
                     Ok(Delivered::Some) => tokio::time::sleep(RETRY_WAIT).await,
                     Err(error) => {
@@ -96,7 +99,7 @@ impl Coordinator {
     async fn deliver_waiting(&self, index: NodeIndex) -> Result<Delivered, ReplicaError> {
         let target = self.shared.cluster.id_of(index);
         let mut after: Option<Hint> = None;
-        let mut outcome = Delivered::All;
+        let mut outcome = Delivered::Nothing;
         loop {
             let hints =
                 self.shared.hints.next(target, after.as_ref(), BATCH_LEN_MAX, BATCH_BYTES_MAX).await?;
@@ -104,9 +107,11 @@ impl Coordinator {
             after = Some(last.clone());
             let count = hints.len();
             let done = self.deliver_batch(index, hints).await?;
-            if done.len() < count {
-                outcome = Delivered::Some;
-            }
+            outcome = match outcome {
+                Delivered::Some => Delivered::Some,
+                _ if done.len() < count => Delivered::Some,
+                _ => Delivered::All,
+            };
             if let Some(peer) = self.shared.cluster.peer(index) {
                 peer.hints_delivered.fetch_add(done.len() as u64, Ordering::Relaxed);
             }

@@ -109,13 +109,19 @@ impl Committer {
     /// How long the commit thread may sleep before [`Self::commit`] must be called with whatever there is.
     pub(super) fn idle_wait(&self) -> Duration {
         let sync = match (self.durability, self.unsynced_since) {
-            (DurabilityMode::Interval(every), Some(since)) => {
+            (DurabilityMode::Interval(every), Some(since)) if self.takes_writes() => {
                 Some((since + every).saturating_sub(self.clock.mono()))
             }
             _ => None,
         };
         let disk = (self.health.state() == StoreState::DiskFull).then_some(DISK_RETRY);
         [sync, disk].into_iter().flatten().fold(IDLE_CHECK, Duration::min)
+    }
+
+    /// Whether the store would take a write now. Where not, what is due to be synced must wait: trying again at once,
+    /// for as long as the failure lasts, would keep a processor busy.
+    fn takes_writes(&self) -> bool {
+        !self.poisoned && !matches!(self.health.state(), StoreState::Failed { .. })
     }
 
     /// How long a modelled disk takes for the next group.
@@ -362,7 +368,7 @@ impl Committer {
         let (DurabilityMode::Interval(every), Some(since)) = (self.durability, self.unsynced_since) else {
             return;
         };
-        if now < since + every || self.poisoned {
+        if now < since + every || !self.takes_writes() {
             return;
         }
         match self.engine.sync() {

@@ -295,6 +295,20 @@ fn full_disk_passes() {
     assert_eq!(bench.stored("k"), Some(value(3, "x")));
 }
 
+/// Goal: a committer whose sync is due while the store takes no writes waits; it used to be woken again at once, for as
+/// long as the failure lasted. Method: a sync is due when the disk fills up, and when a sync fails.
+#[test]
+fn overdue_syncs_wait_out_a_failure() {
+    for fault in [Fault::DiskFull, Fault::SyncError] {
+        let mut bench = Bench::new(DurabilityMode::Interval(Duration::from_millis(100)), Purge::Keep);
+        bench.apply("k", value(1, "v")).unwrap();
+        bench.engine.set_fault(Some(fault));
+        bench.clock.pass(200);
+        bench.committer.commit(Vec::new());
+        assert!(bench.committer.idle_wait() >= Duration::from_millis(100), "{fault:?}");
+    }
+}
+
 /// Goal: the sweeper stands back while the store takes no writes; it used to ask again at once, for ever. Method: a
 /// row is due and the disk is full, in virtual time, where a task that never waits lets no time pass.
 #[tokio::test(start_paused = true)]

@@ -65,6 +65,11 @@ impl Answer {
         self.checked(version(&self.headers))
     }
 
+    /// The body as text.
+    pub(crate) fn into_text(self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+
     /// What a node says of itself.
     pub(crate) fn into_status(self) -> Status {
         let body = String::from_utf8_lossy(&self.body).into_owned();

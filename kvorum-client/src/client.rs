@@ -135,6 +135,14 @@ impl Client {
         Ok(Scan::new(call.operation, opened, self.exchange.timeout(), self.exchange.answer_bytes_max()))
     }
 
+    /// Asks what every node holds of `key`: a table for people, or JSON.
+    ///
+    /// # Errors
+    /// As for a read.
+    pub async fn explain(&self, key: impl AsRef<[u8]>, json: bool) -> Result<String, Error> {
+        Ok(self.exchange.whole(&Call::explain(key.as_ref(), json)?).await?.into_text())
+    }
+
     /// Asks one node for its state: the next in turn that answers, whatever it answers.
     ///
     /// # Errors

@@ -35,6 +35,11 @@ pub enum Operation {
         /// The first key of the range.
         start: Bytes,
     },
+    /// Asking what every node holds of a key.
+    Explain {
+        /// The key.
+        key: Bytes,
+    },
     /// Asking a node for its state.
     Status,
 }
@@ -54,6 +59,7 @@ impl fmt::Display for Operation {
             Self::Put { key } => ("PUT", key),
             Self::Delete { key } => ("DELETE", key),
             Self::Scan { start } => ("scan from", start),
+            Self::Explain { key } => ("explain", key),
             Self::Status => return f.write_str("status"),
         };
         match key.get(..KEY_SHOWN_BYTES_MAX) {

@@ -71,6 +71,15 @@ impl Call {
         Ok(Self { accept: Some("application/x-ndjson"), ..Self::new(operation, Method::GET, target)? })
     }
 
+    pub(crate) fn explain(key: &[u8], json: bool) -> Result<Self, Error> {
+        let operation = Operation::Explain { key: Bytes::copy_from_slice(key) };
+        check_key(&operation, key)?;
+        let mut target = "/v0/explain?id=".to_owned();
+        push_encoded(&mut target, key);
+        let call = Self::new(operation, Method::GET, target)?;
+        Ok(Self { accept: Some(if json { "application/json" } else { "text/plain" }), ..call })
+    }
+
     pub(crate) fn status() -> Result<Self, Error> {
         let call = Self::new(Operation::Status, Method::GET, "/v0/status".to_owned())?;
         Ok(Self { accept: Some("application/json"), ..call })
@@ -89,7 +98,7 @@ impl Call {
             Operation::Get { .. } | Operation::Head { .. } => matches!(status, 200 | 404),
             Operation::Put { .. } => status == 201,
             Operation::Delete { .. } => status == 202,
-            Operation::Scan { .. } => status == 200,
+            Operation::Scan { .. } | Operation::Explain { .. } => status == 200,
             // A node that drains says so with a 503: that is what was asked.
             Operation::Status => true,
         }

@@ -587,3 +587,22 @@ fn wiped_disk_does_not_vote_in_its_second_life() {
         cluster.kill9(0);
     }
 }
+
+/// What every node holds of a key, for people and for programs: the newer record on one rank, the older ones elsewhere.
+#[test]
+fn explained_keys_tell_what_is_where() {
+    let cluster = Cluster::start(3);
+    assert_eq!(cluster.ask(0, PUT, &entity(b"key", "3/3"), Some(b"older")).status, 201);
+    assert_eq!(cluster.ask(1, PUT, &entity(b"key", "1/1"), Some(b"new")).status, 201);
+    assert_eq!(cluster.ask(1, DELETE, &entity(b"gone", "3/3"), None).status, 202);
+    let text = cluster.ask(2, GET, "/v0/explain?id=key", None).text();
+    let rows: Vec<&str> = text.lines().filter(|line| line.starts_with("rank")).collect();
+    assert_eq!(rows.len(), 3, "{text}");
+    assert!(rows[0].contains("from 1") && rows[0].contains("3 bytes"), "{text}");
+    assert!(rows[1..].iter().all(|row| row.contains("from 3") && row.contains("5 bytes")), "{text}");
+    let gone = cluster.ask(0, GET, "/v0/explain?id=gone", None).text();
+    assert_eq!(gone.matches("tombstone").count(), 3, "{gone}");
+    let never = cluster.ask(0, GET, "/v0/explain?id=never", None).text();
+    assert_eq!(never.matches("holds nothing").count(), 3, "{never}");
+    assert_eq!(cluster.ask(0, GET, "/v0/explain", None).status, 400);
+}

@@ -67,6 +67,9 @@ pub(super) fn commands() -> Vec<Command> {
             .arg(switch("local", "Only what the node itself stores"))
             .arg(switch("keys", "Only keys, without values"))
             .arg(switch("json", "One JSON object a line")),
+        on_node(Command::new("explain").about("Prints what every node holds of a key"))
+            .arg(key("key", "The key").required(true))
+            .arg(switch("json", "As JSON")),
         on_node(Command::new("status").about("Prints a node's state")).arg(switch("json", "As JSON")),
     ]
 }
@@ -87,6 +90,7 @@ pub(super) fn run(name: &str, matches: &ArgMatches) -> ExitCode {
             "put" => put(&client, matches).await,
             "delete" => delete(&client, matches).await,
             "scan" => scan(&client, matches).await,
+            "explain" => explain(&client, matches).await,
             "status" => status(&client, matches).await,
             _ => Err(Failure::Usage(format!("no such command: {name}"))),
         }
@@ -258,6 +262,12 @@ fn json_line(entry: &Entry) -> Vec<u8> {
     let mut line = serde_json::Value::Object(object).to_string().into_bytes();
     line.push(b'\n');
     line
+}
+
+async fn explain(client: &Client, matches: &ArgMatches) -> Result<ExitCode, Failure> {
+    let text = client.explain(required_key(matches, "key")?, matches.get_flag("json")).await?;
+    write_out(text.as_bytes())?;
+    Ok(ExitCode::SUCCESS)
 }
 
 async fn status(client: &Client, matches: &ArgMatches) -> Result<ExitCode, Failure> {

@@ -10,6 +10,7 @@
 //! its calls stay on one thread; what the threads share is [`Shared`].
 
 mod calls;
+mod explain;
 mod gauges;
 mod handoff;
 mod pulse;
@@ -23,6 +24,7 @@ mod tests;
 mod write;
 
 pub use calls::Cause;
+pub use explain::{Explained, Explanation, HeldRecord};
 pub use gauges::{Gauges, LinkGauge, PeerStatus};
 pub use handoff::Handoff;
 pub use range::ClusterRange;

@@ -251,7 +251,8 @@ impl Coordinator {
                 }
             }
         };
-        let Some(theirs) = self.fetch(index, &key).await? else { return Ok(()) };
+        let fetched = fetch(Rc::clone(&self), index, key.clone(), CALL_TIMEOUT).await?;
+        let Some(theirs) = fetched else { return Ok(()) };
         // A newer record that belongs on fewer replicas does not come here. The older copy here stays: whoever wrote it
         // was promised that a read which overlaps with that write finds it or something newer.
         if shared.rank_of(shared.cluster.me(), partition) >= theirs.from {
@@ -262,16 +263,24 @@ impl Coordinator {
         shared.metrics.repair_pulled.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
+}
 
-    /// What `index` holds of `key`, whether or not its store votes.
-    async fn fetch(&self, index: NodeIndex, key: &Key) -> Result<Option<Record>, Cause> {
-        let Some(link) = self.link(index) else { return Err(Cause::Unreachable) };
-        match link.call(&Request::Fetch { key: key.clone() }, CALL_TIMEOUT).await {
-            Ok(Reply::Found(Some(Held::Whole(record)))) => Ok(Some(record)),
-            Ok(Reply::Found(None)) => Ok(None),
-            Ok(_) => Err(Cause::OffTopic),
-            Err(error) => Err(Cause::Call(error)),
-        }
+/// What the node at `index` holds of `key`, whether or not its store votes.
+pub(super) async fn fetch(
+    coordinator: Rc<Coordinator>,
+    index: NodeIndex,
+    key: Key,
+    timeout: Duration,
+) -> Result<Option<Record>, Cause> {
+    if index == coordinator.shared.cluster.me() {
+        return coordinator.shared.replica.get(&key).await.map_err(Cause::Replica);
+    }
+    let Some(link) = coordinator.link(index) else { return Err(Cause::Unreachable) };
+    match link.call(&Request::Fetch { key }, timeout).await {
+        Ok(Reply::Found(Some(Held::Whole(record)))) => Ok(Some(record)),
+        Ok(Reply::Found(None)) => Ok(None),
+        Ok(_) => Err(Cause::OffTopic),
+        Err(error) => Err(Cause::Call(error)),
     }
 }
 

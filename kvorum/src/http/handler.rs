@@ -4,6 +4,7 @@ use super::Limits;
 use super::body::{BodyBudget, ReplyBody, read_value};
 use super::connection::Connection;
 use super::error::Failure;
+use super::explain;
 use super::range::{RangeBody, RangeFormat, RangeSource, Reader};
 use super::server::Phase;
 use super::status::{self, NodeFacts, NodeState};
@@ -248,6 +249,7 @@ where
         Path::Status if reads => show_status(&desk.service, &request),
         Path::Metrics if reads => show_metrics(&desk.service, &request),
         Path::Topology if reads => show_topology(&desk.service, &request),
+        Path::Explain if reads => show_explanation(desk, &request).await,
         Path::Peer if method == Method::GET => welcome(&desk.service, connection, &request),
         _ => Err(Failure::method(path.allow())),
     }
@@ -425,6 +427,16 @@ fn welcome<B>(
         }
     }
     connection.upgrade(theirs);
+    Ok(response)
+}
+
+async fn show_explanation<B>(desk: &Desk, request: &Request<B>) -> Result<Response<ReplyBody>, Failure> {
+    let key = target::parse_explain(request.uri().query())?;
+    let explanation = desk.coordinator()?.explain(key).await?;
+    let json = accepts(request.headers(), "application/json");
+    let mut response = Response::new(ReplyBody::full(Bytes::from(explain::render(&explanation, json))));
+    let content_type = if json { "application/json" } else { "text/plain; charset=utf-8" };
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     Ok(response)
 }
 

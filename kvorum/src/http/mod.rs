@@ -10,6 +10,7 @@
 pub mod body;
 pub mod connection;
 pub mod error;
+mod explain;
 pub mod handler;
 pub mod head;
 mod range;

@@ -22,6 +22,8 @@ pub enum Path {
     Peer,
     /// Where keys belong.
     Topology,
+    /// What every node holds of a key.
+    Explain,
 }
 
 impl Path {
@@ -34,6 +36,7 @@ impl Path {
             "/metrics" => Some(Self::Metrics),
             "/v0/peer" => Some(Self::Peer),
             "/v0/topology" => Some(Self::Topology),
+            "/v0/explain" => Some(Self::Explain),
             _ => None,
         }
     }
@@ -42,7 +45,7 @@ impl Path {
     pub fn allow(self) -> &'static str {
         match self {
             Self::Entity => "GET, HEAD, PUT, DELETE",
-            Self::Entities | Self::Status | Self::Metrics | Self::Topology => "GET, HEAD",
+            Self::Entities | Self::Status | Self::Metrics | Self::Topology | Self::Explain => "GET, HEAD",
             Self::Peer => "GET",
         }
     }
@@ -216,6 +219,19 @@ pub fn parse_range(query: Option<&str>) -> Result<RangeQuery, TargetError> {
     }
     let start = start.ok_or(TargetError::Missing { name: "start" })?;
     Ok(RangeQuery { start, end, limit, scope: scope.unwrap_or(Scope::Cluster) })
+}
+
+/// Reads the query of `/v0/explain`: the key.
+pub fn parse_explain(query: Option<&str>) -> Result<Key, TargetError> {
+    let mut key = None;
+    for parameter in parameters(query) {
+        let (name, value) = parameter?;
+        match &*name {
+            b"id" => set(&mut key, "id", parse_key("id", value)?)?,
+            _ => return Err(unknown(&name, "id")),
+        }
+    }
+    key.ok_or(TargetError::Missing { name: "id" })
 }
 
 /// Reads the query of `/v0/topology`: how many nodes of each preference list are wanted.

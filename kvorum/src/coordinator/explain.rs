@@ -1,0 +1,115 @@
+//! Explain: what every node holds of one key, for whoever is surprised by an answer.
+//!
+//! It asks past the quorum: also nodes whose store does not vote, and nodes beyond the default number of replicas, where
+//! older copies may lie.
+
+use super::calls::{Calls, Cause};
+use super::repair::fetch;
+use super::{Coordinator, CoordinatorError};
+use bytes::Bytes;
+use kvorum_core::{Key, NodeIndex, Record, Token, UnixMillis, Value};
+use std::rc::Rc;
+use std::time::Duration;
+
+/// How long a node may take to say what it holds.
+const ASK_TIMEOUT: Duration = Duration::from_secs(1);
+/// Nodes that are asked at most, beyond those that a default read asks.
+const NODES_MAX: usize = 16;
+
+/// This is what is known of a key.
+#[derive(Debug, Clone)]
+pub struct Explanation {
+    /// The key's place in the hash space.
+    pub token: u64,
+    /// Its partition.
+    pub partition: u16,
+    /// The default quorum.
+    pub quorum: kvorum_core::Quorum,
+    /// The instant at which expiry is judged.
+    pub now: UnixMillis,
+    /// What the nodes hold, by rank.
+    pub replicas: Vec<Explained>,
+}
+
+/// What one node holds of a key.
+#[derive(Debug, Clone)]
+pub struct Explained {
+    /// Its URL.
+    pub url: String,
+    /// Whether a default read would ask it first.
+    pub is_asked: bool,
+    /// What it holds, or why that is not known.
+    pub held: Result<Option<HeldRecord>, String>,
+    /// Hints that this node keeps for it, of any key.
+    pub hints_waiting: u64,
+}
+
+/// A record without its value.
+#[derive(Debug, Clone)]
+pub struct HeldRecord {
+    /// Its version, as in the `ETag`.
+    pub version: String,
+    /// The replica count it was written with.
+    pub from: u16,
+    /// Its expiry instant.
+    pub expires: Option<u64>,
+    /// `value`, `tombstone` or `expired`.
+    pub state: &'static str,
+    /// The value's length in bytes.
+    pub value_bytes: Option<usize>,
+    /// xxh3-64 of the value.
+    pub value_hash: Option<String>,
+}
+
+impl HeldRecord {
+    fn of(record: &Record, now: UnixMillis) -> Self {
+        let value = if let Value::Present(bytes) = &record.value { Some(bytes) } else { None };
+        Self {
+            version: record.version.to_string(),
+            from: record.from,
+            expires: record.expires.map(|at| at.0),
+            state: match (value, record.has_expired(now)) {
+                (_, true) => "expired",
+                (Some(_), false) => "value",
+                (None, false) => "tombstone",
+            },
+            value_bytes: value.map(Bytes::len),
+            value_hash: value.map(|bytes| format!("{:016x}", xxhash_rust::xxh3::xxh3_64(bytes))),
+        }
+    }
+}
+
+impl Coordinator {
+    /// Asks the nodes on the key's preference list what they hold.
+    pub async fn explain(self: &Rc<Self>, key: Key) -> Result<Explanation, CoordinatorError> {
+        let shared = &self.shared;
+        let quorum = self.default_quorum();
+        let partition = shared.cluster.partition_of(&key);
+        let list = shared.cluster.preference_list(partition);
+        let first = self.by_readiness(shared.cluster.plan(&key, quorum).replicas);
+        let asked = first.get(..usize::from(quorum.ack())).unwrap_or(&first);
+        let now = shared.clock.wall();
+        let mut calls = Calls::new();
+        for node in list.iter().take(NODES_MAX.max(usize::from(quorum.from()))) {
+            calls.push(*node, fetch(Rc::clone(self), *node, key.clone(), ASK_TIMEOUT));
+        }
+        let mut answers: Vec<(NodeIndex, Result<Option<Record>, Cause>)> = Vec::new();
+        while let Some(answer) = calls.next().await {
+            answers.push(answer);
+        }
+        answers.sort_by_key(|(node, _)| list.iter().position(|at| at == node));
+        let replicas = answers
+            .into_iter()
+            .map(|(node, answer)| Explained {
+                url: shared.cluster.url_of(node).to_owned(),
+                is_asked: asked.contains(&node),
+                held: answer
+                    .map(|record| record.map(|record| HeldRecord::of(&record, now)))
+                    .map_err(|cause| cause.to_string()),
+                hints_waiting: shared.hints.waiting_for(shared.cluster.id_of(node)).count,
+            })
+            .collect();
+        let token = Token::of(key.as_ref()).0;
+        Ok(Explanation { token, partition: partition.0, quorum, now, replicas })
+    }
+}

@@ -1,0 +1,78 @@
+//! `/v0/explain`: what every node holds of a key, as a table for people or JSON for programs.
+
+use crate::coordinator::{Explained, Explanation, HeldRecord};
+use std::fmt::Write as _;
+
+/// The body of `/v0/explain`.
+pub(super) fn render(explanation: &Explanation, json: bool) -> String {
+    if json { format!("{}\n", json_of(explanation)) } else { table_of(explanation) }
+}
+
+fn json_of(explanation: &Explanation) -> serde_json::Value {
+    let replica = |(rank, replica): (usize, &Explained)| {
+        let (held, reason) = match &replica.held {
+            Ok(held) => (held.as_ref().map(held_json), None),
+            Err(reason) => (None, Some(reason)),
+        };
+        serde_json::json!({
+            "rank": rank,
+            "url": replica.url,
+            "asked_by_default_read": replica.is_asked,
+            "answered": reason.is_none(),
+            "reason": reason,
+            "held": held,
+            "hints_waiting": replica.hints_waiting,
+        })
+    };
+    serde_json::json!({
+        "token": format!("{:016x}", explanation.token),
+        "partition": explanation.partition,
+        "default_quorum": explanation.quorum.to_string(),
+        "now": explanation.now.0,
+        "replicas": explanation.replicas.iter().enumerate().map(replica).collect::<Vec<_>>(),
+    })
+}
+
+fn held_json(held: &HeldRecord) -> serde_json::Value {
+    serde_json::json!({
+        "state": held.state,
+        "version": held.version,
+        "from": held.from,
+        "expires": held.expires,
+        "value_bytes": held.value_bytes,
+        "value_hash": held.value_hash,
+    })
+}
+
+fn table_of(explanation: &Explanation) -> String {
+    let mut text = format!(
+        "token {:016x}  partition {}  default read and write {}\n",
+        explanation.token, explanation.partition, explanation.quorum
+    );
+    let width = explanation.replicas.iter().map(|replica| replica.url.len()).max().unwrap_or(0);
+    for (rank, replica) in explanation.replicas.iter().enumerate() {
+        let asked = if replica.is_asked { "asked" } else { "-" };
+        let _ = write!(text, "rank {rank:<3} {:width$}  {asked:5}  ", replica.url);
+        let _ = match &replica.held {
+            Ok(None) => write!(text, "holds nothing"),
+            Ok(Some(held)) => write!(
+                text,
+                "{:9} {}  from {}{}{}",
+                held.state,
+                held.version,
+                held.from,
+                held.value_bytes.map_or(String::new(), |bytes| format!("  {bytes} bytes")),
+                held.value_hash.as_ref().map_or(String::new(), |hash| format!("  xxh3 {hash}")),
+            ),
+            Err(reason) => write!(text, "unknown: {reason}"),
+        };
+        if let Ok(Some(HeldRecord { expires: Some(at), .. })) = &replica.held {
+            let _ = write!(text, "  expires {at}");
+        }
+        if replica.hints_waiting > 0 {
+            let _ = write!(text, "  ({} hints wait here for it)", replica.hints_waiting);
+        }
+        text.push('\n');
+    }
+    text
+}

@@ -10,9 +10,9 @@ use crate::net::{host_of, url_of};
 use crate::node::STRANGER;
 use crate::plan::{Fault, FaultEvent, FaultKind, Plan};
 use crate::seed::{Seed, SimRng};
+use crate::trace::Trace;
 use kvorum::storage::memory::{self, MemoryEngine};
 use kvorum::storage::{Engine, Keyspace};
-use crate::trace::Trace;
 use kvorum_core::NodeId;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -292,7 +292,9 @@ impl Cluster<'_> {
                 self.with(*node, |machine| machine.clock.jump(*by_millis));
             }
             Fault::ClockDrift { node, ppm } => self.with(*node, |machine| machine.clock.set_drift(*ppm)),
-            Fault::SlowDisk { node, latency } => self.with(*node, |machine| machine.engine.set_latency(*latency)),
+            Fault::SlowDisk { node, latency } => {
+                self.with(*node, |machine| machine.engine.set_latency(*latency))
+            }
             Fault::StaleTopology { node } => {
                 self.with(*node, |machine| machine.is_stale.set(true));
                 self.facts.misled.insert(NodeId::of_url(&url_of(*node)));

@@ -118,7 +118,8 @@ impl Load {
             }
             let node = stream.between_u16(0, self.plan.nodes - 1);
             let node = client.home.unwrap_or(node);
-            let Some(key) = stream.weighted(&self.weights()).copied().and_then(|at| self.plan.keys.get(at)) else {
+            let Some(key) = stream.weighted(&self.weights()).copied().and_then(|at| self.plan.keys.get(at))
+            else {
                 return;
             };
             let (request, replicas) = self.request(&mut stream, client.mix, key);
@@ -139,7 +140,8 @@ impl Load {
         let ttl = self.plan.ttl.filter(|ttl| stream.percent(ttl.percent));
         let ttl = ttl.map(|ttl| stream.duration(ttl.min, ttl.max));
         let (has_end, has_limit) = (stream.percent(50), stream.percent(30));
-        let end = stream.pick(&self.plan.keys).map(|end| end.key.clone()).filter(|end| has_end && *end > key.key);
+        let end =
+            stream.pick(&self.plan.keys).map(|end| end.key.clone()).filter(|end| has_end && *end > key.key);
         let limit = Some(stream.between(1, 20)).filter(|_| has_limit);
         match kind {
             0 => (Request::Get, replicas),
@@ -195,11 +197,16 @@ impl Load {
         let message = request_of(id, &authority, key, &request, replicas, value_bytes);
         let invoked = now();
         let who = format!("client-{client}");
-        self.trace.line(invoked, &who, &format_args!("#{id} to node {node}: {request} {}", key.escape_ascii()));
+        self.trace.line(
+            invoked,
+            &who,
+            &format_args!("#{id} to node {node}: {request} {}", key.escape_ascii()),
+        );
         let answer = http.send(&authority, message, PATIENCE).await;
         let outcome = outcome_of(&request, answer.as_ref().map_err(|failure: &Failure| *failure));
         let returned = now();
-        let why = answer.as_ref().ok().filter(|_| matches!(outcome, Outcome::Unknown(_) | Outcome::Refused { .. }));
+        let why =
+            answer.as_ref().ok().filter(|_| matches!(outcome, Outcome::Unknown(_) | Outcome::Refused { .. }));
         let why = why.map(|answer| String::from_utf8_lossy(&answer.body).trim_end().to_owned());
         self.trace.line(returned, &who, &format_args!("#{id} {outcome} {}", why.unwrap_or_default()));
         let replicas = replicas.unwrap_or(self.plan.default_replicas());

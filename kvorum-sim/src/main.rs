@@ -181,7 +181,10 @@ fn ci(count: u64, from: &str) -> ExitCode {
     let mut sum = Tally::default();
     let (known, options) = (failed.len(), Options::default());
     batch::run(failed.into_iter().chain(fresh.iter().copied()), options, || true, |ran| take(&mut sum, ran));
-    println!("{count} seeds of {from} and {known} that failed once, in {:.0} s", (uptime() - begun).as_secs_f64());
+    println!(
+        "{count} seeds of {from} and {known} that failed once, in {:.0} s",
+        (uptime() - begun).as_secs_f64()
+    );
     print!("{sum}");
     let is_same = runs_twice(fresh.iter().copied().take(SEEDS_TWICE));
     let rarest = sum.faults_of_the_rarest_kind();
@@ -200,9 +203,14 @@ fn runs_twice(seeds: impl Iterator<Item = Seed>) -> bool {
     let seeds: Vec<Seed> = seeds.collect();
     for salt in [0, 1] {
         let options = Options { sums_trace: true, salt, ..Options::default() };
-        batch::run(seeds.iter().copied(), options, || true, |ran| {
-            sums.entry(ran.seed.0).or_default().push(ran.tally.trace_sum);
-        });
+        batch::run(
+            seeds.iter().copied(),
+            options,
+            || true,
+            |ran| {
+                sums.entry(ran.seed.0).or_default().push(ran.tally.trace_sum);
+            },
+        );
     }
     let mut is_same = true;
     for (seed, sums) in sums {
@@ -243,11 +251,16 @@ fn canaries() -> ExitCode {
         let options = Options { canary: Some(canary.name()), ..Options::default() };
         let caught = std::sync::Mutex::new(std::collections::BTreeMap::new());
         let lock = || caught.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        batch::run((1..=CANARY_SEEDS).map(Seed), options, || lock().is_empty(), |ran| {
-            if let Some((seed, names)) = ran.tally.broken.into_iter().next() {
-                lock().insert(seed, names);
-            }
-        });
+        batch::run(
+            (1..=CANARY_SEEDS).map(Seed),
+            options,
+            || lock().is_empty(),
+            |ran| {
+                if let Some((seed, names)) = ran.tally.broken.into_iter().next() {
+                    lock().insert(seed, names);
+                }
+            },
+        );
         // What breaks without the canary shows nothing.
         let first = lock().pop_first();
         let is_clean = |seed| batch::run_one(Seed(seed), Options::default()).tally.broken.is_empty();

@@ -112,7 +112,10 @@ mod tests {
             config_of(&plan, &life).unwrap()
         };
         assert_eq!(config(false).cluster, ["http://node-0:8080", "http://node-1:8080", "http://node-2:8080"]);
-        assert_eq!(config(true).cluster, ["http://stranger:8080", "http://node-1:8080", "http://node-2:8080"]);
+        assert_eq!(
+            config(true).cluster,
+            ["http://stranger:8080", "http://node-1:8080", "http://node-2:8080"]
+        );
         assert_eq!(config(true).advertise, "http://node-2:8080");
     }
 }

@@ -16,6 +16,7 @@ use kvorum::config;
 use kvorum::http::server::Phase;
 use kvorum::replica::COMMIT_QUEUE_LEN_MAX;
 use kvorum::storage::{Engine, Keyspace, format};
+use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::rc::Rc;
 use std::time::Duration;
@@ -30,7 +31,7 @@ const REST: Duration = Duration::from_secs(3);
 const STAGE_MAX: Duration = Duration::from_mins(2);
 
 /// What the node can do by now. What these bring about is not asked for before.
-const MECHANISMS: Mechanisms = Mechanisms { repair: false, drop_stale: false, purge: false };
+const MECHANISMS: Mechanisms = Mechanisms { repair: true, drop_stale: false, purge: false };
 
 /// This is a run that has ended.
 pub struct Run {
@@ -156,7 +157,13 @@ impl Director<'_> {
                 ("commit queue", shared.replica.queue_len() as u64, COMMIT_QUEUE_LEN_MAX as u64),
                 ("bytes of hints for one node", hint_bytes, self.hint_bytes_max),
             ];
-            facts.gauges.extend(gauges.map(|(name, value, max)| Gauge { node, at, name: name.into(), value, max }));
+            facts.gauges.extend(gauges.map(|(name, value, max)| Gauge {
+                node,
+                at,
+                name: name.into(),
+                value,
+                max,
+            }));
         }
     }
 
@@ -172,9 +179,11 @@ impl Director<'_> {
     }
 
     /// What a node stores, but for rows that cannot be read.
-    fn records(&self, node: u16) -> std::collections::BTreeMap<bytes::Bytes, kvorum_core::Record> {
-        let Some(engine) = self.cluster.engine(node) else { return Default::default() };
-        let Ok(rows) = engine.scan(Keyspace::Records, b"", Bound::Unbounded) else { return Default::default() };
+    fn records(&self, node: u16) -> BTreeMap<bytes::Bytes, kvorum_core::Record> {
+        let Some(engine) = self.cluster.engine(node) else { return BTreeMap::default() };
+        let Ok(rows) = engine.scan(Keyspace::Records, b"", Bound::Unbounded) else {
+            return BTreeMap::default();
+        };
         rows.flatten().filter_map(|(key, row)| Some((key, format::decode_record(&row).ok()?))).collect()
     }
 }

@@ -65,7 +65,11 @@ impl Tally {
 
     /// How often the rarest kind of fault began.
     pub fn faults_of_the_rarest_kind(&self) -> u64 {
-        FaultKind::ALL.iter().map(|kind| self.faults.get(kind.name()).copied().unwrap_or(0)).min().unwrap_or(0)
+        FaultKind::ALL
+            .iter()
+            .map(|kind| self.faults.get(kind.name()).copied().unwrap_or(0))
+            .min()
+            .unwrap_or(0)
     }
 }
 

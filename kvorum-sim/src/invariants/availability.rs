@@ -18,9 +18,9 @@ pub const GRACE: Duration = Duration::from_secs(6);
 pub fn check(history: &History, facts: &Facts) -> Result<(), Violation> {
     let by_key = history.by_key();
     let has_one_from = |operation: &Operation| {
-        by_key.get(&operation.key).is_some_and(|of_key| {
-            of_key.iter().all(|other| other.replicas.from == operation.replicas.from)
-        })
+        by_key
+            .get(&operation.key)
+            .is_some_and(|of_key| of_key.iter().all(|other| other.replicas.from == operation.replicas.from))
     };
     let is_held = |operation: &Operation| {
         let broken = facts.broken_disks(operation.returned);
@@ -34,7 +34,8 @@ pub fn check(history: &History, facts: &Facts) -> Result<(), Violation> {
             && is_held(operation)
     };
     let Some(operation) = history.operations().iter().find(failed) else { return Ok(()) };
-    let explanation = format!("#{} came to nothing although nothing was wrong: {}", operation.id, operation.outcome);
+    let explanation =
+        format!("#{} came to nothing although nothing was wrong: {}", operation.id, operation.outcome);
     let of_key = by_key.get(&operation.key).map_or(&[][..], |of_key| of_key.as_slice());
     Err(Violation::on_key("availability", &operation.key, explanation, of_key))
 }

@@ -139,7 +139,7 @@ impl Cluster {
 
     /// Whether this node's store is known to lack what an earlier one held.
     pub fn lacks(&self) -> bool {
-        !cfg!(feature = "canary-empty-replica-votes") && self.roster().verdict() == VotesVerdict::Lacks
+        !canary::is(Canary::EmptyReplicaVotes) && self.roster().verdict() == VotesVerdict::Lacks
     }
 
     /// Notes the difference to a peer's clock; true when it has just come to exceed `bound_millis`.

@@ -196,9 +196,7 @@ impl Coordinator {
             }
             match answer {
                 Ok(Reply::Applied(Applied::Stored)) => Write::Stored,
-                Ok(Reply::Applied(Applied::Superseded { .. }))
-                    if canary::is(Canary::SupersededIgnored) =>
-                {
+                Ok(Reply::Applied(Applied::Superseded { .. })) if canary::is(Canary::SupersededIgnored) => {
                     Write::Stored
                 }
                 Ok(Reply::Applied(Applied::Superseded { by })) => {

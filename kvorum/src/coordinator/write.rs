@@ -184,9 +184,7 @@ impl Writing {
                     match &answer {
                         Write::Stored => tally.stored(),
                         Write::Superseded(by) => tally.superseded(*by),
-                        Write::Refused(_) | Write::Unknown(_)
-                            if canary::is(Canary::HintCountsAsAck) =>
-                        {
+                        Write::Refused(_) | Write::Unknown(_) if canary::is(Canary::HintCountsAsAck) => {
                             tally.stored();
                         }
                         Write::Refused(_) => tally.refused(),

@@ -293,8 +293,7 @@ impl Committer {
             return Ok(());
         }
         let is_synced = is_synced && !canary::is(Canary::AckBeforeSync);
-        let waits_for_sync =
-            self.durability == DurabilityMode::Always && !canary::is(Canary::AckBeforeSync);
+        let waits_for_sync = self.durability == DurabilityMode::Always && !canary::is(Canary::AckBeforeSync);
         let durability = if waits_for_sync || is_synced { Durability::Synced } else { Durability::Buffered };
         if let Err(error) = self.engine.commit(batch, durability) {
             return Err(self.fail(&error));
@@ -358,9 +357,8 @@ impl Committer {
         match (&record.value, self.purge) {
             (Value::Present(_), _) => record.expires,
             (Value::Tombstone, Purge::Sole) => Some(self.clock.wall().saturating_add(TOMBSTONE_KEEP_MILLIS)),
-            (Value::Tombstone, Purge::Keep) => {
-                canary::is(Canary::PurgeByAge).then(|| self.clock.wall().saturating_add(TOMBSTONE_KEEP_MILLIS / 10))
-            }
+            (Value::Tombstone, Purge::Keep) => canary::is(Canary::PurgeByAge)
+                .then(|| self.clock.wall().saturating_add(TOMBSTONE_KEEP_MILLIS / 10)),
         }
     }
 

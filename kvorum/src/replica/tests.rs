@@ -327,6 +327,8 @@ async fn sweeper_rests_while_the_disk_is_full() {
         execution: Execution::Inline,
         durability: DurabilityMode::Always,
         purge: Purge::Keep,
+        birth: super::Birth { vote: super::Vote::Yes, topology: 1 },
+        partition_bits: 12,
         workers: super::Workers::Tasks,
     };
     let local = tokio::task::LocalSet::new();

@@ -384,7 +384,7 @@ impl Plan {
         let durability =
             [(6, DurabilityMode::Always), (2, DurabilityMode::Interval(interval)), (2, DurabilityMode::Os)];
         let durability = stream.weighted(&durability).copied().unwrap_or(DurabilityMode::Always);
-        let length = stream.duration(Duration::from_secs(20), Duration::from_mins(1));
+        let length = stream.duration(Duration::from_secs(15), Duration::from_secs(40));
         let latency_min = Duration::from_millis(stream.between(0, 2));
         let latency_max = latency_min + Duration::from_millis(stream.between(1, 20));
         let value_bytes_max = usize::from(stream.between_u16(24, 2000));
@@ -400,7 +400,7 @@ impl Plan {
             ttl: ttl(&mut seed.stream("ttl")),
             value_bytes_max,
             length,
-            settle: Duration::from_mins(1),
+            settle: Duration::from_secs(30),
             faults: faults(&mut seed.stream("faults"), nodes, length, &kinds),
             kinds,
         }
@@ -566,7 +566,9 @@ fn faults(stream: &mut Stream, nodes: u16, length: Duration, kinds: &BTreeSet<Fa
     let victim = stream.between_u16(0, nodes - 1);
     let mut events = Vec::new();
     for kind in kinds {
-        for _ in 0..stream.between(1, 4) {
+        // Where a kind is rarely possible it comes more often.
+        let most = if *kind == FaultKind::SyncError { 7 } else { 4 };
+        for _ in 0..stream.between(1, most) {
             // Not in the first second: there is nothing to lose yet.
             let at = stream.duration(Duration::from_secs(1), length);
             let lasts = stream.duration(Duration::from_millis(50), FAULT_MAX);

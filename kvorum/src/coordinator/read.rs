@@ -29,8 +29,11 @@ struct Replies {
 /// What became of a record that was written back.
 enum WrittenBack {
     Enough,
-    /// Something newer was met: the read begins again.
-    Superseded,
+    /// Something newer was met: the read begins again, and asks whoever has it. Another choice of replicas might miss
+    /// it again and again, where it was written with a narrower `from`.
+    Superseded {
+        at: NodeIndex,
+    },
     TooFew(Vec<(NodeIndex, Cause)>),
 }
 
@@ -47,8 +50,9 @@ impl Coordinator {
         let begun = Instant::now();
         let deadline = begun + self.shared.settings.request_timeout;
         self.hedge_allowance();
+        let mut ask_first = None;
         for _ in 0..ROUNDS_MAX {
-            let replies = self.ask_replicas(&key, quorum, begun).await?;
+            let replies = self.ask_replicas(&key, quorum, ask_first, begun).await?;
             let answered = u16::try_from(replies.held.len()).unwrap_or(u16::MAX);
             let newest = replies.held.iter().filter_map(|(_, held)| held.as_ref().map(Held::version)).max();
             let Some(version) = newest else { return Ok(self.found(None, answered)) };
@@ -61,7 +65,7 @@ impl Coordinator {
             };
             match self.write_back(&key, quorum, &record, &replies, deadline).await {
                 WrittenBack::Enough => return Ok(self.found(Some(record), answered)),
-                WrittenBack::Superseded => {}
+                WrittenBack::Superseded { at } => ask_first = Some(at),
                 WrittenBack::TooFew(missing) => return Err(self.too_few(quorum, begun, answered, missing)),
             }
         }
@@ -97,17 +101,20 @@ impl Coordinator {
         CoordinatorError::NotEnoughReplicas { quorum, confirmed, missing, waited }
     }
 
-    /// Asks replicas until `quorum.ack` have answered.
+    /// Asks replicas until `quorum.ack` have answered, `ask_first` among the first.
     async fn ask_replicas(
         self: &Rc<Self>,
         key: &Key,
         quorum: Quorum,
+        ask_first: Option<NodeIndex>,
         begun: Instant,
     ) -> Result<Replies, CoordinatorError> {
         let deadline = begun + self.shared.settings.request_timeout;
         let plan = self.shared.cluster.plan(key, quorum);
         let mut unasked = self.by_readiness(plan.replicas);
+        // The last one is asked first; the order of the others stays.
         unasked.reverse();
+        unasked.sort_by_key(|node| Some(*node) == ask_first);
         let mut calls = Calls::new();
         let mut replies = Replies { held: Vec::with_capacity(3), missing: Vec::new() };
         let ask = |calls: &mut Calls<Read>, unasked: &mut Vec<NodeIndex>| {
@@ -233,9 +240,9 @@ impl Coordinator {
         while holders < needed {
             match tokio::time::timeout_at(deadline, calls.next()).await {
                 Ok(Some((_, Write::Stored | Write::Uncounted))) => holders += 1,
-                Ok(Some((_, Write::Superseded(by)))) => {
+                Ok(Some((at, Write::Superseded(by)))) => {
                     self.shared.stamps.observe(by);
-                    return WrittenBack::Superseded;
+                    return WrittenBack::Superseded { at };
                 }
                 Ok(Some((node, Write::Refused(cause) | Write::Unknown(cause)))) => {
                     missing.push((node, cause));

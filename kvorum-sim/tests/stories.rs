@@ -1,0 +1,79 @@
+//! Bugs that the simulation found, each told as a short story to real nodes.
+
+#![expect(clippy::unwrap_used, reason = "a test's helpers fail by panicking, as its tests do")]
+
+use kvorum_sim::cluster::Cluster;
+use kvorum_sim::history::{AckFrom, Outcome, Request};
+use kvorum_sim::http_client::{HttpClient, outcome_of, request_of};
+use kvorum_sim::net::authority_of;
+use kvorum_sim::node::{Nodes, start};
+use kvorum_sim::plan::{ClockPlan, Plan};
+use kvorum_sim::seed::Seed;
+use kvorum_sim::trace::Trace;
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// A calm cluster of `nodes`.
+fn calm(nodes: u16) -> Plan {
+    let mut plan = Plan::of(Seed(1));
+    plan.nodes = nodes;
+    plan.durability = kvorum::replica::DurabilityMode::Always;
+    plan.clocks = vec![ClockPlan { offset_millis: 0, drift_ppm: 0 }; usize::from(nodes)];
+    plan.kinds.clear();
+    plan.faults.clear();
+    plan
+}
+
+/// Runs `client` against the nodes of `plan`, a second after they were started.
+fn tell<F: Future<Output = ()> + 'static>(plan: &Plan, client: impl FnOnce(Client) -> F + 'static) {
+    let trace = Trace::default();
+    let mut cluster = Cluster::new(plan.clone(), &start(plan, &Nodes::default(), &trace), trace);
+    let is_told = Rc::new(Cell::new(false));
+    let telling = Rc::clone(&is_told);
+    cluster.client("client", async move {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        client(Client { http: HttpClient::new(), next: 1 }).await;
+        telling.set(true);
+        Ok(())
+    });
+    cluster.run_until(Duration::from_mins(1)).unwrap();
+    assert!(is_told.get(), "the story did not end");
+}
+
+struct Client {
+    http: HttpClient,
+    next: u64,
+}
+
+impl Client {
+    async fn ask(&mut self, node: u16, key: &str, request: Request, (ack, from): (u16, u16)) -> Outcome {
+        let authority = authority_of(node);
+        let replicas = Some(AckFrom::new(ack, from));
+        let message = request_of(self.next, &authority, key.as_bytes(), &request, replicas, 50);
+        self.next += 1;
+        let answer = self.http.send(&authority, message, Duration::from_secs(3)).await;
+        outcome_of(&request, answer.as_ref().map_err(|failure| *failure))
+    }
+}
+
+/// Goal: a read ends where a newer record was written with a narrower `from` than an older one. It used to meet the
+/// newer one only by being superseded while it wrote the older one back, and began again with the same replicas until
+/// its rounds were used up. Method: a wide write, then a narrow one, then reads that need not ask the one who has it.
+#[test]
+fn reads_end_where_a_newer_record_is_narrower() {
+    tell(&calm(4), async |mut client| {
+        for number in 0..20 {
+            let key = format!("key-{number}");
+            let put = Request::Put { ttl: None };
+            let wide = client.ask(0, &key, put.clone(), (2, 2)).await;
+            let narrow = client.ask(1, &key, put, (1, 1)).await;
+            let is_done = |outcome: &Outcome| matches!(outcome, Outcome::Acknowledged { .. });
+            assert!(is_done(&wide) && is_done(&narrow), "{wide}, {narrow}");
+            for node in 0..4 {
+                let read = client.ask(node, &key, Request::Get, (3, 4)).await;
+                assert!(matches!(read, Outcome::Value { .. }), "node {node}, {key}: {read}");
+            }
+        }
+    });
+}

@@ -37,7 +37,8 @@ impl Failure {
 
     /// The path is none of the node's.
     pub fn unknown_path() -> Self {
-        let message = "unknown path; known are /v0/entity, /v0/entities, /v0/status, /v0/topology, /v0/explain and /metrics";
+        let message = "unknown path; known are /v0/entity, /v0/entities, /v0/status, /v0/topology, /v0/explain, \
+                       /metrics and /openapi.json";
         Self::new(StatusCode::BAD_REQUEST, "unknown_path", message)
     }
 

@@ -5,6 +5,7 @@ use super::body::{BodyBudget, ReplyBody, read_value};
 use super::connection::Connection;
 use super::error::Failure;
 use super::explain;
+use super::openapi;
 use super::range::{RangeBody, RangeFormat, RangeSource, Reader};
 use super::server::Phase;
 use super::status::{self, NodeFacts, NodeState};
@@ -250,6 +251,7 @@ where
         Path::Metrics if reads => show_metrics(&desk.service, &request),
         Path::Topology if reads => show_topology(&desk.service, &request),
         Path::Explain if reads => show_explanation(desk, &request).await,
+        Path::OpenApi if reads => show_openapi(&request),
         Path::Peer if method == Method::GET => welcome(&desk.service, connection, &request),
         _ => Err(Failure::method(path.allow())),
     }
@@ -445,6 +447,13 @@ fn show_topology<B>(service: &Service, request: &Request<B>) -> Result<Response<
     let cluster = &service.rooms()?.shared.cluster;
     let body = topology::render(cluster, ranks.unwrap_or(DEFAULT_RANKS));
     let mut response = Response::new(ReplyBody::full(Bytes::from(body)));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    Ok(response)
+}
+
+fn show_openapi<B>(request: &Request<B>) -> Result<Response<ReplyBody>, Failure> {
+    target::parse_nothing(request.uri().query())?;
+    let mut response = Response::new(ReplyBody::full(Bytes::from_static(openapi::DOCUMENT.as_bytes())));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     Ok(response)
 }

@@ -13,6 +13,7 @@ pub mod error;
 mod explain;
 pub mod handler;
 pub mod head;
+mod openapi;
 mod range;
 pub mod server;
 mod status;

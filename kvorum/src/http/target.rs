@@ -24,28 +24,38 @@ pub enum Path {
     Topology,
     /// What every node holds of a key.
     Explain,
+    /// The description of all this for programs.
+    OpenApi,
 }
 
 impl Path {
+    /// Every path as it is written; the most frequent first, because they are compared in this order.
+    pub const ALL: [(&'static str, Self); 8] = [
+        ("/v0/entity", Self::Entity),
+        ("/v0/entities", Self::Entities),
+        ("/v0/status", Self::Status),
+        ("/metrics", Self::Metrics),
+        ("/v0/peer", Self::Peer),
+        ("/v0/topology", Self::Topology),
+        ("/v0/explain", Self::Explain),
+        ("/openapi.json", Self::OpenApi),
+    ];
+
     /// The path that `path` names, byte for byte.
     pub fn parse(path: &str) -> Option<Self> {
-        match path {
-            "/v0/entity" => Some(Self::Entity),
-            "/v0/entities" => Some(Self::Entities),
-            "/v0/status" => Some(Self::Status),
-            "/metrics" => Some(Self::Metrics),
-            "/v0/peer" => Some(Self::Peer),
-            "/v0/topology" => Some(Self::Topology),
-            "/v0/explain" => Some(Self::Explain),
-            _ => None,
-        }
+        Self::ALL.into_iter().find(|(text, _)| *text == path).map(|(_, path)| path)
     }
 
     /// The methods it has, as `Allow` lists them.
     pub fn allow(self) -> &'static str {
         match self {
             Self::Entity => "GET, HEAD, PUT, DELETE",
-            Self::Entities | Self::Status | Self::Metrics | Self::Topology | Self::Explain => "GET, HEAD",
+            Self::Entities
+            | Self::Status
+            | Self::Metrics
+            | Self::Topology
+            | Self::Explain
+            | Self::OpenApi => "GET, HEAD",
             Self::Peer => "GET",
         }
     }

@@ -137,6 +137,24 @@ fn starting_node_answers_503() {
     });
 }
 
+/// The description needs no store: it is there from the first moment, whole.
+#[test]
+fn description_is_served_while_starting() {
+    run(false, async || {
+        let node = Node::starting();
+        let answer = node.ask("GET /openapi.json").await;
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        assert!(
+            head.starts_with("HTTP/1.1 200 ") && head.contains("content-type: application/json"),
+            "{head}"
+        );
+        assert_eq!(body, super::openapi::DOCUMENT);
+        assert!(node.ask("HEAD /openapi.json").await.starts_with("HTTP/1.1 200 "));
+        assert!(node.ask("GET /openapi.json?x").await.starts_with("HTTP/1.1 400 "));
+        assert!(node.ask("PUT /openapi.json").await.contains("allow: GET, HEAD"));
+    });
+}
+
 /// Goal: a client cannot hold a reservation by dripping. Method: bytes that come often enough for the body's wait but
 /// far below the least rate are cut once the wait has passed; at twice the least rate a body may take far longer.
 #[test]

@@ -1,0 +1,206 @@
+//! `/openapi.json`: the contract as programs read it, written by hand in `openapi.json`.
+//!
+//! Nothing is generated; the tests below compare the document with what the code knows, so that neither changes
+//! alone. What only answers can show (their schemas, which status comes from which operation) `make openapi` checks
+//! against running nodes. `docs/http-api.md` is the readable twin.
+
+/// The document.
+pub(super) const DOCUMENT: &str = include_str!("openapi.json");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::target::{self, Path, TargetError};
+    use crate::metrics::STATUSES;
+    use http::StatusCode;
+    use serde_json::Value;
+    use std::collections::{BTreeMap, BTreeSet};
+
+    const ERROR_SOURCE: &str = include_str!("error.rs");
+    const HANDLER_SOURCE: &str = include_str!("handler.rs");
+
+    fn document() -> Value {
+        serde_json::from_str(DOCUMENT).unwrap()
+    }
+
+    /// What `reference` points at, or `value` itself where it is no reference.
+    fn resolve<'a>(document: &'a Value, value: &'a Value) -> &'a Value {
+        match value.get("$ref").and_then(Value::as_str) {
+            Some(reference) => document.pointer(reference.strip_prefix('#').unwrap()).unwrap(),
+            None => value,
+        }
+    }
+
+    /// The operations of the document: path, method in capitals, operation.
+    fn operations(document: &Value) -> Vec<(&str, String, &Value)> {
+        let paths = document["paths"].as_object().unwrap();
+        paths
+            .iter()
+            .flat_map(|(path, item)| {
+                let methods = item.as_object().unwrap().iter();
+                methods
+                    .map(move |(method, operation)| (path.as_str(), method.to_ascii_uppercase(), operation))
+            })
+            .collect()
+    }
+
+    /// The pieces of `source`, without its tests, that follow `prefix` and are made of what `is_part` takes.
+    fn scan<'a>(source: &'a str, prefix: &'a str, is_part: fn(char) -> bool) -> BTreeSet<&'a str> {
+        let code = source.split("#[cfg(test)]").next().unwrap();
+        let tails = code.split(prefix).skip(1);
+        tails
+            .map(|tail| tail.split(|c| !is_part(c)).next().unwrap())
+            .filter(|part| !part.is_empty())
+            .collect()
+    }
+
+    /// The statuses that the code names: as constants, and in the answers that are written as they are.
+    fn statuses_of_the_code() -> BTreeSet<u16> {
+        let named: BTreeMap<String, u16> = (100..600)
+            .filter_map(|code| {
+                let reason = StatusCode::from_u16(code).unwrap().canonical_reason()?;
+                Some((reason.to_ascii_uppercase().replace([' ', '-'], "_"), code))
+            })
+            .collect();
+        let constants = [ERROR_SOURCE, HANDLER_SOURCE]
+            .into_iter()
+            .flat_map(|source| scan(source, "StatusCode::", |c| c.is_ascii_uppercase() || c == '_'));
+        let mut statuses: BTreeSet<u16> = constants.map(|name| named[name]).collect();
+        let literal = |prefix| scan(ERROR_SOURCE, prefix, |c| c.is_ascii_digit());
+        statuses.extend(literal("bare_answer!(\"").iter().map(|code| code.parse::<u16>().unwrap()));
+        statuses.extend(literal("bare_answer!(\n    \"").iter().map(|code| code.parse::<u16>().unwrap()));
+        // What no constant says is what a response is born with.
+        statuses.insert(200);
+        statuses
+    }
+
+    /// Every path with its methods, and nothing else.
+    #[test]
+    fn paths_and_methods_are_those_of_the_code() {
+        let document = document();
+        let mut documented: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
+        for (path, method, _) in operations(&document) {
+            documented.entry(path).or_default().insert(method);
+        }
+        let known: BTreeMap<&str, BTreeSet<String>> = Path::ALL
+            .into_iter()
+            .map(|(text, path)| (text, path.allow().split(", ").map(str::to_owned).collect()))
+            .collect();
+        assert_eq!(documented, known);
+    }
+
+    /// The path that clients who lost their way are told of is each but that of nodes.
+    #[test]
+    fn unknown_path_names_the_known() {
+        for (text, path) in Path::ALL {
+            assert_eq!(ERROR_SOURCE.contains(text), path != Path::Peer, "{text}");
+        }
+    }
+
+    /// Every parameter that a parser says it knows, and no other; `ttl` at PUT alone.
+    #[test]
+    fn parameters_are_those_of_the_parsers() {
+        let document = document();
+        for (text, method, operation) in operations(&document) {
+            let query = Some("no-such-parameter=");
+            let error = match Path::parse(text).unwrap() {
+                Path::Entity => target::parse_entity(query).err(),
+                Path::Entities => target::parse_range(query).err(),
+                Path::Explain => target::parse_explain(query).err(),
+                Path::Topology => target::parse_ranks(query).err(),
+                Path::Status | Path::Metrics | Path::Peer | Path::OpenApi => {
+                    target::parse_nothing(query).err()
+                }
+            };
+            let Some(TargetError::UnknownParameter { known, .. }) = error else {
+                panic!("{text}: {error:?}")
+            };
+            let words = known.split(|c: char| !c.is_ascii_alphabetic());
+            let known: BTreeSet<&str> = words
+                .filter(|word| !["", "or", "and", "none"].contains(word))
+                .filter(|word| *word != "ttl" || method == "PUT")
+                .collect();
+            let parameters = operation["parameters"].as_array().into_iter().flatten();
+            let documented: BTreeSet<&str> = parameters
+                .map(|parameter| resolve(&document, parameter))
+                .inspect(|parameter| assert_eq!(parameter["in"], "query"))
+                .map(|parameter| parameter["name"].as_str().unwrap())
+                .collect();
+            assert_eq!(documented, known, "{method} {text}");
+        }
+    }
+
+    /// Every status that the code can answer with, and no other; all of them but those of peers are counted.
+    #[test]
+    fn statuses_are_those_of_the_code() {
+        let document = document();
+        let mut documented = BTreeSet::new();
+        for (text, method, operation) in operations(&document) {
+            for (status, response) in operation["responses"].as_object().unwrap() {
+                let status: u16 = status.parse().unwrap();
+                let shared = &resolve(&document, response)["x-status"];
+                assert!(shared.is_null() || *shared == status, "{method} {text} {status}: {shared}");
+                documented.insert(status);
+            }
+        }
+        // No operation has it: each has the methods that it has.
+        documented.insert(405);
+        let components = document["components"]["responses"].as_object().unwrap();
+        let failures: BTreeSet<u16> = components
+            .values()
+            .map(|response| u16::try_from(response["x-status"].as_u64().unwrap()).unwrap())
+            .collect();
+        let known = statuses_of_the_code();
+        assert_eq!(documented, known);
+        assert_eq!(failures, known.range(400..).copied().collect());
+        let counted = STATUSES.into_iter().filter(|status| *status != 0).chain([101, 409, 426]);
+        assert_eq!(known, counted.collect());
+    }
+
+    /// Every error code, told at its status.
+    #[test]
+    fn error_codes_are_those_of_the_code() {
+        let document = document();
+        let code = ERROR_SOURCE.split_whitespace().collect::<Vec<_>>().join(" ");
+        let pairs: BTreeSet<(String, String)> = code
+            .split("Self::new(")
+            .skip(1)
+            .filter_map(|call| {
+                let (status, rest) = call.trim_start().strip_prefix("StatusCode::")?.split_once(", \"")?;
+                Some((status.to_owned(), rest.split('"').next()?.to_owned()))
+            })
+            .collect();
+        // As many as there are calls: none has hidden from the search.
+        assert!(pairs.len() >= 15, "{pairs:?}");
+        let codes: BTreeSet<&str> = pairs.iter().map(|(_, code)| code.as_str()).collect();
+        let listed = document["components"]["schemas"]["Error"]["properties"]["error"]["enum"].as_array();
+        let listed: BTreeSet<&str> = listed.unwrap().iter().map(|code| code.as_str().unwrap()).collect();
+        assert_eq!(listed, codes);
+        for (status, code) in &pairs {
+            let told = document["components"]["responses"].as_object().unwrap().values().any(|response| {
+                let number = u16::try_from(response["x-status"].as_u64().unwrap()).unwrap();
+                let reason = StatusCode::from_u16(number).unwrap().canonical_reason().unwrap();
+                reason.to_ascii_uppercase().replace(' ', "_") == *status
+                    && response["description"].as_str().unwrap().contains(&format!("`{code}`"))
+            });
+            assert!(told, "{status} {code}");
+        }
+    }
+
+    /// Every header of our own.
+    #[test]
+    fn headers_are_those_of_the_code() {
+        let document = document();
+        let headers = document["components"]["headers"].as_object().unwrap().keys();
+        let documented: BTreeSet<String> = headers
+            .map(|name| name.to_ascii_lowercase())
+            .filter(|name| name.starts_with("kvorum-"))
+            .collect();
+        let inserted: BTreeSet<String> = [ERROR_SOURCE, HANDLER_SOURCE]
+            .into_iter()
+            .flat_map(|source| scan(source, "insert(\"kvorum", |c| c.is_ascii_lowercase() || c == '-'))
+            .map(|rest| format!("kvorum{rest}"))
+            .collect();
+        assert_eq!(documented, inserted);
+    }
+}

@@ -1,7 +1,7 @@
 # kvorum: `make run` and `make test` are all that a newcomer needs; `make help` lists the rest.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint bench bench-quick fuzz release clean
+.PHONY: help run test lint bench bench-quick fuzz openapi recipes proxies release clean
 
 NODES ?= 3
 BASE_PORT ?= 8080
@@ -32,6 +32,15 @@ bench-quick: release ## The same in about 2 minutes, with rougher figures
 
 fuzz: ## Fuzzes each target for MINUTES (1)
 	@bash fuzz/run.sh $$(( $(MINUTES) * 60 ))
+
+openapi: release ## Makes requests from the OpenAPI document and holds three nodes to it (about a minute)
+	@KVORUM=$${CARGO_TARGET_DIR:-target}/release/kvorum bash scripts/openapi.sh
+
+recipes: release ## Runs the client recipes of docs/recipes, in the languages that are installed
+	@KVORUM=$${CARGO_TARGET_DIR:-target}/release/kvorum bash scripts/recipes.sh
+
+proxies: release ## Runs the contract through nginx and haproxy; as root it installs them
+	@KVORUM=$${CARGO_TARGET_DIR:-target}/release/kvorum bash scripts/proxies.sh
 
 clean: ## Removes what was built; data stays
 	cargo clean

@@ -1,0 +1,58 @@
+"""Tells schemathesis what OpenAPI has no words for; see scripts/openapi.sh."""
+
+import json
+import os
+
+import schemathesis
+from hypothesis import strategies as st
+
+NODES = int(os.environ.get("KVORUM_NODES", "3"))
+
+
+# A key's limit counts bytes, JSON Schema's counts characters.
+def is_key(text):
+    return 1 <= len(text.encode()) <= 1024
+
+
+characters = st.characters(codec="utf-8")
+keys = st.one_of(
+    st.sampled_from(["a", "b", "a/b", "a b", "a+b", "%", "&=", "\0", "\r\n", "?#", "\u00e9", "\U0001f511"]),
+    st.text(characters, min_size=1, max_size=20),
+    st.text(characters, min_size=1, max_size=1024).filter(is_key),
+)
+schemathesis.openapi.format("kvorum-key", keys)
+
+# 1 <= ACK <= FROM <= nodes.
+pairs = [f"{ack}/{count}" for count in range(1, NODES + 1) for ack in range(1, count + 1)]
+schemathesis.openapi.format("kvorum-replicas", st.sampled_from(pairs))
+
+# Above 0, and within the time that 64 bits of milliseconds hold.
+durations = st.one_of(
+    st.builds("{}{}".format, st.integers(1, 10**6), st.sampled_from(["ms", "s", "m", "h", "d", ""])),
+    st.builds("{}.{:03}".format, st.integers(0, 1000), st.integers(1, 999)),
+)
+schemathesis.openapi.format("kvorum-duration", durations)
+
+
+def fit(query):
+    """Makes parameters that are right one by one right together, in a cluster of NODES."""
+    if "replicas" in query:
+        query.pop("ack", None)
+        query.pop("from", None)
+    count = min(int(query.get("from", NODES)), NODES)
+    if "from" in query:
+        query["from"] = count
+    if "ack" in query:
+        query["ack"] = min(int(query["ack"]), count)
+
+
+@schemathesis.hook
+def before_call(context, case, kwargs):
+    if case.query and case.meta is not None and case.meta.generation.mode.is_positive:
+        fit(case.query)
+
+
+@schemathesis.deserializer("application/x-ndjson")
+def rows(context, response):
+    """The lines of an answer, as the array that the document describes."""
+    return [json.loads(line) for line in response.content.split(b"\n") if line]

@@ -1,0 +1,252 @@
+// A kvorum client in one page of Go: net/http and nothing else.
+//
+//	go run recipe.go URL…                    a tour: put, get, delete, ttl, range, failures
+//	go run recipe.go range START END URL…    the records of a range, a line each
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Failure is what a node answered other than success. Code is for programs, Message for people.
+type Failure struct {
+	Status  int
+	Code    string `json:"error"`
+	Message string
+}
+
+func (f *Failure) Error() string { return fmt.Sprintf("%d %s: %s", f.Status, f.Code, f.Message) }
+
+// ErrNotFound says that there is no value.
+var ErrNotFound = errors.New("no value for this key")
+
+// ErrUnknown says that the request may or may not have taken effect. Repeating it is safe.
+var ErrUnknown = errors.New("outcome unknown")
+
+// Client asks any of its nodes: each answers every request for every key.
+type Client struct {
+	Nodes []string
+	// Whole requests: a node answers 504 after its own --request-timeout, so let it.
+	HTTP http.Client
+}
+
+// escape writes a key into a query. QueryEscape writes a space as +, which is a plus sign here; PathEscape would
+// leave & and = as they are.
+func escape(key string) string { return strings.ReplaceAll(url.QueryEscape(key), "+", "%20") }
+
+// ask asks one node after the other, as long as it is certain that nothing was done.
+func (c *Client) ask(method, query string, body []byte) (http.Header, []byte, error) {
+	var problem error
+	for _, node := range c.Nodes {
+		request, err := http.NewRequest(method, node+"/v0/entity?"+query, bytes.NewReader(body))
+		if err != nil {
+			return nil, nil, err
+		}
+		request.Header.Set("Accept", "application/json") // for failures: a value comes as it is
+		answer, err := c.HTTP.Do(request)
+		if errors.Is(err, syscall.ECONNREFUSED) {
+			problem = err
+			continue
+		}
+		var content []byte
+		if err == nil {
+			content, err = io.ReadAll(answer.Body)
+			answer.Body.Close()
+		}
+		if err != nil {
+			return nil, nil, fmt.Errorf("%w: %w", ErrUnknown, err)
+		}
+		if answer.StatusCode < 300 {
+			return answer.Header, content, nil
+		}
+		failure := failureOf(answer.StatusCode, content)
+		switch {
+		case answer.StatusCode == 503: // overloaded, starting, shutting down: nothing was done
+			problem = failure
+			continue
+		case answer.StatusCode == 504 && method != "GET":
+			return nil, nil, fmt.Errorf("%w: %w", ErrUnknown, failure)
+		case failure.Code == "not_found":
+			return nil, nil, ErrNotFound
+		}
+		return nil, nil, failure
+	}
+	return nil, nil, problem
+}
+
+func failureOf(status int, content []byte) *Failure {
+	failure := &Failure{Status: status, Message: string(content)}
+	_ = json.Unmarshal(content, failure)
+	return failure
+}
+
+// Put stores a value and returns its version. Options are "ttl=30s", "replicas=2/3".
+func (c *Client) Put(key string, value []byte, options ...string) (string, error) {
+	query := strings.Join(append([]string{"id=" + escape(key)}, options...), "&")
+	header, _, err := c.ask("PUT", query, value)
+	return strings.Trim(header.Get("ETag"), `"`), err
+}
+
+// Get returns the value, or ErrNotFound.
+func (c *Client) Get(key string) ([]byte, error) {
+	_, value, err := c.ask("GET", "id="+escape(key), nil)
+	return value, err
+}
+
+// Delete deletes a key, also one that was never there, and returns the deletion's version.
+func (c *Client) Delete(key string) (string, error) {
+	header, _, err := c.ask("DELETE", "id="+escape(key), nil)
+	return strings.Trim(header.Get("ETag"), `"`), err
+}
+
+// Entry is a record of a range.
+type Entry struct {
+	Key, Value []byte
+}
+
+type row struct {
+	Key         *string
+	KeyBase64   []byte `json:"key_base64"` // encoding/json decodes base64 by itself
+	Value       *string
+	ValueBase64 []byte `json:"value_base64"`
+}
+
+// Range yields entries in the order of the keys' bytes, as they come. A cut range ends with an error; what came is
+// right.
+func (c *Client) Range(start, end string, options ...string) iter.Seq2[Entry, error] {
+	return func(yield func(Entry, error) bool) {
+		query := strings.Join(append([]string{"start=" + escape(start), "end=" + escape(end)}, options...), "&")
+		request, err := http.NewRequest("GET", c.Nodes[0]+"/v0/entities?"+query, nil)
+		if err != nil {
+			yield(Entry{}, err)
+			return
+		}
+		request.Header.Set("Accept", "application/x-ndjson, application/json")
+		streaming := http.Client{Transport: c.HTTP.Transport} // without a time-out for the whole
+		answer, err := streaming.Do(request)
+		if err != nil {
+			yield(Entry{}, err)
+			return
+		}
+		defer answer.Body.Close()
+		if answer.StatusCode != 200 {
+			content, _ := io.ReadAll(answer.Body)
+			yield(Entry{}, failureOf(answer.StatusCode, content))
+			return
+		}
+		// Not bufio.Scanner, whose lines end at 64 KiB.
+		for decoder := json.NewDecoder(answer.Body); ; {
+			var r row
+			if err := decoder.Decode(&r); err == io.EOF {
+				return
+			} else if err != nil {
+				yield(Entry{}, err)
+				return
+			}
+			entry := Entry{r.KeyBase64, r.ValueBase64}
+			if r.Key != nil {
+				entry.Key = []byte(*r.Key)
+			}
+			if r.Value != nil {
+				entry.Value = []byte(*r.Value)
+			}
+			if !yield(entry, nil) {
+				return
+			}
+		}
+	}
+}
+
+func must[T any](value T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return value
+}
+
+func check(holds bool, what string, seen any) {
+	if !holds {
+		panic(fmt.Sprintf("%s: %v", what, seen))
+	}
+}
+
+func tour(c *Client) {
+	version := must(c.Put("recipe/greeting", []byte("hello")))
+	check(string(must(c.Get("recipe/greeting"))) == "hello", "get", nil)
+	check(must(c.Put("recipe/greeting", []byte("hello again"), "replicas=3/3")) > version, "versions only grow", version)
+
+	odd := "recipe/\x00\xff +%&=/#\n" // keys are bytes
+	all := make([]byte, 256)
+	for i := range all {
+		all[i] = byte(i)
+	}
+	must(c.Put(odd, all))
+	check(bytes.Equal(must(c.Get(odd)), all), "odd key", nil)
+	must(c.Put("recipe/empty", nil))
+	check(len(must(c.Get("recipe/empty"))) == 0, "empty value", nil)
+
+	must(c.Put("recipe/session", []byte("token"), "ttl=300ms"))
+	check(string(must(c.Get("recipe/session"))) == "token", "before its ttl", nil)
+	time.Sleep(400 * time.Millisecond)
+	_, err := c.Get("recipe/session")
+	check(err == ErrNotFound, "gone after its ttl", err)
+
+	var keys []string
+	for entry, err := range c.Range("recipe/", "recipe0") {
+		must(entry, err)
+		keys = append(keys, string(entry.Key))
+		check(string(entry.Key) != odd || bytes.Equal(entry.Value, all), "value in a range", entry.Value)
+	}
+	expect := []string{odd, "recipe/empty", "recipe/greeting"}
+	check(fmt.Sprintf("%q", keys) == fmt.Sprintf("%q", expect), "range", keys)
+	count := 0
+	for entry, err := range c.Range("recipe/", "recipe0", "limit=2") {
+		must(entry, err)
+		count++
+	}
+	check(count == 2, "limit", count)
+
+	for _, key := range keys {
+		must(c.Delete(key))
+	}
+	_, err = c.Get("recipe/greeting")
+	check(err == ErrNotFound, "deleted", err)
+
+	_, err = c.Put("recipe/x", nil, "replicas=2/1")
+	var failure *Failure
+	check(errors.As(err, &failure) && failure.Status == 400 && failure.Code == "bad_parameter", "no quorum", err)
+	// A node that is away is passed over.
+	away := &Client{Nodes: append([]string{"http://127.0.0.1:1"}, c.Nodes...), HTTP: c.HTTP}
+	must(away.Put("recipe/x", []byte("x")))
+	must(c.Delete("recipe/x"))
+	fmt.Println("go with net/http: put, get, delete, ttl, range, failures: ok")
+}
+
+func main() {
+	arguments := os.Args[1:]
+	client := &Client{HTTP: http.Client{Timeout: 5 * time.Second}}
+	if arguments[0] != "range" {
+		client.Nodes = arguments
+		tour(client)
+		return
+	}
+	client.Nodes = arguments[3:]
+	for entry, err := range client.Range(arguments[1], arguments[2]) {
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		fmt.Printf("%q %d\n", entry.Key, len(entry.Value))
+	}
+}

@@ -21,9 +21,23 @@ find_kvorum() {
   [ -x "$KVORUM" ] || { echo "FAILED: $KVORUM is no program"; exit 1; }
 }
 
+# wait_ready PORT PEERS: until the node there accepts requests and sees so many others.
+wait_ready() {
+  local tries=0
+  until curl -sf -o "$work/status" "http://127.0.0.1:$1/v0/status" && [ "$(grep -c ' up ' "$work/status")" -ge "$2" ]; do
+    tries=$((tries + 1))
+    if [ "$tries" -gt 150 ]; then
+      echo "FAILED: the node on port $1 did not come up:"
+      cat "$work"/*.log
+      exit 1
+    fi
+    sleep 0.1
+  done
+}
+
 # start_cluster PORT [flags of `kvorum dev`…]
 start_cluster() {
-  local port=$1 node tries
+  local port=$1 node
   shift
   find_kvorum
   for node in 0 1 2; do
@@ -37,19 +51,7 @@ start_cluster() {
     >"$work/nodes.log" 2>&1 &
   cluster=$!
   children+=("$cluster")
-  for node in 0 1 2; do
-    tries=0
-    until curl -sf -o "$work/status" "http://127.0.0.1:$((port + node))/v0/status" &&
-      [ "$(grep -c ' up ' "$work/status")" = 2 ]; do
-      tries=$((tries + 1))
-      if [ "$tries" -gt 150 ] || ! kill -0 "$cluster" 2>/dev/null; then
-        echo "FAILED: the cluster did not come up:"
-        cat "$work/nodes.log"
-        exit 1
-      fi
-      sleep 0.1
-    done
-  done
+  for node in 0 1 2; do wait_ready $((port + node)) 2; done
   nodes="http://127.0.0.1:$port http://127.0.0.1:$((port + 1)) http://127.0.0.1:$((port + 2))"
   echo "three nodes run on ports $port to $((port + 2))"
 }

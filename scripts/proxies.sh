@@ -48,7 +48,7 @@ run_proxy() {
   fi
   proxy_pid=$!
   children+=("$proxy_pid")
-  curl -s --retry 50 --retry-delay 0 --retry-connrefused --retry-max-time 10 -o /dev/null "http://127.0.0.1:$2/v0/status"
+  wait_ready "$2" 0
 }
 
 end_proxy() {

@@ -18,10 +18,10 @@ start_cluster "$port"
   >"$work/cutter.log" 2>&1 &
 children+=("$!")
 cutter=http://127.0.0.1:$((port + 3))
-curl -s --retry 50 --retry-delay 0 --retry-connrefused -o /dev/null "$cutter/v0/status" || result=1
+wait_ready $((port + 3)) 0
 head -c 4000000 /dev/urandom >"$work/value"
 for key in 0 1 2 3 4 5 6 7; do
-  curl -sf -X PUT "$cutter/v0/entity?id=cut/$key" -T "$work/value" || result=1
+  curl -sf -X PUT "$cutter/v0/entity?id=cut/$key" -T "$work/value" || { echo "FAILED: a value for the range to be cut"; result=1; }
 done
 
 # recipe NAME COMMAND…: its tour must succeed; of a cut range it must say that it was cut.

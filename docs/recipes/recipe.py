@@ -7,6 +7,7 @@
 
 import base64
 import contextlib
+import http.client
 import json
 import sys
 import time
@@ -59,9 +60,20 @@ def exchange(method, url, body, accept):
             answer = error
         except urllib.error.URLError as error:
             raise error.reason from None
+        except http.client.HTTPException as error:
+            raise OSError(repr(error)) from error
         with answer:
-            # A cut answer raises http.client.IncompleteRead.
-            yield answer.status, answer.headers, iter(lambda: answer.read(65536), b"")
+            yield answer.status, answer.headers, _pieces(answer)
+
+
+def _pieces(answer):
+    try:
+        while piece := answer.read(65536):
+            yield piece
+    except http.client.HTTPException as error:
+        raise OSError(repr(error)) from error
+    if answer.length:  # read() itself is silent about this
+        raise OSError(f"the answer ended {answer.length} bytes early")
 
 
 class Client:

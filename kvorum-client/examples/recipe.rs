@@ -5,8 +5,7 @@ use std::time::Duration;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Error> {
-    let client =
-        Client::builder().nodes(std::env::args().skip(1)).timeout(Duration::from_secs(5)).build()?;
+    let client = Client::builder().nodes(std::env::args().skip(1)).timeout(Duration::from_secs(5)).build()?;
 
     let version = client.put("recipe/greeting", "hello").await?;
     let entry = client.get("recipe/greeting").await?;
@@ -32,10 +31,12 @@ async fn main() -> Result<(), Error> {
     }
 
     let impossible = PutOptions { replicas: Some(Replicas { ack: 99, from: 99 }), ..PutOptions::default() };
-    match client.put_with("recipe/x", "x", impossible).await {
-        Err(error @ Error::Refused { .. }) => assert!(!error.may_have_taken_effect() && !error.is_retry_safe()),
-        other => panic!("more replicas than nodes: {other:?}"),
-    }
+    let refused = client.put_with("recipe/x", "x", impossible).await;
+    assert!(
+        matches!(&refused, Err(Error::Refused { status: 400, .. })),
+        "more replicas than nodes: {refused:?}"
+    );
+    assert!(refused.is_err_and(|error| !error.may_have_taken_effect() && !error.is_retry_safe()));
     println!("rust with kvorum-client: put, get, delete, ttl, range, failures: ok");
     Ok(())
 }

@@ -286,7 +286,8 @@ impl Cluster<'_> {
             }),
             Fault::BitRot { node, choice } => {
                 self.lose(*node, LossKind::Rotten, Duration::ZERO);
-                self.with(*node, |machine| drop(machine.engine.flip(Keyspace::Records, *choice)));
+                let engine = self.engine(*node).cloned();
+                self.facts.rotten.extend(engine.and_then(|engine| engine.flip(Keyspace::Records, *choice)));
             }
             Fault::ClockJump { node, by_millis } => {
                 self.with(*node, |machine| machine.clock.jump(*by_millis));

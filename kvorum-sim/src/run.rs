@@ -6,7 +6,7 @@
 use crate::cluster::Cluster;
 use crate::history::History;
 use crate::invariants::facts::{Dump, Gauge, Mechanisms};
-use crate::invariants::{Facts, Violation, check_all};
+use crate::invariants::{Facts, convergence, Violation, check_all};
 use crate::load::{Load, PATIENCE, Stage};
 use crate::node::{Nodes, start};
 use crate::plan::Plan;
@@ -25,13 +25,13 @@ use std::time::Duration;
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// What an answer may take beyond the deadline: connecting and asking on the clients' links, and the last look.
 const SLACK: Duration = Duration::from_millis(300);
-/// How long the nodes must be at rest before they count as settled: longer than a hint is left alone.
-const REST: Duration = Duration::from_secs(3);
+/// How long the nodes must be at rest before they count as settled.
+const REST: Duration = Duration::from_secs(1);
 /// How long the stages without faults may take.
 const STAGE_MAX: Duration = Duration::from_mins(2);
 
 /// What the node can do by now. What these bring about is not asked for before.
-const MECHANISMS: Mechanisms = Mechanisms { repair: true, drop_stale: false, purge: false };
+const MECHANISMS: Mechanisms = Mechanisms { repair: true, drop_stale: false, purge: false, heal_rot: false };
 
 /// This is a run that has ended.
 pub struct Run {
@@ -59,6 +59,9 @@ pub fn run(plan: &Plan, trace: &Trace) -> Result<Run, Box<dyn std::error::Error>
     let load = Load::new(plan.clone(), trace.clone());
     let mut cluster = Cluster::new(plan.clone(), &start(plan, &nodes, trace), trace.clone());
     cluster.client("clients", Rc::clone(&load).run());
+    let facts = cluster.facts_mut();
+    (facts.deadline, facts.slack) = (DEADLINE, SLACK);
+    (facts.mechanisms, facts.hints_suffice) = (MECHANISMS, plan.hints_suffice());
     let mut director = Director { plan, nodes, cluster, hint_bytes_max: hint_bytes_max()? };
     director.watch_until(plan.length)?;
     director.cluster.heal();
@@ -69,11 +72,7 @@ pub fn run(plan: &Plan, trace: &Trace) -> Result<Run, Box<dyn std::error::Error>
     director.stage(&load, Stage::FinalReads)?;
     let simulated = director.cluster.elapsed();
     let faults = director.cluster.counts().clone();
-    let mut facts = director.cluster.into_facts();
-    facts.deadline = DEADLINE;
-    facts.slack = SLACK;
-    facts.mechanisms = MECHANISMS;
-    facts.hints_suffice = plan.hints_suffice();
+    let facts = director.cluster.into_facts();
     let history = History::new(load.take());
     let violations = check_all(&history, &facts).err().unwrap_or_default();
     Ok(Run { plan: plan.clone(), history, facts, violations, faults, simulated })
@@ -131,15 +130,21 @@ impl Director<'_> {
         Ok(())
     }
 
-    /// Whether every node serves and nothing waits anywhere.
-    fn is_at_rest(&self) -> bool {
-        (0..self.plan.nodes).all(|node| {
+    /// Whether every node serves, nothing waits anywhere, and replicas are as they must be.
+    fn is_at_rest(&mut self) -> bool {
+        let is_served = (0..self.plan.nodes).all(|node| {
             let Some(handle) = self.nodes.get(node) else { return false };
             let Some(shared) = handle.shared() else { return false };
             handle.phase() == Phase::Ready
                 && shared.replica.queue_len() == 0
+                && shared.cluster.votes()
                 && shared.hints.waiting().values().all(|waiting| waiting.count == 0)
-        })
+        });
+        let at = self.cluster.elapsed();
+        let dumps = self.dumps(at);
+        let facts = self.cluster.facts_mut();
+        facts.dumps = dumps;
+        is_served && convergence::check_disks(facts).is_none()
     }
 
     fn look(&mut self) {
@@ -170,12 +175,17 @@ impl Director<'_> {
     /// Reads the disks; from now on what clients see is final.
     fn dump(&mut self) {
         let at = self.cluster.elapsed();
-        self.cluster.facts_mut().converged = Some(at);
-        for node in 0..self.plan.nodes {
-            let records = self.records(node);
-            let Some(wall) = self.cluster.clock(node).map(|clock| clock.wall()) else { continue };
-            self.cluster.facts_mut().dumps.push(Dump { node, at, wall, records });
-        }
+        let dumps = self.dumps(at);
+        let facts = self.cluster.facts_mut();
+        (facts.converged, facts.dumps) = (Some(at), dumps);
+    }
+
+    fn dumps(&self, at: Duration) -> Vec<Dump> {
+        let dump = |node| {
+            let wall = self.cluster.clock(node)?.wall();
+            Some(Dump { node, at, wall, records: self.records(node) })
+        };
+        (0..self.plan.nodes).filter_map(dump).collect()
     }
 
     /// What a node stores, but for rows that cannot be read.

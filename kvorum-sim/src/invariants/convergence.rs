@@ -4,7 +4,8 @@
 //! its `from` hold exactly it. It is dead (a tombstone, or expired): the same while nothing is purged, later some may
 //! have dropped it already; an expired value and the tombstone that it became are equal. In both cases, where stale
 //! copies are dropped, no node holds anything older that is live; until that mechanism is there, nodes beyond the
-//! newest record's `from` may. Where clocks are anywhere, no record that expires is judged.
+//! newest record's `from` may. Where clocks are anywhere, no record that expires is judged; nor is, until that is healed,
+//! a key of which a node has a row that cannot be read.
 
 use super::facts::Dump;
 use super::{Facts, Violation};
@@ -18,15 +19,17 @@ pub fn check(history: &History, facts: &Facts) -> Result<(), Violation> {
     if !(facts.mechanisms.repair || facts.hints_suffice) || facts.converged.is_none() {
         return Ok(());
     }
+    let Some((key, explanation)) = check_disks(facts) else { return Ok(()) };
+    let by_key = history.by_key();
+    let operations = by_key.get(key).map_or(&[][..], |of_key| of_key.as_slice());
+    Err(Violation::on_key("convergence", key, explanation, operations))
+}
+
+/// The first key that is not everywhere where it must be, and how.
+pub fn check_disks(facts: &Facts) -> Option<(&Bytes, String)> {
     let keys: BTreeSet<&Bytes> = facts.dumps.iter().flat_map(|dump| dump.records.keys()).collect();
-    for key in keys {
-        if let Some(explanation) = differs(key, facts) {
-            let by_key = history.by_key();
-            let operations = by_key.get(key).map_or(&[][..], |of_key| of_key.as_slice());
-            return Err(Violation::on_key("convergence", key, explanation, operations));
-        }
-    }
-    Ok(())
+    let is_judged = |key: &&Bytes| facts.mechanisms.heal_rot || !facts.rotten.contains(*key);
+    keys.into_iter().filter(is_judged).find_map(|key| Some((key, differs(key, facts)?)))
 }
 
 fn differs(key: &Bytes, facts: &Facts) -> Option<String> {

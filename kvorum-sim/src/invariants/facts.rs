@@ -90,6 +90,8 @@ pub struct Mechanisms {
     pub drop_stale: bool,
     /// Tombstones are dropped once no node can hold anything older. Until then they stay, as other records do.
     pub purge: bool,
+    /// A row that cannot be read is fetched again from other nodes.
+    pub heal_rot: bool,
 }
 
 /// This is what the oracle knows besides the history.
@@ -126,6 +128,8 @@ pub struct Facts {
     /// Nodes that worked with an outdated list of nodes for a while: what they coordinated then was not acknowledged,
     /// and may have left a copy where none belongs.
     pub misled: BTreeSet<NodeId>,
+    /// Keys of which a node has a row that cannot be read.
+    pub rotten: BTreeSet<Bytes>,
     /// Every record that was ever seen on a disk: the least `from` that it said, and the nodes.
     pub sightings: BTreeMap<(Bytes, Version), (u16, BTreeSet<u16>)>,
 }
@@ -180,9 +184,15 @@ impl Facts {
         !self.disturbed.iter().any(|(begin, end)| *begin <= until && *end >= since)
     }
 
-    /// How many nodes have lost their disks by `until`, and know it.
+    /// How many nodes have lost their disks by `until`, and know it. A disk that was emptied counts until everything
+    /// has converged, where repair fills it again.
     pub fn broken_disks(&self, until: Duration) -> usize {
-        let broken = |loss: &&Loss| loss.kind != LossKind::Unsynced && loss.at <= until;
+        let is_refilled = self.mechanisms.repair && self.converged.is_some_and(|converged| until >= converged);
+        let broken = |loss: &&Loss| match loss.kind {
+            LossKind::Wiped => loss.at <= until && !is_refilled,
+            LossKind::Rotten => loss.at <= until,
+            LossKind::Unsynced => false,
+        };
         self.losses.iter().filter(broken).map(|loss| loss.node).collect::<BTreeSet<_>>().len()
     }
 

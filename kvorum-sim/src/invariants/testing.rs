@@ -25,7 +25,7 @@ pub(super) fn facts() -> Facts {
         deadline: millis(1000),
         slack: millis(100),
         converged: Some(millis(10_000)),
-        mechanisms: Mechanisms { repair: true, drop_stale: true, purge: true },
+        mechanisms: Mechanisms { repair: true, drop_stale: true, purge: true, heal_rot: true },
         ..Facts::default()
     }
 }

@@ -4,6 +4,9 @@
 //! runs against the same node agree. Values are pseudo-random bytes: they do not compress, so a store cannot
 //! look faster or smaller than its disk.
 
+use std::fmt;
+use std::str::FromStr;
+
 use crate::rng::{SplitMix64, mix};
 
 /// What every key of the lab begins with.
@@ -81,6 +84,125 @@ impl Dataset {
     }
 }
 
+/// One size, or all from a smallest to a largest; which one a key has follows from its index.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sizes {
+    min: u32,
+    max: u32,
+}
+
+impl Sizes {
+    /// Always `bytes`.
+    pub const fn fixed(bytes: u32) -> Self {
+        Self { min: bytes, max: bytes }
+    }
+
+    /// The smallest, in bytes.
+    pub const fn min(self) -> usize {
+        self.min as usize
+    }
+
+    /// The largest, in bytes.
+    pub const fn max(self) -> usize {
+        self.max as usize
+    }
+
+    /// The size that belongs to `draw`, in bytes; all equally likely.
+    fn of(self, draw: u64) -> usize {
+        let range = u64::from(self.max - self.min) + 1;
+        self.min() + usize::try_from(SplitMix64::new(draw).below(range)).unwrap_or(0)
+    }
+}
+
+impl FromStr for Sizes {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (min, max) = text.split_once('-').unwrap_or((text, text));
+        match (min.parse(), max.parse()) {
+            (Ok(min), Ok(max)) if min <= max => Ok(Self { min, max }),
+            _ => Err(format!("{text:?} is neither BYTES nor SMALLEST-LARGEST")),
+        }
+    }
+}
+
+impl fmt::Display for Sizes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.min == self.max { write!(f, "{}", self.min) } else { write!(f, "{}-{}", self.min, self.max) }
+    }
+}
+
+/// A dataset whose keys and values have sizes of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Records {
+    /// Count and seed; its size is that of values where `value_bytes` says nothing.
+    pub dataset: Dataset,
+    /// Sizes of keys, of at least [`KEY_BYTES`]; without it all have that size.
+    pub key_bytes: Option<Sizes>,
+    /// Sizes of values, in place of the dataset's.
+    pub value_bytes: Option<Sizes>,
+}
+
+/// Bytes of a key that is not padded; none is shorter.
+pub const KEY_BYTES: usize = KEY_PREFIX.len() + KEY_DIGITS;
+
+/// Sets what decides a key's size apart from what decides a value's.
+const KEY_SIZE_SALT: u64 = 0x6b65_7973_697a_6521;
+
+impl Records {
+    /// Appends the key of `index`: that of the dataset, and behind it letters up to its size.
+    pub fn write_key(&self, index: u64, out: &mut Vec<u8>) {
+        Dataset::write_key(index, out);
+        if let Some(sizes) = self.key_bytes {
+            let mut rng = SplitMix64::new(mix(self.dataset.seed ^ mix(index ^ KEY_SIZE_SALT)));
+            let bytes = sizes.of(rng.next_u64());
+            for _ in KEY_BYTES..bytes {
+                out.push(b'a' + u8::try_from(rng.below(26)).unwrap_or(0));
+            }
+        }
+    }
+
+    /// The index of `key`, or `None` where the key is not one of these.
+    pub fn index_of(&self, key: &[u8]) -> Option<u64> {
+        let index = Dataset::index_of(key.get(..KEY_BYTES)?)?;
+        let mut expect = Vec::with_capacity(key.len());
+        self.write_key(index, &mut expect);
+        (expect == key).then_some(index)
+    }
+
+    /// The size of the value of `index`, in bytes.
+    pub fn value_size(&self, index: u64) -> usize {
+        let draw = mix(self.dataset.seed ^ mix(!index));
+        self.value_bytes.map_or(self.dataset.value_bytes, |sizes| sizes.of(draw))
+    }
+
+    /// Appends the value of `index`.
+    pub fn write_value(&self, index: u64, out: &mut Vec<u8>) {
+        self.sized(index).write_value(index, out);
+    }
+
+    /// Whether `body` is the value of `index`, byte for byte.
+    pub fn is_value(&self, index: u64, body: &[u8]) -> bool {
+        self.sized(index).is_value(index, body)
+    }
+
+    /// The most bytes that a record of these can have, key and value.
+    pub fn record_bytes_max(&self) -> usize {
+        let key = self.key_bytes.map_or(KEY_BYTES, |sizes| sizes.max().max(KEY_BYTES));
+        key + self.value_bytes.map_or(self.dataset.value_bytes, Sizes::max)
+    }
+
+    fn sized(&self, index: u64) -> Dataset {
+        Dataset { value_bytes: self.value_size(index), ..self.dataset }
+    }
+}
+
+impl From<Dataset> for Records {
+    fn from(dataset: Dataset) -> Self {
+        Self { dataset, key_bytes: None, value_bytes: None }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -110,5 +232,46 @@ mod tests {
         assert!(!SMALL.is_value(3, &value[..99]), "one byte short");
         value[99] ^= 1;
         assert!(!SMALL.is_value(3, &value), "last bit flipped");
+    }
+
+    /// Goal: sizes are read, and nothing else. Method: a table.
+    #[test]
+    fn sizes_are_read() {
+        for good in ["0", "100", "16-64", "7-7"] {
+            let sizes: Sizes = good.parse().unwrap();
+            assert_eq!(sizes.to_string(), if good == "7-7" { "7" } else { good });
+        }
+        for bad in ["", "-", "5-", "-5", "9-8", "a", "1-2-3", "4294967296"] {
+            assert!(bad.parse::<Sizes>().is_err(), "{bad:?}");
+        }
+    }
+
+    /// Goal: sizes stay in their range, reach its ends, and do not disturb order or recognition.
+    #[test]
+    fn sized_records_are_recognised() {
+        let sizes = |text: &str| Some(text.parse().unwrap());
+        let records =
+            Records { key_bytes: sizes("16-20"), value_bytes: sizes("0-10"), ..Records::from(SMALL) };
+        let (mut key_sizes, mut value_sizes) = (Vec::new(), Vec::new());
+        let mut last = Vec::new();
+        for index in 0..500 {
+            let (mut key, mut value) = (Vec::new(), Vec::new());
+            records.write_key(index, &mut key);
+            records.write_value(index, &mut value);
+            assert!(key > last, "order of keys is order of indexes");
+            assert_eq!(records.index_of(&key), Some(index));
+            assert!(records.is_value(index, &value));
+            assert_eq!(records.value_size(index), value.len());
+            key_sizes.push(key.len());
+            value_sizes.push(value.len());
+            last = key.clone();
+            key.push(b'z');
+            assert_eq!(records.index_of(&key), None, "no key of these");
+            value.push(0);
+            assert!(!records.is_value(index, &value), "too long");
+        }
+        assert_eq!((key_sizes.iter().min(), key_sizes.iter().max()), (Some(&16), Some(&20)));
+        assert_eq!((value_sizes.iter().min(), value_sizes.iter().max()), (Some(&0), Some(&10)));
+        assert_eq!(records.record_bytes_max(), 30);
     }
 }

@@ -25,6 +25,11 @@ impl SplitMix64 {
     pub fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
     }
+
+    /// A number from 0 to below 1, of 53 bits.
+    pub fn unit(&mut self) -> f64 {
+        crate::units::float(self.next_u64() >> 11) / crate::units::float(1 << 53)
+    }
 }
 
 /// Mixes `value` into one well spread 64-bit number: a hash for small integers.

@@ -15,6 +15,7 @@ pub mod cli;
 pub mod dataset;
 pub mod error;
 pub mod fdatasync;
+pub mod find_max;
 pub mod histogram;
 pub mod http;
 pub mod load;

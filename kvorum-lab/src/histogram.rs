@@ -14,7 +14,7 @@ const LATENCY_NANOS_MAX: u64 = 3_600_000_000_000;
 const DIGITS: u8 = 3;
 
 /// The percentiles of wrk2's short distribution.
-pub const PERCENTILES: [f64; 7] = [50.0, 75.0, 90.0, 99.0, 99.9, 99.99, 100.0];
+pub const PERCENTILES: [f64; 8] = [50.0, 75.0, 90.0, 99.0, 99.9, 99.99, 99.999, 100.0];
 
 /// A distribution of durations, recorded in nanoseconds.
 #[derive(Debug, Clone)]
@@ -36,6 +36,11 @@ impl Latencies {
     /// Adds everything that `other` holds.
     pub fn merge(&mut self, other: &Self) -> Result<(), LabError> {
         self.0.add(&other.0).map_err(|error| LabError::Usage(format!("histogram: {error}")))
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        self.0.reset();
     }
 
     /// How many durations were recorded.
@@ -63,6 +68,56 @@ impl Latencies {
         if self.0.is_empty() { 0.0 } else { self.0.stdev() }
     }
 
+    /// The share of durations, from 0 to 1, that lie within one standard deviation of the mean.
+    pub fn within_deviation(&self) -> f64 {
+        if self.0.is_empty() {
+            return 0.0;
+        }
+        let nanos = |value: f64| crate::units::nanos(Duration::from_secs_f64(value.max(0.0) / 1e9));
+        let (mean, deviation) = (self.mean(), self.deviation());
+        float(self.0.count_between(nanos(mean - deviation), nanos(mean + deviation))) / float(self.count())
+    }
+
+    /// The distribution in ever finer percentiles: five points for every halving of what is left.
+    ///
+    /// The points are those of the Java tools, counted in whole durations where the iterator that the histogram
+    /// brings along is off by one at some.
+    pub fn spectrum(&self) -> Vec<Point> {
+        let (total, mut level, mut points) = (float(self.count()), 0.0, Vec::new());
+        let mut count = 0;
+        for step in self.0.iter_recorded() {
+            count += step.count_at_value();
+            let nanos = step.value_iterated_to();
+            while float(count) / total * 100.0 >= level {
+                points.push(Point { nanos, quantile: level / 100.0, count });
+                if count == self.count() {
+                    break;
+                }
+                let halvings = (100.0 / (100.0 - level)).log2().floor() + 1.0;
+                level += 100.0 / (POINTS_PER_HALVING * halvings.exp2());
+            }
+        }
+        if count > 0 {
+            points.push(Point { nanos: self.max(), quantile: 1.0, count });
+        }
+        points
+    }
+
+    /// Places, counted from the lowest value on, that hold something, with what they hold.
+    pub(crate) fn recorded(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.0.iter_recorded().map(|step| (place(step.value_iterated_to()), step.count_at_value()))
+    }
+
+    /// The lowest and highest value told apart, and the significant digits.
+    pub(crate) const fn bounds() -> (u64, u64, u8) {
+        (1, LATENCY_NANOS_MAX, DIGITS)
+    }
+
+    /// How many buckets of doubling width there are, and how many places are in the first.
+    pub(crate) const fn buckets() -> (u64, u64) {
+        (place(LATENCY_NANOS_MAX) / (SUB_BUCKETS / 2), SUB_BUCKETS)
+    }
+
     /// How many durations exceeded `limit`, to within the histogram's 0.1 %.
     pub fn count_over(&self, limit: Duration) -> u64 {
         let within = self.0.count_between(0, nanos(limit));
@@ -74,6 +129,29 @@ impl Latencies {
         let divisor = other.percentile(percentile);
         (divisor > 0 && self.count() > 0).then(|| float(self.percentile(percentile)) / float(divisor))
     }
+}
+
+/// A point of a distribution.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Point {
+    /// The value, in nanoseconds, that the share does not exceed.
+    pub nanos: u64,
+    /// The share, from 0 to 1.
+    pub quantile: f64,
+    /// How many durations are not above the value.
+    pub count: u64,
+}
+
+/// Points of a distribution for every halving of the distance to 100 %, as in wrk2.
+const POINTS_PER_HALVING: f64 = 5.0;
+
+/// Places of the first bucket: what three significant digits need, as a power of two.
+const SUB_BUCKETS: u64 = 2048;
+
+/// Where the histogram keeps `nanos`: 2048 places of one nanosecond, then 1024 of two, 1024 of four and so on.
+const fn place(nanos: u64) -> u64 {
+    let bucket = (u64::BITS - (nanos | (SUB_BUCKETS - 1)).leading_zeros() - SUB_BUCKETS.ilog2()) as u64;
+    bucket * (SUB_BUCKETS / 2) + (nanos >> bucket)
 }
 
 #[cfg(test)]

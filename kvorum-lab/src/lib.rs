@@ -16,6 +16,7 @@ pub mod dataset;
 pub mod error;
 pub mod fdatasync;
 pub mod find_max;
+pub mod hdr_log;
 pub mod histogram;
 pub mod http;
 pub mod load;

@@ -4,7 +4,8 @@
 //! build of the node, and so that a bug in the node's own code cannot hide itself here.
 //!
 //! - [`load`] offers a load at a constant rate (open loop) or as fast as possible (closed loop);
-//! - [`report`] prints the outcome in wrk2's style, [`cli`] is the whole as `kvorum bench`;
+//! - [`report`] prints the outcome in wrk2's style, [`hdr_log`] writes histograms for other tools,
+//!   [`find_max`] looks for the highest rate, [`monitor`] watches a run; [`cli`] is the whole as `kvorum bench`;
 //! - [`machine`] reads what the kernel knows: steal, CPU time, memory; [`fdatasync`] is the device alone;
 //! - [`suite`] is `make bench`: the node beside the bare responder, in rows, with the aims.
 //!
@@ -21,6 +22,7 @@ pub mod histogram;
 pub mod http;
 pub mod load;
 pub mod machine;
+pub mod monitor;
 pub mod report;
 pub mod rng;
 pub mod suite;

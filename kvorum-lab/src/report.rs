@@ -9,8 +9,10 @@ use std::fmt::{self, Write};
 use serde_json::{Value, json};
 
 use crate::fdatasync::FdatasyncOutcome;
+use crate::hdr_log::percentiles;
 use crate::histogram::{Latencies, PERCENTILES};
-use crate::load::{Failure, Operation, Outcome, Pacing, Plan, StreamOutcome};
+use crate::load::tally::WINDOW;
+use crate::load::{Failure, Operation, Outcome, Pacing, Plan, RunOptions, StreamOutcome, Tally};
 use crate::units::{float, grouped, latency, per_second, size};
 
 /// Everything that there is to say about one run.
@@ -18,12 +20,23 @@ use crate::units::{float, grouped, latency, per_second, size};
 pub struct Report<'a> {
     /// What was asked for.
     pub plan: &'a Plan,
+    /// How it was asked for.
+    pub options: &'a RunOptions,
     /// What came of it.
     pub outcome: &'a Outcome,
     /// The bare fdatasync loop of the same minutes.
     pub fdatasync: Option<&'a FdatasyncOutcome>,
-    /// Whether to print the distributions and not only their summaries.
-    pub distributions: bool,
+    /// Which distributions to print beside their summaries.
+    pub distributions: Distributions,
+}
+
+/// Which distributions a report prints.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Distributions {
+    /// Latencies from the moment operations were due.
+    pub corrected: bool,
+    /// Latencies from the moment operations were sent.
+    pub uncorrected: bool,
 }
 
 impl fmt::Display for Report<'_> {
@@ -33,9 +46,12 @@ impl fmt::Display for Report<'_> {
         let connections: usize = self.plan.streams.iter().map(|stream| stream.connections).sum();
         writeln!(f, "Running {:?} test @ {}", self.plan.duration, targets.join(" "))?;
         writeln!(f, "  {} threads and {connections} connections", self.plan.threads)?;
+        if !self.options.warm_up.is_zero() {
+            writeln!(f, "  after a warm-up of {:?} that no figure includes", self.options.warm_up)?;
+        }
         for stream in &self.outcome.streams {
             writeln!(f)?;
-            f.write_str(&stream_text(stream, self.distributions))?;
+            f.write_str(&stream_text(stream, self.options, self.distributions))?;
         }
         if let Some(probe) = self.fdatasync {
             writeln!(
@@ -58,29 +74,44 @@ impl Report<'_> {
             "targets": self.plan.targets.iter().map(ToString::to_string).collect::<Vec<_>>(),
             "threads": self.plan.threads,
             "duration_seconds": self.plan.duration.as_secs_f64(),
+            "warm_up_seconds": self.options.warm_up.as_secs_f64(),
+            "key_bytes": self.options.key_bytes.map(|sizes| sizes.to_string()),
+            "value_bytes": self.options.value_bytes.map(|sizes| sizes.to_string()),
+            "mix": self.options.mix.map(|mix| mix.to_string()),
             "steal_cores": self.outcome.steal_cores,
             "streams": streams,
             "fdatasync": self.fdatasync.map(|probe| latencies_json(&probe.latency)),
         })
     }
+
+    /// What a reader must not overlook: one line each, none after a good run.
+    pub fn complaints(&self) -> String {
+        self.outcome.streams.iter().map(complaints).collect()
+    }
 }
 
 /// One stream, as in wrk2.
-fn stream_text(stream: &StreamOutcome, distributions: bool) -> String {
-    let tally = &stream.tally;
+fn stream_text(stream: &StreamOutcome, options: &RunOptions, distributions: Distributions) -> String {
     let mut out = String::new();
     // Writing into a `String` cannot fail.
-    let _ = write_stream(&mut out, stream, distributions);
+    let _ = write_stream(&mut out, stream, options, distributions);
     if stream.plan.pacing == Pacing::Closed {
         out.push_str("  Closed loop: these latencies are not comparable with those of a constant rate.\n");
     }
+    out.push_str(&complaints(stream));
+    out
+}
+
+fn complaints(stream: &StreamOutcome) -> String {
+    let mut out = String::new();
     if stream.is_saturated() {
         let _ = writeln!(
             out,
-            "  !! COULD NOT KEEP THE RATE: {:.2}/s was kept, {} due operations were never sent.\n  \
-             !! The latencies above are those of an overloaded system, not of the node at this rate.",
+            "  !! COULD NOT KEEP THE RATE: {:.2}/s of {:.2}/s was kept, {} due operations were never sent.\n  \
+             !! The latencies are those of an overloaded system, not of the node at this rate.",
             stream.rate(),
-            grouped(tally.unsent),
+            stream.plan.pacing.rate_per_second().unwrap_or(0.0),
+            grouped(stream.tally.unsent),
         );
     }
     if stream.is_driver_late() {
@@ -88,48 +119,59 @@ fn stream_text(stream: &StreamOutcome, distributions: bool) -> String {
             "  !! THE DRIVER WOKE LATE: much of the slowest latencies is the machine's or its own, not the node's.\n",
         );
     }
+    if stream.tally.wrong_bodies > 0 {
+        let _ = writeln!(out, "  !! WRONG BODIES: {}", grouped(stream.tally.wrong_bodies));
+    }
     out
 }
 
-fn write_stream(out: &mut String, stream: &StreamOutcome, distributions: bool) -> fmt::Result {
+fn write_stream(
+    out: &mut String,
+    stream: &StreamOutcome,
+    options: &RunOptions,
+    distributions: Distributions,
+) -> fmt::Result {
     let (tally, plan) = (&stream.tally, &stream.plan);
-    let pace = match plan.pacing {
-        Pacing::Open { rate_per_second } => format!("{}/s, open loop", grouped(rate_per_second)),
-        Pacing::Closed => "closed loop".into(),
-    };
     let replicas = plan.replicas.map_or_else(String::new, |replicas| format!(", replicas {replicas}"));
-    writeln!(out, "{}: {pace}, {} connections{replicas}", plan.name, plan.connections)?;
-    writeln!(
-        out,
-        "  Latency: avg {}, stdev {}, max {}",
-        latency_of(tally.latency.mean()),
-        latency_of(tally.latency.deviation()),
-        latency(tally.latency.max()),
-    )?;
-    if distributions {
-        let caution = if stream.is_saturated() { "OVERLOADED: not a latency result" } else { "HdrHistogram" };
-        out.push_str(&distribution(&tally.latency, caution));
+    writeln!(out, "{}: {}, {} connections{replicas}", plan.name, pace(&plan.pacing), plan.connections)?;
+    out.push_str(&thread_stats(tally));
+    let caution = if stream.is_saturated() { "OVERLOADED: not a latency result" } else { "Recorded Latency" };
+    if distributions.corrected {
+        out.push_str(&spectrum(&tally.latency, caution));
     }
-    let (requests, elapsed) = (grouped(tally.succeeded), stream.elapsed);
+    if distributions.uncorrected {
+        let title = "Uncorrected Latency (measured without taking delayed starts into account)";
+        out.push_str(&spectrum(&tally.uncorrected, title));
+    }
+    for (kind, latencies) in tally.by_kind.iter().filter(|_| tally.by_kind.len() > 1) {
+        writeln!(
+            out,
+            "  {kind}: {} requests, avg {}, p50 {}, p99 {}, max {}",
+            latencies.count(),
+            latency_of(latencies.mean()),
+            latency(latencies.percentile(50.0)),
+            latency(latencies.percentile(99.0)),
+            latency(latencies.max()),
+        )?;
+    }
+    let elapsed = stream.elapsed;
     writeln!(
         out,
-        "  {requests} requests in {:.2}s, {} read, {} written",
+        "  {} requests in {:.2}s, {} read, {} written",
+        tally.succeeded,
         elapsed.as_secs_f64(),
         size(float(tally.bytes_received)),
         size(float(tally.bytes_sent)),
     )?;
-    if tally.unexpected() > 0 {
-        let kinds: Vec<String> =
-            tally.statuses.iter().map(|(status, count)| format!("{status}: {}", grouped(*count))).collect();
-        writeln!(out, "  Non-2xx responses: {} ({})", grouped(tally.unexpected()), kinds.join(", "))?;
-    }
     if !tally.failures.is_empty() {
         let kinds: Vec<String> =
             Failure::ALL.iter().map(|&kind| format!("{kind} {}", tally.failures_of(kind))).collect();
         writeln!(out, "  Socket errors: {}", kinds.join(", "))?;
     }
-    if tally.wrong_bodies > 0 {
-        writeln!(out, "  !! WRONG BODIES: {}", grouped(tally.wrong_bodies))?;
+    if tally.unexpected() > 0 {
+        let kinds: Vec<String> =
+            tally.statuses.iter().map(|(status, count)| format!("{status}: {count}")).collect();
+        writeln!(out, "  Non-2xx or 3xx responses: {} ({})", tally.unexpected(), kinds.join(", "))?;
     }
     if tally.cut > 0 {
         writeln!(out, "  Cut off at the end of the run: {}", tally.cut)?;
@@ -143,19 +185,80 @@ fn write_stream(out: &mut String, stream: &StreamOutcome, distributions: bool) -
             latency(tally.driver_lag.max()),
         )?;
     }
-    if matches!(plan.operation, Operation::Scan { .. }) {
+    if matches!(plan.operation, Operation::Scan { .. }) || options.mix.is_some_and(|mix| mix.scan > 0) {
         writeln!(out, "Records/sec:  {:>10.2}", per_second(tally.records, elapsed))?;
     }
-    writeln!(out, "Requests/sec: {:>10.2}", stream.rate())?;
-    let bytes_per_second = per_second(tally.bytes_received + tally.bytes_sent, elapsed);
-    writeln!(out, "Transfer/sec: {:>10}", size(bytes_per_second))
+    writeln!(out, "Requests/sec: {:9.2}", stream.rate())?;
+    writeln!(out, "Transfer/sec: {:>10}", size(per_second(tally.bytes_received, elapsed)))
+}
+
+fn pace(pacing: &Pacing) -> String {
+    match pacing {
+        Pacing::Open { rate_per_second } => format!("{}/s, open loop", grouped(*rate_per_second)),
+        Pacing::Staged(stages) => {
+            let parts: Vec<String> = stages.iter().map(ToString::to_string).collect();
+            format!("{}, open loop", parts.join(","))
+        }
+        Pacing::Closed => "closed loop".into(),
+    }
+}
+
+/// wrk's table: latencies, and requests per second of each thread in windows of a tenth of a second.
+fn thread_stats(tally: &Tally) -> String {
+    let mut out = format!("  Thread Stats{:>6}{:>11}{:>8}{:>12}\n", "Avg", "Stdev", "Max", "+/- Stdev");
+    let latencies = &tally.latency;
+    let row = |name: &str, figures: [String; 3], within: f64| {
+        let [mean, deviation, max] = figures;
+        let (mean, deviation, max) = (padded(&mean, 8), padded(&deviation, 10), padded(&max, 9));
+        format!("    {name:<10}{mean}{deviation}{max}{:8.2}%\n", within * 100.0)
+    };
+    let figures = [latency_of(latencies.mean()), latency_of(latencies.deviation()), latency(latencies.max())];
+    out.push_str(&row("Latency", figures, latencies.within_deviation()));
+    let windows_per_second = 1.0 / WINDOW.as_secs_f64();
+    let rates: Vec<f64> = tally.windows.iter().map(|&count| f64::from(count) * windows_per_second).collect();
+    let count = float(rates.len().max(1) as u64);
+    let mean = rates.iter().sum::<f64>() / count;
+    let deviation = (rates.iter().map(|rate| (rate - mean).powi(2)).sum::<f64>() / count).sqrt();
+    let max = rates.iter().copied().fold(0.0, f64::max);
+    let within = rates.iter().filter(|&&rate| (rate - mean).abs() <= deviation).count();
+    let figures = [metric(mean), metric(deviation), metric(max)];
+    out.push_str(&row("Req/Sec", figures, float(within as u64) / count));
+    out
+}
+
+/// Right-aligned as in wrk, where figures align and units hang: a unit of one letter has a space behind it.
+fn padded(text: &str, width: usize) -> String {
+    let letters = text.bytes().rev().take(2).take_while(u8::is_ascii_alphabetic).count();
+    let behind = 2 - letters;
+    format!("{text:>0$}{1:2$}", width - behind, "", behind)
+}
+
+/// A count in wrk's style: `950.00`, `1.05k`, `2.00M`.
+fn metric(value: f64) -> String {
+    if value < 1e3 {
+        format!("{value:.2}")
+    } else if value < 1e6 {
+        format!("{:.2}k", value / 1e3)
+    } else {
+        format!("{:.2}M", value / 1e6)
+    }
+}
+
+/// wrk2's short distribution and its detailed one.
+fn spectrum(latencies: &Latencies, title: &str) -> String {
+    format!(
+        "{}\n  Detailed Percentile spectrum:\n{}{}\n",
+        distribution(latencies, &format!("HdrHistogram - {title}")),
+        percentiles(latencies),
+        "-".repeat(58),
+    )
 }
 
 /// wrk2's short distribution.
 fn distribution(latencies: &Latencies, caution: &str) -> String {
     let mut out = format!("  Latency Distribution ({caution})\n");
     for percentile in PERCENTILES {
-        let _ = writeln!(out, "  {percentile:7.3}% {:>10}", latency(latencies.percentile(percentile)));
+        let _ = writeln!(out, "{percentile:7.3}%{}", padded(&latency(latencies.percentile(percentile)), 10));
     }
     out
 }
@@ -166,10 +269,16 @@ fn latency_of(nanos: f64) -> String {
 
 fn stream_json(stream: &StreamOutcome) -> Value {
     let tally = &stream.tally;
-    let rate = match stream.plan.pacing {
-        Pacing::Open { rate_per_second } => Some(rate_per_second),
-        Pacing::Closed => None,
+    let rate = match &stream.plan.pacing {
+        Pacing::Open { rate_per_second } => json!(rate_per_second),
+        pacing @ (Pacing::Staged(_) | Pacing::Closed) => json!(pacing.rate_per_second()),
     };
+    let stages = match &stream.plan.pacing {
+        Pacing::Staged(stages) => json!(stages.iter().map(ToString::to_string).collect::<Vec<_>>()),
+        Pacing::Open { .. } | Pacing::Closed => Value::Null,
+    };
+    let kinds: serde_json::Map<String, Value> =
+        tally.by_kind.iter().map(|(&kind, latencies)| (kind.to_owned(), latencies_json(latencies))).collect();
     let statuses: serde_json::Map<String, Value> =
         tally.statuses.iter().map(|(status, count)| (status.to_string(), json!(count))).collect();
     let failures: serde_json::Map<String, Value> =
@@ -177,6 +286,7 @@ fn stream_json(stream: &StreamOutcome) -> Value {
     json!({
         "name": stream.plan.name,
         "open_loop_rate": rate,
+        "stages": stages,
         "connections": stream.plan.connections,
         "replicas": stream.plan.replicas.map(|replicas| replicas.to_string()),
         "keys": stream.plan.dataset.keys,
@@ -193,7 +303,10 @@ fn stream_json(stream: &StreamOutcome) -> Value {
         "late": tally.late,
         "unsent": tally.unsent,
         "is_saturated": stream.is_saturated(),
+        "is_driver_late": stream.is_driver_late(),
         "latency": latencies_json(&tally.latency),
+        "uncorrected": latencies_json(&tally.uncorrected),
+        "by_kind": kinds,
         "driver_lag": latencies_json(&tally.driver_lag),
     })
 }
@@ -203,7 +316,13 @@ fn latencies_json(latencies: &Latencies) -> Value {
         .iter()
         .map(|&percentile| (format!("p{percentile}"), json!(latencies.percentile(percentile))))
         .collect();
-    json!({ "count": latencies.count(), "mean": latencies.mean(), "max": latencies.max(), "nanos": points })
+    json!({
+        "count": latencies.count(),
+        "mean": latencies.mean(),
+        "deviation": latencies.deviation(),
+        "max": latencies.max(),
+        "nanos": points,
+    })
 }
 
 #[cfg(test)]

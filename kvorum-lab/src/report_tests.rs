@@ -20,38 +20,72 @@ fn stream(pacing: Pacing) -> StreamOutcome {
     let mut tally = Tally::new().unwrap();
     for micros in 1..=1000_u64 {
         tally.latency.record(Duration::from_micros(micros * 10));
+        tally.uncorrected.record(Duration::from_micros(micros));
     }
+    tally.windows = (0..40).map(|window| 20 + window % 11).collect();
     tally.succeeded = 1000;
     tally.bytes_received = 3 * 1024 * 1024;
     tally.bytes_sent = 1024;
     StreamOutcome { plan, tally, elapsed: Duration::from_secs(2) }
 }
 
-/// Goal: a good run reads as wrk2's does. Method: the whole text.
-#[test]
-fn a_good_run() {
-    let text = stream_text(&stream(Pacing::Open { rate_per_second: 500 }), true);
-    let expect = "\
-get: 500/s, open loop, 64 connections
-  Latency: avg 5.01ms, stdev 2.89ms, max 10.00ms
-  Latency Distribution (HdrHistogram)
-   50.000%     5.00ms
-   75.000%     7.50ms
-   90.000%     9.00ms
-   99.000%     9.90ms
-   99.900%    10.00ms
-   99.990%    10.00ms
-  100.000%    10.00ms
-  1,000 requests in 2.00s, 3.00MB read, 1.00KB written
-Requests/sec:     500.00
-Transfer/sec:     1.50MB
-";
-    assert_eq!(text, expect);
+const SUMMARY: Distributions = Distributions { corrected: false, uncorrected: false };
+const FULL: Distributions = Distributions { corrected: true, uncorrected: true };
+
+fn text_of(stream: &StreamOutcome, distributions: Distributions) -> String {
+    stream_text(stream, &RunOptions::default(), distributions)
 }
 
-/// Goal: everything bad is said. Method: one of each, and look for the lines.
+/// Compares with a golden file; `UPDATE_GOLDEN=1` writes it anew, for a look at the difference.
+fn check(name: &str, text: &str) {
+    let path = format!("{}/tests/golden/{name}.txt", env!("CARGO_MANIFEST_DIR"));
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        std::fs::write(&path, text).unwrap();
+    }
+    let expect = std::fs::read_to_string(&path).unwrap();
+    assert_eq!(text, expect, "{path}");
+}
+
+fn report_of(streams: Vec<StreamOutcome>, options: &RunOptions, distributions: Distributions) -> String {
+    let plan = Plan {
+        targets: vec!["127.0.0.1:8080".parse().unwrap(), "127.0.0.1:8081".parse().unwrap()],
+        threads: 2,
+        duration: Duration::from_secs(2),
+        timeout: Duration::from_secs(5),
+        core: None,
+        streams: streams.iter().map(|stream| stream.plan.clone()).collect(),
+    };
+    let outcome = Outcome { streams, steal_cores: 0.0 };
+    Report { plan: &plan, options, outcome: &outcome, fdatasync: None, distributions }.to_string()
+}
+
+/// Goal: a good run reads as wrk2's does. Method: the whole text, with every distribution.
 #[test]
-fn a_bad_run_says_so() {
+fn a_good_run() {
+    let good = stream(Pacing::Open { rate_per_second: 500 });
+    check("good", &report_of(vec![good], &RunOptions::default(), FULL));
+}
+
+/// Goal: a mix shows its kinds, stages and the warm-up are told. Method: the whole text.
+#[test]
+fn a_mix_in_stages() {
+    let second = Duration::from_secs(1);
+    let ramp = crate::load::Stage { begin_per_second: 100, end_per_second: 800, duration: second };
+    let mut mixed = stream(Pacing::Staged([crate::load::Stage::constant(100, second), ramp].into()));
+    mixed.plan.name = "mixed".into();
+    mixed.tally.by_kind.insert("get", mixed.tally.latency.clone());
+    mixed.tally.by_kind.insert("put", mixed.tally.uncorrected.clone());
+    let options = RunOptions { warm_up: second, ..RunOptions::default() };
+    check("mixed-stages", &report_of(vec![mixed], &options, SUMMARY));
+}
+
+/// Goal: a bad run's text as a whole, loud where it must be. Method: a tally of faults.
+#[test]
+fn a_bad_run() {
+    check("bad", &report_of(vec![bad()], &RunOptions::default(), SUMMARY));
+}
+
+fn bad() -> StreamOutcome {
     let mut bad = stream(Pacing::Open { rate_per_second: 1000 });
     bad.tally.status(503);
     bad.tally.status(404);
@@ -61,26 +95,33 @@ fn a_bad_run_says_so() {
     bad.tally.unsent = 1234;
     bad.tally.late = 77;
     bad.tally.driver_lag.record(Duration::from_millis(9));
-    let text = stream_text(&bad, true);
+    bad
+}
+
+/// Goal: everything bad is said. Method: one of each, and look for the lines.
+#[test]
+fn a_bad_run_says_so() {
+    let bad = bad();
+    let text = text_of(&bad, FULL);
     for line in [
-        "  Non-2xx responses: 3 (404: 2, 503: 1)\n",
-        "  Socket errors: connect 0, write 0, read 0, closed 0, timeout 1, malformed 0\n",
+        "  Non-2xx or 3xx responses: 3 (404: 2, 503: 1)\n",
+        "  Socket errors: connect 0, read 0, write 0, timeout 1, closed 0, malformed 0\n",
         "  !! WRONG BODIES: 4\n",
         "  Sent over 1ms late: 77;",
-        "  !! COULD NOT KEEP THE RATE: 500.00/s was kept, 1,234 due operations were never sent.\n",
-        "  Latency Distribution (OVERLOADED: not a latency result)\n",
+        "  !! COULD NOT KEEP THE RATE: 500.00/s of 1000.00/s was kept, 1,234 due operations were never sent.\n",
+        "  Latency Distribution (HdrHistogram - OVERLOADED: not a latency result)\n",
         "  !! THE DRIVER WOKE LATE",
     ] {
         assert!(text.contains(line), "{line:?} is missing in:\n{text}");
     }
     assert_eq!(bad.failed(), 3 + 1 + 4 + 1234);
-    assert!(!stream_text(&bad, false).contains("Latency Distribution"), "not asked for");
+    assert!(!text_of(&bad, SUMMARY).contains("Latency Distribution"), "not asked for");
 }
 
 /// Goal: a closed loop's latencies are marked, and it has no rate to miss.
 #[test]
 fn a_closed_loop_is_marked() {
-    let text = stream_text(&stream(Pacing::Closed), true);
+    let text = text_of(&stream(Pacing::Closed), FULL);
     assert!(text.contains("not comparable"), "{text}");
     assert!(!text.contains("COULD NOT"), "{text}");
 }
@@ -89,10 +130,10 @@ fn a_closed_loop_is_marked() {
 #[test]
 fn the_quorum_is_told() {
     let mut asked = stream(Pacing::Closed);
-    assert!(!stream_text(&asked, false).contains("replicas"), "the node's own");
+    assert!(!text_of(&asked, SUMMARY).contains("replicas"), "the node's own");
     assert!(stream_json(&asked)["replicas"].is_null());
     asked.plan.replicas = Replicas::new(2, 3);
-    let text = stream_text(&asked, false);
+    let text = text_of(&asked, SUMMARY);
     assert!(text.starts_with("get: closed loop, 64 connections, replicas 2/3\n"), "{text}");
     assert_eq!(stream_json(&asked)["replicas"], "2/3");
 }

@@ -12,8 +12,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kvorum_lab::dataset::Dataset;
+use kvorum_lab::histogram::Latencies;
 use kvorum_lab::load::{
-    Failure, KeyOrder, Operation, Outcome, Pacing, Plan, StreamOutcome, StreamPlan, prefill, run,
+    Failure, KeyOrder, Mix, Operation, Outcome, Pacing, Plan, RunOptions, Stage, StreamOutcome, StreamPlan,
+    prefill, prefill_with, run, run_with,
 };
 use support::{Behaviour, Toy};
 
@@ -78,6 +80,119 @@ fn a_stall_shows_in_the_latencies() {
     assert!(at(99.0) >= Duration::from_millis(200), "p99 {:?}", at(99.0));
     assert!(at(90.0) >= Duration::from_millis(80), "p90 {:?}", at(90.0));
     assert!(seen.tally.late > 200, "{} late", seen.tally.late);
+}
+
+/// Goal: a server that stands still for a second at 1,000/s has made about 1,000 operations late, and a reader
+/// of the percentiles sees them; the uncorrected figures, as of a tool without a schedule, hide all but the four
+/// in flight. Method: 4,000 operations in 4 s, one stall; operations due in it wait 0 to 1 s, evenly.
+#[test]
+fn a_stall_of_a_second_makes_a_thousand_late() {
+    let (toy, target) = Toy::start(|_| Behaviour::Right);
+    let stall = std::thread::spawn({
+        let toy = Arc::clone(&toy);
+        move || {
+            while toy.requests() < 1000 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let _held = toy.gate.lock();
+            std::thread::sleep(Duration::from_secs(1));
+        }
+    });
+    let outcome = run(&plan(target, 4000, vec![stream(Operation::Put, open(1000))])).unwrap();
+    stall.join().unwrap();
+    let tally = &only(&outcome).tally;
+    assert_eq!(tally.latency.count() + tally.unsent, 4000);
+    // Other work on the machine can only add to the late ones.
+    let over = |millis| tally.latency.count_over(Duration::from_millis(millis));
+    assert!((960..1500).contains(&over(20)), "{} waited over 20 ms", over(20));
+    assert!((450..800).contains(&over(500)), "{} waited over 500 ms", over(500));
+    assert!(over(900) >= 80, "{} waited over 900 ms", over(900));
+    assert!((960..2000).contains(&tally.late), "{} late", tally.late);
+    let hidden = tally.uncorrected.count_over(Duration::from_millis(500));
+    assert!(hidden <= 4, "{hidden} without the schedule");
+}
+
+/// Goal: the warm-up is made and not counted. Method: a server whose first 100 answers are refusals.
+#[test]
+fn the_warm_up_is_not_counted() {
+    let (toy, target) = Toy::start(|request| match request {
+        0..100 => Behaviour::Status(503),
+        _ => Behaviour::Right,
+    });
+    let plan = plan(target, 500, vec![stream(Operation::Put, open(400))]);
+    let options = RunOptions { warm_up: Duration::from_millis(500), ..RunOptions::default() };
+    let outcome = run_with(&plan, &options).unwrap();
+    let seen = only(&outcome);
+    assert_eq!(toy.requests() + seen.tally.unsent, 400, "200 to warm up, 200 to count");
+    assert_eq!(seen.tally.succeeded + seen.tally.unsent, 200);
+    assert_eq!(seen.tally.unexpected(), 0, "refusals were in the warm-up");
+    assert_eq!(seen.tally.windows.iter().map(|&count| u64::from(count)).sum::<u64>(), seen.tally.succeeded);
+}
+
+/// Goal: stages are offered at their rates. Method: 100/s, then a ramp to 500/s; every slot arrives.
+#[test]
+fn stages_are_offered() {
+    let (toy, target) = Toy::start(|_| Behaviour::Right);
+    let millis = Duration::from_millis;
+    let ramp = Stage { begin_per_second: 100, end_per_second: 500, duration: millis(500) };
+    let pacing = Pacing::Staged([Stage::constant(100, millis(500)), ramp].into());
+    let outcome = run(&plan(target, 1000, vec![stream(Operation::Put, pacing)])).unwrap();
+    assert_eq!(toy.requests() + only(&outcome).tally.unsent, 50 + 150);
+}
+
+/// Goal: a mix does all its kinds, reads what it inserts, and verifies sized records. Method: every kind but
+/// deletes, over a prefilled store; nothing may fail.
+#[test]
+fn a_mix_does_all_its_kinds() {
+    let (toy, target) = Toy::start(|_| Behaviour::Right);
+    let latest = StreamPlan {
+        order: KeyOrder::Latest { seed: 1, theta: 0.99 },
+        ..stream(Operation::Get, Pacing::Closed)
+    };
+    let plan = plan(target, 500, vec![latest]);
+    let options = RunOptions {
+        mix: "get=4,put=2,insert=2,scan=1,read-modify-write=1".parse().ok(),
+        key_bytes: "16-40".parse().ok(),
+        value_bytes: "0-300".parse().ok(),
+        ..RunOptions::default()
+    };
+    prefill_with(&plan, &options, None, Duration::from_mins(1)).unwrap();
+    let outcome = run_with(&plan, &options).unwrap();
+    let tally = &only(&outcome).tally;
+    assert_eq!(only(&outcome).failed(), 0, "{:?} {:?}", tally.statuses, tally.failures);
+    assert!(tally.by_kind.keys().eq(&["get", "insert", "put", "read-modify-write", "scan"]));
+    assert_eq!(tally.by_kind.values().map(Latencies::count).sum::<u64>(), tally.succeeded);
+    assert_eq!(toy.len() as u64, 500 + tally.by_kind["insert"].count());
+    assert!(tally.records > 0);
+}
+
+/// Goal: deletes delete. Method: every key of a full store in turn.
+#[test]
+fn deletes_delete() {
+    let (toy, target) = Toy::start(|_| Behaviour::Right);
+    let every = StreamPlan { order: KeyOrder::Cycle, ..stream(Operation::Put, open(1000)) };
+    let plan = plan(target, 500, vec![every]);
+    prefill(&plan, Duration::from_mins(1)).unwrap();
+    let options = RunOptions { mix: Some(Mix::deletes()), ..RunOptions::default() };
+    let outcome = run_with(&plan, &options).unwrap();
+    assert_eq!(toy.len() as u64, only(&outcome).tally.unsent, "all 500, each once");
+}
+
+/// Goal: every second is told, with all that was seen. Method: add the ticks up.
+#[test]
+fn ticks_tell_everything() {
+    let (_toy, target) = Toy::start(|_| Behaviour::Right);
+    let (sender, ticks) = std::sync::mpsc::channel();
+    let plan = plan(target, 1500, vec![stream(Operation::Put, open(200))]);
+    let outcome = run_with(&plan, &RunOptions { ticks: Some(sender), ..RunOptions::default() }).unwrap();
+    let mut total = 0;
+    let mut seconds = std::collections::BTreeSet::new();
+    for tick in ticks {
+        total += tick.latency.count();
+        seconds.insert(tick.second);
+    }
+    assert_eq!(total, only(&outcome).tally.succeeded);
+    assert!(seconds.contains(&0) && seconds.contains(&1), "{seconds:?}");
 }
 
 /// Goal: two streams keep their own counts, and GETs read what the prefill stored. Method: compare counts.

@@ -8,19 +8,24 @@
 //!
 //! A stream has its own rate, connections, keys and distribution; several run at once. Its connections are
 //! spread over the plan's threads, each of them a runtime of its own with a share ("lane") of the schedule:
-//! [`schedule`] says when, [`operation`] what, [`connection`] how, [`tally`] what came of it, `worker` does it.
-//! [`prefill()`] stores every key of a dataset once. Start at [`Plan`] and [`run()`].
+//! [`schedule`] says when, [`keys`] and [`mix`] say what, [`operation`] and [`connection`] how, [`tally`] what came
+//! of it, `worker` does it. [`prefill()`] stores every key of a dataset once. Start at [`Plan`] and [`run()`].
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::mpsc::Sender;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use crate::dataset::{Records, Sizes};
 use crate::error::LabError;
+use crate::histogram::Latencies;
 use crate::machine::StealWindow;
 
 pub mod alarm;
 pub mod connection;
+pub mod keys;
+pub mod mix;
 pub mod operation;
 mod prefill;
 pub mod replicas;
@@ -29,10 +34,15 @@ pub mod tally;
 mod worker;
 
 pub use connection::once;
-pub use operation::{KeyOrder, Operation, Pacing, StreamPlan};
-pub use prefill::prefill;
+pub use keys::KeyOrder;
+pub use mix::{Mix, Ycsb};
+pub use operation::{Operation, Pacing, StreamPlan};
+pub use prefill::{prefill, prefill_with};
 pub use replicas::Replicas;
+pub use schedule::Stage;
 pub use tally::{Failure, Tally};
+
+use keys::Inserts;
 
 /// From the call to the first due operation: time to start threads and open connections.
 const LEAD: Duration = Duration::from_millis(200);
@@ -55,6 +65,41 @@ pub struct Plan {
     pub core: Option<usize>,
     /// What is done, all at once. Not empty.
     pub streams: Vec<StreamPlan>,
+}
+
+/// How a run is made beyond its plan; by default as the plan alone says.
+#[derive(Debug, Clone, Default)]
+pub struct RunOptions {
+    /// How long operations are made, at the rate that the plan begins with, before any is counted.
+    pub warm_up: Duration,
+    /// Sizes of keys, in place of the plan's.
+    pub key_bytes: Option<Sizes>,
+    /// Sizes of values, in place of the plan's.
+    pub value_bytes: Option<Sizes>,
+    /// What the first stream's slots do, in place of its operation.
+    pub mix: Option<Mix>,
+    /// Where every lane tells what it has seen, each second.
+    pub ticks: Option<Sender<Tick>>,
+}
+
+impl RunOptions {
+    /// What the run's keys and values are.
+    fn records(&self, stream: &StreamPlan) -> Records {
+        Records { dataset: stream.dataset, key_bytes: self.key_bytes, value_bytes: self.value_bytes }
+    }
+}
+
+/// What one lane of one stream has seen in one second.
+#[derive(Debug, Clone)]
+pub struct Tick {
+    /// The stream's place in the plan.
+    pub stream: usize,
+    /// Which second of the measured part, from 0.
+    pub second: u64,
+    /// As [`Tally::latency`], of operations answered in this second.
+    pub latency: Latencies,
+    /// Operations that failed in this second.
+    pub failed: u64,
 }
 
 /// What came of a run.
@@ -91,12 +136,8 @@ impl StreamOutcome {
 
     /// Whether an open loop could not keep its rate: then its latencies are those of an overloaded system.
     pub fn is_saturated(&self) -> bool {
-        match self.plan.pacing {
-            Pacing::Open { rate_per_second } => {
-                self.tally.unsent > 0 || self.rate() < 0.99 * crate::units::float(rate_per_second)
-            }
-            Pacing::Closed => false,
-        }
+        let wanted = self.plan.pacing.rate_per_second();
+        wanted.is_some_and(|wanted| self.tally.unsent > 0 || self.rate() < 0.99 * wanted)
     }
 
     /// Whether much of the slowest latencies is the driver's own: it did not get the CPU when it was due.
@@ -111,6 +152,8 @@ impl StreamOutcome {
 struct Timetable {
     /// When slot 0 is due.
     start: Instant,
+    /// Nothing that was due before is counted.
+    measured: Instant,
     /// Nothing is due from here on.
     end: Instant,
     /// No operation of an open loop begins after this.
@@ -120,11 +163,12 @@ struct Timetable {
 }
 
 impl Timetable {
-    fn new(plan: &Plan, now: Instant) -> Self {
+    fn new(plan: &Plan, warm_up: Duration, now: Instant) -> Self {
         let start = now + LEAD;
-        let end = start + plan.duration;
+        let measured = start + warm_up;
+        let end = measured + plan.duration;
         let send_end = end + plan.timeout.min(DRAIN_MAX);
-        Self { start, end, send_end, hard_end: send_end + plan.timeout + DRAIN_MAX }
+        Self { start, measured, end, send_end, hard_end: send_end + plan.timeout + DRAIN_MAX }
     }
 }
 
@@ -136,6 +180,14 @@ impl Timetable {
 /// # Errors
 /// [`LabError::Usage`] for an impossible plan, [`LabError::Machine`] where threads or timers cannot be had.
 pub fn run(plan: &Plan) -> Result<Outcome, LabError> {
+    run_with(plan, &RunOptions::default())
+}
+
+/// As [`run()`], with `options`; the warm-up comes on top of its time.
+///
+/// # Errors
+/// Those of [`run()`].
+pub fn run_with(plan: &Plan, options: &RunOptions) -> Result<Outcome, LabError> {
     if plan.targets.is_empty() || plan.streams.is_empty() || plan.threads == 0 {
         return Err(LabError::Usage("a run needs a target, a thread and a stream".into()));
     }
@@ -144,13 +196,15 @@ pub fn run(plan: &Plan) -> Result<Outcome, LabError> {
     }
     let steal = StealWindow::begin()?;
     let plan = Arc::new(plan.clone());
-    let timetable = Timetable::new(&plan, Instant::now());
+    let inserts: Vec<_> =
+        plan.streams.iter().map(|stream| Arc::new(Inserts::behind(stream.dataset.keys))).collect();
+    let timetable = Timetable::new(&plan, options.warm_up, Instant::now());
     let threads: Vec<JoinHandle<_>> = (0..plan.threads)
         .map(|index| {
-            let plan = Arc::clone(&plan);
+            let (plan, options, inserts) = (Arc::clone(&plan), options.clone(), inserts.clone());
             thread::Builder::new()
                 .name(format!("load-{index}"))
-                .spawn(move || worker::run_thread(&plan, index, timetable))
+                .spawn(move || worker::run_thread(&plan, &options, &inserts, index, timetable))
                 .map_err(LabError::machine("start a load thread"))
         })
         .collect::<Result<_, _>>()?;
@@ -162,11 +216,9 @@ pub fn run(plan: &Plan) -> Result<Outcome, LabError> {
         }
     }
     let streams = plan.streams.iter().zip(tallies).map(|(stream, tally)| {
-        let answered = tally.last_answer.map_or(Duration::ZERO, |last| last.duration_since(timetable.start));
-        let elapsed = match stream.pacing {
-            Pacing::Open { .. } => answered.max(plan.duration),
-            Pacing::Closed => answered,
-        };
+        let answered =
+            tally.last_answer.map_or(Duration::ZERO, |last| last.duration_since(timetable.measured));
+        let elapsed = if stream.pacing.is_open() { answered.max(plan.duration) } else { answered };
         StreamOutcome { plan: stream.clone(), tally, elapsed }
     });
     Ok(Outcome { streams: streams.collect(), steal_cores: steal.cores()? })

@@ -1,15 +1,15 @@
 //! What an operation is: its request as bytes, and whether its answer is right.
-//!
-//! Which key a slot uses follows from the slot's number alone, never from timing, so a run can be repeated.
 
 use std::io::Write;
 use std::sync::Arc;
+use std::time::Duration;
 
+use super::keys::KeyOrder;
+use super::mix::Action;
 use super::replicas::Replicas;
-use super::schedule::Schedule;
-use crate::dataset::{Dataset, KEY_PREFIX, KEYS_END};
+use super::schedule::{Stage, Timeline};
+use crate::dataset::{Dataset, KEY_PREFIX, KEYS_END, Records};
 use crate::http::BodySink;
-use crate::rng::{SplitMix64, mix};
 
 /// One kind of operation at one pace.
 #[derive(Debug, Clone)]
@@ -47,107 +47,128 @@ pub enum Operation {
 }
 
 /// When a stream's operations are sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Pacing {
     /// At a constant rate, whatever the answers do.
     Open {
         /// Operations per second over all connections; at least 1.
         rate_per_second: u64,
     },
+    /// At rates that change on the way, whatever the answers do; their durations are the plan's.
+    Staged(Arc<[Stage]>),
     /// The next when the last was answered: as fast as the node allows.
     Closed,
 }
 
-/// The keys of a stream's slots.
-#[derive(Debug, Clone)]
-pub enum KeyOrder {
-    /// Any key, all equally likely, for as long as the run lasts.
-    Uniform {
-        /// Another seed draws other keys.
-        seed: u64,
-    },
-    /// Every key once, in order; then the stream ends.
-    Sequential,
-    /// These keys, in order; then the stream ends.
-    Listed(Arc<[u64]>),
+impl Pacing {
+    /// Whether operations are due at moments of their own.
+    pub const fn is_open(&self) -> bool {
+        !matches!(self, Self::Closed)
+    }
+
+    /// The moments of `warm_up` and, after it, of `duration`; none in a closed loop.
+    pub fn timeline(&self, warm_up: Duration, duration: Duration) -> Timeline {
+        let with_warm_up = |rate_per_second, stages: &[Stage]| {
+            let first = (!warm_up.is_zero()).then(|| Stage::constant(rate_per_second, warm_up));
+            Timeline::new(first.into_iter().chain(stages.iter().copied()))
+        };
+        match self {
+            &Self::Open { rate_per_second } => {
+                with_warm_up(rate_per_second, &[Stage::constant(rate_per_second, duration)])
+            }
+            Self::Staged(stages) => {
+                with_warm_up(stages.first().map_or(1, |stage| stage.begin_per_second), stages)
+            }
+            Self::Closed => Timeline::new([]),
+        }
+    }
+
+    /// Operations per second that were asked for, on average over the stages; `None` in a closed loop.
+    pub fn rate_per_second(&self) -> Option<f64> {
+        match self {
+            &Self::Open { rate_per_second } => Some(crate::units::float(rate_per_second)),
+            Self::Staged(stages) => {
+                let duration = stages.iter().map(|stage| stage.duration).sum();
+                Some(crate::units::per_second(stages.iter().map(Stage::slots).sum(), duration))
+            }
+            Self::Closed => None,
+        }
+    }
 }
 
 impl StreamPlan {
-    /// How many slots the stream has in `duration`; `u64::MAX` where only time ends it.
-    pub fn slots(&self, duration: std::time::Duration) -> u64 {
-        let keys = match &self.order {
-            KeyOrder::Uniform { .. } => u64::MAX,
-            KeyOrder::Sequential => self.dataset.keys,
-            KeyOrder::Listed(keys) => keys.len() as u64,
-        };
-        match self.pacing {
-            Pacing::Open { rate_per_second } => keys.min(Schedule::slots_within(rate_per_second, duration)),
-            Pacing::Closed => keys,
-        }
-    }
-
     /// Whether the stream's keys come to an end.
     pub fn is_bounded(&self) -> bool {
-        !matches!(self.order, KeyOrder::Uniform { .. })
+        self.order.slots(self.dataset.keys) != u64::MAX
     }
+}
 
-    /// The index of the key that `slot` uses.
-    pub fn key_of(&self, slot: u64) -> u64 {
-        match &self.order {
-            KeyOrder::Uniform { seed } => SplitMix64::new(mix(seed ^ mix(slot))).below(self.dataset.keys),
-            KeyOrder::Sequential => slot,
-            KeyOrder::Listed(keys) => {
-                usize::try_from(slot).ok().and_then(|slot| keys.get(slot)).copied().unwrap_or(0)
-            }
-        }
-    }
+/// Writes requests of one stream.
+#[derive(Debug, Clone)]
+pub struct RequestWriter {
+    /// The records asked for.
+    pub records: Records,
+    /// The quorum asked for.
+    pub replicas: Option<Replicas>,
+    /// The header `Host`.
+    pub host: String,
+}
 
-    /// Puts the whole request for key `index` into `out`, in place of what was there.
-    pub fn write_request(&self, index: u64, host: &str, out: &mut Vec<u8>) {
+impl RequestWriter {
+    /// Puts the whole request of `action` on key `index` into `out`, in place of what was there.
+    ///
+    /// A read-modify-write begins with its read; its write is a [`Action::Put`].
+    pub fn write(&self, action: Action, index: u64, out: &mut Vec<u8>) {
         out.clear();
-        match self.operation {
-            Operation::Put => {
-                out.extend_from_slice(b"PUT /v0/entity?id=");
-                Dataset::write_key(index, out);
-                self.write_replicas(out);
-                let length = self.dataset.value_bytes;
+        match action {
+            Action::Put | Action::Insert => {
+                self.write_line(b"PUT", index, out);
                 // Writing into a `Vec` cannot fail.
-                let _ = write!(out, " HTTP/1.1\r\nHost: {host}\r\nContent-Length: {length}\r\n\r\n");
-                self.dataset.write_value(index, out);
+                let _ = write!(out, "Content-Length: {}\r\n\r\n", self.records.value_size(index));
+                self.records.write_value(index, out);
             }
-            Operation::Get => {
-                out.extend_from_slice(b"GET /v0/entity?id=");
-                Dataset::write_key(index, out);
-                self.write_replicas(out);
-                let _ = write!(out, " HTTP/1.1\r\nHost: {host}\r\n\r\n");
+            Action::Get | Action::ReadModifyWrite => {
+                self.write_line(b"GET", index, out);
+                out.extend_from_slice(b"\r\n");
             }
-            Operation::Scan { records } => {
+            Action::Delete => {
+                self.write_line(b"DELETE", index, out);
+                out.extend_from_slice(b"\r\n");
+            }
+            Action::Scan { records } => {
                 out.extend_from_slice(b"GET /v0/entities?start=");
                 match records {
                     Some(records) => {
-                        Dataset::write_key(index, out);
+                        self.records.write_key(index, out);
                         let _ = write!(out, "&end={KEYS_END}&limit={records}");
                     }
                     None => {
                         let _ = write!(out, "{KEY_PREFIX}&end={KEYS_END}");
                     }
                 }
-                let _ = write!(out, " HTTP/1.1\r\nHost: {host}\r\n\r\n");
+                let _ = write!(out, " HTTP/1.1\r\nHost: {}\r\n\r\n", self.host);
             }
         }
     }
 
-    fn write_replicas(&self, out: &mut Vec<u8>) {
+    /// The request line of one entity, and the header `Host`.
+    fn write_line(&self, method: &[u8], index: u64, out: &mut Vec<u8>) {
+        out.extend_from_slice(method);
+        out.extend_from_slice(b" /v0/entity?id=");
+        self.records.write_key(index, out);
         if let Some(replicas) = self.replicas {
             out.extend_from_slice(replicas.query().as_bytes());
         }
+        out.extend_from_slice(b" HTTP/1.1\r\nHost: ");
+        out.extend_from_slice(self.host.as_bytes());
+        out.extend_from_slice(b"\r\n");
     }
 }
 
 /// Takes the body of one answer and judges it; reused from answer to answer.
 #[derive(Debug)]
 pub struct AnswerBody {
-    dataset: Dataset,
+    wanted: Records,
     verify: bool,
     is_scan: bool,
     /// The value, or the chunk so far; no more than a record of the dataset and a byte.
@@ -159,35 +180,36 @@ pub struct AnswerBody {
 }
 
 impl AnswerBody {
-    /// For the answers of `plan`'s operations.
-    pub fn new(plan: &StreamPlan) -> Self {
+    /// For answers about `wanted`, which are compared with them where `verify` asks for it.
+    pub fn new(wanted: Records, verify: bool) -> Self {
         Self {
-            dataset: plan.dataset,
-            verify: plan.verify,
-            is_scan: matches!(plan.operation, Operation::Scan { .. }),
+            wanted,
+            verify,
+            is_scan: false,
             piece: Vec::new(),
-            // A key of the lab and its line feed are 17 bytes: 64 leave room to see that a record is too long.
-            piece_bytes_max: plan.dataset.value_bytes + 64,
+            // Behind a record and its line feed there is room to see that it is too long.
+            piece_bytes_max: wanted.record_bytes_max() + 64,
             last_key: Vec::new(),
             records: 0,
             is_wrong: false,
         }
     }
 
-    /// Forgets the answer before.
-    pub fn reset(&mut self) {
+    /// Forgets the answer before; the next is one to `action`.
+    pub fn reset(&mut self, action: Action) {
+        self.is_scan = matches!(action, Action::Scan { .. });
         self.piece.clear();
         self.last_key.clear();
         self.records = 0;
         self.is_wrong = false;
     }
 
-    /// Whether the whole body, the answer to `operation` on key `index`, is right as far as it is checked.
-    pub fn is_right(&self, operation: Operation, index: u64) -> bool {
-        match operation {
-            Operation::Get if self.verify => self.dataset.is_value(index, &self.piece),
-            Operation::Put | Operation::Get => true,
-            Operation::Scan { .. } => !self.is_wrong,
+    /// Whether the whole body, the answer to `action` on key `index`, is right as far as it is checked.
+    pub fn is_right(&self, action: Action, index: u64) -> bool {
+        match action {
+            Action::Get | Action::ReadModifyWrite => !self.verify || self.wanted.is_value(index, &self.piece),
+            Action::Put | Action::Insert | Action::Delete => true,
+            Action::Scan { .. } => !self.is_wrong,
         }
     }
 
@@ -200,8 +222,10 @@ impl AnswerBody {
     fn is_next_record(&self) -> bool {
         let Some(at) = memchr::memchr(b'\n', &self.piece) else { return false };
         let (key, value) = self.piece.split_at(at);
-        let is_value = Dataset::index_of(key)
-            .is_some_and(|index| self.dataset.is_value(index, value.get(1..).unwrap_or(&[])));
+        let is_value = self
+            .wanted
+            .index_of(key)
+            .is_some_and(|index| self.wanted.is_value(index, value.get(1..).unwrap_or(&[])));
         is_value && key > self.last_key.as_slice()
     }
 }

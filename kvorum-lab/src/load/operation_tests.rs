@@ -1,25 +1,16 @@
 //! Tests of requests and of the judgement over answers.
 
-use std::time::Duration;
-
 use super::*;
 
-fn plan(operation: Operation) -> StreamPlan {
-    StreamPlan {
-        name: "test".into(),
-        operation,
-        replicas: None,
-        pacing: Pacing::Closed,
-        order: KeyOrder::Uniform { seed: 1 },
-        dataset: Dataset { keys: 1000, value_bytes: 10, seed: 1 },
-        connections: 1,
-        verify: true,
-    }
+const DATASET: Dataset = Dataset { keys: 1000, value_bytes: 10, seed: 1 };
+
+fn writer() -> RequestWriter {
+    RequestWriter { records: DATASET.into(), replicas: None, host: "h:1".into() }
 }
 
-fn request(operation: Operation) -> String {
+fn request(action: impl Into<Action>) -> String {
     let mut out = b"left over".to_vec();
-    plan(operation).write_request(7, "h:1", &mut out);
+    writer().write(action.into(), 7, &mut out);
     String::from_utf8_lossy(&out).into_owned()
 }
 
@@ -28,6 +19,12 @@ fn request(operation: Operation) -> String {
 fn requests_are_those_of_the_contract() {
     assert_eq!(request(Operation::Get), "GET /v0/entity?id=key-000000000007 HTTP/1.1\r\nHost: h:1\r\n\r\n");
     let put = request(Operation::Put);
+    assert_eq!(
+        request(Action::Delete),
+        "DELETE /v0/entity?id=key-000000000007 HTTP/1.1\r\nHost: h:1\r\n\r\n"
+    );
+    assert_eq!(request(Action::Insert), put);
+    assert_eq!(request(Action::ReadModifyWrite), request(Operation::Get), "it begins with its read");
     let head = "PUT /v0/entity?id=key-000000000007 HTTP/1.1\r\nHost: h:1\r\nContent-Length: 10\r\n\r\n";
     assert!(put.starts_with(head), "{put:?}");
     assert_eq!(
@@ -45,8 +42,8 @@ fn requests_are_those_of_the_contract() {
 fn a_quorum_is_asked_for() {
     let line = |operation| {
         let mut out = Vec::new();
-        let asking = StreamPlan { replicas: Replicas::new(2, 3), ..plan(operation) };
-        asking.write_request(7, "h:1", &mut out);
+        let asking = RequestWriter { replicas: Replicas::new(2, 3), ..writer() };
+        asking.write(Action::from(operation), 7, &mut out);
         String::from_utf8_lossy(&out).lines().next().unwrap_or_default().to_owned()
     };
     assert_eq!(line(Operation::Put), "PUT /v0/entity?id=key-000000000007&replicas=2/3 HTTP/1.1");
@@ -54,29 +51,42 @@ fn a_quorum_is_asked_for() {
     assert!(!line(Operation::Scan { records: None }).contains("replicas"));
 }
 
-/// Goal: keys follow from slot and seed alone and cover the dataset. Method: draw twice, and with another seed.
+/// Goal: requests of sized records carry their sizes. Method: a key and a value of known lengths.
 #[test]
-fn keys_follow_from_the_slot() {
-    let one = plan(Operation::Get);
-    let keys: Vec<u64> = (0..5000).map(|slot| one.key_of(slot)).collect();
-    assert_eq!(keys, (0..5000).map(|slot| one.key_of(slot)).collect::<Vec<_>>());
-    assert!(keys.iter().all(|&key| key < 1000));
-    let distinct: std::collections::BTreeSet<u64> = keys.iter().copied().collect();
-    assert!(distinct.len() > 950, "{} of 1000 keys in 5000 draws", distinct.len());
-    let other = StreamPlan { order: KeyOrder::Uniform { seed: 2 }, ..one.clone() };
-    assert_ne!(other.key_of(0), one.key_of(0));
-    let listed = StreamPlan { order: KeyOrder::Listed([4, 9].into()), ..one };
-    assert_eq!([listed.key_of(0), listed.key_of(1)], [4, 9]);
-    assert_eq!(listed.slots(Duration::from_secs(1)), 2);
+fn sized_records_are_asked_for() {
+    let records =
+        Records { key_bytes: "20".parse().ok(), value_bytes: "33".parse().ok(), ..Records::from(DATASET) };
+    let mut out = Vec::new();
+    RequestWriter { records, ..writer() }.write(Action::Put, 7, &mut out);
+    let text = String::from_utf8_lossy(&out);
+    let key = text.strip_prefix("PUT /v0/entity?id=").unwrap().split(' ').next().unwrap();
+    assert!(key.len() == 20 && key.starts_with("key-000000000007"), "{key}");
+    assert!(text.contains("Content-Length: 33\r\n\r\n"));
+    assert!(records.is_value(7, &out[out.len() - 33..]));
+}
+
+/// Goal: the warm-up goes before the stages, at the rate that they begin with. Method: when slots are due.
+#[test]
+fn the_warm_up_is_a_stage() {
+    let second = Duration::from_secs(1);
+    let stages = [Stage::constant(10, second), Stage::constant(100, second)];
+    for (pacing, slots) in [(Pacing::Open { rate_per_second: 10 }, 30), (Pacing::Staged(stages.into()), 120)]
+    {
+        let timeline = pacing.timeline(second, 2 * second);
+        assert_eq!(timeline.slots(), slots);
+        assert_eq!([timeline.due(9), timeline.due(10)], [second * 9 / 10, second]);
+    }
+    assert_eq!(Pacing::Staged(stages.into()).rate_per_second(), Some(55.0));
+    assert_eq!(Pacing::Closed.timeline(second, second).slots(), 0);
 }
 
 fn scan_of(indexes: &[u64], spoil: bool) -> bool {
-    let plan = plan(Operation::Scan { records: None });
-    let mut body = AnswerBody::new(&plan);
-    body.reset();
+    let scan = Action::Scan { records: None };
+    let mut body = AnswerBody::new(DATASET.into(), true);
+    body.reset(scan);
     for &index in indexes {
         let mut chunk = format!("{}\n", Dataset::key(index)).into_bytes();
-        plan.dataset.write_value(index, &mut chunk);
+        DATASET.write_value(index, &mut chunk);
         let last = chunk.len() - 1;
         chunk[last] ^= u8::from(spoil);
         let (first, second) = chunk.split_at(5);
@@ -85,7 +95,7 @@ fn scan_of(indexes: &[u64], spoil: bool) -> bool {
         body.chunk_end();
     }
     assert_eq!(body.records(), indexes.len() as u64);
-    body.is_right(plan.operation, 0)
+    body.is_right(scan, 0)
 }
 
 /// Goal: a scan is right only with its records in order, each once, with their values.
@@ -100,13 +110,13 @@ fn scans_are_judged() {
 /// Goal: a GET's value is compared, and a longer one is seen to be longer.
 #[test]
 fn gets_are_judged() {
-    let plan = plan(Operation::Get);
     let mut value = Vec::new();
-    plan.dataset.write_value(3, &mut value);
-    let mut body = AnswerBody::new(&plan);
+    DATASET.write_value(3, &mut value);
+    let mut body = AnswerBody::new(DATASET.into(), true);
+    body.reset(Action::Get);
     body.data(&value);
-    assert!(body.is_right(Operation::Get, 3));
-    assert!(!body.is_right(Operation::Get, 4));
+    assert!(body.is_right(Action::Get, 3));
+    assert!(!body.is_right(Action::Get, 4));
     body.data(&[0; 200]);
-    assert!(!body.is_right(Operation::Get, 3), "longer than the value");
+    assert!(!body.is_right(Action::Get, 3), "longer than the value");
 }

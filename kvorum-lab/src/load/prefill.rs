@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{KeyOrder, Operation, Outcome, Pacing, Plan, StreamPlan, run};
+use super::{KeyOrder, Operation, Outcome, Pacing, Plan, RunOptions, StreamPlan, run_with};
+use crate::dataset::Dataset;
 use crate::error::LabError;
 
 /// How often keys whose PUT failed are tried again before the prefill gives up.
@@ -17,8 +18,27 @@ const ROUNDS_MAX: u32 = 5;
 /// # Errors
 /// [`LabError::Subject`] where keys are still missing in the end: measuring reads would be measuring 404s.
 pub fn prefill(plan: &Plan, duration_max: Duration) -> Result<Outcome, LabError> {
+    prefill_with(plan, &RunOptions::default(), None, duration_max)
+}
+
+/// As [`prefill()`], with the sizes of `options`, and of the dataset only the first `keys` where that is said.
+///
+/// # Errors
+/// Those of [`prefill()`].
+pub fn prefill_with(
+    plan: &Plan,
+    options: &RunOptions,
+    keys: Option<u64>,
+    duration_max: Duration,
+) -> Result<Outcome, LabError> {
     let model = plan.streams.first().ok_or_else(|| LabError::Usage("a prefill needs a stream".into()))?;
     let connections = plan.streams.iter().map(|stream| stream.connections).max().unwrap_or(1);
+    let dataset = Dataset { keys: keys.unwrap_or(model.dataset.keys), ..model.dataset };
+    let sizes = RunOptions {
+        key_bytes: options.key_bytes,
+        value_bytes: options.value_bytes,
+        ..RunOptions::default()
+    };
     let mut order = KeyOrder::Sequential;
     let mut first = None;
     for _ in 0..ROUNDS_MAX {
@@ -28,10 +48,12 @@ pub fn prefill(plan: &Plan, duration_max: Duration) -> Result<Outcome, LabError>
             pacing: Pacing::Closed,
             order: order.clone(),
             connections,
+            dataset,
             ..model.clone()
         };
-        let planned = stream.slots(duration_max);
-        let outcome = run(&Plan { streams: vec![stream], duration: duration_max, ..plan.clone() })?;
+        let planned = stream.order.slots(dataset.keys);
+        let plan = Plan { streams: vec![stream], duration: duration_max, ..plan.clone() };
+        let outcome = run_with(&plan, &sizes)?;
         let seen =
             outcome.streams.first().map(|stream| (stream.tally.succeeded, stream.tally.failed_keys.clone()));
         let (stored, failed) = seen.unwrap_or_default();

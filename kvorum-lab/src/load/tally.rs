@@ -10,8 +10,14 @@ use crate::histogram::Latencies;
 /// An operation that was sent more than this after it was due is "late".
 pub const LATE: Duration = Duration::from_millis(1);
 
+/// What the spread of a thread's rate is measured over.
+pub const WINDOW: Duration = Duration::from_millis(100);
+
 /// The most keys of failed operations that a lane remembers, for the prefill to repeat.
 const FAILED_KEYS_MAX: usize = 1_000_000;
+
+/// The most windows of a lane: 28 hours.
+const WINDOWS_MAX: usize = 1_000_000;
 
 /// How an operation, or a connection, failed below HTTP's statuses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -31,9 +37,9 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// Every kind, in the order of reports.
+    /// Every kind, in the order of reports: wrk's own first.
     pub const ALL: [Self; 6] =
-        [Self::Connect, Self::Send, Self::Receive, Self::Closed, Self::Timeout, Self::Malformed];
+        [Self::Connect, Self::Receive, Self::Send, Self::Timeout, Self::Closed, Self::Malformed];
 }
 
 impl fmt::Display for Failure {
@@ -54,6 +60,12 @@ impl fmt::Display for Failure {
 pub struct Tally {
     /// Latencies of operations that succeeded; in an open loop from the moment each was due.
     pub latency: Latencies,
+    /// The same operations from the moment each was sent: what a tool without a schedule would show.
+    pub uncorrected: Latencies,
+    /// As `latency`, by kind of operation; only in loads of several kinds.
+    pub by_kind: BTreeMap<&'static str, Latencies>,
+    /// Operations answered in each [`WINDOW`], one lane's windows behind another's.
+    pub windows: Vec<u32>,
     /// How late the driver itself woke up for due operations: its own error, and a sign of a starved machine.
     pub driver_lag: Latencies,
     /// Operations answered with a 2xx status and, where checked, the right body.
@@ -87,6 +99,9 @@ impl Tally {
     pub fn new() -> Result<Self, LabError> {
         Ok(Self {
             latency: Latencies::new()?,
+            uncorrected: Latencies::new()?,
+            by_kind: BTreeMap::new(),
+            windows: Vec::new(),
             driver_lag: Latencies::new()?,
             succeeded: 0,
             statuses: BTreeMap::new(),
@@ -111,6 +126,17 @@ impl Tally {
     /// Counts an answer with an unexpected status.
     pub fn status(&mut self, status: u16) {
         *self.statuses.entry(status).or_default() += 1;
+    }
+
+    /// Counts an answer that came `after` the measured part began.
+    pub fn answered(&mut self, after: Duration) {
+        let window = usize::try_from(after.as_nanos() / WINDOW.as_nanos()).unwrap_or(usize::MAX);
+        if window >= self.windows.len() && window < WINDOWS_MAX {
+            self.windows.resize(window + 1, 0);
+        }
+        if let Some(count) = self.windows.get_mut(window) {
+            *count += 1;
+        }
     }
 
     /// Remembers the key of an operation that must be repeated.
@@ -138,6 +164,14 @@ impl Tally {
     /// Adds what another lane counted.
     pub fn merge(&mut self, other: &Self) -> Result<(), LabError> {
         self.latency.merge(&other.latency)?;
+        self.uncorrected.merge(&other.uncorrected)?;
+        for (&kind, latency) in &other.by_kind {
+            match self.by_kind.get_mut(kind) {
+                Some(known) => known.merge(latency)?,
+                None => drop(self.by_kind.insert(kind, latency.clone())),
+            }
+        }
+        self.windows.extend_from_slice(&other.windows);
         self.driver_lag.merge(&other.driver_lag)?;
         self.succeeded += other.succeeded;
         for (&status, count) in &other.statuses {

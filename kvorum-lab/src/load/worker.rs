@@ -7,6 +7,8 @@
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use tokio::sync::Semaphore;
@@ -14,11 +16,16 @@ use tokio::task::LocalSet;
 
 use super::alarm::Alarm;
 use super::connection::{Answer, Connection, Patience};
-use super::operation::{AnswerBody, Operation, Pacing, StreamPlan};
+use super::keys::{Inserts, KeyChooser};
+use super::mix::{Action, Mix};
+use super::operation::{AnswerBody, RequestWriter, StreamPlan};
 use super::schedule::Schedule;
-use super::tally::{Failure, LATE, Tally};
-use super::{Plan, Timetable};
+use super::tally::{Failure, LATE, Tally, WINDOW};
+use super::{Plan, RunOptions, Tick, Timetable};
+use crate::dataset::Records;
 use crate::error::LabError;
+use crate::histogram::Latencies;
+use crate::http::BodySink;
 
 /// The first pause after a failure; it doubles with every further one.
 const BACKOFF_MIN: Duration = Duration::from_millis(10);
@@ -32,6 +39,10 @@ const RELEASED_MAX: u32 = 256;
 /// A thread's share of a stream.
 struct Lane {
     stream: StreamPlan,
+    records: Records,
+    mix: Option<Mix>,
+    keys: KeyChooser,
+    inserts: Arc<Inserts>,
     schedule: Schedule,
     timetable: Timetable,
     timeout: Duration,
@@ -43,16 +54,52 @@ struct Lane {
     /// Permits of slots that are due and not taken. Not used in a closed loop.
     due: Semaphore,
     tally: RefCell<Tally>,
+    ticker: RefCell<Option<Ticker>>,
 }
 
 /// One operation to be made.
 struct Slot {
+    action: Action,
     key: u64,
     due: Instant,
+    /// Whether it counts: it was not due in the warm-up.
+    is_measured: bool,
+}
+
+/// What a lane has seen since it last told.
+struct Ticker {
+    listener: Sender<Tick>,
+    stream: usize,
+    second: u64,
+    latency: Latencies,
+    failed: u64,
+}
+
+impl Ticker {
+    /// Tells what was seen up to now, and begins the next second.
+    fn tell(&mut self) {
+        let tick = Tick {
+            stream: self.stream,
+            second: self.second,
+            latency: self.latency.clone(),
+            failed: self.failed,
+        };
+        // Who no longer listens has seen enough.
+        let _ = self.listener.send(tick);
+        self.latency.clear();
+        self.failed = 0;
+        self.second += 1;
+    }
 }
 
 /// Runs thread `index` of the plan to its end; returns its share of each stream's tally, in order.
-pub(super) fn run_thread(plan: &Plan, index: usize, timetable: Timetable) -> Result<Vec<Tally>, LabError> {
+pub(super) fn run_thread(
+    plan: &Plan,
+    options: &RunOptions,
+    inserts: &[Arc<Inserts>],
+    index: usize,
+    timetable: Timetable,
+) -> Result<Vec<Tally>, LabError> {
     if let Some(core) = plan.core {
         crate::machine::pin_to_core(core)?;
     }
@@ -64,8 +111,8 @@ pub(super) fn run_thread(plan: &Plan, index: usize, timetable: Timetable) -> Res
     let mut lanes = Vec::new();
     let mut joins = Vec::new();
     let _context = runtime.enter();
-    for stream in &plan.streams {
-        let lane = Rc::new(Lane::new(plan, stream, index, timetable)?);
+    for (nth, inserts) in inserts.iter().enumerate() {
+        let lane = Rc::new(Lane::new(plan, options, nth, inserts, index, timetable)?);
         for nth in 0..lane.connections {
             // Connection numbers run over all lanes, so that every node gets its share of them.
             let target = plan.targets.iter().cycle().nth((nth * plan.threads + index) % plan.targets.len());
@@ -73,7 +120,11 @@ pub(super) fn run_thread(plan: &Plan, index: usize, timetable: Timetable) -> Res
                 joins.push(tasks.spawn_local(drive(Rc::clone(&lane), target)));
             }
         }
-        if matches!(stream.pacing, Pacing::Open { .. }) && lane.connections > 0 {
+        if lane.ticker.borrow().is_some() {
+            // Not awaited in the end: it has none of its own.
+            drop(tasks.spawn_local(tick(Rc::clone(&lane))));
+        }
+        if lane.stream.pacing.is_open() && lane.connections > 0 {
             let alarm = Alarm::new().map_err(LabError::machine("create a timer"))?;
             joins.push(tasks.spawn_local(dispatch(Rc::clone(&lane), alarm)));
         }
@@ -91,21 +142,43 @@ pub(super) fn run_thread(plan: &Plan, index: usize, timetable: Timetable) -> Res
 }
 
 impl Lane {
-    fn new(plan: &Plan, stream: &StreamPlan, index: usize, timetable: Timetable) -> Result<Self, LabError> {
+    fn new(
+        plan: &Plan,
+        options: &RunOptions,
+        nth: usize,
+        inserts: &Arc<Inserts>,
+        index: usize,
+        timetable: Timetable,
+    ) -> Result<Self, LabError> {
+        let stream =
+            plan.streams.get(nth).ok_or_else(|| LabError::Usage("no such stream in the plan".into()))?;
         let lanes = plan.threads.min(stream.connections);
         let connections = if index < lanes {
             stream.connections / lanes + usize::from(index < stream.connections % lanes)
         } else {
             0
         };
-        let rate_per_second = match stream.pacing {
-            Pacing::Open { rate_per_second } => rate_per_second,
-            Pacing::Closed => 1,
+        let timeline = stream.pacing.timeline(options.warm_up, plan.duration);
+        let keys = stream.order.slots(stream.dataset.keys);
+        let all = if stream.pacing.is_open() { keys.min(timeline.slots()) } else { keys };
+        let schedule = Schedule::new(index as u64, lanes as u64, timeline);
+        let slots = if connections > 0 { schedule.share(all) } else { 0 };
+        let ticker = match &options.ticks {
+            Some(listener) => Some(Ticker {
+                listener: listener.clone(),
+                stream: nth,
+                second: 0,
+                latency: Latencies::new()?,
+                failed: 0,
+            }),
+            None => None,
         };
-        let schedule = Schedule::new(index as u64, lanes as u64, rate_per_second);
-        let slots = if connections > 0 { schedule.share(stream.slots(plan.duration)) } else { 0 };
         Ok(Self {
             stream: stream.clone(),
+            records: options.records(stream),
+            mix: if nth == 0 { options.mix } else { None },
+            keys: KeyChooser::new(&stream.order, stream.dataset.keys),
+            inserts: Arc::clone(inserts),
             schedule,
             timetable,
             timeout: plan.timeout,
@@ -115,12 +188,13 @@ impl Lane {
             connections,
             due: Semaphore::new(0),
             tally: RefCell::new(Tally::new()?),
+            ticker: RefCell::new(ticker),
         })
     }
 
     /// Takes the oldest slot that is due; waits for one in an open loop. `None` = the lane is at its end.
     async fn claim(&self) -> Option<Slot> {
-        let is_open = matches!(self.stream.pacing, Pacing::Open { .. });
+        let is_open = self.stream.pacing.is_open();
         if is_open && self.next.get() < self.slots {
             self.due.acquire().await.ok()?.forget();
         }
@@ -132,48 +206,106 @@ impl Lane {
         }
         self.next.set(nth + 1);
         let due = if is_open { self.timetable.start + self.schedule.due(nth) } else { now };
-        Some(Slot { key: self.stream.key_of(self.schedule.slot(nth)), due })
+        let number = self.schedule.slot(nth);
+        let action = match &self.mix {
+            Some(mix) => mix.action(number, self.stream.order.seed()),
+            None => Action::from(self.stream.operation),
+        };
+        let key = match action {
+            Action::Insert => self.inserts.begin(),
+            _ => self.keys.choose(number, self.inserts.newest()),
+        };
+        Some(Slot { action, key, due, is_measured: due >= self.timetable.measured })
     }
 
-    /// Counts what became of an operation.
-    fn count(&self, slot: &Slot, answer: Result<Answer, Failure>, body: &AnswerBody, done: Instant) {
+    /// Counts what became of an operation that was sent at `sent`.
+    fn count(
+        &self,
+        slot: &Slot,
+        answer: Result<Answer, Failure>,
+        body: &AnswerBody,
+        sent: Instant,
+        done: Instant,
+    ) -> Result<(), LabError> {
+        let is_success = matches!(answer, Ok(Answer { status: 200..=299, .. }));
+        let is_right = is_success && body.is_right(slot.action, slot.key);
         let mut tally = self.tally.borrow_mut();
-        let is_success = match answer {
-            Ok(Answer { status: 200..=299, .. }) if body.is_right(self.stream.operation, slot.key) => {
-                tally.latency.record(done.duration_since(slot.due));
-                tally.succeeded += 1;
-                tally.records += body.records();
-                true
-            }
-            Ok(Answer { status: 200..=299, .. }) => {
-                tally.wrong_bodies += 1;
-                false
-            }
-            Ok(Answer { status, .. }) => {
-                tally.status(status);
-                false
-            }
-            Err(failure) => {
-                tally.failure(failure);
-                false
-            }
-        };
-        if answer.is_ok() {
-            tally.last_answer = tally.last_answer.max(Some(done));
-        }
-        if !is_success && self.stream.is_bounded() {
+        if !is_right && self.stream.is_bounded() {
             tally.failed_key(slot.key);
         }
+        if !slot.is_measured {
+            return Ok(());
+        }
+        let latency = done.duration_since(slot.due);
+        if is_right {
+            tally.latency.record(latency);
+            tally.uncorrected.record(done.duration_since(sent));
+            tally.succeeded += 1;
+            if matches!(slot.action, Action::Scan { .. }) {
+                tally.records += body.records();
+            }
+            if self.mix.is_some() {
+                let kind = slot.action.name();
+                if let Some(known) = tally.by_kind.get_mut(kind) {
+                    known.record(latency);
+                } else {
+                    let mut first = Latencies::new()?;
+                    first.record(latency);
+                    tally.by_kind.insert(kind, first);
+                }
+            }
+        } else {
+            match answer {
+                Ok(_) if is_success => tally.wrong_bodies += 1,
+                Ok(Answer { status, .. }) => tally.status(status),
+                Err(failure) => tally.failure(failure),
+            }
+        }
+        if answer.is_ok() {
+            tally.last_answer = tally.last_answer.max(Some(done));
+            tally.answered(done.duration_since(self.timetable.measured));
+        }
+        if let Some(ticker) = self.ticker.borrow_mut().as_mut() {
+            if is_right {
+                ticker.latency.record(latency);
+            } else {
+                ticker.failed += 1;
+            }
+        }
+        Ok(())
     }
 
     /// What was counted, with what was left undone.
     fn close(&self) -> Tally {
+        if let Some(ticker) = self.ticker.borrow_mut().as_mut() {
+            ticker.tell();
+        }
         let mut tally = self.tally.borrow().clone();
         tally.cut = self.in_flight.get();
-        if matches!(self.stream.pacing, Pacing::Open { .. }) {
+        if self.stream.pacing.is_open() {
             tally.unsent = self.slots.saturating_sub(self.next.get());
         }
+        // Windows count where they are whole, also those in which nothing came.
+        let measured = self.timetable.end.duration_since(self.timetable.measured);
+        let windows = usize::try_from(measured.as_nanos() / WINDOW.as_nanos()).unwrap_or(usize::MAX);
+        if self.connections == 0 {
+            tally.windows.clear();
+        } else if !self.stream.is_bounded() && windows <= 1_000_000 {
+            tally.windows.resize(windows, 0);
+        }
         tally
+    }
+}
+
+/// Tells every second of the measured part what was seen in it.
+async fn tick(lane: Rc<Lane>) {
+    let mut at = lane.timetable.measured;
+    while at < lane.timetable.end {
+        at += Duration::from_secs(1);
+        tokio::time::sleep_until(at.into()).await;
+        if let Some(ticker) = lane.ticker.borrow_mut().as_mut() {
+            ticker.tell();
+        }
     }
 }
 
@@ -188,7 +320,9 @@ async fn dispatch(lane: Rc<Lane>, alarm: Alarm) {
                 break;
             }
         }
-        lane.tally.borrow_mut().driver_lag.record(Instant::now().saturating_duration_since(due));
+        if due >= lane.timetable.measured {
+            lane.tally.borrow_mut().driver_lag.record(Instant::now().saturating_duration_since(due));
+        }
         lane.due.add_permits(1);
         released += 1;
         if released == RELEASED_MAX {
@@ -201,25 +335,28 @@ async fn dispatch(lane: Rc<Lane>, alarm: Alarm) {
 
 /// Keeps one connection busy until the lane is at its end; opens another, after a pause, when it breaks.
 async fn drive(lane: Rc<Lane>, target: SocketAddr) {
-    let host = target.to_string();
+    let writer =
+        RequestWriter { records: lane.records, replicas: lane.stream.replicas, host: target.to_string() };
     let mut request = Vec::new();
-    let mut body = AnswerBody::new(&lane.stream);
+    let mut body = AnswerBody::new(lane.records, lane.stream.verify);
     let mut pause = BACKOFF_MIN;
     while Instant::now() < lane.timetable.send_end {
         let opened = Connection::open(target, Instant::now() + lane.timeout).await;
         let broken = match opened {
             Ok(mut connection) => {
-                if lane.stream.pacing == Pacing::Closed {
+                if !lane.stream.pacing.is_open() {
                     // A closed loop begins together; in an open one every slot knows its moment.
                     tokio::time::sleep_until(lane.timetable.start.into()).await;
                 }
-                match exchanges(&lane, &mut connection, &host, &mut request, &mut body, &mut pause).await {
+                match exchanges(&lane, &mut connection, &writer, &mut request, &mut body, &mut pause).await {
                     Some(is_broken) => is_broken,
                     None => return,
                 }
             }
             Err(failure) => {
-                lane.tally.borrow_mut().failure(failure);
+                if Instant::now() >= lane.timetable.measured {
+                    lane.tally.borrow_mut().failure(failure);
+                }
                 true
             }
         };
@@ -236,38 +373,50 @@ async fn drive(lane: Rc<Lane>, target: SocketAddr) {
 async fn exchanges(
     lane: &Lane,
     connection: &mut Connection,
-    host: &str,
+    writer: &RequestWriter,
     request: &mut Vec<u8>,
     body: &mut AnswerBody,
     pause: &mut Duration,
 ) -> Option<bool> {
     loop {
         let slot = lane.claim().await?;
-        lane.stream.write_request(slot.key, host, request);
-        body.reset();
+        writer.write(slot.action, slot.key, request);
+        body.reset(slot.action);
         let sent = Instant::now();
-        if sent.duration_since(slot.due) > LATE {
+        if slot.is_measured && sent.duration_since(slot.due) > LATE {
             lane.tally.borrow_mut().late += 1;
         }
-        let patience = match lane.stream.operation {
-            Operation::Put | Operation::Get => Patience::Until(sent + lane.timeout),
-            Operation::Scan { .. } => Patience::Progress(lane.timeout),
+        let patience = match slot.action {
+            Action::Scan { .. } => Patience::Progress(lane.timeout),
+            _ => Patience::Until(sent + lane.timeout),
         };
         lane.in_flight.set(lane.in_flight.get() + 1);
-        let answer = connection.exchange(request, patience, body).await;
+        let mut answer = connection.exchange(request, patience, body).await;
+        if slot.action == Action::ReadModifyWrite
+            && matches!(answer, Ok(Answer { status: 200..=299, close: false }))
+            && body.is_right(slot.action, slot.key)
+        {
+            writer.write(Action::Put, slot.key, request);
+            // The judgement over the read stands: the write's answer goes nowhere.
+            answer = connection.exchange(request, patience, &mut Nowhere).await;
+        }
         let done = Instant::now();
         lane.in_flight.set(lane.in_flight.get() - 1);
+        if slot.action == Action::Insert {
+            lane.inserts.end(slot.key);
+        }
         let (bytes_sent, bytes_received) = connection.take_bytes();
-        {
+        if slot.is_measured {
             let mut tally = lane.tally.borrow_mut();
             tally.bytes_sent += bytes_sent;
             tally.bytes_received += bytes_received;
         }
-        lane.count(&slot, answer, body, done);
+        // Histograms of a fixed shape are made at every start: one more cannot be impossible.
+        let _ = lane.count(&slot, answer, body, sent, done);
         match answer {
             Ok(Answer { close: true, .. }) => return Some(false),
             // An overloaded node asked to be left alone; an open loop may not listen, a closed one must.
-            Ok(Answer { status: 503, .. }) if lane.stream.pacing == Pacing::Closed => {
+            Ok(Answer { status: 503, .. }) if !lane.stream.pacing.is_open() => {
                 tokio::time::sleep(*pause).await;
                 *pause = (*pause * 2).min(BACKOFF_MAX);
             }
@@ -275,4 +424,11 @@ async fn exchanges(
             Err(_) => return Some(true),
         }
     }
+}
+
+/// Takes a body that is of no interest.
+struct Nowhere;
+
+impl BodySink for Nowhere {
+    fn data(&mut self, _: &[u8]) {}
 }

@@ -143,6 +143,10 @@ impl Toy {
                     None => respond(writer, 404, b"no such key\n"),
                 }
             }
+            ("DELETE", "/v0/entity", Some(key), _) => {
+                self.records.write().unwrap_or_else(PoisonError::into_inner).remove(key);
+                respond(writer, 202, b"")
+            }
             ("GET", "/v0/entities", _, Some(start)) => {
                 let limit =
                     parameter("limit").and_then(|limit| std::str::from_utf8(limit).ok()?.parse().ok());

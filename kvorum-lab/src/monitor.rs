@@ -1,0 +1,169 @@
+//! Watches a run while it lasts: a line on the terminal, and a histogram for every second.
+//!
+//! Lanes tell each second what they have seen ([`Tick`]); a second is whole when as many have told it as there
+//! are lanes. It listens on a thread of its own, so that a slow terminal holds up no load.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use crate::error::LabError;
+use crate::hdr_log::log_line;
+use crate::histogram::Latencies;
+use crate::load::{Plan, Tick};
+use crate::units::{float, grouped, latency};
+
+/// What all lanes of one stream have seen in one second.
+#[derive(Debug)]
+struct Second {
+    latency: Latencies,
+    failed: u64,
+}
+
+/// A running watch.
+#[derive(Debug)]
+pub struct Monitor {
+    thread: JoinHandle<Result<String, LabError>>,
+}
+
+impl Monitor {
+    /// Watches a run of `plan`, which gets the sender; prints progress to stderr where `is_live`.
+    ///
+    /// # Errors
+    /// [`LabError::Machine`] where no thread can be had.
+    pub fn start(plan: &Plan, is_live: bool) -> Result<(Self, Sender<Tick>), LabError> {
+        let (sender, ticks) = channel();
+        let names = plan.streams.iter().map(|stream| stream.name.clone()).collect();
+        let watch = Watch { names, lanes: plan.threads, duration: plan.duration, is_live };
+        let thread = thread::Builder::new()
+            .name("monitor".into())
+            .spawn(move || watch.run(&ticks))
+            .map_err(LabError::machine("start a thread"))?;
+        Ok((Self { thread }, sender))
+    }
+
+    /// The lines of a histogram log, without its head. Call when every sender is gone: it waits for that.
+    ///
+    /// # Errors
+    /// [`LabError::Usage`] where histograms do not fit each other, which would be a fault of ours.
+    pub fn finish(self) -> Result<String, LabError> {
+        self.thread.join().map_err(|_| LabError::Subject("the monitor panicked".into()))?
+    }
+}
+
+struct Watch {
+    names: Vec<String>,
+    /// Every thread tells of every stream, also where it has no connections of it.
+    lanes: usize,
+    duration: Duration,
+    is_live: bool,
+}
+
+impl Watch {
+    fn run(&self, ticks: &Receiver<Tick>) -> Result<String, LabError> {
+        let mut seconds: BTreeMap<(u64, usize), Second> = BTreeMap::new();
+        let mut told: BTreeMap<u64, usize> = BTreeMap::new();
+        for tick in ticks {
+            let place = seconds.entry((tick.second, tick.stream));
+            match place {
+                std::collections::btree_map::Entry::Occupied(mut known) => {
+                    known.get_mut().latency.merge(&tick.latency)?;
+                    known.get_mut().failed += tick.failed;
+                }
+                std::collections::btree_map::Entry::Vacant(free) => {
+                    free.insert(Second { latency: tick.latency, failed: tick.failed });
+                }
+            }
+            let count = told.entry(tick.second).or_default();
+            *count += 1;
+            if *count == self.lanes * self.names.len() {
+                self.show(tick.second, &seconds)?;
+            }
+        }
+        if self.is_live {
+            eprint!("\r\x1b[K");
+        }
+        Ok(self.log(&seconds))
+    }
+
+    /// Replaces the line on the terminal.
+    fn show(&self, second: u64, seconds: &BTreeMap<(u64, usize), Second>) -> Result<(), LabError> {
+        if !self.is_live {
+            return Ok(());
+        }
+        let mut all = Latencies::new()?;
+        for (_, one) in seconds.range((second, 0)..=(second, usize::MAX)) {
+            all.merge(&one.latency)?;
+        }
+        let failed = seconds.values().map(|one| one.failed).sum();
+        let mut terminal = std::io::stderr().lock();
+        // A terminal that has gone away is no reason to end a run.
+        let _ = write!(terminal, "\r\x1b[K{}", progress(second, self.duration, &all, failed));
+        let _ = terminal.flush();
+        Ok(())
+    }
+
+    fn log(&self, seconds: &BTreeMap<(u64, usize), Second>) -> String {
+        let is_tagged = self.names.len() > 1;
+        // Behind the end come only answers that were late, and mostly none.
+        let is_within = |&(&(second, _), one): &(&(u64, usize), &Second)| {
+            Duration::from_secs(second) < self.duration || one.latency.count() > 0
+        };
+        let lines = seconds.iter().filter(is_within).map(|(&(second, stream), one)| {
+            let tag = self.names.get(stream).filter(|_| is_tagged).map(String::as_str);
+            log_line(tag, Duration::from_secs(second), Duration::from_secs(1), &one.latency)
+        });
+        lines.collect()
+    }
+}
+
+/// Rate, latencies and failures of `second`, and what is left of `duration`.
+fn progress(second: u64, duration: Duration, latencies: &Latencies, failed: u64) -> String {
+    let left = float(crate::units::nanos(duration)) / 1e9 - float(second + 1);
+    format!(
+        "{}/s  p50 {}  p99 {}  errors {}  {:.0}s left",
+        grouped(latencies.count()),
+        latency(latencies.percentile(50.0)),
+        latency(latencies.percentile(99.0)),
+        grouped(failed),
+        left.max(0.0),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: seconds of lanes add up, streams stay apart, order is that of time. Method: ticks made by hand.
+    #[test]
+    fn ticks_add_up() {
+        let (sender, ticks) = channel();
+        for (stream, second, millis) in [(0, 0, 5), (1, 0, 7), (0, 0, 6), (0, 1, 8), (1, 0, 9)] {
+            let mut latency = Latencies::new().unwrap();
+            latency.record(Duration::from_millis(millis));
+            sender.send(Tick { stream, second, latency, failed: 0 }).unwrap();
+        }
+        drop(sender);
+        let names = vec!["put".into(), "get".into()];
+        let watch = Watch { names, lanes: 2, duration: Duration::from_secs(2), is_live: false };
+        let log = watch.run(&ticks).unwrap();
+        let heads: Vec<String> = log.lines().map(|line| line.rsplit_once(',').unwrap().0.into()).collect();
+        assert_eq!(
+            heads,
+            ["Tag=put,0.000,1.000,6.001", "Tag=get,0.000,1.000,9.003", "Tag=put,1.000,1.000,8.004"]
+        );
+    }
+
+    /// Goal: the line says rate, latencies, errors and time left. Method: the whole text.
+    #[test]
+    fn the_line_of_progress() {
+        let mut latencies = Latencies::new().unwrap();
+        for _ in 0..1_200 {
+            latencies.record(Duration::from_micros(500));
+        }
+        let line = progress(9, Duration::from_secs(30), &latencies, 3);
+        assert_eq!(line, "1,200/s  p50 500.22us  p99 500.22us  errors 3  20s left");
+    }
+}

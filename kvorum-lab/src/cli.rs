@@ -34,7 +34,7 @@ use crate::units::{grouped, latency, nanos, parse_duration};
 pub struct BenchArgs {
     /// put, get (the default), delete, mixed or scan, then the nodes as http://HOST:PORT; connections are dealt
     /// to them in turn
-    #[arg(required = true, value_name = "[WORK] URL")]
+    #[arg(value_name = "[WORK] URL")]
     pub words: Vec<String>,
     /// Operating system threads
     #[arg(short, long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..))]
@@ -639,6 +639,7 @@ mod tests {
             ("get a:1 b:2", (Work::Get, 2, None)),
             ("get --prefill a:1", (Work::Get, 1, Some(None))),
             ("--prefill mixed a:1", (Work::Mixed, 1, Some(None))),
+            ("--prefill a:1", (Work::Get, 1, Some(None))),
             ("get --prefill 500 a:1", (Work::Get, 1, Some(Some(500)))),
             ("get a:1 --prefill", (Work::Get, 1, Some(None))),
             ("get --prefill --verify a:1", (Work::Get, 1, Some(None))),

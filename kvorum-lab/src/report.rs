@@ -104,13 +104,20 @@ fn stream_text(stream: &StreamOutcome, options: &RunOptions, distributions: Dist
 
 fn complaints(stream: &StreamOutcome) -> String {
     let mut out = String::new();
-    if stream.is_saturated() {
+    let wanted = stream.plan.pacing.rate_per_second().unwrap_or(0.0);
+    if stream.is_saturated() && stream.was_offered() {
         let _ = writeln!(
             out,
-            "  !! COULD NOT KEEP THE RATE: {:.2}/s of {:.2}/s was kept, {} due operations were never sent.\n  \
+            "  !! {} OPERATIONS FAILED: {:.2}/s of {wanted:.2}/s succeeded; the latencies are theirs alone.",
+            grouped(stream.failed()),
+            stream.rate(),
+        );
+    } else if stream.is_saturated() {
+        let _ = writeln!(
+            out,
+            "  !! COULD NOT KEEP THE RATE: {:.2}/s of {wanted:.2}/s was kept, {} due operations were never sent.\n  \
              !! The latencies are those of an overloaded system, not of the node at this rate.",
             stream.rate(),
-            stream.plan.pacing.rate_per_second().unwrap_or(0.0),
             grouped(stream.tally.unsent),
         );
     }
@@ -135,7 +142,8 @@ fn write_stream(
     let replicas = plan.replicas.map_or_else(String::new, |replicas| format!(", replicas {replicas}"));
     writeln!(out, "{}: {}, {} connections{replicas}", plan.name, pace(&plan.pacing), plan.connections)?;
     out.push_str(&thread_stats(tally));
-    let caution = if stream.is_saturated() { "OVERLOADED: not a latency result" } else { "Recorded Latency" };
+    let is_overloaded = stream.is_saturated() && !stream.was_offered();
+    let caution = if is_overloaded { "OVERLOADED: not a latency result" } else { "Recorded Latency" };
     if distributions.corrected {
         out.push_str(&spectrum(&tally.latency, caution));
     }

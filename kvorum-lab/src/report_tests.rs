@@ -85,6 +85,17 @@ fn a_bad_run() {
     check("bad", &report_of(vec![bad()], &RunOptions::default(), SUMMARY));
 }
 
+/// Goal: GETs that miss are not taken for an overload, and loudly not for reads. Method: half of all fail.
+#[test]
+fn failures_are_not_overload() {
+    let mut missing = stream(Pacing::Open { rate_per_second: 1000 });
+    missing.tally.statuses.insert(404, 1000);
+    let text = text_of(&missing, FULL);
+    let line =
+        "  !! 1,000 OPERATIONS FAILED: 500.00/s of 1000.00/s succeeded; the latencies are theirs alone.\n";
+    assert!(text.contains(line) && !text.contains("COULD NOT") && !text.contains("OVERLOADED"), "{text}");
+}
+
 fn bad() -> StreamOutcome {
     let mut bad = stream(Pacing::Open { rate_per_second: 1000 });
     bad.tally.status(503);

@@ -140,6 +140,14 @@ impl StreamOutcome {
         wanted.is_some_and(|wanted| self.tally.unsent > 0 || self.rate() < 0.99 * wanted)
     }
 
+    /// Whether an open loop got an answer or a failure to everything at its rate, be it the one that was wanted or not.
+    pub fn was_offered(&self) -> bool {
+        let ended = self.tally.succeeded + self.failed();
+        let rate = crate::units::per_second(ended, self.elapsed);
+        let wanted = self.plan.pacing.rate_per_second();
+        wanted.is_none_or(|wanted| self.tally.unsent == 0 && rate >= 0.99 * wanted)
+    }
+
     /// Whether much of the slowest latencies is the driver's own: it did not get the CPU when it was due.
     pub fn is_driver_late(&self) -> bool {
         let lag = self.tally.driver_lag.percentile(99.9);

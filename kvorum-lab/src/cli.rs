@@ -22,7 +22,7 @@ use crate::hdr_log::{log_head, percentiles};
 use crate::load::keys::THETA;
 use crate::load::schedule::RATE_MAX;
 use crate::load::{
-    KeyOrder, Mix, Operation, Outcome, Pacing, Plan, Replicas, RunOptions, Stage, StreamPlan, Ycsb,
+    KeyOrder, LEAD, Mix, Operation, Outcome, Pacing, Plan, Replicas, RunOptions, Stage, StreamPlan, Ycsb,
     prefill_with, run_with,
 };
 use crate::monitor::Monitor;
@@ -291,7 +291,7 @@ fn watched(args: &BenchArgs, plan: &Plan, options: &RunOptions) -> Result<Outcom
     let outcome = run_with(plan, &RunOptions { ticks: Some(ticks), ..options.clone() });
     let lines = monitor.finish()?;
     if let Some(path) = &args.hlog {
-        write_file(path, &(log_head(started + options.warm_up) + &lines))?;
+        write_file(path, &(log_head(started + LEAD + options.warm_up) + &lines))?;
     }
     outcome
 }

@@ -97,9 +97,9 @@ impl Mix {
         Action::Get
     }
 
-    /// Whether it removes keys: reads may then miss without fault.
-    pub const fn has_deletes(&self) -> bool {
-        self.delete > 0
+    /// The names of the kinds that have a share.
+    pub fn kinds(&self) -> impl Iterator<Item = &'static str> + use<> {
+        self.shares(None).into_iter().filter(|&(_, share)| share > 0).map(|(action, _)| action.name())
     }
 
     const fn shares(&self, records: Option<u64>) -> [(Action, u32); 6] {

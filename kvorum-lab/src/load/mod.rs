@@ -45,7 +45,7 @@ pub use tally::{Failure, Tally};
 use keys::Inserts;
 
 /// From the call to the first due operation: time to start threads and open connections.
-const LEAD: Duration = Duration::from_millis(200);
+pub(crate) const LEAD: Duration = Duration::from_millis(200);
 
 /// How long after its end a run still sends operations that were due before it.
 const DRAIN_MAX: Duration = Duration::from_secs(1);

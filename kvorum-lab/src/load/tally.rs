@@ -17,7 +17,7 @@ pub const WINDOW: Duration = Duration::from_millis(100);
 const FAILED_KEYS_MAX: usize = 1_000_000;
 
 /// The most windows of a lane: 28 hours.
-const WINDOWS_MAX: usize = 1_000_000;
+pub(super) const WINDOWS_MAX: usize = 1_000_000;
 
 /// How an operation, or a connection, failed below HTTP's statuses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

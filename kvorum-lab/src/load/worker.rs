@@ -20,7 +20,7 @@ use super::keys::{Inserts, KeyChooser};
 use super::mix::{Action, Mix};
 use super::operation::{AnswerBody, RequestWriter, StreamPlan};
 use super::schedule::Schedule;
-use super::tally::{Failure, LATE, Tally, WINDOW};
+use super::tally::{Failure, LATE, Tally, WINDOW, WINDOWS_MAX};
 use super::{Plan, RunOptions, Tick, Timetable};
 use crate::dataset::Records;
 use crate::error::LabError;
@@ -173,10 +173,15 @@ impl Lane {
             }),
             None => None,
         };
+        let mix = if nth == 0 { options.mix } else { None };
+        let mut tally = Tally::new()?;
+        for kind in mix.iter().flat_map(Mix::kinds) {
+            tally.by_kind.insert(kind, Latencies::new()?);
+        }
         Ok(Self {
             stream: stream.clone(),
             records: options.records(stream),
-            mix: if nth == 0 { options.mix } else { None },
+            mix,
             keys: KeyChooser::new(&stream.order, stream.dataset.keys),
             inserts: Arc::clone(inserts),
             schedule,
@@ -187,7 +192,7 @@ impl Lane {
             in_flight: Cell::new(0),
             connections,
             due: Semaphore::new(0),
-            tally: RefCell::new(Tally::new()?),
+            tally: RefCell::new(tally),
             ticker: RefCell::new(ticker),
         })
     }
@@ -226,7 +231,7 @@ impl Lane {
         body: &AnswerBody,
         sent: Instant,
         done: Instant,
-    ) -> Result<(), LabError> {
+    ) {
         let is_success = matches!(answer, Ok(Answer { status: 200..=299, .. }));
         let is_right = is_success && body.is_right(slot.action, slot.key);
         let mut tally = self.tally.borrow_mut();
@@ -234,7 +239,7 @@ impl Lane {
             tally.failed_key(slot.key);
         }
         if !slot.is_measured {
-            return Ok(());
+            return;
         }
         let latency = done.duration_since(slot.due);
         if is_right {
@@ -244,15 +249,8 @@ impl Lane {
             if matches!(slot.action, Action::Scan { .. }) {
                 tally.records += body.records();
             }
-            if self.mix.is_some() {
-                let kind = slot.action.name();
-                if let Some(known) = tally.by_kind.get_mut(kind) {
-                    known.record(latency);
-                } else {
-                    let mut first = Latencies::new()?;
-                    first.record(latency);
-                    tally.by_kind.insert(kind, first);
-                }
+            if let Some(kind) = tally.by_kind.get_mut(slot.action.name()) {
+                kind.record(latency);
             }
         } else {
             match answer {
@@ -272,7 +270,6 @@ impl Lane {
                 ticker.failed += 1;
             }
         }
-        Ok(())
     }
 
     /// What was counted, with what was left undone.
@@ -290,7 +287,7 @@ impl Lane {
         let windows = usize::try_from(measured.as_nanos() / WINDOW.as_nanos()).unwrap_or(usize::MAX);
         if self.connections == 0 {
             tally.windows.clear();
-        } else if !self.stream.is_bounded() && windows <= 1_000_000 {
+        } else if !self.stream.is_bounded() && windows <= WINDOWS_MAX {
             tally.windows.resize(windows, 0);
         }
         tally
@@ -411,8 +408,7 @@ async fn exchanges(
             tally.bytes_sent += bytes_sent;
             tally.bytes_received += bytes_received;
         }
-        // Histograms of a fixed shape are made at every start: one more cannot be impossible.
-        let _ = lane.count(&slot, answer, body, sent, done);
+        lane.count(&slot, answer, body, sent, done);
         match answer {
             Ok(Answer { close: true, .. }) => return Some(false),
             // An overloaded node asked to be left alone; an open loop may not listen, a closed one must.

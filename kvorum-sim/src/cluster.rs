@@ -118,7 +118,9 @@ impl Machine {
                 clock: Arc::clone(&clock),
                 rng: Arc::new(SimRng::of_node(seed, node, number)),
                 engine: Arc::clone(&engine),
-                is_stale: is_stale.get(),
+                // A store that is made under a wrong list belongs to those nodes for good: a mistake of the
+                // operator's, not a fault.
+                is_stale: is_stale.get() && engine.row_count(Keyspace::Meta) > 0,
             });
             Box::pin(Rc::clone(&pace).run(software))
         }

@@ -1,12 +1,16 @@
 # kvorum: `make run` and `make test` are all that a newcomer needs; `make help` lists the rest.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint bench bench-quick fuzz openapi recipes proxies release clean
+.PHONY: help run test lint bench bench-quick fuzz openapi recipes proxies release clean sim soak canaries sim-build
 
 NODES ?= 3
 BASE_PORT ?= 8080
 DATA ?= ./data
 MINUTES ?= 1
+SEED ?= 1
+SUMMARY ?= soak.md
+FROM ?= $(shell date +%s)
+SIM = $(or $(CARGO_TARGET_DIR),target)/sim/kvorum-sim
 
 help: ## Lists the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,6 +45,18 @@ recipes: release ## Runs the client recipes of docs/recipes, in the languages th
 
 proxies: release ## Runs the contract through nginx and haproxy; as root it installs them
 	@KVORUM=$${CARGO_TARGET_DIR:-target}/release/kvorum bash scripts/proxies.sh
+
+sim: sim-build ## Replays SEED (1) in the simulation, and prints its trace and the verdict
+	@$(SIM) run --trace --seed $(SEED)
+
+soak: sim-build ## Simulates fresh seeds on all cores for MINUTES (1), and writes a summary to SUMMARY (soak.md)
+	@$(SIM) soak --minutes $(MINUTES) --from $(FROM) --summary $(SUMMARY)
+
+canaries: sim-build ## Puts classic bugs back, one by one, and shows that the simulation notices each
+	@$(SIM) canaries
+
+sim-build:
+	@cargo build --quiet --profile sim --locked -p kvorum-sim --features canaries
 
 clean: ## Removes what was built; data stays
 	cargo clean

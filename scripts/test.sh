@@ -32,6 +32,11 @@ if [ "$fuzz_seconds" -gt 0 ]; then
   bash fuzz/run.sh "$fuzz_seconds" || result=1
 fi
 
+# Seeds of the simulation, those that once failed, and the bugs that it must notice. SIM_SEEDS=0 leaves it out.
+if [ "${SIM_SEEDS:-240}" -gt 0 ]; then
+  SEEDS=${SIM_SEEDS:-240} bash scripts/sim.sh || result=1
+fi
+
 grep -hE '^KNOWN LIMIT' "$log" | sort -u
 skipped=$(grep -E '^ *SKIPPED' "$log" | sort -u)
 passed=$(awk '/^test result:/ { sum += $4 } END { print sum + 0 }' "$log")

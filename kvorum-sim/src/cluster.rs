@@ -296,7 +296,7 @@ impl Cluster<'_> {
             }
             Fault::ClockDrift { node, ppm } => self.with(*node, |machine| machine.clock.set_drift(*ppm)),
             Fault::SlowDisk { node, latency } => {
-                self.with(*node, |machine| machine.engine.set_latency(*latency))
+                self.with(*node, |machine| machine.engine.set_latency(*latency));
             }
             Fault::StaleTopology { node } => {
                 self.with(*node, |machine| machine.is_stale.set(true));

@@ -27,6 +27,7 @@ const FAULTS_OF_EACH_KIND_MIN: u64 = 100;
 /// Processor time after which a run counts as one without an end, in seconds.
 const RUN_SECONDS_MAX: u64 = 120;
 /// Seeds within which a canary must be caught.
+#[cfg(feature = "canaries")]
 const CANARY_SEEDS: u64 = 20;
 /// Seeds that are run twice.
 const SEEDS_TWICE: usize = 5;
@@ -185,7 +186,7 @@ fn ci(count: u64, from: &str) -> ExitCode {
     batch::run(failed.into_iter().chain(fresh.iter().copied()), options, || true, |ran| take(&mut sum, ran));
     println!(
         "{count} seeds of {from} and {known} that failed once, in {:.0} s",
-        (uptime() - begun).as_secs_f64()
+        uptime().saturating_sub(begun).as_secs_f64()
     );
     print!("{sum}");
     let is_same = runs_twice(fresh.iter().copied().take(SEEDS_TWICE));
@@ -229,7 +230,7 @@ fn soak(minutes: u64, from: &str, summary: Option<&PathBuf>) -> ExitCode {
     let seeds = (0..).map(|number| Seed::derived(from, number));
     let mut sum = Tally::default();
     batch::run(seeds, Options::default(), || uptime() < end, |ran| take(&mut sum, ran));
-    let took = (uptime() - begun).as_secs_f64();
+    let took = uptime().saturating_sub(begun).as_secs_f64();
     let speed = sum.simulated().as_secs_f64() / took.max(1.0);
     print!("{sum}");
     println!("{took:.0} s, {speed:.1} times as fast as real time");

@@ -6,7 +6,7 @@
 use crate::cluster::Cluster;
 use crate::history::History;
 use crate::invariants::facts::{Dump, Gauge, Mechanisms};
-use crate::invariants::{Facts, convergence, Violation, check_all};
+use crate::invariants::{Facts, Violation, check_all, convergence};
 use crate::load::{Load, PATIENCE, Stage};
 use crate::node::{Nodes, start};
 use crate::plan::Plan;

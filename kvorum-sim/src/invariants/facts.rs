@@ -83,6 +83,10 @@ pub struct Gauge {
 
 /// These say which mechanisms the node has by now: what they bring about is not asked for before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a switch of its own, and goes when it is on for good"
+)]
 pub struct Mechanisms {
     /// Replicas become equal in the background, hints lost or not.
     pub repair: bool,
@@ -187,7 +191,8 @@ impl Facts {
     /// How many nodes have lost their disks by `until`, and know it. A disk that was emptied counts until everything
     /// has converged, where repair fills it again.
     pub fn broken_disks(&self, until: Duration) -> usize {
-        let is_refilled = self.mechanisms.repair && self.converged.is_some_and(|converged| until >= converged);
+        let is_refilled =
+            self.mechanisms.repair && self.converged.is_some_and(|converged| until >= converged);
         let broken = |loss: &&Loss| match loss.kind {
             LossKind::Wiped => loss.at <= until && !is_refilled,
             LossKind::Rotten => loss.at <= until,

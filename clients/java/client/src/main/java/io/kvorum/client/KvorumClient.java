@@ -1,0 +1,391 @@
+package io.kvorum.client;
+
+import java.net.http.HttpRequest.BodyPublisher;
+import java.nio.ByteBuffer;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.Collection;
+import java.util.List;
+import java.util.Objects;
+import java.util.Optional;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.Executor;
+import java.util.concurrent.Flow;
+
+/**
+ * An asynchronous client of a kvorum cluster.
+ *
+ * <pre>{@code
+ * try (KvorumClient client = KvorumClient.builder()
+ *         .nodes("http://10.0.0.1:8080", "http://10.0.0.2:8080")
+ *         .defaultReplicas(Replicas.of(2, 3))
+ *         .timeout(Duration.ofSeconds(2))
+ *         .build()) {
+ *     client.put("greeting", "hello")
+ *             .thenCompose(version -> client.get("greeting"))
+ *             .thenAccept(entry -> System.out.println(entry.orElseThrow().valueUtf8()))
+ *             .join();
+ * }
+ * }</pre>
+ *
+ * <p><b>Where requests go.</b> The client learns from the nodes where keys belong and asks a replica of the key, which
+ * saves a hop; it notices by itself when that changes. Among equals it goes round. A node that fails is set aside until
+ * a probe finds it well. Any node answers any request, so whatever is left is used when there is no better.
+ *
+ * <p><b>How long.</b> An operation has one deadline over all its attempts and waits; {@link RetryPolicy} says what is
+ * repeated within it, and what that means for writes.
+ *
+ * <p><b>How many.</b> Operations in flight are bounded, and so are those that wait for their turn
+ * ({@link Builder#maxInFlight(int, Overflow)}). A range counts as one until it ends.
+ *
+ * <p><b>Threads.</b> No thread is blocked while an operation is under way. What depends on a future runs on the
+ * client's few threads, so it must not block them; give it an executor ({@code thenApplyAsync}) or the client a larger
+ * {@linkplain Builder#executor(Executor) one}.
+ *
+ * <p><b>Cancelling.</b> To cancel a future ends its attempts and closes their connections. A write that was under way
+ * is then of unknown outcome.
+ *
+ * <p>A client may be used by any number of threads. Make one and keep it: it holds the connections.
+ */
+public final class KvorumClient implements AutoCloseable {
+    private final Core core;
+    private final Replicas defaultReplicas;
+    private final Duration timeout;
+
+    private KvorumClient(Builder builder) {
+        this.core = new Core(builder);
+        this.defaultReplicas = builder.defaultReplicas;
+        this.timeout = builder.timeout;
+    }
+
+    /** Begins to make a client. */
+    public static Builder builder() {
+        return new Builder();
+    }
+
+    /** Makes a client; each setting says its default. */
+    public static final class Builder {
+        final List<String> nodes = new ArrayList<>();
+        Replicas defaultReplicas;
+        Duration timeout = Duration.ofSeconds(5);
+        Duration connectTimeout = Duration.ofSeconds(1);
+        int maxInFlight = 1024;
+        Overflow overflow = Overflow.waitUpTo(16_384);
+        RetryPolicy retry = RetryPolicy.DEFAULT;
+        Hedging hedging = Hedging.OFF;
+        boolean routing = true;
+        int answerBytesMax = 64 << 20;
+        Executor executor;
+
+        private Builder() {}
+
+        /**
+         * Adds nodes by their URLs, {@code http://host:port}. One is enough, since it tells of the others; with more,
+         * the client also begins while one is down.
+         *
+         * @throws IllegalArgumentException if one is not such a URL
+         */
+        public Builder nodes(String... urls) {
+            return nodes(List.of(urls));
+        }
+
+        /**
+         * Adds nodes by their URLs, {@code http://host:port}.
+         *
+         * @throws IllegalArgumentException if one is not such a URL
+         */
+        public Builder nodes(Collection<String> urls) {
+            urls.forEach(Node::normalize);
+            nodes.addAll(urls);
+            return this;
+        }
+
+        /** Sets the replicas of operations that do not say. Default: what the cluster is configured to. */
+        public Builder defaultReplicas(Replicas replicas) {
+            defaultReplicas = Objects.requireNonNull(replicas, "replicas");
+            return this;
+        }
+
+        /**
+         * Sets the overall time limit of an operation: its wait for a turn, all attempts, and the waits between them.
+         * For a range, it is the limit to its beginning, and then for more to come when more is wanted. Default 5 s.
+         */
+        public Builder timeout(Duration timeout) {
+            this.timeout = Limits.positive(timeout, "timeout");
+            return this;
+        }
+
+        /** Sets the time limit to make one connection. Default 1 s. */
+        public Builder connectTimeout(Duration timeout) {
+            connectTimeout = Limits.positive(timeout, "connectTimeout");
+            return this;
+        }
+
+        /**
+         * Sets how many operations may be in flight at once, and what becomes of more. Each has a connection of its
+         * own. Default 1,024, and up to 16,384 wait.
+         */
+        public Builder maxInFlight(int operations, Overflow overflow) {
+            maxInFlight = Limits.atLeast(1, operations, "maxInFlight");
+            this.overflow = Objects.requireNonNull(overflow, "overflow");
+            return this;
+        }
+
+        /** Sets what is repeated after a failure. Default {@link RetryPolicy#DEFAULT}. */
+        public Builder retry(RetryPolicy policy) {
+            retry = Objects.requireNonNull(policy, "policy");
+            return this;
+        }
+
+        /** Sets whether slow reads are asked of a second node, too. Default {@link Hedging#OFF}. */
+        public Builder hedging(Hedging hedging) {
+            this.hedging = Objects.requireNonNull(hedging, "hedging");
+            return this;
+        }
+
+        /**
+         * Sets whether requests go to replicas of their key, at the URLs by which the nodes know each other. Switch it
+         * off where those cannot be reached from here, or where all must go over a proxy. Default true.
+         */
+        public Builder routing(boolean routing) {
+            this.routing = routing;
+            return this;
+        }
+
+        /**
+         * Sets the largest answer taken into memory, in bytes: a value, or an entry of a range, where JSON may take six
+         * bytes for one. Default 64 MiB.
+         */
+        public Builder answerBytesMax(int bytes) {
+            answerBytesMax = Limits.atLeast(1024, bytes, "answerBytesMax");
+            return this;
+        }
+
+        /**
+         * Sets the threads that carry the connections and run what depends on futures. Default: as many as there are
+         * processors, and at least two. The executor is not shut down with the client.
+         */
+        public Builder executor(Executor executor) {
+            this.executor = Objects.requireNonNull(executor, "executor");
+            return this;
+        }
+
+        /**
+         * Makes the client. Nothing is connected yet.
+         *
+         * @throws IllegalStateException if no node was given
+         */
+        public KvorumClient build() {
+            if (nodes.isEmpty()) {
+                throw new IllegalStateException("a client needs the URL of at least one node");
+            }
+            return new KvorumClient(this);
+        }
+    }
+
+    /** Reads a key. The result is empty where it has no value. */
+    public CompletableFuture<Optional<Entry>> get(Key key, ReadOptions options) {
+        Objects.requireNonNull(key, "key");
+        return start(Operation.get(key, options.replicas().orElse(defaultReplicas)), options.timeout());
+    }
+
+    /** Reads a key. The result is empty where it has no value. */
+    public CompletableFuture<Optional<Entry>> get(Key key) {
+        return get(key, ReadOptions.DEFAULT);
+    }
+
+    /** Reads a key given as text. The result is empty where it has no value. */
+    public CompletableFuture<Optional<Entry>> get(String key) {
+        return get(Key.of(key), ReadOptions.DEFAULT);
+    }
+
+    /** Reads a key given as text. The result is empty where it has no value. */
+    public CompletableFuture<Optional<Entry>> get(String key, ReadOptions options) {
+        return get(Key.of(key), options);
+    }
+
+    /** Reads a key given as bytes. The result is empty where it has no value. */
+    public CompletableFuture<Optional<Entry>> get(byte[] key) {
+        return get(Key.of(key), ReadOptions.DEFAULT);
+    }
+
+    /** Reads a key given as bytes. The result is empty where it has no value. */
+    public CompletableFuture<Optional<Entry>> get(byte[] key, ReadOptions options) {
+        return get(Key.of(key), options);
+    }
+
+    /** Reads a key given as a buffer. The result is empty where it has no value. */
+    public CompletableFuture<Optional<Entry>> get(ByteBuffer key) {
+        return get(Key.of(key), ReadOptions.DEFAULT);
+    }
+
+    /** Reads a key given as a buffer. The result is empty where it has no value. */
+    public CompletableFuture<Optional<Entry>> get(ByteBuffer key, ReadOptions options) {
+        return get(Key.of(key), options);
+    }
+
+    /** Writes a value. The result is its version. */
+    public CompletableFuture<Version> put(Key key, Value value, WriteOptions options) {
+        Objects.requireNonNull(key, "key");
+        Objects.requireNonNull(value, "value");
+        Replicas replicas = options.replicas().orElse(defaultReplicas);
+        return start(Operation.put(key, value, options, replicas), options.timeout());
+    }
+
+    /** Writes a value. The result is its version. */
+    public CompletableFuture<Version> put(Key key, Value value) {
+        return put(key, value, WriteOptions.DEFAULT);
+    }
+
+    /** Writes text. The result is its version. */
+    public CompletableFuture<Version> put(String key, String value) {
+        return put(Key.of(key), Value.of(value), WriteOptions.DEFAULT);
+    }
+
+    /** Writes text. The result is its version. */
+    public CompletableFuture<Version> put(String key, String value, WriteOptions options) {
+        return put(Key.of(key), Value.of(value), options);
+    }
+
+    /** Writes bytes, which must not change until it is over. The result is their version. */
+    public CompletableFuture<Version> put(String key, byte[] value) {
+        return put(Key.of(key), Value.of(value), WriteOptions.DEFAULT);
+    }
+
+    /** Writes bytes, which must not change until it is over. The result is their version. */
+    public CompletableFuture<Version> put(String key, byte[] value, WriteOptions options) {
+        return put(Key.of(key), Value.of(value), options);
+    }
+
+    /** Writes bytes, which must not change until it is over. The result is their version. */
+    public CompletableFuture<Version> put(byte[] key, byte[] value) {
+        return put(Key.of(key), Value.of(value), WriteOptions.DEFAULT);
+    }
+
+    /** Writes bytes, which must not change until it is over. The result is their version. */
+    public CompletableFuture<Version> put(byte[] key, byte[] value, WriteOptions options) {
+        return put(Key.of(key), Value.of(value), options);
+    }
+
+    /** Writes the buffer's remaining bytes. The result is their version. */
+    public CompletableFuture<Version> put(ByteBuffer key, ByteBuffer value) {
+        return put(Key.of(key), Value.of(value), WriteOptions.DEFAULT);
+    }
+
+    /** Writes the buffer's remaining bytes. The result is their version. */
+    public CompletableFuture<Version> put(ByteBuffer key, ByteBuffer value, WriteOptions options) {
+        return put(Key.of(key), Value.of(value), options);
+    }
+
+    /** Writes what the publisher makes; see {@link Value#of(BodyPublisher)}. The result is its version. */
+    public CompletableFuture<Version> put(String key, BodyPublisher value) {
+        return put(Key.of(key), Value.of(value), WriteOptions.DEFAULT);
+    }
+
+    /** Writes what the publisher makes; see {@link Value#of(BodyPublisher)}. The result is its version. */
+    public CompletableFuture<Version> put(String key, BodyPublisher value, WriteOptions options) {
+        return put(Key.of(key), Value.of(value), options);
+    }
+
+    /**
+     * Deletes a key, whether it has a value or not. The result is the deletion's version.
+     *
+     * @throws IllegalArgumentException if the options have a TTL
+     */
+    public CompletableFuture<Version> delete(Key key, WriteOptions options) {
+        Objects.requireNonNull(key, "key");
+        if (options.ttl().isPresent()) {
+            throw new IllegalArgumentException("a deletion has no TTL");
+        }
+        return start(Operation.delete(key, options.replicas().orElse(defaultReplicas)), options.timeout());
+    }
+
+    /** Deletes a key, whether it has a value or not. The result is the deletion's version. */
+    public CompletableFuture<Version> delete(Key key) {
+        return delete(key, WriteOptions.DEFAULT);
+    }
+
+    /** Deletes a key given as text. The result is the deletion's version. */
+    public CompletableFuture<Version> delete(String key) {
+        return delete(Key.of(key), WriteOptions.DEFAULT);
+    }
+
+    /** Deletes a key given as text. The result is the deletion's version. */
+    public CompletableFuture<Version> delete(String key, WriteOptions options) {
+        return delete(Key.of(key), options);
+    }
+
+    /** Deletes a key given as bytes. The result is the deletion's version. */
+    public CompletableFuture<Version> delete(byte[] key) {
+        return delete(Key.of(key), WriteOptions.DEFAULT);
+    }
+
+    /** Deletes a key given as bytes. The result is the deletion's version. */
+    public CompletableFuture<Version> delete(byte[] key, WriteOptions options) {
+        return delete(Key.of(key), options);
+    }
+
+    /** Deletes a key given as a buffer. The result is the deletion's version. */
+    public CompletableFuture<Version> delete(ByteBuffer key) {
+        return delete(Key.of(key), WriteOptions.DEFAULT);
+    }
+
+    /** Deletes a key given as a buffer. The result is the deletion's version. */
+    public CompletableFuture<Version> delete(ByteBuffer key, WriteOptions options) {
+        return delete(Key.of(key), options);
+    }
+
+    /**
+     * Reads a range, sorted by key. Each subscription reads it anew, beginning with its first demand.
+     *
+     * <p>Demand is what pulls: a subscriber that asks for little leaves the rest in the node, whatever the size of the
+     * range. A node cuts a range that takes longer than it allows (5 minutes, unless configured otherwise), which ends
+     * in a {@link RangeCutException}; a range that completes is whole. Nothing is repeated once entries have come.
+     */
+    public Flow.Publisher<Entry> range(Range range) {
+        return new RangePublisher(core, Objects.requireNonNull(range, "range"), timeout);
+    }
+
+    /** Reads the keys from {@code start} up to and without {@code end}; see {@link #range(Range)}. */
+    public Flow.Publisher<Entry> range(String start, String end) {
+        return range(Range.from(start).to(end));
+    }
+
+    /** The same operations for threads that may wait. */
+    public BlockingKvorumClient blocking() {
+        return new BlockingKvorumClient(this);
+    }
+
+    /** How many operations are in flight now. */
+    public int inFlight() {
+        return core.turnstile().inside();
+    }
+
+    /** How many operations wait for their turn now. */
+    public int waiting() {
+        return core.turnstile().waiting();
+    }
+
+    /** How many nodes are set aside now. */
+    public int nodesAside() {
+        return core.nodes().asideCount();
+    }
+
+    /** What names the cluster's topology as it is known here; empty until it was learned. */
+    public Optional<String> topologyEpoch() {
+        return Optional.ofNullable(core.nodes().epoch());
+    }
+
+    /**
+     * Ends the client: operations under way fail with a {@link ClientClosedException}, and so do later ones. It does
+     * not wait; the client's threads end within seconds.
+     */
+    @Override
+    public void close() {
+        core.close();
+    }
+
+    private <T> CompletableFuture<T> start(Operation<T> operation, Optional<Duration> timeout) {
+        return new Call<>(core, operation, timeout.orElse(this.timeout)).start();
+    }
+}

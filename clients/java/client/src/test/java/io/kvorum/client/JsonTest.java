@@ -1,0 +1,59 @@
+package io.kvorum.client;
+
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertNull;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+
+import java.nio.ByteBuffer;
+import java.nio.charset.StandardCharsets;
+import java.util.List;
+import java.util.Map;
+import org.junit.jupiter.api.Test;
+
+class JsonTest {
+    private static Map<String, Object> parse(String text) throws Json.MalformedException {
+        byte[] bytes = text.getBytes(StandardCharsets.UTF_8);
+        return Json.parseObject(bytes, 0, bytes.length);
+    }
+
+    @Test
+    void values() throws Exception {
+        Map<String, Object> object = parse(
+                " {\"a\" : [1, -2.5e1, true, false, null, {}, []], \"é\\u00e9\\ud83d\\ude00\\n\\\"\\/\": \"x\"}\n");
+        assertEquals(java.util.Arrays.asList(1L, -25.0, true, false, null, Map.of(), List.of()), object.get("a"));
+        assertEquals("x", object.get("éé😀\n\"/"));
+    }
+
+    @Test
+    void malformed() {
+        for (String bad : new String[] {
+            "", "{", "[]", "{\"a\"}", "{\"a\":}", "{\"a\":1,}", "{\"a\":tru}", "{} x", "{\"a\":\"\\x\"}", "{\"a\":\"",
+            "{\"a\":\"\\u12\"}", "{\"a\":--}", "{\"a\":99999999999999999999}", "{\"a\":" + "[".repeat(100_000)
+        }) {
+            assertThrows(Json.MalformedException.class, () -> parse(bad), bad);
+        }
+    }
+
+    /** Lines as the node writes them, cut at every place. */
+    @Test
+    void linesOfARange() throws Exception {
+        String text = "{\"expires\":11,\"key\":\"a\",\"value\":\"1\\n2\",\"version\":\"" + ScriptedServer.VERSION + "\"}\n"
+                + "{\"key_base64\":\"/w==\",\"value_base64\":\"gA==\",\"version\":\"" + ScriptedServer.VERSION + "\"}\n";
+        byte[] bytes = text.getBytes(StandardCharsets.UTF_8);
+        for (int cut = 0; cut <= bytes.length; cut++) {
+            EntryLines lines = new EntryLines(1024);
+            lines.add(List.of(ByteBuffer.wrap(bytes, 0, cut), ByteBuffer.wrap(bytes, cut, bytes.length - cut)));
+            Entry first = lines.next();
+            assertEquals("1\n2", first.valueUtf8());
+            assertEquals(11, first.expires().orElseThrow().toEpochMilli());
+            Entry second = lines.next();
+            assertArrayEquals(new byte[] {(byte) 0xff}, second.key().bytes());
+            assertArrayEquals(new byte[] {(byte) 0x80}, second.value());
+            assertNull(lines.next());
+        }
+        EntryLines small = new EntryLines(50);
+        small.add(List.of(ByteBuffer.wrap(bytes)));
+        assertThrows(Json.MalformedException.class, small::next);
+    }
+}

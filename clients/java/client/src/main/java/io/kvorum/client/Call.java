@@ -33,6 +33,7 @@ final class Call<T> implements Runnable, Consumer<Core.ClientClosed> {
     private final long begunAt = System.nanoTime();
     /** Instants here are nanoseconds since {@link #begunAt}. */
     private final long deadline;
+    private final int turn;
 
     private final List<Attempt> active = new ArrayList<>(2);
     private final List<Node> tried = new ArrayList<>(2);
@@ -52,6 +53,7 @@ final class Call<T> implements Runnable, Consumer<Core.ClientClosed> {
         this.core = core;
         this.operation = operation;
         this.deadline = Limits.nanos(timeout);
+        this.turn = core.nodes().nextTurn();
     }
 
     /** Begins; to be called once. */
@@ -120,7 +122,7 @@ final class Call<T> implements Runnable, Consumer<Core.ClientClosed> {
             if (isOver) {
                 return;
             }
-            Node node = core.nodes().choose(operation.routingKey(), operation.replicas(), tried, clock);
+            Node node = core.nodes().choose(operation.routingKey(), operation.replicas(), turn, tried, clock);
             attempts++;
             // The one that was tried last stands last, and once.
             tried.remove(node);
@@ -262,7 +264,7 @@ final class Call<T> implements Runnable, Consumer<Core.ClientClosed> {
             return NEVER;
         }
         long clock = System.nanoTime();
-        Node next = core.nodes().choose(operation.routingKey(), operation.replicas(), tried, clock);
+        Node next = core.nodes().choose(operation.routingKey(), operation.replicas(), turn, tried, clock);
         long backoff = Limits.nanos(core.retry().backoff(attempts, ThreadLocalRandom.current().nextDouble()));
         long due = now() + Math.max(backoff, next.restLeft(clock));
         // To wait for what will not be done in time would only replace what is known by a time-out.

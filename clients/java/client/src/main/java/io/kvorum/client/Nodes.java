@@ -61,9 +61,14 @@ final class Nodes {
         this.view = new View(null, List.of(), List.of(configured));
     }
 
-    /** Where the coming attempt goes. */
-    Node choose(Key key, Replicas replicas, Collection<Node> tried, long now) {
-        return Choice.choose(tiers(key, replicas), turn.getAndIncrement(), tried, now);
+    /** A number for an operation, one more than for the last, so that all nodes get their share. */
+    int nextTurn() {
+        return turn.getAndIncrement();
+    }
+
+    /** Where the coming attempt goes. All attempts of an operation have its turn. */
+    Node choose(Key key, Replicas replicas, int turn, Collection<Node> tried, long now) {
+        return Choice.choose(tiers(key, replicas), turn, tried, now);
     }
 
     /** Whether there is another node that is well than those that were tried. */

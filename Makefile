@@ -1,7 +1,7 @@
 # kvorum: `make run` and `make test` are all that a newcomer needs; `make help` lists the rest.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint bench bench-quick fuzz openapi recipes proxies release clean sim soak canaries sim-build
+.PHONY: help run test java-test lint bench bench-quick fuzz openapi recipes proxies release clean sim soak canaries sim-build
 
 NODES ?= 3
 BASE_PORT ?= 8080
@@ -20,6 +20,9 @@ run: ## Runs a cluster of NODES (3) on 127.0.0.1, ports from BASE_PORT (8080) on
 
 test: ## Runs every test: units, properties, real sockets, real faults, a fuzz smoke run
 	@bash scripts/test.sh
+
+java-test: ## Builds and tests the Java client, also against three nodes (KVORUM_BINARY, or built)
+	mvn -B -ntp -f clients/java/pom.xml verify
 
 lint: ## Checks format and lints; no warning is let pass
 	cargo fmt --all --check

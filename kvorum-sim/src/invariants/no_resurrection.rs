@@ -46,8 +46,12 @@ fn gone_stays_gone(key: &Bytes, operations: &[&Operation], facts: &Facts) -> Res
         .filter_map(|read| {
             let overlaps = |replicas: AckFrom, _| replicas.overlaps(read.replicas);
             let known = floor.before(read.invoked, overlaps)?.version;
-            let met = writes.hiders(known, read, facts).filter(|write| facts.is_still_seen(write, read));
-            let from = met.map(|write| write.replicas.from).min()?;
+            // Whichever of these it met: of the one with the fewest copies, or of one that a disk forgot, nothing follows.
+            let met: Vec<_> = writes.hiders(known, read, facts).collect();
+            if !met.iter().all(|write| facts.is_still_seen(write, read)) {
+                return None;
+            }
+            let from = met.iter().map(|write| write.replicas.from).min()?;
             Some(Gone { read, at: read.returned, known, from })
         })
         .collect();

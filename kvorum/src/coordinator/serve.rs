@@ -109,6 +109,8 @@ impl Service for PeerDesk {
 struct Scans {
     numbers: Cell<u32>,
     open: RefCell<BTreeMap<u32, OpenScan>>,
+    /// Scans whose next part is being read, and whether they were closed meanwhile.
+    reading: RefCell<BTreeMap<u32, bool>>,
 }
 
 /// A scan between two of its parts.
@@ -156,10 +158,13 @@ impl Scans {
     }
 
     async fn part(&self, shared: &Shared, scan: u32, mut open: OpenScan, bytes: u32) -> Reply {
-        match open.share.next(shared, &mut open.reader, bytes).await {
+        self.reading.borrow_mut().insert(scan, false);
+        let part = open.share.next(shared, &mut open.reader, bytes).await;
+        let is_closed = self.reading.borrow_mut().remove(&scan) == Some(true);
+        match part {
             Ok(rows) => {
                 let is_last = rows.is_empty();
-                if !is_last {
+                if !is_last && !is_closed {
                     open.used_at = shared.clock.mono();
                     self.open.borrow_mut().insert(scan, open);
                 }
@@ -171,6 +176,10 @@ impl Scans {
 
     fn close(&self, scan: u32) {
         self.open.borrow_mut().remove(&scan);
+        // A part that was asked for ahead is being read: the scan must not be put back behind it.
+        if let Some(is_closed) = self.reading.borrow_mut().get_mut(&scan) {
+            *is_closed = true;
+        }
     }
 }
 

@@ -7,7 +7,6 @@ mod votes;
 
 pub use votes::{Roster, Verdict as VotesVerdict};
 
-use crate::canary::{self, Canary};
 use crate::peer::{Hello, PROTOCOL};
 use kvorum_core::{Key, NodeId, NodeIndex, Partition, Placement, Quorum, Token, Topology, UnixMillis};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -134,12 +133,12 @@ impl Cluster {
 
     /// Whether this node's store votes in reads.
     pub fn votes(&self) -> bool {
-        canary::is(Canary::EmptyReplicaVotes) || self.roster().verdict() == VotesVerdict::Votes
+        self.roster().verdict() == VotesVerdict::Votes
     }
 
     /// Whether this node's store is known to lack what an earlier one held.
     pub fn lacks(&self) -> bool {
-        !canary::is(Canary::EmptyReplicaVotes) && self.roster().verdict() == VotesVerdict::Lacks
+        self.roster().verdict() == VotesVerdict::Lacks
     }
 
     /// Notes the difference to a peer's clock; true when it has just come to exceed `bound_millis`.

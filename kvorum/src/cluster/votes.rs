@@ -10,6 +10,7 @@
 //! new itself has nothing to remember. So the nodes of a new cluster must all have met once before they answer reads,
 //! unless the operator vouches for it that there is nothing older.
 
+use crate::canary::{self, Canary};
 use crate::replica::Vote;
 use kvorum_core::NodeId;
 use std::collections::{BTreeMap, BTreeSet};
@@ -56,7 +57,7 @@ impl Roster {
 
     /// Whether this node's store votes.
     pub fn verdict(&self) -> Verdict {
-        self.verdict
+        if canary::is(Canary::EmptyReplicaVotes) { Verdict::Votes } else { self.verdict }
     }
 
     /// What to tell others: this node with its store, and every other node with the store it was seen with.

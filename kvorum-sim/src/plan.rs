@@ -388,7 +388,12 @@ impl Plan {
         let latency_min = Duration::from_millis(stream.between(0, 2));
         let latency_max = latency_min + Duration::from_millis(stream.between(1, 20));
         let value_bytes_max = usize::from(stream.between_u16(24, 2000));
-        let kinds = kinds(&mut seed.stream("kinds"), nodes, durability);
+        let mut kinds = kinds(&mut seed.stream("kinds"), nodes, durability);
+        let mut faults = faults(&mut seed.stream("faults"), nodes, length, &kinds);
+        let shifts = shifts(&mut seed.stream("shifts"), nodes, &faults);
+        kinds.extend(shifts.iter().map(|event| event.kind));
+        faults.extend(shifts);
+        faults.sort_by_key(|event| event.at);
         Self {
             seed,
             nodes,
@@ -401,7 +406,7 @@ impl Plan {
             value_bytes_max,
             length,
             settle: Duration::from_secs(30),
-            faults: faults(&mut seed.stream("faults"), nodes, length, &kinds),
+            faults,
             kinds,
         }
     }
@@ -583,6 +588,32 @@ fn faults(stream: &mut Stream, nodes: u16, length: Duration, kinds: &BTreeSet<Fa
     events
 }
 
+/// Partitions around wipes, so that what was lost matters: until the wiped node comes back some others hear nothing,
+/// and for a while from then on the rest does not, of which the wiped node was one when it confirmed.
+fn shifts(stream: &mut Stream, nodes: u16, faults: &[FaultEvent]) -> Vec<FaultEvent> {
+    let mut events = Vec::new();
+    for event in faults {
+        let Fault::Wipe { node: victim } = event.fault else { continue };
+        let others = side(stream, nodes);
+        let (away, there): (BTreeSet<u16>, BTreeSet<u16>) =
+            (0..nodes).filter(|node| *node != victim).partition(|node| others.contains(node));
+        if away.is_empty() || there.is_empty() || event.lasts > FAULT_MAX / 2 {
+            continue;
+        }
+        let lead = FAULT_MAX / 4;
+        let (at, back) = (event.at.saturating_sub(lead), event.at + event.lasts);
+        let partition = |at, lasts, side| FaultEvent {
+            at,
+            lasts,
+            kind: FaultKind::Partition,
+            fault: Fault::Partition { side },
+        };
+        events.push(partition(at, back.saturating_sub(at), away));
+        events.push(partition(back, lead, there));
+    }
+    events
+}
+
 fn fault(stream: &mut Stream, kind: FaultKind, nodes: u16, victim: u16) -> Fault {
     let node = stream.between_u16(0, nodes - 1);
     // Another node than `node`, where there is one.
@@ -745,7 +776,7 @@ mod tests {
         for plan in plans() {
             let mut lost = BTreeSet::new();
             for event in &plan.faults {
-                assert!(event.at <= plan.length && event.lasts <= FAULT_MAX, "{event}");
+                assert!(event.at <= plan.length + FAULT_MAX && event.lasts <= FAULT_MAX, "{event}");
                 assert!(plan.kinds.contains(&event.kind));
                 match &event.fault {
                     Fault::Wipe { node } | Fault::BitRot { node, .. } => {

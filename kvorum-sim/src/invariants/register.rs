@@ -69,3 +69,20 @@ pub fn steps(operations: &[&Operation]) -> Vec<Step> {
     }
     steps
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::*;
+    use super::*;
+
+    /// A value that one node finds expired another may still show: nothing follows from the absence. Without TTLs it
+    /// is a step like any other.
+    #[test]
+    fn absence_counts_where_nothing_expires() {
+        let count = |first: Operation| steps(&[&first, &absent(2, 11, 20), &read(3, 21, 30, 1, 1)]).len();
+        assert_eq!(count(put(1, 0, 10, 1)), 3);
+        // The write, its expiry, and the read that saw it.
+        assert_eq!(count(put_for(1, 0, 10, 1, 5)), 3);
+        assert_eq!(steps(&[&put_for(1, 0, 10, 1, 5), &absent(2, 11, 20)]).len(), 2);
+    }
+}

@@ -107,9 +107,19 @@ mod tests {
     /// A value expires at most once, and only itself.
     #[test]
     fn expiry_takes_its_own_value() {
-        assert_eq!(run([put_for(1, 0, 10, 1, 5), absent(2, 11, 20)]), Answer::Possible);
-        let other = [put_for(1, 0, 10, 1, 5), put(2, 11, 20, 11), absent(3, 21, 30)];
-        assert_eq!(run(other), Answer::Impossible);
+        let step = |id, at, action| Step {
+            id,
+            invoked: millis(at),
+            returned: millis(at + 5),
+            action,
+            is_certain: !matches!(action, Action::Expire(_)),
+        };
+        let expire = Step { returned: std::time::Duration::MAX, ..step(1, 0, Action::Expire(1)) };
+        let alone = [step(1, 0, Action::Write(1)), expire, step(2, 10, Action::Read(None))];
+        assert_eq!(search(&alone, 1000), Answer::Possible);
+        let (first, second) = (step(1, 0, Action::Write(1)), step(2, 10, Action::Write(2)));
+        let other = [first, expire, second, step(3, 20, Action::Read(None))];
+        assert_eq!(search(&other, 1000), Answer::Impossible);
     }
 
     /// A search ends.

@@ -258,9 +258,10 @@ impl Coordinator {
 
 impl super::Shared {
     /// Whether this replica's word that it holds nothing newer counts for a write to `from` replicas. Not while its
-    /// store is known to lack what an earlier one confirmed; alone, it has nobody to be compared with.
+    /// store lacks what an earlier one confirmed, nor while it is not known that there was none: whoever remembers may
+    /// be the one that is away. Alone, it has nobody to be compared with.
     pub(super) fn counts(&self, from: u16) -> bool {
-        from == 1 || !self.cluster.lacks()
+        from == 1 || self.cluster.votes()
     }
 
     pub(super) fn count_failure(&self, node: NodeIndex) {

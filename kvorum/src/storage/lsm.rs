@@ -16,7 +16,7 @@ use fjall::{
 };
 use std::io;
 use std::ops::Bound;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
@@ -154,13 +154,21 @@ impl Open {
     }
 
     /// Waits until the background has caught up enough for one more batch.
-    fn wait_for_background(&self) -> Result<(), EngineError> {
+    ///
+    /// A background that dies while it waits says nothing of why. If the disk was full meanwhile, that was it, also when
+    /// there is space again by the time that it is noticed.
+    fn wait_for_background(&self, path: &Path) -> Result<(), EngineError> {
         let mut waited = Duration::ZERO;
+        let mut was_full = false;
         while self.is_behind() {
             if waited >= BEHIND_WAIT_MAX {
                 return Err(EngineError::Busy);
             }
-            self.check()?;
+            was_full |= is_short_of_space(path);
+            self.check().map_err(|error| match error {
+                EngineError::Poisoned { attempted } if was_full => EngineError::DiskFull { attempted },
+                error => error,
+            })?;
             #[expect(
                 clippy::disallowed_methods,
                 reason = "the commit thread waits here, and serves nobody meanwhile"
@@ -217,7 +225,7 @@ impl Engine for LsmEngine {
 
     fn commit(&self, batch: Batch, durability: Durability) -> Result<(), EngineError> {
         self.with_open(|open| {
-            open.wait_for_background()?;
+            open.wait_for_background(&self.config.path)?;
             let mode = match durability {
                 Durability::Synced => PersistMode::SyncData,
                 Durability::Buffered => PersistMode::Buffer,
@@ -262,10 +270,7 @@ impl Engine for LsmEngine {
     }
 
     fn is_short_of_space(&self) -> bool {
-        rustix::fs::statvfs(&self.config.path).is_ok_and(|disk| {
-            let reserve = (disk.f_blocks * disk.f_frsize / RESERVE_FRACTION).min(RESERVE_BYTES_MAX);
-            disk.f_bavail * disk.f_frsize < reserve
-        })
+        is_short_of_space(&self.config.path)
     }
 
     fn stats(&self) -> EngineStats {
@@ -290,6 +295,13 @@ impl Engine for LsmEngine {
         });
         stats.unwrap_or_default()
     }
+}
+
+fn is_short_of_space(path: &Path) -> bool {
+    rustix::fs::statvfs(path).is_ok_and(|disk| {
+        let reserve = (disk.f_blocks * disk.f_frsize / RESERVE_FRACTION).min(RESERVE_BYTES_MAX);
+        disk.f_bavail * disk.f_frsize < reserve
+    })
 }
 
 /// Says what a fjall error means to the rooms above.

@@ -166,12 +166,12 @@ impl Coordinator {
             }
             _ => None,
         };
-        let (shared, from) = (std::sync::Arc::clone(&self.shared), record.from);
+        let shared = std::sync::Arc::clone(&self.shared);
         async move {
             if let Some((replica, key, record)) = local {
                 return match tokio::time::timeout(timeout, replica.apply(key, record, source_of(kind))).await
                 {
-                    Ok(Ok(Applied::Stored)) if kind == ApplyKind::Write && !shared.counts(from) => {
+                    Ok(Ok(Applied::Stored)) if kind == ApplyKind::Write && !shared.counts() => {
                         Write::Uncounted
                     }
                     Ok(Ok(Applied::Stored)) => Write::Stored,
@@ -257,11 +257,11 @@ impl Coordinator {
 }
 
 impl super::Shared {
-    /// Whether this replica's word that it holds nothing newer counts for a write to `from` replicas. Not while its
-    /// store lacks what an earlier one confirmed, nor while it is not known that there was none: whoever remembers may
-    /// be the one that is away. Alone, it has nobody to be compared with.
-    pub(super) fn counts(&self, from: u16) -> bool {
-        from == 1 || self.cluster.votes()
+    /// Whether this replica's word that it holds nothing newer counts for a write. Not while its store lacks what an
+    /// earlier one confirmed, nor while it is not known that there was none: whoever remembers may be the one that is
+    /// away. Nor for a write to one replica: an earlier one may have been for more.
+    pub(super) fn counts(&self) -> bool {
+        self.cluster.votes()
     }
 
     pub(super) fn count_failure(&self, node: NodeIndex) {

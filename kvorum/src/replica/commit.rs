@@ -32,6 +32,8 @@ const RECENT_LEN_MAX: usize = 4096;
 const ACCEPTED_LEN_MAX: usize = 32;
 /// From here on a commit is worth a line in the debug log: what the engine did meanwhile stands beside it.
 const SLOW_COMMIT: Duration = Duration::from_millis(30);
+/// The longest that a group waits for more, on a disk however slow.
+const GATHER_MAX: Duration = Duration::from_micros(500);
 /// How often the free space is looked at while writes come in.
 const DISK_LOOK: Duration = Duration::from_millis(100);
 /// How often the engine is asked whether its background has stopped it, while nobody writes.
@@ -78,6 +80,8 @@ pub(super) struct Committer {
     /// older than what was purged: it is told so and is stamped again.
     floor: Version,
     unsynced_since: Option<Duration>,
+    /// What a group takes: a moving mean.
+    usual: Duration,
     disk_looked_at: Option<Duration>,
     poisoned: bool,
 }
@@ -101,6 +105,7 @@ impl Committer {
             recent: Recent::default(),
             floor: Version::ZERO,
             unsynced_since: None,
+            usual: Duration::ZERO,
             disk_looked_at: None,
             poisoned: false,
         }
@@ -122,6 +127,14 @@ impl Committer {
     /// for as long as the failure lasts, would keep a processor busy.
     fn takes_writes(&self) -> bool {
         !self.poisoned && !matches!(self.health.state(), StoreState::Failed { .. })
+    }
+
+    /// How long a group may wait for those who were answered in the one before: as long as a group usually takes.
+    pub(super) fn gather_wait(&self) -> Duration {
+        match self.durability {
+            DurabilityMode::Always => self.usual.min(GATHER_MAX),
+            DurabilityMode::Interval(_) | DurabilityMode::Os => Duration::ZERO,
+        }
     }
 
     /// How long a modelled disk takes for the next group.
@@ -299,6 +312,7 @@ impl Committer {
             return Err(self.fail(&error));
         }
         let took = self.clock.mono().saturating_sub(now);
+        self.usual = (self.usual * 7 + took) / 8;
         self.metrics.committed(applied, took, durability == Durability::Synced);
         if took > SLOW_COMMIT {
             tracing::debug!(took_ms = took.as_millis(), records = applied, "a commit was slow");

@@ -236,7 +236,7 @@ impl Replica {
         match parts.workers {
             Workers::Threads => {
                 threads.spawn("kvorum:commit", move || {
-                    while let Some(group) = queue.take(committer.idle_wait()) {
+                    while let Some(group) = queue.take(committer.idle_wait(), committer.gather_wait()) {
                         committer.commit(group);
                     }
                     committer.finish();

@@ -80,12 +80,15 @@ struct State {
     requests: std::collections::VecDeque<Request>,
     bytes: usize,
     closed: bool,
-    waiting: bool,
+    /// Requests from which on the committer, which sleeps, is to be woken; none while it is awake.
+    wanted: Option<usize>,
+    /// Requests of the latest group.
+    answered: usize,
 }
 
 impl State {
     fn take_group(&mut self) -> Vec<Request> {
-        self.waiting = false;
+        self.wanted = None;
         let mut group = Vec::with_capacity(self.requests.len());
         let mut bytes = 0;
         while let Some(request) = self.requests.pop_front() {
@@ -96,7 +99,13 @@ impl State {
             }
         }
         self.bytes -= bytes;
+        self.answered = group.len();
         group
+    }
+
+    /// Whether there is no reason to wait for more than is queued.
+    fn is_due(&self, wanted: usize) -> bool {
+        self.closed || self.requests.len() >= wanted || self.bytes >= GROUP_BYTES_MAX
     }
 }
 
@@ -133,7 +142,10 @@ impl CommitQueue {
         }
         state.bytes += bytes;
         state.requests.push_back(request);
-        let is_to_wake = std::mem::take(&mut state.waiting);
+        let is_to_wake = state.wanted.is_some_and(|wanted| state.is_due(wanted));
+        if is_to_wake {
+            state.wanted = None;
+        }
         drop(state);
         if is_to_wake {
             match Courier::of_thread() {
@@ -152,24 +164,43 @@ impl CommitQueue {
 
     /// The next group: everything that waits, up to a bound of bytes. Empty after `wait` without any; `None` once
     /// the queue is closed and empty.
-    pub(super) fn take(&self, wait: Duration) -> Option<Vec<Request>> {
+    ///
+    /// Whoever was answered in the latest group is likely to write again at once. So a group is not begun before as
+    /// many requests have come as were answered, beside those that came meanwhile; it waits for them for `gather` at
+    /// most.
+    pub(super) fn take(&self, wait: Duration, gather: Duration) -> Option<Vec<Request>> {
         let mut state = self.lock();
-        while state.requests.is_empty() {
-            if state.closed {
-                return None;
-            }
-            state.waiting = true;
-            let (woken, timeout) =
-                self.arrived.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner);
-            state = woken;
-            if timeout.timed_out() && state.requests.is_empty() && !state.closed {
-                return Some(Vec::new());
-            }
+        let all = state.requests.len() + state.answered;
+        if !gather.is_zero() {
+            state = self.sleep(state, all, gather);
+        }
+        state = self.sleep(state, 1, wait);
+        if state.requests.is_empty() && state.closed {
+            return None;
         }
         Some(state.take_group())
     }
 
-    /// The same for a task.
+    /// Sleeps until `wanted` requests are queued, for `at_most`.
+    fn sleep<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        wanted: usize,
+        at_most: Duration,
+    ) -> MutexGuard<'a, State> {
+        if state.is_due(wanted) {
+            return state;
+        }
+        state.wanted = Some(wanted);
+        let (mut state, _) = self
+            .arrived
+            .wait_timeout_while(state, at_most, |state| !state.is_due(wanted))
+            .unwrap_or_else(PoisonError::into_inner);
+        state.wanted = None;
+        state
+    }
+
+    /// The same for a task, which does not gather.
     ///
     /// # Cancel safety
     /// Nothing is taken by a future that is dropped before it is ready.
@@ -185,7 +216,7 @@ impl CommitQueue {
                 if state.closed {
                     return None;
                 }
-                state.waiting = true;
+                state.wanted = Some(1);
             }
             tokio::select! {
                 biased;
@@ -228,7 +259,7 @@ mod tests {
             queue.submit(side().0).unwrap();
         }
         assert!(matches!(queue.submit(side().0), Err(ReplicaError::Overloaded)));
-        assert_eq!(queue.take(Duration::from_secs(1)).unwrap().len(), COMMIT_QUEUE_LEN_MAX);
+        assert_eq!(queue.take(Duration::from_secs(1), Duration::ZERO).unwrap().len(), COMMIT_QUEUE_LEN_MAX);
         queue.submit(side().0).unwrap();
     }
 
@@ -239,13 +270,40 @@ mod tests {
         queue.submit(side().0).unwrap();
         queue.close();
         assert!(matches!(queue.submit(side().0), Err(ReplicaError::Stopped)));
-        assert_eq!(queue.take(Duration::from_secs(1)).unwrap().len(), 1);
-        assert!(queue.take(Duration::from_secs(1)).is_none());
+        assert_eq!(queue.take(Duration::from_secs(1), Duration::ZERO).unwrap().len(), 1);
+        assert!(queue.take(Duration::from_secs(1), Duration::ZERO).is_none());
+    }
+
+    /// A group waits for as many as were answered in the one before, beside those that came meanwhile; not longer than
+    /// it may, and not once the queue is closed.
+    #[test]
+    fn gathers_those_who_were_answered() {
+        let queue = CommitQueue::new();
+        let submit = |count: usize| (0..count).for_each(|_| queue.submit(side().0).unwrap());
+        let long = Duration::from_mins(1);
+        let take = |gather| queue.take(long, gather).unwrap().len();
+        submit(2);
+        assert_eq!(take(long), 2, "nobody was answered before: nothing to wait for");
+        submit(1);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while queue.lock().wanted != Some(3) {
+                    std::thread::yield_now();
+                }
+                submit(2);
+            });
+            assert_eq!(take(long), 3);
+        });
+        submit(1);
+        assert_eq!(take(Duration::from_millis(1)), 1, "they did not come back");
+        submit(1);
+        queue.close();
+        assert_eq!(take(long), 1);
     }
 
     /// Waiting with a bound ends empty-handed rather than never.
     #[test]
     fn bounded_wait_ends() {
-        assert!(CommitQueue::new().take(Duration::from_millis(1)).unwrap().is_empty());
+        assert!(CommitQueue::new().take(Duration::from_millis(1), Duration::ZERO).unwrap().is_empty());
     }
 }

@@ -50,6 +50,26 @@ public final class BlockingKvorumClient {
         return await(client().get(key));
     }
 
+    /** Reads all of a key but its value; empty where it has no value. */
+    public Optional<Head> head(Key key, ReadOptions options) {
+        return await(client().head(key, options));
+    }
+
+    /** Reads all of a key but its value; empty where it has no value. */
+    public Optional<Head> head(Key key) {
+        return await(client().head(key));
+    }
+
+    /** Reads all but the value of a key given as text; empty where it has no value. */
+    public Optional<Head> head(String key) {
+        return await(client().head(key));
+    }
+
+    /** Reads all but the value of a key given as bytes; empty where it has no value. */
+    public Optional<Head> head(byte[] key) {
+        return await(client().head(key));
+    }
+
     /** Writes a value; its version. */
     public Version put(Key key, Value value, WriteOptions options) {
         return await(client().put(key, value, options));

@@ -224,6 +224,47 @@ public final class KvorumClient implements AutoCloseable {
         return get(Key.of(key), options);
     }
 
+    /** Reads all of a key but its value. The result is empty where it has no value. */
+    public CompletableFuture<Optional<Head>> head(Key key, ReadOptions options) {
+        Objects.requireNonNull(key, "key");
+        return start(Operation.head(key, options.replicas().orElse(defaultReplicas)), options.timeout());
+    }
+
+    /** Reads all of a key but its value. The result is empty where it has no value. */
+    public CompletableFuture<Optional<Head>> head(Key key) {
+        return head(key, ReadOptions.DEFAULT);
+    }
+
+    /** Reads all but the value of a key given as text. The result is empty where it has no value. */
+    public CompletableFuture<Optional<Head>> head(String key) {
+        return head(Key.of(key), ReadOptions.DEFAULT);
+    }
+
+    /** Reads all but the value of a key given as text. The result is empty where it has no value. */
+    public CompletableFuture<Optional<Head>> head(String key, ReadOptions options) {
+        return head(Key.of(key), options);
+    }
+
+    /** Reads all but the value of a key given as bytes. The result is empty where it has no value. */
+    public CompletableFuture<Optional<Head>> head(byte[] key) {
+        return head(Key.of(key), ReadOptions.DEFAULT);
+    }
+
+    /** Reads all but the value of a key given as bytes. The result is empty where it has no value. */
+    public CompletableFuture<Optional<Head>> head(byte[] key, ReadOptions options) {
+        return head(Key.of(key), options);
+    }
+
+    /** Reads all but the value of a key given as a buffer. The result is empty where it has no value. */
+    public CompletableFuture<Optional<Head>> head(ByteBuffer key) {
+        return head(Key.of(key), ReadOptions.DEFAULT);
+    }
+
+    /** Reads all but the value of a key given as a buffer. The result is empty where it has no value. */
+    public CompletableFuture<Optional<Head>> head(ByteBuffer key, ReadOptions options) {
+        return head(Key.of(key), options);
+    }
+
     /** Writes a value. The result is its version. */
     public CompletableFuture<Version> put(Key key, Value value, WriteOptions options) {
         Objects.requireNonNull(key, "key");

@@ -1,6 +1,7 @@
 package io.kvorum.client;
 
 import java.net.http.HttpRequest;
+import java.net.http.HttpRequest.BodyPublishers;
 import java.net.http.HttpResponse.BodySubscriber;
 import java.time.Instant;
 import java.util.Optional;
@@ -53,6 +54,33 @@ abstract class Operation<T> {
                 }
                 String expires = answer.header("kvorum-expires");
                 return Optional.of(new Entry(key, answer.body(), version(answer), instant(expires)));
+            }
+        };
+    }
+
+    static Operation<Optional<Head>> head(Key key, Replicas replicas) {
+        return new Operation<>("HEAD", key, replicas, entity(key, replicas).toString()) {
+            @Override
+            HttpRequest.Builder request(HttpRequest.Builder request) {
+                return request.method("HEAD", BodyPublishers.noBody());
+            }
+
+            @Override
+            boolean isSuccess(int status) {
+                return status == 200 || status == NOT_FOUND;
+            }
+
+            @Override
+            Optional<Head> decode(Answer answer) throws Json.MalformedException {
+                if (answer.status() == NOT_FOUND) {
+                    return Optional.empty();
+                }
+                String length = answer.header("content-length");
+                if (length == null || !length.matches("\\d{1,18}")) {
+                    throw new Json.MalformedException("the answer has no length: Content-Length is " + length);
+                }
+                String expires = answer.header("kvorum-expires");
+                return Optional.of(new Head(key, Long.parseLong(length), version(answer), instant(expires)));
             }
         };
     }
@@ -186,7 +214,7 @@ abstract class Operation<T> {
     }
 
     boolean isHedgeable() {
-        return method.equals("GET");
+        return method.equals("GET") || method.equals("HEAD");
     }
 
     /** The key by which it is routed; null where any node is as good. */

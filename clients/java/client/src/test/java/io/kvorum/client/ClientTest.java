@@ -84,6 +84,25 @@ class ClientTest {
         }
     }
 
+    /** A HEAD tells the length of a value that it does not bring. */
+    @Test
+    void headIsAllButTheValue() throws Exception {
+        try (ScriptedServer server = new ScriptedServer(r -> out -> out.write(("HTTP/1.1 200 OK\r\netag: \""
+                        + ScriptedServer.VERSION + "\"\r\ncontent-length: 12345678901\r\nkvorum-expires: 1500\r\n\r\n")
+                        .getBytes(StandardCharsets.ISO_8859_1)));
+                KvorumClient client = client(server).build()) {
+            for (int time = 0; time < 2; time++) {
+                Head head = client.head("k", ReadOptions.DEFAULT.replicas(Replicas.of(1, 2))).get().orElseThrow();
+                assertEquals(12_345_678_901L, head.valueBytes());
+                assertEquals(ScriptedServer.VERSION, head.version().toString());
+                assertEquals(1500, head.expires().orElseThrow().toEpochMilli());
+            }
+            assertEquals("HEAD /v0/entity?id=k&replicas=1/2",
+                    server.requests.get(0).method() + " " + server.requests.get(0).target());
+            assertEquals(1, server.connections.get(), "no body follows, so the connection is used again");
+        }
+    }
+
     @Test
     void absentIsEmpty() throws Exception {
         try (ScriptedServer server = new ScriptedServer(r -> ScriptedServer.answer(404, "", "no value"));

@@ -11,8 +11,11 @@ async fn main() -> Result<(), Error> {
     let entry = client.get("recipe/greeting").await?;
     assert_eq!(entry.map(|entry| (entry.value, entry.version)), Some(("hello".into(), version)));
 
-    let session =
-        PutOptions { ttl: Some(Duration::from_millis(300)), replicas: Some(Replicas { ack: 2, from: 3 }) };
+    let session = PutOptions {
+        ttl: Some(Duration::from_millis(300)),
+        replicas: Some(Replicas { ack: 2, from: 3 }),
+        ..PutOptions::default()
+    };
     client.put_with("recipe/session", "token", session).await?;
     client.put(b"recipe/\x00\xff +%&=/#\n", "keys are bytes").await?;
 

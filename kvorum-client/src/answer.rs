@@ -2,7 +2,7 @@
 
 use crate::entry::{Entry, Head, Status, Version};
 use crate::error::Error;
-use crate::operation::Operation;
+use crate::operation::{Operation, Replicas};
 use crate::retry::Cause;
 use bytes::{Bytes, BytesMut};
 use http::header::{CONTENT_LENGTH, ETAG, HeaderName, RETRY_AFTER};
@@ -113,6 +113,37 @@ pub(crate) fn unix_millis(millis: u64) -> Option<SystemTime> {
     SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(millis))
 }
 
+/// This is how far a quorum that was not reached had come, as far as the node told it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Missed {
+    /// How many replicas confirmed.
+    pub(crate) confirmed: Option<u32>,
+    /// How many must confirm.
+    pub(crate) required: Option<u32>,
+    /// How many replicas were asked.
+    pub(crate) from: Option<u32>,
+}
+
+/// What a 504 tells: its header knows who confirmed, its text also how many must; `asked` is what the request said.
+pub(crate) fn missed(headers: &HeaderMap, message: &str, asked: Option<Replicas>) -> Missed {
+    let header = text(headers, &REPLICAS).and_then(|pair| pair.split_once('/'));
+    let in_header = header.and_then(|(ack, from)| Some((ack.parse().ok()?, from.parse().ok()?)));
+    // "… 1 of the 2 replicas that must confirm (of 3) …"
+    let in_text = || {
+        let (before, after) = message.split_once(" of the ")?;
+        let (required, after) = after.split_once(" replicas that must confirm (of ")?;
+        let confirmed = before.rsplit(' ').next()?.parse().ok()?;
+        let from = after.split_once(')')?.0.parse().ok()?;
+        Some((confirmed, required.parse().ok()?, from))
+    };
+    let in_text: Option<(u32, u32, u32)> = in_text();
+    Missed {
+        confirmed: in_header.map(|(confirmed, _)| confirmed).or(in_text.map(|(confirmed, _, _)| confirmed)),
+        required: asked.map(|asked| asked.ack).or(in_text.map(|(_, required, _)| required)),
+        from: in_header.map(|(_, from)| from).or(asked.map(|asked| asked.from)).or(in_text.map(|it| it.2)),
+    }
+}
+
 /// How long the node wants to be left alone, in whole seconds; a date is not part of the contract.
 pub(crate) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let seconds = text(headers, &RETRY_AFTER)?.parse().ok()?;
@@ -219,6 +250,23 @@ mod tests {
         assert_eq!(expires(&HeaderMap::new()), Ok(None));
         assert_eq!(expires(&one(EXPIRES, "1500")), Ok(unix_millis(1_500)));
         assert!(expires(&one(EXPIRES, "soon")).is_err());
+    }
+
+    #[test]
+    fn reads_how_far_a_quorum_came() {
+        let words = "Not Enough Replicas: 1 of the 2 replicas that must confirm (of 3) did so in 1000 ms";
+        let asked = Some(Replicas { ack: 4, from: 5 });
+        let header = one(REPLICAS, "0/7");
+        let none = HeaderMap::new();
+        let check = |headers: &HeaderMap, message, asked, expect: [u32; 3]| {
+            let [confirmed, required, from] = expect.map(|it| (it != 99).then_some(it));
+            assert_eq!(missed(headers, message, asked), Missed { confirmed, required, from }, "{message}");
+        };
+        check(&none, words, None, [1, 2, 3]);
+        check(&header, words, None, [0, 2, 7]);
+        check(&header, words, asked, [0, 4, 7]);
+        check(&none, "", asked, [99, 4, 5]);
+        check(&one(REPLICAS, "x/7"), "of the replicas that must confirm (of", None, [99, 99, 99]);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use crate::config::Builder;
 use crate::entry::{Entry, Head, Status, Version};
 use crate::error::Error;
 use crate::exchange::Exchange;
-use crate::operation::{DeleteOptions, PutOptions, ReadOptions, ScanOptions};
+use crate::operation::{DeleteOptions, PutOptions, ReadOptions, Replicas, ScanOptions};
 use crate::request::Call;
 use crate::scan::Scan;
 use bytes::Bytes;
@@ -12,12 +12,14 @@ use std::sync::Arc;
 
 /// This is a handle on a cluster; clones share connections and limits.
 ///
-/// Operations need a tokio runtime with I/O and time enabled. They take turns over the nodes; each ends, with a result
-/// or an error, by its deadline ([`Builder::timeout`]).
+/// Operations need a tokio runtime with I/O and time enabled. They go to replicas of their key once the placement is
+/// learned ([`Builder::routing`]) and take turns among equals; each ends, with a result or an error, by its deadline
+/// ([`Builder::timeout`]). A node that fails is set aside until it answers `/v0/status` with 200 again; where none is well,
+/// those are asked all the same.
 ///
 /// # Cancel safety
-/// Dropping the future of an operation closes the connection it used. A write may then have taken effect, as with an
-/// error whose [`Error::may_have_taken_effect`] is true.
+/// Dropping the future of an operation closes the connections it used and gives its place in flight back. A write may then
+/// have taken effect, as with an error whose [`Error::may_have_taken_effect`] is true; a read has done nothing.
 #[derive(Debug, Clone)]
 pub struct Client {
     exchange: Arc<Exchange>,
@@ -45,13 +47,14 @@ impl Client {
     ///
     /// # Errors
     /// Any but [`Error::InvalidConfig`] and [`Error::DiskFull`]; [`Error::TooLarge`] beyond
-    /// [`Builder::answer_bytes_max`].
+    /// [`Builder::answer_bytes_max`], [`Error::TooManyInFlight`] beyond [`Builder::in_flight_max`].
     pub async fn get_with(
         &self,
         key: impl AsRef<[u8]>,
         options: ReadOptions,
     ) -> Result<Option<Entry>, Error> {
         let key = key.as_ref();
+        let options = ReadOptions { replicas: self.replicas(options.replicas), ..options };
         let answer = self.exchange.whole(&Call::get(key, options)?).await?;
         answer.into_entry(Bytes::copy_from_slice(key))
     }
@@ -74,6 +77,7 @@ impl Client {
         options: ReadOptions,
     ) -> Result<Option<Head>, Error> {
         let key = key.as_ref();
+        let options = ReadOptions { replicas: self.replicas(options.replicas), ..options };
         let answer = self.exchange.whole(&Call::head(key, options)?).await?;
         answer.into_head(Bytes::copy_from_slice(key))
     }
@@ -97,6 +101,7 @@ impl Client {
         value: impl Into<Bytes>,
         options: PutOptions,
     ) -> Result<Version, Error> {
+        let options = PutOptions { replicas: self.replicas(options.replicas), ..options };
         let call = Call::put(key.as_ref(), value.into(), options)?;
         self.exchange.whole(&call).await?.into_version()
     }
@@ -105,17 +110,18 @@ impl Client {
     ///
     /// # Errors
     /// See [`Client::put_with`].
-    pub async fn delete(&self, key: impl AsRef<[u8]>) -> Result<(), Error> {
+    pub async fn delete(&self, key: impl AsRef<[u8]>) -> Result<Version, Error> {
         self.delete_with(key, DeleteOptions::default()).await
     }
 
-    /// Deletes `key`, and returns once the quorum holds the deletion durably.
+    /// Deletes `key`, and returns the deletion's version once the quorum holds it durably.
     ///
     /// # Errors
     /// See [`Client::put_with`].
-    pub async fn delete_with(&self, key: impl AsRef<[u8]>, options: DeleteOptions) -> Result<(), Error> {
+    pub async fn delete_with(&self, key: impl AsRef<[u8]>, options: DeleteOptions) -> Result<Version, Error> {
+        let options = DeleteOptions { replicas: self.replicas(options.replicas), ..options };
         let call = Call::delete(key.as_ref(), options)?;
-        self.exchange.whole(&call).await.map(drop)
+        self.exchange.whole(&call).await?.into_version()
     }
 
     /// Reads the entries with `start <= key < end`, sorted by the bytes of their keys; without `end`, all from `start`.
@@ -131,8 +137,9 @@ impl Client {
         options: ScanOptions,
     ) -> Result<Scan, Error> {
         let call = Call::scan(start.as_ref(), end, options)?;
-        let opened = self.exchange.open(&call).await?;
-        Ok(Scan::new(call.operation, opened, self.exchange.timeout(), self.exchange.answer_bytes_max()))
+        let (opened, place) = self.exchange.open(&call).await?;
+        let timeout = options.timeout.unwrap_or(self.exchange.timeout);
+        Ok(Scan::new(call.operation, opened, place, timeout, self.exchange.answer_bytes_max))
     }
 
     /// Asks what every node holds of `key`: a table for people, or JSON.
@@ -150,6 +157,31 @@ impl Client {
     /// node that is not ready is no error, but a [`Status`].
     pub async fn status(&self) -> Result<Status, Error> {
         Ok(self.exchange.whole(&Call::status()?).await?.into_status())
+    }
+
+    /// How many operations are in flight now.
+    pub fn in_flight(&self) -> usize {
+        self.exchange.flight.inside()
+    }
+
+    /// How many operations wait for their turn now.
+    pub fn waiting(&self) -> usize {
+        self.exchange.flight.waiting()
+    }
+
+    /// How many nodes are set aside now.
+    pub fn nodes_aside(&self) -> usize {
+        self.exchange.nodes.aside_count()
+    }
+
+    /// What names the cluster's topology as it is known here; nothing until it was learned.
+    pub fn topology_epoch(&self) -> Option<String> {
+        self.exchange.nodes.epoch()
+    }
+
+    /// The quorum of an operation that asks for `asked`.
+    fn replicas(&self, asked: Option<Replicas>) -> Option<Replicas> {
+        asked.or(self.exchange.default_replicas)
     }
 }
 

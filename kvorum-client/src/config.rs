@@ -3,6 +3,10 @@
 use crate::client::Client;
 use crate::error::Error;
 use crate::exchange::Exchange;
+use crate::flight::{Flight, Overflow};
+use crate::hedging::{Budget, Hedging};
+use crate::nodes::Nodes;
+use crate::operation::Replicas;
 use crate::pool::{Node, PoolLimits};
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,9 +14,16 @@ use tokio::sync::Semaphore;
 
 /// This says how often, and when, a failed attempt is repeated.
 ///
-/// Repeated are: connections refused or lost before an answer, and 503, for every operation; 504, a cut answer and an
-/// attempt that outlasts `read_patience` for reads, and for writes if `repeat_unknown_writes`. Every repetition goes to
-/// the next node, and none begins after the operation's deadline.
+/// | failure | read, or a scan that has not begun | write |
+/// | --- | --- | --- |
+/// | no connection | repeated | repeated |
+/// | 503 | repeated, after `Retry-After` if it is the same node | likewise |
+/// | 504, connection lost before an answer | repeated | only if `repeat_unknown_writes` |
+/// | no answer for `read_patience` while another node is well | repeated | likewise; else it is waited for |
+/// | cut answer, other 5xx | repeated | not |
+/// | 4xx, an answer that is none of a node's | not | not |
+///
+/// Every repetition goes to another node where there is one that is well, and none begins after the deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RetryPolicy {
     /// The most attempts of one operation, the first included; 0 counts as 1. Default 4.
@@ -24,9 +35,11 @@ pub struct RetryPolicy {
     pub backoff_min: Duration,
     /// The longest such wait. Default 500 ms. A `Retry-After` for the node whose turn it is may be longer.
     pub backoff_max: Duration,
-    /// How long an attempt of a read waits for an answer to begin while another node could still be asked. Default 2 s.
+    /// How long an attempt of a read waits for an answer to begin while another node could still be asked, and an attempt
+    /// of any kind for a free connection. Default 2 s.
     pub read_patience: Duration,
-    /// Whether a write of unknown outcome (504, or no answer for `read_patience`) is repeated. Default false.
+    /// Whether a write of unknown outcome is repeated. Default false: the first attempt may take effect at any later
+    /// time, also after somebody else's newer value, which it then replaces. Where a key has one writer, that cannot hurt.
     pub repeat_unknown_writes: bool,
 }
 
@@ -61,8 +74,13 @@ pub struct Builder {
     connect_timeout: Duration,
     idle_timeout: Duration,
     connections_per_node_max: usize,
+    in_flight_max: usize,
+    overflow: Overflow,
     answer_bytes_max: usize,
+    default_replicas: Option<Replicas>,
     retry: RetryPolicy,
+    hedging: Option<Hedging>,
+    routing: bool,
 }
 
 impl Default for Builder {
@@ -72,15 +90,21 @@ impl Default for Builder {
             timeout: Duration::from_secs(5),
             connect_timeout: Duration::from_secs(1),
             idle_timeout: Duration::from_secs(15),
-            connections_per_node_max: 64,
+            connections_per_node_max: 256,
+            in_flight_max: 1024,
+            overflow: Overflow::Wait { waiting_max: 16_384 },
             answer_bytes_max: 64 * 1024 * 1024,
+            default_replicas: None,
             retry: RetryPolicy::default(),
+            hedging: None,
+            routing: true,
         }
     }
 }
 
 impl Builder {
-    /// Adds a node by its base URL, `http://host:port`. At least one is needed.
+    /// Adds a node by its base URL, `http://host:port`. At least one is needed; it tells of the others, and with more the
+    /// client also begins while one is down.
     #[must_use]
     pub fn node(mut self, url: impl Into<String>) -> Self {
         self.nodes.push(url.into());
@@ -94,7 +118,8 @@ impl Builder {
         self
     }
 
-    /// Sets the overall time limit of an operation: all attempts, and all waits between them. Default 5 s.
+    /// Sets the overall time limit of an operation: its wait for a turn, all attempts, and all waits between them.
+    /// Default 5 s.
     ///
     /// For a scan, it is the limit for the stream to begin, and then for each next entry.
     #[must_use]
@@ -117,13 +142,32 @@ impl Builder {
         self
     }
 
-    /// Sets the most connections to one node at a time, and so the most operations it is asked at once. Default 64.
+    /// Sets the most connections to one node at a time, and so the most operations it is asked at once. Default 256.
     ///
-    /// Further operations wait for their turn, until their deadline. A scan holds its connection until it has ended or
-    /// is dropped.
+    /// Further operations wait for one, or go to another node after [`RetryPolicy::read_patience`]. A scan holds its
+    /// connection until it has ended or is dropped. The client's own questions (is a node well again, what is the
+    /// topology) take one connection more at a time.
     #[must_use]
     pub fn connections_per_node_max(mut self, connections: usize) -> Self {
         self.connections_per_node_max = connections;
+        self
+    }
+
+    /// Sets the most operations in flight at a time, on all nodes, and what becomes of more. Default 1,024, and up to 16,384
+    /// wait.
+    ///
+    /// A scan is in flight until it has ended or is dropped.
+    #[must_use]
+    pub fn in_flight_max(mut self, operations: usize, overflow: Overflow) -> Self {
+        self.in_flight_max = operations;
+        self.overflow = overflow;
+        self
+    }
+
+    /// Sets the quorum of operations that do not say. Default: what the cluster is configured to.
+    #[must_use]
+    pub fn default_replicas(mut self, replicas: Replicas) -> Self {
+        self.default_replicas = Some(replicas);
         self
     }
 
@@ -144,21 +188,45 @@ impl Builder {
         self
     }
 
+    /// Has slow reads asked of a second node, too. Default: none is.
+    #[must_use]
+    pub fn hedging(mut self, hedging: Hedging) -> Self {
+        self.hedging = Some(hedging);
+        self
+    }
+
+    /// Sets whether operations go to replicas of their key, at the URLs by which the nodes know each other, which saves a
+    /// hop. Default true. Switch it off where those cannot be reached, or where all must go over a proxy.
+    ///
+    /// The placement is learned from the nodes with the first answer, and anew when an answer shows another epoch. Scans
+    /// go round among all nodes.
+    #[must_use]
+    pub fn routing(mut self, routing: bool) -> Self {
+        self.routing = routing;
+        self
+    }
+
     /// Makes the client. Nothing is connected yet, and no runtime is needed yet.
     ///
     /// # Errors
-    /// [`Error::InvalidConfig`] without a node, with a URL that is not `http://host:port`, or with no connection
-    /// allowed.
+    /// [`Error::InvalidConfig`] without a node, with a URL that is not `http://host:port`, with no connection or operation
+    /// allowed, or with a budget of hedging that is out of its range.
     pub fn build(self) -> Result<Client, Error> {
         let invalid = |message: String| Err(Error::InvalidConfig { message });
         if self.nodes.is_empty() {
             return invalid("a client needs the URL of at least one node".to_owned());
         }
-        if !(1..=Semaphore::MAX_PERMITS).contains(&self.connections_per_node_max) {
-            return invalid(format!(
-                "{} connections per node: at least 1 is needed",
-                self.connections_per_node_max
-            ));
+        for (what, count) in [
+            ("connections per node", self.connections_per_node_max),
+            ("operations in flight", self.in_flight_max),
+        ] {
+            if !(1..=Semaphore::MAX_PERMITS).contains(&count) {
+                return invalid(format!("{count} {what}: at least 1 is needed"));
+            }
+        }
+        let hedging = self.hedging.map(Budget::new);
+        if matches!(hedging, Some(None)) {
+            return invalid("a budget of hedging is above 0 and at most 1".to_owned());
         }
         let limits = PoolLimits {
             connections_max: self.connections_per_node_max,
@@ -172,7 +240,15 @@ impl Builder {
                 Err(why) => return invalid(format!("node {url:?}: {why}; a node is http://host:port")),
             }
         }
-        Ok(Client::new(Exchange::new(nodes.into(), self.timeout, self.answer_bytes_max, self.retry)))
+        Ok(Client::new(Exchange {
+            nodes: Arc::new(Nodes::new(nodes, limits, self.routing)),
+            flight: Flight::new(self.in_flight_max, self.overflow),
+            timeout: self.timeout,
+            default_replicas: self.default_replicas,
+            answer_bytes_max: self.answer_bytes_max,
+            policy: self.retry,
+            hedging: hedging.flatten(),
+        }))
     }
 }
 
@@ -188,6 +264,9 @@ mod tests {
         };
         check(Client::builder(), "at least one node");
         check(Client::builder().node("http://a:1").connections_per_node_max(0), "at least 1");
+        check(Client::builder().node("http://a:1").in_flight_max(0, Overflow::Fail), "at least 1");
+        let hedging = Hedging { after: Duration::ZERO, budget: 2.0 };
+        check(Client::builder().node("http://a:1").hedging(hedging), "at most 1");
         check(Client::builder().nodes(["http://a:1", "https://b:1"]), "https://b:1");
         assert!(Client::builder().node("http://a:1").build().is_ok());
     }

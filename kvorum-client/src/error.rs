@@ -30,6 +30,15 @@ pub enum Error {
         /// What is wrong, and what is allowed.
         message: String,
     },
+    /// As many operations are in flight as this client was allowed; nothing was sent.
+    TooManyInFlight {
+        /// What was to be attempted.
+        operation: Operation,
+        /// The client's limit.
+        in_flight_max: usize,
+        /// How long the operation waited for its turn: its deadline. Nothing where it could not even wait.
+        waited: Option<Duration>,
+    },
     /// No node could be connected to, or the connection was lost before an answer.
     Unreachable {
         /// What was attempted.
@@ -81,6 +90,12 @@ pub enum Error {
         node: Arc<str>,
         /// How many attempts were made, on all nodes.
         attempts: u32,
+        /// How many replicas confirmed, where the node told.
+        confirmed: Option<u32>,
+        /// How many must confirm, where the request said or the node told.
+        required: Option<u32>,
+        /// How many replicas were asked, likewise.
+        from: Option<u32>,
         /// The node's words.
         message: String,
         /// True for a write: a missed quorum is unknown, not undone.
@@ -166,6 +181,7 @@ impl Error {
         match self {
             Self::InvalidConfig { .. }
             | Self::InvalidRequest { .. }
+            | Self::TooManyInFlight { .. }
             | Self::TooLarge { .. }
             | Self::Cut { .. } => false,
             Self::Unreachable { may_have_taken_effect, .. }
@@ -184,7 +200,8 @@ impl Error {
     /// A repeated write is a new write: it supersedes whatever was written in between.
     pub fn is_retry_safe(&self) -> bool {
         match self {
-            Self::Unreachable { .. }
+            Self::TooManyInFlight { .. }
+            | Self::Unreachable { .. }
             | Self::TimedOut { .. }
             | Self::NotEnoughReplicas { .. }
             | Self::Overloaded { .. }
@@ -204,6 +221,7 @@ impl Error {
         match self {
             Self::InvalidConfig { .. } => None,
             Self::InvalidRequest { operation, .. }
+            | Self::TooManyInFlight { operation, .. }
             | Self::Unreachable { operation, .. }
             | Self::TimedOut { operation, .. }
             | Self::Refused { operation, .. }
@@ -220,6 +238,10 @@ impl Error {
     fn fmt_what(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::InvalidConfig { message } | Self::InvalidRequest { message, .. } => f.write_str(message),
+            Self::TooManyInFlight { in_flight_max, waited, .. } => {
+                write!(f, "{in_flight_max} operations are in flight, as many as this client may have")?;
+                waited.map_or(Ok(()), |waited| write!(f, "; no turn came within {waited:?}"))
+            }
             Self::Unreachable { node, attempts, source, .. } => {
                 write!(f, "no answer from {node}{}: {}", Attempts(*attempts), Chain(source.as_ref()))
             }

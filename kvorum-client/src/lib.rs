@@ -5,7 +5,7 @@
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), kvorum_client::Error> {
-//! use kvorum_client::{Client, PutOptions, Replicas, ScanOptions};
+//! use kvorum_client::{Client, PutOptions, ScanOptions};
 //! use std::time::Duration;
 //!
 //! let client = Client::builder()
@@ -14,7 +14,7 @@
 //!     .build()?;
 //!
 //! let version = client.put("greeting", "hello").await?;
-//! let session = PutOptions { ttl: Some(Duration::from_secs(30)), replicas: Some(Replicas { ack: 2, from: 3 }) };
+//! let session = PutOptions { ttl: Some(Duration::from_secs(30)), ..PutOptions::default() };
 //! client.put_with("session/1", "token", session).await?;
 //!
 //! if let Some(entry) = client.get("greeting").await? {
@@ -31,32 +31,40 @@
 //!
 //! # A repeated write is a new write
 //! The contract makes repeating a write safe: the same value is stored once more. It is not invisible: an attempt whose
-//! outcome is unknown may take effect at any later time, even after its repetition was acknowledged. Who records a
-//! history to check it, or must not write over somebody else's newer value, sets [`RetryPolicy::NONE`] and asks
-//! [`Error::may_have_taken_effect`].
+//! outcome is unknown may take effect at any later time, even after its repetition was acknowledged. So writes of unknown
+//! outcome are not repeated unless [`RetryPolicy::repeat_unknown_writes`] says so, and every error tells whether the write
+//! [may have taken effect](Error::may_have_taken_effect). Who records a history sets [`RetryPolicy::NONE`].
 //!
 //! # Where to read next
-//! `client` has the operations; `request` makes the HTTP request of one, `exchange` performs it, `retry` decides what
-//! comes after a failure, `pool` keeps the connections, `answer` and `scan` read what comes back. There is no TLS, no
-//! proxy, no redirect and no discovery of nodes here.
+//! `client` has the operations; `flight` bounds them; `request` makes the HTTP request of one, `exchange` performs it,
+//! `hedging` pays for a second attempt beside a slow one, `retry` decides what comes after a failure. `nodes` knows who is
+//! well and, by `topology`, where keys belong; `choice` picks one of them; `pool` keeps the connections. `answer` and
+//! `scan` read what comes back. There is no TLS, no proxy and no redirect here.
 
 mod answer;
+mod choice;
 mod client;
 mod config;
 mod entry;
 mod error;
 mod exchange;
+mod flight;
+mod hedging;
 mod io;
 mod ndjson;
+mod nodes;
 mod operation;
 mod pool;
 mod request;
 mod retry;
 mod scan;
+mod topology;
 
 pub use client::Client;
 pub use config::{Builder, RetryPolicy};
 pub use entry::{Entry, Head, Status, Version};
 pub use error::{BoxError, Error};
+pub use flight::Overflow;
+pub use hedging::Hedging;
 pub use operation::{DeleteOptions, Operation, PutOptions, ReadOptions, Replicas, ScanOptions, Scope};
 pub use scan::Scan;

@@ -49,6 +49,19 @@ impl Operation {
     pub fn is_write(&self) -> bool {
         matches!(self, Self::Put { .. } | Self::Delete { .. })
     }
+
+    /// Whether a second node may be asked while the first one has not answered.
+    pub(crate) fn is_hedgeable(&self) -> bool {
+        matches!(self, Self::Get { .. } | Self::Head { .. })
+    }
+
+    /// The key whose replicas are best asked, where there is one.
+    pub(crate) fn placed_key(&self) -> Option<&Bytes> {
+        match self {
+            Self::Get { key } | Self::Head { key } | Self::Put { key } | Self::Delete { key } => Some(key),
+            Self::Scan { .. } | Self::Explain { .. } | Self::Status => None,
+        }
+    }
 }
 
 impl fmt::Display for Operation {
@@ -91,8 +104,10 @@ impl fmt::Display for Replicas {
 /// This holds the options of a GET or HEAD.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ReadOptions {
-    /// The quorum; without it, the cluster's default.
+    /// The quorum; without it, the client's ([`Builder::default_replicas`](crate::Builder::default_replicas)).
     pub replicas: Option<Replicas>,
+    /// The time limit of this operation; without it, the client's ([`Builder::timeout`](crate::Builder::timeout)).
+    pub timeout: Option<Duration>,
 }
 
 /// This holds the options of a PUT.
@@ -101,15 +116,19 @@ pub struct PutOptions {
     /// How long readers see the record, in whole milliseconds, a started one counting; without it, for ever.
     /// The cluster refuses zero.
     pub ttl: Option<Duration>,
-    /// The quorum; without it, the cluster's default.
+    /// The quorum; without it, the client's ([`Builder::default_replicas`](crate::Builder::default_replicas)).
     pub replicas: Option<Replicas>,
+    /// The time limit of this operation; without it, the client's ([`Builder::timeout`](crate::Builder::timeout)).
+    pub timeout: Option<Duration>,
 }
 
 /// This holds the options of a DELETE.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DeleteOptions {
-    /// The quorum; without it, the cluster's default.
+    /// The quorum; without it, the client's ([`Builder::default_replicas`](crate::Builder::default_replicas)).
     pub replicas: Option<Replicas>,
+    /// The time limit of this operation; without it, the client's ([`Builder::timeout`](crate::Builder::timeout)).
+    pub timeout: Option<Duration>,
 }
 
 /// This holds the options of a scan.
@@ -119,6 +138,8 @@ pub struct ScanOptions {
     pub limit: Option<u64>,
     /// Whose records to read.
     pub scope: Scope,
+    /// The time limit of the stream to begin, and then of each next entry; without it, the client's ([`Builder::timeout`](crate::Builder::timeout)).
+    pub timeout: Option<Duration>,
 }
 
 /// This says whose records a scan reads.

@@ -5,10 +5,11 @@
 //! by the same number. A lease that is dropped closes its connection at once: only [`Lease::recycle`], called when an
 //! answer has been read to its end, keeps it for the next operation.
 
+use crate::answer::read_whole;
 use crate::io::TokioIo;
 use crate::retry::{Cause, later};
 use bytes::Bytes;
-use http::{HeaderValue, Request, Response, Uri};
+use http::{HeaderValue, Request, Response, StatusCode, Uri};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::client::conn::TrySendError;
@@ -63,10 +64,18 @@ struct Idle {
 /// What speaks against asking a node.
 #[derive(Debug, Default, Clone, Copy)]
 struct Marks {
-    /// Others are asked first until then; if there are none, this one is asked all the same.
-    avoid_until: Option<Instant>,
+    /// Set aside after a failure, until a probe succeeds.
+    is_aside: bool,
     /// The node asked (by `Retry-After`) not to be asked again before then.
     rest_until: Option<Instant>,
+}
+
+/// What speaks against asking a node now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Health {
+    Well,
+    RestsUntil(Instant),
+    Aside,
 }
 
 /// This is an open connection; dropping it closes it.
@@ -110,7 +119,11 @@ impl Node {
         let host = HeaderValue::from_str(authority.as_str()).map_err(|error| error.to_string())?;
         Ok(Self {
             name: url.trim_end_matches('/').into(),
-            address: format!("{}:{}", authority.host(), authority.port_u16().unwrap_or(80)),
+            address: format!(
+                "{}:{}",
+                authority.host().to_ascii_lowercase(),
+                authority.port_u16().unwrap_or(80)
+            ),
             host,
             limits,
             permits: Arc::new(Semaphore::new(limits.connections_max)),
@@ -127,10 +140,18 @@ impl Node {
         &self.host
     }
 
-    /// Lets other nodes go first until then.
-    pub(crate) fn avoid(&self, until: Instant) {
-        let mut marks = lock(&self.marks);
-        marks.avoid_until = marks.avoid_until.max(Some(until));
+    /// Where it listens, which tells it from other nodes: `host:port`.
+    pub(crate) fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Lets other nodes go first, until [`Node::take_back`]; false if it was so already.
+    pub(crate) fn set_aside(&self) -> bool {
+        !std::mem::replace(&mut lock(&self.marks).is_aside, true)
+    }
+
+    pub(crate) fn take_back(&self) {
+        lock(&self.marks).is_aside = false;
     }
 
     /// Notes that the node is not to be asked a second time before then.
@@ -139,14 +160,30 @@ impl Node {
         marks.rest_until = marks.rest_until.max(Some(until));
     }
 
-    pub(crate) fn rests_until(&self) -> Option<Instant> {
-        lock(&self.marks).rest_until
+    pub(crate) fn health(&self, now: Instant) -> Health {
+        let marks = *lock(&self.marks);
+        match marks.rest_until {
+            _ if marks.is_aside => Health::Aside,
+            Some(until) if until > now => Health::RestsUntil(until),
+            _ => Health::Well,
+        }
     }
 
-    /// `now`, or the later instant from which on nothing speaks against asking this node.
-    pub(crate) fn usable_from(&self, now: Instant) -> Instant {
-        let marks = *lock(&self.marks);
-        marks.avoid_until.max(marks.rest_until).map_or(now, |until| until.max(now))
+    /// Makes one request on a connection of its own, without the right to one: for the client's own questions, one at a
+    /// time, which must not wait behind those that they are about.
+    pub(crate) async fn ask(
+        &self,
+        request: Request<Full<Bytes>>,
+        bytes_max: usize,
+        deadline: Instant,
+    ) -> Result<(StatusCode, Bytes), Cause> {
+        let mut connection = self.connect(deadline).await?;
+        let sent = timeout_at(deadline, connection.sender.send_request(request)).await;
+        let response = sent
+            .map_err(|_| Cause::DeadlinePassed { waiting_for: "answer" })?
+            .map_err(|error| Cause::Lost(error.into()))?;
+        let status = response.status();
+        Ok((status, read_whole(&mut response.into_body(), bytes_max, deadline).await?))
     }
 
     /// Waits for the right to use a connection, and takes an idle one or makes one.
@@ -270,8 +307,15 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    /// So many nodes that nobody runs.
+    pub(crate) fn nodes(count: usize) -> Vec<Arc<Node>> {
+        let limits =
+            PoolLimits { connections_max: 1, connect_timeout: Duration::MAX, idle_timeout: Duration::MAX };
+        (0..count).map(|n| Arc::new(Node::new(&format!("http://n{n}:1"), limits).unwrap())).collect()
+    }
 
     #[test]
     fn takes_base_urls_only() {
@@ -283,7 +327,7 @@ mod tests {
             assert_eq!(seen, expect, "{url}: {node:?}");
         };
         check("http://127.0.0.1:8080", Some(("127.0.0.1:8080", "http://127.0.0.1:8080")));
-        check("http://n1.example:8080/", Some(("n1.example:8080", "http://n1.example:8080")));
+        check("http://N1.example:8080/", Some(("n1.example:8080", "http://N1.example:8080")));
         check("http://[::1]:8080", Some(("[::1]:8080", "http://[::1]:8080")));
         check("http://n1", Some(("n1:80", "http://n1")));
         for wrong in

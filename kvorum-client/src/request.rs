@@ -17,23 +17,35 @@ const KEY_BYTES_MAX: usize = 1024;
 /// This is one operation, ready to be sent any number of times.
 pub(crate) struct Call {
     pub(crate) operation: Operation,
+    pub(crate) wanted: Wanted,
+    /// The operation's own time limit; without it, the client's.
+    pub(crate) timeout: Option<Duration>,
     method: Method,
     target: Uri,
     accept: Option<&'static str>,
     body: Bytes,
 }
 
+/// This is what decides which nodes are best asked.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Wanted {
+    /// The key whose replicas are meant; nothing where any node is as good.
+    pub(crate) key: Option<Bytes>,
+    /// The quorum asked for; nothing leaves it to the node.
+    pub(crate) replicas: Option<Replicas>,
+}
+
 impl Call {
     pub(crate) fn get(key: &[u8], options: ReadOptions) -> Result<Self, Error> {
         let operation = Operation::Get { key: Bytes::copy_from_slice(key) };
         let target = entity(&operation, key, options.replicas)?;
-        Self::new(operation, Method::GET, target)
+        Ok(Self::new(operation, Method::GET, target)?.with(options.replicas, options.timeout))
     }
 
     pub(crate) fn head(key: &[u8], options: ReadOptions) -> Result<Self, Error> {
         let operation = Operation::Head { key: Bytes::copy_from_slice(key) };
         let target = entity(&operation, key, options.replicas)?;
-        Self::new(operation, Method::HEAD, target)
+        Ok(Self::new(operation, Method::HEAD, target)?.with(options.replicas, options.timeout))
     }
 
     pub(crate) fn put(key: &[u8], value: Bytes, options: PutOptions) -> Result<Self, Error> {
@@ -42,13 +54,14 @@ impl Call {
         if let Some(ttl) = options.ttl {
             push(&mut target, format_args!("&ttl={}ms", whole_millis(ttl)));
         }
-        Ok(Self { body: value, ..Self::new(operation, Method::PUT, target)? })
+        let call = Self::new(operation, Method::PUT, target)?.with(options.replicas, options.timeout);
+        Ok(Self { body: value, ..call })
     }
 
     pub(crate) fn delete(key: &[u8], options: DeleteOptions) -> Result<Self, Error> {
         let operation = Operation::Delete { key: Bytes::copy_from_slice(key) };
         let target = entity(&operation, key, options.replicas)?;
-        Self::new(operation, Method::DELETE, target)
+        Ok(Self::new(operation, Method::DELETE, target)?.with(options.replicas, options.timeout))
     }
 
     pub(crate) fn scan(start: &[u8], end: Option<&[u8]>, options: ScanOptions) -> Result<Self, Error> {
@@ -68,7 +81,8 @@ impl Call {
             Scope::Cluster => {}
             Scope::Local => target.push_str("&scope=local"),
         }
-        Ok(Self { accept: Some("application/x-ndjson"), ..Self::new(operation, Method::GET, target)? })
+        let call = Self::new(operation, Method::GET, target)?.with(None, options.timeout);
+        Ok(Self { accept: Some("application/x-ndjson"), ..call })
     }
 
     pub(crate) fn explain(key: &[u8], json: bool) -> Result<Self, Error> {
@@ -87,9 +101,32 @@ impl Call {
 
     fn new(operation: Operation, method: Method, target: String) -> Result<Self, Error> {
         match Uri::try_from(target) {
-            Ok(target) => Ok(Self { operation, method, target, accept: None, body: Bytes::new() }),
+            Ok(target) => {
+                let wanted = Wanted { key: operation.placed_key().cloned(), replicas: None };
+                Ok(Self {
+                    operation,
+                    wanted,
+                    timeout: None,
+                    method,
+                    target,
+                    accept: None,
+                    body: Bytes::new(),
+                })
+            }
             Err(error) => Err(Error::InvalidRequest { operation, message: error.to_string() }),
         }
+    }
+
+    fn with(self, replicas: Option<Replicas>, timeout: Option<Duration>) -> Self {
+        Self { wanted: Wanted { replicas, ..self.wanted }, timeout, ..self }
+    }
+
+    /// The client's own question to a node whose `Host` is `host`.
+    pub(crate) fn question(target: &'static str, host: &HeaderValue) -> Request<Full<Bytes>> {
+        let mut request = Request::new(Full::default());
+        *request.uri_mut() = Uri::from_static(target);
+        request.headers_mut().insert(HOST, host.clone());
+        request
     }
 
     /// Whether a head with `status` is this operation's answer, rather than its failure.
@@ -199,7 +236,7 @@ mod tests {
     fn spells_options() {
         let replicas = Some(Replicas { ack: 2, from: 3 });
         let check_ttl = |ttl, expect: &str| {
-            let options = PutOptions { ttl: Some(ttl), replicas };
+            let options = PutOptions { ttl: Some(ttl), replicas, timeout: None };
             let spelled = target(Call::put(b"k", Bytes::new(), options));
             assert_eq!(spelled, format!("/v0/entity?id=k&replicas=2/3&ttl={expect}"));
         };
@@ -207,8 +244,9 @@ mod tests {
         check_ttl(Duration::from_nanos(1), "1ms");
         check_ttl(Duration::from_micros(1_500), "2ms");
         check_ttl(Duration::ZERO, "0ms");
-        assert_eq!(target(Call::delete(b"k", DeleteOptions { replicas })), "/v0/entity?id=k&replicas=2/3");
-        let local = ScanOptions { limit: Some(7), scope: Scope::Local };
+        let options = DeleteOptions { replicas, timeout: None };
+        assert_eq!(target(Call::delete(b"k", options)), "/v0/entity?id=k&replicas=2/3");
+        let local = ScanOptions { limit: Some(7), scope: Scope::Local, timeout: None };
         assert_eq!(
             target(Call::scan(b"a", Some(b"b\n"), local)),
             "/v0/entities?start=a&end=b%0A&limit=7&scope=local"

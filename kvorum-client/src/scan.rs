@@ -3,48 +3,67 @@
 use crate::entry::Entry;
 use crate::error::{BoxError, Error};
 use crate::exchange::Opened;
+use crate::flight::Place;
 use crate::ndjson::{self, LineTooLong, Lines};
 use crate::operation::Operation;
 use crate::retry::later;
 use bytes::Bytes;
-use http_body_util::BodyExt;
+use futures_core::Stream;
+use http_body::Body;
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, Sleep, sleep_until};
 
 /// This is a stream of entries, sorted by the bytes of their keys; made by [`Client::scan`](crate::Client::scan).
 ///
-/// It holds one connection until it has ended or is dropped, and at most about one line in memory. A scan that is not
-/// read on is not lost by itself, but the node may give it up, which then is [`Error::Cut`].
+/// It is read with [`Scan::next`], or as a [`Stream`] with the adapters of other libraries. It reads from its connection
+/// only when it is asked for an entry, so that demand is what pulls: memory holds about one line and one read of the
+/// socket, and the rest waits in the node. It holds the connection, and a place in flight, until it has ended or is
+/// dropped. A node cuts a scan that takes longer than it allows (5 minutes, unless configured otherwise), which is
+/// [`Error::Cut`].
 #[derive(Debug)]
 pub struct Scan {
     operation: Operation,
     node: Arc<str>,
     /// What is still to come; nothing after the end or an error, so that the connection is free as soon as can be.
-    rest: Option<Opened>,
+    rest: Option<Rest>,
     lines: Lines,
     line_bytes_max: usize,
     entries: u64,
     last_key: Option<Bytes>,
     timeout: Duration,
+    /// Ends the wait for the next entry; nothing while nobody waits.
+    late: Option<Pin<Box<Sleep>>>,
+}
+
+#[derive(Debug)]
+struct Rest {
+    opened: Opened,
+    #[expect(dead_code, reason = "held for its drop")]
+    place: Place,
 }
 
 impl Scan {
     pub(crate) fn new(
         operation: Operation,
         opened: Opened,
+        place: Place,
         timeout: Duration,
         line_bytes_max: usize,
     ) -> Self {
         Self {
             operation,
             node: Arc::clone(&opened.node),
-            rest: Some(opened),
+            rest: Some(Rest { opened, place }),
             lines: Lines::new(line_bytes_max),
             line_bytes_max,
             entries: 0,
             last_key: None,
             timeout,
+            late: None,
         }
     }
 
@@ -59,13 +78,10 @@ impl Scan {
     /// parts of a second one would not be of the same instant.
     ///
     /// # Cancel safety
-    /// A future that is dropped loses nothing; the next call goes on where it was.
+    /// A future that is dropped loses nothing; the next call goes on where it was, with its own time limit.
     pub async fn next(&mut self) -> Option<Result<Entry, Error>> {
-        let entry = self.advance().await;
-        if entry.is_err() {
-            self.rest = None;
-        }
-        entry.transpose()
+        self.late = None;
+        poll_fn(|context| self.poll_entry(context)).await
     }
 
     /// The key of the last entry that was read: where a new scan goes on, with a zero byte appended.
@@ -73,26 +89,43 @@ impl Scan {
         self.last_key.as_ref()
     }
 
-    async fn advance(&mut self) -> Result<Option<Entry>, Error> {
-        let deadline = later(Instant::now(), self.timeout);
+    fn poll_entry(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Entry, Error>>> {
+        let entry = ready!(self.poll_advance(context));
+        self.late = None;
+        if entry.is_err() {
+            self.rest = None;
+        }
+        Poll::Ready(entry.transpose())
+    }
+
+    fn poll_advance(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Entry>, Error>> {
         loop {
-            let Some(rest) = &mut self.rest else { return Ok(None) };
+            let Some(Rest { opened, .. }) = &mut self.rest else { return Poll::Ready(Ok(None)) };
             match self.lines.next() {
-                Ok(Some(line)) => return self.entry(&line).map(Some),
+                Ok(Some(line)) => return Poll::Ready(self.entry(&line).map(Some)),
                 Ok(None) => {}
-                Err(LineTooLong) => return Err(self.too_large()),
+                Err(LineTooLong) => return Poll::Ready(Err(self.too_large())),
             }
-            match timeout_at(deadline, rest.body.frame()).await {
-                Ok(Some(Ok(frame))) => self.lines.push(&frame.into_data().unwrap_or_default()),
-                Ok(Some(Err(error))) => return Err(self.cut(error.into())),
-                Ok(None) if self.lines.has_part() => return Err(self.cut("the last line has no end".into())),
-                Ok(None) => {
-                    if let Some(rest) = self.rest.take() {
-                        rest.lease.recycle();
-                    }
-                    return Ok(None);
+            match Pin::new(&mut opened.body).poll_frame(context) {
+                Poll::Ready(Some(Ok(frame))) => self.lines.push(&frame.into_data().unwrap_or_default()),
+                Poll::Ready(Some(Err(error))) => return Poll::Ready(Err(self.cut(error.into()))),
+                Poll::Ready(None) if self.lines.has_part() => {
+                    return Poll::Ready(Err(self.cut("the last line has no end".into())));
                 }
-                Err(_) => return Err(self.timed_out()),
+                Poll::Ready(None) => {
+                    if let Some(rest) = self.rest.take() {
+                        rest.opened.lease.recycle();
+                    }
+                    return Poll::Ready(Ok(None));
+                }
+                Poll::Pending => {
+                    let timeout = self.timeout;
+                    let late = self
+                        .late
+                        .get_or_insert_with(|| Box::pin(sleep_until(later(Instant::now(), timeout))));
+                    ready!(late.as_mut().poll(context));
+                    return Poll::Ready(Err(self.timed_out()));
+                }
             }
         }
     }
@@ -136,5 +169,14 @@ impl Scan {
             may_have_taken_effect: false,
             previous: None,
         }
+    }
+}
+
+/// As [`Scan::next`], but for the time limit, which runs from the first of the polls that wait for an entry.
+impl Stream for Scan {
+    type Item = Result<Entry, Error>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.poll_entry(context)
     }
 }

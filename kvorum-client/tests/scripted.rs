@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep, timeout};
 const VALUE: &str = "HTTP/1.1 200 OK\r\nETag: \"v1\"\r\nKvorum-Replicas: 2/3\r\nKvorum-Expires: 1500\r\n\
                      Content-Length: 5\r\n\r\nvalue";
 const CREATED: &str = "HTTP/1.1 201 Created\r\nETag: \"v2\"\r\nContent-Length: 0\r\n\r\n";
-const ACCEPTED: &str = "HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n";
+const ACCEPTED: &str = "HTTP/1.1 202 Accepted\r\nETag: \"v3\"\r\nContent-Length: 0\r\n\r\n";
 const NOT_FOUND: &str = "HTTP/1.1 404 Not Found\r\nContent-Length: 8\r\n\r\nnothing\n";
 const REST_1S: &str = "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 5\r\n\r\nbusy\n";
 const REST_50S: &str =
@@ -48,6 +48,12 @@ fn builder(servers: &[&Server]) -> Builder {
     Client::builder().nodes(servers.iter().map(|server| server.url.clone())).timeout(Duration::from_mins(1))
 }
 
+/// A client that also repeats writes of unknown outcome.
+fn bold(servers: &[&Server]) -> Client {
+    let policy = RetryPolicy { repeat_unknown_writes: true, ..RetryPolicy::default() };
+    builder(servers).retry(policy).build().unwrap()
+}
+
 #[tokio::test]
 async fn operations_as_the_contract_has_them() {
     // One of each over one connection.
@@ -68,10 +74,13 @@ async fn operations_as_the_contract_has_them() {
     let head = client.head("c").await.unwrap().unwrap();
     assert_eq!((head.version.as_str(), head.value_bytes, head.expires), ("v1", Some(5), None));
     assert_eq!(client.put("d", "body").await.unwrap().as_str(), "v2");
-    let options =
-        PutOptions { ttl: Some(Duration::from_secs(2)), replicas: Some(Replicas { ack: 1, from: 2 }) };
+    let options = PutOptions {
+        ttl: Some(Duration::from_secs(2)),
+        replicas: Some(Replicas { ack: 1, from: 2 }),
+        ..PutOptions::default()
+    };
     client.put_with("e", Bytes::new(), options).await.unwrap();
-    client.delete("f").await.unwrap();
+    assert_eq!(client.delete("f").await.unwrap().as_str(), "v3");
     let status = client.status().await.unwrap();
     assert_eq!(
         (status.code, status.is_ready(), status.body.as_str(), &status.node),
@@ -103,20 +112,19 @@ async fn a_connection_closed_while_idle_is_not_used() {
 }
 
 #[tokio::test]
-async fn a_connection_closed_under_a_request_is_repeated() {
-    let server = Server::start(vec![vec![Answer(VALUE), Close], vec![Answer(CREATED)]]).await;
-    let client = client(&[&server]);
-    client.get("k").await.unwrap();
-    client.put("k", "v").await.unwrap();
-    let put = "PUT /v0/entity?id=k v";
-    assert_eq!(server.seen(), ["GET /v0/entity?id=k", put, put]);
+async fn a_connection_closed_under_a_request_is_repeated_for_reads_and_unknown_for_writes() {
+    let server = Server::start(vec![vec![Answer(CREATED), Close], vec![Answer(VALUE)]]).await;
+    let cautious = client(&[&server]);
+    cautious.put("k", "v").await.unwrap();
+    cautious.get("k").await.unwrap();
+    let get = "GET /v0/entity?id=k";
+    assert_eq!(server.seen(), ["PUT /v0/entity?id=k v", get, get]);
 
-    // With no retries, it is the caller's to decide.
     let server = Server::start(vec![vec![Close], vec![Answer(CREATED)]]).await;
-    let client = builder(&[&server]).retry(RetryPolicy::NONE).build().unwrap();
-    let error = client.put("k", "v").await.unwrap_err();
+    let error = client(&[&server]).put("k", "v").await.unwrap_err();
     assert!(matches!(error, Error::Unreachable { attempts: 1, .. }), "{error}");
     assert!(error.may_have_taken_effect() && error.is_retry_safe());
+    bold(&[&server]).put("k", "v").await.unwrap();
 }
 
 #[tokio::test]
@@ -130,7 +138,8 @@ async fn nobody_there_is_an_error_after_all_attempts() {
 #[tokio::test]
 async fn an_attempt_that_may_have_counted_is_told_of_later() {
     let server = Server::start(vec![vec![Close]]).await;
-    let client = builder(&[&server]).node(nobody().await).build().unwrap();
+    let policy = RetryPolicy { repeat_unknown_writes: true, ..RetryPolicy::default() };
+    let client = builder(&[&server]).node(nobody().await).retry(policy).build().unwrap();
     let error = client.put("k", "v").await.unwrap_err();
     assert!(matches!(error, Error::Unreachable { attempts: 4, .. }), "{error}");
     assert!(error.may_have_taken_effect());
@@ -194,8 +203,7 @@ async fn a_missed_quorum_is_repeated_for_reads_and_unknown_for_writes() {
     assert_eq!(server.seen().len(), 3);
 
     let server = Server::start(vec![vec![Answer(NO_QUORUM), Answer(CREATED)]]).await;
-    let policy = RetryPolicy { repeat_unknown_writes: true, ..RetryPolicy::default() };
-    builder(&[&server]).retry(policy).build().unwrap().put("k", "v").await.unwrap();
+    bold(&[&server]).put("k", "v").await.unwrap();
 }
 
 #[tokio::test]

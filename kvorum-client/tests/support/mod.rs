@@ -1,6 +1,9 @@
-//! A server that follows a script: each connection answers canned bytes, one step a request.
+//! Servers for tests: one that follows a script, where each connection answers canned bytes, one step a request; and one
+//! that answers whatever is asked by a rule.
+#![allow(dead_code, reason = "each test file uses its part")]
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
@@ -69,6 +72,79 @@ impl Server {
 }
 
 impl Drop for Server {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
+
+/// What a [`Fake`] does with a request.
+pub(crate) enum Reply {
+    /// Writes this.
+    Text(String),
+    /// Closes the connection.
+    Close,
+    /// Says nothing.
+    Hang,
+    /// Does so after a while.
+    Late(Duration, Box<Reply>),
+}
+
+/// Answers every request by the same rule, on any number of connections.
+pub(crate) struct Fake {
+    pub(crate) url: String,
+    seen: Arc<Mutex<Vec<String>>>,
+    closed_by_client: Arc<Mutex<usize>>,
+    accepting: JoinHandle<()>,
+}
+
+impl Fake {
+    pub(crate) async fn start(rule: impl Fn(&str) -> Reply + Send + Sync + 'static) -> Self {
+        let (listener, url) = listen().await;
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let closed_by_client = Arc::new(Mutex::new(0));
+        let (saw, closed, rule) = (Arc::clone(&seen), Arc::clone(&closed_by_client), Arc::new(rule));
+        let accepting = tokio::spawn(async move {
+            loop {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let (saw, closed, rule) = (Arc::clone(&saw), Arc::clone(&closed), Arc::clone(&rule));
+                tokio::spawn(async move {
+                    while let Some(request) = read_request(&mut stream).await {
+                        let mut reply = rule(&request);
+                        saw.lock().unwrap().push(request);
+                        while let Reply::Late(wait, then) = reply {
+                            tokio::time::sleep(wait).await;
+                            reply = *then;
+                        }
+                        match reply {
+                            Reply::Text(text) if stream.write_all(text.as_bytes()).await.is_ok() => {}
+                            Reply::Hang => {}
+                            _ => return,
+                        }
+                    }
+                    *closed.lock().unwrap() += 1;
+                });
+            }
+        });
+        Self { url, seen, closed_by_client, accepting }
+    }
+
+    /// The requests so far, as [`Server::seen`] has them.
+    pub(crate) fn seen(&self) -> Vec<String> {
+        self.seen.lock().unwrap().clone()
+    }
+
+    /// How many requests were this one.
+    pub(crate) fn count(&self, request: &str) -> usize {
+        self.seen().iter().filter(|seen| *seen == request).count()
+    }
+
+    /// How many connections the client has closed.
+    pub(crate) fn closed_by_client(&self) -> usize {
+        *self.closed_by_client.lock().unwrap()
+    }
+}
+
+impl Drop for Fake {
     fn drop(&mut self) {
         self.accepting.abort();
     }

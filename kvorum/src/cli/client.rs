@@ -132,7 +132,8 @@ fn connect(matches: &ArgMatches) -> Result<Client, Failure> {
     let seconds = matches.get_one::<u64>("timeout").copied().unwrap_or(5);
     let builder =
         Client::builder().nodes(urls.split(',').map(str::trim)).timeout(Duration::from_secs(seconds));
-    Ok(builder.answer_bytes_max(usize::MAX).build()?)
+    // Where keys belong is not worth a question for one operation.
+    Ok(builder.answer_bytes_max(usize::MAX).routing(false).build()?)
 }
 
 fn key_of(matches: &ArgMatches, name: &str) -> Option<Vec<u8>> {
@@ -176,7 +177,7 @@ fn ttl_of(matches: &ArgMatches) -> Result<Option<Duration>, Failure> {
 
 async fn get(client: &Client, matches: &ArgMatches) -> Result<ExitCode, Failure> {
     let key = required_key(matches, "key")?;
-    let options = ReadOptions { replicas: replicas_of(matches)? };
+    let options = ReadOptions { replicas: replicas_of(matches)?, timeout: None };
     let Some(entry) = client.get_with(key, options).await? else {
         return Ok(complain("not found", NOT_FOUND));
     };
@@ -199,7 +200,7 @@ async fn get(client: &Client, matches: &ArgMatches) -> Result<ExitCode, Failure>
 
 async fn put(client: &Client, matches: &ArgMatches) -> Result<ExitCode, Failure> {
     let key = required_key(matches, "key")?;
-    let options = PutOptions { ttl: ttl_of(matches)?, replicas: replicas_of(matches)? };
+    let options = PutOptions { ttl: ttl_of(matches)?, replicas: replicas_of(matches)?, timeout: None };
     let value = match (matches.get_one::<OsString>("value"), matches.get_one::<OsString>("file")) {
         (Some(value), _) => value.as_bytes().to_vec(),
         #[expect(clippy::disallowed_methods, reason = "the user asks for this file")]
@@ -217,7 +218,7 @@ async fn put(client: &Client, matches: &ArgMatches) -> Result<ExitCode, Failure>
 }
 
 async fn delete(client: &Client, matches: &ArgMatches) -> Result<ExitCode, Failure> {
-    let options = DeleteOptions { replicas: replicas_of(matches)? };
+    let options = DeleteOptions { replicas: replicas_of(matches)?, timeout: None };
     client.delete_with(required_key(matches, "key")?, options).await?;
     Ok(ExitCode::SUCCESS)
 }
@@ -226,7 +227,7 @@ async fn scan(client: &Client, matches: &ArgMatches) -> Result<ExitCode, Failure
     let start = required_key(matches, "start")?;
     let end = key_of(matches, "end");
     let scope = if matches.get_flag("local") { Scope::Local } else { Scope::Cluster };
-    let options = ScanOptions { limit: matches.get_one::<u64>("limit").copied(), scope };
+    let options = ScanOptions { limit: matches.get_one::<u64>("limit").copied(), scope, timeout: None };
     let mut scan = client.scan(start, end.as_deref(), options).await?;
     let mut found = false;
     while let Some(entry) = scan.next().await {

@@ -1,0 +1,223 @@
+//! The nodes that are known, who of them is well, and where keys belong.
+//!
+//! The topology is learned from the nodes: an answer with another epoch than the known one has it asked for anew, once at
+//! a time and no more often than every [`REFRESH_INTERVAL`], because nodes may disagree for a while. Until it is known,
+//! and wherever it does not help, any node does.
+//!
+//! A node that failed is set aside and probed at `/v0/status`, first after [`PROBE_DELAY_MIN`], then after twice as long
+//! each time up to [`PROBE_DELAY_MAX`], until it says that it accepts requests.
+
+use crate::choice::choose;
+use crate::pool::{Health, Node, PoolLimits};
+use crate::request::{Call, Wanted};
+use crate::retry::{later, mix};
+use crate::topology::Topology;
+use http::header::HeaderName;
+use http::{HeaderMap, StatusCode};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+
+const EPOCH: HeaderName = HeaderName::from_static("kvorum-epoch");
+
+/// The waits before the first probe of a node set aside, and between later ones at most; a random part comes on top, so
+/// that clients which lost a node together do not come back together.
+const PROBE_DELAY_MIN: Duration = Duration::from_millis(100);
+const PROBE_DELAY_MAX: Duration = Duration::from_secs(5);
+
+/// How long a probe may take.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The largest answer to a probe that is read, in bytes.
+const STATUS_BYTES_MAX: usize = 1024 * 1024;
+
+/// The least time between two questions for the topology.
+const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How long a question for the topology may take.
+const REFRESH_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The largest topology that is read, in bytes: 65,536 partitions with 8 ranks are 1.4 MB; the rest is for URLs.
+const TOPOLOGY_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// A node's default for how many replicas a key has: what is assumed where an operation leaves it to the node.
+const FROM_DEFAULT: u32 = 3;
+
+/// These are a client's nodes.
+#[derive(Debug)]
+pub(crate) struct Nodes {
+    configured: Vec<Arc<Node>>,
+    limits: PoolLimits,
+    is_routing: bool,
+    /// How many operations have begun: they take turns over the nodes.
+    turn: AtomicUsize,
+    /// Guards what is known; held to clone the pointer or to replace it.
+    view: Mutex<Arc<View>>,
+    /// Guards when the topology was last asked for; held for a comparison. Nothing: never.
+    refreshed_at: Mutex<Option<Instant>>,
+}
+
+/// This is what is known at one moment.
+#[derive(Debug, Default)]
+struct View {
+    topology: Option<Topology>,
+    /// The topology's nodes, in its order; empty without one.
+    placed: Vec<Arc<Node>>,
+}
+
+impl Nodes {
+    pub(crate) fn new(configured: Vec<Arc<Node>>, limits: PoolLimits, is_routing: bool) -> Self {
+        Self {
+            configured,
+            limits,
+            is_routing,
+            turn: AtomicUsize::new(0),
+            view: Mutex::default(),
+            refreshed_at: Mutex::default(),
+        }
+    }
+
+    /// A number for an operation, one more than for the last, so that all nodes get their share.
+    pub(crate) fn next_turn(&self) -> usize {
+        self.turn.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Where an attempt goes: to a replica of the key if one is well, else to a node of the topology, else to one that the
+    /// client was given.
+    pub(crate) fn choose(
+        &self,
+        wanted: &Wanted,
+        turn: usize,
+        tried: &[Arc<Node>],
+        now: Instant,
+    ) -> Option<Arc<Node>> {
+        let view = self.view();
+        let holders = view.holders(wanted);
+        choose(&[&holders, &view.placed, &self.configured], turn, tried, now)
+    }
+
+    /// Whether there is a node that is well and not among those that were tried.
+    pub(crate) fn has_other(&self, tried: &[Arc<Node>], now: Instant) -> bool {
+        let view = self.view();
+        view.placed.iter().chain(&self.configured).any(|node| {
+            node.health(now) == Health::Well && !tried.iter().any(|other| Arc::ptr_eq(other, node))
+        })
+    }
+
+    /// What names the known topology.
+    pub(crate) fn epoch(&self) -> Option<String> {
+        self.view().topology.as_ref().map(|topology| topology.epoch().to_owned())
+    }
+
+    /// How many nodes are set aside.
+    pub(crate) fn aside_count(&self) -> usize {
+        let (view, now) = (self.view(), Instant::now());
+        let given =
+            self.configured.iter().filter(|node| !view.placed.iter().any(|other| Arc::ptr_eq(other, node)));
+        view.placed.iter().chain(given).filter(|node| node.health(now) == Health::Aside).count()
+    }
+
+    fn view(&self) -> Arc<View> {
+        Arc::clone(&self.view.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Takes note of the epoch in an answer of `node`.
+    pub(crate) fn notice(self: &Arc<Self>, headers: &HeaderMap, node: &Arc<Node>) {
+        if !self.is_routing {
+            return;
+        }
+        let Some(epoch) = headers.get(EPOCH).filter(|epoch| !epoch.is_empty()) else { return };
+        let view = self.view();
+        if view.topology.as_ref().is_some_and(|topology| topology.epoch().as_bytes() == epoch.as_bytes()) {
+            return;
+        }
+        let now = Instant::now();
+        {
+            let mut refreshed_at = self.refreshed_at.lock().unwrap_or_else(PoisonError::into_inner);
+            if refreshed_at.is_some_and(|at| now < later(at, REFRESH_INTERVAL)) {
+                return;
+            }
+            *refreshed_at = Some(now);
+        }
+        tokio::spawn(refresh(Arc::downgrade(self), Arc::clone(node)));
+    }
+
+    /// Replaces what is known of the topology. One that is not understood changes nothing: requests then take a hop more,
+    /// and the next answer of another epoch makes another attempt.
+    fn learn(&self, body: &[u8]) {
+        let Ok(topology) = Topology::parse(body) else { return };
+        let before = self.view();
+        let known: HashMap<&str, &Arc<Node>> =
+            before.placed.iter().chain(&self.configured).map(|node| (node.address(), node)).collect();
+        let mut placed = Vec::with_capacity(topology.urls().len());
+        for url in topology.urls() {
+            let Ok(node) = Node::new(url, self.limits) else { return };
+            // Who was known stays the same, with its connections and what is known of its health.
+            placed.push(known.get(node.address()).map_or_else(|| Arc::new(node), |&node| Arc::clone(node)));
+        }
+        let view = Arc::new(View { topology: Some(topology), placed });
+        *self.view.lock().unwrap_or_else(PoisonError::into_inner) = view;
+    }
+}
+
+impl View {
+    /// The replicas of a key; empty where they are not known, or are all nodes.
+    fn holders(&self, wanted: &Wanted) -> Vec<Arc<Node>> {
+        let (Some(topology), Some(key)) = (&self.topology, &wanted.key) else { return Vec::new() };
+        let from = wanted.replicas.map_or(FROM_DEFAULT, |replicas| replicas.from);
+        let from = usize::try_from(from).unwrap_or(usize::MAX);
+        if from >= self.placed.len() {
+            return Vec::new();
+        }
+        let places = topology.places(key).iter().take(from);
+        places.filter_map(|&place| self.placed.get(usize::from(place)).cloned()).collect()
+    }
+}
+
+/// Asks `node` for the topology, for as long as there is a client to tell.
+async fn refresh(nodes: Weak<Nodes>, node: Arc<Node>) {
+    let deadline = later(Instant::now(), REFRESH_TIMEOUT);
+    let request = Call::question("/v0/topology", node.host());
+    let asked = node.ask(request, TOPOLOGY_BYTES_MAX, deadline).await;
+    if let (Ok((StatusCode::OK, body)), Some(nodes)) = (asked, nodes.upgrade()) {
+        nodes.learn(&body);
+    }
+}
+
+/// A node failed in a way that another request would, too: sets it aside until a probe succeeds.
+pub(crate) fn suspect(node: &Arc<Node>) {
+    if node.set_aside() {
+        tokio::spawn(probe(Aside(Arc::downgrade(node))));
+    }
+}
+
+/// This takes a node back when it is dropped: also when the runtime ends, and the probe with it.
+struct Aside(Weak<Node>);
+
+impl Drop for Aside {
+    fn drop(&mut self) {
+        if let Some(node) = self.0.upgrade() {
+            node.take_back();
+        }
+    }
+}
+
+async fn probe(aside: Aside) {
+    let mut delay = PROBE_DELAY_MIN;
+    let mut seed = aside.0.as_ptr().addr() as u64;
+    loop {
+        seed = mix(seed);
+        let half = delay / 2;
+        sleep(delay + half.saturating_mul(u32::try_from(seed % 1_001).unwrap_or(0)) / 1_000).await;
+        // Nobody knows it any more: the client is gone, or the node is not of the topology.
+        let Some(node) = aside.0.upgrade() else { return };
+        let request = Call::question("/v0/status", node.host());
+        let deadline = later(Instant::now(), PROBE_TIMEOUT);
+        if let Ok((StatusCode::OK, _)) = node.ask(request, STATUS_BYTES_MAX, deadline).await {
+            return;
+        }
+        delay = (delay * 2).min(PROBE_DELAY_MAX);
+    }
+}

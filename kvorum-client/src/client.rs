@@ -128,6 +128,30 @@ impl Client {
     ///
     /// Returns once the stream has begun. It uses bounded memory: entries are read as they are asked for.
     ///
+    /// ```
+    /// # mod node { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/node.rs")); }
+    /// # node::with_node(async |url| {
+    /// # use kvorum_client::{Client, ScanOptions};
+    /// # let client = Client::builder().node(url).build()?;
+    /// for key in ["user/1", "user/2", "user/3"] {
+    ///     client.put(key, "somebody").await?;
+    /// }
+    /// // Two at a time, each part from behind the last key of the one before it.
+    /// let (mut start, mut keys) = (b"user/".to_vec(), Vec::new());
+    /// loop {
+    ///     let part = ScanOptions { limit: Some(2), ..ScanOptions::default() };
+    ///     let mut scan = client.scan(&start, Some(b"user0"), part).await?;
+    ///     while let Some(entry) = scan.next().await {
+    ///         keys.push(entry?.key);
+    ///     }
+    ///     let Some(last) = scan.last_key() else { break };
+    ///     start = [last, &b"\0"[..]].concat();
+    /// }
+    /// assert_eq!(keys, ["user/1", "user/2", "user/3"]);
+    /// # Ok(())
+    /// # });
+    /// ```
+    ///
     /// # Errors
     /// As [`Client::get_with`]. What fails once the stream has begun is an error of [`Scan::next`].
     pub async fn scan(

@@ -67,6 +67,25 @@ impl Default for RetryPolicy {
 }
 
 /// This makes a [`Client`]; see each method for its default.
+///
+/// ```
+/// # mod node { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/node.rs")); }
+/// # node::with_node(async |url| {
+/// use kvorum_client::{Client, Hedging, Overflow, Replicas, RetryPolicy};
+/// use std::time::Duration;
+///
+/// let client = Client::builder()
+///     .node(url)
+///     .timeout(Duration::from_secs(1))
+///     .default_replicas(Replicas { ack: 1, from: 1 })
+///     .in_flight_max(64, Overflow::Fail)
+///     .retry(RetryPolicy { attempts_max: 2, ..RetryPolicy::default() })
+///     .hedging(Hedging { after: Duration::from_millis(20), budget: 0.05 })
+///     .build()?;
+/// assert_eq!(client.get("nothing").await?, None);
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Debug, Clone)]
 pub struct Builder {
     nodes: Vec<String>,

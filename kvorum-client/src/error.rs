@@ -16,6 +16,29 @@ pub type BoxError = Box<dyn StdError + Send + Sync>;
 /// This says why an operation did not succeed.
 ///
 /// What it displays is one line that already has the text of its causes.
+///
+/// ```
+/// # mod node { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/node.rs")); }
+/// # node::with_node(async |url| {
+/// use kvorum_client::{Client, Error, PutOptions, Replicas};
+///
+/// let client = Client::builder().node(url).build()?;
+/// let both = PutOptions { replicas: Some(Replicas { ack: 2, from: 2 }), ..PutOptions::default() };
+/// match client.put_with("key", "value", both).await {
+///     Ok(version) => println!("two replicas hold version {version}"),
+///     Err(Error::NotEnoughReplicas { confirmed, required, .. }) => {
+///         println!("{confirmed:?} of {required:?} confirmed: it may take effect later, or never");
+///     }
+///     Err(error) if error.may_have_taken_effect() => println!("unknown: {error}"),
+///     Err(error) if error.is_retry_safe() => println!("nothing was done, later perhaps: {error}"),
+///     Err(error) => {
+///         // There is one node only, so that two replicas are too many to ask for.
+///         assert!(matches!(error, Error::Refused { status: 400, .. }), "{error}");
+///     }
+/// }
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Debug)]
 pub enum Error {
     /// The client cannot be built like this; nothing was attempted.

@@ -3,31 +3,44 @@
 //! A [`Client`] knows one or more nodes, any of which answers any request. Each operation has one overall deadline;
 //! within it, what is safe to repeat is repeated on the next node, a bounded number of times.
 //!
-//! ```no_run
-//! # async fn example() -> Result<(), kvorum_client::Error> {
+//! ```
+//! # mod node { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/node.rs")); }
+//! # node::with_node(async |url| {
 //! use kvorum_client::{Client, PutOptions, ScanOptions};
 //! use std::time::Duration;
 //!
-//! let client = Client::builder()
-//!     .nodes(["http://10.0.0.1:8080", "http://10.0.0.2:8080"])
-//!     .timeout(Duration::from_secs(2))
-//!     .build()?;
+//! // One node is enough, it tells of the others; with more, the client also begins while one is down.
+//! let client = Client::builder().nodes([url]).timeout(Duration::from_secs(2)).build()?;
 //!
 //! let version = client.put("greeting", "hello").await?;
+//! let entry = client.get("greeting").await?;
+//! assert_eq!(entry.map(|entry| (entry.value, entry.version)), Some(("hello".into(), version)));
+//!
 //! let session = PutOptions { ttl: Some(Duration::from_secs(30)), ..PutOptions::default() };
 //! client.put_with("session/1", "token", session).await?;
 //!
-//! if let Some(entry) = client.get("greeting").await? {
-//!     assert_eq!(entry.version, version);
-//! }
-//!
+//! // In the order of the keys' bytes; read as it is asked for, however large the range is.
 //! let mut scan = client.scan("session/", Some(b"session0"), ScanOptions::default()).await?;
 //! while let Some(entry) = scan.next().await {
 //!     println!("{}", entry?.key.escape_ascii());
 //! }
+//!
+//! let deleted = client.delete("greeting").await?;
+//! assert_eq!(client.get("greeting").await?, None);
+//! # drop(deleted);
 //! # Ok(())
-//! # }
+//! # });
 //! ```
+//!
+//! # How it behaves
+//! | | default | see |
+//! | --- | --- | --- |
+//! | deadline over all attempts and waits of an operation | 5 s | [`Builder::timeout`] |
+//! | in flight; more waits, or fails | 1,024; 16,384 wait | [`Builder::in_flight_max`] |
+//! | sent to a replica of the key | yes | [`Builder::routing`] |
+//! | repeated | reads, and what is certain to have done nothing; 4 attempts | [`RetryPolicy`] |
+//! | a failed node | set aside, probed after 100 ms, then at most 5 s apart | [`Client::nodes_aside`] |
+//! | slow reads asked of a second node | no | [`Builder::hedging`] |
 //!
 //! # A repeated write is a new write
 //! The contract makes repeating a write safe: the same value is stored once more. It is not invisible: an attempt whose

@@ -4,8 +4,7 @@
 use crate::faults_support::history::id_of;
 use crate::faults_support::http::{Answer, encode, receive};
 use crate::support::{PATIENCE, kvorum, wait_until};
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD as BASE64;
+use kvorum_client::{Client, ScanOptions, Scope};
 use kvorum_core::Version;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -301,29 +300,19 @@ impl Cluster {
     /// What the node itself stores that is live, by key.
     #[track_caller]
     pub fn dump(&self, index: usize) -> BTreeMap<Vec<u8>, Copy> {
-        self.range(index, "start=%00&scope=local")
-    }
-
-    /// A range through the node.
-    #[track_caller]
-    pub fn range(&self, index: usize, query: &str) -> BTreeMap<Vec<u8>, Copy> {
-        let mut stream = connect(self.address(index), PATIENCE).unwrap();
-        let headers = "Accept: application/x-ndjson\r\n";
-        stream.get_mut().write_all(&encode("GET", &format!("/v0/entities?{query}"), headers, None)).unwrap();
-        let answer = receive(&mut stream).unwrap();
-        assert!(answer.status == 200 && answer.is_whole, "{}", answer.text());
-        let lines = answer.body.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
-        lines
-            .map(|line| {
-                let row: serde_json::Value = serde_json::from_slice(line).unwrap();
-                let bytes = |name: &str| match row[name].as_str() {
-                    Some(text) => text.as_bytes().to_vec(),
-                    None => BASE64.decode(row[format!("{name}_base64")].as_str().unwrap()).unwrap(),
-                };
-                let version = row["version"].as_str().unwrap().parse().unwrap();
-                (bytes("key"), Copy { version, value: bytes("value") })
-            })
-            .collect()
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let client = Client::builder().node(self.url(index)).routing(false).timeout(PATIENCE);
+            let local = ScanOptions { scope: Scope::Local, ..ScanOptions::default() };
+            let mut scan = client.build().unwrap().scan(b"\0", None, local).await.unwrap();
+            let mut copies = BTreeMap::new();
+            while let Some(entry) = scan.next().await {
+                let entry = entry.unwrap();
+                let version = entry.version.as_str().parse().unwrap();
+                copies.insert(entry.key.to_vec(), Copy { version, value: entry.value.to_vec() });
+            }
+            copies
+        })
     }
 
     /// What every node stores that is live, by key and node.

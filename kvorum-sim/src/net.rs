@@ -7,7 +7,7 @@ use kvorum::peer::{BoxedStream, Connector};
 use std::cell::RefCell;
 use std::future::Future;
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
@@ -44,7 +44,7 @@ impl Connector for SimConnector {
     }
 }
 
-type Accepting = Pin<Box<dyn Future<Output = io::Result<TcpStream>>>>;
+type Accepting = Pin<Box<dyn Future<Output = io::Result<(TcpStream, IpAddr)>>>>;
 
 /// This listens on the simulated network.
 pub struct SimListener {
@@ -67,11 +67,11 @@ impl SimListener {
 impl Listener for SimListener {
     type Stream = TcpStream;
 
-    fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<TcpStream>> {
+    fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(TcpStream, IpAddr)>> {
         let mut slot = self.accepting.borrow_mut();
         let accepting = slot.get_or_insert_with(|| {
             let listener = Rc::clone(&self.listener);
-            Box::pin(async move { listener.accept().await.map(|(stream, _)| stream) })
+            Box::pin(async move { listener.accept().await.map(|(stream, client)| (stream, client.ip())) })
         });
         let accepted = ready!(accepting.as_mut().poll(cx));
         *slot = None;

@@ -13,6 +13,7 @@ pub mod http;
 pub mod metrics;
 pub mod node;
 pub mod peer;
+pub mod profile;
 pub mod replica;
 pub mod storage;
 pub mod worker;

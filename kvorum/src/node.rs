@@ -25,7 +25,7 @@ use kvorum_core::{NodeId, Topology, TopologyError};
 use rustix::net::sockopt;
 use std::fmt;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
@@ -433,10 +433,10 @@ struct Tcp(TcpListener);
 impl Listener for Tcp {
     type Stream = TcpStream;
 
-    fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<TcpStream>> {
-        let (stream, _) = ready!(self.0.poll_accept(cx))?;
+    fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(TcpStream, IpAddr)>> {
+        let (stream, client) = ready!(self.0.poll_accept(cx))?;
         prepare(&stream)?;
-        Poll::Ready(Ok(stream))
+        Poll::Ready(Ok((stream, client.ip())))
     }
 }
 

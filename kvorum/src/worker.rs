@@ -3,6 +3,7 @@
 //! Ranges are always read here; point reads too with `--execution pool`. The queue is bounded: when it is full the
 //! caller is told at once ([`PoolFull`]), so that overload becomes a refusal and not a wait.
 
+use crate::profile::waits::{Since, Wait};
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
@@ -44,7 +45,7 @@ struct Shared {
 
 #[derive(Default)]
 struct Queue {
-    jobs: VecDeque<Job>,
+    jobs: VecDeque<(Since, Job)>,
     closed: bool,
 }
 
@@ -112,7 +113,7 @@ impl Pool {
         if queue.closed || queue.jobs.len() >= POOL_QUEUE_LEN_MAX {
             return Err(PoolFull);
         }
-        queue.jobs.push_back(job);
+        queue.jobs.push_back((Since::now(), job));
         drop(queue);
         self.shared.arrived.notify_one();
         Ok(())
@@ -127,8 +128,9 @@ impl Shared {
     fn work(&self) {
         let mut queue = self.lock();
         loop {
-            if let Some(job) = queue.jobs.pop_front() {
+            if let Some((since, job)) = queue.jobs.pop_front() {
                 drop(queue);
+                since.end(Wait::PoolQueue);
                 self.busy.fetch_add(1, Ordering::Relaxed);
                 // A panic in one job must not cost the pool a thread: it is reported by the panic hook and ends here.
                 let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(job));

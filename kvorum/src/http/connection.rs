@@ -41,6 +41,8 @@ pub struct Waits {
 /// This is what the parts of one connection share.
 pub struct Connection {
     thread: Rc<Watchdog>,
+    /// Whether its client is on this node's machine.
+    is_local: bool,
     scanner: RefCell<HeadScanner>,
     /// Requests handed to the handler whose answers have not begun.
     in_flight: Cell<u32>,
@@ -71,10 +73,11 @@ impl Watchdog {
         Rc::new(Self { waits, now: Cell::new(0), draining: Cell::new(false), metrics, connections })
     }
 
-    /// A new connection, watched until it is dropped.
-    pub fn connect(self: &Rc<Self>) -> Rc<Connection> {
+    /// A new connection, watched until it is dropped. `is_local`: its client is on this node's machine.
+    pub fn connect(self: &Rc<Self>, is_local: bool) -> Rc<Connection> {
         let connection = Rc::new(Connection {
             thread: Rc::clone(self),
+            is_local,
             scanner: RefCell::default(),
             in_flight: Cell::new(0),
             due: Cell::new(u64::MAX),
@@ -144,6 +147,11 @@ impl Connection {
     /// Whether some wait took longer than its bound: the connection is to be cut.
     pub fn has_timed_out(&self) -> bool {
         self.timed_out.get()
+    }
+
+    /// Whether its client is on this node's machine, and so may see and change the node itself.
+    pub fn is_local(&self) -> bool {
+        self.is_local
     }
 
     /// Whether the connection is to end after the requests it has.

@@ -3,6 +3,7 @@
 use super::body::ReplyBody;
 use super::target::TargetError;
 use crate::coordinator::CoordinatorError;
+use crate::profile::ProfileError;
 use crate::replica::ReplicaError;
 use bytes::Bytes;
 use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER};
@@ -38,7 +39,7 @@ impl Failure {
     /// The path is none of the node's.
     pub fn unknown_path() -> Self {
         let message = "unknown path; known are /v0/entity, /v0/entities, /v0/status, /v0/topology, /v0/explain, \
-                       /metrics and /openapi.json";
+                       /metrics, /openapi.json and /debug/profile";
         Self::new(StatusCode::BAD_REQUEST, "unknown_path", message)
     }
 
@@ -85,6 +86,12 @@ impl Failure {
         let message =
             "the node is starting: its store is being opened, or it takes what it missed; nothing was done";
         Self { close: true, ..Self::new(StatusCode::SERVICE_UNAVAILABLE, "starting", message) }
+    }
+
+    /// The path is for whoever is on the node's own machine.
+    pub fn not_local() -> Self {
+        let message = "this path answers only to clients on the node's own machine (127.0.0.0/8 or ::1)";
+        Self::new(StatusCode::FORBIDDEN, "not_local", message)
     }
 
     /// The path is for peers, which begin with an upgrade.
@@ -161,6 +168,15 @@ impl Failure {
 impl From<TargetError> for Failure {
     fn from(error: TargetError) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "bad_parameter", error.to_string())
+    }
+}
+
+impl From<ProfileError> for Failure {
+    fn from(error: ProfileError) -> Self {
+        match error {
+            ProfileError::Busy => Self::new(StatusCode::CONFLICT, "profile_running", error.to_string()),
+            error => Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", error.to_string()),
+        }
     }
 }
 

@@ -9,12 +9,13 @@ use super::openapi;
 use super::range::{RangeBody, RangeFormat, RangeSource, Reader};
 use super::server::Phase;
 use super::status::{self, NodeFacts, NodeState};
-use super::target::{self, Path, Scope};
+use super::target::{self, Path, ProfileQuery, Scope};
 use super::topology;
 use crate::clock::Clock;
-use crate::coordinator::{Coordinator, Found, Mutation, Shared, Written};
+use crate::coordinator::{Coordinator, CoordinatorError, Found, Mutation, Shared, Written};
 use crate::metrics::{self, Operation, StoreMetrics, ThreadMetrics};
 use crate::peer::{Hello, UPGRADE_PROTOCOL};
+use crate::profile;
 use crate::replica::{Digests, Replica};
 use crate::worker::Pool;
 use bytes::Bytes;
@@ -252,9 +253,15 @@ where
         Path::Topology if reads => show_topology(&desk.service, &request),
         Path::Explain if reads => show_explanation(desk, &request).await,
         Path::OpenApi if reads => show_openapi(&request),
+        Path::Profile if method == Method::GET => show_profile(&desk.service, connection, &request).await,
         Path::Peer if method == Method::GET => welcome(&desk.service, connection, &request),
         _ => Err(Failure::method(path.allow())),
     }
+}
+
+/// Refuses clients that are not on this machine: for paths that show or change the node itself.
+fn check_local(connection: &Connection) -> Result<(), Failure> {
+    if connection.is_local() { Ok(()) } else { Err(Failure::not_local()) }
 }
 
 fn parse_entity<B>(
@@ -455,6 +462,25 @@ fn show_openapi<B>(request: &Request<B>) -> Result<Response<ReplyBody>, Failure>
     target::parse_nothing(request.uri().query())?;
     let mut response = Response::new(ReplyBody::full(Bytes::from_static(openapi::DOCUMENT.as_bytes())));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    Ok(response)
+}
+
+/// Takes a profile, and answers when it is done. A client that goes away stops it, and so does the node's end.
+async fn show_profile<B>(
+    service: &Service,
+    connection: &Connection,
+    request: &Request<B>,
+) -> Result<Response<ReplyBody>, Failure> {
+    check_local(connection)?;
+    let ProfileQuery { event, seconds, format } = target::parse_profile(request.uri().query())?;
+    let taking = profile::take(event, Duration::from_secs(seconds.into()), format)?;
+    let mut phase = service.phase.subscribe();
+    let rendered = tokio::select! {
+        rendered = taking.rendered() => rendered?,
+        _ = phase.wait_for(|phase| *phase == Phase::Draining) => return Err(CoordinatorError::Stopped.into()),
+    };
+    let mut response = Response::new(ReplyBody::full(Bytes::from(rendered)));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(format.content_type()));
     Ok(response)
 }
 

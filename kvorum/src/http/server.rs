@@ -14,6 +14,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use std::convert::Infallible;
 use std::io;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -35,8 +36,8 @@ pub trait Listener {
     /// A connection's stream.
     type Stream: AsyncRead + AsyncWrite + Unpin + 'static;
 
-    /// The next connection, when there is one.
-    fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<Self::Stream>>;
+    /// The next connection, when there is one, and the address of its client.
+    fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(Self::Stream, IpAddr)>>;
 }
 
 /// Where the node is in its life.
@@ -71,7 +72,7 @@ pub async fn serve<L: Listener>(listener: L, desk: Rc<Desk>, connector: Rc<dyn C
             _ = phase.wait_for(|phase| *phase == Phase::Draining) => break,
         };
         match accepted {
-            Ok(stream) => accept(stream, &desk, &watchdog),
+            Ok(accepted) => accept(accepted, &desk, &watchdog),
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection");
                 tokio::time::sleep(ACCEPT_RETRY).await;
@@ -79,8 +80,8 @@ pub async fn serve<L: Listener>(listener: L, desk: Rc<Desk>, connector: Rc<dyn C
         }
     }
     // What the kernel has accepted already is served; then the port is given up.
-    while let Some(Ok(stream)) = accept_now(&listener).await {
-        accept(stream, &desk, &watchdog);
+    while let Some(Ok(accepted)) = accept_now(&listener).await {
+        accept(accepted, &desk, &watchdog);
     }
     drop(listener);
     watchdog.drain();
@@ -128,7 +129,7 @@ async fn join(service: Arc<super::Service>, coordinator: Rc<Coordinator>) {
 }
 
 /// A connection that is there already.
-async fn accept_now<L: Listener>(listener: &L) -> Option<io::Result<L::Stream>> {
+async fn accept_now<L: Listener>(listener: &L) -> Option<io::Result<(L::Stream, IpAddr)>> {
     std::future::poll_fn(|cx| match listener.poll_accept(cx) {
         Poll::Ready(accepted) => Poll::Ready(Some(accepted)),
         Poll::Pending => Poll::Ready(None),
@@ -136,9 +137,13 @@ async fn accept_now<L: Listener>(listener: &L) -> Option<io::Result<L::Stream>> 
     .await
 }
 
-fn accept<S: AsyncRead + AsyncWrite + Unpin + 'static>(stream: S, desk: &Rc<Desk>, watchdog: &Rc<Watchdog>) {
+fn accept<S: AsyncRead + AsyncWrite + Unpin + 'static>(
+    (stream, client): (S, IpAddr),
+    desk: &Rc<Desk>,
+    watchdog: &Rc<Watchdog>,
+) {
     let place = Place::take(&desk.service);
-    let connection = watchdog.connect();
+    let connection = watchdog.connect(is_this_machine(client));
     if place.number > desk.service.limits.connections_max {
         desk.metrics.connections_refused.fetch_add(1, Ordering::Relaxed);
         tokio::task::spawn_local(refuse(stream, place, connection));
@@ -146,6 +151,12 @@ fn accept<S: AsyncRead + AsyncWrite + Unpin + 'static>(stream: S, desk: &Rc<Desk
     }
     desk.metrics.connections_accepted.fetch_add(1, Ordering::Relaxed);
     tokio::task::spawn_local(serve_connection(stream, Rc::clone(desk), connection, place));
+}
+
+/// Whether a client at `address` is on this machine.
+fn is_this_machine(address: IpAddr) -> bool {
+    // A listener for both IPv6 and IPv4 sees 127.0.0.1 as ::ffff:127.0.0.1.
+    address.to_canonical().is_loopback()
 }
 
 /// One connection's place under the cap, given back when dropped.
@@ -262,4 +273,22 @@ async fn refuse<S: AsyncRead + AsyncWrite + Unpin>(
         linger(stream).await;
     };
     let _ = tokio::time::timeout(LINGER, write).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_machine_is_loopback_alone() {
+        let check = |address: &str, expect| {
+            assert_eq!(is_this_machine(address.parse().unwrap()), expect, "{address}");
+        };
+        for own in ["127.0.0.1", "127.8.9.10", "::1", "::ffff:127.0.0.1"] {
+            check(own, true);
+        }
+        for other in ["10.0.0.1", "0.0.0.0", "128.0.0.1", "::", "::2", "::ffff:10.0.0.1", "fe80::1"] {
+            check(other, false);
+        }
+    }
 }

@@ -3,6 +3,7 @@
 //! Percent-decoding is strict and `+` is a plus sign. Every parameter is known, given once, and in range, or the
 //! request is refused with a line that says what is allowed.
 
+use crate::profile::{Event, Format, SECONDS_MAX};
 use bytes::Bytes;
 use kvorum_core::{Key, KeyError, Quorum, QuorumError};
 use std::fmt;
@@ -26,11 +27,13 @@ pub enum Path {
     Explain,
     /// The description of all this for programs.
     OpenApi,
+    /// A profile of the process.
+    Profile,
 }
 
 impl Path {
     /// Every path as it is written; the most frequent first, because they are compared in this order.
-    pub const ALL: [(&'static str, Self); 8] = [
+    pub const ALL: [(&'static str, Self); 9] = [
         ("/v0/entity", Self::Entity),
         ("/v0/entities", Self::Entities),
         ("/v0/status", Self::Status),
@@ -39,6 +42,7 @@ impl Path {
         ("/v0/topology", Self::Topology),
         ("/v0/explain", Self::Explain),
         ("/openapi.json", Self::OpenApi),
+        ("/debug/profile", Self::Profile),
     ];
 
     /// The path that `path` names, byte for byte.
@@ -56,7 +60,7 @@ impl Path {
             | Self::Topology
             | Self::Explain
             | Self::OpenApi => "GET, HEAD",
-            Self::Peer => "GET",
+            Self::Peer | Self::Profile => "GET",
         }
     }
 }
@@ -163,6 +167,8 @@ pub enum TargetError {
 }
 
 const REPLICAS_ALLOWED: &str = "ACK/FROM with 1 <= ACK <= FROM <= nodes in the cluster, such as 2/3";
+/// How long a profile takes that does not say.
+const PROFILE_SECONDS_DEFAULT: u16 = 10;
 const TTL_ALLOWED: &str = "a duration above 0: 500ms, 30s, 15m, 12h, 7d, or seconds such as 2.5";
 
 impl fmt::Display for TargetError {
@@ -260,6 +266,36 @@ pub fn parse_ranks(query: Option<&str>) -> Result<Option<u16>, TargetError> {
     }
 }
 
+/// This is what a profile's query asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProfileQuery {
+    /// What is counted.
+    pub event: Event,
+    /// For how many seconds.
+    pub seconds: u16,
+    /// How the profile is written.
+    pub format: Format,
+}
+
+/// Reads the query of `/debug/profile`. CPU, 10 seconds and a flame graph where it does not say.
+pub fn parse_profile(query: Option<&str>) -> Result<ProfileQuery, TargetError> {
+    let (mut event, mut seconds, mut format) = (None, None, None);
+    for parameter in parameters(query) {
+        let (name, value) = parameter?;
+        match &*name {
+            b"event" => set(&mut event, "event", parse_event(&value)?)?,
+            b"seconds" => set(&mut seconds, "seconds", parse_seconds(&value)?)?,
+            b"format" => set(&mut format, "format", parse_format(&value)?)?,
+            _ => return Err(unknown(&name, "event, seconds, format")),
+        }
+    }
+    Ok(ProfileQuery {
+        event: event.unwrap_or(Event::Cpu),
+        seconds: seconds.unwrap_or(PROFILE_SECONDS_DEFAULT),
+        format: format.unwrap_or(Format::Svg),
+    })
+}
+
 /// Checks that a path without parameters has none.
 pub fn parse_nothing(query: Option<&str>) -> Result<(), TargetError> {
     match parameters(query).next() {
@@ -347,6 +383,21 @@ fn parse_scope(value: &[u8]) -> Result<Scope, TargetError> {
         b"local" => Ok(Scope::Local),
         _ => Err(TargetError::BadValue { name: "scope", allowed: "cluster or local" }),
     }
+}
+
+fn parse_event(value: &[u8]) -> Result<Event, TargetError> {
+    let event = std::str::from_utf8(value).ok().and_then(Event::parse);
+    event.ok_or(TargetError::BadValue { name: "event", allowed: "cpu, alloc or lock" })
+}
+
+fn parse_seconds(value: &[u8]) -> Result<u16, TargetError> {
+    let seconds = digits(value).filter(|seconds| (1..=SECONDS_MAX).contains(seconds));
+    seconds.ok_or(TargetError::BadValue { name: "seconds", allowed: "a whole number from 1 to 300" })
+}
+
+fn parse_format(value: &[u8]) -> Result<Format, TargetError> {
+    let format = std::str::from_utf8(value).ok().and_then(Format::parse);
+    format.ok_or(TargetError::BadValue { name: "format", allowed: "svg, collapsed or pprof" })
 }
 
 /// A number in plain decimal digits: no sign, no spaces.
@@ -527,11 +578,38 @@ mod tests {
         }
     }
 
+    /// A profile has a default for everything, and refuses what it does not know by the parameter's name.
+    #[test]
+    fn profiles_are_read() {
+        let profile = |query: &str| parse_profile(Some(query));
+        let default = ProfileQuery { event: Event::Cpu, seconds: 10, format: Format::Svg };
+        assert_eq!(parse_profile(None), Ok(default));
+        let all = ProfileQuery { event: Event::Lock, seconds: 300, format: Format::Pprof };
+        assert_eq!(profile("event=lock&seconds=300&format=pprof"), Ok(all));
+        for bad in [
+            "event=",
+            "event=CPU",
+            "event=cpu&event=cpu",
+            "seconds=0",
+            "seconds=301",
+            "seconds=1.5",
+            "seconds=-1",
+            "seconds=",
+            "format=png",
+            "format=",
+        ] {
+            let error = profile(bad).unwrap_err().to_string();
+            assert!(error.contains(bad.split('=').next().unwrap()), "{bad}: {error}");
+        }
+        assert!(profile("id=a").is_err());
+        assert_eq!(SECONDS_MAX, 300, "the message says so");
+    }
+
     proptest! {
         /// No text makes the parsers panic, and an error fits on one line.
         #[test]
         fn any_text_is_answered(query in "\\PC{0,80}|(id|start|ack|from|ttl|replicas|limit|scope|=|&|%|/|[0-9a-f.]){0,40}") {
-            let errors = [parse_entity(Some(&query)).err(), parse_range(Some(&query)).err(), parse_nothing(Some(&query)).err()];
+            let errors = [parse_entity(Some(&query)).err(), parse_profile(Some(&query)).err(), parse_range(Some(&query)).err(), parse_nothing(Some(&query)).err()];
             for error in errors.into_iter().flatten() {
                 prop_assert!(!error.to_string().contains('\n'));
             }

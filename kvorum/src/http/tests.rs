@@ -12,6 +12,7 @@ use crate::replica::{ReplicaThreads, Workers};
 use crate::storage::memory::MemoryEngine;
 use crate::worker::Pool;
 use std::io;
+use std::net::{IpAddr, Ipv4Addr};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
@@ -21,16 +22,17 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::sync::mpsc;
 
 const SECOND: Duration = Duration::from_secs(1);
+const ELSEWHERE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 
 /// A listener that is given its connections.
-struct Given(Mutex<mpsc::Receiver<DuplexStream>>);
+struct Given(Mutex<mpsc::Receiver<(DuplexStream, IpAddr)>>);
 
 impl Listener for Given {
     type Stream = DuplexStream;
 
-    fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<DuplexStream>> {
+    fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(DuplexStream, IpAddr)>> {
         match self.0.lock().unwrap().poll_recv(cx) {
-            Poll::Ready(Some(stream)) => Poll::Ready(Ok(stream)),
+            Poll::Ready(Some(accepted)) => Poll::Ready(Ok(accepted)),
             Poll::Ready(None) | Poll::Pending => Poll::Pending,
         }
     }
@@ -41,8 +43,10 @@ struct Node {
     config: Config,
     names: Names,
     service: Arc<Service>,
-    connections: mpsc::Sender<DuplexStream>,
+    connections: mpsc::Sender<(DuplexStream, IpAddr)>,
     serving: tokio::task::JoinHandle<()>,
+    /// Where the next connections come from.
+    client: IpAddr,
     threads: Option<ReplicaThreads>,
 }
 
@@ -71,7 +75,7 @@ impl Node {
         let (connections, given) = mpsc::channel(10);
         let desk = Desk::new(Arc::clone(&service), Arc::clone(&service.thread_metrics[0]));
         let serving = tokio::task::spawn_local(serve(Given(Mutex::new(given)), desk, Rc::new(Nowhere), 0));
-        Self { config, names, service, connections, serving, threads: None }
+        Self { config, names, service, connections, serving, client: ELSEWHERE, threads: None }
     }
 
     /// Opens the store, and waits until the node is ready.
@@ -92,7 +96,7 @@ impl Node {
 
     async fn connect(&self) -> DuplexStream {
         let (client, server) = tokio::io::duplex(64 << 10);
-        self.connections.send(server).await.unwrap();
+        self.connections.send((server, self.client)).await.unwrap();
         client
     }
 
@@ -229,5 +233,48 @@ fn draining_node_ends() {
         accepted.read_to_string(&mut answer).await.unwrap();
         assert!(answer.starts_with("HTTP/1.1 404 "), "{answer}");
         node.serving.await.unwrap();
+    });
+}
+
+/// Goal: profiles are for the node's own machine, one at a time, and end with their client. Method: the same requests
+/// from elsewhere and from loopback; a long profile while another is asked for, whose client then hangs up.
+#[test]
+fn profiles_are_local_and_one_at_a_time() {
+    run(false, async || {
+        let mut node = Node::starting();
+        let long = "GET /debug/profile?event=lock&seconds=300&format=collapsed";
+        for request in [long, "GET /debug/profile?event=none"] {
+            let answer = node.ask(request).await;
+            assert!(answer.starts_with("HTTP/1.1 403 ") && answer.contains("own machine"), "{answer}");
+        }
+        node.client = Ipv4Addr::LOCALHOST.into();
+        let bad = node.ask("GET /debug/profile?seconds=301").await;
+        assert!(bad.starts_with("HTTP/1.1 400 ") && bad.contains("seconds"), "{bad}");
+        for method in ["HEAD", "POST", "PUT", "DELETE"] {
+            let answer = node.ask(&format!("{method} /debug/profile")).await;
+            assert!(answer.starts_with("HTTP/1.1 405 ") && answer.contains("allow: GET\r\n"), "{answer}");
+        }
+        // A client whose profile runs. The process may be taking one for another test: then it asks again.
+        let begin = async || loop {
+            let mut client = node.connect().await;
+            client.write_all(format!("{long} HTTP/1.1\r\nHost: n\r\n\r\n").as_bytes()).await.unwrap();
+            let mut answer = [0; 12];
+            match tokio::time::timeout(SECOND / 4, client.read_exact(&mut answer)).await {
+                Ok(_) => assert_eq!(&answer, b"HTTP/1.1 409"),
+                Err(_) => return client,
+            }
+        };
+        let client = begin().await;
+        let short = "GET /debug/profile?event=lock&seconds=1&format=collapsed";
+        let answer = node.ask(short).await;
+        assert!(answer.starts_with("HTTP/1.1 409 ") && answer.contains("another profile"), "{answer}");
+        drop(client);
+        while node.ask(short).await.starts_with("HTTP/1.1 409 ") {}
+        // A node that drains does not wait for a profile.
+        let mut client = begin().await;
+        node.service.phase.send_replace(Phase::Draining);
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
     });
 }

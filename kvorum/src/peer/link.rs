@@ -19,6 +19,7 @@ use super::message::{MessageError, Refusal, Reply, Request};
 use super::pump::{End, Inbox, Outbox, Pump};
 use super::{BoxedStream, Connector};
 use crate::clock::{Clock, Rng};
+use crate::profile::waits::{self, Wait};
 use bytes::Bytes;
 use kvorum_core::NodeId;
 use std::cell::{Cell, RefCell};
@@ -628,6 +629,7 @@ impl Inbox for Shared {
                 call.slot.settle(Err(CallError::Refused { code, detail }));
             }
             Ok(reply) => {
+                waits::note(Wait::PeerReply, self.heard.get().saturating_sub(call.sent));
                 self.measure(&call, self.heard.get());
                 call.slot.settle(Ok(reply));
             }

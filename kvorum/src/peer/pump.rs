@@ -7,6 +7,7 @@
 
 use super::frame::{Frame, FrameError, FrameReader, Pieces, PushError};
 use super::message::MessageError;
+use crate::profile::waits::{Since, Wait};
 use bytes::{Buf, Bytes};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -85,6 +86,8 @@ pub(super) struct Outbox {
     waiting: Cell<usize>,
     /// Bytes that the stream has taken.
     written: Cell<u64>,
+    /// While a profile wants to know: since when the bytes up to a count of all written wait.
+    since: RefCell<VecDeque<(u64, Since)>>,
     /// Wakes the pump; none while it runs.
     waker: Cell<Option<Waker>>,
 }
@@ -102,6 +105,11 @@ impl Outbox {
         let room = if bounded && waiting > 0 { OUT_BYTES_MAX.saturating_sub(waiting) } else { usize::MAX };
         let bytes = self.pieces.borrow_mut().push(kind, id, room, payload)?;
         self.waiting.set(waiting + bytes);
+        let since = Since::now();
+        if since.is_wanted() {
+            let end = self.written.get() + (waiting + bytes) as u64;
+            self.since.borrow_mut().push_back((end, since));
+        }
         if let Some(waker) = self.waker.take() {
             waker.wake();
         }
@@ -120,7 +128,12 @@ impl Outbox {
 
     fn note_written(&self, bytes: usize) {
         self.waiting.set(self.waiting.get().saturating_sub(bytes));
-        self.written.set(self.written.get() + bytes as u64);
+        let written = self.written.get() + bytes as u64;
+        self.written.set(written);
+        let mut since = self.since.borrow_mut();
+        while let Some((_, since)) = since.pop_front_if(|(end, _)| *end <= written) {
+            since.end(Wait::PeerSendQueue);
+        }
     }
 }
 

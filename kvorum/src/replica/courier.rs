@@ -9,6 +9,7 @@
 //! A thread without a courier (a test, a command) is served directly: same order, more wake-ups.
 
 use super::answer::Answer;
+use crate::profile::waits::{Since, Wait};
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,8 +22,8 @@ thread_local! {
 /// This carries between one network thread and the commit thread.
 #[derive(Default)]
 pub(super) struct Courier {
-    // Guards answers on their way; held for a push or a take of the whole.
-    answers: Mutex<Vec<Answer>>,
+    // Guards answers on their way, and since when the first of them wait; held for a push or a take of the whole.
+    answers: Mutex<(Vec<Answer>, Since)>,
     /// Whether the commit thread sleeps although this thread has queued something.
     is_to_wake: AtomicBool,
     called: Notify,
@@ -57,10 +58,10 @@ impl Courier {
     /// Brings a group's answers to the thread. Called on the commit thread.
     pub(super) fn bring(&self, answers: Vec<Answer>) {
         let mut waiting = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
-        if waiting.is_empty() {
-            *waiting = answers;
+        if waiting.0.is_empty() {
+            *waiting = (answers, Since::now());
         } else {
-            waiting.extend(answers);
+            waiting.0.extend(answers);
         }
         drop(waiting);
         self.called.notify_one();
@@ -78,8 +79,9 @@ impl<W: Fn()> Service<W> {
         if self.courier.is_to_wake.swap(false, Ordering::Relaxed) {
             (self.wake)();
         }
-        let answers =
+        let (answers, since) =
             std::mem::take(&mut *self.courier.answers.lock().unwrap_or_else(PoisonError::into_inner));
+        since.end(Wait::CourierAnswers);
         for answer in answers {
             answer.give();
         }

@@ -3,6 +3,7 @@
 use super::ReplicaError;
 use super::answer::{Applied, Outcome};
 use super::courier::Courier;
+use crate::profile::waits::{Since, Wait};
 use crate::storage::Change;
 use crate::storage::format::Mark;
 use bytes::Bytes;
@@ -77,7 +78,7 @@ impl Request {
 
 #[derive(Default)]
 struct State {
-    requests: std::collections::VecDeque<Request>,
+    requests: std::collections::VecDeque<(Since, Request)>,
     bytes: usize,
     closed: bool,
     /// Requests from which on the committer, which sleeps, is to be woken; none while it is awake.
@@ -91,7 +92,8 @@ impl State {
         self.wanted = None;
         let mut group = Vec::with_capacity(self.requests.len());
         let mut bytes = 0;
-        while let Some(request) = self.requests.pop_front() {
+        while let Some((since, request)) = self.requests.pop_front() {
+            since.end(Wait::CommitQueue);
             bytes += request.bytes();
             group.push(request);
             if bytes >= GROUP_BYTES_MAX {
@@ -141,7 +143,7 @@ impl CommitQueue {
             return Err(ReplicaError::Overloaded);
         }
         state.bytes += bytes;
-        state.requests.push_back(request);
+        state.requests.push_back((Since::now(), request));
         let is_to_wake = state.wanted.is_some_and(|wanted| state.is_due(wanted));
         if is_to_wake {
             state.wanted = None;

@@ -8,6 +8,7 @@
 
 use super::janitor::Janitor;
 use super::{Batch, Change, Durability, Engine, EngineError, EngineStats, Keyspace, Scan};
+use crate::profile::waits::{self, Wait};
 use bytes::Bytes;
 use fjall::compaction::Leveled;
 use fjall::{
@@ -225,7 +226,7 @@ impl Engine for LsmEngine {
 
     fn commit(&self, batch: Batch, durability: Durability) -> Result<(), EngineError> {
         self.with_open(|open| {
-            open.wait_for_background(&self.config.path)?;
+            waits::timed(Wait::StorageBackground, || open.wait_for_background(&self.config.path))?;
             let mode = match durability {
                 Durability::Synced => PersistMode::SyncData,
                 Durability::Buffered => PersistMode::Buffer,
@@ -238,13 +239,15 @@ impl Engine for LsmEngine {
                     Change::Remove { keyspace, key } => write.remove(open.keyspace(keyspace), key),
                 }
             }
-            write.commit().map_err(|error| translate("write a batch", error))
+            let commit = || write.commit().map_err(|error| translate("write a batch", error));
+            waits::timed(Wait::StorageCommit, commit)
         })
     }
 
     fn sync(&self) -> Result<(), EngineError> {
         self.with_open(|open| {
-            open.database.persist(PersistMode::SyncData).map_err(|error| translate("sync the journal", error))
+            let persist = || open.database.persist(PersistMode::SyncData);
+            waits::timed(Wait::StorageSync, persist).map_err(|error| translate("sync the journal", error))
         })
     }
 

@@ -1,0 +1,243 @@
+//! Profiles of the running process: where its processors, its allocations and its waits go, for a stretch of time.
+//!
+//! [`take`] collects on a thread of its own and renders what [`Session`] brought; one at a time, because a process has
+//! one timer signal, one allocator and one set of locks. What collects:
+//!
+//! | event | file | how | value |
+//! | --- | --- | --- | --- |
+//! | `cpu` | [`cpu`] | a timer signal interrupts running threads, which note their stacks | samples |
+//! | `alloc` | [`alloc`] | the global allocator notes the stack of about one allocation in 256 KiB | bytes allocated, freed or not |
+//! | `lock` | [`futex`], [`waits`] | waits for contended locks by stack, and waits of tasks and queues by name | microseconds waited |
+//!
+//! [`stacks`] takes and keeps stacks, [`fold`] gives them names, [`render`] writes them. While no profile runs, what is
+//! left is one relaxed load per allocation and per named wait. `docs/dev/profiling.md` says what each event sees, what
+//! it does not, and what it costs.
+//!
+//! This room reads the system's clock: it measures the process it is in, never a node in a simulation.
+
+pub mod alloc;
+mod cpu;
+mod fold;
+pub mod futex;
+mod pprof;
+mod render;
+mod stacks;
+pub mod waits;
+
+pub use fold::{Entry, Profile};
+pub use render::{Format, render};
+
+use std::fmt;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
+
+/// The longest profile, in seconds.
+pub const SECONDS_MAX: u16 = 300;
+/// How often a profile that runs empties what signals have written.
+const DRAIN_EVERY: Duration = Duration::from_millis(50);
+
+/// What a profile counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    /// Samples of running threads.
+    Cpu = 1,
+    /// Bytes allocated.
+    Alloc = 2,
+    /// Time waited for locks, queues and other threads.
+    Lock = 3,
+}
+
+impl Event {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Cpu, Self::Alloc, Self::Lock];
+
+    /// The name in requests.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu",
+            Self::Alloc => "alloc",
+            Self::Lock => "lock",
+        }
+    }
+
+    /// The event called `name`.
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|event| event.name() == name)
+    }
+}
+
+/// This says why there is no profile.
+#[derive(Debug)]
+pub enum ProfileError {
+    /// Another profile of this process runs; when it has ended, a retry can help.
+    Busy,
+    /// The system refused what the profile needs.
+    System {
+        /// What was attempted.
+        attempted: &'static str,
+        /// Why not.
+        source: io::Error,
+    },
+    /// It could not be written in the format asked for.
+    Format {
+        /// Why not.
+        source: io::Error,
+    },
+    /// It was stopped before its end.
+    Stopped,
+}
+
+impl fmt::Display for ProfileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Busy => f.write_str("another profile of this process runs; one is taken at a time"),
+            Self::System { attempted, source } => write!(f, "cannot {attempted}: {source}"),
+            Self::Format { source } => write!(f, "cannot write the profile: {source}"),
+            Self::Stopped => f.write_str("the profile was stopped before its end"),
+        }
+    }
+}
+
+impl std::error::Error for ProfileError {}
+
+/// What is collected now: an [`Event`]'s number, or 0. All that is looked at while no profile runs.
+static COLLECTING: AtomicU8 = AtomicU8::new(0);
+/// Whether somebody has the turn to take a profile; longer than it is collected, because it is rendered then.
+static TAKEN: AtomicBool = AtomicBool::new(false);
+
+/// Whether `event` is collected now.
+#[inline]
+fn is_on(event: Event) -> bool {
+    COLLECTING.load(Ordering::Relaxed) == event as u8
+}
+
+#[expect(clippy::disallowed_methods, reason = "a profile measures the process it is in: see the module text")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+/// This is a profile being collected. Dropping it ends the collecting; what was collected is lost.
+#[derive(Debug)]
+pub struct Session {
+    event: Event,
+    begun: Instant,
+    samples: cpu::Samples,
+}
+
+impl Session {
+    /// Begins to collect.
+    ///
+    /// # Errors
+    /// [`ProfileError::Busy`] while another is there, [`ProfileError::System`].
+    pub fn start(event: Event) -> Result<Self, ProfileError> {
+        if TAKEN.swap(true, Ordering::Acquire) {
+            return Err(ProfileError::Busy);
+        }
+        // From here on dropping it gives the turn back.
+        let session = Self { event, begun: now(), samples: cpu::Samples::default() };
+        match event {
+            Event::Cpu => cpu::prepare()?,
+            Event::Alloc | Event::Lock => stacks::clear(),
+        }
+        waits::clear();
+        COLLECTING.store(event as u8, Ordering::Release);
+        if event == Event::Cpu {
+            cpu::start()?;
+        }
+        Ok(session)
+    }
+
+    /// Takes in what signals have written; to be called every [`DRAIN_EVERY`].
+    pub fn drain(&mut self) {
+        if self.event == Event::Cpu {
+            self.samples.drain();
+        }
+    }
+
+    /// Ends the collecting, and says what was collected. Naming the stacks takes about a second the first time.
+    pub fn finish(mut self) -> Profile {
+        self.end();
+        let lasted = self.begun.elapsed();
+        self.drain();
+        let collected = match self.event {
+            Event::Cpu => std::mem::take(&mut self.samples).collected(),
+            Event::Alloc | Event::Lock => stacks::take(),
+        };
+        let mut profile = fold::fold(self.event, lasted, collected);
+        if self.event == Event::Lock {
+            profile.entries.extend(waits::take());
+        }
+        profile
+    }
+
+    fn end(&self) {
+        if self.event == Event::Cpu {
+            cpu::stop();
+        }
+        COLLECTING.store(0, Ordering::Release);
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.end();
+        TAKEN.store(false, Ordering::Release);
+    }
+}
+
+/// This is a profile that is being taken by a thread. Dropping it stops the thread soon.
+#[derive(Debug)]
+pub struct Taking {
+    rendered: oneshot::Receiver<Result<Vec<u8>, ProfileError>>,
+    _stop: mpsc::SyncSender<()>,
+}
+
+/// Begins a profile of `event` that lasts for `lasts`, on a thread of its own.
+///
+/// # Errors
+/// At once: [`ProfileError::Busy`], [`ProfileError::System`].
+pub fn take(event: Event, lasts: Duration, format: Format) -> Result<Taking, ProfileError> {
+    let session = Session::start(event)?;
+    let (stop, stopped) = mpsc::sync_channel(0);
+    let (report, rendered) = oneshot::channel();
+    #[expect(clippy::disallowed_methods, reason = "this room owns the thread that takes a profile")]
+    let thread = thread::Builder::new().name("kvorum:profile".to_owned()).spawn(move || {
+        if let Some(session) = collect(session, lasts, &stopped) {
+            // Whoever asked may have gone.
+            let _ = report.send(render(&session.finish(), format));
+        }
+    });
+    thread.map_err(|source| ProfileError::System { attempted: "start the profile's thread", source })?;
+    Ok(Taking { rendered, _stop: stop })
+}
+
+/// Collects for `lasts`; nothing when it was stopped.
+fn collect(mut session: Session, lasts: Duration, stopped: &mpsc::Receiver<()>) -> Option<Session> {
+    loop {
+        let left = lasts.saturating_sub(session.begun.elapsed());
+        if left.is_zero() {
+            return Some(session);
+        }
+        match stopped.recv_timeout(left.min(DRAIN_EVERY)) {
+            Err(RecvTimeoutError::Timeout) => session.drain(),
+            Ok(()) | Err(RecvTimeoutError::Disconnected) => return None,
+        }
+    }
+}
+
+impl Taking {
+    /// The profile, rendered.
+    ///
+    /// # Errors
+    /// [`ProfileError::Format`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future stops the profile.
+    pub async fn rendered(self) -> Result<Vec<u8>, ProfileError> {
+        self.rendered.await.unwrap_or(Err(ProfileError::Stopped))
+    }
+}

@@ -1,0 +1,225 @@
+//! Goal: what a process does with its processors, its memory and its locks shows in a profile by the names of its
+//! functions. Method: this very process does one known thing of each kind while it profiles itself, with the same
+//! allocator and the same replacement of `syscall` as the program.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    missing_docs,
+    reason = "a test"
+)]
+
+use kvorum::profile::alloc::Sampled;
+use kvorum::profile::waits::{self, Since, Wait};
+use kvorum::profile::{Event, Format, Profile, ProfileError, Session, render};
+use std::alloc::System;
+use std::hint::black_box;
+use std::io::Write;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError, RwLock, mpsc};
+use std::thread;
+use std::time::Duration;
+
+#[global_allocator]
+static ALLOCATOR: Sampled<System> = Sampled(System);
+
+kvorum::time_futex_waits!();
+
+/// One profile at a time in this process, as in every other.
+static TURN: Mutex<()> = Mutex::new(());
+
+fn profile_of(event: Event, work: impl FnOnce()) -> Profile {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut session = Session::start(event).unwrap();
+    work();
+    session.drain();
+    session.finish()
+}
+
+/// What the stacks with `name` come to: count and value.
+fn seen(profile: &Profile, name: &str) -> (u64, u64) {
+    let with = profile.entries.iter().filter(|entry| entry.frames.iter().any(|frame| frame.contains(name)));
+    with.fold((0, 0), |sum, entry| (sum.0 + entry.count, sum.1 + entry.value))
+}
+
+fn text(profile: &Profile) -> String {
+    String::from_utf8(render(profile, Format::Collapsed).unwrap()).unwrap()
+}
+
+#[inline(never)]
+fn known_hot_loop(rounds: u64) -> u64 {
+    (0..rounds).fold(1, |sum: u64, round| black_box(sum.wrapping_mul(31) ^ round))
+}
+
+#[inline(never)]
+fn known_allocation(bytes: usize) -> Vec<u8> {
+    black_box(vec![7; bytes])
+}
+
+#[inline(never)]
+fn known_lock(lock: &Mutex<u64>) {
+    *lock.lock().unwrap() += 1;
+}
+
+#[inline(never)]
+fn known_shared_lock(lock: &RwLock<u64>) -> u64 {
+    *lock.read().unwrap()
+}
+
+/// A hot loop has most of the samples, under its thread's name; noise of how threads begin has none.
+#[test]
+fn hot_loop_is_seen() {
+    let profile = profile_of(Event::Cpu, || {
+        let hot = thread::Builder::new().name("hot-thread".to_owned());
+        let (finished, wait) = mpsc::channel::<()>();
+        let thread = hot.spawn(move || {
+            black_box(known_hot_loop(1_000_000_000));
+            // The thread must be there when its name is asked for.
+            let _ = wait.recv();
+        });
+        thread::sleep(Duration::from_secs(2));
+        // Named now: the profile is finished by the caller, but the names of threads are asked for then.
+        let _ = (thread.unwrap(), Box::leak(Box::new(finished)));
+    });
+    let text = text(&profile);
+    let (samples, _) = seen(&profile, "known_hot_loop");
+    let all: u64 = profile.entries.iter().map(|entry| entry.value).sum();
+    assert!(samples > 20 && 2 * samples > all, "{samples} of {all}: {text}");
+    assert!(text.contains("hot-thread;"), "{text}");
+    assert!(!text.contains("on_tick") && !text.contains("start_thread"), "{text}");
+}
+
+/// An allocation shows with its bytes, within the error of samples that are this large; one made with the profile off
+/// does not.
+#[test]
+fn allocation_is_seen() {
+    drop(known_allocation(100 << 20));
+    let profile = profile_of(Event::Alloc, || {
+        for _ in 0..64 {
+            drop(known_allocation(4 << 20));
+        }
+    });
+    let (count, bytes) = seen(&profile, "known_allocation");
+    assert_eq!((count, bytes >> 20), (64, 256), "{}", text(&profile));
+    assert!(!text(&profile).contains("__rust_alloc"), "{}", text(&profile));
+}
+
+/// Waits for a mutex and for a read-write lock show with the stack that waited; an idle wait of the same process for a
+/// channel does not.
+#[test]
+fn locks_are_seen() {
+    let profile = profile_of(Event::Lock, || {
+        let (mutex, shared) = (Mutex::new(0), RwLock::new(0));
+        let (sender, channel) = mpsc::channel::<()>();
+        thread::scope(|scope| {
+            let held = (mutex.lock().unwrap(), shared.write().unwrap());
+            scope.spawn(|| known_lock(&mutex));
+            scope.spawn(|| assert_eq!(known_shared_lock(&shared), 0));
+            scope.spawn(move || known_idle_wait(&channel));
+            // Long enough for two threads to begin to wait.
+            thread::sleep(Duration::from_millis(500));
+            sender.send(()).unwrap();
+            drop(held);
+        });
+    });
+    for name in ["known_lock", "known_shared_lock"] {
+        let (count, micros) = seen(&profile, name);
+        assert!(count >= 1 && micros > 0, "{name}: {}", text(&profile));
+    }
+    assert_eq!(seen(&profile, "known_idle_wait"), (0, 0), "{}", text(&profile));
+}
+
+#[inline(never)]
+fn known_idle_wait(channel: &mpsc::Receiver<()>) {
+    black_box(channel.recv().is_ok());
+}
+
+/// A named wait counts while a profile of locks runs, and neither before nor after.
+#[test]
+fn named_waits_are_seen() {
+    let mut before = Since::default();
+    profile_of(Event::Alloc, || before = Since::now());
+    let profile = profile_of(Event::Lock, || {
+        before.end(Wait::PoolQueue);
+        waits::note(Wait::PeerReply, Duration::from_millis(3));
+        waits::note(Wait::PeerReply, Duration::from_millis(4));
+        waits::timed(Wait::StorageSync, || thread::sleep(Duration::from_millis(2)));
+    });
+    waits::note(Wait::PeerReply, Duration::from_secs(1));
+    let after = profile_of(Event::Lock, || {});
+    assert_eq!(seen(&profile, "peer: reply"), (2, 7000));
+    let (count, micros) = seen(&profile, "storage: sync");
+    assert!(count == 1 && micros >= 2000, "{micros}");
+    assert_eq!(seen(&profile, "pool: queue"), (0, 0));
+    assert!(text(&profile).contains("named waits;peer: reply 7000\n"), "{}", text(&profile));
+    assert_eq!(seen(&after, "peer: reply"), (0, 0));
+}
+
+/// Goal: signals that interrupt anything do no harm. Method: threads allocate, contend for a lock, unwind and resolve
+/// stacks, while others burn their time, until there are some hundred samples.
+#[test]
+fn signals_interrupt_anything() {
+    let is_over = AtomicBool::new(false);
+    let lock = Mutex::new(0_u64);
+    let profile = profile_of(Event::Cpu, || {
+        thread::scope(|scope| {
+            for kind in 0..4 {
+                let (is_over, lock) = (&is_over, &lock);
+                scope.spawn(move || {
+                    while !is_over.load(Ordering::Relaxed) {
+                        match kind {
+                            0 => drop(known_allocation(black_box(1000))),
+                            1 => known_lock(lock),
+                            2 => drop(std::panic::catch_unwind(|| std::panic::resume_unwind(Box::new(1)))),
+                            _ => drop(std::backtrace::Backtrace::force_capture()),
+                        }
+                    }
+                });
+            }
+            thread::sleep(Duration::from_secs(2));
+            is_over.store(true, Ordering::Relaxed);
+        });
+    });
+    let samples: u64 = profile.entries.iter().map(|entry| entry.count).sum();
+    assert!(samples > 50, "{samples}");
+    assert_eq!(seen(&profile, "samples that were lost"), (0, 0));
+}
+
+#[test]
+fn one_at_a_time() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let first = Session::start(Event::Alloc).unwrap();
+    for event in Event::ALL {
+        assert!(matches!(Session::start(event), Err(ProfileError::Busy)), "{event:?}");
+    }
+    drop(first);
+    drop(Session::start(Event::Cpu).unwrap());
+}
+
+/// Goal: the tool that the format is for reads it. Method: `go tool pprof` prints what it holds. Without Go the test in
+/// `profile/pprof.rs`, which decodes by the format's table, must do.
+#[test]
+fn go_reads_pprof_files() {
+    let profile = profile_of(Event::Alloc, || {
+        for _ in 0..8 {
+            drop(known_allocation(8 << 20));
+        }
+    });
+    let path = std::env::temp_dir().join(format!("kvorum-pprof-{}", std::process::id()));
+    std::fs::File::create(&path).unwrap().write_all(&render(&profile, Format::Pprof).unwrap()).unwrap();
+    let go = Command::new("go")
+        .args(["tool", "pprof", "-top", "-cum", "-sample_index=alloc_space"])
+        .arg(&path)
+        .stderr(Stdio::piped())
+        .output();
+    let _ = std::fs::remove_file(&path);
+    let Ok(go) = go else {
+        println!("SKIPPED: go is not here to read the file");
+        return;
+    };
+    let text = String::from_utf8_lossy(&go.stdout);
+    assert!(go.status.success(), "{text} {}", String::from_utf8_lossy(&go.stderr));
+    assert!(text.contains("64MB") && text.contains("known_allocation"), "{text}");
+}

@@ -2,7 +2,7 @@
 //!
 //! Values go from standard input or a file to standard output untouched; everything else goes to standard error.
 
-use super::{FAILED, NOT_FOUND, USAGE, complain, flag, text_of};
+use super::{FAILED, NOT_FOUND, complain, complain_of, flag, text_of};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
@@ -16,7 +16,7 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
 /// Where the node is, unless `--url` or `KVORUM_URL` says otherwise.
-const DEFAULT_URL: &str = "http://127.0.0.1:8080";
+pub(super) const DEFAULT_URL: &str = "http://127.0.0.1:8080";
 
 pub(super) fn commands() -> Vec<Command> {
     let key = |name: &'static str, help: &'static str| {
@@ -97,14 +97,10 @@ pub(super) fn run(name: &str, matches: &ArgMatches) -> ExitCode {
     });
     // A blocked read of standard input must not hold up the end.
     runtime.shutdown_background();
-    match done {
-        Ok(code) => code,
-        Err(Failure::Usage(reason)) => complain(reason, USAGE),
-        Err(Failure::Failed(reason)) => complain(reason, FAILED),
-    }
+    done.unwrap_or_else(complain_of)
 }
 
-enum Failure {
+pub(super) enum Failure {
     Usage(String),
     Failed(String),
 }
@@ -352,7 +348,7 @@ fn plain(value: &serde_json::Value) -> String {
 }
 
 /// Writes to standard output. A reader that has gone (a closed pipe) ends the command like any failure.
-fn write_out(bytes: &[u8]) -> io::Result<()> {
+pub(super) fn write_out(bytes: &[u8]) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(bytes)?;
     out.flush()

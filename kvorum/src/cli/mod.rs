@@ -4,6 +4,7 @@
 
 mod client;
 mod dev;
+mod profile;
 mod serve;
 
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
@@ -28,6 +29,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
                 Ok(arguments) => kvorum_lab::cli::run(&arguments),
                 Err(error) => complain(error, USAGE),
             },
+            Some(("profile", matches)) => profile::run(matches),
             Some((name, matches)) => client::run(name, matches),
             None => ExitCode::from(USAGE),
         },
@@ -49,6 +51,7 @@ fn command() -> Command {
         .subcommand(serve::command())
         .subcommand(dev::command())
         .subcommands(client::commands())
+        .subcommand(profile::command())
         .subcommand(BenchArgs::augment_args(
             Command::new("bench").about("Loads a node at a fixed rate and prints latencies"),
         ))
@@ -65,4 +68,12 @@ fn text_of<'a>(matches: &'a ArgMatches, name: &str) -> Option<&'a str> {
 fn complain(what: impl std::fmt::Display, code: u8) -> ExitCode {
     eprintln!("kvorum: {what}");
     ExitCode::from(code)
+}
+
+/// Says why a client's command failed, and whose fault it was.
+fn complain_of(failure: client::Failure) -> ExitCode {
+    match failure {
+        client::Failure::Usage(reason) => complain(reason, USAGE),
+        client::Failure::Failed(reason) => complain(reason, FAILED),
+    }
 }

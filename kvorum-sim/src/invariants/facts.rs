@@ -5,7 +5,7 @@
 //!
 //! | loss | what the node knows | durability | freshness, order, reads |
 //! | --- | --- | --- | --- |
-//! | wiped | it comes back empty, says so, does not vote | held while fewer than `ACK` disks | the same |
+//! | wiped | it comes back empty, says so, does not vote until it is refilled | held while fewer than `ACK` disks | the same, but where a newer record of a smaller `from` keeps it from being refilled |
 //! | rotten | the checksum tells it | held while fewer than `ACK` disks | the same |
 //! | unsynced (`interval`, `os`) | nothing: it votes with the older state | held while fewer than `ACK` disks | nothing |
 //!
@@ -199,6 +199,11 @@ impl Facts {
             LossKind::Unsynced => false,
         };
         self.losses.iter().filter(broken).map(|loss| loss.node).collect::<BTreeSet<_>>().len()
+    }
+
+    /// Whether a disk has been emptied by `until`.
+    pub fn was_wiped(&self, until: Duration) -> bool {
+        self.losses.iter().any(|loss| loss.kind == LossKind::Wiped && loss.at <= until)
     }
 
     /// Whether the final state is known.

@@ -95,6 +95,24 @@ impl<'a> Writes<'a> {
         self.get(write.or_else(|| self.by_version.get(&version).copied())?)
     }
 
+    /// Whether the copies of what was `known`, written with `from`, may have become fewer for good: a disk was lost, and
+    /// other replicas hold a newer record with a smaller `from` instead, which does not belong on that disk and leaves
+    /// it nothing to be refilled with (decision 12).
+    pub(super) fn are_copies_lost(
+        &self,
+        known: Version,
+        from: u16,
+        read: &Operation,
+        facts: &Facts,
+    ) -> bool {
+        let is_narrower = |write: &&Operation| {
+            write.replicas.from < from
+                && write.invoked <= read.returned
+                && write.acknowledged().is_none_or(|version| version > known)
+        };
+        facts.was_wiped(read.returned) && self.by_id.values().any(is_narrower)
+    }
+
     /// A write that explains why `read` found nothing although `floor` was known: one that may be newer, may leave
     /// nothing, and had begun.
     pub(super) fn hider(&self, floor: Version, read: &Operation, facts: &Facts) -> Option<&'a Operation> {

@@ -2,7 +2,8 @@
 //! a + b > max(f, g).
 //!
 //! Held: writes whose replicas still vote for them ([`Facts::is_voted_for`]). A read that finds nothing needs a
-//! cause: a delete, or a value that may have expired, that had begun and may be newer than what was acknowledged.
+//! cause: a delete, or a value that may have expired, that had begun and may be newer than what was acknowledged. Not
+//! held of copies that a lost disk had and that nobody has any more to refill it with ([`Writes::are_copies_lost`]).
 
 use super::floor::{Floor, Writes};
 use super::{Facts, Violation};
@@ -21,7 +22,8 @@ pub fn check(history: &History, facts: &Facts) -> Result<(), Violation> {
                 Outcome::Absent => writes.hider(known.version, read, facts).is_none(),
                 _ => false,
             };
-            if stale {
+            let from = known.operation.replicas.from;
+            if stale && !writes.are_copies_lost(known.version, from, read, facts) {
                 let explanation = format!(
                     "the read #{} ({}) does not see the write #{} ({}), acknowledged {} before it began",
                     read.id,
@@ -81,6 +83,22 @@ mod tests {
         assert!(run(delete(2, 111, 120, 111)).is_err());
         assert_eq!(run(put_for(2, 30, 40, 30, 50)), Ok(()));
         assert!(run(put_for(2, 30, 40, 30, 500)).is_err());
+    }
+
+    /// A lost disk that cannot be refilled, because others hold a newer record that does not belong on it, excuses; one
+    /// that can be, or a newer record alone, does not.
+    #[test]
+    fn copies_that_nobody_has_any_more_excuse() {
+        let run = |narrow_from, kind| {
+            let loss = Loss { node: 1, at: millis(50), kind, since: Duration::ZERO };
+            let facts = Facts { nodes: 5, losses: vec![loss], ..facts() };
+            let wide = with(3, 5, put(1, 10, 20, 10));
+            let narrow = with(2, narrow_from, put(2, 30, 40, 30));
+            check(&history([wide, narrow, with(3, 5, absent(3, 100, 110))]), &facts)
+        };
+        assert_eq!(run(2, LossKind::Wiped), Ok(()));
+        assert!(run(5, LossKind::Wiped).is_err());
+        assert!(run(2, LossKind::Rotten).is_err());
     }
 
     /// A disk lost excuses a write that one disk held, and none that two did; what was forgotten in silence excuses

@@ -78,6 +78,9 @@ fn unlike_a_read(
         }
     }
     let known = floor.before(range.invoked, |replicas: AckFrom, _| replicas.overlaps(range.replicas))?;
+    if writes.are_copies_lost(known.version, known.operation.replicas.from, range, facts) {
+        return None;
+    }
     match entry {
         Some(entry) if entry.version < known.version => Some(format!(
             "the range #{} shows {}, older than the write #{} ({}), which was acknowledged before it began",

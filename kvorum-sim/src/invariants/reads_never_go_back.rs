@@ -3,7 +3,7 @@
 //!
 //! Held: where the second must meet what the first left behind ([`must_meet`]): they overlap, b + b' > max(g, g'),
 //! and the write-back, which goes to ranks below the record's own `from` only, reaches enough of them. The first
-//! read's disks must still vote. A second read that finds nothing needs a cause, as for freshness.
+//! read's disks must still vote. A second read that finds nothing needs a cause, and lost copies count, as for freshness.
 
 use super::facts::must_meet;
 use super::floor::{Floor, Known, Writes};
@@ -27,7 +27,8 @@ pub fn check(history: &History, facts: &Facts) -> Result<(), Violation> {
                 Outcome::Absent => writes.hider(known.version, read, facts).is_none(),
                 _ => false,
             };
-            if went_back {
+            let from = writes.seen_by(known.operation).map_or(0, |write| write.replicas.from);
+            if went_back && !writes.are_copies_lost(known.version, from, read, facts) {
                 let explanation = format!(
                     "the read #{} ({}) goes back behind the read #{} ({})",
                     read.id, read.outcome, known.operation.id, known.operation.outcome
@@ -41,6 +42,7 @@ pub fn check(history: &History, facts: &Facts) -> Result<(), Violation> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::facts::{Loss, LossKind};
     use super::super::testing::*;
     use super::*;
 
@@ -70,6 +72,22 @@ mod tests {
         };
         assert_eq!(run(1), Ok(()));
         assert!(run(3).is_err());
+    }
+
+    /// Of what a lost disk had and others have overwritten for fewer replicas, nothing is left to be refilled from
+    /// (seed 2596495622).
+    #[test]
+    fn lost_copies_under_a_narrower_record_excuse() {
+        let run = |losses| {
+            let facts = Facts { nodes: 5, losses, ..facts() };
+            let reads = [with(3, 5, read(2, 11, 20, 1, 1)), with(3, 5, absent(4, 100, 110))];
+            let [first, second] = reads;
+            let narrow = with(2, 2, put(3, 30, 40, 30));
+            check(&history([put(1, 0, 10, 1), first, narrow, second]), &facts)
+        };
+        assert!(run(Vec::new()).is_err());
+        let wiped = Loss { node: 1, at: millis(50), kind: LossKind::Wiped, since: millis(0) };
+        assert_eq!(run(vec![wiped]), Ok(()));
     }
 
     /// A write that is stamped twice is seen with both versions; what was between must not be seen after.

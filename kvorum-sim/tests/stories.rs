@@ -7,7 +7,7 @@ use kvorum_sim::history::{AckFrom, Outcome, Request};
 use kvorum_sim::http_client::{HttpClient, outcome_of, request_of};
 use kvorum_sim::net::authority_of;
 use kvorum_sim::node::{Nodes, start};
-use kvorum_sim::plan::{ClockPlan, Plan};
+use kvorum_sim::plan::{ClockPlan, Fault, FaultEvent, FaultKind, Plan};
 use kvorum_sim::seed::Seed;
 use kvorum_sim::trace::Trace;
 use std::cell::Cell;
@@ -76,4 +76,50 @@ fn reads_end_where_a_newer_record_is_narrower() {
             }
         }
     });
+}
+
+/// Goal: a replica that lost its disk confirms no write, also none to one replica, below one that it confirmed before
+/// (seed 1391635068). Method: writes to two replicas, stamped by a clock that is ahead; then one node's disk is emptied
+/// while it is cut off from those who remember it, and it is asked for writes to one replica, stamped by its own clock,
+/// which is behind. Once it is reached again it confirms, above what was there.
+#[test]
+fn wiped_replica_confirms_nothing_below_what_it_held() {
+    let mut plan = calm(3);
+    plan.clocks = [-10_000, 10_000, 10_000].map(|offset_millis| ClockPlan { offset_millis, drift_ppm: 0 }).into();
+    let seconds = Duration::from_secs;
+    let (cut_at, wiped_at, healed_at) = (seconds(4), seconds(5), seconds(15));
+    let fault = |at: Duration, until: Duration, kind, fault| FaultEvent { at, lasts: until - at, kind, fault };
+    plan.faults = vec![
+        fault(cut_at, healed_at, FaultKind::Partition, Fault::Partition { side: [0].into() }),
+        fault(wiped_at, wiped_at + seconds(1), FaultKind::Wipe, Fault::Wipe { node: 0 }),
+    ];
+    tell(&plan, async move |mut client| {
+        let keys: Vec<String> = (0..20).map(|number| format!("key-{number}")).collect();
+        let put = Request::Put { ttl: None };
+        let mut first = Vec::new();
+        for key in &keys {
+            let Outcome::Acknowledged { version } = client.ask(1, key, put.clone(), (2, 2)).await else {
+                panic!("{key} is not written")
+            };
+            first.push(version);
+        }
+        until(wiped_at + seconds(2)).await;
+        for (key, first) in keys.iter().zip(&first) {
+            let second = client.ask(0, key, put.clone(), (1, 1)).await;
+            let is_below = matches!(second, Outcome::Acknowledged { version } if version <= *first);
+            assert!(!is_below, "{key}: {second}, after {first}");
+        }
+        until(healed_at + seconds(5)).await;
+        for (key, first) in keys.iter().zip(&first) {
+            let third = client.ask(0, key, put.clone(), (1, 1)).await;
+            let is_above = matches!(third, Outcome::Acknowledged { version } if version > *first);
+            assert!(is_above, "{key}: {third}, after {first}");
+        }
+    });
+}
+
+/// Waits until so much simulated time has passed.
+async fn until(at: Duration) {
+    let now = turmoil::sim_elapsed().unwrap_or_default();
+    tokio::time::sleep(at.saturating_sub(now)).await;
 }

@@ -6,6 +6,7 @@
 //! where its value came from.
 
 use crate::coordinator::Fanout;
+use crate::crash;
 use crate::http::Limits;
 use crate::http::connection::Waits;
 use crate::replica::{DurabilityMode, Execution, HintBounds};
@@ -476,8 +477,10 @@ pub fn variable_of(name: &str) -> String {
 /// named after services, and a service may be called kvorum.
 pub fn unknown_variables(environment: &BTreeMap<String, String>) -> Vec<&str> {
     let ours = ["KVORUM_CONFIG", "KVORUM_LOG", "KVORUM_URL"];
-    let known =
-        |name: &str| ours.contains(&name) || SETTINGS.iter().any(|setting| variable_of(setting.name) == name);
+    let known = |name: &str| {
+        let is_setting = SETTINGS.iter().any(|setting| variable_of(setting.name) == name);
+        is_setting || ours.contains(&name) || (cfg!(feature = "crash-points") && name == crash::VARIABLE)
+    };
     environment
         .keys()
         .filter(|name| name.starts_with(ENV_PREFIX) && !known(name))

@@ -7,6 +7,8 @@
 //! - the simulation is told of every point that its nodes reach ([`watched`]), and decides itself what becomes of the
 //!   machine.
 
+use std::rc::Rc;
+
 macro_rules! points {
     ($($(#[doc = $doc:literal])+ $point:ident = $name:literal,)+) => {
         /// This is one step of persisting something.
@@ -116,28 +118,32 @@ points! {
     CloseDone = "close-done",
 }
 
+/// The environment variable that arms a point of a process. A build without crash points warns of it, as of any other
+/// that is no setting.
+pub const VARIABLE: &str = "KVORUM_CRASH_AT";
+
+/// Who is told of points.
+pub type Watcher = Rc<dyn Fn(Point)>;
+
 #[cfg(feature = "crash-points")]
-pub use armed::{VARIABLE, arm, watched};
+pub use armed::{arm, watched};
 #[cfg(feature = "crash-points")]
 pub(crate) use armed::{is_armed, point};
+#[cfg(not(feature = "crash-points"))]
+pub use unarmed::watched;
 #[cfg(not(feature = "crash-points"))]
 pub(crate) use unarmed::{is_armed, point};
 
 #[cfg(feature = "crash-points")]
 mod armed {
-    use super::Point;
+    use super::{Point, VARIABLE, Watcher};
     use std::cell::RefCell;
     use std::rc::Rc;
     use std::sync::OnceLock;
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    /// The environment variable that arms a point of a process.
-    pub const VARIABLE: &str = "KVORUM_CRASH_AT";
-
     /// What the process dies at, and how often it is still to be reached.
     static ARMED: OnceLock<(Point, AtomicU64)> = OnceLock::new();
-
-    type Watcher = Rc<dyn Fn(Point)>;
 
     thread_local! {
         static WATCHER: RefCell<Option<Watcher>> = const { RefCell::new(None) };
@@ -190,7 +196,12 @@ mod armed {
 
 #[cfg(not(feature = "crash-points"))]
 mod unarmed {
-    use super::Point;
+    use super::{Point, Watcher};
+
+    /// Runs `run`. There are no points in this build.
+    pub fn watched<T>(_watcher: &Watcher, run: impl FnOnce() -> T) -> T {
+        run()
+    }
 
     /// Nothing, in this build.
     #[inline]
@@ -242,7 +253,9 @@ mod tests {
     #[cfg(feature = "crash-points")]
     #[test]
     fn unknown_names_are_refused() {
-        for text in ["", "no-such-point", "commit-before-sync:0", "commit-before-sync:x", "commit-before-sync:"] {
+        for text in
+            ["", "no-such-point", "commit-before-sync:0", "commit-before-sync:x", "commit-before-sync:"]
+        {
             assert!(arm(text).unwrap_err().contains(text), "{text}");
         }
     }

@@ -9,6 +9,7 @@ pub mod clock;
 pub mod cluster;
 pub mod config;
 pub mod coordinator;
+pub mod crash;
 pub mod http;
 pub mod metrics;
 pub mod node;

@@ -9,6 +9,7 @@ use crate::clock::{Clock, Rng, SystemClock, SystemRng};
 use crate::cluster::{Cluster, Roster};
 use crate::config::Config;
 use crate::coordinator::{Settings, Shared, Stamps};
+use crate::crash::{self, Point};
 use crate::http::body::BodyBudget;
 use crate::http::server::{self, Listener, Phase};
 use crate::http::{Desk, NodeFacts, Rooms, Service};
@@ -135,6 +136,7 @@ impl Node {
             node.network.push(serve_on_thread(index, listener, &service)?);
         }
         let engine = open_engine(&node.data_dir, config.memory_budget_bytes)?;
+        crash::point(Point::StoreOpened);
         let pool = Arc::new(Pool::start(config.workers).map_err(NodeError::Thread)?);
         let parts = Opening { config, names: &names, clock, rng, engine, pool, workers: Workers::Threads };
         node.replica = Some(open(parts, &service)?);
@@ -172,8 +174,10 @@ impl Node {
         for thread in self.network.drain(..) {
             let _ = thread.join();
         }
+        crash::point(Point::CloseDrained);
         self.service = None;
         self.replica = None;
+        crash::point(Point::CloseDone);
     }
 }
 

@@ -45,6 +45,12 @@ pub(super) fn run(matches: &ArgMatches) -> ExitCode {
     for name in config::unknown_variables(&environment) {
         tracing::warn!(name, "this environment variable is no setting of kvorum's");
     }
+    #[cfg(feature = "crash-points")]
+    if let Some(text) = environment.get(crate::crash::VARIABLE)
+        && let Err(reason) = crate::crash::arm(text)
+    {
+        return complain(reason, USAGE);
+    }
     serve(&config)
 }
 

@@ -15,6 +15,7 @@ use super::queue::{DueRow, Observed, Request, Source};
 use super::{ReplicaError, ReplicaParts, StoreState, stored_mark};
 use crate::canary::{self, Canary};
 use crate::clock::Clock;
+use crate::crash::{self, Point};
 use crate::metrics::StoreMetrics;
 use crate::storage::format::Mark;
 use crate::storage::{Batch, Change, Durability, Engine, EngineError, Keyspace, format};
@@ -163,6 +164,7 @@ impl Committer {
             }
         }
         give_all(answers);
+        crash::point(Point::CommitAnswered);
     }
 
     /// Notices a failure of the engine's background although nobody writes.
@@ -177,11 +179,13 @@ impl Committer {
 
     /// Syncs what is not synced yet; the last call in the committer's life.
     pub(super) fn finish(&mut self) {
+        crash::point(Point::CloseBeforeSync);
         if self.unsynced_since.is_some()
             && let Err(error) = self.engine.sync()
         {
             tracing::error!(%error, "the last sync failed: the latest writes may be lost if the power fails");
         }
+        crash::point(Point::CloseAfterSync);
     }
 
     /// Decides what one request adds to the stage, and what its answer will be if the stage is stored.
@@ -308,9 +312,11 @@ impl Committer {
         let is_synced = is_synced && !canary::is(Canary::AckBeforeSync);
         let waits_for_sync = self.durability == DurabilityMode::Always && !canary::is(Canary::AckBeforeSync);
         let durability = if waits_for_sync || is_synced { Durability::Synced } else { Durability::Buffered };
+        crash::point(Point::CommitBeforeWrite);
         if let Err(error) = self.engine.commit(batch, durability) {
             return Err(self.fail(&error));
         }
+        crash::point(Point::CommitBeforeAnswers);
         let took = self.clock.mono().saturating_sub(now);
         self.usual = (self.usual * 7 + took) / 8;
         self.metrics.committed(applied, took, durability == Durability::Synced);
@@ -383,8 +389,10 @@ impl Committer {
         if now < since + every || !self.takes_writes() {
             return;
         }
+        crash::point(Point::IntervalBeforeSync);
         match self.engine.sync() {
             Ok(()) => {
+                crash::point(Point::IntervalAfterSync);
                 self.unsynced_since = None;
                 self.metrics.synced(self.clock.mono().saturating_sub(now));
             }
@@ -439,8 +447,10 @@ impl Committer {
             return;
         }
         if self.poisoned {
+            crash::point(Point::ReopenBefore);
             match self.engine.reopen() {
                 Ok(()) => {
+                    crash::point(Point::ReopenAfter);
                     self.poisoned = false;
                     // Whether the write that failed took effect is seen now.
                     if let Some(digests) = &self.digests
@@ -448,6 +458,7 @@ impl Committer {
                     {
                         return self.health.set_failed(&error.to_string());
                     }
+                    crash::point(Point::ReopenCounted);
                     self.recent = Recent::starting_at(self.committed.load(Memory::Relaxed) + 1);
                     // What was buffered is either in the reopened store or was never confirmed as synced.
                     self.unsynced_since = None;

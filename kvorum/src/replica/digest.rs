@@ -12,6 +12,7 @@
 //! the partition, not the store.
 
 use super::ReplicaError;
+use crate::crash::{self, Point};
 use crate::storage::format::Mark;
 use crate::storage::{Batch, Change, Durability, Engine, Keyspace, format};
 use bytes::Bytes;
@@ -79,6 +80,7 @@ impl Digests {
             let (mark, Ok(key)) = (format::decode_record_mark(&row)?, Key::new(key)) else { continue };
             batch.push(self.row(&key, Some(mark)));
             if batch.len() >= REBUILD_ROWS {
+                crash::point(Point::IndexBefore);
                 engine.commit(std::mem::take(&mut batch), Durability::Buffered)?;
             }
         }
@@ -87,7 +89,10 @@ impl Digests {
             key: Bytes::from_static(format::META_INDEXED),
             value: Bytes::from_static(&[1]),
         });
-        Ok(engine.commit(batch, Durability::Synced)?)
+        crash::point(Point::IndexBefore);
+        engine.commit(batch, Durability::Synced)?;
+        crash::point(Point::IndexAfter);
+        Ok(())
     }
 
     /// The partition of `key`.

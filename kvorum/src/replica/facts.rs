@@ -5,6 +5,7 @@
 //! others can, because they remember the store it had.
 
 use super::{Replica, ReplicaError};
+use crate::crash::{self, Point};
 use crate::storage::{Change, Keyspace, format};
 use bytes::Bytes;
 use kvorum_core::NodeId;
@@ -75,13 +76,19 @@ impl Replica {
             key: format::encode_seen_key(node),
             value: format::encode_store_id(id),
         };
-        self.store_side(seen.iter().map(row).collect(), true).await
+        crash::point(Point::SeenBefore);
+        self.store_side(seen.iter().map(row).collect(), true).await?;
+        crash::point(Point::SeenAfter);
+        Ok(())
     }
 
     /// Remembers durably whether this store votes in reads.
     pub async fn store_votes(&self, vote: Vote) -> Result<(), ReplicaError> {
         let key = Bytes::from_static(format::META_VOTES);
         let value = Bytes::copy_from_slice(&[vote.code()]);
-        self.store_side(vec![Change::Put { keyspace: Keyspace::Meta, key, value }], true).await
+        crash::point(Point::VotesBefore);
+        self.store_side(vec![Change::Put { keyspace: Keyspace::Meta, key, value }], true).await?;
+        crash::point(Point::VotesAfter);
+        Ok(())
     }
 }

@@ -7,6 +7,7 @@
 //! This only keeps. Who delivers, and when, is the coordinator's business.
 
 use super::{Replica, ReplicaError};
+use crate::crash::{self, Point};
 use crate::storage::{Change, Keyspace, format};
 use bytes::Bytes;
 use kvorum_core::{Key, NodeId, Record, UnixMillis, Version};
@@ -122,9 +123,12 @@ impl Hints {
         }
         // Counted first: a hint that is delivered and dropped at once must not be subtracted before it is added.
         self.lock().waiting.entry(target).or_default().add(bytes);
+        crash::point(Point::HintBefore);
         let kept = self.replica.store_side(vec![put(Keyspace::Hints, row, value)], false).await;
         if kept.is_err() {
             self.lock().waiting.entry(target).or_default().sub(bytes);
+        } else {
+            crash::point(Point::HintAfter);
         }
         kept.map(|()| Kept::Hint)
     }
@@ -140,7 +144,9 @@ impl Hints {
             return Ok(());
         }
         let row = put(Keyspace::Meta, format::encode_gap_key(target, partition), format::encode_lease(since));
+        crash::point(Point::GapBefore);
         self.replica.store_side(vec![row], true).await?;
+        crash::point(Point::GapAfter);
         self.lock().mark(target, partition);
         Ok(())
     }
@@ -165,7 +171,9 @@ impl Hints {
             keyspace: Keyspace::Meta,
             key: format::encode_gap_key(target, *partition),
         };
+        crash::point(Point::GapsRemoveBefore);
         self.replica.store_side(gaps.iter().map(row).collect(), false).await?;
+        crash::point(Point::GapsRemoveAfter);
         let mut books = self.lock();
         for partition in gaps {
             books.gaps.remove(&(target, partition));
@@ -217,7 +225,9 @@ impl Hints {
             .into_iter()
             .map(|hint| Change::Remove { keyspace: Keyspace::Hints, key: hint.row })
             .collect();
+        crash::point(Point::HintsRemoveBefore);
         self.replica.store_side(changes, false).await?;
+        crash::point(Point::HintsRemoveAfter);
         let mut books = self.lock();
         let waiting = books.waiting.entry(target).or_default();
         waiting.count = waiting.count.saturating_sub(count);

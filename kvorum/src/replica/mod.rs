@@ -30,6 +30,7 @@ pub use queue::{COMMIT_QUEUE_BYTES_MAX, COMMIT_QUEUE_LEN_MAX, Source};
 pub use sweep::SweeperState;
 
 use crate::clock::{Clock, Rng};
+use crate::crash::{self, Point};
 use crate::metrics::StoreMetrics;
 use crate::storage::format::Mark;
 use crate::storage::{Change, Durability, Engine, EngineError, EngineStats, Keyspace, Scan, format};
@@ -195,7 +196,9 @@ impl Replica {
             None => UnixMillis(0),
         };
         // What the life before wrote and did not sync is visible now: it must be safe before anybody reads it.
+        crash::point(Point::StartBeforeSync);
         parts.engine.sync()?;
+        crash::point(Point::StartAfterSync);
         let (store_id, is_new) = store_id(&*parts.engine, &*parts.rng, parts.birth)?;
         let queue = Arc::new(CommitQueue::new());
         let health = Arc::new(StoreHealth::default());
@@ -342,7 +345,10 @@ impl Replica {
     pub async fn store_lease(&self, until: UnixMillis) -> Result<(), ReplicaError> {
         let key = Bytes::from_static(format::META_CLOCK_LEASE);
         let row = Change::Put { keyspace: Keyspace::Meta, key, value: format::encode_lease(until) };
-        self.store_side(vec![row], true).await
+        crash::point(Point::LeaseBefore);
+        self.store_side(vec![row], true).await?;
+        crash::point(Point::LeaseAfter);
+        Ok(())
     }
 
     /// Stores rows that are no records, all or none; `is_synced` when they must survive a power loss whatever the
@@ -418,7 +424,9 @@ impl Replica {
 fn forget_index(engine: &dyn Engine) -> Result<(), ReplicaError> {
     if engine.get(Keyspace::Meta, format::META_INDEXED)?.is_some() {
         let key = Bytes::from_static(format::META_INDEXED);
+        crash::point(Point::IndexForgetBefore);
         engine.commit(vec![Change::Remove { keyspace: Keyspace::Meta, key }], Durability::Synced)?;
+        crash::point(Point::IndexForgetAfter);
     }
     Ok(())
 }
@@ -438,7 +446,9 @@ fn store_id(engine: &dyn Engine, rng: &dyn Rng, birth: Birth) -> Result<(u128, b
         row(format::META_VOTES, Bytes::copy_from_slice(&[birth.vote.code()])),
         row(format::META_TOPOLOGY, format::encode_lease(UnixMillis(birth.topology))),
     ];
+    crash::point(Point::BirthBefore);
     engine.commit(batch, Durability::Synced)?;
+    crash::point(Point::BirthAfter);
     Ok((id, true))
 }
 

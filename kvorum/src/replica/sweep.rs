@@ -6,6 +6,7 @@
 use super::queue::{DueRow, Request};
 use super::{Replica, ReplicaError};
 use crate::clock::Clock;
+use crate::crash::{self, Point};
 use crate::storage::{Keyspace, format};
 use kvorum_core::UnixMillis;
 use std::ops::Bound;
@@ -124,10 +125,12 @@ impl Sweep {
             return Ok(Step::Done);
         };
         let reached = last.at;
+        crash::point(Point::SweepBefore);
         let (done, answer) = oneshot::channel();
         replica.shared.queue.submit(Request::Purge { rows, done })?;
         let answer = tokio::time::timeout(ANSWER_WAIT, answer).await.map_err(|_| ReplicaError::Overloaded)?;
         let purged = answer.map_err(|_| ReplicaError::Stopped)??;
+        crash::point(Point::SweepAfter);
         self.from = self.from.max(reached);
         Ok(Step::More { purged })
     }

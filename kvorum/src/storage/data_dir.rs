@@ -7,6 +7,7 @@
 //!
 //! The marker is read before anything else is touched, so a directory of a newer release is left as it is.
 
+use crate::crash::{self, Point};
 use std::fmt;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
@@ -117,13 +118,15 @@ impl DataDir {
                 if is_occupied(path).map_err(io("list the data directory"))? {
                     return Err(DataDirError::NotEmpty { path: path.to_path_buf() });
                 }
-                OpenOptions::new()
+                let made = OpenOptions::new()
                     .read(true)
                     .write(true)
                     .create(true)
                     .truncate(false)
                     .open(&marker_path)
-                    .map_err(io("create the marker file in"))?
+                    .map_err(io("create the marker file in"))?;
+                crash::point(Point::MarkerCreated);
+                made
             }
             Err(error) => return Err(io("open the marker file in")(error)),
         };
@@ -145,8 +148,10 @@ impl DataDir {
             Marker::Empty => {
                 marker
                     .write_all(format!("kvorum data format {DATA_FORMAT}\n").as_bytes())
-                    .and_then(|()| marker.sync_all())
                     .map_err(io("write the marker file in"))?;
+                crash::point(Point::MarkerWritten);
+                marker.sync_all().map_err(io("sync the marker file in"))?;
+                crash::point(Point::MarkerSynced);
                 #[expect(clippy::disallowed_methods, reason = "this room owns the data directory")]
                 File::open(path).and_then(|dir| dir.sync_all()).map_err(io("sync the data directory"))?;
             }
@@ -154,6 +159,7 @@ impl DataDir {
                 return Err(DataDirError::UnknownMarker { path: path.to_path_buf(), found });
             }
         }
+        crash::point(Point::DataDirTaken);
         Ok(Self { path: path.to_path_buf(), _lock: marker })
     }
 

@@ -8,6 +8,7 @@
 
 use super::janitor::Janitor;
 use super::{Batch, Change, Durability, Engine, EngineError, EngineStats, Keyspace, Scan};
+use crate::crash::{self, Point};
 use crate::profile::waits::{self, Wait};
 use bytes::Bytes;
 use fjall::compaction::Leveled;
@@ -227,9 +228,11 @@ impl Engine for LsmEngine {
     fn commit(&self, batch: Batch, durability: Durability) -> Result<(), EngineError> {
         self.with_open(|open| {
             waits::timed(Wait::StorageBackground, || open.wait_for_background(&self.config.path))?;
+            // fjall writes and syncs in one call: a crash between the two takes them apart.
+            let is_split = durability == Durability::Synced && crash::is_armed(Point::CommitBeforeSync);
             let mode = match durability {
-                Durability::Synced => PersistMode::SyncData,
-                Durability::Buffered => PersistMode::Buffer,
+                Durability::Synced if !is_split => PersistMode::SyncData,
+                Durability::Synced | Durability::Buffered => PersistMode::Buffer,
             };
             let mut write =
                 OwnedWriteBatch::with_capacity(open.database.clone(), batch.len()).durability(Some(mode));
@@ -240,7 +243,13 @@ impl Engine for LsmEngine {
                 }
             }
             let commit = || write.commit().map_err(|error| translate("write a batch", error));
-            waits::timed(Wait::StorageCommit, commit)
+            waits::timed(Wait::StorageCommit, commit)?;
+            if is_split {
+                crash::point(Point::CommitBeforeSync);
+                let synced = open.database.persist(PersistMode::SyncData);
+                synced.map_err(|error| translate("sync the journal", error))?;
+            }
+            Ok(())
         })
     }
 

@@ -11,9 +11,11 @@
 //! which batches survive and which bit flips comes in from outside.
 
 use super::{Batch, Change, Durability, Engine, EngineError, EngineStats, Keyspace, Scan};
+use crate::crash::{self, Point};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use xxhash_rust::xxh3::Xxh3;
@@ -69,6 +71,8 @@ pub struct MemoryCounters {
 pub struct MemoryEngine {
     // Guards all state; held for one call, which never waits.
     state: Mutex<State>,
+    /// Whether its process has come to its end, and has not noticed yet.
+    is_cut_off: AtomicBool,
 }
 
 /// A stored value and the checksum that was made when it was written.
@@ -139,6 +143,17 @@ impl MemoryEngine {
         self.lock().used_bytes
     }
 
+    /// Does nothing more for the process that uses it, from now on until [`MemoryEngine::crash_keeping`],
+    /// [`MemoryEngine::kill`] or [`MemoryEngine::wipe`] say how it ended: whatever the process still does comes too
+    /// late. A batch that is between being written and being synced is in the journal.
+    pub fn cut_off(&self) {
+        self.is_cut_off.store(true, Ordering::Relaxed);
+    }
+
+    fn connected(&self) -> Result<(), EngineError> {
+        if self.is_cut_off.load(Ordering::Relaxed) { Err(EngineError::Closed) } else { Ok(()) }
+    }
+
     /// Forgets what was not synced, as a power loss does.
     pub fn crash(&self) {
         self.crash_keeping(0);
@@ -162,6 +177,7 @@ impl MemoryEngine {
         state.counters.batches_survived += state.unsynced.len() as u64;
         state.unsynced.clear();
         state.poisoned = false;
+        self.is_cut_off.store(false, Ordering::Relaxed);
         lost
     }
 
@@ -171,6 +187,7 @@ impl MemoryEngine {
         let mut state = self.lock();
         state.settle_doubt();
         state.poisoned = false;
+        self.is_cut_off.store(false, Ordering::Relaxed);
     }
 
     /// Batches that a power loss now could take back.
@@ -195,6 +212,7 @@ impl MemoryEngine {
         state.used_bytes = 0;
         state.poisoned = false;
         state.counters.wipes += 1;
+        self.is_cut_off.store(false, Ordering::Relaxed);
     }
 
     /// Flips one bit of one stored row, both chosen by `choice`. Returns the row's key; none when nothing is stored.
@@ -377,6 +395,7 @@ impl State {
 
 impl Engine for MemoryEngine {
     fn get(&self, keyspace: Keyspace, key: &[u8]) -> Result<Option<Bytes>, EngineError> {
+        self.connected()?;
         let mut state = self.lock();
         if !state.unreadable.is_empty() && state.unreadable.contains(&(keyspace, Bytes::copy_from_slice(key)))
         {
@@ -389,6 +408,7 @@ impl Engine for MemoryEngine {
     }
 
     fn scan(&self, keyspace: Keyspace, start: &[u8], end: Bound<&[u8]>) -> Result<Scan, EngineError> {
+        self.connected()?;
         let is_empty = match end {
             Bound::Included(end) => end < start,
             Bound::Excluded(end) => end <= start,
@@ -416,6 +436,7 @@ impl Engine for MemoryEngine {
 
     fn commit(&self, batch: Batch, durability: Durability) -> Result<(), EngineError> {
         const ATTEMPTED: &str = "write a batch";
+        self.connected()?;
         let mut state = self.lock();
         state.admit(ATTEMPTED)?;
         let growth = state.growth(&batch);
@@ -430,6 +451,11 @@ impl Engine for MemoryEngine {
             state.in_doubt = Some(batch);
             return Err(state.write_error(ATTEMPTED));
         }
+        crash::point(Point::CommitBeforeSync);
+        if let Err(error) = self.connected() {
+            state.in_doubt = Some(batch);
+            return Err(error);
+        }
         state.write(batch);
         state.sync();
         Ok(())
@@ -437,6 +463,7 @@ impl Engine for MemoryEngine {
 
     fn sync(&self) -> Result<(), EngineError> {
         const ATTEMPTED: &str = "sync the journal";
+        self.connected()?;
         let mut state = self.lock();
         state.admit(ATTEMPTED)?;
         if state.fault == Some(Fault::SyncError) {
@@ -447,6 +474,7 @@ impl Engine for MemoryEngine {
     }
 
     fn check(&self) -> Result<(), EngineError> {
+        self.connected()?;
         if self.lock().poisoned { Err(EngineError::Poisoned { attempted: "go on" }) } else { Ok(()) }
     }
 
@@ -455,6 +483,7 @@ impl Engine for MemoryEngine {
     }
 
     fn reopen(&self) -> Result<(), EngineError> {
+        self.connected()?;
         let mut state = self.lock();
         if state.is_short_of_space() {
             return Err(EngineError::DiskFull { attempted: "open the store" });

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test's helpers fail by panicking, as its tests do")]
 
+use kvorum::storage::Keyspace;
 use kvorum_sim::cluster::Cluster;
 use kvorum_sim::history::{AckFrom, Outcome, Request};
 use kvorum_sim::http_client::{HttpClient, outcome_of, request_of};
@@ -25,8 +26,11 @@ fn calm(nodes: u16) -> Plan {
     plan
 }
 
-/// Runs `client` against the nodes of `plan`, a second after they were started.
-fn tell<F: Future<Output = ()> + 'static>(plan: &Plan, client: impl FnOnce(Client) -> F + 'static) {
+/// Runs `client` against the nodes of `plan`, a second after they were started. Gives the cluster as it is at the end.
+fn tell<F: Future<Output = ()> + 'static>(
+    plan: &Plan,
+    client: impl FnOnce(Client) -> F + 'static,
+) -> Cluster<'static> {
     let trace = Trace::default();
     let mut cluster = Cluster::new(plan.clone(), &start(plan, &Nodes::default(), &trace), trace);
     let is_told = Rc::new(Cell::new(false));
@@ -39,6 +43,7 @@ fn tell<F: Future<Output = ()> + 'static>(plan: &Plan, client: impl FnOnce(Clien
     });
     cluster.run_until(Duration::from_mins(1)).unwrap();
     assert!(is_told.get(), "the story did not end");
+    cluster
 }
 
 struct Client {
@@ -85,10 +90,12 @@ fn reads_end_where_a_newer_record_is_narrower() {
 #[test]
 fn wiped_replica_confirms_nothing_below_what_it_held() {
     let mut plan = calm(3);
-    plan.clocks = [-10_000, 10_000, 10_000].map(|offset_millis| ClockPlan { offset_millis, drift_ppm: 0 }).into();
+    plan.clocks =
+        [-10_000, 10_000, 10_000].map(|offset_millis| ClockPlan { offset_millis, drift_ppm: 0 }).into();
     let seconds = Duration::from_secs;
     let (cut_at, wiped_at, healed_at) = (seconds(4), seconds(5), seconds(15));
-    let fault = |at: Duration, until: Duration, kind, fault| FaultEvent { at, lasts: until - at, kind, fault };
+    let fault =
+        |at: Duration, until: Duration, kind, fault| FaultEvent { at, lasts: until - at, kind, fault };
     plan.faults = vec![
         fault(cut_at, healed_at, FaultKind::Partition, Fault::Partition { side: [0].into() }),
         fault(wiped_at, wiped_at + seconds(1), FaultKind::Wipe, Fault::Wipe { node: 0 }),
@@ -116,6 +123,31 @@ fn wiped_replica_confirms_nothing_below_what_it_held() {
             assert!(is_above, "{key}: {third}, after {first}");
         }
     });
+}
+
+/// Goal: what repair could not bring to a node whose disk was full it brings once there is space (seed 1318867784). It
+/// used to take a comparison that was cut short for one that had been made, and did not look again. Method: a write
+/// through the node whose disk is full, which so cannot even keep a hint for itself; then both sides compare while the
+/// disk is full; then there is space.
+#[test]
+fn what_could_not_be_healed_is_tried_again() {
+    let mut plan = calm(3);
+    let (full_at, space_at) = (Duration::from_secs(3), Duration::from_secs(25));
+    let fault = Fault::DiskFull { node: 1 };
+    plan.faults =
+        vec![FaultEvent { at: full_at, lasts: space_at - full_at, kind: FaultKind::DiskFull, fault }];
+    let cluster = tell(&plan, async move |mut client| {
+        // So that the node has a lease of its clock, which covers a second.
+        until(full_at - Duration::from_millis(200)).await;
+        client.ask(1, "before", Request::Put { ttl: None }, (3, 3)).await;
+        until(full_at + Duration::from_millis(50)).await;
+        let outcome = client.ask(1, "key", Request::Put { ttl: None }, (3, 3)).await;
+        assert!(!matches!(outcome, Outcome::Acknowledged { .. }), "{outcome}");
+        until(space_at + Duration::from_secs(15)).await;
+    });
+    let held: Vec<usize> =
+        (0..3).map(|node| cluster.engine(node).unwrap().row_count(Keyspace::Records)).collect();
+    assert_eq!(held, [2, 2, 2]);
 }
 
 /// Waits until so much simulated time has passed.

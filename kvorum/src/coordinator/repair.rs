@@ -155,8 +155,9 @@ impl Coordinator {
             known.is_compared = false;
             if is_refill || is_at_rest || known.rounds >= RESTLESS_ROUNDS {
                 known.rounds = 0;
-                known.is_compared = is_at_rest;
                 self.heal(index, Partition(partition)).await?;
+                // Not before: what could not be healed, because a disk was full say, is to be tried again.
+                known.is_compared = is_at_rest;
             }
         }
         self.shared.metrics.repair_differing.store(differ, Ordering::Relaxed);

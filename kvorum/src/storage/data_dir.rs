@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `KVORUM` | marker: one line `kvorum data format N`; locked while a process uses the directory |
 //! | `store/` | the engine's files |
+//! | `quarantine/` | damaged stores: see `quarantine` |
 //!
 //! The marker is read before anything else is touched, so a directory of a newer release is left as it is.
 
@@ -161,6 +162,11 @@ impl DataDir {
         }
         crash::point(Point::DataDirTaken);
         Ok(Self { path: path.to_path_buf(), _lock: marker })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Where the engine keeps its files.

@@ -7,6 +7,7 @@
 //! fjall checksums its blocks and its journal; damage is reported as [`EngineError::Corrupt`], never served.
 
 use super::janitor::Janitor;
+use super::quarantine;
 use super::{Batch, Change, Durability, Engine, EngineError, EngineStats, Keyspace, Scan};
 use crate::crash::{self, Point};
 use crate::profile::waits::{self, Wait};
@@ -16,6 +17,7 @@ use fjall::{
     AbstractTree, Database, KeyspaceCreateOptions, KvSeparationOptions, OwnedWriteBatch, PersistMode,
     Readable,
 };
+use std::fs::OpenOptions;
 use std::io;
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
@@ -41,6 +43,11 @@ const BEHIND_ACTIVE: u64 = 4;
 /// How long a commit waits for the background before it is refused.
 const BEHIND_WAIT_MAX: Duration = Duration::from_secs(2);
 const BEHIND_PAUSE: Duration = Duration::from_millis(1);
+/// How long is waited for snapshots of a store that is set aside: a scan that nobody goes on with ends after a minute.
+const RELEASE_WAIT_MAX: Duration = Duration::from_secs(90);
+const RELEASE_PAUSE: Duration = Duration::from_millis(20);
+/// Bytes of damaged stores that are kept where nobody says otherwise.
+const QUARANTINE_BYTES_MAX: u64 = 16 << 30;
 /// Space that must stay free, at most, for a flush and a compaction that are under way.
 const RESERVE_BYTES_MAX: u64 = 256 << 20;
 /// The same as a fraction of the file system, for small ones: one in this many bytes.
@@ -53,12 +60,15 @@ pub struct LsmConfig {
     pub path: PathBuf,
     /// Bytes for block cache and memtables together; at least 4 MiB are used.
     pub memory_budget_bytes: u64,
+    /// Bytes of damaged stores that are kept; the newest is kept whatever it takes.
+    pub quarantine_bytes_max: u64,
 }
 
 impl LsmConfig {
     /// A store at `path` that uses about `memory_budget_bytes` of memory.
     pub fn new(path: PathBuf, memory_budget_bytes: u64) -> Self {
-        Self { path, memory_budget_bytes: memory_budget_bytes.max(4 << 20) }
+        let quarantine_bytes_max = QUARANTINE_BYTES_MAX;
+        Self { path, memory_budget_bytes: memory_budget_bytes.max(4 << 20), quarantine_bytes_max }
     }
 
     /// Half of the budget caches blocks. The other half is for memtables: a keyspace has one active and, while the
@@ -107,6 +117,15 @@ impl LsmEngine {
         Ok(Self { config, open: RwLock::new(Some(open)) })
     }
 
+    /// Sets the damaged store of `config` aside, which must not be open in this process, and makes a new one.
+    ///
+    /// # Errors
+    /// As [`LsmEngine::open`].
+    pub fn open_anew(config: LsmConfig) -> Result<Self, EngineError> {
+        set_aside_closed(&config)?;
+        Self::open(config)
+    }
+
     fn with_open<T>(&self, call: impl FnOnce(&Open) -> Result<T, EngineError>) -> Result<T, EngineError> {
         let open: RwLockReadGuard<'_, _> = self.open.read().unwrap_or_else(PoisonError::into_inner);
         call(open.as_ref().ok_or(EngineError::Closed)?)
@@ -114,7 +133,18 @@ impl LsmEngine {
 }
 
 impl Open {
+    /// A panic of fjall's over bytes that it did not expect is damage like any other.
     fn new(config: &LsmConfig, workers: usize) -> Result<Self, EngineError> {
+        let open = || Self::new_or_panic(config, workers);
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(open)).unwrap_or_else(|panic| {
+            let said = panic.downcast_ref::<String>().map(String::as_str);
+            let said = said.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a word");
+            let detail = format!("the engine panicked: {said}");
+            Err(EngineError::Corrupt { attempted: "open the store", detail, key: None })
+        })
+    }
+
+    fn new_or_panic(config: &LsmConfig, workers: usize) -> Result<Self, EngineError> {
         let attempted = "open the store";
         let database = Database::builder(&config.path)
             .cache_size(config.cache_bytes())
@@ -281,6 +311,17 @@ impl Engine for LsmEngine {
         Ok(())
     }
 
+    fn set_aside(&self) -> Result<(), EngineError> {
+        drop(self.open.write().unwrap_or_else(PoisonError::into_inner).take());
+        // Not under the lock: whoever reads meanwhile is told that the store is closed. Scans still hold snapshots of
+        // it, and its workers end with the last of them; the new store must not take its place before.
+        wait_until_released(&self.config.path)?;
+        set_aside_closed(&self.config)?;
+        let open = Open::new(&self.config, WORKERS)?;
+        *self.open.write().unwrap_or_else(PoisonError::into_inner) = Some(open);
+        Ok(())
+    }
+
     fn is_short_of_space(&self) -> bool {
         is_short_of_space(&self.config.path)
     }
@@ -309,6 +350,37 @@ impl Engine for LsmEngine {
     }
 }
 
+/// Waits until nothing in this process uses the store any more: fjall holds a lock on this file as long.
+fn wait_until_released(store: &Path) -> Result<(), EngineError> {
+    let attempted = "set the store aside";
+    let lock = OpenOptions::new().read(true).write(true).open(store.join("lock"));
+    let lock = match lock {
+        Ok(lock) => lock,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(source) => return Err(EngineError::Io { attempted, source }),
+    };
+    let mut waited = Duration::ZERO;
+    while lock.try_lock().is_err() {
+        if waited >= RELEASE_WAIT_MAX {
+            return Err(EngineError::Locked);
+        }
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "the commit thread waits here, and serves nobody meanwhile"
+        )]
+        std::thread::sleep(RELEASE_PAUSE);
+        waited += RELEASE_PAUSE;
+    }
+    Ok(())
+}
+
+fn set_aside_closed(config: &LsmConfig) -> Result<(), EngineError> {
+    let set_aside = quarantine::set_aside(&config.path, config.quarantine_bytes_max);
+    let kept = set_aside.map_err(|source| EngineError::Io { attempted: "set the store aside", source })?;
+    tracing::error!(kept = %kept.display(), "a damaged store was set aside; nothing reads it again");
+    Ok(())
+}
+
 fn is_short_of_space(path: &Path) -> bool {
     rustix::fs::statvfs(path).is_ok_and(|disk| {
         let reserve = (disk.f_blocks * disk.f_frsize / RESERVE_FRACTION).min(RESERVE_BYTES_MAX);
@@ -326,13 +398,21 @@ fn translate(attempted: &'static str, error: fjall::Error) -> EngineError {
                 }
                 // A table that ends early has been damaged: a checksum would have said so had it been longer.
                 io::ErrorKind::UnexpectedEof => {
-                    EngineError::Corrupt { attempted, detail: source.to_string() }
+                    EngineError::Corrupt { attempted, detail: source.to_string(), key: None }
                 }
                 _ => EngineError::Io { attempted, source },
             }
         }
+        // Of another release of fjall: whole, and not for this one to judge.
+        fjall::Error::InvalidVersion(Some(version)) => EngineError::Io {
+            attempted,
+            source: io::Error::other(format!(
+                "the engine's files have version {version:?}, which is unknown here"
+            )),
+        },
         fjall::Error::Locked => EngineError::Locked,
         fjall::Error::Poisoned => EngineError::Poisoned { attempted },
-        other => EngineError::Corrupt { attempted, detail: other.to_string() },
+        // Blocks hold several rows and stay until they are compacted: no single row is named.
+        other => EngineError::Corrupt { attempted, detail: other.to_string(), key: None },
     }
 }

@@ -267,7 +267,7 @@ impl Row {
             return Ok(self.value.clone());
         }
         let detail = format!("the checksum of {} in {keyspace:?} does not fit", key.escape_ascii());
-        Err(EngineError::Corrupt { attempted, detail })
+        Err(EngineError::Corrupt { attempted, detail, key: Some(Bytes::copy_from_slice(key)) })
     }
 }
 
@@ -490,6 +490,11 @@ impl Engine for MemoryEngine {
         }
         state.settle_doubt();
         state.poisoned = false;
+        Ok(())
+    }
+
+    fn set_aside(&self) -> Result<(), EngineError> {
+        self.wipe();
         Ok(())
     }
 

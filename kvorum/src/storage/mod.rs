@@ -2,16 +2,18 @@
 //!
 //! This room knows no nodes, no quorums and no versions. It offers an [`Engine`]: point reads, ordered scans over
 //! a snapshot, and atomic batches with an explicit durability. Two engines pass one contract suite: [`lsm`] on
-//! disk, and [`memory`], which can be told to fail. [`format`] alone knows what the bytes of a record mean;
-//! [`data_dir`] guards the directory against a second process and a newer format.
+//! disk, and [`memory`], which can be told to fail. [`damage`] notes what either finds damaged. [`format`] alone knows
+//! what the bytes of a record mean; [`data_dir`] guards the directory against a second process and a newer format; [`quarantine`] is where damaged stores go.
 //!
 //! All calls block for as long as the disk takes. Who may call them where is said in `replica`.
 
+pub mod damage;
 pub mod data_dir;
 pub mod format;
 mod janitor;
 pub mod lsm;
 pub mod memory;
+pub mod quarantine;
 mod writeback;
 
 #[cfg(test)]
@@ -106,6 +108,8 @@ pub enum EngineError {
         attempted: &'static str,
         /// What did not fit.
         detail: String,
+        /// The one row that it is about, where writing that row anew mends it; none where more is damaged.
+        key: Option<Bytes>,
     },
     /// An earlier failure stopped the engine; it refuses writes until it is opened again.
     Poisoned {
@@ -127,7 +131,7 @@ impl fmt::Display for EngineError {
                 write!(f, "no space left on the disk while trying to {attempted}")
             }
             Self::Io { attempted, source } => write!(f, "I/O error while trying to {attempted}: {source}"),
-            Self::Corrupt { attempted, detail } => {
+            Self::Corrupt { attempted, detail, key: _ } => {
                 write!(f, "damaged bytes on disk found while trying to {attempted}: {detail}")
             }
             Self::Poisoned { attempted } => {
@@ -206,6 +210,13 @@ pub trait Engine: Send + Sync + 'static {
 
     /// Opens the store again after a failed write. What was synced is there again; reads wait meanwhile.
     fn reopen(&self) -> Result<(), EngineError>;
+
+    /// Sets all that is stored aside and begins anew, empty. What was stored is kept for people where the engine can.
+    /// Reads meanwhile fail with [`EngineError::Closed`].
+    ///
+    /// # Errors
+    /// The store is then closed, or as it was.
+    fn set_aside(&self) -> Result<(), EngineError>;
 
     /// Whether so little space is left that writes should be refused before they fail. Cheap: one system call.
     fn is_short_of_space(&self) -> bool;

@@ -1,0 +1,220 @@
+//! Damage: an engine that notes whatever another one finds damaged, for whoever heals it.
+//!
+//! Bytes that are not what was written are never served: the engine reports them instead. [`Watched`] passes every
+//! report on to whoever asked and notes it in [`Damage`], so that no caller can forget to. There are two kinds: a *row*
+//! that could not be read, which is mended by writing it anew where the engine can, and damage of the *store*, which
+//! stays whatever is written: a scan that could not go on, or a row of the store's own bookkeeping.
+
+use super::{Batch, Durability, Engine, EngineError, EngineStats, Keyspace, Scan};
+use bytes::Bytes;
+use std::collections::BTreeSet;
+use std::ops::Bound;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Rows noted at a time. What is met beyond it is met again later.
+const ROWS_MAX: usize = 4096;
+
+/// This is what was found damaged and has not been healed. Cheap to ask while there is nothing.
+#[derive(Debug, Default)]
+pub struct Damage {
+    // Guards the notes; held for an insertion or a copy of some keys.
+    notes: Mutex<Notes>,
+    reports: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Notes {
+    rows: BTreeSet<Bytes>,
+    store: Option<String>,
+}
+
+impl Damage {
+    /// Keys of records that could not be read, from `after` on: at most `count_max`.
+    pub fn rows(&self, after: Option<&Bytes>, count_max: usize) -> Vec<Bytes> {
+        let after = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.lock().rows.range::<Bytes, _>((after, Bound::Unbounded)).take(count_max).cloned().collect()
+    }
+
+    /// How many records could not be read and are not healed yet.
+    pub fn row_count(&self) -> usize {
+        self.lock().rows.len()
+    }
+
+    /// Why the store itself is damaged, where it is.
+    pub fn store(&self) -> Option<String> {
+        self.lock().store.clone()
+    }
+
+    /// Reports so far, those of the same damage included.
+    pub fn reports(&self) -> u64 {
+        self.reports.load(Ordering::Relaxed)
+    }
+
+    /// Notes that the store is damaged beyond single records.
+    pub fn note_store(&self, reason: &str) {
+        let mut notes = self.lock();
+        if notes.store.is_none() {
+            tracing::error!(reason, "the store is damaged");
+            notes.store = Some(reason.to_owned());
+        }
+    }
+
+    /// Forgets a record that can be read again, or is not there.
+    pub fn forget_row(&self, key: &Bytes) {
+        self.lock().rows.remove(key);
+    }
+
+    /// Forgets everything: the store is another one now.
+    pub fn forget(&self) {
+        *self.lock() = Notes::default();
+    }
+
+    /// Notes what a read of `key` in `keyspace` reported.
+    fn note_read(&self, keyspace: Keyspace, key: &[u8], error: &EngineError) {
+        let EngineError::Corrupt { .. } = error else { return };
+        self.reports.fetch_add(1, Ordering::Relaxed);
+        if keyspace == Keyspace::Records {
+            self.note_row(Bytes::copy_from_slice(key), error);
+        } else {
+            self.note_store(&error.to_string());
+        }
+    }
+
+    /// Notes what a scan of `keyspace` reported.
+    fn note_scan(&self, keyspace: Keyspace, error: &EngineError) {
+        let EngineError::Corrupt { key, .. } = error else { return };
+        self.reports.fetch_add(1, Ordering::Relaxed);
+        match key {
+            Some(key) if keyspace == Keyspace::Records => self.note_row(key.clone(), error),
+            _ => self.note_store(&error.to_string()),
+        }
+    }
+
+    fn note_row(&self, key: Bytes, error: &EngineError) {
+        let mut notes = self.lock();
+        if notes.rows.len() < ROWS_MAX && notes.rows.insert(key) {
+            tracing::error!(%error, "a record cannot be read: it is not served, and is healed where another node has it");
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Notes> {
+        self.notes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// This is an engine whose reports of damage are noted.
+pub struct Watched {
+    inner: Arc<dyn Engine>,
+    damage: Arc<Damage>,
+}
+
+impl Watched {
+    /// Watches `inner`.
+    pub fn new(inner: Arc<dyn Engine>, damage: Arc<Damage>) -> Self {
+        Self { inner, damage }
+    }
+}
+
+impl Engine for Watched {
+    fn get(&self, keyspace: Keyspace, key: &[u8]) -> Result<Option<Bytes>, EngineError> {
+        let found = self.inner.get(keyspace, key);
+        if let Err(error) = &found {
+            self.damage.note_read(keyspace, key, error);
+        }
+        found
+    }
+
+    fn scan(&self, keyspace: Keyspace, start: &[u8], end: Bound<&[u8]>) -> Result<Scan, EngineError> {
+        let damage = Arc::clone(&self.damage);
+        let scan =
+            self.inner.scan(keyspace, start, end).inspect_err(|error| damage.note_scan(keyspace, error))?;
+        Ok(Box::new(scan.inspect(move |pair| {
+            if let Err(error) = pair {
+                damage.note_scan(keyspace, error);
+            }
+        })))
+    }
+
+    fn commit(&self, batch: Batch, durability: Durability) -> Result<(), EngineError> {
+        self.inner.commit(batch, durability)
+    }
+
+    fn sync(&self) -> Result<(), EngineError> {
+        self.inner.sync()
+    }
+
+    fn check(&self) -> Result<(), EngineError> {
+        self.inner.check()
+    }
+
+    fn retire(&self) -> Result<(), EngineError> {
+        self.inner.retire()
+    }
+
+    fn reopen(&self) -> Result<(), EngineError> {
+        self.inner.reopen()
+    }
+
+    fn set_aside(&self) -> Result<(), EngineError> {
+        self.inner.set_aside()?;
+        self.damage.forget();
+        Ok(())
+    }
+
+    fn is_short_of_space(&self) -> bool {
+        self.inner.is_short_of_space()
+    }
+
+    fn latency(&self) -> Duration {
+        self.inner.latency()
+    }
+
+    fn stats(&self) -> EngineStats {
+        self.inner.stats()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::storage::Change;
+    use crate::storage::memory::MemoryEngine;
+
+    fn watched(keyspace: Keyspace) -> (Arc<MemoryEngine>, Watched, Arc<Damage>) {
+        let (engine, damage) = (Arc::new(MemoryEngine::new()), Arc::new(Damage::default()));
+        let watched = Watched::new(Arc::clone(&engine) as Arc<dyn Engine>, Arc::clone(&damage));
+        let key = Bytes::from_static(b"k");
+        watched
+            .commit(vec![Change::Put { keyspace, key: key.clone(), value: key }], Durability::Synced)
+            .unwrap();
+        engine.flip(keyspace, 3).unwrap();
+        (engine, watched, damage)
+    }
+
+    /// A record that cannot be read is noted by a read and by a scan, and forgotten when told so.
+    #[test]
+    fn damaged_records_are_noted() {
+        let (_, engine, damage) = watched(Keyspace::Records);
+        assert_eq!(damage.row_count(), 0);
+        assert!(engine.get(Keyspace::Records, b"k").is_err());
+        assert_eq!(damage.rows(None, 10), [Bytes::from_static(b"k")]);
+        damage.forget_row(&Bytes::from_static(b"k"));
+        assert_eq!(damage.row_count(), 0);
+        assert_eq!(engine.scan(Keyspace::Records, b"", Bound::Unbounded).unwrap().count(), 1);
+        assert_eq!((damage.row_count(), damage.store(), damage.reports()), (1, None, 2));
+    }
+
+    /// Any other row is the store's own: only a store set aside is rid of it.
+    #[test]
+    fn damaged_bookkeeping_is_the_stores() {
+        for keyspace in [Keyspace::Meta, Keyspace::Tokens, Keyspace::Hints, Keyspace::Due] {
+            let (memory, engine, damage) = watched(keyspace);
+            assert!(engine.scan(keyspace, b"", Bound::Unbounded).unwrap().next().unwrap().is_err());
+            assert!(damage.store().is_some(), "{keyspace:?}");
+            engine.set_aside().unwrap();
+            assert_eq!((damage.store(), memory.row_count(keyspace)), (None, 0));
+        }
+    }
+}

@@ -152,6 +152,7 @@ impl Committer {
             self.check_engine();
             return;
         }
+        let group = self.begin_anew_first(group);
         let mut stage = Stage::default();
         let mut answers = Vec::with_capacity(group.len());
         for request in group {
@@ -202,6 +203,7 @@ impl Committer {
                 }
                 (None, Answer::Side { outcome: Ok(()), done })
             }
+            Request::SetAside { rows, done } => (None, Answer::Side { outcome: self.set_aside(rows), done }),
             Request::Purge { rows, done } => {
                 let mut purged = 0;
                 for row in rows {
@@ -228,7 +230,7 @@ impl Committer {
         let stored = match known {
             Some(mark) => mark,
             None if self.recent.covers(observed.as_of) => observed.mark,
-            None => stored_mark(&*self.engine, key.as_ref())?,
+            None => stored_mark(&*self.engine, self.digests.as_deref(), &key)?,
         };
         let Some(stored) = stored else {
             if record.version <= self.floor {
@@ -252,11 +254,12 @@ impl Committer {
             Ordering::Equal => {
                 let current = match stage.record(&key) {
                     Some(staged) => staged.cloned(),
-                    None => self
-                        .engine
-                        .get(Keyspace::Records, key.as_ref())?
-                        .map(|row| format::decode_record(&row))
-                        .transpose()?,
+                    None => match self.engine.get(Keyspace::Records, key.as_ref()) {
+                        Ok(row) => row.map(|row| format::decode_record(&row)).transpose()?,
+                        // The same record from somebody who can read it: it takes the damaged one's place.
+                        Err(EngineError::Corrupt { .. }) => None,
+                        Err(error) => return Err(error.into()),
+                    },
                 };
                 if current.is_none_or(|current| record.newness(&current) == Ordering::Greater) {
                     stage.put(key, record, Some(stored));
@@ -292,6 +295,53 @@ impl Committer {
             (Purge::Keep, Value::Tombstone) => return Ok(false),
         }
         Ok(true)
+    }
+
+    /// Takes the order to begin anew out of `group` and follows it: everything else is judged by the new store.
+    fn begin_anew_first(&mut self, group: Vec<Request>) -> Vec<Request> {
+        if !group.iter().any(|request| matches!(request, Request::SetAside { .. })) {
+            return group;
+        }
+        let (orders, others): (Vec<_>, Vec<_>) =
+            group.into_iter().partition(|request| matches!(request, Request::SetAside { .. }));
+        for order in orders {
+            let (_, answer) = self.judge(&mut Stage::default(), order);
+            answer.give();
+        }
+        others
+    }
+
+    /// Sets the store aside and begins anew with an empty one that keeps its name: it is known to lack what was in the
+    /// old one, so no other node has to say so.
+    ///
+    /// What `meta` rows can be read go over; `known` has what the node knows without them.
+    fn set_aside(&mut self, known: Vec<(&'static [u8], Bytes)>) -> Result<(), ReplicaError> {
+        let mut rows: BTreeMap<Bytes, Bytes> =
+            known.into_iter().map(|(key, value)| (Bytes::from_static(key), value)).collect();
+        match self.engine.scan(Keyspace::Meta, b"", std::ops::Bound::Unbounded) {
+            Ok(scan) => rows.extend(scan.filter_map(Result::ok)),
+            Err(error) => {
+                tracing::warn!(%error, "the store's own rows cannot be read: what is known without them is kept");
+            }
+        }
+        rows.insert(Bytes::from_static(format::META_VOTES), Bytes::from_static(&[format::VOTES_NO]));
+        let put = |(key, value)| Change::Put { keyspace: Keyspace::Meta, key, value };
+        let rows: Batch = rows.into_iter().map(put).collect();
+        let begun = self.engine.set_aside().and_then(|()| self.engine.commit(rows, Durability::Synced));
+        if let Err(error) = begun {
+            self.health.set_failed(&error.to_string());
+            return Err(error.into());
+        }
+        if let Some(digests) = &self.digests {
+            digests.clear();
+        }
+        // Whoever looked a key up before this group saw the old store.
+        let group = self.committed.load(Memory::Relaxed) + 1;
+        self.committed.store(group, Memory::Release);
+        self.recent = Recent::starting_at(group + 1);
+        (self.unsynced_since, self.poisoned) = (None, false);
+        self.health.revive();
+        Ok(())
     }
 
     /// Writes the stage; afterwards it is known to readers and remembered here.

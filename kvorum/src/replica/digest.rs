@@ -55,9 +55,14 @@ impl Digests {
         Ok(digests)
     }
 
+    /// Digests of nothing: the store is empty now.
+    pub(super) fn clear(&self) {
+        self.lock().iter_mut().for_each(Vec::clear);
+    }
+
     /// Counts anew what the index holds.
     pub(super) fn load(&self, engine: &dyn Engine) -> Result<(), ReplicaError> {
-        self.lock().iter_mut().for_each(Vec::clear);
+        self.clear();
         let mut changes = Vec::with_capacity(REBUILD_ROWS);
         for pair in engine.scan(Keyspace::Tokens, &[], Bound::Unbounded)? {
             let (row, mark) = pair?;

@@ -78,9 +78,14 @@ impl StoreHealth {
         }
     }
 
+    /// Notes that there is another store now, whatever became of the one before.
+    pub(super) fn revive(&self) {
+        self.word.store(OK, Ordering::Release);
+    }
+
     fn change(&self, to: u8, news: &str) {
         let from = self.word.load(Ordering::Relaxed);
-        // A failure is final in this life of the node.
+        // A failure is final in this life of the store.
         if from != to && from != FAILED {
             self.word.store(to, Ordering::Release);
             if to == OK { tracing::info!("{news}") } else { tracing::warn!("{news}") }

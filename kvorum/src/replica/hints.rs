@@ -235,6 +235,16 @@ impl Hints {
         Ok(())
     }
 
+    /// Forgets what was kept, because its store was set aside; gaps stay. Says how many hints were lost.
+    pub fn forget_all(&self) -> u64 {
+        let mut books = self.lock();
+        let lost = books.waiting.values().map(|waiting| waiting.count).sum();
+        for waiting in books.waiting.values_mut() {
+            (waiting.count, waiting.bytes) = (0, 0);
+        }
+        lost
+    }
+
     /// What waits for `target`.
     pub fn waiting_for(&self, target: NodeId) -> Waiting {
         self.lock().waiting.get(&target).copied().unwrap_or_default()

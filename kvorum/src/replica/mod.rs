@@ -15,6 +15,7 @@ mod digest;
 mod facts;
 mod health;
 mod hints;
+mod mending;
 mod queue;
 mod sweep;
 #[cfg(test)]
@@ -26,12 +27,14 @@ pub use digest::Digests;
 pub use facts::{Facts, Vote};
 pub use health::{StoreHealth, StoreState};
 pub use hints::{Hint, HintBounds, Hints, Kept, Waiting};
+pub use mending::{Place, Walked};
 pub use queue::{COMMIT_QUEUE_BYTES_MAX, COMMIT_QUEUE_LEN_MAX, Source};
 pub use sweep::SweeperState;
 
 use crate::clock::{Clock, Rng};
 use crate::crash::{self, Point};
 use crate::metrics::StoreMetrics;
+use crate::storage::damage::{Damage, Watched};
 use crate::storage::format::Mark;
 use crate::storage::{Change, Durability, Engine, EngineError, EngineStats, Keyspace, Scan, format};
 use crate::worker::{Pool, PoolFull};
@@ -91,6 +94,17 @@ impl fmt::Display for ReplicaError {
 }
 
 impl std::error::Error for ReplicaError {}
+
+impl ReplicaError {
+    /// Whether bytes on disk are not what was written.
+    pub fn is_damage(&self) -> bool {
+        matches!(
+            self,
+            Self::Engine(EngineError::Corrupt { .. })
+                | Self::Format(format::FormatError::Truncated { .. } | format::FormatError::Contradiction)
+        )
+    }
+}
 
 impl From<EngineError> for ReplicaError {
     fn from(error: EngineError) -> Self {
@@ -171,8 +185,10 @@ struct Shared {
     groups: Arc<AtomicU64>,
     health: Arc<StoreHealth>,
     digests: Option<Arc<Digests>>,
+    damage: Arc<Damage>,
     sweeper: Arc<SweeperState>,
     store_id: u128,
+    topology: u64,
     is_new: bool,
     workers: Workers,
 }
@@ -190,7 +206,9 @@ impl Replica {
     ///
     /// # Errors
     /// When the store's own rows cannot be read or written, or a thread cannot be started.
-    pub fn start(parts: ReplicaParts) -> Result<(Self, ReplicaThreads, UnixMillis), ReplicaError> {
+    pub fn start(mut parts: ReplicaParts) -> Result<(Self, ReplicaThreads, UnixMillis), ReplicaError> {
+        let damage = Arc::new(Damage::default());
+        parts.engine = Arc::new(Watched::new(parts.engine, Arc::clone(&damage)));
         let lease = match parts.engine.get(Keyspace::Meta, format::META_CLOCK_LEASE)? {
             Some(row) => format::decode_lease(&row)?,
             None => UnixMillis(0),
@@ -221,8 +239,10 @@ impl Replica {
                 groups,
                 health,
                 digests,
+                damage,
                 sweeper: Arc::clone(&sweeper),
                 store_id,
+                topology: parts.birth.topology,
                 is_new,
                 workers: parts.workers,
             }),
@@ -414,8 +434,12 @@ impl Replica {
     async fn observe(&self, key: &Key) -> Result<Observed, ReplicaError> {
         // Read before the look-up: every group that is not in the count is still known to the committer.
         let as_of = self.shared.groups.load(Ordering::Acquire);
-        let row = self.row(key).await?;
-        let mark = row.map(|row| format::decode_record_mark(&row)).transpose()?;
+        let row = self.row(key).await;
+        let mark = match row {
+            Ok(row) => row.map(|row| format::decode_record_mark(&row)).transpose()?,
+            Err(error) if error.is_damage() => self.indexed_mark(key, error)?,
+            Err(error) => return Err(error),
+        };
         Ok(Observed { mark, as_of })
     }
 }
@@ -517,8 +541,16 @@ impl RangeReader {
     }
 }
 
-/// Reads what is stored of a key, but for its value, where the committer must look for itself.
-fn stored_mark(engine: &dyn Engine, key: &[u8]) -> Result<Option<Mark>, ReplicaError> {
-    let row = engine.get(Keyspace::Records, key)?;
-    Ok(row.map(|row| format::decode_record_mark(&row)).transpose()?)
+/// Reads what is stored of a key, but for its value, where the committer must look for itself. Of a record that cannot
+/// be read the index knows it.
+fn stored_mark(
+    engine: &dyn Engine,
+    digests: Option<&Digests>,
+    key: &Key,
+) -> Result<Option<Mark>, ReplicaError> {
+    match (engine.get(Keyspace::Records, key.as_ref()), digests) {
+        (Ok(row), _) => Ok(row.map(|row| format::decode_record_mark(&row)).transpose()?),
+        (Err(EngineError::Corrupt { .. }), Some(digests)) => digests.mark(engine, key),
+        (Err(error), _) => Err(error.into()),
+    }
 }

@@ -61,6 +61,8 @@ pub(super) enum Request {
     Side { changes: Vec<Change>, is_synced: bool, done: Outcome<()> },
     /// Give back the space of records whose time has come. Answers with the number of records purged.
     Purge { rows: Vec<DueRow>, done: Outcome<usize> },
+    /// Set the store aside and begin anew with an empty one, that has these `meta` rows at least.
+    SetAside { rows: Vec<(&'static [u8], Bytes)>, done: Outcome<()> },
 }
 
 impl Request {
@@ -72,6 +74,7 @@ impl Request {
             }
             Self::Side { changes, .. } => changes.iter().map(Change::bytes).sum(),
             Self::Purge { rows, .. } => rows.len() * size_of::<DueRow>(),
+            Self::SetAside { .. } => 0,
         }
     }
 }

@@ -1,0 +1,274 @@
+//! What healing needs of the replica: what is damaged, a walk that finds damage, and a store that begins anew.
+//!
+//! This finds and replaces. Who has what is missing here, and when a store may be set aside, is the coordinator's
+//! business.
+
+use super::queue::Request;
+use super::{Digests, Replica, ReplicaError};
+use crate::storage::damage::Damage;
+use crate::storage::format::{self, Mark};
+use crate::storage::{Engine, EngineError, Keyspace};
+use bytes::Bytes;
+use kvorum_core::{Key, UnixMillis, Version};
+use std::ops::Bound;
+use std::sync::Arc;
+use tokio::sync::oneshot;
+
+/// The keyspaces in the order in which a walk visits them.
+const ROOMS: [Keyspace; 5] =
+    [Keyspace::Meta, Keyspace::Due, Keyspace::Hints, Keyspace::Tokens, Keyspace::Records];
+
+/// This is a place in a walk over everything stored.
+#[derive(Debug, Clone, Default)]
+pub struct Place {
+    room: usize,
+    after: Option<Bytes>,
+}
+
+/// This is what a part of a walk came to.
+#[derive(Debug)]
+pub struct Walked {
+    /// Where it goes on; none at the end of the store.
+    pub next: Option<Place>,
+    /// Bytes of keys and values that were read.
+    pub bytes: u64,
+}
+
+impl Replica {
+    /// What was found damaged and is not healed.
+    pub fn damage(&self) -> &Damage {
+        &self.shared.damage
+    }
+
+    /// What the index says of `key`: right also where the record itself cannot be read.
+    ///
+    /// # Errors
+    /// `damaged` itself where there is no index.
+    pub(super) fn indexed_mark(
+        &self,
+        key: &Key,
+        damaged: ReplicaError,
+    ) -> Result<Option<Mark>, ReplicaError> {
+        match &self.shared.digests {
+            Some(digests) => digests.mark(&*self.shared.engine, key),
+            None => Err(damaged),
+        }
+    }
+
+    /// The version that the index says of `key` and the replicas it was written for, where it says one.
+    pub fn indexed_version(&self, key: &Key) -> Result<Option<(Version, u16)>, ReplicaError> {
+        let mark = self.indexed_mark(key, ReplicaError::Stopped)?;
+        Ok(mark.map(|mark| (mark.version, mark.from)))
+    }
+
+    /// Reads `key` as a scan does: whether it is sound for those as well. Where a whole block is damaged, a row that was
+    /// written anew answers reads, and scans still meet the block.
+    pub async fn is_sound(&self, key: &Key) -> Result<bool, ReplicaError> {
+        let (engine, key) = (Arc::clone(&self.shared.engine), key.clone());
+        let read = move || {
+            let scan = engine.scan(Keyspace::Records, key.as_ref(), Bound::Included(key.as_ref()))?;
+            for pair in scan {
+                match pair {
+                    Err(EngineError::Corrupt { .. }) => return Ok(false),
+                    other => drop(other?),
+                }
+            }
+            Ok(true)
+        };
+        self.shared.pool.run(read).await?
+    }
+
+    /// Reads about `bytes` of the store from `from` on, to find what is damaged; what it finds is noted in
+    /// [`Replica::damage`].
+    pub async fn walk(&self, from: Place, bytes: u64) -> Result<Walked, ReplicaError> {
+        let engine = Arc::clone(&self.shared.engine);
+        self.shared.pool.run(move || walk(&*engine, from, bytes)).await?
+    }
+
+    /// Sets the store aside and begins anew with an empty one, which lacks what was in it and does not vote. Its
+    /// identity goes over, and what else its own rows say, as far as they can be read. No version stamped here is later
+    /// than `lease`.
+    ///
+    /// # Errors
+    /// When the new store cannot be made. The old one takes no more writes then.
+    pub async fn set_aside(&self, lease: UnixMillis) -> Result<(), ReplicaError> {
+        let (done, outcome) = oneshot::channel();
+        let rows = vec![
+            (format::META_STORE_ID, format::encode_store_id(self.shared.store_id)),
+            (format::META_TOPOLOGY, format::encode_lease(UnixMillis(self.shared.topology))),
+            (format::META_CLOCK_LEASE, format::encode_lease(lease)),
+            (format::META_INDEXED, Bytes::from_static(&[1])),
+        ];
+        self.shared.queue.submit(Request::SetAside { rows, done })?;
+        outcome.await.map_err(|_| ReplicaError::Stopped)?
+    }
+}
+
+impl Digests {
+    /// What the index says of `key`.
+    pub(super) fn mark(&self, engine: &dyn Engine, key: &Key) -> Result<Option<Mark>, ReplicaError> {
+        let row = format::encode_token_key(self.partition_of(key), key.as_ref());
+        let mark = engine.get(Keyspace::Tokens, &row)?;
+        Ok(mark.map(|mark| format::decode_mark(&mark)).transpose()?)
+    }
+}
+
+fn walk(engine: &dyn Engine, from: Place, bytes_max: u64) -> Result<Walked, ReplicaError> {
+    let mut bytes = 0;
+    let Place { mut room, mut after } = from;
+    while let Some(keyspace) = ROOMS.get(room) {
+        let mut start = after.take().map_or_else(Vec::new, |after| after.to_vec());
+        if !start.is_empty() {
+            start.push(0);
+        }
+        for pair in engine.scan(*keyspace, &start, Bound::Unbounded)? {
+            let key = match pair {
+                Ok((key, value)) => {
+                    bytes += (key.len() + value.len()) as u64;
+                    key
+                }
+                Err(EngineError::Corrupt { key: Some(key), .. }) => key,
+                // It cannot be told where the damage ends: the store has been noted as damaged.
+                Err(EngineError::Corrupt { key: None, .. }) => break,
+                Err(error) => return Err(error.into()),
+            };
+            if bytes >= bytes_max {
+                return Ok(Walked { next: Some(Place { room, after: Some(key) }), bytes });
+            }
+        }
+        room += 1;
+    }
+    Ok(Walked { next: None, bytes })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::{ManualClock, SystemRng};
+    use crate::metrics::StoreMetrics;
+    use crate::replica::{
+        Applied, Birth, DurabilityMode, Execution, Purge, ReplicaParts, ReplicaThreads, Source, Vote, Workers,
+    };
+    use crate::storage::memory::MemoryEngine;
+    use crate::worker::Pool;
+    use kvorum_core::{NodeId, Record, Value};
+
+    fn replica(engine: &Arc<MemoryEngine>) -> (Replica, ReplicaThreads) {
+        let parts = ReplicaParts {
+            engine: Arc::clone(engine) as Arc<dyn Engine>,
+            clock: ManualClock::at(1_000_000),
+            rng: Arc::new(SystemRng),
+            pool: Arc::new(Pool::inline()),
+            metrics: Arc::new(StoreMetrics::default()),
+            execution: Execution::Inline,
+            durability: DurabilityMode::Always,
+            purge: Purge::Keep,
+            birth: Birth { vote: Vote::Yes, topology: 7 },
+            partition_bits: 4,
+            workers: Workers::Threads,
+        };
+        let (replica, threads, _) = Replica::start(parts).unwrap();
+        (replica, threads)
+    }
+
+    fn record(clock: u64, value: &'static str) -> Record {
+        let value = Value::Present(Bytes::from_static(value.as_bytes()));
+        Record { version: Version::from_words(clock << 16, NodeId(1).0), from: 3, expires: None, value }
+    }
+
+    fn key() -> Key {
+        Key::new("k").unwrap()
+    }
+
+    async fn damaged() -> (Arc<MemoryEngine>, Replica, ReplicaThreads) {
+        let engine = Arc::new(MemoryEngine::new());
+        let (replica, threads) = replica(&engine);
+        replica.apply(key(), record(5, "five"), Source::Writer).await.unwrap();
+        engine.flip(Keyspace::Records, 3).unwrap();
+        assert!(replica.get(&key()).await.unwrap_err().is_damage());
+        (engine, replica, threads)
+    }
+
+    /// What is older than a record that cannot be read does not take its place: no read goes back, and a deletion that
+    /// cannot be read keeps its key deleted. The same record does, and so does a newer one; the digests agree throughout.
+    #[tokio::test]
+    async fn damaged_record_keeps_its_version() {
+        for (healing, expect) in [(record(5, "five"), "five"), (record(6, "six"), "six")] {
+            let (_engine, replica, _threads) = damaged().await;
+            let before = replica.digests().unwrap().keys();
+            let older = replica.apply(key(), record(4, "four"), Source::Copy).await.unwrap();
+            assert_eq!(older, Applied::Superseded { by: record(5, "").version });
+            assert!(replica.get(&key()).await.unwrap_err().is_damage());
+            assert_eq!(replica.apply(key(), healing.clone(), Source::Copy).await.unwrap(), Applied::Stored);
+            assert_eq!(
+                replica.get(&key()).await.unwrap().unwrap(),
+                record(healing.version.millis().0, expect)
+            );
+            assert_eq!(replica.digests().unwrap().keys(), before);
+            assert!(replica.is_sound(&key()).await.unwrap());
+        }
+    }
+
+    /// The same after a restart, when nothing but the index says which version was there.
+    #[tokio::test]
+    async fn damaged_record_keeps_its_version_over_a_restart() {
+        let (engine, first, threads) = damaged().await;
+        drop((first, threads));
+        let (replica, _threads) = replica(&engine);
+        let older = replica.apply(key(), record(4, "four"), Source::Copy).await.unwrap();
+        assert_eq!(older, Applied::Superseded { by: record(5, "").version });
+        assert_eq!(replica.indexed_version(&key()).unwrap(), Some((record(5, "").version, 3)));
+    }
+
+    /// A walk finds a damaged row that nobody asked for, in whatever room it is.
+    #[tokio::test]
+    async fn walks_find_damage() {
+        for (room, is_record) in
+            [(Keyspace::Records, true), (Keyspace::Tokens, false), (Keyspace::Meta, false)]
+        {
+            let engine = Arc::new(MemoryEngine::new());
+            let (replica, _threads) = replica(&engine);
+            replica.apply(key(), record(5, "five"), Source::Writer).await.unwrap();
+            engine.flip(room, 3).unwrap();
+            let mut place = Some(Place::default());
+            let mut parts = 0;
+            while let Some(from) = place {
+                place = replica.walk(from, 1).await.unwrap().next;
+                parts += 1;
+            }
+            assert!(parts > 4, "in parts");
+            assert_eq!(
+                (replica.damage().row_count() == 1, replica.damage().store().is_some()),
+                (is_record, !is_record)
+            );
+        }
+    }
+
+    /// A store that begins anew is empty, does not vote, keeps its name and what it knows, also where that row itself
+    /// is damaged, and takes writes, whatever the old one had failed of.
+    #[tokio::test]
+    async fn store_begins_anew() {
+        for damages_meta in [false, true] {
+            let (engine, first, threads) = damaged().await;
+            first.store_seen(&[(NodeId(9), 99)]).await.unwrap();
+            let id = first.store_id();
+            if damages_meta {
+                (0..64).for_each(|choice| drop(engine.flip(Keyspace::Meta, choice)));
+            }
+            first.set_aside(UnixMillis(123)).await.unwrap();
+            assert_eq!((first.get(&key()).await.unwrap(), first.digests().unwrap().keys()), (None, 0));
+            assert_eq!(first.damage().row_count(), 0);
+            // Older than what was there: the store lacks that, and does not count for writes.
+            assert_eq!(first.apply(key(), record(4, "four"), Source::Copy).await.unwrap(), Applied::Stored);
+            drop((first, threads));
+            let (again, _threads) = replica(&engine);
+            let facts = again.facts().unwrap();
+            assert_eq!(
+                (again.store_id(), again.is_new(), facts.votes, facts.topology),
+                (id, false, Vote::No, Some(7))
+            );
+            assert_eq!(facts.seen.contains_key(&NodeId(9)), !damages_meta);
+            assert_eq!(again.get(&key()).await.unwrap(), Some(record(4, "four")));
+        }
+    }
+}

@@ -60,6 +60,11 @@ impl Hlc {
         self.last = self.last.max(version.clock());
     }
 
+    /// The lease: no stamp so far is later.
+    pub fn lease(&self) -> UnixMillis {
+        self.lease
+    }
+
     /// Raises the lease to `until`, which must have been stored durably; a lower one changes nothing.
     pub fn extend(&mut self, until: UnixMillis) {
         self.lease = self.lease.max(until);

@@ -12,7 +12,7 @@ use crate::plan::{Fault, FaultEvent, FaultKind, Plan};
 use crate::seed::{Seed, SimRng};
 use crate::trace::Trace;
 use kvorum::storage::memory::{self, MemoryEngine};
-use kvorum::storage::{Engine, Keyspace};
+use kvorum::storage::{Engine, Keyspace, format};
 use kvorum_core::NodeId;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -288,8 +288,7 @@ impl Cluster<'_> {
             }),
             Fault::BitRot { node, choice } => {
                 self.lose(*node, LossKind::Rotten, Duration::ZERO);
-                let engine = self.engine(*node).cloned();
-                self.facts.rotten.extend(engine.and_then(|engine| engine.flip(Keyspace::Records, *choice)));
+                self.rot(*node, *choice);
             }
             Fault::ClockJump { node, by_millis } => {
                 self.with(*node, |machine| machine.clock.jump(*by_millis));
@@ -478,6 +477,21 @@ impl Cluster<'_> {
             self.trace.line(self.sim.elapsed(), &host, &"starts");
             self.sim.bounce(host.as_str());
         }
+    }
+
+    /// Flips a bit of a record, or, once in four times, of a row of the store's own: then all of it goes.
+    fn rot(&mut self, node: u16, choice: u64) {
+        const OTHERS: [Keyspace; 4] = [Keyspace::Tokens, Keyspace::Meta, Keyspace::Due, Keyspace::Hints];
+        let Some(engine) = self.engine(node).cloned() else { return };
+        let other = usize::try_from(choice.rotate_right(8) % 16).ok().and_then(|nth| OTHERS.get(nth));
+        if other.is_some_and(|keyspace| engine.flip(*keyspace, choice).is_some()) {
+            return;
+        }
+        let before = engine.scan(Keyspace::Records, b"", Bound::Unbounded).map(Iterator::flatten);
+        let before: BTreeMap<_, _> = before.into_iter().flatten().collect();
+        let Some(key) = engine.flip(Keyspace::Records, choice) else { return };
+        let record = before.get(&key).and_then(|row| format::decode_record(row).ok());
+        self.facts.rotten.extend(record.map(|record| (key, node, record.version)));
     }
 
     fn with(&self, node: u16, then: impl FnOnce(&Machine)) {

@@ -79,6 +79,8 @@ fn config_of(plan: &Plan, life: &Life) -> Result<Config, ConfigError> {
         ("durability", durability_name(plan.durability)),
         ("threads", "1".to_owned()),
         ("workers", "1".to_owned()),
+        // A store here is small, and a seed short.
+        ("scrub-every", "3s".to_owned()),
     ]);
     Ok(config::resolve(&flags, &BTreeMap::new(), None)?.0)
 }

@@ -5,7 +5,7 @@
 //! text by the same function, so a value means the same wherever it stands, and an error names the setting and
 //! where its value came from.
 
-use crate::coordinator::Fanout;
+use crate::coordinator::{Fanout, Upkeep};
 use crate::crash;
 use crate::http::Limits;
 use crate::http::connection::Waits;
@@ -70,6 +70,10 @@ pub struct Config {
     pub request_timeout: Duration,
     /// Bounds of what clients may ask.
     pub limits: Limits,
+    /// The pace of what the node does without a client.
+    pub upkeep: Upkeep,
+    /// Bytes of damaged stores that are kept.
+    pub quarantine_bytes_max: u64,
     /// How log lines are written.
     pub log_format: LogFormat,
 }
@@ -341,6 +345,27 @@ pub const SETTINGS: &[Setting] = &[
         },
     },
     Setting {
+        name: "scrub-every",
+        value_name: "DURATION",
+        default: "24h",
+        help: "Between two walks over everything stored, which find damaged rows before somebody asks for them",
+        set: |draft, text| set(&mut draft.config.upkeep.scrub_every, parse_duration(text)),
+    },
+    Setting {
+        name: "scrub-rate",
+        value_name: "SIZE",
+        default: "8MiB",
+        help: "Bytes a second that such a walk reads",
+        set: |draft, text| set(&mut draft.config.upkeep.scrub_rate, parse_size(text, 64 << 10)),
+    },
+    Setting {
+        name: "quarantine-max-size",
+        value_name: "SIZE",
+        default: "16GiB",
+        help: "Bytes of damaged stores that are kept; the newest is kept whatever it takes, and two at most",
+        set: |draft, text| set(&mut draft.config.quarantine_bytes_max, parse_size(text, 0)),
+    },
+    Setting {
         name: "hint-max-size",
         value_name: "SIZE",
         default: "1GiB",
@@ -526,6 +551,8 @@ impl Draft {
                 drain_timeout: none,
                 waits: Waits { head: none, body: none, idle: none, write: none },
             },
+            upkeep: Upkeep { scrub_every: none, scrub_rate: 0 },
+            quarantine_bytes_max: 0,
             log_format: LogFormat::Text,
         };
         Self { config, advertise: None }

@@ -20,7 +20,7 @@ use crate::replica::{
 };
 use crate::storage::data_dir::{DataDir, DataDirError};
 use crate::storage::lsm::{LsmConfig, LsmEngine};
-use crate::storage::{Engine, EngineError};
+use crate::storage::{Engine, EngineError, quarantine};
 use crate::worker::Pool;
 use kvorum_core::{NodeId, Topology, TopologyError};
 use rustix::net::sockopt;
@@ -135,11 +135,16 @@ impl Node {
         for (index, (listener, _)) in listeners.into_iter().enumerate() {
             node.network.push(serve_on_thread(index, listener, &service)?);
         }
-        let engine = open_engine(&node.data_dir, config.memory_budget_bytes)?;
+        let engine = open_engine(&node.data_dir, config, names.cluster.len())?;
         crash::point(Point::StoreOpened);
+        let begins_anew = quarantine::has_begun_anew(node.data_dir.path());
         let pool = Arc::new(Pool::start(config.workers).map_err(NodeError::Thread)?);
-        let parts = Opening { config, names: &names, clock, rng, engine, pool, workers: Workers::Threads };
+        let workers = Workers::Threads;
+        let parts = Opening { config, names: &names, clock, rng, engine, begins_anew, pool, workers };
         node.replica = Some(open(parts, &service)?);
+        if let Err(error) = quarantine::forget_beginning(node.data_dir.path()) {
+            tracing::warn!(%error, "the mark that a store was set aside cannot be removed; it does no harm");
+        }
         Ok(node)
     }
 
@@ -236,8 +241,8 @@ pub async fn run_local<L: Listener>(parts: LocalParts<L>) -> Result<(), NodeErro
     let names = Names::new(&config, config.listen);
     let service = service(&config, &names, &clock, &*rng, 1);
     let pool = Arc::new(Pool::inline());
-    let opening =
-        Opening { config: &config, names: &names, clock, rng, engine, pool, workers: Workers::Tasks };
+    let (begins_anew, workers) = (false, Workers::Tasks);
+    let opening = Opening { config: &config, names: &names, clock, rng, engine, begins_anew, pool, workers };
     let replica = open(opening, &service)?;
     started(Handle(Arc::clone(&service)));
     let metrics = service.thread_metrics.first().map(Arc::clone).unwrap_or_default();
@@ -308,36 +313,53 @@ pub(crate) struct Opening<'a> {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) rng: Arc<dyn Rng>,
     pub(crate) engine: Arc<dyn Engine>,
+    /// Whether a damaged store was set aside, so that a new one lacks what was in it.
+    pub(crate) begins_anew: bool,
     pub(crate) pool: Arc<Pool>,
     pub(crate) workers: Workers,
 }
 
 /// Opens the rooms below HTTP; from then on the node serves its peers, and takes its hints.
 pub(crate) fn open(opening: Opening<'_>, service: &Service) -> Result<ReplicaThreads, NodeError> {
-    let Opening { config, names, clock, rng, engine, pool, workers } = opening;
+    let Opening { config, names, clock, rng, engine, begins_anew, pool, workers } = opening;
     let topology = Topology::of_urls(&names.cluster).map_err(NodeError::Topology)?;
     let node = NodeId::of_url(&names.url);
     let me = topology.index_of(node).ok_or_else(|| NodeError::NotAmongNodes { url: names.url.clone() })?;
     let store_metrics = Arc::new(StoreMetrics::default());
-    let (replica, threads, lease) = Replica::start(ReplicaParts {
-        engine,
-        clock: Arc::clone(&clock),
-        rng: Arc::clone(&rng),
-        pool: Arc::clone(&pool),
-        metrics: Arc::clone(&store_metrics),
-        execution: config.execution,
-        durability: config.durability,
-        // In a cluster of one nobody else can hold anything older.
-        purge: if topology.node_count() == 1 { Purge::Sole } else { Purge::Keep },
-        birth: Birth {
-            vote: if topology.node_count() == 1 || config.new_cluster { Vote::Yes } else { Vote::Unknown },
-            topology: placed_for(&topology),
-        },
-        partition_bits: topology.partition_bits(),
-        workers,
-    })
-    .map_err(NodeError::Replica)?;
-    let facts = replica.facts().map_err(NodeError::Replica)?;
+    let is_alone = topology.node_count() == 1;
+    let start = |vote| {
+        let (replica, threads, lease) = Replica::start(ReplicaParts {
+            engine: Arc::clone(&engine),
+            clock: Arc::clone(&clock),
+            rng: Arc::clone(&rng),
+            pool: Arc::clone(&pool),
+            metrics: Arc::clone(&store_metrics),
+            execution: config.execution,
+            durability: config.durability,
+            // In a cluster of one nobody else can hold anything older.
+            purge: if is_alone { Purge::Sole } else { Purge::Keep },
+            birth: Birth { vote, topology: placed_for(&topology) },
+            partition_bits: topology.partition_bits(),
+            workers,
+        })?;
+        let facts = replica.facts()?;
+        let hints = Hints::open(replica.clone(), config.hints)?;
+        Ok::<_, ReplicaError>((replica, threads, lease, facts, hints))
+    };
+    let vote = match (is_alone, begins_anew) {
+        (false, true) => Vote::No,
+        (false, false) if !config.new_cluster => Vote::Unknown,
+        _ => Vote::Yes,
+    };
+    let started = match start(vote) {
+        Err(error) if error.is_damage() && !is_alone => {
+            tracing::error!(%error, "the store is damaged: it is set aside, and a new one is refilled from the other nodes");
+            engine.set_aside().map_err(|error| NodeError::Store { path: config.data_dir.clone(), error })?;
+            start(Vote::No)
+        }
+        started => started,
+    };
+    let (replica, threads, lease, facts, hints) = started.map_err(NodeError::Replica)?;
     // A store of the release before clusters was alone.
     let is_at_home = facts.topology.unwrap_or(PLACED_ALONE) == placed_for(&topology);
     if !is_at_home && !canary::is(Canary::StaleTopology) {
@@ -345,7 +367,6 @@ pub(crate) fn open(opening: Opening<'_>, service: &Service) -> Result<ReplicaThr
     }
     let roster = Roster::new(node, replica.store_id(), topology.node_count(), facts.seen, facts.votes);
     let cluster = Cluster::new(config.cluster_name.clone(), topology, me, replica.store_id(), roster);
-    let hints = Hints::open(replica.clone(), config.hints).map_err(NodeError::Replica)?;
     let stamps = Stamps::resume(node, lease, Arc::clone(&clock), replica.clone());
     let settings = Settings {
         factor: config.replication_factor,
@@ -353,6 +374,7 @@ pub(crate) fn open(opening: Opening<'_>, service: &Service) -> Result<ReplicaThr
         fanout: config.fanout,
         hint_wait: config.hint_wait,
         clock_offset_max: config.clock_offset_max,
+        upkeep: config.upkeep,
     };
     let shared = Shared::new(cluster, clock, rng, replica.clone(), hints, stamps, settings);
     // Set once, here.
@@ -370,10 +392,21 @@ pub fn durability_name(mode: DurabilityMode) -> String {
     }
 }
 
-fn open_engine(data_dir: &DataDir, memory_budget_bytes: u64) -> Result<Arc<dyn Engine>, NodeError> {
+/// Opens the store. One that is damaged is set aside where there are other nodes to refill a new one from.
+fn open_engine(data_dir: &DataDir, config: &Config, nodes: usize) -> Result<Arc<dyn Engine>, NodeError> {
     let path = data_dir.store_path();
-    let engine = LsmEngine::open(LsmConfig::new(path.clone(), memory_budget_bytes));
-    Ok(Arc::new(engine.map_err(|error| NodeError::Store { path, error })?))
+    let parts = || LsmConfig {
+        quarantine_bytes_max: config.quarantine_bytes_max,
+        ..LsmConfig::new(path.clone(), config.memory_budget_bytes)
+    };
+    let opened = match LsmEngine::open(parts()) {
+        Err(error @ EngineError::Corrupt { .. }) if nodes > 1 => {
+            tracing::error!(%error, "the store is damaged: it is set aside, and a new one is refilled from the other nodes");
+            LsmEngine::open_anew(parts())
+        }
+        opened => opened,
+    };
+    Ok(Arc::new(opened.map_err(|error| NodeError::Store { path, error })?))
 }
 
 /// One listener per network thread, all on one port.

@@ -4,14 +4,14 @@
 //! its `from` hold exactly it. It is dead (a tombstone, or expired): the same while nothing is purged, later some may
 //! have dropped it already; an expired value and the tombstone that it became are equal. In both cases, where stale
 //! copies are dropped, no node holds anything older that is live; until that mechanism is there, nodes beyond the
-//! newest record's `from` may. Where clocks are anywhere, no record that expires is judged; nor is, until that is healed,
-//! a key of which a node has a row that cannot be read.
+//! newest record's `from` may. Where clocks are anywhere, no record that expires is judged; nor is a key of which a node
+//! had a row that cannot be read, where no other node has that record or something newer to heal it from.
 
 use super::facts::Dump;
 use super::{Facts, Violation};
 use crate::history::History;
 use bytes::Bytes;
-use kvorum_core::{Record, UnixMillis};
+use kvorum_core::{Record, UnixMillis, Version};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Checks the invariant.
@@ -28,8 +28,19 @@ pub fn check(history: &History, facts: &Facts) -> Result<(), Violation> {
 /// The first key that is not everywhere where it must be, and how.
 pub fn check_disks(facts: &Facts) -> Option<(&Bytes, String)> {
     let keys: BTreeSet<&Bytes> = facts.dumps.iter().flat_map(|dump| dump.records.keys()).collect();
-    let is_judged = |key: &&Bytes| facts.mechanisms.heal_rot || !facts.rotten.contains(*key);
+    let is_judged =
+        |key: &&Bytes| {
+            facts.rotten.iter().filter(|(rotten, _, _)| rotten == *key).all(|(_, node, version)| {
+                facts.mechanisms.heal_rot && has_another(key, *node, *version, facts)
+            })
+        };
     keys.into_iter().filter(is_judged).find_map(|key| Some((key, differs(key, facts)?)))
+}
+
+/// Whether a node other than `node` has `key` as it was there, or newer.
+fn has_another(key: &Bytes, node: u16, version: Version, facts: &Facts) -> bool {
+    let others = facts.dumps.iter().filter(|dump| dump.node != node);
+    others.filter_map(|dump| dump.records.get(key)).any(|record| record.version >= version)
 }
 
 fn differs(key: &Bytes, facts: &Facts) -> Option<String> {
@@ -101,6 +112,27 @@ mod tests {
         assert!(run([value(), value(), Some(record(5, 3, Some("w")))]).is_err());
         assert!(run([Some(record(5, 1, Some("v"))), Some(record(4, 3, Some("v"))), None]).is_err());
         assert_eq!(run([Some(record(5, 1, Some("v"))), None, None]), Ok(()));
+    }
+
+    /// A row that could not be read must be healed where another node has it, and need not where none has.
+    #[test]
+    fn rot_is_healed_where_it_can_be() {
+        let run = |records: [Option<Record>; 3], at: u64, heal_rot: bool| {
+            let dumps = (0..3).zip(records).map(|(node, record)| Dump {
+                node,
+                records: record.into_iter().map(|record| (Bytes::from_static(b"k"), record)).collect(),
+                ..Dump::default()
+            });
+            let rotten = vec![(Bytes::from_static(b"k"), 2, version(at))];
+            let mechanisms = Mechanisms { heal_rot, ..facts().mechanisms };
+            let operations: [Operation; 1] = [put(1, 0, 10, 5)];
+            check(&history(operations), &Facts { dumps: dumps.collect(), mechanisms, rotten, ..facts() })
+        };
+        let value = || Some(record(5, 3, Some("v")));
+        assert!(run([value(), value(), None], 5, true).is_err());
+        assert_eq!(run([value(), value(), None], 6, true), Ok(()), "newer than any other");
+        assert_eq!(run([value(), value(), None], 5, false), Ok(()));
+        assert_eq!(run([value(), value(), value()], 5, true), Ok(()));
     }
 
     /// The dead may be purged here and not there; an expired value equals its tombstone; older values may not stay.

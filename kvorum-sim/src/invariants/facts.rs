@@ -132,8 +132,8 @@ pub struct Facts {
     /// Nodes that worked with an outdated list of nodes for a while: what they coordinated then was not acknowledged,
     /// and may have left a copy where none belongs.
     pub misled: BTreeSet<NodeId>,
-    /// Keys of which a node has a row that cannot be read.
-    pub rotten: BTreeSet<Bytes>,
+    /// Keys of which a node had a row that could not be read, with the node and the version of that row.
+    pub rotten: Vec<(Bytes, u16, Version)>,
     /// Every record that was ever seen on a disk: the least `from` that it said, and the nodes.
     pub sightings: BTreeMap<(Bytes, Version), (u16, BTreeSet<u16>)>,
 }

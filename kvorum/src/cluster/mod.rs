@@ -22,6 +22,7 @@ pub struct Cluster {
     peers: Vec<Peer>,
     // Guards who was seen with which store; held for a look-up or a merge of a few entries.
     roster: Mutex<Roster>,
+    stands_down: AtomicBool,
 }
 
 /// What is known of one node of the cluster.
@@ -55,7 +56,16 @@ impl Cluster {
     pub fn new(name: String, topology: Topology, me: NodeIndex, store_id: u128, roster: Roster) -> Self {
         let placement = Placement::initial(&topology);
         let peers = topology.members().iter().map(|_| Peer::default()).collect();
-        Self { name, topology, placement, me, store_id, peers, roster: Mutex::new(roster) }
+        Self {
+            name,
+            topology,
+            placement,
+            me,
+            store_id,
+            peers,
+            roster: Mutex::new(roster),
+            stands_down: AtomicBool::new(false),
+        }
     }
 
     /// The nodes.
@@ -133,7 +143,12 @@ impl Cluster {
 
     /// Whether this node's store votes in reads.
     pub fn votes(&self) -> bool {
-        self.roster().verdict() == VotesVerdict::Votes
+        !self.stands_down.load(Ordering::SeqCst) && self.roster().verdict() == VotesVerdict::Votes
+    }
+
+    /// Makes this node's store not vote for a while, whatever it knows: it is about to be set aside.
+    pub fn stand_down(&self, stands_down: bool) {
+        self.stands_down.store(stands_down, Ordering::SeqCst);
     }
 
     /// Whether this node's store is known to lack what an earlier one held.

@@ -114,6 +114,11 @@ impl Roster {
         all.filter(|node| *node != self.me && !self.confirmed_by.contains(node))
     }
 
+    /// Notes that the store was set aside and begun anew: it lacks what was in it.
+    pub fn set_aside(&mut self) {
+        self.verdict = Verdict::Lacks;
+    }
+
     /// Notes that the store has been refilled from the other replicas.
     pub fn refilled(&mut self) {
         self.verdict = Verdict::Votes;

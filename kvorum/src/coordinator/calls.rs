@@ -72,6 +72,15 @@ impl Cause {
         )
     }
 
+    /// Whether what was asked for is there and cannot be read.
+    pub(super) fn is_damage(&self) -> bool {
+        match self {
+            Self::Replica(error) => error.is_damage(),
+            Self::Call(error) => matches!(error, CallError::Refused { code: Refusal::Damaged, .. }),
+            _ => false,
+        }
+    }
+
     pub(super) fn is_overload(&self) -> bool {
         matches!(
             self,
@@ -232,7 +241,12 @@ impl Coordinator {
                 if !shared.cluster.votes() {
                     return Err(Cause::NotVoting);
                 }
-                return match tokio::time::timeout(timeout, shared.replica.get(&key)).await {
+                let read = tokio::time::timeout(timeout, shared.replica.get(&key)).await;
+                // Asked again: the store may have been set aside meanwhile.
+                if !shared.cluster.votes() {
+                    return Err(Cause::NotVoting);
+                }
+                return match read {
                     Ok(Ok(record)) => Ok(record.map(Held::Whole)),
                     Ok(Err(error)) => Err(Cause::Replica(error)),
                     Err(_) => Err(Cause::Late),

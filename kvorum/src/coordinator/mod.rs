@@ -4,7 +4,7 @@
 //! of its peers, and counts the answers with the rules of `kvorum-core`. It knows neither HTTP nor disks.
 //!
 //! A reader follows a request: [`write`], [`read`], [`range`]. What happens without a client: [`handoff`] delivers
-//! hints, [`repair`] keeps replicas alike, [`pulse`] asks peers how they are, [`serve`] is what a peer may ask of this node.
+//! hints, [`repair`] keeps replicas alike, [`mend`] heals what is damaged on this node's disk, [`pulse`] asks peers how they are, [`serve`] is what a peer may ask of this node.
 //!
 //! There is one [`Coordinator`] per network thread, with links of its own to every peer, so that a request and all
 //! its calls stay on one thread; what the threads share is [`Shared`].
@@ -13,6 +13,7 @@ mod calls;
 mod explain;
 mod gauges;
 mod handoff;
+mod mend;
 mod pulse;
 mod range;
 mod read;
@@ -27,6 +28,7 @@ pub use calls::Cause;
 pub use explain::{Explained, Explanation, HeldRecord};
 pub use gauges::{Gauges, LinkGauge, PeerStatus};
 pub use handoff::Handoff;
+pub use mend::Mending;
 pub use range::ClusterRange;
 pub use serve::PeerDesk;
 pub use stamp::Stamps;
@@ -130,6 +132,17 @@ pub struct Settings {
     pub hint_wait: Duration,
     /// How far a peer's clock may be from this node's before it is reported.
     pub clock_offset_max: Duration,
+    /// The pace of what nobody waits for.
+    pub upkeep: Upkeep,
+}
+
+/// This is the pace of what the node does without a client.
+#[derive(Debug, Clone, Copy)]
+pub struct Upkeep {
+    /// Between two walks over everything that is stored, which find what is damaged.
+    pub scrub_every: Duration,
+    /// Bytes a second that such a walk reads.
+    pub scrub_rate: u64,
 }
 
 /// This says why a request was not carried out.
@@ -228,6 +241,8 @@ pub struct Shared {
     signs: Vec<watch::Sender<u64>>,
     // Guards the nodes that a store which is refilled has been compared with; held for an insertion.
     refilled_from: Mutex<BTreeSet<NodeIndex>>,
+    /// What was healed.
+    pub mending: Mending,
     /// How the threads' links are.
     pub gauges: Gauges,
     /// Settings.
@@ -303,6 +318,8 @@ impl Coordinator {
             tokio::task::spawn_local(Rc::clone(self).keep_pulse(index));
             tokio::task::spawn_local(Rc::clone(self).keep_alike(index));
         }
+        tokio::task::spawn_local(Rc::clone(self).mend());
+        tokio::task::spawn_local(Rc::clone(self).scrub());
     }
 
     /// Tries this thread's link again whenever its peer shows that it is alive, whatever its back-off says.
@@ -408,6 +425,7 @@ impl Shared {
             handoff,
             signs,
             refilled_from,
+            mending: Mending::default(),
             gauges: Gauges::default(),
             settings,
             metrics,

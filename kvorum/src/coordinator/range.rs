@@ -201,7 +201,12 @@ impl Coordinator {
 }
 
 async fn read_local(shared: &Arc<Shared>, share: &Share, mut reader: Box<RangeReader>) -> Part {
-    let rows = share.next(shared, &mut reader, PART_BYTES).await.map_err(Cause::Replica)?;
+    let read = share.next(shared, &mut reader, PART_BYTES).await;
+    // Asked afterwards: the store may have been set aside meanwhile.
+    if !shared.cluster.votes() {
+        return Err(Cause::NotVoting);
+    }
+    let rows = read.map_err(Cause::Replica)?;
     let next = (!rows.is_empty()).then_some(Stream::Local(reader));
     Ok((rows, next))
 }

@@ -12,6 +12,7 @@
 //! once it has been compared with every other node from the first partition to the last.
 
 use super::calls::{Calls, Cause, Write};
+use super::mend::Beginning;
 use super::{Coordinator, Shared};
 use crate::cluster::VotesVerdict;
 use crate::peer::{ApplyKind, Held, Reply, Request, VersionRow};
@@ -89,10 +90,11 @@ impl Coordinator {
     pub async fn keep_alike(self: Rc<Self>, index: NodeIndex) {
         let mut differences = BTreeMap::new();
         loop {
+            let beginning = self.shared.mending.beginning();
             let refills = self.shared.cluster.roster().verdict() == VotesVerdict::Lacks;
             if self.is_ready(index) {
                 match self.compare(index, &mut differences, refills).await {
-                    Ok(()) if refills => self.shared.compared_with(index).await,
+                    Ok(()) if refills => self.shared.compared_with(index, beginning).await,
                     Ok(()) => {}
                     Err(cause) => {
                         let node = self.shared.cluster.url_of(index);
@@ -196,7 +198,7 @@ impl Coordinator {
                 }
                 continue;
             };
-            calls.push(index, Rc::clone(self).carry_out(index, partition, task));
+            calls.push(index, Rc::clone(self).carry_out_readable(index, partition, task));
             if calls.nodes().count() >= IN_FLIGHT_MAX
                 && let Some((_, outcome)) = calls.next().await
             {
@@ -221,6 +223,20 @@ impl Coordinator {
             Ok(Reply::VersionList { rows, is_last }) => Ok((rows, is_last)),
             Ok(_) => Err(Cause::OffTopic),
             Err(error) => Err(Cause::Call(error)),
+        }
+    }
+
+    /// Brings one difference to an end. A record that cannot be read on the side that has it is left to the mender of that
+    /// side: for this comparison it counts as lost with its disk.
+    async fn carry_out_readable(
+        self: Rc<Self>,
+        index: NodeIndex,
+        partition: Partition,
+        task: Task,
+    ) -> Result<(), Cause> {
+        match self.carry_out(index, partition, task).await {
+            Err(cause) if cause.is_damage() => Ok(()),
+            outcome => outcome,
         }
     }
 
@@ -361,16 +377,28 @@ impl Shared {
     }
 
     /// Notes that a store which is being refilled has been compared with the node at `index`, wholly.
-    async fn compared_with(&self, index: NodeIndex) {
+    async fn compared_with(&self, index: NodeIndex, beginning: Beginning) {
         let is_whole = {
             let mut compared = self.refilled_from.lock().unwrap_or_else(PoisonError::into_inner);
+            // Another store has begun since: what this comparison brought is set aside.
+            if !self.mending.is_still(beginning) {
+                return;
+            }
             compared.insert(index);
             self.cluster.others().all(|other| compared.contains(&other))
         };
-        if !is_whole {
+        // Where no store votes, all have lost what they held at once: nobody can say what there was, and a person must.
+        let somebody_votes = self
+            .cluster
+            .others()
+            .filter_map(|other| self.cluster.peer(other))
+            .any(|peer| peer.votes.load(Ordering::Relaxed));
+        if !is_whole || !somebody_votes {
             return;
         }
         match self.replica.store_votes(Vote::Yes).await {
+            // It has been set aside meanwhile, and the one after it is told so.
+            Ok(()) if !self.mending.is_still(beginning) => {}
             Ok(()) => {
                 self.cluster.roster().refilled();
                 tracing::info!(

@@ -161,6 +161,9 @@ impl Scans {
         self.reading.borrow_mut().insert(scan, false);
         let part = open.share.next(shared, &mut open.reader, bytes).await;
         let is_closed = self.reading.borrow_mut().remove(&scan) == Some(true);
+        if !shared.cluster.votes() {
+            return not_voting();
+        }
         match part {
             Ok(rows) => {
                 let is_last = rows.is_empty();
@@ -208,7 +211,12 @@ async fn get(shared: Arc<Shared>, key: Key, value_bytes_max: u32) -> Reply {
     if !shared.cluster.votes() {
         return not_voting();
     }
-    match shared.replica.get(&key).await {
+    let read = shared.replica.get(&key).await;
+    // Asked again: the store may have been set aside meanwhile, and what was read be nothing of an empty one.
+    if !shared.cluster.votes() {
+        return not_voting();
+    }
+    match read {
         Ok(record) => Reply::Found(record.map(|record| Held::new(record, value_bytes_max))),
         Err(error) => refuse(&error),
     }
@@ -223,6 +231,7 @@ fn refuse(error: &ReplicaError) -> Reply {
         ReplicaError::Overloaded => Refusal::Overloaded,
         ReplicaError::DiskFull => Refusal::DiskFull,
         ReplicaError::Stopped => Refusal::Stopped,
+        damaged if damaged.is_damage() => Refusal::Damaged,
         ReplicaError::Failed { .. } | ReplicaError::Engine(_) | ReplicaError::Format(_) => Refusal::Failed,
     };
     Reply::Refused { code, detail: error.to_string() }

@@ -50,6 +50,11 @@ impl Stamps {
         self.lock().observe(version);
     }
 
+    /// The lease that was stored last: no version stamped here is later.
+    pub(super) fn lease(&self) -> UnixMillis {
+        self.lock().lease()
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, Hlc> {
         self.hlc.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -55,7 +55,9 @@ pub(super) fn render(facts: &NodeFacts, state: NodeState, shared: Option<&Shared
             "url": facts.url,
             "cluster": facts.cluster,
             "durability": facts.durability,
-            "store": {"id": id, "state": store_state, "reason": reason, "votes": votes},
+            "store": {"id": id, "state": store_state, "reason": reason, "votes": votes,
+                "damage": shared.and_then(|shared| shared.replica.damage().store()),
+                "damaged_records": shared.map_or(0, |shared| shared.replica.damage().row_count())},
             "peers": peers.iter().map(render_peer).collect::<Vec<_>>(),
             "requests": shared.map(render_requests),
             "repair": shared.map(render_repair),
@@ -75,6 +77,15 @@ pub(super) fn render(facts: &NodeFacts, state: NodeState, shared: Option<&Shared
         text.push_str("store-failure ");
         text.push_str(&one_line(&reason));
         text.push('\n');
+    }
+    if let Some(shared) = shared {
+        let damage = shared.replica.damage();
+        if damage.row_count() > 0 {
+            let _ = writeln!(text, "damaged-records {}", damage.row_count());
+        }
+        if let Some(damage) = damage.store() {
+            let _ = writeln!(text, "store-damage {}", one_line(&damage));
+        }
     }
     for peer in &peers {
         let PeerStatus { url, state, hints, clock_offset_millis, .. } = peer;

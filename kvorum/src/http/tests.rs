@@ -81,6 +81,7 @@ impl Node {
     /// Opens the store, and waits until the node is ready.
     async fn open(&mut self) {
         let opening = Opening {
+            begins_anew: false,
             config: &self.config,
             names: &self.names,
             clock: Arc::clone(&self.service.clock),

@@ -230,10 +230,26 @@ fn cluster(scrape: &Scrape<'_>) -> Vec<Family> {
         ("repair_rounds", &metrics.repair_rounds, "Comparisons with other replicas"),
         ("repair_pulled_records", &metrics.repair_pulled, "Records that comparisons brought here"),
         ("repair_pushed_records", &metrics.repair_pushed, "Records that comparisons brought to others"),
+        ("records_healed", &shared.mending.rows_healed, "Damaged records replaced by another node's copy"),
+        ("stores_set_aside", &shared.mending.stores_set_aside, "Damaged stores set aside while the node ran"),
+        ("scrubs", &shared.mending.walks, "Walks over the whole store that looked for damage"),
+        ("scrubbed_bytes", &shared.mending.bytes_walked, "Bytes of keys and values that they read"),
     ];
     for (name, count, help) in counters {
         family(name, Kind::Counter(one(count.load(Ordering::Relaxed))), help);
     }
+    let damaged = shared.replica.damage().row_count() as u64;
+    family(
+        "damaged_records",
+        Kind::Gauge(one(damaged)),
+        "Records that cannot be read and are not healed yet",
+    );
+    let is_damaged = u64::from(shared.replica.damage().store().is_some());
+    family(
+        "store_damaged",
+        Kind::Gauge(one(is_damaged)),
+        "1 while the store is damaged beyond single records",
+    );
     let label = |name, value: &str| vec![(name, value.to_owned())];
     let reasons = [("before-answer", &metrics.read_repairs), ("late-reply", &metrics.late_repairs)];
     let repairs = reasons.map(|(why, count)| (label("reason", why), count.load(Ordering::Relaxed)));

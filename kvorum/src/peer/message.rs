@@ -244,6 +244,8 @@ pub enum Refusal {
     Stopped,
     /// The peer is not ready yet.
     Starting,
+    /// What the peer has of it is damaged and cannot be read; it is healed where another node has it.
+    Damaged,
     /// Something that this release has no name for.
     Unknown,
 }
@@ -649,6 +651,7 @@ impl Refusal {
             Self::NotVoting => 4,
             Self::Stopped => 5,
             Self::Starting => 6,
+            Self::Damaged => 7,
         }
     }
 
@@ -660,6 +663,7 @@ impl Refusal {
             4 => Self::NotVoting,
             5 => Self::Stopped,
             6 => Self::Starting,
+            7 => Self::Damaged,
             _ => Self::Unknown,
         }
     }

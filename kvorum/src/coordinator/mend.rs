@@ -1,0 +1,323 @@
+//! Mending: what is damaged on this node's disk is healed from the other nodes, without a person.
+//!
+//! A damaged **record** is fetched from the other nodes and enters by [`crate::replica::Replica::apply`], which knows from
+//! the index which version was there: what is older does not take its place, so no read goes back, and a tombstone that
+//! cannot be read still keeps older values out. Until then a read of it is an error on this replica, never an absence.
+//! Where no other node has it, or something newer, it stays so and is counted.
+//!
+//! A damaged **store** (a block that several records share, a row of the store's own, a background that died of it) is
+//! set aside as a whole, and the node begins anew with an empty store that is refilled ([`super::repair`]) and does not
+//! vote until then. That is done by one node at a time: only while every other node answers and votes. So that two do not
+//! begin at once, a node first stands down and then asks the others; of two that do so at the same time at least one
+//! hears that the other does not vote, and lets it be.
+
+use super::calls::Calls;
+use super::{Coordinator, repair};
+use crate::peer::{Reply, Request};
+use crate::replica::{Place, ReplicaError, Source, StoreState};
+use bytes::Bytes;
+use kvorum_core::{Key, NodeIndex, Record};
+use std::rc::Rc;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// How often it is looked whether anything is damaged.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// How often a record is looked for that no other node had.
+const ASK_AGAIN: Duration = Duration::from_secs(30);
+/// Records healed in one go.
+const ROWS_MAX: usize = 256;
+/// How long a node may take to say what it has, or how it is.
+const CALL_TIMEOUT: Duration = Duration::from_secs(2);
+/// How often a store is set aside in one life of the node: a disk that damages everything is no use for another.
+const ASIDES_MAX: u64 = 3;
+/// How long a node that met another which does not vote either lets that one go first, for each of its places.
+const GIVE_WAY: Duration = Duration::from_secs(2);
+/// Bytes of a part of a walk.
+const PART_BYTES: u64 = 256 << 10;
+
+/// These count what was mended, and how often the store began anew.
+#[derive(Debug, Default)]
+pub struct Mending {
+    /// Records healed from other nodes.
+    pub rows_healed: AtomicU64,
+    /// Records that cannot be read, and that no other node has.
+    pub rows_lost: AtomicU64,
+    /// Stores set aside in this life of the node.
+    pub stores_set_aside: AtomicU64,
+    /// Bytes read by walks that look for damage.
+    pub bytes_walked: AtomicU64,
+    /// Walks that came to the end of the store.
+    pub walks: AtomicU64,
+    /// One more when a store begins to be set aside, and one more when the next is there.
+    beginnings: AtomicU64,
+}
+
+/// This tells the stores of one life of the node apart, and the time between two of them from both.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Beginning(u64);
+
+impl Mending {
+    /// The store that there is now.
+    pub(super) fn beginning(&self) -> Beginning {
+        Beginning(self.beginnings.load(Ordering::SeqCst))
+    }
+
+    /// Whether the store that there was then is still there.
+    pub(super) fn is_still(&self, then: Beginning) -> bool {
+        then.0.is_multiple_of(2) && self.beginning() == then
+    }
+}
+
+/// What became of a damaged record.
+#[derive(Debug, PartialEq, Eq)]
+enum Mended {
+    /// It can be read again.
+    Healed,
+    /// No other node has it, or something newer that belongs here.
+    NobodyHasIt,
+    /// Not everybody could be asked.
+    Later,
+}
+
+impl Coordinator {
+    /// Heals what is damaged, forever.
+    ///
+    /// # Cancel safety
+    /// Dropping the future ends the service between two records; a store that is being set aside is so on disk.
+    pub async fn mend(self: Rc<Self>) {
+        let mut asked_at: Option<Duration> = None;
+        let mut walked_failure = false;
+        loop {
+            tokio::time::sleep(LOOK_EVERY).await;
+            let now = self.shared.clock.mono();
+            let is_failed = matches!(self.shared.replica.health(), StoreState::Failed { .. });
+            let is_alone = self.nodes() == 1;
+            if is_failed && !walked_failure && !is_alone {
+                // Whether it was damage that it failed of, a walk tells.
+                walked_failure = true;
+                self.walk_all().await;
+            }
+            walked_failure &= is_failed;
+            // Alone there is nothing to refill from.
+            if self.shared.replica.damage().store().is_some() && !is_alone {
+                self.begin_anew().await;
+                continue;
+            }
+            let is_due = asked_at.is_none_or(|at| now >= at + ASK_AGAIN);
+            let lost = self.shared.mending.rows_lost.load(Ordering::Relaxed);
+            if is_due || self.shared.replica.damage().row_count() as u64 > lost {
+                asked_at = Some(now);
+                self.mend_rows().await;
+            }
+        }
+    }
+
+    /// Walks over everything stored now and then, to find what is damaged before somebody asks for it.
+    pub async fn scrub(self: Rc<Self>) {
+        let upkeep = self.shared.settings.upkeep;
+        loop {
+            tokio::time::sleep(upkeep.scrub_every).await;
+            let mut place = Some(Place::default());
+            while let Some(from) = place {
+                let Some((next, bytes)) = self.walk(from).await else { break };
+                let micros = bytes.saturating_mul(1_000_000) / upkeep.scrub_rate.max(1);
+                tokio::time::sleep(Duration::from_micros(micros)).await;
+                place = next;
+            }
+        }
+    }
+
+    async fn walk_all(&self) {
+        let mut place = Some(Place::default());
+        while let Some(from) = place {
+            place = self.walk(from).await.and_then(|(next, _)| next);
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// One part of a walk: where it goes on, and what was read. None when it could not be read now.
+    async fn walk(&self, from: Place) -> Option<(Option<Place>, u64)> {
+        match self.shared.replica.walk(from, PART_BYTES).await {
+            Ok(walked) => {
+                let mending = &self.shared.mending;
+                mending.bytes_walked.fetch_add(walked.bytes, Ordering::Relaxed);
+                mending.walks.fetch_add(u64::from(walked.next.is_none()), Ordering::Relaxed);
+                Some((walked.next, walked.bytes))
+            }
+            Err(error) => {
+                tracing::debug!(%error, "a walk over the store was cut short");
+                None
+            }
+        }
+    }
+
+    async fn mend_rows(self: &Rc<Self>) {
+        let damage = self.shared.replica.damage();
+        let (mut after, mut lost) = (None, 0);
+        loop {
+            let rows = damage.rows(after.as_ref(), ROWS_MAX);
+            after = rows.last().cloned();
+            for row in rows {
+                match self.mend_row(&row).await {
+                    Ok(Mended::NobodyHasIt) => lost += 1,
+                    Ok(Mended::Healed | Mended::Later) => {}
+                    Err(error) => tracing::debug!(%error, "a damaged record cannot be healed now"),
+                }
+            }
+            if after.is_none() {
+                break;
+            }
+        }
+        let before = self.shared.mending.rows_lost.swap(lost, Ordering::Relaxed);
+        if lost > before {
+            tracing::error!(
+                records = lost,
+                "records of this node cannot be read and no other node has them: reads of them fail until they are \
+                 written again"
+            );
+        }
+    }
+
+    async fn mend_row(self: &Rc<Self>, row: &Bytes) -> Result<Mended, ReplicaError> {
+        let shared = &self.shared;
+        let damage = shared.replica.damage();
+        let Ok(key) = Key::new(row.clone()) else {
+            damage.note_store("the row of a record has a key that cannot be one");
+            return Ok(Mended::Later);
+        };
+        match shared.replica.get(&key).await {
+            Err(error) if error.is_damage() => {}
+            Err(error) => return Err(error),
+            Ok(_) => return self.check_scans(row, &key).await,
+        }
+        let Some((version, from)) = shared.replica.indexed_version(&key)? else {
+            damage.note_store("a block is damaged in which no record is");
+            return Ok(Mended::Later);
+        };
+        let partition = shared.cluster.partition_of(&key);
+        let my_rank = shared.cluster.rank_of(partition, shared.cluster.me()).unwrap_or(u16::MAX);
+        let mut calls = Calls::new();
+        for index in shared.cluster.others() {
+            calls.push(index, repair::fetch(Rc::clone(self), index, key.clone(), CALL_TIMEOUT));
+        }
+        let (mut best, mut is_whole): (Option<Record>, bool) = (None, true);
+        while let Some((_, answer)) = calls.next().await {
+            match answer {
+                Ok(Some(record)) if record.version >= version && record.from > my_rank => {
+                    if best.as_ref().is_none_or(|best| record.newness(best).is_gt()) {
+                        best = Some(record);
+                    }
+                }
+                Ok(_) => {}
+                // What is damaged there as well is no copy.
+                Err(cause) if cause.is_damage() => {}
+                Err(_) => is_whole = false,
+            }
+        }
+        let Some(record) = best else {
+            return Ok(if is_whole { Mended::NobodyHasIt } else { Mended::Later });
+        };
+        shared.stamps.observe(record.version);
+        let healed = record.version;
+        shared.replica.apply(key.clone(), record, Source::Copy).await?;
+        tracing::info!(key = %row.escape_ascii(), %version, %healed, from, "a damaged record was healed from another node");
+        shared.mending.rows_healed.fetch_add(1, Ordering::Relaxed);
+        self.check_scans(row, &key).await
+    }
+
+    /// Forgets a record that can be read, unless scans still meet the damage below it.
+    async fn check_scans(&self, row: &Bytes, key: &Key) -> Result<Mended, ReplicaError> {
+        let is_sound = self.shared.replica.is_sound(key).await?;
+        self.shared.replica.damage().forget_row(row);
+        if !is_sound {
+            self.shared.replica.damage().note_store("a block is damaged that several records share");
+        }
+        Ok(Mended::Healed)
+    }
+
+    /// Sets the damaged store aside and begins anew, if that can be done now.
+    async fn begin_anew(self: &Rc<Self>) {
+        let shared = &self.shared;
+        let is_between = !shared.mending.is_still(shared.mending.beginning());
+        if is_between || shared.mending.stores_set_aside.load(Ordering::Relaxed) >= ASIDES_MAX {
+            // The status goes on saying that it is damaged.
+            return;
+        }
+        shared.cluster.stand_down(true);
+        if !self.all_others_vote().await {
+            shared.cluster.stand_down(false);
+            // Of several that are damaged the first goes first.
+            tokio::time::sleep(GIVE_WAY * u32::from(shared.cluster.me().0)).await;
+            return;
+        }
+        // From here on no comparison that was begun with the old store, or ends before there is the new one, counts.
+        shared.mending.beginnings.fetch_add(1, Ordering::SeqCst);
+        shared.cluster.roster().set_aside();
+        shared.cluster.stand_down(false);
+        let reason = shared.replica.damage().store().unwrap_or_default();
+        match shared.replica.set_aside(shared.stamps.lease()).await {
+            Ok(()) => {
+                self.remember_again().await;
+                shared.refilled_from.lock().unwrap_or_else(PoisonError::into_inner).clear();
+                shared.mending.beginnings.fetch_add(1, Ordering::SeqCst);
+                shared.mending.stores_set_aside.fetch_add(1, Ordering::Relaxed);
+                let lost = shared.hints.forget_all();
+                shared.metrics.hints_lost.fetch_add(lost, Ordering::Relaxed);
+                shared.mending.rows_lost.store(0, Ordering::Relaxed);
+                tracing::error!(
+                    reason,
+                    hints_lost = lost,
+                    "the damaged store was set aside; the node goes on with an empty one, which is refilled from the \
+                     other nodes and does not vote until then"
+                );
+            }
+            Err(error) => tracing::error!(
+                reason,
+                %error,
+                "the damaged store cannot be set aside while the node runs: restart it, and it will be"
+            ),
+        }
+    }
+
+    /// Stores again what the old store may not have told the new one.
+    async fn remember_again(&self) {
+        let shared = &self.shared;
+        let seen = shared.cluster.roster().entries();
+        let stored = shared.replica.store_seen(&seen).await;
+        let stored = match stored {
+            Ok(()) => shared.replica.store_lease(shared.stamps.lease()).await,
+            error => error,
+        };
+        if let Err(error) = stored {
+            tracing::warn!(%error, "a store that was begun anew does not remember the other nodes' stores");
+        }
+    }
+
+    /// Whether every other node answers now and says that its store votes.
+    async fn all_others_vote(&self) -> bool {
+        let mut calls = Calls::new();
+        for index in self.shared.cluster.others() {
+            let Some(link) = self.link(index).cloned() else { return false };
+            let ping = Request::Ping {
+                wall: self.shared.clock.wall(),
+                roster: self.shared.cluster.roster().entries(),
+            };
+            calls.push(index, async move { link.call(&ping, CALL_TIMEOUT).await });
+        }
+        let mut all = true;
+        while let Some((index, answer)) = calls.next().await {
+            let votes = matches!(answer, Ok(Reply::Pong { votes: true, .. }));
+            if !votes {
+                let node: &str = self.shared.cluster.url_of(NodeIndex(index.0));
+                tracing::debug!(
+                    node,
+                    "a damaged store stays in use: this node does not answer or does not vote"
+                );
+            }
+            all &= votes;
+        }
+        all
+    }
+}

@@ -18,11 +18,11 @@ help: ## Lists the targets
 run: ## Runs a cluster of NODES (3) on 127.0.0.1, ports from BASE_PORT (8080) on, with its data in DATA (./data)
 	cargo run --release -p kvorum -- dev --nodes $(NODES) --base-port $(BASE_PORT) --data-dir $(DATA)
 
-test: ## Runs every test: units, properties, real sockets, real faults, a fuzz smoke run
+test: ## Runs every test in every language: units, real sockets, real faults, clients, proxies, fuzzing, simulation
 	@bash scripts/test.sh
 
 java-test: ## Builds and tests the Java client, also against three nodes (KVORUM_BINARY, or built)
-	mvn -B -ntp -f clients/java/pom.xml verify
+	@bash scripts/java.sh
 
 lint: ## Checks format and lints; no warning is let pass
 	cargo fmt --all --check

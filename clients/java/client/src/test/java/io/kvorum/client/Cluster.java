@@ -64,7 +64,8 @@ final class Cluster implements AutoCloseable {
         if (build.waitFor() != 0) {
             throw new IllegalStateException("the node could not be built");
         }
-        return workspace.resolve("target/release/kvorum");
+        String target = System.getenv().getOrDefault("CARGO_TARGET_DIR", "target");
+        return workspace.resolve(target).resolve("release/kvorum");
     }
 
     void start(int n) throws IOException {

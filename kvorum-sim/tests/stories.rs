@@ -94,8 +94,12 @@ fn wiped_replica_confirms_nothing_below_what_it_held() {
         [-10_000, 10_000, 10_000].map(|offset_millis| ClockPlan { offset_millis, drift_ppm: 0 }).into();
     let seconds = Duration::from_secs;
     let (cut_at, wiped_at, healed_at) = (seconds(4), seconds(5), seconds(15));
-    let fault =
-        |at: Duration, until: Duration, kind, fault| FaultEvent { at, lasts: until - at, kind, fault };
+    let fault = |at: Duration, until: Duration, kind, fault| FaultEvent {
+        at,
+        lasts: until.saturating_sub(at),
+        kind,
+        fault,
+    };
     plan.faults = vec![
         fault(cut_at, healed_at, FaultKind::Partition, Fault::Partition { side: [0].into() }),
         fault(wiped_at, wiped_at + seconds(1), FaultKind::Wipe, Fault::Wipe { node: 0 }),
@@ -134,11 +138,15 @@ fn what_could_not_be_healed_is_tried_again() {
     let mut plan = calm(3);
     let (full_at, space_at) = (Duration::from_secs(3), Duration::from_secs(25));
     let fault = Fault::DiskFull { node: 1 };
-    plan.faults =
-        vec![FaultEvent { at: full_at, lasts: space_at - full_at, kind: FaultKind::DiskFull, fault }];
+    plan.faults = vec![FaultEvent {
+        at: full_at,
+        lasts: space_at.saturating_sub(full_at),
+        kind: FaultKind::DiskFull,
+        fault,
+    }];
     let cluster = tell(&plan, async move |mut client| {
         // So that the node has a lease of its clock, which covers a second.
-        until(full_at - Duration::from_millis(200)).await;
+        until(full_at.saturating_sub(Duration::from_millis(200))).await;
         client.ask(1, "before", Request::Put { ttl: None }, (3, 3)).await;
         until(full_at + Duration::from_millis(50)).await;
         let outcome = client.ask(1, "key", Request::Put { ttl: None }, (3, 3)).await;

@@ -137,16 +137,16 @@ fn a_node_dies_and_another_freezes_meanwhile() {
     wait_until("the frozen node is back", || client.nodes_aside() == 0);
     pause(300);
     is_over.store(true, SeqCst);
-    let (mut writes, mut oks) = (0, 0);
+    let (mut put_count, mut oks) = (0, 0);
     for (n, (written, acknowledged)) in clients.join().unwrap().into_iter().enumerate() {
         let read = block_on(fresh.clone().build().unwrap().get(format!("life/{n}"))).unwrap().unwrap();
         let read: u64 = String::from_utf8_lossy(&read.value).parse().unwrap();
         assert!((acknowledged..=written).contains(&read), "{acknowledged} <= {read} <= {written}");
-        writes += written;
+        put_count += written;
         oks += acknowledged;
     }
     assert!(oks > 0);
-    println!("counts: {writes} writes, {} of unknown outcome", unknown.load(SeqCst));
+    println!("counts: {put_count} writes, {} of unknown outcome", unknown.load(SeqCst));
 }
 
 /// A range over all nodes, larger than any buffer on the way: whole, sorted, each key once.

@@ -98,13 +98,7 @@ impl<'a> Writes<'a> {
     /// Whether the copies of what was `known`, written with `from`, may have become fewer for good: a disk was lost, and
     /// other replicas hold a newer record with a smaller `from` instead, which does not belong on that disk and leaves
     /// it nothing to be refilled with (decision 12).
-    pub(super) fn are_copies_lost(
-        &self,
-        known: Version,
-        from: u16,
-        read: &Operation,
-        facts: &Facts,
-    ) -> bool {
+    pub(super) fn are_copies_lost(&self, known: Version, from: u16, read: &Operation, facts: &Facts) -> bool {
         let is_narrower = |write: &&Operation| {
             write.replicas.from < from
                 && write.invoked <= read.returned

@@ -23,7 +23,7 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 
 /// How long a node may take to name the stacks of a profile and to send it, beyond the profile itself.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 pub(super) fn command() -> Command {
     Command::new("profile")

@@ -89,6 +89,8 @@ impl Server {
         others: Vec<SocketAddr>,
         directory: TempDir,
     ) -> Result<Self, LabError> {
+        // What others left to be written (a build, an earlier run) would be written during the measurement.
+        rustix::fs::sync();
         let log_path = directory.path().join("log");
         let log = File::create(&log_path).map_err(LabError::machine("create a log"))?;
         let log_too = log.try_clone().map_err(LabError::machine("create a log"))?;

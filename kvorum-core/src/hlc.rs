@@ -55,6 +55,12 @@ impl Hlc {
         Ok(version)
     }
 
+    /// What the clock has reached at physical time `now`, as a clock word: later stamps are above it, as long as the
+    /// physical clock does not go back before one is made.
+    pub fn reading(&self, now: UnixMillis) -> u64 {
+        Version::new(now, 0, self.node).clock().saturating_sub(1).max(self.last)
+    }
+
     /// Makes every later stamp higher than `version`. Cheap, idempotent, order-independent.
     pub fn observe(&mut self, version: Version) {
         self.last = self.last.max(version.clock());

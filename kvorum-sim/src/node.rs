@@ -13,6 +13,8 @@ use std::time::Duration;
 
 /// How long a process that could not start stays away before it is started again, as a supervisor would.
 const START_AGAIN: Duration = Duration::from_secs(1);
+/// Between two rounds that purge: short, so that a run of seconds has many, which race with everything else.
+const SETTLE_EVERY: &str = "1s";
 /// The host that takes the place of one of the nodes in an outdated list of nodes. Nothing listens there.
 pub const STRANGER: &str = "stranger";
 
@@ -77,6 +79,7 @@ fn config_of(plan: &Plan, life: &Life) -> Result<Config, ConfigError> {
         ("cluster", cluster.join(",")),
         ("advertise", url_of(life.node)),
         ("durability", durability_name(plan.durability)),
+        ("settle-interval", SETTLE_EVERY.to_owned()),
         ("threads", "1".to_owned()),
         ("workers", "1".to_owned()),
         // A store here is small, and a seed short.

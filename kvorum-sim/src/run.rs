@@ -31,7 +31,7 @@ const REST: Duration = Duration::from_secs(1);
 const STAGE_MAX: Duration = Duration::from_mins(2);
 
 /// What the node can do by now. What these bring about is not asked for before.
-const MECHANISMS: Mechanisms = Mechanisms { repair: true, drop_stale: false, purge: false, heal_rot: true };
+const MECHANISMS: Mechanisms = Mechanisms { repair: true, drop_stale: false, purge: true, heal_rot: true };
 
 /// This is a run that has ended.
 pub struct Run {

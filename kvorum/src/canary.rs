@@ -8,12 +8,16 @@
 pub enum Canary {
     /// A write is confirmed before it has been synced.
     AckBeforeSync,
+    /// A record that overwrites another does not change the digest.
+    DigestForgetsUpdate,
     /// A replica that lost its disk answers "absent".
     EmptyReplicaVotes,
     /// A replica that did not answer counts as if it had, because it gets a hint.
     HintCountsAsAck,
     /// Versions come from the node's own clock alone.
     LocalClockOnly,
+    /// A store that others have purged past keeps what it holds, and is listened to.
+    MergeInsteadOfRefill,
     /// A read answers what it saw without making sure that later reads see it.
     NoWriteBack,
     /// Tombstones go by age, whoever may still hold something older.
@@ -28,11 +32,13 @@ pub enum Canary {
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::AckBeforeSync,
+        Self::DigestForgetsUpdate,
         Self::EmptyReplicaVotes,
         Self::HintCountsAsAck,
         Self::LocalClockOnly,
+        Self::MergeInsteadOfRefill,
         Self::NoWriteBack,
         Self::PurgeByAge,
         Self::RepairIgnoresFrom,
@@ -44,9 +50,11 @@ impl Canary {
     pub fn name(self) -> &'static str {
         match self {
             Self::AckBeforeSync => "ack-before-sync",
+            Self::DigestForgetsUpdate => "digest-forgets-update",
             Self::EmptyReplicaVotes => "empty-replica-votes",
             Self::HintCountsAsAck => "hint-counts-as-ack",
             Self::LocalClockOnly => "local-clock-only",
+            Self::MergeInsteadOfRefill => "merge-instead-of-refill",
             Self::NoWriteBack => "no-write-back",
             Self::PurgeByAge => "purge-by-age",
             Self::RepairIgnoresFrom => "repair-ignores-from",

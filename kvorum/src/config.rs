@@ -52,6 +52,8 @@ pub struct Config {
     pub new_cluster: bool,
     /// What is kept for nodes that missed writes.
     pub hints: HintBounds,
+    /// Between two rounds that find out up to where all nodes agree, and purge.
+    pub settle_every: Duration,
     /// How far another node's clock may be off before it is reported.
     pub clock_offset_max: Duration,
     /// Replicas of a key where a request does not say.
@@ -383,6 +385,13 @@ pub const SETTINGS: &[Setting] = &[
         },
     },
     Setting {
+        name: "settle-interval",
+        value_name: "DURATION",
+        default: "10s",
+        help: "Between two rounds that find out up to where all nodes agree, and purge tombstones and expired records",
+        set: |draft, text| set(&mut draft.config.settle_every, parse_duration(text)),
+    },
+    Setting {
         name: "max-clock-offset",
         value_name: "DURATION",
         default: "500ms",
@@ -535,6 +544,7 @@ impl Draft {
             hint_wait: none,
             new_cluster: false,
             hints: HintBounds { bytes_max: 0, age_max_millis: 0 },
+            settle_every: none,
             clock_offset_max: none,
             replication_factor: ReplicationFactor::All,
             durability: DurabilityMode::Always,

@@ -373,6 +373,7 @@ pub(crate) fn open(opening: Opening<'_>, service: &Service) -> Result<ReplicaThr
         request_timeout: config.request_timeout,
         fanout: config.fanout,
         hint_wait: config.hint_wait,
+        settle_every: config.settle_every,
         clock_offset_max: config.clock_offset_max,
         upkeep: config.upkeep,
     };

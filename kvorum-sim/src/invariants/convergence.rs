@@ -4,15 +4,20 @@
 //! its `from` hold exactly it. It is dead (a tombstone, or expired): the same while nothing is purged, later some may
 //! have dropped it already; an expired value and the tombstone that it became are equal. In both cases, where stale
 //! copies are dropped, no node holds anything older that is live; until that mechanism is there, nodes beyond the
-//! newest record's `from` may. Where clocks are anywhere, no record that expires is judged; nor is a key of which a node
-//! had a row that cannot be read, where no other node has that record or something newer to heal it from.
+//! newest record's `from` may. With purge, what is dead is gone in the end: no tombstone is left in a partition whose
+//! replicas agree; older copies in it, and clocks that are anywhere, may hold it back. Where clocks are anywhere, no
+//! record that expires is judged; nor is a key of which a node had a row that cannot be read, where no other node has that
+//! record or something newer to heal it from.
 
 use super::facts::Dump;
 use super::{Facts, Violation};
 use crate::history::History;
 use bytes::Bytes;
-use kvorum_core::{Record, UnixMillis, Version};
+use kvorum_core::{Partition, Record, Token, UnixMillis, Value, Version};
 use std::collections::{BTreeMap, BTreeSet};
+
+/// The width of partitions in clusters that are named by URLs alone.
+const PARTITION_BITS: u8 = 12;
 
 /// Checks the invariant.
 pub fn check(history: &History, facts: &Facts) -> Result<(), Violation> {
@@ -34,7 +39,33 @@ pub fn check_disks(facts: &Facts) -> Option<(&Bytes, String)> {
                 facts.mechanisms.heal_rot && has_another(key, *node, *version, facts)
             })
         };
-    keys.into_iter().filter(is_judged).find_map(|key| Some((key, differs(key, facts)?)))
+    let differing = keys.iter().copied().filter(is_judged).find_map(|key| Some((key, differs(key, facts)?)));
+    differing.or_else(|| lingers(&keys, facts))
+}
+
+/// The first tombstone that should have been purged.
+fn lingers<'a>(keys: &BTreeSet<&'a Bytes>, facts: &'a Facts) -> Option<(&'a Bytes, String)> {
+    // A row that no other node can heal, and a hint for it, hold back everything.
+    let is_held_back = !facts.rotten.is_empty();
+    if !facts.mechanisms.purge || facts.clock_error.is_none() || is_held_back {
+        return None;
+    }
+    let partition = |key: &Bytes| Token::of(key).partition(PARTITION_BITS);
+    let held_back: BTreeSet<Partition> =
+        keys.iter().copied().filter(|key| has_older_copies(key, facts)).map(partition).collect();
+    let dead = |key: &&&Bytes| !held_back.contains(&partition(key));
+    keys.iter().filter(dead).find_map(|key| {
+        let holds =
+            |dump: &&Dump| dump.records.get(*key).is_some_and(|record| record.value == Value::Tombstone);
+        let holders: Vec<u16> = facts.dumps.iter().filter(holds).map(|dump| dump.node).collect();
+        (!holders.is_empty()).then(|| (*key, format!("the nodes {holders:?} still hold its tombstone")))
+    })
+}
+
+fn has_older_copies(key: &Bytes, facts: &Facts) -> bool {
+    let mut versions =
+        facts.dumps.iter().filter_map(|dump| dump.records.get(key)).map(|record| record.version);
+    versions.next().is_some_and(|first| versions.any(|version| version != first))
 }
 
 /// Whether a node other than `node` has `key` as it was there, or newer.
@@ -143,8 +174,10 @@ mod tests {
         let expires = Some(UnixMillis(facts().epoch.0 + 100));
         let value = Record { expires, ..record(5, 3, Some("v")) };
         let dead = Record { expires, ..record(5, 3, None) };
-        assert_eq!(run([tombstone(), None, tombstone()]), Ok(()));
-        assert_eq!(run([Some(value.clone()), Some(dead), None]), Ok(()));
+        assert_eq!(run([Some(value.clone()), None, None]), Ok(()));
+        // All agree, and some still hold what is dead: it should have been purged.
+        assert!(run([tombstone(), None, tombstone()]).is_err());
+        assert!(run([Some(value.clone()), Some(dead), None]).is_err());
         assert!(run([tombstone(), Some(record(4, 3, Some("v"))), None]).is_err());
         // Nothing purges yet: a tombstone that is gone was lost.
         assert!(judge([tombstone(), None, tombstone()], false).is_err());

@@ -114,8 +114,9 @@ impl Roster {
         all.filter(|node| *node != self.me && !self.confirmed_by.contains(node))
     }
 
-    /// Notes that the store was set aside and begun anew: it lacks what was in it.
-    pub fn set_aside(&mut self) {
+    /// Notes that the store lacks something: it was set aside and begun anew, or others have purged what it has not heard
+    /// of.
+    pub fn lose(&mut self) {
         self.verdict = Verdict::Lacks;
     }
 

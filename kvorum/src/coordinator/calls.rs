@@ -94,7 +94,8 @@ impl Cause {
 pub(super) fn source_of(kind: ApplyKind) -> Source {
     match kind {
         ApplyKind::Write => Source::Writer,
-        ApplyKind::Hint | ApplyKind::ReadRepair | ApplyKind::AntiEntropy => Source::Copy,
+        ApplyKind::Hint | ApplyKind::ReadRepair => Source::Copy,
+        ApplyKind::AntiEntropy { settled } => Source::Repair { settled },
     }
 }
 

@@ -94,8 +94,8 @@ impl Coordinator {
             calls.push(*node, fetch(Rc::clone(self), *node, key.clone(), ASK_TIMEOUT));
         }
         let mut answers: Vec<(NodeIndex, Result<Option<Record>, Cause>)> = Vec::new();
-        while let Some(answer) = calls.next().await {
-            answers.push(answer);
+        while let Some((node, answer)) = calls.next().await {
+            answers.push((node, answer.map(|(_, record)| record)));
         }
         answers.sort_by_key(|(node, _)| list.iter().position(|at| at == node));
         let replicas = answers

@@ -50,7 +50,8 @@ pub struct Mending {
     pub bytes_walked: AtomicU64,
     /// Walks that came to the end of the store.
     pub walks: AtomicU64,
-    /// One more when a store begins to be set aside, and one more when the next is there.
+    /// One more when a store begins to be set aside, and one more when the next is there; two more when it drops what
+    /// others have purged.
     beginnings: AtomicU64,
 }
 
@@ -62,6 +63,11 @@ impl Mending {
     /// The store that there is now.
     pub(super) fn beginning(&self) -> Beginning {
         Beginning(self.beginnings.load(Ordering::SeqCst))
+    }
+
+    /// Notes that what was compared so far tells nothing of the store any more.
+    pub(super) fn begin_again(&self) {
+        self.beginnings.fetch_add(2, Ordering::SeqCst);
     }
 
     /// Whether the store that there was then is still there.
@@ -202,12 +208,12 @@ impl Coordinator {
         for index in shared.cluster.others() {
             calls.push(index, repair::fetch(Rc::clone(self), index, key.clone(), CALL_TIMEOUT));
         }
-        let (mut best, mut is_whole): (Option<Record>, bool) = (None, true);
+        let (mut best, mut is_whole): (Option<(u64, Record)>, bool) = (None, true);
         while let Some((_, answer)) = calls.next().await {
             match answer {
-                Ok(Some(record)) if record.version >= version && record.from > my_rank => {
-                    if best.as_ref().is_none_or(|best| record.newness(best).is_gt()) {
-                        best = Some(record);
+                Ok((settled, Some(record))) if record.version >= version && record.from > my_rank => {
+                    if best.as_ref().is_none_or(|(_, best)| record.newness(best).is_gt()) {
+                        best = Some((settled, record));
                     }
                 }
                 Ok(_) => {}
@@ -216,12 +222,12 @@ impl Coordinator {
                 Err(_) => is_whole = false,
             }
         }
-        let Some(record) = best else {
+        let Some((settled, record)) = best else {
             return Ok(if is_whole { Mended::NobodyHasIt } else { Mended::Later });
         };
         shared.stamps.observe(record.version);
         let healed = record.version;
-        shared.replica.apply(key.clone(), record, Source::Copy).await?;
+        shared.replica.apply(key.clone(), record, Source::Repair { settled }).await?;
         tracing::info!(key = %row.escape_ascii(), %version, %healed, from, "a damaged record was healed from another node");
         shared.mending.rows_healed.fetch_add(1, Ordering::Relaxed);
         self.check_scans(row, &key).await
@@ -254,7 +260,7 @@ impl Coordinator {
         }
         // From here on no comparison that was begun with the old store, or ends before there is the new one, counts.
         shared.mending.beginnings.fetch_add(1, Ordering::SeqCst);
-        shared.cluster.roster().set_aside();
+        shared.cluster.roster().lose();
         shared.cluster.stand_down(false);
         let reason = shared.replica.damage().store().unwrap_or_default();
         match shared.replica.set_aside(shared.stamps.lease()).await {

@@ -11,6 +11,7 @@
 
 mod calls;
 mod explain;
+mod floors;
 mod gauges;
 mod handoff;
 mod mend;
@@ -19,6 +20,7 @@ mod range;
 mod read;
 mod repair;
 mod serve;
+mod settle;
 mod stamp;
 #[cfg(test)]
 mod tests;
@@ -31,6 +33,7 @@ pub use handoff::Handoff;
 pub use mend::Mending;
 pub use range::ClusterRange;
 pub use serve::PeerDesk;
+pub use settle::{Settling, Watermark};
 pub use stamp::Stamps;
 
 use crate::clock::{Clock, Rng};
@@ -130,6 +133,8 @@ pub struct Settings {
     pub fanout: Fanout,
     /// How long a node that starts waits for the hints that its peers hold for it.
     pub hint_wait: Duration,
+    /// Between two rounds that find out up to where all nodes agree, and purge.
+    pub settle_every: Duration,
     /// How far a peer's clock may be from this node's before it is reported.
     pub clock_offset_max: Duration,
     /// The pace of what nobody waits for.
@@ -215,6 +220,12 @@ pub struct CoordinatorMetrics {
     pub repair_pulled: AtomicU64,
     /// Records that comparisons brought to others.
     pub repair_pushed: AtomicU64,
+    /// Rounds of settling that this node led.
+    pub settle_rounds: AtomicU64,
+    /// Partitions that they settled for their dead rows.
+    pub settled_partitions: AtomicU64,
+    /// Dead rows removed here since.
+    pub purged_dead: AtomicU64,
     /// Hints that could not be kept.
     pub hints_lost: AtomicU64,
     /// Records that peers applied here, by cause: write, hint, read repair, anti-entropy.
@@ -243,6 +254,8 @@ pub struct Shared {
     refilled_from: Mutex<BTreeSet<NodeIndex>>,
     /// What was healed.
     pub mending: Mending,
+    /// Up to where all nodes agree.
+    settling: Settling,
     /// How the threads' links are.
     pub gauges: Gauges,
     /// Settings.
@@ -320,6 +333,10 @@ impl Coordinator {
         }
         tokio::task::spawn_local(Rc::clone(self).mend());
         tokio::task::spawn_local(Rc::clone(self).scrub());
+        if self.nodes() > 1 {
+            tokio::task::spawn_local(Rc::clone(self).keep_settled());
+            tokio::task::spawn_local(Rc::clone(self).keep_purged());
+        }
     }
 
     /// Tries this thread's link again whenever its peer shows that it is alive, whatever its back-off says.
@@ -415,6 +432,7 @@ impl Shared {
         let handoff = Handoff::new(cluster.node_count());
         let signs = (0..cluster.node_count()).map(|_| watch::Sender::new(0)).collect();
         let (refilled_from, metrics) = (Mutex::default(), CoordinatorMetrics::default());
+        let settling = Settling::new(cluster.topology().partition_bits(), cluster.node_count());
         Arc::new(Self {
             cluster,
             clock,
@@ -426,6 +444,7 @@ impl Shared {
             signs,
             refilled_from,
             mending: Mending::default(),
+            settling,
             gauges: Gauges::default(),
             settings,
             metrics,

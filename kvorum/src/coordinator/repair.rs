@@ -15,8 +15,8 @@ use super::calls::{Calls, Cause, Write};
 use super::mend::Beginning;
 use super::{Coordinator, Shared};
 use crate::cluster::VotesVerdict;
-use crate::peer::{ApplyKind, Held, Reply, Request, VersionRow};
-use crate::replica::{ReplicaError, Source, Vote};
+use crate::peer::{ApplyKind, Reply, Request, VersionRow};
+use crate::replica::{Floor, ReplicaError, Source, Vote};
 use kvorum_core::{Key, NodeIndex, Partition, Record};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -89,11 +89,19 @@ impl Coordinator {
     /// Dropping the future ends the service between two applied records.
     pub async fn keep_alike(self: Rc<Self>, index: NodeIndex) {
         let mut differences = BTreeMap::new();
+        let mut has_met = false;
         loop {
             let beginning = self.shared.mending.beginning();
             let refills = self.shared.cluster.roster().verdict() == VotesVerdict::Lacks;
             if self.is_ready(index) {
-                match self.compare(index, &mut differences, refills).await {
+                // What others have purged must be known before anything is taken or given.
+                let met = if refills || !has_met { self.meet_floors(index).await } else { Ok(()) };
+                has_met |= met.is_ok();
+                let compared = match met {
+                    Ok(()) => self.compare(index, &mut differences, refills).await,
+                    Err(cause) => Err(cause),
+                };
+                match compared {
                     Ok(()) if refills => self.shared.compared_with(index, beginning).await,
                     Ok(()) => {}
                     Err(cause) => {
@@ -111,6 +119,11 @@ impl Coordinator {
             })
             .await;
         }
+    }
+
+    async fn meet_floors(&self, index: NodeIndex) -> Result<(), Cause> {
+        let Some(link) = self.link(index).cloned() else { return Err(Cause::Unreachable) };
+        self.shared.exchange_floors(&link).await
     }
 
     /// Compares all partitions, and heals those that differ and are at rest; all that differ when `is_refill`.
@@ -179,17 +192,21 @@ impl Coordinator {
     async fn heal(self: &Rc<Self>, index: NodeIndex, partition: Partition) -> Result<(), Cause> {
         let (mut ours, mut theirs) = (List::new(), List::new());
         let mut calls: Calls<Result<(), Cause>> = Calls::new();
+        let mut floor = Floor::default();
         loop {
-            if ours.needs_more() {
-                let after = ours.last.clone();
-                let listed = self.shared.versions_with(index, partition, after, LIST_BYTES).await;
-                let (rows, is_last) = listed.map_err(Cause::Replica)?;
-                ours.extend(rows, is_last);
+            // Theirs first: with it comes what they have purged.
+            if theirs.needs_more() {
+                let (rows, is_last, met) = self.ask_versions(index, partition, theirs.last.clone()).await?;
+                theirs.extend(rows, is_last);
+                floor = met;
+                self.shared.meet_floor(partition, floor).await.map_err(Cause::Replica)?;
                 continue;
             }
-            if theirs.needs_more() {
-                let (rows, is_last) = self.ask_versions(index, partition, theirs.last.clone()).await?;
-                theirs.extend(rows, is_last);
+            if ours.needs_more() {
+                let after = ours.last.clone();
+                let listed = self.shared.versions_with(index, partition, after, LIST_BYTES, floor).await;
+                let (rows, is_last) = listed.map_err(Cause::Replica)?;
+                ours.extend(rows, is_last);
                 continue;
             }
             let Some(task) = next_difference(&mut ours, &mut theirs) else {
@@ -216,11 +233,12 @@ impl Coordinator {
         index: NodeIndex,
         partition: Partition,
         after: Option<Key>,
-    ) -> Result<(Vec<VersionRow>, bool), Cause> {
+    ) -> Result<(Vec<VersionRow>, bool, Floor), Cause> {
         let Some(link) = self.link(index) else { return Err(Cause::Unreachable) };
-        let request = Request::Versions { partition: partition.0, after, bytes: LIST_BYTES };
+        let floor = self.shared.replica.floor(partition);
+        let request = Request::Versions { partition: partition.0, after, bytes: LIST_BYTES, floor };
         match link.call(&request, CALL_TIMEOUT).await {
-            Ok(Reply::VersionList { rows, is_last }) => Ok((rows, is_last)),
+            Ok(Reply::VersionList { rows, is_last, floor }) => Ok((rows, is_last, floor)),
             Ok(_) => Err(Cause::OffTopic),
             Err(error) => Err(Cause::Call(error)),
         }
@@ -251,13 +269,16 @@ impl Coordinator {
         let key = match task {
             Task::Pull(key) => key,
             Task::Push(key) => {
+                // Read first: what is read from the store afterwards is at least as settled.
+                let settled = shared.replica.floor(partition).settled;
                 let Some(record) = shared.replica.get(&key).await.map_err(Cause::Replica)? else {
                     return Ok(());
                 };
                 if record.from <= shared.rank_of(index, partition) {
                     return Ok(());
                 }
-                match self.ask_apply(index, &key, &record, ApplyKind::AntiEntropy, CALL_TIMEOUT).await {
+                let kind = ApplyKind::AntiEntropy { settled };
+                match self.ask_apply(index, &key, &record, kind, CALL_TIMEOUT).await {
                     Write::Stored | Write::Uncounted => {
                         shared.metrics.repair_pushed.fetch_add(1, Ordering::Relaxed);
                         return Ok(());
@@ -268,7 +289,7 @@ impl Coordinator {
                 }
             }
         };
-        let fetched = fetch(Rc::clone(&self), index, key.clone(), CALL_TIMEOUT).await?;
+        let (settled, fetched) = fetch(Rc::clone(&self), index, key.clone(), CALL_TIMEOUT).await?;
         let Some(theirs) = fetched else { return Ok(()) };
         // A newer record that belongs on fewer replicas does not come here. The older copy here stays: whoever wrote it
         // was promised that a read which overlaps with that write finds it or something newer.
@@ -276,26 +297,28 @@ impl Coordinator {
             return Ok(());
         }
         shared.stamps.observe(theirs.version);
-        shared.replica.apply(key, theirs, Source::Copy).await.map_err(Cause::Replica)?;
+        let source = Source::Repair { settled };
+        shared.replica.apply(key, theirs, source).await.map_err(Cause::Replica)?;
         shared.metrics.repair_pulled.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 }
 
-/// What the node at `index` holds of `key`, whether or not its store votes.
+/// What the node at `index` holds of `key`, whether or not its store votes, and how far it had settled before.
 pub(super) async fn fetch(
     coordinator: Rc<Coordinator>,
     index: NodeIndex,
     key: Key,
     timeout: Duration,
-) -> Result<Option<Record>, Cause> {
+) -> Result<(u64, Option<Record>), Cause> {
     if index == coordinator.shared.cluster.me() {
-        return coordinator.shared.replica.get(&key).await.map_err(Cause::Replica);
+        let settled = coordinator.shared.settled_of(&key);
+        let record = coordinator.shared.replica.get(&key).await.map_err(Cause::Replica)?;
+        return Ok((settled, record));
     }
     let Some(link) = coordinator.link(index) else { return Err(Cause::Unreachable) };
     match link.call(&Request::Fetch { key }, timeout).await {
-        Ok(Reply::Found(Some(Held::Whole(record)))) => Ok(Some(record)),
-        Ok(Reply::Found(None)) => Ok(None),
+        Ok(Reply::Fetched { settled, record }) => Ok((settled, record)),
         Ok(_) => Err(Cause::OffTopic),
         Err(error) => Err(Cause::Call(error)),
     }
@@ -326,6 +349,11 @@ fn next_difference(ours: &mut List, theirs: &mut List) -> Option<Task> {
 }
 
 impl Shared {
+    /// How far the partition of `key` has settled here.
+    pub(super) fn settled_of(&self, key: &Key) -> u64 {
+        self.replica.floor(self.cluster.partition_of(key)).settled
+    }
+
     /// The rank of the node at `index` for `partition`.
     fn rank_of(&self, index: NodeIndex, partition: Partition) -> u16 {
         self.cluster.rank_of(partition, index).unwrap_or(u16::MAX)
@@ -347,14 +375,17 @@ impl Shared {
     }
 
     /// The versions that this node and the one at `index` ought to have in common, in order of the keys, and whether the
-    /// partition ends there.
+    /// partition ends there. Tombstones that go by this node's floor or by `theirs` are left out: the other side may have
+    /// removed them already.
     pub(super) async fn versions_with(
         &self,
         index: NodeIndex,
         partition: Partition,
         mut after: Option<Key>,
         bytes: u32,
+        theirs: Floor,
     ) -> Result<(Vec<VersionRow>, bool), ReplicaError> {
+        let purged = self.replica.floor(partition).purged.max(theirs.purged);
         let rank_max = self.rank_max(index, partition);
         let bytes = usize::try_from(bytes.clamp(1, 1 << 20)).unwrap_or(1);
         loop {
@@ -363,6 +394,7 @@ impl Shared {
             let rows: Vec<VersionRow> = marks
                 .into_iter()
                 .filter(|(_, mark)| mark.from > rank_max)
+                .filter(|(_, mark)| !mark.is_tombstone || mark.version.clock() > purged)
                 .map(|(key, mark)| VersionRow {
                     key,
                     version: mark.version,

@@ -4,7 +4,7 @@ use super::Shared;
 use super::calls::source_of;
 use super::range::Share;
 use crate::peer::{ApplyKind, Caller, Held, Hello, Refusal, Reply, Request, Service};
-use crate::replica::{Applied, RangeReader, ReplicaError};
+use crate::replica::{Applied, Floors, RangeReader, ReplicaError};
 use bytes::Bytes;
 use kvorum_core::{Key, Partition, Record};
 use std::cell::{Cell, RefCell};
@@ -82,6 +82,25 @@ impl Service for PeerDesk {
                 Box::pin(std::future::ready(Reply::Done))
             }
             Request::Fetch { key } => Box::pin(fetch(shared, key)),
+            Request::Survey { agreed, held_by } => Box::pin(async move {
+                let Some(index) = shared.index_of(caller.peer) else { return unknown() };
+                shared.surveyed(index, agreed, held_by).await.unwrap_or_else(|error| refuse(&error))
+            }),
+            Request::Close { round, upto, by_scan, partitions } => Box::pin(async move {
+                match shared.closed(round, upto, by_scan, &partitions).await {
+                    Ok(reply) => reply.unwrap_or_else(not_voting),
+                    Err(error) => refuse(&error),
+                }
+            }),
+            Request::Step { kind, round, upto, partitions } => Box::pin(async move {
+                let stepped = shared.stepped(kind, round, upto, &partitions).await;
+                stepped.unwrap_or_else(|error| refuse(&error))
+            }),
+            Request::Floors => {
+                let floors = shared.replica.floors().map(Floors::all).unwrap_or_default();
+                let sealed = floors.into_iter().map(|floor| floor.sealed).collect();
+                Box::pin(std::future::ready(Reply::FloorList(sealed)))
+            }
             Request::Digests { first_partition, count } => {
                 let reply = match shared.index_of(caller.peer) {
                     Some(index) => Reply::DigestList(shared.digests_with(index, first_partition, count)),
@@ -89,10 +108,16 @@ impl Service for PeerDesk {
                 };
                 Box::pin(std::future::ready(reply))
             }
-            Request::Versions { partition, after, bytes } => Box::pin(async move {
+            Request::Versions { partition, after, bytes, floor } => Box::pin(async move {
                 let Some(index) = shared.index_of(caller.peer) else { return unknown() };
-                match shared.versions_with(index, Partition(partition), after, bytes).await {
-                    Ok((rows, is_last)) => Reply::VersionList { rows, is_last },
+                let partition = Partition(partition);
+                if let Err(error) = shared.meet_floor(partition, floor).await {
+                    return refuse(&error);
+                }
+                match shared.versions_with(index, partition, after, bytes, floor).await {
+                    Ok((rows, is_last)) => {
+                        Reply::VersionList { rows, is_last, floor: shared.replica.floor(partition) }
+                    }
                     Err(error) => refuse(&error),
                 }
             }),
@@ -188,7 +213,7 @@ impl Scans {
 
 async fn apply(shared: Arc<Shared>, key: Key, record: Record, kind: ApplyKind) -> Reply {
     shared.stamps.observe(record.version);
-    shared.count_applied(kind as usize);
+    shared.count_applied(kind.index());
     // The store remembers keys for a while; a slice would keep all that was read with it.
     let Ok(key) = Key::new(Bytes::copy_from_slice(key.as_ref())) else { return unknown() };
     match shared.replica.apply(key, record, source_of(kind)).await {
@@ -201,8 +226,10 @@ async fn apply(shared: Arc<Shared>, key: Key, record: Record, kind: ApplyKind) -
 }
 
 async fn fetch(shared: Arc<Shared>, key: Key) -> Reply {
+    // Read first: what is read from the store afterwards is at least as settled.
+    let settled = shared.settled_of(&key);
     match shared.replica.get(&key).await {
-        Ok(record) => Reply::Found(record.map(Held::Whole)),
+        Ok(record) => Reply::Fetched { settled, record },
         Err(error) => refuse(&error),
     }
 }

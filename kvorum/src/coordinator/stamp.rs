@@ -42,6 +42,11 @@ impl Stamps {
         }
     }
 
+    /// A clock word that every later stamp is above, while the clock of this node does not go back.
+    pub(super) fn reading(&self) -> u64 {
+        self.lock().reading(self.clock.wall())
+    }
+
     /// Makes every later stamp higher than `version`.
     pub fn observe(&self, version: Version) {
         if canary::is(Canary::LocalClockOnly) {

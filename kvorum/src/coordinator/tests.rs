@@ -65,6 +65,7 @@ fn node(engine: &Arc<MemoryEngine>, clock: &Arc<ManualClock>, execution: Executi
         request_timeout: Duration::from_secs(30),
         fanout: Fanout::Parallel,
         hint_wait: Duration::from_secs(1),
+        settle_every: Duration::from_secs(10),
         clock_offset_max: Duration::from_secs(1),
         upkeep: super::Upkeep { scrub_every: Duration::from_mins(1), scrub_rate: 1 << 20 },
     };

@@ -234,6 +234,13 @@ fn cluster(scrape: &Scrape<'_>) -> Vec<Family> {
         ("stores_set_aside", &shared.mending.stores_set_aside, "Damaged stores set aside while the node ran"),
         ("scrubs", &shared.mending.walks, "Walks over the whole store that looked for damage"),
         ("scrubbed_bytes", &shared.mending.bytes_walked, "Bytes of keys and values that they read"),
+        ("settle_rounds", &metrics.settle_rounds, "Rounds that this node led, to find out how far all agree"),
+        (
+            "settled_partitions",
+            &metrics.settled_partitions,
+            "Partitions that they settled for their dead rows",
+        ),
+        ("purged_dead_records", &metrics.purged_dead, "Rows of deleted and expired keys removed since"),
     ];
     for (name, count, help) in counters {
         family(name, Kind::Counter(one(count.load(Ordering::Relaxed))), help);

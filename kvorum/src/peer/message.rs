@@ -4,7 +4,7 @@
 //!
 //! | kind | request | payload behind the deadline |
 //! | --- | --- | --- |
-//! | 0x01 | `Apply` | cause (1), key, record |
+//! | 0x01 | `Apply` | cause (1), with cause 3 settled (8), key, record |
 //! | 0x02 | `Get` | longest value to send, in bytes (4), key |
 //! | 0x03 | `Ping` | wall clock in Unix milliseconds (8), roster |
 //! | 0x04 | `TakeHints` | nothing |
@@ -12,21 +12,29 @@
 //! | 0x06 | `ScanNext` | scan (4), bytes per part (4) |
 //! | 0x07 | `ScanClose` | scan (4) |
 //! | 0x08 | `Digests` | first partition (2), count (2) |
-//! | 0x09 | `Versions` | partition (2), bytes per list (4), key to begin behind or none |
+//! | 0x09 | `Versions` | partition (2), bytes per list (4), floor, key to begin behind or none |
 //! | 0x0a | `Fetch` | key |
+//! | 0x0b | `Survey` | held by: node index or 0xffff (2), why (1), count (2), that many clock words (8 each) |
+//! | 0x0c | `Close` | round (8), up to (8), by scan: 0 or 1 (1), partitions |
+//! | 0x0d | `Step` | step (1), round (8), up to (8), partitions |
+//! | 0x0e | `Floors` | nothing |
 //!
 //! Every request's payload begins with its deadline: the milliseconds that are left when it is sent (4).
 //!
 //! | kind | reply | to | payload |
 //! | --- | --- | --- | --- |
 //! | 0x81 | `Applied` | `Apply` | 0 for stored; or 1 for superseded (1), the newer version (16) |
-//! | 0x82 | `Found` | `Get`, `Fetch` | 0 for nothing; or 1 (1), held |
+//! | 0x82 | `Found` | `Get` | 0 for nothing; or 1 (1), held |
 //! | 0x83 | `Pong` | `Ping` | wall clock in Unix milliseconds (8), votes: 0 or 1 (1), roster |
 //! | 0x84 | `HintsTaken` | `TakeHints` | delivered (8), left (8) |
 //! | 0x85 | `ScanPart` | `ScanOpen`, `ScanNext` | scan (4), is last: 0 or 1 (1), count (4), that many of: key, held |
 //! | 0x87 | `Done` | `ScanClose` | nothing |
-//! | 0x88 | `DigestList` | `Digests` | count (2), that many digests (8 each) |
-//! | 0x89 | `VersionList` | `Versions` | is last: 0 or 1 (1), count (4), that many of: key, version (16), `from` (2), is tombstone: 0 or 1 (1) |
+//! | 0x88 | `DigestList` | `Digests`, `Close` | count (2), that many digests (8 each) |
+//! | 0x89 | `VersionList` | `Versions` | is last: 0 or 1 (1), floor, count (4), that many of: key, version (16), `from` (2), is tombstone: 0 or 1 (1) |
+//! | 0x8a | `Surveyed` | `Survey` | clock word of its latest reading (8), of its oldest hint or all ones (8), votes: 0 or 1 (1), count (2), that many digests (8 each) |
+//! | 0x8b | `Stepped` | `Step` | done: 0 or 1 (1) |
+//! | 0x8c | `Fetched` | `Fetch` | settled (8), 0 for nothing; or 1 (1), record |
+//! | 0x8d | `FloorList` | `Floors` | count (2), that many clock words (8 each) |
 //! | 0xff | `Refused` | any | code (1), length (2), that many bytes of UTF-8 |
 //!
 //! | part | layout |
@@ -36,6 +44,11 @@
 //! | record | flags: 1 tombstone, 2 has expiry (1); version (16); `from` (2); with flag 2 expiry in Unix milliseconds (8); without flag 1 the value's length (4) and bytes |
 //! | held | a record; or with flag 4 one whose value's length is given, but not its bytes |
 //! | roster | count (2), that many of: node id (8), store id (16) |
+//! | floor | settled (8), sealed (8), purged (8): clock words |
+//! | clock word | 48 bits Unix milliseconds and 16 bits counter (8) |
+//! | partitions | count (2), that many partitions (2 each), ascending |
+//! | step | 0 settle, 1 seal, 2 release |
+//! | why | 0 nothing, 1 away, 2 does not vote, 3 holds hints, 4 differs |
 //! | cause | 0 write, 1 hint, 2 read repair, 3 anti-entropy |
 //! | code | 0 unknown, 1 overloaded, 2 disk full, 3 failed, 4 not voting, 5 stopped, 6 starting; any other is read as 0 |
 //!
@@ -44,7 +57,7 @@
 //! whoever keeps one for long makes a copy.
 
 use super::frame::{Frame, Pieces};
-use crate::replica::Applied;
+use crate::replica::{Applied, Floor};
 use bytes::{Buf, BufMut, Bytes, TryGetError};
 use kvorum_core::{Key, KeyError, NodeId, Record, UnixMillis, Value, Version};
 use std::fmt;
@@ -55,6 +68,8 @@ pub const ROSTER_LEN_MAX: usize = 1024;
 /// The most text that goes with a refusal, in bytes; more is cut.
 pub const DETAIL_BYTES_MAX: usize = 512;
 
+/// The node index that names no node.
+const NOBODY: u16 = u16::MAX;
 const FLAG_TOMBSTONE: u8 = 1;
 const FLAG_EXPIRY: u8 = 2;
 const FLAG_HEADER_ONLY: u8 = 4;
@@ -75,6 +90,10 @@ mod kind {
     pub(super) const DIGESTS: u8 = 0x08;
     pub(super) const VERSIONS: u8 = 0x09;
     pub(super) const FETCH: u8 = 0x0a;
+    pub(super) const SURVEY: u8 = 0x0b;
+    pub(super) const CLOSE: u8 = 0x0c;
+    pub(super) const STEP: u8 = 0x0d;
+    pub(super) const FLOORS: u8 = 0x0e;
     pub(super) const APPLIED: u8 = 0x81;
     pub(super) const FOUND: u8 = 0x82;
     pub(super) const PONG: u8 = 0x83;
@@ -83,6 +102,10 @@ mod kind {
     pub(super) const DONE: u8 = 0x87;
     pub(super) const DIGEST_LIST: u8 = 0x88;
     pub(super) const VERSION_LIST: u8 = 0x89;
+    pub(super) const SURVEYED: u8 = 0x8a;
+    pub(super) const STEPPED: u8 = 0x8b;
+    pub(super) const FETCHED: u8 = 0x8c;
+    pub(super) const FLOOR_LIST: u8 = 0x8d;
     pub(super) const REFUSED: u8 = 0xff;
 }
 
@@ -156,12 +179,46 @@ pub enum Request {
         after: Option<Key>,
         /// About how many bytes the list may have.
         bytes: u32,
+        /// How far the partition's past is finished at the sender.
+        floor: Floor,
     },
-    /// Reads a record to copy it: answered whether or not the peer's store votes. Answered by [`Reply::Found`].
+    /// Reads a record to copy it: answered whether or not the peer's store votes. Answered by [`Reply::Fetched`].
     Fetch {
         /// The key.
         key: Key,
     },
+    /// Begins a round over the partitions in which the sender comes first. Answered by [`Reply::Surveyed`].
+    Survey {
+        /// Up to where all nodes were found to agree, in each of these partitions: clock words.
+        agreed: Vec<u64>,
+        /// Which node holds the sender's partitions back, and why.
+        held_by: Option<(u16, HeldBack)>,
+    },
+    /// Lets nothing more in below a clock word, and asks for what the peer must have in common with the others.
+    /// Answered by [`Reply::DigestList`].
+    Close {
+        /// Names the round; 0 closes nothing and only asks.
+        round: u64,
+        /// The clock word, inclusive.
+        upto: u64,
+        /// Whether only what is not above it is asked for, which takes a scan.
+        by_scan: bool,
+        /// The partitions; ascending.
+        partitions: Vec<u16>,
+    },
+    /// Moves floors. Answered by [`Reply::Stepped`].
+    Step {
+        /// Which way.
+        kind: StepKind,
+        /// Names the round.
+        round: u64,
+        /// The clock word, inclusive.
+        upto: u64,
+        /// The partitions; ascending.
+        partitions: Vec<u16>,
+    },
+    /// Asks how far the peer has sealed. Answered by [`Reply::FloorList`].
+    Floors,
 }
 
 /// This is an answer to a [`Request`].
@@ -206,7 +263,31 @@ pub enum Reply {
         rows: Vec<VersionRow>,
         /// Whether the partition ends here.
         is_last: bool,
+        /// How far the partition's past is finished at the sender.
+        floor: Floor,
     },
+    /// How the sender stands at the beginning of a round.
+    Surveyed {
+        /// What it stamps from now on is above this clock word.
+        reading: u64,
+        /// The clock word of the oldest hint that it keeps; the highest there is when it keeps none.
+        oldest_hint: u64,
+        /// Whether its store votes.
+        votes: bool,
+        /// What it must have in common with the others, by partition.
+        digests: Vec<u64>,
+    },
+    /// Whether a step was taken for all of its partitions.
+    Stepped(bool),
+    /// What the replica holds of the key.
+    Fetched {
+        /// How far it had settled before it was read: a clock word.
+        settled: u64,
+        /// The record; none when it has never heard of it.
+        record: Option<Record>,
+    },
+    /// How far the sender has sealed, by partition: clock words.
+    FloorList(Vec<u64>),
     /// It was not done, or not wholly: see the code.
     Refused {
         /// Why, for programs.
@@ -226,7 +307,34 @@ pub enum ApplyKind {
     /// A read that saw something older.
     ReadRepair,
     /// A comparison in the background.
-    AntiEntropy,
+    AntiEntropy {
+        /// How far the sender had settled before it read the record: a clock word.
+        settled: u64,
+    },
+}
+
+/// This says which way floors are moved: see [`crate::replica::FloorStep`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StepKind {
+    /// All nodes hold the same.
+    Settle,
+    /// All nodes have settled.
+    Seal,
+    /// All nodes have sealed.
+    Release,
+}
+
+/// This says why a node holds the watermark back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HeldBack {
+    /// It does not answer.
+    Away,
+    /// Its store does not vote.
+    NotVoting,
+    /// It keeps hints that others have not taken.
+    Hints,
+    /// It holds something else.
+    Differs,
 }
 
 /// This says why a peer did not do what it was asked.
@@ -379,6 +487,10 @@ impl Request {
             Self::Digests { .. } => kind::DIGESTS,
             Self::Versions { .. } => kind::VERSIONS,
             Self::Fetch { .. } => kind::FETCH,
+            Self::Survey { .. } => kind::SURVEY,
+            Self::Close { .. } => kind::CLOSE,
+            Self::Step { .. } => kind::STEP,
+            Self::Floors => kind::FLOORS,
         }
     }
 
@@ -386,13 +498,17 @@ impl Request {
     pub(super) fn reply_kind(&self) -> u8 {
         match self {
             Self::Apply { .. } => kind::APPLIED,
-            Self::Get { .. } | Self::Fetch { .. } => kind::FOUND,
+            Self::Get { .. } => kind::FOUND,
             Self::Ping { .. } => kind::PONG,
             Self::TakeHints => kind::HINTS_TAKEN,
             Self::ScanOpen { .. } | Self::ScanNext { .. } => kind::SCAN_PART,
             Self::ScanClose { .. } => kind::DONE,
-            Self::Digests { .. } => kind::DIGEST_LIST,
+            Self::Digests { .. } | Self::Close { .. } => kind::DIGEST_LIST,
             Self::Versions { .. } => kind::VERSION_LIST,
+            Self::Fetch { .. } => kind::FETCHED,
+            Self::Survey { .. } => kind::SURVEYED,
+            Self::Step { .. } => kind::STEPPED,
+            Self::Floors => kind::FLOOR_LIST,
         }
     }
 
@@ -403,6 +519,9 @@ impl Request {
         match self {
             Self::Apply { key, record, kind } => {
                 to.short.put_u8(kind.code());
+                if let ApplyKind::AntiEntropy { settled } = kind {
+                    to.short.put_u64(*settled);
+                }
                 put_key(to, key);
                 put_record(to, record)?;
             }
@@ -414,7 +533,7 @@ impl Request {
                 to.short.put_u64(wall.0);
                 put_roster(to, roster)?;
             }
-            Self::TakeHints => {}
+            Self::TakeHints | Self::Floors => {}
             Self::ScanOpen { start, end, bytes, sources, ack, from } => {
                 to.short.put_u32(*bytes);
                 to.short.put_u16(*ack);
@@ -436,12 +555,31 @@ impl Request {
                 to.short.put_u16(*first_partition);
                 to.short.put_u16(*count);
             }
-            Self::Versions { partition, after, bytes } => {
+            Self::Versions { partition, after, bytes, floor } => {
                 to.short.put_u16(*partition);
                 to.short.put_u32(*bytes);
+                put_floor(to, *floor);
                 put_key_or_none(to, after.as_ref());
             }
             Self::Fetch { key } => put_key(to, key),
+            Self::Survey { agreed, held_by } => {
+                let (node, why) = held_by.map_or((NOBODY, 0), |(node, why)| (node, why.code()));
+                to.short.put_u16(node);
+                to.short.put_u8(why);
+                put_words(to, agreed)?;
+            }
+            Self::Close { round, upto, by_scan, partitions } => {
+                to.short.put_u64(*round);
+                to.short.put_u64(*upto);
+                to.short.put_u8(u8::from(*by_scan));
+                put_partitions(to, partitions)?;
+            }
+            Self::Step { kind, round, upto, partitions } => {
+                to.short.put_u8(kind.code());
+                to.short.put_u64(*round);
+                to.short.put_u64(*upto);
+                put_partitions(to, partitions)?;
+            }
         }
         Ok(())
     }
@@ -450,13 +588,13 @@ impl Request {
     pub(super) fn decode(frame: Frame) -> Result<(Self, Duration), MessageError> {
         let mut payload = frame.payload;
         let from = &mut payload;
-        if !matches!(frame.kind, kind::APPLY..=kind::FETCH) {
+        if !matches!(frame.kind, kind::APPLY..=kind::FLOORS) {
             return Err(MessageError::UnknownKind { kind: frame.kind });
         }
         let left = Duration::from_millis(u64::from(from.try_get_u32()?));
         let request = match frame.kind {
             kind::APPLY => {
-                let kind = ApplyKind::of_code(from.try_get_u8()?)?;
+                let kind = get_apply_kind(from)?;
                 Self::Apply { key: get_key(from)?, record: get_record(from)?, kind }
             }
             kind::GET => Self::Get { value_bytes_max: from.try_get_u32()?, key: get_key(from)? },
@@ -471,9 +609,30 @@ impl Request {
             kind::VERSIONS => Self::Versions {
                 partition: from.try_get_u16()?,
                 bytes: from.try_get_u32()?,
+                floor: get_floor(from)?,
                 after: get_key_or_none(from)?,
             },
             kind::FETCH => Self::Fetch { key: get_key(from)? },
+            kind::SURVEY => {
+                let (node, why) = (from.try_get_u16()?, HeldBack::of_code(from.try_get_u8()?)?);
+                if (node == NOBODY) != why.is_none() {
+                    return Err(MessageError::Contradiction);
+                }
+                Self::Survey { held_by: why.map(|why| (node, why)), agreed: get_words(from)? }
+            }
+            kind::CLOSE => Self::Close {
+                round: from.try_get_u64()?,
+                upto: from.try_get_u64()?,
+                by_scan: get_bool(from)?,
+                partitions: get_partitions(from)?,
+            },
+            kind::STEP => Self::Step {
+                kind: StepKind::of_code(from.try_get_u8()?)?,
+                round: from.try_get_u64()?,
+                upto: from.try_get_u64()?,
+                partitions: get_partitions(from)?,
+            },
+            kind::FLOORS => Self::Floors,
             kind => return Err(MessageError::UnknownKind { kind }),
         };
         end(&payload)?;
@@ -493,6 +652,10 @@ impl Reply {
             Self::Done => kind::DONE,
             Self::DigestList(_) => kind::DIGEST_LIST,
             Self::VersionList { .. } => kind::VERSION_LIST,
+            Self::Surveyed { .. } => kind::SURVEYED,
+            Self::Stepped(_) => kind::STEPPED,
+            Self::Fetched { .. } => kind::FETCHED,
+            Self::FloorList(_) => kind::FLOOR_LIST,
             Self::Refused { .. } => kind::REFUSED,
         }
     }
@@ -528,14 +691,22 @@ impl Reply {
                 }
             }
             Self::Done => {}
-            Self::DigestList(digests) => {
-                to.short.put_u16(count_u16(digests.len(), usize::from(u16::MAX))?);
-                for digest in digests {
-                    to.short.put_u64(*digest);
-                }
+            Self::DigestList(words) | Self::FloorList(words) => put_words(to, words)?,
+            Self::Surveyed { reading, oldest_hint, votes, digests } => {
+                to.short.put_u64(*reading);
+                to.short.put_u64(*oldest_hint);
+                to.short.put_u8(u8::from(*votes));
+                put_words(to, digests)?;
             }
-            Self::VersionList { rows, is_last } => {
+            Self::Stepped(is_done) => to.short.put_u8(u8::from(*is_done)),
+            Self::Fetched { settled, record } => {
+                to.short.put_u64(*settled);
+                to.short.put_u8(u8::from(record.is_some()));
+                record.as_ref().map_or(Ok(()), |record| put_record(to, record))?;
+            }
+            Self::VersionList { rows, is_last, floor } => {
                 to.short.put_u8(u8::from(*is_last));
+                put_floor(to, *floor);
                 to.short.put_u32(count_u32(rows.len())?);
                 for row in rows {
                     put_key(to, &row.key);
@@ -557,7 +728,7 @@ impl Reply {
     /// Refuses a kind byte that no reply has.
     pub(super) fn check_kind(kind: u8) -> Result<(), MessageError> {
         match kind {
-            kind::APPLIED..=kind::SCAN_PART | kind::DONE..=kind::VERSION_LIST | kind::REFUSED => Ok(()),
+            kind::APPLIED..=kind::SCAN_PART | kind::DONE..=kind::FLOOR_LIST | kind::REFUSED => Ok(()),
             kind => Err(MessageError::UnknownKind { kind }),
         }
     }
@@ -591,15 +762,25 @@ impl Reply {
                 }
             }
             kind::DONE => Self::Done,
-            kind::DIGEST_LIST => {
-                let count = usize::from(from.try_get_u16()?);
-                Self::DigestList(get_list(from, count, 8, |from| Ok(from.try_get_u64()?))?)
+            kind::DIGEST_LIST => Self::DigestList(get_words(from)?),
+            kind::FLOOR_LIST => Self::FloorList(get_words(from)?),
+            kind::SURVEYED => Self::Surveyed {
+                reading: from.try_get_u64()?,
+                oldest_hint: from.try_get_u64()?,
+                votes: get_bool(from)?,
+                digests: get_words(from)?,
+            },
+            kind::STEPPED => Self::Stepped(get_bool(from)?),
+            kind::FETCHED => {
+                let settled = from.try_get_u64()?;
+                Self::Fetched { settled, record: get_bool(from)?.then(|| get_record(from)).transpose()? }
             }
             kind::VERSION_LIST => {
-                let is_last = get_bool(from)?;
+                let (is_last, floor) = (get_bool(from)?, get_floor(from)?);
                 let count = from.try_get_u32()? as usize;
                 Self::VersionList {
                     is_last,
+                    floor,
                     rows: get_list(from, count, VERSION_ROW_BYTES_MIN, get_version_row)?,
                 }
             }
@@ -626,18 +807,54 @@ impl ApplyKind {
             Self::Write => 0,
             Self::Hint => 1,
             Self::ReadRepair => 2,
-            Self::AntiEntropy => 3,
+            Self::AntiEntropy { .. } => 3,
+        }
+    }
+
+    /// The place of this cause in lists by cause.
+    pub fn index(self) -> usize {
+        usize::from(self.code())
+    }
+}
+
+impl StepKind {
+    fn code(self) -> u8 {
+        match self {
+            Self::Settle => 0,
+            Self::Seal => 1,
+            Self::Release => 2,
         }
     }
 
     fn of_code(code: u8) -> Result<Self, MessageError> {
         Ok(match code {
-            0 => Self::Write,
-            1 => Self::Hint,
-            2 => Self::ReadRepair,
-            3 => Self::AntiEntropy,
+            0 => Self::Settle,
+            1 => Self::Seal,
+            2 => Self::Release,
             value => return Err(MessageError::UnknownValue { value }),
         })
+    }
+}
+
+impl HeldBack {
+    fn code(self) -> u8 {
+        match self {
+            Self::Away => 1,
+            Self::NotVoting => 2,
+            Self::Hints => 3,
+            Self::Differs => 4,
+        }
+    }
+
+    fn of_code(code: u8) -> Result<Option<Self>, MessageError> {
+        Ok(Some(match code {
+            0 => return Ok(None),
+            1 => Self::Away,
+            2 => Self::NotVoting,
+            3 => Self::Hints,
+            4 => Self::Differs,
+            value => return Err(MessageError::UnknownValue { value }),
+        }))
     }
 }
 
@@ -766,6 +983,29 @@ fn put_held(to: &mut Pieces, held: &Held) -> Result<(), MessageError> {
     }
 }
 
+fn put_floor(to: &mut Pieces, floor: Floor) {
+    for word in [floor.settled, floor.sealed, floor.purged] {
+        to.short.put_u64(word);
+    }
+}
+
+fn put_words(to: &mut Pieces, words: &[u64]) -> Result<(), MessageError> {
+    to.short.put_u16(count_u16(words.len(), usize::from(u16::MAX))?);
+    for word in words {
+        to.short.put_u64(*word);
+    }
+    Ok(())
+}
+
+fn put_partitions(to: &mut Pieces, partitions: &[u16]) -> Result<(), MessageError> {
+    to.short.put_u16(count_u16(partitions.len(), usize::from(u16::MAX))?);
+    check_ascending(partitions)?;
+    for partition in partitions {
+        to.short.put_u16(*partition);
+    }
+    Ok(())
+}
+
 fn put_roster(to: &mut Pieces, roster: &[(NodeId, u128)]) -> Result<(), MessageError> {
     to.short.put_u16(count_u16(roster.len(), ROSTER_LEN_MAX)?);
     for (node, store) in roster {
@@ -838,6 +1078,33 @@ fn get_held(from: &mut Bytes) -> Result<Held, MessageError> {
 
 fn get_applied(from: &mut Bytes) -> Result<Applied, MessageError> {
     if get_bool(from)? { Ok(Applied::Superseded { by: get_version(from)? }) } else { Ok(Applied::Stored) }
+}
+
+fn get_apply_kind(from: &mut Bytes) -> Result<ApplyKind, MessageError> {
+    Ok(match from.try_get_u8()? {
+        0 => ApplyKind::Write,
+        1 => ApplyKind::Hint,
+        2 => ApplyKind::ReadRepair,
+        3 => ApplyKind::AntiEntropy { settled: from.try_get_u64()? },
+        value => return Err(MessageError::UnknownValue { value }),
+    })
+}
+
+fn get_floor(from: &mut Bytes) -> Result<Floor, MessageError> {
+    let (settled, sealed, purged) = (from.try_get_u64()?, from.try_get_u64()?, from.try_get_u64()?);
+    Ok(Floor { settled, sealed, purged })
+}
+
+fn get_words(from: &mut Bytes) -> Result<Vec<u64>, MessageError> {
+    let count = usize::from(from.try_get_u16()?);
+    get_list(from, count, 8, |from| Ok(from.try_get_u64()?))
+}
+
+fn get_partitions(from: &mut Bytes) -> Result<Vec<u16>, MessageError> {
+    let count = usize::from(from.try_get_u16()?);
+    let partitions = get_list(from, count, 2, |from| Ok(from.try_get_u16()?))?;
+    check_ascending(&partitions)?;
+    Ok(partitions)
 }
 
 fn get_roster(from: &mut Bytes) -> Result<Vec<(NodeId, u128)>, MessageError> {
@@ -928,7 +1195,25 @@ mod tests {
     }
 
     fn apply_kind() -> impl Strategy<Value = ApplyKind> {
-        (0..4u8).prop_map(|code| ApplyKind::of_code(code).unwrap())
+        let settled = any::<u64>().prop_map(|settled| ApplyKind::AntiEntropy { settled });
+        prop_oneof![Just(ApplyKind::Write), Just(ApplyKind::Hint), Just(ApplyKind::ReadRepair), settled]
+    }
+
+    fn floor() -> impl Strategy<Value = Floor> {
+        any::<[u64; 3]>().prop_map(|[settled, sealed, purged]| Floor { settled, sealed, purged })
+    }
+
+    fn held_by() -> impl Strategy<Value = Option<(u16, HeldBack)>> {
+        let why = (1..5u8).prop_map(|code| HeldBack::of_code(code).unwrap().unwrap());
+        prop::option::of((0..NOBODY, why))
+    }
+
+    fn partitions() -> impl Strategy<Value = Vec<u16>> {
+        prop::collection::btree_set(any::<u16>(), 0..5).prop_map(|set| set.into_iter().collect())
+    }
+
+    fn words() -> impl Strategy<Value = Vec<u64>> {
+        prop::collection::vec(any::<u64>(), 0..5)
     }
 
     fn request() -> impl Strategy<Value = Request> {
@@ -954,8 +1239,17 @@ mod tests {
             any::<u32>().prop_map(|scan| Request::ScanClose { scan }),
             any::<(u16, u16)>()
                 .prop_map(|(first_partition, count)| Request::Digests { first_partition, count }),
-            (any::<u16>(), prop::option::of(key()), any::<u32>())
-                .prop_map(|(partition, after, bytes)| Request::Versions { partition, after, bytes }),
+            (any::<u16>(), prop::option::of(key()), any::<u32>(), floor()).prop_map(
+                |(partition, after, bytes, floor)| Request::Versions { partition, after, bytes, floor }
+            ),
+            (words(), held_by()).prop_map(|(agreed, held_by)| Request::Survey { agreed, held_by }),
+            (any::<(u64, u64)>(), any::<bool>(), partitions()).prop_map(
+                |((round, upto), by_scan, partitions)| Request::Close { round, upto, by_scan, partitions }
+            ),
+            (0..3u8, any::<(u64, u64)>(), partitions()).prop_map(|(code, (round, upto), partitions)| {
+                Request::Step { kind: StepKind::of_code(code).unwrap(), round, upto, partitions }
+            }),
+            Just(Request::Floors),
         ]
     }
 
@@ -976,9 +1270,21 @@ mod tests {
             (any::<u32>(), prop::collection::vec(scan_row, 0..4), any::<bool>())
                 .prop_map(|(scan, rows, is_last)| Reply::ScanPart { scan, rows, is_last }),
             Just(Reply::Done),
-            prop::collection::vec(any::<u64>(), 0..5).prop_map(Reply::DigestList),
-            (prop::collection::vec(version_row, 0..4), any::<bool>())
-                .prop_map(|(rows, is_last)| Reply::VersionList { rows, is_last }),
+            words().prop_map(Reply::DigestList),
+            words().prop_map(Reply::FloorList),
+            any::<bool>().prop_map(Reply::Stepped),
+            (any::<u64>(), prop::option::of(record()))
+                .prop_map(|(settled, record)| Reply::Fetched { settled, record }),
+            (any::<(u64, u64)>(), any::<bool>(), words()).prop_map(
+                |((reading, oldest_hint), votes, digests)| Reply::Surveyed {
+                    reading,
+                    oldest_hint,
+                    votes,
+                    digests
+                }
+            ),
+            (prop::collection::vec(version_row, 0..4), any::<bool>(), floor())
+                .prop_map(|(rows, is_last, floor)| Reply::VersionList { rows, is_last, floor }),
             (0..7u8, ".{0,20}")
                 .prop_map(|(code, detail)| Reply::Refused { code: Refusal::of_code(code), detail }),
         ]

@@ -32,8 +32,8 @@ pub use link::{
     LinkState, Unsent,
 };
 pub use message::{
-    ApplyKind, DETAIL_BYTES_MAX, Held, MessageError, ROSTER_LEN_MAX, Refusal, Reply, Request, ScanRow,
-    VersionRow,
+    ApplyKind, DETAIL_BYTES_MAX, Held, HeldBack, MessageError, ROSTER_LEN_MAX, Refusal, Reply, Request,
+    ScanRow, StepKind, VersionRow,
 };
 pub use pump::OUT_BYTES_MAX;
 pub use server::{Caller, SERVED_IN_FLIGHT_MAX, Service, serve};

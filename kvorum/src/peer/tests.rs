@@ -1,10 +1,10 @@
 //! Both sides of a call, over streams in memory and virtual time.
 
 use super::frame::{FrameReader, Pieces};
-use super::message::{ApplyKind, Held, Refusal, Reply, Request, ScanRow, VersionRow};
+use super::message::{ApplyKind, Held, HeldBack, Refusal, Reply, Request, ScanRow, StepKind, VersionRow};
 use super::*;
 use crate::clock::{Clock, Rng};
-use crate::replica::Applied;
+use crate::replica::{Applied, Floor};
 use bytes::{Bytes, BytesMut};
 use kvorum_core::{Key, NodeId, Record, UnixMillis, Value, Version};
 use std::cell::{Cell, RefCell};
@@ -359,6 +359,7 @@ const SECOND: Duration = Duration::from_secs(1);
 type Sample = (&'static str, Request, Vec<(&'static str, Reply)>);
 
 /// Requests and replies of every kind.
+#[expect(clippy::too_many_lines, reason = "a table of all messages reads best in one piece")]
 fn samples() -> Vec<Sample> {
     let key = |text: &'static str| Key::new(text).unwrap();
     let version = Version::new(UnixMillis(0x0123_4567_89ab), 0xcdef, NodeId(0x1122_3344_5566_7788));
@@ -373,6 +374,7 @@ fn samples() -> Vec<Sample> {
         ScanRow { key: key("b"), held: header.clone() },
     ];
     let row = VersionRow { key: key("a"), version, from: 2, is_tombstone: true };
+    let floor = Floor { settled: 9, sealed: 8, purged: 7 };
     let refused = |code, detail: &str| Reply::Refused { code, detail: detail.to_owned() };
     vec![
         (
@@ -386,7 +388,7 @@ fn samples() -> Vec<Sample> {
         ),
         (
             "apply-tombstone",
-            Request::Apply { key: key("k"), record: tombstone, kind: ApplyKind::AntiEntropy },
+            Request::Apply { key: key("k"), record: tombstone, kind: ApplyKind::AntiEntropy { settled: 9 } },
             vec![("refused-starting", refused(Refusal::Starting, ""))],
         ),
         (
@@ -394,7 +396,7 @@ fn samples() -> Vec<Sample> {
             Request::Get { key: key("k"), value_bytes_max: 65_536 },
             vec![
                 ("found-nothing", Reply::Found(None)),
-                ("found", Reply::Found(Some(Held::Whole(record)))),
+                ("found", Reply::Found(Some(Held::Whole(record.clone())))),
                 ("found-header", Reply::Found(Some(header))),
             ],
         ),
@@ -433,10 +435,42 @@ fn samples() -> Vec<Sample> {
         ),
         (
             "versions",
-            Request::Versions { partition: 4095, after: None, bytes: 65_536 },
-            vec![("version-list", Reply::VersionList { rows: vec![row], is_last: true })],
+            Request::Versions { partition: 4095, after: None, bytes: 65_536, floor },
+            vec![("version-list", Reply::VersionList { rows: vec![row], is_last: true, floor })],
         ),
-        ("fetch", Request::Fetch { key: key("k") }, vec![("fetched-nothing", Reply::Found(None))]),
+        (
+            "fetch",
+            Request::Fetch { key: key("k") },
+            vec![
+                ("fetched-nothing", Reply::Fetched { settled: 0, record: None }),
+                ("fetched", Reply::Fetched { settled: 9, record: Some(record) }),
+            ],
+        ),
+        (
+            "survey",
+            Request::Survey { agreed: vec![7, 8], held_by: Some((2, HeldBack::Away)) },
+            vec![(
+                "surveyed",
+                Reply::Surveyed { reading: 9, oldest_hint: u64::MAX, votes: true, digests: vec![1, 2] },
+            )],
+        ),
+        ("survey-free", Request::Survey { agreed: Vec::new(), held_by: None }, Vec::new()),
+        (
+            "close",
+            Request::Close { round: 5, upto: 9, by_scan: true, partitions: vec![1, 4095] },
+            vec![("closed", Reply::DigestList(vec![3, 4]))],
+        ),
+        (
+            "settle",
+            Request::Step { kind: StepKind::Settle, round: 5, upto: 9, partitions: vec![1] },
+            vec![("stepped", Reply::Stepped(true))],
+        ),
+        (
+            "release",
+            Request::Step { kind: StepKind::Release, round: 5, upto: 9, partitions: vec![1] },
+            vec![("not-stepped", Reply::Stepped(false))],
+        ),
+        ("floors", Request::Floors, vec![("floor-list", Reply::FloorList(vec![0, 9]))]),
     ]
 }
 
@@ -1003,7 +1037,11 @@ fn cost_of_a_call() {
                 Box::pin(async move {
                     if let Request::Versions { .. } = request {
                         tokio::task::yield_now().await;
-                        return Reply::VersionList { rows: Vec::new(), is_last: true };
+                        return Reply::VersionList {
+                            rows: Vec::new(),
+                            is_last: true,
+                            floor: Floor::default(),
+                        };
                     }
                     Reply::Found(Some(held))
                 })
@@ -1049,7 +1087,7 @@ fn cost_of_a_call() {
         while !link.is_usable() {
             sleep(Duration::from_millis(1)).await;
         }
-        let waits = Request::Versions { partition: 0, after: None, bytes: 0 };
+        let waits = Request::Versions { partition: 0, after: None, bytes: 0, floor: Floor::default() };
         for (name, request) in [("answered at once", &get), ("answered by a task", &waits)] {
             for callers in [64, 8, 1] {
                 let calls = 1_000_000 * callers / (callers + 8);

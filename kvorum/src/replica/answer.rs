@@ -24,6 +24,7 @@ pub(super) enum Answer {
     Apply { outcome: Result<Applied, ReplicaError>, done: Outcome<Applied> },
     Side { outcome: Result<(), ReplicaError>, done: Outcome<()> },
     Purge { outcome: Result<usize, ReplicaError>, done: Outcome<usize> },
+    Floor { outcome: Result<bool, ReplicaError>, done: Outcome<bool> },
 }
 
 impl Answer {
@@ -33,6 +34,7 @@ impl Answer {
             Self::Apply { outcome, .. } => *outcome = Err(error),
             Self::Side { outcome, .. } => *outcome = Err(error),
             Self::Purge { outcome, .. } => *outcome = Err(error),
+            Self::Floor { outcome, .. } => *outcome = Err(error),
         }
     }
 
@@ -42,6 +44,7 @@ impl Answer {
             Self::Apply { outcome, done } => drop(done.send(outcome)),
             Self::Side { outcome, done } => drop(done.send(outcome)),
             Self::Purge { outcome, done } => drop(done.send(outcome)),
+            Self::Floor { outcome, done } => drop(done.send(outcome)),
         }
     }
 }

@@ -10,8 +10,9 @@
 use super::answer::{Answer, Applied};
 use super::courier::Courier;
 use super::digest::Digests;
+use super::floor::{self, Floor, FloorStep, Floors};
 use super::health::StoreHealth;
-use super::queue::{DueRow, Observed, Request, Source};
+use super::queue::{DueRow, Observed, Removal, Request, Source};
 use super::{ReplicaError, ReplicaParts, StoreState, stored_mark};
 use crate::canary::{self, Canary};
 use crate::clock::Clock;
@@ -20,7 +21,7 @@ use crate::metrics::StoreMetrics;
 use crate::storage::format::Mark;
 use crate::storage::{Batch, Change, Durability, Engine, EngineError, Keyspace, format};
 use bytes::Bytes;
-use kvorum_core::{Key, Record, UnixMillis, Value, Version};
+use kvorum_core::{Key, Partition, Record, UnixMillis, Value, Version};
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -61,7 +62,8 @@ pub enum DurabilityMode {
 pub enum Purge {
     /// This is the only replica there is: nobody else can hold anything older.
     Sole,
-    /// Others may hold something older: an expired value gives back its bytes, its tombstone stays.
+    /// Others may hold something older: an expired value gives back its bytes, its tombstone stays until all nodes have
+    /// settled past it ([`super::floor`]).
     Keep,
 }
 
@@ -74,6 +76,8 @@ pub(super) struct Committer {
     purge: Purge,
     /// What replicas compare; none where there is no other.
     digests: Option<Arc<Digests>>,
+    /// What may not come in any more, and what may go; none where there is no other replica.
+    floors: Option<Arc<Floors>>,
     /// Groups committed; the requesting side reads it before each look-up.
     committed: Arc<AtomicU64>,
     recent: Recent,
@@ -91,6 +95,7 @@ impl Committer {
     pub(super) fn new(
         parts: &ReplicaParts,
         digests: Option<Arc<Digests>>,
+        floors: Option<Arc<Floors>>,
         committed: Arc<AtomicU64>,
         health: Arc<StoreHealth>,
     ) -> Self {
@@ -102,6 +107,7 @@ impl Committer {
             durability: parts.durability,
             purge: parts.purge,
             digests,
+            floors,
             committed,
             recent: Recent::default(),
             floor: Version::ZERO,
@@ -215,7 +221,77 @@ impl Committer {
                 }
                 (None, Answer::Purge { outcome: Ok(purged), done })
             }
+            Request::Floor { step, done } => {
+                let outcome = Ok(self.judge_step(stage, &step));
+                (None, Answer::Floor { outcome, done })
+            }
+            Request::Remove { partition, rows, which, done } => {
+                let outcome = self.judge_removal(stage, partition, rows, which);
+                (None, Answer::Purge { outcome, done })
+            }
         }
+    }
+
+    /// Stages what a step changes on disk. Says whether the step can be taken.
+    fn judge_step(&mut self, stage: &mut Stage, step: &FloorStep) -> bool {
+        let Some(floors) = &self.floors else { return false };
+        let Some(moved) = floors.begin(step, |partition| stage.floors.get(&partition).copied()) else {
+            return false;
+        };
+        for (partition, floor) in moved {
+            stage.side(floor::row(partition, floor));
+            stage.floors.insert(partition, floor);
+            stage.is_synced |= step.is_synced();
+        }
+        true
+    }
+
+    /// Stages the removal of rows that are still as they were found. Says how many.
+    fn judge_removal(
+        &mut self,
+        stage: &mut Stage,
+        partition: Partition,
+        rows: Vec<(Key, Version)>,
+        which: Removal,
+    ) -> Result<usize, ReplicaError> {
+        let Some(floors) = &self.floors else { return Ok(0) };
+        let mut removed = 0;
+        for (key, version) in rows {
+            if stage.record(&key).is_some() || !floors.lets_go(partition, version, which) {
+                continue;
+            }
+            // By the index, which is written with the record: a record that cannot be read any more goes as well.
+            let row = format::encode_token_key(partition, key.as_ref());
+            let Some(mark) = self.engine.get(Keyspace::Tokens, &row)? else { continue };
+            let mark = format::decode_mark(&mark)?;
+            if mark.version != version || which == Removal::Purged && !mark.is_tombstone {
+                continue;
+            }
+            // Whoever wrote it and comes late is told that it took effect.
+            stage.overwritten.push((key.clone(), version));
+            stage.set(key, None, Some(mark));
+            removed += 1;
+        }
+        Ok(removed)
+    }
+
+    /// Whether the floor lets a dead row go.
+    fn lets_go(&self, key: &Key, version: Version) -> bool {
+        let (Some(floors), Some(digests)) = (&self.floors, &self.digests) else { return false };
+        floors.lets_go(digests.partition_of(key), version, Removal::Purged)
+    }
+
+    /// What a record is told that comes too late for its partition; none when it may change the store.
+    fn barred(&self, key: &Key, record: &Record, holds_nothing: bool, source: Source) -> Option<Applied> {
+        let (floors, digests) = (self.floors.as_ref()?, self.digests.as_ref()?);
+        if !floors.may_bar(record.version.clock()) {
+            return None;
+        }
+        let is_tombstone = record.value == Value::Tombstone;
+        let is_mortal = is_tombstone || record.expires.is_some();
+        let is_dead = is_tombstone || record.has_expired(self.clock.wall());
+        let partition = digests.partition_of(key);
+        floors.judge(partition, record.version, source, holds_nothing, (is_mortal, is_dead))
     }
 
     fn judge_record(
@@ -232,21 +308,35 @@ impl Committer {
             None if self.recent.covers(observed.as_of) => observed.mark,
             None => stored_mark(&*self.engine, self.digests.as_deref(), &key)?,
         };
+        // A record that was newest here once took effect here, whatever came since: see `Recent`.
+        let has_accepted = || {
+            source == Source::Writer
+                && (stage.has_accepted(&key, record.version)
+                    || self.recent.has_accepted(&key, record.version))
+        };
         let Some(stored) = stored else {
-            if record.version <= self.floor {
-                return Ok(Applied::Superseded { by: self.floor });
+            let is_below = record.version <= self.floor;
+            if is_below || self.floors.is_some() {
+                if has_accepted() {
+                    return Ok(Applied::Stored);
+                }
+                if is_below {
+                    return Ok(Applied::Superseded { by: self.floor });
+                }
+                if let Some(answer) = self.barred(&key, &record, true, source) {
+                    return Ok(answer);
+                }
             }
             stage.put(key, record, None);
             return Ok(Applied::Stored);
         };
         match record.version.cmp(&stored.version) {
-            // A record that was newest here once took effect here, whatever came since: see `Recent`.
-            Ordering::Less
-                if source == Source::Writer
-                    && (stage.has_accepted(&key, record.version)
-                        || self.recent.has_accepted(&key, record.version)) => {}
+            Ordering::Less if has_accepted() => {}
             Ordering::Less => return Ok(Applied::Superseded { by: stored.version }),
             Ordering::Greater => {
+                if let Some(answer) = self.barred(&key, &record, false, source) {
+                    return Ok(answer);
+                }
                 stage.overwritten.push((key.clone(), stored.version));
                 stage.put(key, record, Some(stored));
             }
@@ -286,6 +376,9 @@ impl Committer {
         match (self.purge, &current.value) {
             (Purge::Sole, _) => {
                 self.floor = self.floor.max(current.version);
+                stage.set(key, None, mark);
+            }
+            (Purge::Keep, Value::Present(_)) if self.lets_go(&key, current.version) => {
                 stage.set(key, None, mark);
             }
             (Purge::Keep, Value::Present(_)) => {
@@ -355,6 +448,7 @@ impl Committer {
         let applied = stage.records.len();
         let is_synced = stage.is_synced;
         let overwritten = std::mem::take(&mut stage.overwritten);
+        let floors = std::mem::take(&mut stage.floors);
         let (batch, changes) = self.batch(stage);
         if batch.is_empty() {
             return Ok(());
@@ -379,6 +473,9 @@ impl Committer {
         let group = self.committed.load(Memory::Relaxed) + 1;
         if let Some(digests) = &self.digests {
             digests.change(&changes);
+        }
+        if let Some(known) = &self.floors {
+            known.moved(floors);
         }
         self.recent.remember(changes, overwritten, group);
         self.committed.store(group, Memory::Release);
@@ -547,6 +644,8 @@ struct Stage {
     is_synced: bool,
     /// What was newest until this group.
     overwritten: Vec<(Key, Version)>,
+    /// Floors as they will be.
+    floors: BTreeMap<u16, Floor>,
 }
 
 impl Stage {

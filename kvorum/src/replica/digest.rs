@@ -12,6 +12,7 @@
 //! the partition, not the store.
 
 use super::ReplicaError;
+use crate::canary::{self, Canary};
 use crate::crash::{self, Point};
 use crate::storage::format::Mark;
 use crate::storage::{Batch, Change, Durability, Engine, Keyspace, format};
@@ -29,6 +30,8 @@ struct Cell {
     from: u16,
     digest: u64,
     keys: u64,
+    /// Keys of them that are tombstones.
+    dead: u64,
 }
 
 /// These are a store's digests.
@@ -121,15 +124,20 @@ impl Digests {
         let mut partitions = self.lock();
         for (key, before, after) in changes {
             let Some(cells) = partitions.get_mut(usize::from(self.partition_of(key).0)) else { continue };
+            if canary::is(Canary::DigestForgetsUpdate) && before.is_some() && after.is_some() {
+                continue;
+            }
             if let Some(mark) = before {
                 let cell = cell(cells, mark.from);
                 cell.digest ^= hash(key, mark.version);
                 cell.keys = cell.keys.saturating_sub(1);
+                cell.dead = cell.dead.saturating_sub(u64::from(mark.is_tombstone));
             }
             if let Some(mark) = after {
                 let cell = cell(cells, mark.from);
                 cell.digest ^= hash(key, mark.version);
                 cell.keys += 1;
+                cell.dead += u64::from(mark.is_tombstone);
             }
         }
     }
@@ -142,6 +150,23 @@ impl Digests {
         cells.iter().filter(|cell| cell.from > rank_max).fold(0, |digest, cell| digest ^ cell.digest)
     }
 
+    /// One number for all that the node of rank `rank` must have in common with those of lower ranks, and of higher
+    /// ranks with it, among `nodes`: it agrees with that of rank 0 for the same `rank` where each such pair agrees.
+    pub fn common(&self, partition: Partition, rank: u16, nodes: u16) -> u64 {
+        let partitions = self.lock();
+        let cells = partitions.get(usize::from(partition.0)).map_or(&[][..], |cells| cells);
+        fold_common(rank, nodes, |rank_max| {
+            cells.iter().filter(|cell| cell.from > rank_max).fold(0, |digest, cell| digest ^ cell.digest)
+        })
+    }
+
+    /// Keys of `partition`, and how many of them are tombstones.
+    pub fn counts(&self, partition: Partition) -> (u64, u64) {
+        let partitions = self.lock();
+        let cells = partitions.get(usize::from(partition.0)).map_or(&[][..], |cells| cells);
+        cells.iter().fold((0, 0), |(keys, dead), cell| (keys + cell.keys, dead + cell.dead))
+    }
+
     /// Keys that the store holds, tombstones included.
     pub fn keys(&self) -> u64 {
         self.lock().iter().flatten().map(|cell| cell.keys).sum()
@@ -152,9 +177,43 @@ impl Digests {
     }
 }
 
+/// Folds the digests that the node of rank `rank` compares, each named by the higher rank of its pairs, into one number.
+fn fold_common(rank: u16, nodes: u16, digest: impl Fn(u16) -> u64) -> u64 {
+    (rank.max(1)..nodes).fold(0, |folded, rank_max| {
+        xxhash_rust::xxh3::xxh3_64_with_seed(&digest(rank_max).to_be_bytes(), folded)
+    })
+}
+
+/// As [`Digests::common`], of what is not above the clock word `upto`, by a scan of the partition's index.
+pub(super) fn common_upto(
+    engine: &dyn Engine,
+    partition: Partition,
+    rank: u16,
+    nodes: u16,
+    upto: u64,
+) -> Result<u64, ReplicaError> {
+    let mut cells: Vec<Cell> = Vec::new();
+    let start = format::encode_token_key(partition, &[]);
+    for pair in engine.scan(Keyspace::Tokens, &start, Bound::Unbounded)? {
+        let (row, mark) = pair?;
+        let (found, key) = format::decode_token_key(&row)?;
+        if found != partition {
+            break;
+        }
+        let mark = format::decode_mark(&mark)?;
+        let Ok(key) = Key::new(key) else { continue };
+        if mark.version.clock() <= upto {
+            cell(&mut cells, mark.from).digest ^= hash(&key, mark.version);
+        }
+    }
+    Ok(fold_common(rank, nodes, |rank_max| {
+        cells.iter().filter(|cell| cell.from > rank_max).fold(0, |digest, cell| digest ^ cell.digest)
+    }))
+}
+
 fn cell(cells: &mut Vec<Cell>, from: u16) -> &mut Cell {
     let at = cells.iter().position(|cell| cell.from == from).unwrap_or_else(|| {
-        cells.push(Cell { from, digest: 0, keys: 0 });
+        cells.push(Cell { from, digest: 0, keys: 0, dead: 0 });
         cells.len() - 1
     });
     #[expect(clippy::indexing_slicing, reason = "found or pushed above")]

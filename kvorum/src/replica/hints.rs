@@ -217,6 +217,33 @@ impl Hints {
         self.replica.shared.pool.run(read).await?
     }
 
+    /// The clock word of the oldest hint, for whomever; the highest there is when none is kept. Reads the store on the
+    /// worker pool, one row for each target.
+    pub async fn oldest(&self) -> Result<u64, ReplicaError> {
+        let targets: Vec<NodeId> = {
+            let books = self.lock();
+            books.waiting.iter().filter(|(_, waiting)| waiting.count > 0).map(|(target, _)| *target).collect()
+        };
+        if targets.is_empty() {
+            return Ok(u64::MAX);
+        }
+        let engine = Arc::clone(&self.replica.shared.engine);
+        let read = move || {
+            let mut oldest = u64::MAX;
+            for target in targets {
+                let start = target.0.to_be_bytes();
+                if let Some(pair) = engine.scan(Keyspace::Hints, &start, Bound::Unbounded)?.next() {
+                    let (row, _) = pair?;
+                    if row.starts_with(&start) {
+                        oldest = oldest.min(format::decode_hint_clock(&row)?);
+                    }
+                }
+            }
+            Ok::<_, ReplicaError>(oldest)
+        };
+        self.replica.shared.pool.run(read).await?
+    }
+
     /// Forgets hints that were delivered.
     pub async fn remove(&self, target: NodeId, hints: Vec<Hint>) -> Result<(), ReplicaError> {
         let bytes: usize = hints.iter().map(|hint| hint.row.len() + format::record_bytes(&hint.record)).sum();

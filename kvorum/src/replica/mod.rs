@@ -13,6 +13,7 @@ mod commit;
 mod courier;
 mod digest;
 mod facts;
+mod floor;
 mod health;
 mod hints;
 mod mending;
@@ -25,6 +26,7 @@ pub use answer::Applied;
 pub use commit::{DurabilityMode, Purge};
 pub use digest::Digests;
 pub use facts::{Facts, Vote};
+pub use floor::{Floor, FloorStep, Floors};
 pub use health::{StoreHealth, StoreState};
 pub use hints::{Hint, HintBounds, Hints, Kept, Waiting};
 pub use mending::{Place, Walked};
@@ -186,6 +188,7 @@ struct Shared {
     health: Arc<StoreHealth>,
     digests: Option<Arc<Digests>>,
     damage: Arc<Damage>,
+    floors: Option<Arc<Floors>>,
     sweeper: Arc<SweeperState>,
     store_id: u128,
     topology: u64,
@@ -222,14 +225,19 @@ impl Replica {
         let health = Arc::new(StoreHealth::default());
         let groups = Arc::new(AtomicU64::new(0));
         let sweeper = Arc::new(SweeperState::default());
-        let digests = match parts.purge {
-            Purge::Keep => Some(Arc::new(Digests::open(&*parts.engine, parts.partition_bits)?)),
+        let (digests, floors) = match parts.purge {
+            Purge::Keep => {
+                let digests = Digests::open(&*parts.engine, parts.partition_bits)?;
+                let floors = Floors::open(&*parts.engine, parts.partition_bits)?;
+                (Some(Arc::new(digests)), Some(Arc::new(floors)))
+            }
             Purge::Sole => {
                 forget_index(&*parts.engine)?;
-                None
+                (None, None)
             }
         };
-        let mut committer = Committer::new(&parts, digests.clone(), Arc::clone(&groups), Arc::clone(&health));
+        let (known, counted) = (Arc::clone(&health), Arc::clone(&groups));
+        let mut committer = Committer::new(&parts, digests.clone(), floors.clone(), counted, known);
         let replica = Self {
             shared: Arc::new(Shared {
                 engine: parts.engine,
@@ -240,6 +248,7 @@ impl Replica {
                 health,
                 digests,
                 damage,
+                floors,
                 sweeper: Arc::clone(&sweeper),
                 store_id,
                 topology: parts.birth.topology,
@@ -325,6 +334,20 @@ impl Replica {
     /// What this replica's partitions hold, for comparison with another's; none in a cluster of one.
     pub fn digests(&self) -> Option<&Digests> {
         self.shared.digests.as_deref()
+    }
+
+    /// One number for what the node of rank `rank` among `nodes` must have in common with the others, of what is not
+    /// above the clock word `upto`. Scans the partition's index on the worker pool.
+    pub async fn common_upto(
+        &self,
+        partition: Partition,
+        rank: u16,
+        nodes: u16,
+        upto: u64,
+    ) -> Result<u64, ReplicaError> {
+        let engine = Arc::clone(&self.shared.engine);
+        let read = move || digest::common_upto(&*engine, partition, rank, nodes, upto);
+        self.shared.pool.run(read).await?
     }
 
     /// The keys of `partition` behind `after` with what is stored of each but the value, in order of the keys: about

@@ -3,11 +3,12 @@
 use super::ReplicaError;
 use super::answer::{Applied, Outcome};
 use super::courier::Courier;
+use super::floor::FloorStep;
 use crate::profile::waits::{Since, Wait};
 use crate::storage::Change;
 use crate::storage::format::Mark;
 use bytes::Bytes;
-use kvorum_core::{Key, Record, UnixMillis, Value, Version};
+use kvorum_core::{Key, Partition, Record, UnixMillis, Value, Version};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -36,6 +37,11 @@ pub enum Source {
     Writer,
     /// Whoever copies a record that exists already: it is told what is stored now.
     Copy,
+    /// Anti-entropy, from a store that had settled up to this clock word before the record was read from it.
+    Repair {
+        /// The clock word.
+        settled: u64,
+    },
 }
 
 /// A row of the `due` keyspace whose instant has come.
@@ -63,6 +69,20 @@ pub(super) enum Request {
     Purge { rows: Vec<DueRow>, done: Outcome<usize> },
     /// Set the store aside and begin anew with an empty one, that has these `meta` rows at least.
     SetAside { rows: Vec<(&'static [u8], Bytes)>, done: Outcome<()> },
+    /// Move floors. Answers whether all could be.
+    Floor { step: FloorStep, done: Outcome<bool> },
+    /// Remove rows of a partition that nobody needs any more, as far as they are still as they were found. Answers with
+    /// the number of rows removed.
+    Remove { partition: Partition, rows: Vec<(Key, Version)>, which: Removal, done: Outcome<usize> },
+}
+
+/// Which rows of a partition are removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Removal {
+    /// Tombstones that the floor lets go.
+    Purged,
+    /// What lies below the floor that is being adopted, if others hold it as well.
+    Outlived,
 }
 
 impl Request {
@@ -74,7 +94,8 @@ impl Request {
             }
             Self::Side { changes, .. } => changes.iter().map(Change::bytes).sum(),
             Self::Purge { rows, .. } => rows.len() * size_of::<DueRow>(),
-            Self::SetAside { .. } => 0,
+            Self::SetAside { .. } | Self::Floor { .. } => 0,
+            Self::Remove { rows, .. } => rows.iter().map(|(key, _)| key.as_ref().len()).sum(),
         }
     }
 }

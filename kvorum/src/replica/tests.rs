@@ -2,8 +2,9 @@
 
 use super::answer::Applied;
 use super::commit::{Committer, DurabilityMode, Purge};
+use super::floor::FloorStep;
 use super::health::StoreHealth;
-use super::queue::{DueRow, Observed, Request, Source};
+use super::queue::{DueRow, Observed, Removal, Request, Source};
 use super::{Execution, ReplicaError, ReplicaParts, StoreState};
 use crate::clock::{ManualClock, SystemRng};
 use crate::metrics::StoreMetrics;
@@ -11,7 +12,7 @@ use crate::storage::memory::{Fault, MemoryEngine};
 use crate::storage::{Change, Engine, Keyspace, format};
 use crate::worker::Pool;
 use bytes::Bytes;
-use kvorum_core::{Key, NodeId, Record, UnixMillis, Value, Version};
+use kvorum_core::{Key, NodeId, Partition, Record, Token, UnixMillis, Value, Version};
 use proptest::prelude::*;
 use std::ops::Bound;
 use std::sync::Arc;
@@ -51,7 +52,9 @@ impl Bench {
         };
         let (groups, health) = (Arc::new(AtomicU64::new(0)), Arc::new(StoreHealth::default()));
         let digests = (purge == Purge::Keep).then(|| Arc::new(super::Digests::open(&*engine, 12).unwrap()));
-        let committer = Committer::new(&parts, digests, Arc::clone(&groups), Arc::clone(&health));
+        let floors = (purge == Purge::Keep).then(|| Arc::new(super::Floors::open(&*engine, 12).unwrap()));
+        let (counted, known) = (Arc::clone(&groups), Arc::clone(&health));
+        let committer = Committer::new(&parts, digests, floors, counted, known);
         Self { engine, clock, groups, health, committer, source: Source::Writer }
     }
 
@@ -119,6 +122,45 @@ impl Bench {
     }
 }
 
+impl Bench {
+    /// Takes a step in the partition of `k`.
+    fn step(&mut self, step: FloorStep) -> bool {
+        let (done, mut answer) = oneshot::channel();
+        self.committer.commit(vec![Request::Floor { step, done }]);
+        answer.try_recv().unwrap().unwrap()
+    }
+
+    /// Removes what is stored of `k`, as far as it may go.
+    fn remove(&mut self, which: Removal) -> usize {
+        let rows = self.stored("k").map(|record| (key("k"), record.version)).into_iter().collect();
+        let (done, mut answer) = oneshot::channel();
+        self.committer.commit(vec![Request::Remove { partition: partition(), rows, which, done }]);
+        answer.try_recv().unwrap().unwrap()
+    }
+
+    fn apply_as(&mut self, source: Source, record: Record) -> Applied {
+        self.source = source;
+        self.apply("k", record).unwrap()
+    }
+
+    fn floor(&self) -> super::Floor {
+        super::Floors::open(&*self.engine, 12).unwrap().of(partition())
+    }
+
+    /// Through all steps up to `millis`.
+    fn release(&mut self, millis: u64) {
+        let (upto, partitions) = (version(millis).clock(), || Arc::from([partition().0]));
+        assert!(self.step(FloorStep::Close { round: 7, upto, partitions: partitions() }));
+        assert!(self.step(FloorStep::Settle { round: 7, upto, partitions: partitions() }));
+        assert!(self.step(FloorStep::Seal { upto, partitions: partitions() }));
+        assert!(self.step(FloorStep::Release { upto, partitions: partitions() }));
+    }
+}
+
+fn partition() -> Partition {
+    Token::of(b"k").partition(12)
+}
+
 fn key(text: &str) -> Key {
     Key::new(Bytes::copy_from_slice(text.as_bytes())).unwrap()
 }
@@ -159,6 +201,110 @@ fn one_group_may_hold_a_key_several_times() {
     let answers: Vec<_> = bench.apply_all(group).into_iter().map(Result::unwrap).collect();
     assert_eq!(answers, [Applied::Stored, Applied::Stored, Applied::Superseded { by: version(7) }]);
     assert_eq!(bench.stored("k"), Some(value(7, "v")));
+}
+
+/// Steps are taken in their order only, and only in the round that closed; what is confirmed is on disk whatever the
+/// durability of writes is.
+#[test]
+fn steps_follow_each_other() {
+    let mut bench = Bench::new(DurabilityMode::Os, Purge::Keep);
+    let (upto, partitions) = (version(5).clock(), || Arc::from([partition().0]));
+    let settle = |round| FloorStep::Settle { round, upto, partitions: partitions() };
+    assert!(!bench.step(settle(7)));
+    assert!(!bench.step(FloorStep::Seal { upto, partitions: partitions() }));
+    assert!(!bench.step(FloorStep::Release { upto, partitions: partitions() }));
+    assert!(bench.step(FloorStep::Close { round: 7, upto, partitions: partitions() }));
+    assert!(!bench.step(settle(8)));
+    assert!(!bench.step(FloorStep::Settle { round: 7, upto: upto + 1, partitions: partitions() }));
+    bench.source = Source::Writer;
+    assert_eq!(bench.apply("other", value(9, "v")).unwrap(), Applied::Stored);
+    assert!(bench.step(settle(7)));
+    assert!(bench.step(FloorStep::Seal { upto, partitions: partitions() }));
+    bench.engine.crash();
+    assert_eq!(bench.floor(), super::Floor { settled: upto, sealed: upto, purged: 0 });
+    // What was compared is as durable as the word on it.
+    assert_eq!(bench.stored("other"), Some(value(9, "v")));
+    // Another life has not been closed.
+    let mut bench = Bench::over(Arc::clone(&bench.engine), DurabilityMode::Os, Purge::Keep);
+    assert!(!bench.step(settle(7)));
+}
+
+/// Goal: what is purged stays away, whoever brings it; what is newer does not. Method: a deleted key is purged, then
+/// everything older comes late.
+#[test]
+fn nothing_comes_in_below_a_floor() {
+    let mut bench = Bench::new(DurabilityMode::Os, Purge::Keep);
+    bench.apply("k", value(2, "old")).unwrap();
+    bench.apply("k", tombstone(4)).unwrap();
+    assert_eq!(bench.remove(Removal::Purged), 0);
+    bench.release(5);
+    assert_eq!(bench.remove(Removal::Purged), 1);
+    assert_eq!(bench.stored("k"), None);
+    assert_eq!(bench.engine.row_count(Keyspace::Tokens), 0);
+    let floor = version(5).clock();
+    let refused = Applied::Superseded { by: Version::from_words(floor, u64::MAX) };
+    bench.forget();
+    for source in [Source::Writer, Source::Copy, Source::Repair { settled: floor - 1 }] {
+        assert_eq!(bench.apply_as(source, value(2, "old")), refused, "{source:?}");
+        assert_eq!(bench.apply_as(source, value(5, "old")), refused, "{source:?}");
+    }
+    // Whoever writes back or repairs what is dead is told that it is as good as held; a writer stamps again.
+    assert_eq!(bench.apply_as(Source::Copy, tombstone(4)), Applied::Stored);
+    assert_eq!(bench.apply_as(Source::Repair { settled: floor }, tombstone(4)), Applied::Stored);
+    assert_eq!(bench.apply_as(Source::Writer, tombstone(4)), refused);
+    assert_eq!(bench.stored("k"), None);
+    // From a store that has settled as far, what is alive is what all hold: it was lost here.
+    assert_eq!(bench.apply_as(Source::Repair { settled: floor }, value(3, "lost")), Applied::Stored);
+    assert_eq!(bench.apply_as(Source::Copy, value(4, "late")), refused);
+    assert_eq!(bench.apply_as(Source::Copy, value(6, "new")), Applied::Stored);
+    assert_eq!(bench.stored("k"), Some(value(6, "new")));
+}
+
+/// A record that expires when the floor has passed it goes at once: nobody would come back for its tombstone.
+#[test]
+fn expiry_below_a_floor_leaves_nothing() {
+    let mut bench = Bench::new(DurabilityMode::Os, Purge::Keep);
+    let expires = Some(UnixMillis(1_000_010));
+    bench.apply("k", Record { expires, ..value(2, "brief") }).unwrap();
+    bench.release(5);
+    bench.clock.pass(10);
+    assert_eq!(bench.sweep(), 1);
+    assert_eq!(bench.stored("k"), None);
+    assert_eq!(bench.engine.row_count(Keyspace::Tokens), 0);
+}
+
+/// A partition that is closed takes what is above only; repair goes on.
+#[test]
+fn closed_partitions_take_repair_only() {
+    let mut bench = Bench::new(DurabilityMode::Os, Purge::Keep);
+    bench.apply("k", value(2, "held")).unwrap();
+    let upto = version(5).clock();
+    assert!(bench.step(FloorStep::Close { round: 7, upto, partitions: Arc::from([partition().0]) }));
+    let refused = Applied::Superseded { by: Version::from_words(upto, u64::MAX) };
+    // Also over something older: a deletion that comes now would be on one side only.
+    assert_eq!(bench.apply_as(Source::Writer, tombstone(4)), refused);
+    assert_eq!(bench.apply_as(Source::Copy, value(5, "late")), refused);
+    assert_eq!(bench.apply_as(Source::Writer, value(2, "held")), Applied::Stored);
+    assert_eq!(bench.apply_as(Source::Repair { settled: 0 }, value(4, "theirs")), Applied::Stored);
+    assert_eq!(bench.apply_as(Source::Writer, value(6, "new")), Applied::Stored);
+}
+
+/// A floor that is adopted takes what others hold as well with it, and keeps what was written for one replica.
+#[test]
+fn adopted_floors_drop_what_was_outlived() {
+    let mut bench = Bench::new(DurabilityMode::Os, Purge::Keep);
+    let floors: Arc<[(u16, u64)]> = Arc::from([(partition().0, version(5).clock())]);
+    bench.apply("k", Record { from: 3, ..value(2, "old") }).unwrap();
+    assert_eq!(bench.remove(Removal::Outlived), 0);
+    assert!(bench.step(FloorStep::Defend { floors: Arc::clone(&floors) }));
+    assert_eq!(bench.remove(Removal::Outlived), 1);
+    let old = Source::Repair { settled: version(3).clock() };
+    assert!(matches!(bench.apply_as(old, value(3, "older store")), Applied::Superseded { .. }));
+    assert_eq!(bench.floor(), super::Floor::default());
+    assert!(bench.step(FloorStep::Adopt { floors }));
+    let word = version(5).clock();
+    assert_eq!(bench.floor(), super::Floor { settled: word, sealed: word, purged: word });
+    assert_eq!(bench.apply_as(Source::Repair { settled: word }, value(3, "theirs")), Applied::Stored);
 }
 
 /// Two different records of one version, which should not be: the written rule decides, on every replica alike.

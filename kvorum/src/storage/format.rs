@@ -21,7 +21,7 @@
 //! `topology` → 8 bytes: the hash of the nodes whose keys are placed here; `seen` and 8 bytes node id → 16 bytes
 //! store id that the node had when it was seen last; `gap`, 8 bytes node id, 2 bytes partition → 8 bytes Unix
 //! milliseconds since when a hint for that node and partition is missing; `indexed` → 1 when every record has its row
-//! in `tokens`
+//! in `tokens`; `floor` and 2 bytes partition → three clock words of 8 bytes: settled, sealed, purged
 //!
 //! `tokens`: (2 bytes partition, then the key) → 16 bytes version, 2 bytes `from`, 1 byte: 1 for a tombstone
 //!
@@ -59,6 +59,8 @@ pub const VOTES_UNKNOWN: u8 = 2;
 pub const META_SEEN: &[u8] = b"seen";
 /// What the `meta` keys of gaps begin with.
 pub const META_GAP: &[u8] = b"gap";
+/// What the `meta` keys of floors begin with.
+pub const META_FLOOR: &[u8] = b"floor";
 
 /// This is all of a record but its value and expiry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -238,6 +240,37 @@ impl Header {
     }
 }
 
+/// The key of a `floor` row.
+pub fn encode_floor_key(partition: Partition) -> Bytes {
+    let mut row = BytesMut::with_capacity(META_FLOOR.len() + 2);
+    row.put_slice(META_FLOOR);
+    row.put_u16(partition.0);
+    row.freeze()
+}
+
+/// The partition in a `floor` row's key.
+pub fn decode_floor_key(row: &[u8]) -> Result<Partition, FormatError> {
+    let truncated = FormatError::Truncated { bytes: row.len() };
+    let partition = row.strip_prefix(META_FLOOR).and_then(|rest| <[u8; 2]>::try_from(rest).ok());
+    Ok(Partition(u16::from_be_bytes(partition.ok_or(truncated)?)))
+}
+
+/// The value of a `floor` row: clock words.
+pub fn encode_floor(words: [u64; 3]) -> Bytes {
+    Bytes::copy_from_slice(words.map(u64::to_be_bytes).as_flattened())
+}
+
+/// The clock words in a `floor` row.
+pub fn decode_floor(row: &[u8]) -> Result<[u64; 3], FormatError> {
+    let truncated = || FormatError::Truncated { bytes: row.len() };
+    let bytes: &[u8; 24] = row.try_into().map_err(|_| truncated())?;
+    let word = |at: usize| {
+        let word = bytes.get(at..at + 8).and_then(|word| <[u8; 8]>::try_from(word).ok());
+        word.map(u64::from_be_bytes).ok_or_else(truncated)
+    };
+    Ok([word(0)?, word(8)?, word(16)?])
+}
+
 /// The key of the `due` row for `key` at `at`.
 pub fn encode_due_key(at: UnixMillis, key: &[u8]) -> Bytes {
     let mut row = BytesMut::with_capacity(8 + key.len());
@@ -285,6 +318,13 @@ pub fn decode_hint_key(row: &Bytes) -> Result<(NodeId, Bytes), FormatError> {
         return Err(truncated);
     }
     Ok((NodeId(u64::from_be_bytes(*target)), row.slice(24..)))
+}
+
+/// The clock word of the version in a `hints` row's key.
+pub fn decode_hint_clock(row: &[u8]) -> Result<u64, FormatError> {
+    let truncated = FormatError::Truncated { bytes: row.len() };
+    let clock = row.get(8..16).and_then(|clock| <[u8; 8]>::try_from(clock).ok());
+    clock.map(u64::from_be_bytes).ok_or(truncated)
 }
 
 /// The key of a `seen` row.

@@ -1,0 +1,611 @@
+//! Settling: rounds of all nodes together, after which the dead rows of the past can be dropped everywhere.
+//!
+//! Each partition is led by the node that comes first on its preference list. A round of that node over its partitions:
+//!
+//! 1. *Survey*: all nodes say how far their clocks are, which hint of theirs is the oldest, whether they vote, and what
+//!    they hold. Where all agree, they agree up to the least clock reading of the round before, but for hints.
+//! 2. Where there is something to purge: *close*, and compare again what is held then.
+//! 3. *Settle*, *seal*, *release*, each once all nodes have confirmed the one before ([`crate::replica::FloorStep`]).
+//!
+//! A node that is away, does not vote or holds something else holds back what it takes part in, which is every
+//! partition: older copies may lie on any rank. The rules and their proof: `docs/dev/tombstones.md`.
+
+use super::calls::Calls;
+use super::{Coordinator, Shared};
+use crate::peer::{HeldBack, Reply, Request, StepKind};
+use crate::replica::{FloorStep, ReplicaError};
+use kvorum_core::{NodeIndex, Partition};
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::{Notify, watch};
+
+/// How long one question of a round may take: a step is one sync.
+const STEP_TIMEOUT: Duration = Duration::from_secs(5);
+/// A partition is settled for its tombstones once they are one in so many of its keys: finding them reads its index.
+const DEAD_SHARE: u64 = 16;
+/// Where they stay fewer, so long after it was settled last.
+const LAZY: Duration = Duration::from_mins(5);
+/// Rounds that a partition with dead rows may differ before it is compared by a scan of what is old enough: one that is
+/// written all the time never agrees otherwise. Then again after twice as many, and so on.
+const RESTLESS_ROUNDS: u32 = 4;
+/// Partitions compared by a scan in one round.
+const SCANNED_MAX: usize = 64;
+/// How long the purge stands back from what it could not remove.
+const RETRY_WAIT: Duration = Duration::from_secs(1);
+
+/// This is what is known of the rounds: up to where all nodes agree, and who holds it back.
+#[derive(Debug)]
+pub struct Settling {
+    // Guards the words; held for a copy or an update.
+    agreed: Mutex<Agreed>,
+    /// Partitions whose dead rows may go.
+    purges: Mutex<BTreeSet<u16>>,
+    purge: Notify,
+    /// Asks for a round now, over all partitions; counts the askers.
+    called: watch::Sender<u64>,
+    /// Rounds of this node that have ended.
+    ended: watch::Sender<u64>,
+}
+
+#[derive(Debug)]
+struct Agreed {
+    words: Vec<u64>,
+    /// Of each node that leads: who holds its partitions back.
+    held_by: Vec<Option<(u16, HeldBack)>>,
+    /// When each node that leads was heard of, by the monotonic clock.
+    heard: Vec<Option<Duration>>,
+}
+
+/// This says up to where all replicas of a partition agree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Watermark {
+    /// The partition.
+    pub partition: Partition,
+    /// A clock word; 0 while they were not found to agree since this node started.
+    pub agreed: u64,
+    /// The node that leads the partition's rounds.
+    pub leader: NodeIndex,
+    /// Which node holds it back, and why, as the leader last said.
+    pub held_by: Option<(NodeIndex, HeldBack)>,
+}
+
+impl Settling {
+    pub(super) fn new(partition_bits: u8, nodes: u16) -> Self {
+        let agreed = Agreed {
+            words: vec![0; 1 << partition_bits],
+            held_by: vec![None; usize::from(nodes)],
+            heard: vec![None; usize::from(nodes)],
+        };
+        Self {
+            agreed: Mutex::new(agreed),
+            purges: Mutex::default(),
+            purge: Notify::new(),
+            called: watch::Sender::new(0),
+            ended: watch::Sender::new(0),
+        }
+    }
+
+    fn agreed(&self) -> MutexGuard<'_, Agreed> {
+        self.agreed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn purges(&self) -> MutexGuard<'_, BTreeSet<u16>> {
+        self.purges.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has the dead rows of `partitions` removed soon, as far as their floors let them go.
+    pub(super) fn purge_soon(&self, partitions: impl IntoIterator<Item = u16>) {
+        self.purges().extend(partitions);
+        self.purge.notify_one();
+    }
+}
+
+/// What a node knows of the rounds that it leads.
+struct Lead {
+    /// The partitions in which this node comes first, ascending.
+    led: Vec<u16>,
+    /// The least clock reading of the latest round in which all answered.
+    reading: Option<u64>,
+    /// Of each partition: when it was settled last, and for how many rounds it has differed.
+    settled_at: Vec<Duration>,
+    differed: Vec<u32>,
+}
+
+/// What all nodes said in a survey.
+struct Surveyed {
+    reading: u64,
+    oldest_hint: u64,
+    /// Of each partition led, whether all nodes agree.
+    agree: Vec<bool>,
+    held_by: Option<(u16, HeldBack)>,
+}
+
+impl Coordinator {
+    /// Leads rounds over the partitions in which this node comes first, forever.
+    ///
+    /// # Cancel safety
+    /// Dropping the future ends the service: a round that is cut short changes nothing that another would not.
+    pub async fn keep_settled(self: Rc<Self>) {
+        let shared = &self.shared;
+        let led = shared.led_by(shared.cluster.me());
+        let now = shared.clock.mono();
+        let (settled_at, differed) = (vec![now; led.len()], vec![0; led.len()]);
+        let mut rounds = Lead { led, reading: None, settled_at, differed };
+        let mut called = shared.settling.called.subscribe();
+        loop {
+            let wait = tokio::time::timeout(shared.settings.settle_every, called.changed());
+            let is_called = matches!(wait.await, Ok(Ok(())));
+            self.settle_round(&mut rounds, is_called).await;
+            shared.metrics.settle_rounds.fetch_add(1, Ordering::Relaxed);
+            shared.settling.ended.send_modify(|ended| *ended += 1);
+        }
+    }
+
+    /// Runs a round over this node's partitions now, whatever there is to purge in them, and waits for its end.
+    ///
+    /// # Cancel safety
+    /// The round goes on when the future is dropped.
+    pub async fn settle_now(&self) {
+        let settling = &self.shared.settling;
+        let mut ended = settling.ended.subscribe();
+        // One may be under way that began before the call.
+        let wanted = *ended.borrow_and_update() + 2;
+        while *ended.borrow_and_update() < wanted {
+            settling.called.send_modify(|count| *count += 1);
+            if ended.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    async fn settle_round(&self, lead: &mut Lead, is_called: bool) {
+        let shared = &self.shared;
+        let surveyed = self.survey(&lead.led).await;
+        let held_by = match &surveyed {
+            Ok(surveyed) => surveyed.held_by,
+            Err(held_by) => Some(*held_by),
+        };
+        let me = usize::from(shared.cluster.me().0);
+        let Ok(surveyed) = surveyed else {
+            shared.settling.agreed().hear(me, held_by, shared.clock.mono());
+            return;
+        };
+        let Some(reading) = lead.reading.replace(surveyed.reading) else { return };
+        let upto = reading.min(surveyed.oldest_hint.saturating_sub(1));
+        let is_hinted = upto < reading;
+        let held_by = held_by.or(is_hinted.then_some((shared.cluster.me().0, HeldBack::Hints)));
+        {
+            let mut agreed = shared.settling.agreed();
+            agreed.hear(me, held_by, shared.clock.mono());
+            for (partition, agrees) in lead.led.iter().zip(&surveyed.agree) {
+                if let Some(word) = agreed.words.get_mut(usize::from(*partition)).filter(|_| *agrees) {
+                    *word = upto.max(*word);
+                }
+            }
+        }
+        let (wanted, restless) = self.worth_settling(lead, &surveyed.agree, upto, is_called);
+        for (partitions, by_scan) in [(wanted, false), (restless, true)] {
+            if partitions.is_empty() {
+                continue;
+            }
+            let settled = match self.settle(partitions, upto, by_scan).await {
+                Ok(settled) => settled,
+                Err(error) => {
+                    tracing::debug!(%error, "a round could not settle");
+                    continue;
+                }
+            };
+            let now = shared.clock.mono();
+            for (place, partition) in lead.led.iter().enumerate() {
+                if settled.binary_search(partition).is_err() {
+                    continue;
+                }
+                if let (Some(at), Some(rounds)) =
+                    (lead.settled_at.get_mut(place), lead.differed.get_mut(place))
+                {
+                    (*at, *rounds) = (now, 0);
+                }
+            }
+            let mut agreed = shared.settling.agreed();
+            for partition in settled {
+                if let Some(word) = agreed.words.get_mut(usize::from(partition)) {
+                    *word = upto.max(*word);
+                }
+            }
+        }
+    }
+
+    /// Asks all nodes how they stand; the node that holds everything back, when one does.
+    async fn survey(&self, led: &[u16]) -> Result<Surveyed, (u16, HeldBack)> {
+        let shared = &self.shared;
+        let me = shared.cluster.me();
+        if !shared.cluster.votes() {
+            return Err((me.0, HeldBack::NotVoting));
+        }
+        let Ok(oldest_hint) = shared.hints.oldest().await else { return Err((me.0, HeldBack::Hints)) };
+        let mut surveyed =
+            Surveyed { reading: shared.reading(), oldest_hint, agree: vec![true; led.len()], held_by: None };
+        let before = shared.commons_of_others(led);
+        let (agreed, held_by) = {
+            let known = shared.settling.agreed();
+            let words = led.iter().map(|partition| known.words.get(usize::from(*partition)).copied());
+            let held_by = known.held_by.get(usize::from(me.0)).copied().flatten();
+            (words.map(Option::unwrap_or_default).collect::<Vec<u64>>(), held_by)
+        };
+        let request = Request::Survey { agreed, held_by };
+        let mut calls = Calls::new();
+        for index in shared.cluster.others() {
+            let Some(link) = self.link(index).cloned() else { return Err((index.0, HeldBack::Away)) };
+            let request = request.clone();
+            calls.push(index, async move { link.call(&request, STEP_TIMEOUT).await });
+        }
+        let mut away = None;
+        while let Some((index, answer)) = calls.next().await {
+            let Ok(Reply::Surveyed { reading, oldest_hint, votes, digests }) = answer else {
+                away = away.or(Some((index.0, HeldBack::Away)));
+                continue;
+            };
+            if !votes {
+                away = away.or(Some((index.0, HeldBack::NotVoting)));
+            }
+            surveyed.reading = surveyed.reading.min(reading);
+            if oldest_hint < surveyed.oldest_hint {
+                surveyed.oldest_hint = oldest_hint;
+                surveyed.held_by = Some((index.0, HeldBack::Hints));
+            }
+            let agree = shared.agree(led, index, before.get(usize::from(index.0)), &digests);
+            if agree.contains(&false) && !matches!(surveyed.held_by, Some((_, HeldBack::Hints))) {
+                surveyed.held_by = Some((index.0, HeldBack::Differs));
+            }
+            surveyed.agree.iter_mut().zip(agree).for_each(|(all, one)| *all &= one);
+        }
+        away.map_or(Ok(surveyed), Err)
+    }
+
+    /// Of the partitions led: those that agree and have something to purge, and those that have, and never agree.
+    fn worth_settling(
+        &self,
+        lead: &mut Lead,
+        agree: &[bool],
+        upto: u64,
+        is_called: bool,
+    ) -> (Vec<u16>, Vec<u16>) {
+        let shared = &self.shared;
+        let (mut wanted, mut restless) = (Vec::new(), Vec::new());
+        let Some(digests) = shared.replica.digests() else { return (wanted, restless) };
+        let now = shared.clock.mono();
+        for (place, partition) in lead.led.iter().enumerate() {
+            let (keys, dead) = digests.counts(Partition(*partition));
+            let Some(differed) = lead.differed.get_mut(place) else { continue };
+            if dead == 0 || shared.replica.floor(Partition(*partition)).purged >= upto {
+                *differed = 0;
+                continue;
+            }
+            if agree.get(place) == Some(&true) {
+                *differed = 0;
+                let settled_at = lead.settled_at.get(place).copied().unwrap_or_default();
+                if is_called || dead * DEAD_SHARE >= keys || now >= settled_at + LAZY {
+                    wanted.push(*partition);
+                }
+                continue;
+            }
+            *differed += 1;
+            let is_turn = *differed >= RESTLESS_ROUNDS && differed.is_power_of_two();
+            if is_turn && restless.len() < SCANNED_MAX {
+                restless.push(*partition);
+            }
+        }
+        (wanted, restless)
+    }
+
+    /// Brings `partitions` as far as they agree through the steps; those that were released.
+    async fn settle(
+        &self,
+        mut partitions: Vec<u16>,
+        upto: u64,
+        by_scan: bool,
+    ) -> Result<Vec<u16>, ReplicaError> {
+        let shared = &self.shared;
+        if by_scan {
+            // Closed only where there is hope: what is closed takes no old write, also where it lacks one.
+            partitions = self.compare_past(0, upto, true, partitions).await?;
+        }
+        let mut word = [0; 8];
+        shared.rng.fill(&mut word);
+        let round = u64::from_be_bytes(word).max(1);
+        let partitions = self.compare_past(round, upto, by_scan, partitions).await?;
+        for kind in [StepKind::Settle, StepKind::Seal, StepKind::Release] {
+            if partitions.is_empty() || !self.step_all(kind, round, upto, &partitions).await? {
+                return Ok(Vec::new());
+            }
+        }
+        shared.metrics.settled_partitions.fetch_add(partitions.len() as u64, Ordering::Relaxed);
+        Ok(partitions)
+    }
+
+    /// Closes `partitions` on all nodes, but for round 0, and returns those in which all hold the same then.
+    async fn compare_past(
+        &self,
+        round: u64,
+        upto: u64,
+        by_scan: bool,
+        mut partitions: Vec<u16>,
+    ) -> Result<Vec<u16>, ReplicaError> {
+        let shared = &self.shared;
+        if round != 0 && !shared.replica.step(close(round, upto, &partitions)).await? {
+            return Ok(Vec::new());
+        }
+        let mut before = Vec::new();
+        for index in (0..shared.cluster.node_count()).map(NodeIndex) {
+            before.push(shared.commons(&partitions, index, by_scan.then_some(upto)).await?);
+        }
+        let request = Request::Close { round, upto, by_scan, partitions: partitions.clone() };
+        let mut calls = Calls::new();
+        for index in shared.cluster.others() {
+            let Some(link) = self.link(index).cloned() else { return Ok(Vec::new()) };
+            let request = request.clone();
+            calls.push(index, async move { link.call(&request, STEP_TIMEOUT).await });
+        }
+        let mut all = vec![true; partitions.len()];
+        while let Some((index, answer)) = calls.next().await {
+            let Ok(Reply::DigestList(theirs)) = answer else { return Ok(Vec::new()) };
+            let before = before.get(usize::from(index.0));
+            let agree = if by_scan {
+                let ours = before.map_or(&[][..], |words| words);
+                same(ours, &theirs, partitions.len())
+            } else {
+                shared.agree(&partitions, index, before, &theirs)
+            };
+            all.iter_mut().zip(agree).for_each(|(all, one)| *all &= one);
+        }
+        let mut agree = all.into_iter();
+        partitions.retain(|_| agree.next() == Some(true));
+        Ok(partitions)
+    }
+
+    /// Has all nodes take a step; true when all have.
+    async fn step_all(
+        &self,
+        kind: StepKind,
+        round: u64,
+        upto: u64,
+        partitions: &[u16],
+    ) -> Result<bool, ReplicaError> {
+        let shared = &self.shared;
+        let request = Request::Step { kind, round, upto, partitions: partitions.to_vec() };
+        let mut calls = Calls::new();
+        for index in shared.cluster.others() {
+            let Some(link) = self.link(index).cloned() else { return Ok(false) };
+            let request = request.clone();
+            calls.push(index, async move { link.call(&request, STEP_TIMEOUT).await });
+        }
+        let mut is_done = shared.step(kind, round, upto, partitions).await?;
+        while let Some((_, answer)) = calls.next().await {
+            is_done &= answer == Ok(Reply::Stepped(true));
+        }
+        Ok(is_done)
+    }
+
+    /// Removes the dead rows that floors let go, forever.
+    ///
+    /// # Cancel safety
+    /// Dropping the future ends the service between two batches; what is left goes after the next start.
+    pub async fn keep_purged(self: Rc<Self>) {
+        let shared = &self.shared;
+        let Some(digests) = shared.replica.digests() else { return };
+        // What the life before did not come to.
+        let left = Partition::all(shared.cluster.topology().partition_bits()).filter(|partition| {
+            shared.replica.floor(*partition).purged > 0 && digests.counts(*partition).1 > 0
+        });
+        shared.settling.purge_soon(left.map(|partition| partition.0));
+        // Those that could not be purged are tried again behind all others.
+        let mut failed = BTreeSet::new();
+        loop {
+            let next = shared.settling.purges().pop_first();
+            let Some(partition) = next else {
+                if failed.is_empty() {
+                    shared.settling.purge.notified().await;
+                } else {
+                    tokio::time::sleep(RETRY_WAIT).await;
+                    shared.settling.purges().append(&mut failed);
+                }
+                continue;
+            };
+            match shared.replica.purge(Partition(partition)).await {
+                Ok(count) => {
+                    shared.metrics.purged_dead.fetch_add(count as u64, Ordering::Relaxed);
+                }
+                Err(ReplicaError::Stopped) => return,
+                Err(error) => {
+                    tracing::debug!(%error, partition, "dead rows could not be removed; they are tried again");
+                    failed.insert(partition);
+                }
+            }
+        }
+    }
+}
+
+impl Agreed {
+    fn hear(&mut self, leader: usize, held_by: Option<(u16, HeldBack)>, now: Duration) {
+        if let (Some(held), Some(heard)) = (self.held_by.get_mut(leader), self.heard.get_mut(leader)) {
+            (*held, *heard) = (held_by, Some(now));
+        }
+    }
+}
+
+fn close(round: u64, upto: u64, partitions: &[u16]) -> FloorStep {
+    FloorStep::Close { round, upto, partitions: partitions.into() }
+}
+
+fn same(ours: &[u64], theirs: &[u64], count: usize) -> Vec<bool> {
+    (0..count).map(|place| ours.get(place).is_some_and(|word| theirs.get(place) == Some(word))).collect()
+}
+
+impl Shared {
+    /// The partitions in which the node at `index` comes first, ascending.
+    fn led_by(&self, index: NodeIndex) -> Vec<u16> {
+        Partition::all(self.cluster.topology().partition_bits())
+            .filter(|partition| self.cluster.preference_list(*partition).first() == Some(&index))
+            .map(|partition| partition.0)
+            .collect()
+    }
+
+    /// A clock word below everything that this node stamps from now on.
+    fn reading(&self) -> u64 {
+        self.stamps.reading()
+    }
+
+    /// What the node at `index` must have in common with the others, as this node holds it.
+    async fn commons(
+        &self,
+        partitions: &[u16],
+        index: NodeIndex,
+        upto: Option<u64>,
+    ) -> Result<Vec<u64>, ReplicaError> {
+        let nodes = self.cluster.node_count();
+        let mut words = Vec::with_capacity(partitions.len());
+        for partition in partitions.iter().copied().map(Partition) {
+            let rank = self.cluster.rank_of(partition, index).unwrap_or(u16::MAX);
+            words.push(match (upto, self.replica.digests()) {
+                (Some(upto), _) => self.replica.common_upto(partition, rank, nodes, upto).await?,
+                (None, Some(digests)) => digests.common(partition, rank, nodes),
+                (None, None) => 0,
+            });
+        }
+        Ok(words)
+    }
+
+    /// The same for each node, now.
+    fn commons_of_others(&self, partitions: &[u16]) -> Vec<Vec<u64>> {
+        (0..self.cluster.node_count()).map(|index| self.commons_now(partitions, NodeIndex(index))).collect()
+    }
+
+    fn commons_now(&self, partitions: &[u16], index: NodeIndex) -> Vec<u64> {
+        let Some(digests) = self.replica.digests() else { return Vec::new() };
+        let rank = |partition| self.cluster.rank_of(partition, index).unwrap_or(u16::MAX);
+        let nodes = self.cluster.node_count();
+        let common = |partition: &u16| {
+            let partition = Partition(*partition);
+            digests.common(partition, rank(partition), nodes)
+        };
+        partitions.iter().map(common).collect()
+    }
+
+    /// In which of `partitions` the node at `index`, which said `theirs`, agrees with this one: as it was before the node
+    /// was asked, or as it is now. Writes under way make either differ, and either will do.
+    fn agree(
+        &self,
+        partitions: &[u16],
+        index: NodeIndex,
+        before: Option<&Vec<u64>>,
+        theirs: &[u64],
+    ) -> Vec<bool> {
+        let before = same(before.map_or(&[][..], |words| words), theirs, partitions.len());
+        let now = same(&self.commons_now(partitions, index), theirs, partitions.len());
+        before.into_iter().zip(now).map(|(before, now)| before || now).collect()
+    }
+
+    /// Takes a step here.
+    async fn step(
+        &self,
+        kind: StepKind,
+        round: u64,
+        upto: u64,
+        partitions: &[u16],
+    ) -> Result<bool, ReplicaError> {
+        let listed: Arc<[u16]> = partitions.into();
+        let step = match kind {
+            StepKind::Settle => FloorStep::Settle { round, upto, partitions: listed },
+            StepKind::Seal => FloorStep::Seal { upto, partitions: listed },
+            StepKind::Release => FloorStep::Release { upto, partitions: listed },
+        };
+        // A store that lacks something says nothing of what it holds.
+        if !self.cluster.votes() {
+            return Ok(false);
+        }
+        let is_done = self.replica.step(step).await?;
+        if is_done && kind == StepKind::Release {
+            self.settling.purge_soon(partitions.iter().copied());
+        }
+        Ok(is_done)
+    }
+
+    /// Answers a survey of the node at `leader`.
+    pub(super) async fn surveyed(
+        &self,
+        leader: NodeIndex,
+        agreed: Vec<u64>,
+        held_by: Option<(u16, HeldBack)>,
+    ) -> Result<Reply, ReplicaError> {
+        let led = self.led_by(leader);
+        {
+            let mut known = self.settling.agreed();
+            known.hear(usize::from(leader.0), held_by, self.clock.mono());
+            for (partition, said) in led.iter().zip(agreed) {
+                if let Some(word) = known.words.get_mut(usize::from(*partition)) {
+                    *word = said.max(*word);
+                }
+            }
+        }
+        let oldest_hint = self.hints.oldest().await?;
+        // Read last but for the digests: all that is in them was stamped before, or will be above it.
+        let (reading, votes) = (self.reading(), self.cluster.votes());
+        let digests = self.commons_now(&led, self.cluster.me());
+        Ok(Reply::Surveyed { reading, oldest_hint, votes, digests })
+    }
+
+    /// Closes partitions here, but for round 0, and says what is held then.
+    pub(super) async fn closed(
+        &self,
+        round: u64,
+        upto: u64,
+        by_scan: bool,
+        partitions: &[u16],
+    ) -> Result<Option<Reply>, ReplicaError> {
+        if round != 0 && (!self.cluster.votes() || !self.replica.step(close(round, upto, partitions)).await?)
+        {
+            return Ok(None);
+        }
+        let words = self.commons(partitions, self.cluster.me(), by_scan.then_some(upto)).await?;
+        Ok(Some(Reply::DigestList(words)))
+    }
+
+    /// Takes a step that a node which leads asks for.
+    pub(super) async fn stepped(
+        &self,
+        kind: StepKind,
+        round: u64,
+        upto: u64,
+        partitions: &[u16],
+    ) -> Result<Reply, ReplicaError> {
+        Ok(Reply::Stepped(self.step(kind, round, upto, partitions).await?))
+    }
+
+    /// Up to where the replicas of each partition agree, and who holds them back.
+    pub fn watermarks(&self) -> Vec<Watermark> {
+        let agreed = self.settling.agreed();
+        let now = self.clock.mono();
+        // A round and what it may wait for, twice.
+        let silent_after = 2 * (self.settings.settle_every + STEP_TIMEOUT);
+        Partition::all(self.cluster.topology().partition_bits())
+            .map(|partition| {
+                let leader = self.cluster.preference_list(partition).first().copied();
+                let leader = leader.unwrap_or(self.cluster.me());
+                let place = usize::from(leader.0);
+                let heard = agreed.heard.get(place).copied().flatten();
+                let is_silent = heard.is_none_or(|at| now > at + silent_after);
+                let held_by = if is_silent && leader != self.cluster.me() {
+                    Some((leader, HeldBack::Away))
+                } else {
+                    let held_by = agreed.held_by.get(place).copied().flatten();
+                    held_by.map(|(node, why)| (NodeIndex(node), why))
+                };
+                let word = agreed.words.get(usize::from(partition.0)).copied().unwrap_or_default();
+                Watermark { partition, agreed: word, leader, held_by }
+            })
+            .collect()
+    }
+}

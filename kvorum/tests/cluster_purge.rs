@@ -1,0 +1,196 @@
+//! Deleted keys leave nothing behind, on any node, without anyone asking; and stay deleted whatever happens meanwhile.
+//!
+//! Method: real processes with short rounds of settling. Rows are counted where the store counts them; what clients see
+//! is asked of every node.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    missing_docs,
+    unreachable_pub,
+    reason = "a test"
+)]
+
+mod cluster_support;
+mod faults_support;
+mod support;
+
+use cluster_support::node::Cluster;
+use std::path::Path;
+use support::wait_until;
+
+const KEYS: usize = 400;
+
+fn cluster(durability: &str) -> Cluster {
+    let arguments = [
+        "--memory-budget",
+        "16MiB",
+        "--settle-interval",
+        "300ms",
+        "--threads",
+        "1",
+        "--durability",
+        durability,
+    ];
+    let mut cluster = Cluster::new(3, &arguments);
+    cluster.start_all();
+    cluster
+}
+
+fn metric(cluster: &Cluster, node: usize, name: &str) -> u64 {
+    let text = cluster.ask(node, "GET", "/metrics", None).text();
+    let line = text.lines().find(|line| line.split(' ').next() == Some(name));
+    let line = line.unwrap_or_else(|| panic!("no {name} in:\n{text}"));
+    line.split(' ').nth(1).unwrap().parse().unwrap()
+}
+
+fn rows(cluster: &Cluster, node: usize) -> u64 {
+    metric(cluster, node, "kvorum_store_keys")
+}
+
+fn entity(name: &str, index: usize) -> String {
+    format!("/v0/entity?id={name}-{index}")
+}
+
+/// Asks one of `nodes` after the other.
+fn put_all(cluster: &Cluster, name: &str, nodes: &[usize]) {
+    for index in 0..KEYS {
+        let answer = cluster.ask(nodes[index % nodes.len()], "PUT", &entity(name, index), Some(b"value"));
+        assert_eq!(answer.status, 201, "{}", answer.text());
+    }
+}
+
+fn delete_all(cluster: &Cluster, name: &str, nodes: &[usize]) {
+    for index in 0..KEYS {
+        let answer = cluster.ask(nodes[(index + 1) % nodes.len()], "DELETE", &entity(name, index), None);
+        assert_eq!(answer.status, 202, "{}", answer.text());
+    }
+}
+
+fn assert_gone(cluster: &Cluster, name: &str) {
+    for index in 0..KEYS {
+        let answer = cluster.ask(index % 3, "GET", &entity(name, index), None);
+        assert_eq!(answer.status, 404, "{name}-{index}: {}", answer.text());
+    }
+}
+
+/// Waits until every node has led so many rounds more.
+fn pass_rounds(cluster: &Cluster, nodes: &[usize], rounds: u64) {
+    let led = |node: &usize| metric(cluster, *node, "kvorum_settle_rounds_total");
+    let before: Vec<u64> = nodes.iter().map(led).collect();
+    wait_until("rounds pass", || {
+        nodes.iter().zip(&before).all(|(node, before)| led(node) >= before + rounds)
+    });
+}
+
+fn wait_until_empty(cluster: &Cluster) {
+    wait_until("no row is left on any node", || (0..3).all(|node| rows(cluster, node) == 0));
+}
+
+/// What is deleted, and what expires, goes from all nodes, and what is not stays. Then the keys are as good as new.
+#[test]
+fn deleted_and_expired_keys_leave_nothing() {
+    let cluster = cluster("always");
+    put_all(&cluster, "gone", &[0, 1, 2]);
+    put_all(&cluster, "kept", &[0, 1, 2]);
+    for index in 0..KEYS {
+        let target = format!("{}&ttl=1s", entity("brief", index));
+        assert_eq!(cluster.ask(index % 3, "PUT", &target, Some(b"value")).status, 201);
+    }
+    delete_all(&cluster, "gone", &[0, 1, 2]);
+    wait_until("only what was kept is left", || (0..3).all(|node| rows(&cluster, node) == KEYS as u64));
+    assert_gone(&cluster, "gone");
+    assert_gone(&cluster, "brief");
+    for index in 0..KEYS {
+        assert_eq!(cluster.ask(index % 3, "GET", &entity("kept", index), None).body, b"value");
+    }
+    put_all(&cluster, "gone", &[2, 0, 1]);
+    assert_eq!(cluster.ask(1, "GET", &entity("gone", 7), None).body, b"value");
+    delete_all(&cluster, "gone", &[0, 1, 2]);
+    delete_all(&cluster, "kept", &[0, 1, 2]);
+    wait_until_empty(&cluster);
+}
+
+/// A node that is away holds back the purge, and brings nothing back.
+#[test]
+fn nothing_is_purged_while_a_node_is_away() {
+    let mut cluster = cluster("always");
+    put_all(&cluster, "k", &[0, 1, 2]);
+    cluster.kill9(2);
+    delete_all(&cluster, "k", &[0, 1]);
+    pass_rounds(&cluster, &[0, 1], 4);
+    assert!((0..2).all(|node| rows(&cluster, node) >= KEYS as u64));
+    cluster.start_node(2);
+    wait_until_empty(&cluster);
+    assert_gone(&cluster, "k");
+}
+
+/// Nodes are killed over and over while keys are written, deleted and purged.
+#[test]
+fn killed_nodes_bring_nothing_back() {
+    for durability in ["always", "interval:50"] {
+        let mut cluster = cluster(durability);
+        for turn in 0..4 {
+            let name = format!("turn{turn}");
+            put_all(&cluster, &name, &[0, 1, 2]);
+            delete_all(&cluster, &name, &[0, 1, 2]);
+            pass_rounds(&cluster, &[0, 1, 2], turn % 3);
+            let node = usize::try_from(turn % 3).unwrap();
+            cluster.kill9(node);
+            cluster.start_node(node);
+            cluster.wait_until_connected();
+            assert_gone(&cluster, &name);
+        }
+        wait_until_empty(&cluster);
+        for turn in 0..4 {
+            assert_gone(&cluster, &format!("turn{turn}"));
+        }
+    }
+}
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy(&entry.path(), &target);
+        } else {
+            std::fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}
+
+/// Goal: a restored backup does not bring back what was purged since, is refilled, and votes again. Method: a node's
+/// directory is copied with all keys in it; all are deleted and purged, others written; the copy takes its place.
+#[test]
+fn older_store_is_refilled_not_merged() {
+    let mut cluster = cluster("always");
+    put_all(&cluster, "k", &[0, 1, 2]);
+    wait_until("all nodes hold all", || (0..3).all(|node| rows(&cluster, node) >= KEYS as u64));
+    cluster.kill9(2);
+    let backup = tempfile::TempDir::new().unwrap();
+    copy(cluster.data_dir(2), backup.path());
+    cluster.start_node(2);
+    cluster.wait_until_connected();
+    delete_all(&cluster, "k", &[0, 1, 2]);
+    wait_until_empty(&cluster);
+    put_all(&cluster, "new", &[0, 1, 2]);
+    cluster.kill9(2);
+    std::fs::remove_dir_all(cluster.data_dir(2)).unwrap();
+    copy(backup.path(), cluster.data_dir(2));
+    cluster.start_node(2);
+    let votes = || metric(&cluster, 2, "kvorum_store_votes") == 1;
+    wait_until("the older store is refilled, and votes", || rows(&cluster, 2) == KEYS as u64 && votes());
+    assert!(cluster.log(2).contains("other nodes have purged what this store has not heard of"));
+    assert_gone(&cluster, "k");
+    for index in 0..KEYS {
+        assert_eq!(cluster.ask(2, "GET", &entity("new", index), None).body, b"value");
+    }
+    delete_all(&cluster, "new", &[0, 1, 2]);
+    wait_until_empty(&cluster);
+}

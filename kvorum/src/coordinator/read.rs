@@ -5,7 +5,7 @@ use super::calls::{Calls, Cause, Read, Write};
 use super::{Coordinator, CoordinatorError, Found, Missing};
 use crate::canary::{self, Canary};
 use crate::peer::{ApplyKind, Held};
-use crate::profile::waits::{self, Wait};
+use crate::profile::waits::{Since, Wait};
 use kvorum_core::{Key, NodeIndex, Quorum, Record, Version};
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
@@ -53,8 +53,9 @@ impl Coordinator {
         self.hedge_allowance();
         let mut ask_first = None;
         for _ in 0..ROUNDS_MAX {
-            let asking = self.ask_replicas(&key, quorum, ask_first, begun);
-            let replies = waits::during(Wait::ReadReplicas, asking).await?;
+            let since = Since::now();
+            let replies = self.ask_replicas(&key, quorum, ask_first, begun).await?;
+            since.end(Wait::ReadReplicas);
             let answered = u16::try_from(replies.held.len()).unwrap_or(u16::MAX);
             let newest = replies.held.iter().filter_map(|(_, held)| held.as_ref().map(Held::version)).max();
             let Some(version) = newest else { return Ok(self.found(None, answered)) };
@@ -65,8 +66,10 @@ impl Coordinator {
                 Ok(None) => continue,
                 Err(cause) => return Err(self.too_few(quorum, begun, answered, vec![cause])),
             };
-            let writing = self.write_back(&key, quorum, &record, &replies, deadline);
-            match waits::during(Wait::ReadWriteBack, writing).await {
+            let since = Since::now();
+            let written_back = self.write_back(&key, quorum, &record, &replies, deadline).await;
+            since.end(Wait::ReadWriteBack);
+            match written_back {
                 WrittenBack::Enough => return Ok(self.found(Some(record), answered)),
                 WrittenBack::Superseded { at } => ask_first = Some(at),
                 WrittenBack::TooFew(missing) => return Err(self.too_few(quorum, begun, answered, missing)),

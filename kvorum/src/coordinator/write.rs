@@ -7,7 +7,7 @@ use super::calls::{Calls, Cause, Write};
 use super::{Coordinator, CoordinatorError, Fanout, Missing, Mutation, Written};
 use crate::canary::{self, Canary};
 use crate::peer::ApplyKind;
-use crate::profile::waits::{self, Wait};
+use crate::profile::waits::{Since, Wait};
 use crate::replica::ReplicaError;
 use kvorum_core::{Key, NodeIndex, Partition, Quorum, Record, Version, WriteTally, WriteVerdict};
 use std::rc::Rc;
@@ -123,7 +123,10 @@ impl Writing {
                 Ok(Err(error)) => return self.report(Err(error)),
                 Err(_) => break,
             };
-            match waits::during(Wait::WriteReplicas, self.round(version, deadline)).await {
+            let since = Since::now();
+            let round = self.round(version, deadline).await;
+            since.end(Wait::WriteReplicas);
+            match round {
                 Round::Superseded => {
                     self.coordinator.shared.metrics.restamped.fetch_add(1, Ordering::Relaxed);
                 }

@@ -3,12 +3,16 @@
 //! allocator and the same replacement of `syscall` as the program.
 #![allow(
     clippy::disallowed_methods,
+    clippy::disallowed_types,
+    clippy::indexing_slicing,
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
     missing_docs,
     reason = "a test"
 )]
+
+mod support;
 
 use kvorum::profile::alloc::Sampled;
 use kvorum::profile::waits::{self, Since, Wait};
@@ -21,6 +25,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock, mpsc};
 use std::thread;
 use std::time::Duration;
+use support::{Server, run};
 
 #[global_allocator]
 static ALLOCATOR: Sampled<System> = Sampled(System);
@@ -222,4 +227,60 @@ fn go_reads_pprof_files() {
     let text = String::from_utf8_lossy(&go.stdout);
     assert!(go.status.success(), "{text} {}", String::from_utf8_lossy(&go.stderr));
     assert!(text.contains("64MB") && text.contains("known_allocation"), "{text}");
+}
+
+struct SetWhenDropped<'a>(&'a AtomicBool);
+
+impl Drop for SetWhenDropped<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Goal: the program itself is profiled, by HTTP and by its command. Method: a node under writes from a connection; each
+/// event and format is asked for once, and says what such a node does.
+#[test]
+fn node_is_profiled() {
+    let server = Server::start(&[]);
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut number = 0;
+            while !is_over.load(Ordering::Relaxed) {
+                number += 1;
+                assert_eq!(server.put(&format!("id=k{}", number % 100), &[7; 100_000]).status, 201);
+            }
+        });
+        // Also when an assertion fails: the scope waits for the writer.
+        let _end = SetWhenDropped(&is_over);
+        let ask = |query: &str| server.request("GET", &format!("/debug/profile?seconds=2&{query}"));
+        let check = |query: &str, content_type: &str, expect: &[&str]| {
+            let answer = ask(query);
+            assert_eq!(
+                (answer.status, answer.header("content-type")),
+                (200, Some(content_type)),
+                "{answer:?}"
+            );
+            let text = String::from_utf8_lossy(&answer.body);
+            for expect in expect {
+                assert!(text.contains(expect), "{query}: no {expect}: {text}");
+            }
+        };
+        check("event=cpu&format=collapsed", "text/plain; charset=utf-8", &["kvorum:net", "kvorum::"]);
+        check("event=alloc&format=collapsed", "text/plain; charset=utf-8", &["kvorum:net", "kvorum::http::"]);
+        let waits =
+            ["named waits;commit: queue ", "named waits;storage: commit ", "named waits;courier: answers "];
+        check("event=lock&format=collapsed", "text/plain; charset=utf-8", &waits);
+        check("event=alloc", "image/svg+xml", &["<svg", "kvorum:commit", "bytes"]);
+        let path = server.data_dir().join("profile.gz");
+        let flags =
+            ["profile", "--event", "cpu", "--seconds", "1", "--format", "pprof", "--url", &server.url()];
+        let output = run(support::kvorum(&flags).arg("-o").arg(&path), b"");
+        assert!(output.status.success() && output.stdout.is_empty(), "{output:?}");
+        assert!(std::fs::read(&path).unwrap().starts_with(&[0x1f, 0x8b]), "no gzip");
+    });
+    let mut refused = support::kvorum(&["profile", "--seconds", "1", "--url", "ftp://nowhere"]);
+    assert_eq!(run(&mut refused, b"").status.code(), Some(2));
+    let mut gone = support::kvorum(&["profile", "--seconds", "1", "--url", "http://127.0.0.1:1"]);
+    assert_eq!(run(&mut gone, b"").status.code(), Some(3));
 }

@@ -286,12 +286,12 @@ fn watched(args: &BenchArgs, plan: &Plan, options: &RunOptions) -> Result<Outcom
         return run_with(plan, options);
     }
     let started = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let (monitor, ticks) = Monitor::start(plan, is_live)?;
+    let (monitor, ticks) = Monitor::start(plan, is_live.then(String::new))?;
     // The options with the sender end here, and with them the watch.
     let outcome = run_with(plan, &RunOptions { ticks: Some(ticks), ..options.clone() });
-    let lines = monitor.finish()?;
+    let watched = monitor.finish()?;
     if let Some(path) = &args.hlog {
-        write_file(path, &(log_head(started + LEAD + options.warm_up) + &lines))?;
+        write_file(path, &(log_head(started + LEAD + options.warm_up) + &watched.log))?;
     }
     outcome
 }
@@ -375,7 +375,7 @@ fn write_file(path: &Path, text: &str) -> Result<(), LabError> {
 }
 
 /// Every stream had successes, kept its rate, and nothing that came was wrong.
-fn is_good(outcome: &Outcome) -> bool {
+pub fn is_good(outcome: &Outcome) -> bool {
     let mut streams = outcome.streams.iter();
     streams
         .all(|stream| stream.tally.succeeded > 0 && stream.tally.wrong_bodies == 0 && !stream.is_saturated())
@@ -417,6 +417,14 @@ impl BenchArgs {
         }
         Ok((work, words, prefill))
     }
+}
+
+/// What is to be put before the run: `None` for nothing, `Some(None)` for every key.
+///
+/// # Errors
+/// [`LabError::Usage`] for what cannot be.
+pub fn prefill_of(args: &BenchArgs) -> Result<Option<Option<u64>>, LabError> {
+    args.read_words().map(|(_, _, prefill)| prefill)
 }
 
 /// How the run that `args` ask for is made.
@@ -517,7 +525,10 @@ fn halves(read_fraction: f64) -> Result<Mix, LabError> {
 }
 
 /// Resolves `http://HOST:PORT[/]` or `HOST:PORT`.
-fn parse_url(url: &str) -> Result<SocketAddr, LabError> {
+///
+/// # Errors
+/// [`LabError::Usage`] for anything else.
+pub fn parse_url(url: &str) -> Result<SocketAddr, LabError> {
     let bad = |why: String| LabError::Usage(format!("{url}: {why}; wanted http://HOST:PORT"));
     let rest = url.strip_prefix("http://").unwrap_or(url);
     let authority = rest.strip_suffix('/').unwrap_or(rest);

@@ -9,7 +9,9 @@
 //! - [`machine`] reads what the kernel knows: steal, CPU time, memory; [`fdatasync`] is the device alone;
 //! - [`suite`] is `make bench`: the node beside the bare responder, in rows, with the aims.
 //!
-//! What it deliberately does not do: inject faults, profile, compare builds. Those get their own rooms.
+//! - [`lab`] is `kvorum lab`: configurations of a cluster loaded, profiled and compared, in one report.
+//!
+//! What it deliberately does not do: inject faults.
 #![expect(clippy::disallowed_methods, reason = "the lab measures the real machine")]
 
 pub mod cli;
@@ -20,6 +22,7 @@ pub mod find_max;
 pub mod hdr_log;
 pub mod histogram;
 pub mod http;
+pub mod lab;
 pub mod load;
 pub mod machine;
 pub mod monitor;

@@ -9,6 +9,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::error::LabError;
 use crate::hdr_log::log_line;
 use crate::histogram::Latencies;
@@ -25,18 +27,38 @@ struct Second {
 /// A running watch.
 #[derive(Debug)]
 pub struct Monitor {
-    thread: JoinHandle<Result<String, LabError>>,
+    thread: JoinHandle<Result<Watched, LabError>>,
+}
+
+/// What a watch has seen.
+#[derive(Debug)]
+pub struct Watched {
+    /// The lines of a histogram log, without its head.
+    pub log: String,
+    /// For each stream of the plan, second by second from the first measured one.
+    pub streams: Vec<Vec<SecondFigures>>,
+}
+
+/// One second of one stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct SecondFigures {
+    /// Operations answered as they should be.
+    pub succeeded: u64,
+    /// Operations that failed.
+    pub failed: u64,
+    /// The 99th percentile of those that succeeded, in nanoseconds.
+    pub p99: u64,
 }
 
 impl Monitor {
-    /// Watches a run of `plan`, which gets the sender; prints progress to stderr where `is_live`.
+    /// Watches a run of `plan`, which gets the sender; prints progress to stderr, behind the label, where there is one.
     ///
     /// # Errors
     /// [`LabError::Machine`] where no thread can be had.
-    pub fn start(plan: &Plan, is_live: bool) -> Result<(Self, Sender<Tick>), LabError> {
+    pub fn start(plan: &Plan, label: Option<String>) -> Result<(Self, Sender<Tick>), LabError> {
         let (sender, ticks) = channel();
         let names = plan.streams.iter().map(|stream| stream.name.clone()).collect();
-        let watch = Watch { names, lanes: plan.threads, duration: plan.duration, is_live };
+        let watch = Watch { names, lanes: plan.threads, duration: plan.duration, label };
         let thread = thread::Builder::new()
             .name("monitor".into())
             .spawn(move || watch.run(&ticks))
@@ -44,11 +66,11 @@ impl Monitor {
         Ok((Self { thread }, sender))
     }
 
-    /// The lines of a histogram log, without its head. Call when every sender is gone: it waits for that.
+    /// What has been seen. Call when every sender is gone: it waits for that.
     ///
     /// # Errors
     /// [`LabError::Usage`] where histograms do not fit each other, which would be a fault of ours.
-    pub fn finish(self) -> Result<String, LabError> {
+    pub fn finish(self) -> Result<Watched, LabError> {
         self.thread.join().map_err(|_| LabError::Subject("the monitor panicked".into()))?
     }
 }
@@ -58,11 +80,12 @@ struct Watch {
     /// Every thread tells of every stream, also where it has no connections of it.
     lanes: usize,
     duration: Duration,
-    is_live: bool,
+    /// What stands before the line of progress; without it there is no line.
+    label: Option<String>,
 }
 
 impl Watch {
-    fn run(&self, ticks: &Receiver<Tick>) -> Result<String, LabError> {
+    fn run(&self, ticks: &Receiver<Tick>) -> Result<Watched, LabError> {
         let mut seconds: BTreeMap<(u64, usize), Second> = BTreeMap::new();
         let mut told: BTreeMap<u64, usize> = BTreeMap::new();
         for tick in ticks {
@@ -82,17 +105,15 @@ impl Watch {
                 self.show(tick.second, &seconds)?;
             }
         }
-        if self.is_live {
+        if self.label.is_some() {
             eprint!("\r\x1b[K");
         }
-        Ok(self.log(&seconds))
+        Ok(Watched { log: self.log(&seconds), streams: self.streams(&seconds) })
     }
 
     /// Replaces the line on the terminal.
     fn show(&self, second: u64, seconds: &BTreeMap<(u64, usize), Second>) -> Result<(), LabError> {
-        if !self.is_live {
-            return Ok(());
-        }
+        let Some(label) = &self.label else { return Ok(()) };
         let mut all = Latencies::new()?;
         for (_, one) in seconds.range((second, 0)..=(second, usize::MAX)) {
             all.merge(&one.latency)?;
@@ -100,9 +121,28 @@ impl Watch {
         let failed = seconds.values().map(|one| one.failed).sum();
         let mut terminal = std::io::stderr().lock();
         // A terminal that has gone away is no reason to end a run.
-        let _ = write!(terminal, "\r\x1b[K{}", progress(second, self.duration, &all, failed));
+        let _ = write!(terminal, "\r\x1b[K{label}{}", progress(second, self.duration, &all, failed));
         let _ = terminal.flush();
         Ok(())
+    }
+
+    fn streams(&self, seconds: &BTreeMap<(u64, usize), Second>) -> Vec<Vec<SecondFigures>> {
+        let mut streams = vec![Vec::new(); self.names.len()];
+        for (&(second, stream), one) in seconds {
+            let Some(figures) = streams.get_mut(stream) else { continue };
+            if Duration::from_secs(second) >= self.duration {
+                continue;
+            }
+            // A second of which nobody told had nothing.
+            let place = usize::try_from(second).unwrap_or(usize::MAX);
+            figures.resize(place, SecondFigures::default());
+            figures.push(SecondFigures {
+                succeeded: one.latency.count(),
+                failed: one.failed,
+                p99: one.latency.percentile(99.0),
+            });
+        }
+        streams
     }
 
     fn log(&self, seconds: &BTreeMap<(u64, usize), Second>) -> String {
@@ -147,13 +187,17 @@ mod tests {
         }
         drop(sender);
         let names = vec!["put".into(), "get".into()];
-        let watch = Watch { names, lanes: 2, duration: Duration::from_secs(2), is_live: false };
-        let log = watch.run(&ticks).unwrap();
+        let watch = Watch { names, lanes: 2, duration: Duration::from_secs(2), label: None };
+        let watched = watch.run(&ticks).unwrap();
+        let log = watched.log;
         let heads: Vec<String> = log.lines().map(|line| line.rsplit_once(',').unwrap().0.into()).collect();
         assert_eq!(
             heads,
             ["Tag=put,0.000,1.000,6.001", "Tag=get,0.000,1.000,9.003", "Tag=put,1.000,1.000,8.004"]
         );
+        let counts: Vec<Vec<u64>> =
+            watched.streams.iter().map(|stream| stream.iter().map(|one| one.succeeded).collect()).collect();
+        assert_eq!(counts, [vec![2, 1], vec![2]]);
     }
 
     /// Goal: the line says rate, latencies, errors and time left. Method: the whole text.

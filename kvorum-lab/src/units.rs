@@ -83,6 +83,20 @@ pub fn grouped(count: u64) -> String {
     out
 }
 
+/// Seconds since 1970 as a date and time in UTC; the calendar of Howard Hinnant's `civil_from_days`.
+pub fn date(seconds: u64) -> String {
+    let (days, rest) = (seconds / 86_400, seconds % 86_400);
+    let shifted = days + 719_468;
+    let (era, of_era) = (shifted / 146_097, shifted % 146_097);
+    let year = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year + year / 4 - year / 100);
+    let month = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * month + 2) / 5 + 1;
+    let (month, next) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
+    let year = year + era * 400 + next;
+    format!("{year}-{month:02}-{day:02} {:02}:{:02} UTC", rest / 3600, rest / 60 % 60)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -117,5 +131,15 @@ mod tests {
         assert_eq!(grouped(7), "7");
         assert_eq!(grouped(1_000), "1,000");
         assert_eq!(grouped(1_234_567), "1,234,567");
+    }
+
+    /// Goal: dates are those of the calendar. Method: known ones, leap days among them.
+    #[test]
+    fn dates() {
+        let check = |seconds, expect: &str| assert_eq!(date(seconds), expect);
+        check(0, "1970-01-01 00:00 UTC");
+        check(951_782_400, "2000-02-29 00:00 UTC");
+        check(1_735_689_599, "2024-12-31 23:59 UTC");
+        check(1_795_000_000, "2026-11-18 11:06 UTC");
     }
 }

@@ -290,7 +290,7 @@ const PORT_TRIES_MAX: u32 = 100;
 
 /// `count` ports, each following the one before, the first by itself; all were free a moment ago, and all at once.
 #[expect(clippy::disallowed_types, reason = "the lab measures the real machine")]
-fn free_addresses(count: u16) -> Result<(SocketAddr, Vec<SocketAddr>), LabError> {
+pub fn free_addresses(count: u16) -> Result<(SocketAddr, Vec<SocketAddr>), LabError> {
     let local = |port| SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, port));
     for _ in 0..PORT_TRIES_MAX {
         let first = std::net::TcpListener::bind(local(0)).map_err(LabError::machine("find a port"))?;

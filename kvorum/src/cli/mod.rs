@@ -9,6 +9,7 @@ mod serve;
 
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use kvorum_lab::cli::BenchArgs;
+use kvorum_lab::lab::LabArgs;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
@@ -30,6 +31,10 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
                 Err(error) => complain(error, USAGE),
             },
             Some(("profile", matches)) => profile::run(matches),
+            Some(("lab", matches)) => match LabArgs::from_arg_matches(matches) {
+                Ok(arguments) => kvorum_lab::lab::run_command(&arguments),
+                Err(error) => complain(error, USAGE),
+            },
             Some((name, matches)) => client::run(name, matches),
             None => ExitCode::from(USAGE),
         },
@@ -54,6 +59,9 @@ fn command() -> Command {
         .subcommand(profile::command())
         .subcommand(BenchArgs::augment_args(
             Command::new("bench").about("Loads a node at a fixed rate and prints latencies"),
+        ))
+        .subcommand(LabArgs::augment_args(
+            Command::new("lab").about("Loads, profiles and compares configurations, and writes the report"),
         ))
 }
 

@@ -1,0 +1,291 @@
+//! A lab file: which configurations, which loads, how long, how often.
+//!
+//! TOML; an unknown key is refused by name. [`LabFile::read`] checks everything that can be checked without starting
+//! a node, so that a run of an hour does not end at its last configuration over a misspelt word.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::time::Duration;
+
+use clap::Parser;
+use serde::{Deserialize, Deserializer};
+
+use super::profile::Event;
+use crate::cli::{self, BenchArgs, Rate};
+use crate::error::LabError;
+use crate::load::Replicas;
+use crate::units::parse_duration;
+
+/// The file behind `kvorum lab run ladder`.
+pub const LADDER: &str = include_str!("ladder.toml");
+
+/// The most nodes of a configuration, and the most repeats: all of it runs on one machine, one after the other.
+const NODES_MAX: u16 = 16;
+const REPEATS_MAX: u32 = 100;
+
+/// Settings of a node that the lab decides.
+const DECIDED: [&str; 5] = ["listen", "cluster", "advertise", "data-dir", "config"];
+
+/// A whole file.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct LabFile {
+    /// The report's title.
+    pub title: String,
+    /// How often every load is measured on every configuration, each time on a fresh cluster.
+    #[serde(default = "three")]
+    pub repeats: u32,
+    /// How long a load is measured where its words do not say.
+    #[serde(default = "window", deserialize_with = "duration")]
+    pub window: Duration,
+    /// How long it runs before that where its words do not say.
+    #[serde(default = "warm_up", deserialize_with = "duration")]
+    pub warm_up: Duration,
+    /// What is profiled on every node.
+    #[serde(default = "all_events")]
+    pub profile: BTreeSet<Event>,
+    /// How long each profile lasts, in whole seconds.
+    #[serde(default = "profile_window", deserialize_with = "duration")]
+    pub profile_window: Duration,
+    /// The p99 up to which the highest rate is sought; without it none is.
+    #[serde(default, deserialize_with = "some_duration")]
+    pub maximum: Option<Duration>,
+    /// How long a rate is tried in that search.
+    #[serde(default = "maximum_window", deserialize_with = "duration")]
+    pub maximum_window: Duration,
+    /// Names of configurations, in pairs to be compared; neighbours where nothing is said.
+    pub compare: Option<Vec<[String; 2]>>,
+    /// What is loaded.
+    #[serde(rename = "configuration", default)]
+    pub configurations: Vec<Configuration>,
+    /// With what.
+    #[serde(rename = "load", default)]
+    pub loads: Vec<Load>,
+}
+
+/// A cluster to be started, or one that runs already.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Configuration {
+    /// Its name in the report; no other has it.
+    pub name: String,
+    /// How many nodes are started; 1 where neither this nor `urls` is given.
+    pub nodes: Option<u16>,
+    /// The quorum that every load asks for, as 2/3, where its words do not say.
+    pub replicas: Option<String>,
+    /// Flags of `kvorum serve`, without dashes.
+    #[serde(default)]
+    pub serve: BTreeMap<String, toml::Value>,
+    /// The nodes of a cluster that runs already, in place of `nodes` and `serve`.
+    pub urls: Option<Vec<String>>,
+}
+
+/// A load, in the words of `kvorum bench`.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Load {
+    /// Its name in the report; no other has it.
+    pub name: String,
+    /// What would follow `kvorum bench`, without the nodes.
+    pub bench: String,
+}
+
+fn three() -> u32 {
+    3
+}
+
+fn window() -> Duration {
+    Duration::from_secs(10)
+}
+
+fn warm_up() -> Duration {
+    Duration::from_secs(2)
+}
+
+fn profile_window() -> Duration {
+    Duration::from_secs(5)
+}
+
+fn maximum_window() -> Duration {
+    Duration::from_secs(2)
+}
+
+fn all_events() -> BTreeSet<Event> {
+    Event::ALL.into()
+}
+
+fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    parse_duration(&text).map_err(serde::de::Error::custom)
+}
+
+fn some_duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+    duration(deserializer).map(Some)
+}
+
+/// `kvorum bench`, as a parser of its words.
+#[derive(Debug, Parser)]
+#[command(name = "bench")]
+struct Bench {
+    #[command(flatten)]
+    args: BenchArgs,
+}
+
+/// What is wrong with a file, and where.
+fn bad(place: impl fmt::Display, why: impl fmt::Display) -> LabError {
+    LabError::Usage(format!("{place}: {why}"))
+}
+
+impl LabFile {
+    /// Reads and checks `text`; `name` is the file's, for complaints.
+    ///
+    /// # Errors
+    /// [`LabError::Usage`], which names the place and what is allowed there.
+    pub fn read(name: &str, text: &str) -> Result<Self, LabError> {
+        let file: Self = toml::from_str(text).map_err(|error| bad(name, error))?;
+        file.check(name).map(|()| file)
+    }
+
+    fn check(&self, name: &str) -> Result<(), LabError> {
+        if self.configurations.is_empty() || self.loads.is_empty() {
+            return Err(bad(name, "at least one [[configuration]] and one [[load]] are needed"));
+        }
+        if !(1..=REPEATS_MAX).contains(&self.repeats) {
+            return Err(bad(name, format!("repeats = {}: 1 to {REPEATS_MAX}", self.repeats)));
+        }
+        if self.profile_window.subsec_nanos() != 0 {
+            return Err(bad(name, "profile-window: whole seconds"));
+        }
+        let configurations: Vec<&str> = self.configurations.iter().map(|one| one.name.as_str()).collect();
+        let loads: Vec<&str> = self.loads.iter().map(|one| one.name.as_str()).collect();
+        for (kind, names) in [("configuration", &configurations), ("load", &loads)] {
+            let mut seen = BTreeSet::new();
+            if let Some(twice) = names.iter().find(|one| one.trim().is_empty() || !seen.insert(**one)) {
+                return Err(bad(name, format!("{kind} {twice:?}: a name of its own is needed")));
+            }
+        }
+        for unknown in self.compare.iter().flatten().flatten() {
+            if !configurations.contains(&unknown.as_str()) {
+                return Err(bad(name, format!("compare: there is no configuration {unknown:?}")));
+            }
+        }
+        for configuration in &self.configurations {
+            let place = format!("{name}: configuration {:?}", configuration.name);
+            configuration.check().map_err(|why| bad(&place, why))?;
+            for load in &self.loads {
+                let place = format!("{place}, load {:?}", load.name);
+                let args = load.args(configuration, &["127.0.0.1:1".to_owned()]);
+                let args = args.map_err(|why| bad(&place, why))?;
+                cli::plan(&args).and_then(|_| cli::options(&args)).map_err(|why| bad(&place, why))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The pairs of configurations to be compared.
+    pub fn pairs(&self) -> Vec<(String, String)> {
+        if let Some(pairs) = &self.compare {
+            return pairs.iter().cloned().map(|[before, after]| (before, after)).collect();
+        }
+        let names = self.configurations.iter().map(|one| one.name.clone());
+        names.clone().zip(names.skip(1)).collect()
+    }
+
+    /// Shortens everything to seconds, to see that it works.
+    pub fn make_quick(&mut self) {
+        let second = Duration::from_secs(1);
+        self.repeats = self.repeats.min(2);
+        self.window = self.window.min(2 * second);
+        self.warm_up = self.warm_up.min(second / 2);
+        self.profile_window = self.profile_window.min(second);
+        self.maximum_window = self.maximum_window.min(second / 2);
+    }
+}
+
+impl Configuration {
+    /// How many nodes it has.
+    pub fn size(&self) -> usize {
+        self.urls.as_ref().map_or(usize::from(self.nodes.unwrap_or(1)), Vec::len)
+    }
+
+    /// The flags of `kvorum serve` that the file asks for.
+    ///
+    /// # Errors
+    /// What cannot be a flag's value.
+    pub fn flags(&self) -> Result<Vec<String>, String> {
+        let mut flags = Vec::new();
+        for (name, value) in &self.serve {
+            let text = match value {
+                toml::Value::String(text) => text.clone(),
+                toml::Value::Integer(number) => number.to_string(),
+                toml::Value::Float(_)
+                | toml::Value::Boolean(_)
+                | toml::Value::Datetime(_)
+                | toml::Value::Array(_)
+                | toml::Value::Table(_) => return Err(format!("serve.{name}: a text or a number is needed")),
+            };
+            flags.extend([format!("--{name}"), text]);
+        }
+        Ok(flags)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        if self.urls.is_some() && (self.nodes.is_some() || !self.serve.is_empty()) {
+            return Err("urls are of a cluster that runs already: no nodes and no serve beside them".into());
+        }
+        if self.urls.as_ref().is_some_and(Vec::is_empty) {
+            return Err("urls: at least one is needed".into());
+        }
+        if !(1..=NODES_MAX).contains(&self.nodes.unwrap_or(1)) {
+            return Err(format!("nodes: 1 to {NODES_MAX}"));
+        }
+        if let Some(name) = self.serve.keys().find(|name| DECIDED.contains(&name.as_str())) {
+            return Err(format!("serve.{name}: the lab decides this"));
+        }
+        if let Some(replicas) = &self.replicas {
+            replicas.parse::<Replicas>().map_err(|why| format!("replicas: {why}"))?;
+        }
+        self.flags().map(drop)
+    }
+}
+
+impl Load {
+    /// The load's arguments against `urls`, with the quorum of `configuration`.
+    ///
+    /// # Errors
+    /// Words that are not bench's, or not for the lab.
+    pub fn args(&self, configuration: &Configuration, urls: &[String]) -> Result<BenchArgs, String> {
+        let words = std::iter::once("bench").chain(self.bench.split_whitespace());
+        let mut args = Bench::try_parse_from(words).map_err(|error| error.to_string())?.args;
+        let is_taken = args.json.is_some()
+            || args.hgrm.is_some()
+            || args.hlog.is_some()
+            || args.find_max.is_some()
+            || args.fdatasync.is_some();
+        if is_taken {
+            return Err(
+                "--json, --hgrm, --hlog, --find-max and --fdatasync are not for loads of a lab".into()
+            );
+        }
+        if args.words.len() > 1 || args.words.iter().any(|word| word.contains([':', '/', '.'])) {
+            return Err("no URL: the lab knows the nodes".into());
+        }
+        if args.rate.is_none() && args.put_rate.is_none() {
+            return Err("a rate is needed (-R): latencies without one are not comparable".into());
+        }
+        args.words.extend_from_slice(urls);
+        if let (None, Some(replicas)) = (args.replicas, &configuration.replicas) {
+            args.replicas = Some(replicas.parse()?);
+        }
+        Ok(args)
+    }
+
+    /// Whether its highest rate can be sought: a single load at a constant rate.
+    pub fn has_maximum(args: &BenchArgs) -> bool {
+        matches!(args.rate, Some(Rate::Constant(_)))
+    }
+}
+
+#[cfg(test)]
+#[path = "file_tests.rs"]
+mod tests;

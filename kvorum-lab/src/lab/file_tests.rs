@@ -1,0 +1,83 @@
+use super::*;
+
+const TINY: &str = r#"
+title = "tiny"
+
+[[configuration]]
+name = "a"
+nodes = 3
+replicas = "2/3"
+serve = { durability = "os", threads = 1 }
+
+[[configuration]]
+name = "b"
+
+[[load]]
+name = "PUT"
+bench = "put -R100 -c4"
+"#;
+
+fn read(text: &str) -> Result<LabFile, String> {
+    LabFile::read("lab.toml", text).map_err(|error| error.to_string())
+}
+
+/// Goal: a file means what it says, and what it does not say has its default. Method: a small one.
+#[test]
+fn a_file_is_read() {
+    let file = read(TINY).unwrap();
+    assert_eq!(file.repeats, 3);
+    assert_eq!(file.window, Duration::from_secs(10));
+    assert_eq!(file.profile.len(), 3);
+    assert_eq!(file.maximum, None);
+    assert_eq!(file.pairs(), [("a".to_owned(), "b".to_owned())]);
+    let [a, b] = &file.configurations[..] else { panic!("two configurations") };
+    assert_eq!(a.flags().unwrap(), ["--durability", "os", "--threads", "1"]);
+    assert_eq!((a.size(), b.size()), (3, 1));
+    let args = |one| file.loads[0].args(one, &["127.0.0.1:1".into()]).unwrap();
+    assert_eq!(args(a).replicas.unwrap().to_string(), "2/3");
+    assert_eq!(args(b).replicas, None);
+}
+
+/// Goal: what is wrong is named, with its place. Method: a table of small mistakes.
+#[test]
+fn mistakes_are_named() {
+    let check = |from: &str, to: &str, expect: &str| {
+        assert!(TINY.contains(from), "{from}");
+        let error = read(&TINY.replacen(from, to, 1)).unwrap_err();
+        assert!(error.contains(expect) && error.contains("lab.toml"), "{to}: {error}");
+    };
+    check("title", "titel", "unknown field `titel`");
+    check("nodes = 3", "noes = 3", "unknown field `noes`");
+    check("nodes = 3", "nodes = 300", "nodes: 1 to 16");
+    check("bench = ", "bensh = ", "unknown field `bensh`");
+    check("\"2/3\"", "\"3/2\"", "replicas: \"3/2\" is not ACK/FROM");
+    check("threads = 1", "threads = 1.5", "serve.threads: a text or a number");
+    check("threads = 1", "listen = \"x\"", "serve.listen: the lab decides this");
+    check("name = \"b\"", "name = \"a\"", "configuration \"a\": a name of its own");
+    check("name = \"b\"", "name = \"b\"\nurls = [\"127.0.0.1:1\"]\nnodes = 1", "a cluster that runs already");
+    check("title = \"tiny\"", "title = \"\"\ncompare = [[\"a\", \"c\"]]", "no configuration \"c\"");
+    check("title = \"tiny\"", "title = \"\"\nwindow = \"soon\"", "window");
+    check("title = \"tiny\"", "title = \"\"\nprofile = [\"disk\"]", "unknown variant `disk`");
+    check("-R100", "", "a rate is needed");
+    check("-R100", "-R100 --josn x", "--josn");
+    check("-R100", "-R100 --json x", "not for loads of a lab");
+    check("-R100", "-R100 http://127.0.0.1:1", "no URL");
+    check("put -R100 -c4", "mixed -R100 --read-fraction 2", "--read-fraction");
+    assert!(read("title = \"none\"\n").unwrap_err().contains("at least one [[configuration]]"));
+}
+
+/// Goal: the built-in ladder is a file like any other, five stages that change one thing each. Method: read it.
+#[test]
+fn the_ladder_is_read() {
+    let mut file = read(LADDER).unwrap();
+    assert_eq!(file.configurations.len(), 5);
+    assert_eq!(file.loads.len(), 2);
+    for pair in file.configurations.windows(2) {
+        let changed = usize::from(pair[0].nodes != pair[1].nodes)
+            + usize::from(pair[0].replicas != pair[1].replicas)
+            + pair[1].serve.iter().filter(|(name, value)| pair[0].serve.get(*name) != Some(value)).count();
+        assert_eq!(changed, if pair[1].name.ends_with("sequential") { 2 } else { 1 }, "{}", pair[1].name);
+    }
+    file.make_quick();
+    assert!(file.window <= Duration::from_secs(2));
+}

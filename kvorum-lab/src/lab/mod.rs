@@ -1,0 +1,194 @@
+//! `kvorum lab`: loads, profiles and compares configurations of a cluster, and writes the report.
+//!
+//! - [`file`] is what to do: configurations and loads; [`run`] does it, step by step, and can be interrupted;
+//! - [`nodes`] starts and ends clusters, [`profile`] asks them for profiles, [`progress`] says how far it is;
+//! - [`results`] is what was measured, on disk; [`figures`] and [`statistics`] say what it means, [`conclusions`] in
+//!   words; [`compare`] puts two folders beside each other; [`report`] writes Markdown, HTML and SVG.
+//!
+//! The file in words, and what each figure means: `docs/lab.md`.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+
+use crate::error::LabError;
+use crate::units::parse_duration;
+
+pub mod compare;
+pub mod conclusions;
+pub mod figures;
+pub mod file;
+#[cfg(test)]
+mod fixture;
+pub mod nodes;
+pub mod profile;
+pub mod progress;
+pub mod report;
+pub mod results;
+pub mod run;
+pub mod statistics;
+
+use compare::{Comparison, Condition};
+use file::LabFile;
+use profile::{Event, Stacks};
+use results::Results;
+use run::Options;
+
+/// Profiles of all nodes together, by configuration, load and event.
+pub type Profiles = BTreeMap<(String, String, Event), Stacks>;
+
+/// Load, profile and compare configurations of a cluster.
+#[derive(Debug, Clone, Args)]
+pub struct LabArgs {
+    #[command(subcommand)]
+    command: LabCommand,
+}
+
+#[derive(Debug, Clone, Subcommand)]
+enum LabCommand {
+    /// Measures what a lab file describes and writes the report; goes on where an earlier run was interrupted
+    Run(RunArgs),
+    /// Puts the results in two folders beside each other
+    Compare(CompareArgs),
+    /// Prints the lab file of the built-in ladder, to start one's own from
+    Ladder,
+}
+
+#[derive(Debug, Clone, Args)]
+struct RunArgs {
+    /// A lab file, or "ladder" for the built-in one
+    #[arg(value_name = "FILE.toml|ladder")]
+    file: PathBuf,
+    /// Where results and report go
+    #[arg(short, long, value_name = "DIR")]
+    output: PathBuf,
+    /// Windows of seconds: to see that it works; the report says that its figures are no results
+    #[arg(long)]
+    quick: bool,
+    /// What the report calls this run, such as a commit
+    #[arg(long, value_name = "TEXT")]
+    label: Option<String>,
+    /// Begin nothing further after this long; the next run goes on
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    stop_after: Option<Duration>,
+    /// The binary of the nodes; without it this one
+    #[arg(long, value_name = "FILE")]
+    kvorum: Option<PathBuf>,
+    /// Where the nodes' data is put for the time being: on the disk to be measured
+    #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
+    scratch: PathBuf,
+}
+
+#[derive(Debug, Clone, Args)]
+struct CompareArgs {
+    /// The folder of an earlier run
+    a: PathBuf,
+    /// The folder of a later one
+    b: PathBuf,
+    /// Exit with 1 where B is so by A, as "p99 > 1.2x" or "GET cpu > 1.1x"; may be repeated
+    #[arg(long, value_name = "CONDITION")]
+    fail_if: Vec<String>,
+    /// Also write a report of both
+    #[arg(short, long, value_name = "DIR")]
+    output: Option<PathBuf>,
+}
+
+/// Runs `kvorum lab`: tables to stdout, progress and complaints to stderr.
+///
+/// Exit codes: 0 done; 1 something was not measured, a rate was not kept, or a condition is met; 2 wrong usage; 128 and
+/// the signal's number where it was told to stop.
+pub fn run_command(args: &LabArgs) -> ExitCode {
+    let done = match &args.command {
+        LabCommand::Run(args) => measure(args),
+        LabCommand::Compare(args) => put_beside(args),
+        LabCommand::Ladder => {
+            print!("{}", file::LADDER);
+            Ok(true)
+        }
+    };
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("kvorum lab: {error}");
+            ExitCode::from(if matches!(error, LabError::Usage(_)) { 2 } else { 1 })
+        }
+    }
+}
+
+fn measure(args: &RunArgs) -> Result<bool, LabError> {
+    let name = args.file.display().to_string();
+    let text = if name == "ladder" {
+        file::LADDER.to_owned()
+    } else {
+        std::fs::read_to_string(&args.file).map_err(LabError::machine(format!("read {name}")))?
+    };
+    let mut file = LabFile::read(&name, &text)?;
+    if args.quick {
+        file.make_quick();
+    }
+    let own = std::env::current_exe().map_err(LabError::machine("find the own program"))?;
+    let options = Options {
+        binary: args.kvorum.clone().unwrap_or(own),
+        folder: args.output.clone(),
+        scratch: args.scratch.clone(),
+        label: args.label.clone(),
+        is_quick: args.quick,
+        stop_after: args.stop_after,
+    };
+    let (results, is_whole) = run::run(&file, &text, &options)?;
+    let profiles = load_profiles(&args.output, &results)?;
+    report::write(&args.output, &results, &profiles)?;
+    for warning in conclusions::warnings(&results) {
+        eprintln!("!! {warning}");
+    }
+    for conclusion in conclusions::conclusions(&results, &profiles) {
+        println!("{conclusion}");
+    }
+    println!("{}", args.output.join("report.html").display());
+    if !is_whole {
+        println!("Not everything has been measured yet: the same command goes on.");
+    }
+    let is_kept = results.steps.iter().all(|step| {
+        step.error.is_none() && step.runs.iter().all(|run| run.is_latency_result() && run.wrong_bodies == 0)
+    });
+    Ok(is_kept)
+}
+
+fn put_beside(args: &CompareArgs) -> Result<bool, LabError> {
+    let conditions = args.fail_if.iter().map(|text| text.parse::<Condition>());
+    let conditions = conditions.collect::<Result<Vec<_>, _>>().map_err(LabError::Usage)?;
+    let (a, b) = (Results::read(&args.a)?, Results::read(&args.b)?);
+    let profiles = (load_profiles(&args.a, &a)?, load_profiles(&args.b, &b)?);
+    let both = Comparison::new(a, b)?;
+    print!("{}", both.text());
+    if let Some(folder) = &args.output {
+        std::fs::create_dir_all(folder).map_err(LabError::machine(format!("make {}", folder.display())))?;
+        let (results, profiles) = both.merged(profiles.0, profiles.1);
+        report::write(folder, &results, &profiles)?;
+        println!("{}", folder.join("report.html").display());
+    }
+    let met = both.met(&conditions)?;
+    for one in &met {
+        eprintln!("!! {one}");
+    }
+    Ok(met.is_empty())
+}
+
+/// The profiles that `results` name, from their folder.
+fn load_profiles(folder: &Path, results: &Results) -> Result<Profiles, LabError> {
+    let mut profiles = Profiles::new();
+    for step in &results.steps {
+        for record in &step.profiles {
+            let path = folder.join(&record.file);
+            let text = std::fs::read_to_string(&path)
+                .map_err(LabError::machine(format!("read {}", path.display())))?;
+            let key = (step.configuration.clone(), record.load.clone(), record.event);
+            profiles.insert(key, Stacks::read(&text)?);
+        }
+    }
+    Ok(profiles)
+}

@@ -1,0 +1,402 @@
+//! The processes of one configuration: started together on fresh directories, awaited, and never left behind.
+//!
+//! Whoever starts a process tells [`Keeper`] in the same breath, which kills them all when the lab is told to stop
+//! (SIGINT, SIGTERM, SIGHUP) and when a cluster is dropped. Only `kill -9` of the lab itself leaves nodes behind:
+//! nobody is there to end them. Data is temporary, so nodes are killed rather than drained.
+
+use std::fs::File;
+use std::net::SocketAddr;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use super::file::Configuration;
+use crate::cli::parse_url;
+use crate::error::LabError;
+use crate::load::once;
+use crate::machine;
+use crate::suite::process::{free_addresses, output_within};
+use crate::units::{date, grouped};
+
+/// How long a cluster may take until every node answers reads.
+const READY_MAX: Duration = Duration::from_secs(30);
+
+/// How long one question to a node may take.
+const ASK_MAX: Duration = Duration::from_secs(5);
+
+/// How often a cluster is started anew where somebody else took one of its ports.
+const STARTS_MAX: u32 = 3;
+
+/// How long `kvorum --version` or `--print-config` may take.
+const SAY_MAX: Duration = Duration::from_secs(10);
+
+/// What a process says last, in lines, that is worth repeating.
+const TAIL_LINES: usize = 10;
+
+/// What must not outlive the lab.
+#[derive(Debug, Default)]
+struct Kept {
+    children: Vec<Child>,
+    directory: Option<TempDir>,
+}
+
+impl Kept {
+    /// Ends every process, waits for it, and removes the data.
+    fn end(&mut self) {
+        for child in &mut self.children {
+            // It may have ended by itself.
+            let _ = child.kill();
+        }
+        for mut child in self.children.drain(..) {
+            let _ = child.wait();
+        }
+        self.directory = None;
+    }
+}
+
+/// Ends what was started, whatever happens to the lab.
+#[derive(Debug, Clone, Default)]
+pub struct Keeper {
+    /// Held while processes are started and ended, so that a signal finds either none or all of them.
+    kept: Arc<Mutex<Kept>>,
+}
+
+impl Keeper {
+    /// A keeper that listens to signals from now on: the first one ends the nodes and then the program, with the exit
+    /// code that shells use (128 and the signal's number).
+    ///
+    /// # Errors
+    /// [`LabError::Machine`] where signals or threads cannot be had.
+    pub fn start() -> Result<Self, LabError> {
+        let keeper = Self::default();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(LabError::machine("start a runtime"))?;
+        let listen = |kind| {
+            let _context = runtime.enter();
+            signal(kind).map_err(LabError::machine("listen to signals"))
+        };
+        let mut interrupt = listen(SignalKind::interrupt())?;
+        let mut terminate = listen(SignalKind::terminate())?;
+        let mut hang_up = listen(SignalKind::hangup())?;
+        let kept = Arc::clone(&keeper.kept);
+        thread::Builder::new()
+            .name("signals".into())
+            .spawn(move || {
+                let code = runtime.block_on(first_of(&mut interrupt, &mut terminate, &mut hang_up));
+                // Held until the program has ended: nothing is started any more.
+                let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+                kept.end();
+                eprintln!("\nkvorum lab: interrupted; nodes are stopped, what was measured is kept");
+                std::process::exit(code)
+            })
+            .map_err(LabError::machine("start a thread"))?;
+        Ok(keeper)
+    }
+
+    fn end(&self) {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).end();
+    }
+}
+
+/// Waits for any of them, and says with which code to exit.
+async fn first_of(interrupt: &mut Signal, terminate: &mut Signal, hang_up: &mut Signal) -> i32 {
+    tokio::select! {
+        _ = interrupt.recv() => 130,
+        _ = terminate.recv() => 143,
+        _ = hang_up.recv() => 129,
+    }
+}
+
+/// A running cluster. Dropping it ends its processes and removes their data, if they are the lab's.
+#[derive(Debug)]
+pub struct Cluster {
+    keeper: Keeper,
+    addresses: Vec<SocketAddr>,
+    /// Of the lab's own processes; empty for a cluster that ran already.
+    pids: Vec<u32>,
+    /// What was run for each node, with placeholders for what differs from run to run.
+    commands: Vec<String>,
+}
+
+impl Cluster {
+    /// Starts what `configuration` describes, under `scratch`, and waits until every node answers reads. Of a
+    /// cluster that runs already it only waits for that.
+    ///
+    /// # Errors
+    /// [`LabError::Subject`] with the last lines of a node's log where it ended or was not ready in time.
+    pub fn start(
+        keeper: &Keeper,
+        binary: &Path,
+        scratch: &Path,
+        configuration: &Configuration,
+    ) -> Result<Self, LabError> {
+        if let Some(urls) = &configuration.urls {
+            let addresses = urls.iter().map(|url| parse_url(url)).collect::<Result<Vec<_>, _>>()?;
+            let commands = urls.iter().map(|url| format!("(runs already) {url}")).collect();
+            let cluster = Self { keeper: keeper.clone(), addresses, pids: Vec::new(), commands };
+            return cluster.wait_until_ready(&[]).map(|()| cluster);
+        }
+        let mut tries = 1;
+        loop {
+            match Self::spawn(keeper, binary, scratch, configuration) {
+                Err(LabError::Subject(why)) if tries < STARTS_MAX && is_port_taken(&why) => tries += 1,
+                result => return result,
+            }
+        }
+    }
+
+    fn spawn(
+        keeper: &Keeper,
+        binary: &Path,
+        scratch: &Path,
+        configuration: &Configuration,
+    ) -> Result<Self, LabError> {
+        let nodes = configuration.nodes.unwrap_or(1);
+        let directory = tempfile::Builder::new()
+            .prefix("kvorum-lab-")
+            .tempdir_in(scratch)
+            .map_err(LabError::machine(format!("create a directory in {}", scratch.display())))?;
+        let flags = configuration.flags().map_err(LabError::Usage)?;
+        let (first, others) = free_addresses(nodes)?;
+        let addresses: Vec<SocketAddr> = std::iter::once(first).chain(others).collect();
+        let mut logs = Vec::new();
+        let (mut pids, mut commands) = (Vec::new(), Vec::new());
+        let mut kept = keeper.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let root = directory.path().to_path_buf();
+        kept.directory = Some(directory);
+        // From here on dropping it ends what has been started.
+        let mut cluster = Self { keeper: keeper.clone(), addresses, pids: Vec::new(), commands: Vec::new() };
+        let started = (1..).zip(&cluster.addresses).try_for_each(|(number, address)| {
+            let words = words(*address, &cluster.addresses, &flags);
+            let log = root.join(format!("{number}.log"));
+            let output = File::create(&log).map_err(LabError::machine("create a log"))?;
+            let output_too = output.try_clone().map_err(LabError::machine("create a log"))?;
+            let mut command = Command::new(binary);
+            command.args(&words).arg("--data-dir").arg(root.join(number.to_string()));
+            command.stdin(Stdio::null()).stdout(output).stderr(output_too);
+            // A Ctrl-C is for the lab, which then ends its nodes.
+            command.process_group(0);
+            let child = command.spawn().map_err(LabError::machine(format!("start {command:?}")))?;
+            pids.push(child.id());
+            commands.push(format!("kvorum {} --data-dir DIR/{number}", shell(&words)));
+            kept.children.push(child);
+            logs.push(log);
+            Ok(())
+        });
+        drop(kept);
+        cluster.pids = pids;
+        cluster.commands = commands;
+        started?;
+        cluster.wait_until_ready(&logs).map(|()| cluster)
+    }
+
+    /// Waits until every node answers a read: a status alone comes earlier than a vote.
+    fn wait_until_ready(&self, logs: &[PathBuf]) -> Result<(), LabError> {
+        let deadline = Instant::now() + READY_MAX;
+        for (node, &address) in self.addresses.iter().enumerate() {
+            loop {
+                let answer = once(address, "GET /v0/entity?id=lab-is-there", b"", ASK_MAX)?;
+                if matches!(answer, Ok((200 | 404, _))) {
+                    break;
+                }
+                let mut kept = self.keeper.kept.lock().unwrap_or_else(PoisonError::into_inner);
+                let ended = kept.children.iter_mut().zip(logs).find_map(|(child, log)| {
+                    child.try_wait().ok().flatten().map(|status| (format!("ended: {status}"), log))
+                });
+                drop(kept);
+                let is_over = Instant::now() > deadline;
+                let waited = is_over.then(|| {
+                    let said = match answer {
+                        Ok((status, _)) => format!("answers {status} to a read"),
+                        Err(failure) => format!("does not answer ({failure})"),
+                    };
+                    (said, logs.get(node))
+                });
+                if let Some((state, log)) = ended.map(|(state, log)| (state, Some(log))).or(waited) {
+                    let tail = log.map(|log| tail(log)).unwrap_or_default();
+                    return Err(LabError::Subject(format!("node {} {state}{tail}", node + 1)));
+                }
+                thread::sleep(Duration::from_millis(20));
+            }
+        }
+        Ok(())
+    }
+
+    /// Where its nodes listen.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// The nodes' URLs.
+    pub fn urls(&self) -> Vec<String> {
+        self.addresses.iter().map(|address| format!("http://{address}")).collect()
+    }
+
+    /// What was run for each node.
+    pub fn commands(&self) -> &[String] {
+        &self.commands
+    }
+
+    /// CPU time of all nodes so far; `None` where they are not the lab's.
+    pub fn cpu_time(&self) -> Result<Option<Duration>, LabError> {
+        if self.pids.is_empty() {
+            return Ok(None);
+        }
+        self.pids.iter().map(|&pid| machine::cpu_time(pid)).sum::<Result<Duration, _>>().map(Some)
+    }
+
+    /// Resident bytes of all nodes now; `None` where they are not the lab's.
+    pub fn resident_bytes(&self) -> Result<Option<u64>, LabError> {
+        if self.pids.is_empty() {
+            return Ok(None);
+        }
+        let each = self.pids.iter().map(|&pid| machine::memory(pid).map(|memory| memory.resident_bytes));
+        each.sum::<Result<u64, _>>().map(Some)
+    }
+
+    /// Waits until its background work has ended: less than 5 % of a core over half a second. Gives up waiting after
+    /// `wait_max`, without complaint.
+    pub fn settle(&self, wait_max: Duration) -> Result<(), LabError> {
+        let window = Duration::from_millis(500);
+        let deadline = Instant::now() + wait_max;
+        let mut before = self.cpu_time()?.unwrap_or_default();
+        while Instant::now() < deadline {
+            thread::sleep(window);
+            let now = self.cpu_time()?.unwrap_or_default();
+            if now.saturating_sub(before) < window / 20 {
+                break;
+            }
+            before = now;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.keeper.end();
+    }
+}
+
+/// Asks the binary whether it would start with the flags of `configuration`.
+///
+/// # Errors
+/// [`LabError::Usage`] with its own words where it would not.
+pub fn check(binary: &Path, configuration: &Configuration) -> Result<(), LabError> {
+    if configuration.urls.is_some() {
+        return Ok(());
+    }
+    let mut command = Command::new(binary);
+    let flags = configuration.flags().map_err(LabError::Usage)?;
+    command.arg("serve").args(flags).arg("--print-config");
+    let output = output_within(command, SAY_MAX)?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    Err(LabError::Usage(format!("configuration {:?}: {said}", configuration.name)))
+}
+
+/// What the binary says of its version, and what tells it from others of that version: its size and age.
+///
+/// # Errors
+/// [`LabError::Subject`] where it says nothing, [`LabError::Machine`] where it cannot be looked at.
+pub fn version(binary: &Path) -> Result<String, LabError> {
+    let mut command = Command::new(binary);
+    command.arg("--version");
+    let output = output_within(command, SAY_MAX)?;
+    let said = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    if output.status.success() && !said.is_empty() {
+        let file =
+            std::fs::metadata(binary).map_err(LabError::machine(format!("read {}", binary.display())))?;
+        let made = file.modified().ok().and_then(|at| at.duration_since(std::time::UNIX_EPOCH).ok());
+        let made = date(made.unwrap_or_default().as_secs());
+        return Ok(format!("{said}, {} bytes of {made}", grouped(file.len())));
+    }
+    Err(LabError::Subject(format!("{} --version: {}", binary.display(), output.status)))
+}
+
+/// The words behind the program's name, but for the data directory.
+fn words(address: SocketAddr, all: &[SocketAddr], flags: &[String]) -> Vec<String> {
+    let mut words = vec!["serve".to_owned(), "--listen".into(), address.to_string()];
+    let has = |flag: &str| flags.iter().any(|one| one == flag);
+    if all.len() > 1 {
+        let urls: Vec<String> = all.iter().map(|one| format!("http://{one}")).collect();
+        words.extend(["--cluster".into(), urls.join(",")]);
+        // Every store is new, and no other was ever lost.
+        if !has("--new-cluster") {
+            words.extend(["--new-cluster".into(), "yes".into()]);
+        }
+    }
+    words.extend_from_slice(flags);
+    words
+}
+
+/// Words as a shell would read them.
+pub(super) fn shell(words: &[String]) -> String {
+    let quoted = words.iter().map(|word| {
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:,=%@+".contains(&byte);
+        let is_bare = !word.is_empty() && word.bytes().all(is_plain);
+        if is_bare { word.clone() } else { format!("'{}'", word.replace('\'', "'\\''")) }
+    });
+    quoted.collect::<Vec<_>>().join(" ")
+}
+
+/// The end of a node's log, on lines of its own.
+fn tail(log: &Path) -> String {
+    let text = std::fs::read_to_string(log).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().collect();
+    let from = lines.len().saturating_sub(TAIL_LINES);
+    format!("; its log:\n{}", lines.get(from..).unwrap_or_default().join("\n"))
+}
+
+fn is_port_taken(why: &str) -> bool {
+    why.contains("in use")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: a cluster's nodes are told of each other, a single one of nobody; what the file says of new clusters
+    /// stays. Method: the words.
+    #[test]
+    fn nodes_are_told_of_each_other() {
+        let addresses: [SocketAddr; 2] = ["127.0.0.1:1".parse().unwrap(), "127.0.0.1:2".parse().unwrap()];
+        let one = words(addresses[0], &addresses[..1], &["--threads".into(), "2".into()]);
+        assert_eq!(shell(&one), "serve --listen 127.0.0.1:1 --threads 2");
+        let two = words(addresses[1], &addresses, &[]);
+        let expect =
+            "serve --listen 127.0.0.1:2 --cluster http://127.0.0.1:1,http://127.0.0.1:2 --new-cluster yes";
+        assert_eq!(shell(&two), expect);
+        let told = words(addresses[0], &addresses, &["--new-cluster".into(), "no".into()]);
+        assert!(shell(&told).ends_with(",http://127.0.0.1:2 --new-cluster no"));
+        assert_eq!(shell(&["a b".into(), "it's".into(), String::new()]), r"'a b' 'it'\''s' ''");
+    }
+
+    /// Goal: nothing outlives a keeper's end. Method: a process that would sleep on, and its directory.
+    #[test]
+    fn what_is_kept_is_ended() {
+        let keeper = Keeper::default();
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().to_path_buf();
+        let child = Command::new("sleep").arg("600").spawn().unwrap();
+        let pid = child.id();
+        {
+            let mut kept = keeper.kept.lock().unwrap();
+            kept.children.push(child);
+            kept.directory = Some(directory);
+        }
+        keeper.end();
+        assert!(machine::cpu_time(pid).is_err(), "process {pid} lives");
+        assert!(!path.exists());
+    }
+}

@@ -1,0 +1,339 @@
+//! Profiles of running nodes: fetched as collapsed stacks, added up over nodes, compared, drawn.
+//!
+//! A node answers `GET /debug/profile?event=…&seconds=…&format=collapsed` with lines `frame;frame;… value`, the
+//! outermost frame first: samples (cpu), bytes (alloc), microseconds waited (lock). A node without that page answers
+//! 404; then there are no profiles, and the report says so.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::fmt::Write;
+use std::net::SocketAddr;
+use std::thread;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::error::LabError;
+use crate::load::once;
+use crate::units::{float, grouped, size};
+
+/// How much longer than its window a profile may take to arrive.
+const FETCH_MARGIN: Duration = Duration::from_secs(30);
+
+/// Frames below this share of a profile, in per cent, are not drawn: nobody could see them.
+const DRAWN_PERCENT_MIN: f64 = 0.1;
+
+/// What is profiled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Event {
+    /// Samples of running threads.
+    Cpu,
+    /// Bytes allocated.
+    Alloc,
+    /// Microseconds waited for locks, queues and syncs.
+    Lock,
+}
+
+impl Event {
+    /// Every event, in the order of reports.
+    pub const ALL: [Self; 3] = [Self::Cpu, Self::Alloc, Self::Lock];
+
+    /// What its values count.
+    pub const fn unit(self) -> &'static str {
+        match self {
+            Self::Cpu => "samples",
+            Self::Alloc => "bytes",
+            Self::Lock => "microseconds",
+        }
+    }
+
+    /// A value in words.
+    pub fn amount(self, value: u64) -> String {
+        match self {
+            Self::Cpu => format!("{} samples", grouped(value)),
+            Self::Alloc => size(float(value)),
+            Self::Lock => format!("{:.3} s waited", float(value) / 1e6),
+        }
+    }
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Cpu => "cpu",
+            Self::Alloc => "alloc",
+            Self::Lock => "lock",
+        })
+    }
+}
+
+/// Collapsed stacks: a value for each list of frames.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Stacks(BTreeMap<String, u64>);
+
+impl Stacks {
+    /// Reads collapsed lines; a line that is none is an error, not a gap.
+    ///
+    /// # Errors
+    /// [`LabError::Subject`] with the line.
+    pub fn read(text: &str) -> Result<Self, LabError> {
+        let mut stacks = Self::default();
+        for line in text.lines().filter(|line| !line.trim().is_empty()) {
+            let (frames, value) = line
+                .rsplit_once(' ')
+                .and_then(|(frames, value)| Some((frames, value.parse().ok()?)))
+                .ok_or_else(|| LabError::Subject(format!("a profile has the line {line:?}")))?;
+            stacks.add(frames, value);
+        }
+        Ok(stacks)
+    }
+
+    /// As collapsed lines.
+    pub fn text(&self) -> String {
+        let mut out = String::new();
+        for (frames, value) in &self.0 {
+            // Writing into a `String` cannot fail.
+            let _ = writeln!(out, "{frames} {value}");
+        }
+        out
+    }
+
+    /// Adds the stacks of another node; threads that differ by a number at the end of their name become one, so
+    /// that nodes with several of a kind stay comparable.
+    pub fn merge(&mut self, other: &Self) {
+        for (frames, &value) in &other.0 {
+            match frames.split_once(';') {
+                Some((thread, rest)) => self.add(&format!("{};{rest}", unnumbered(thread)), value),
+                None => self.add(unnumbered(frames), value),
+            }
+        }
+    }
+
+    fn add(&mut self, frames: &str, value: u64) {
+        *self.0.entry(frames.to_owned()).or_default() += value;
+    }
+
+    /// The sum of all values.
+    pub fn total(&self) -> u64 {
+        self.0.values().sum()
+    }
+
+    /// The value under each frame's name, wherever it stands; a frame that calls itself counts once.
+    pub fn inclusive(&self) -> BTreeMap<&str, u64> {
+        let mut sums = BTreeMap::new();
+        for (frames, value) in &self.0 {
+            for name in frames.split(';').collect::<BTreeSet<_>>() {
+                *sums.entry(name).or_default() += value;
+            }
+        }
+        sums
+    }
+
+    /// The outermost frames.
+    pub fn threads(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(|frames| frames.split(';').next().unwrap_or(frames))
+    }
+
+    /// An SVG that opens in a browser on its own.
+    ///
+    /// # Errors
+    /// [`LabError::Machine`] where the library refuses the stacks.
+    pub fn svg(&self, title: &str, event: Event) -> Result<String, LabError> {
+        draw(title, event, self.0.iter().map(|(frames, value)| format!("{frames} {value}")).collect())
+    }
+
+    /// The SVG of `self` with each frame coloured by what was gained (red) or lost (blue) since `before`.
+    ///
+    /// # Errors
+    /// As [`Self::svg`].
+    pub fn difference_svg(&self, before: &Self, title: &str, event: Event) -> Result<String, LabError> {
+        let all: BTreeSet<&String> = self.0.keys().chain(before.0.keys()).collect();
+        let of = |stacks: &Self, frames: &str| stacks.0.get(frames).copied().unwrap_or(0);
+        let lines = all.iter().map(|frames| format!("{frames} {} {}", of(before, frames), of(self, frames)));
+        draw(title, event, lines.collect())
+    }
+
+    /// What the report's own flame graph draws: names, and frames as `[name, value, before, children]`; `before` is
+    /// the value of the same frame in `before`, or null throughout without one.
+    pub fn tree(&self, before: Option<&Self>) -> Value {
+        let mut root = Frame::default();
+        for (stacks, is_before) in [(Some(self), false), (before, true)] {
+            for (frames, &value) in stacks.into_iter().flat_map(|stacks| &stacks.0) {
+                root.add(frames, value, is_before);
+            }
+        }
+        let floor = float(root.value.max(root.before)) * DRAWN_PERCENT_MIN / 100.0;
+        let mut names = Names::default();
+        let tree = root.json("all", floor, before.is_some(), &mut names);
+        json!({ "names": names.list, "root": tree })
+    }
+}
+
+/// A frame of a tree.
+#[derive(Debug, Default)]
+struct Frame {
+    value: u64,
+    before: u64,
+    children: BTreeMap<String, Frame>,
+}
+
+/// Names, each once.
+#[derive(Debug, Default)]
+struct Names {
+    list: Vec<String>,
+    places: BTreeMap<String, usize>,
+}
+
+impl Names {
+    fn place(&mut self, name: &str) -> usize {
+        *self.places.entry(name.to_owned()).or_insert_with(|| {
+            self.list.push(name.to_owned());
+            self.list.len() - 1
+        })
+    }
+}
+
+impl Frame {
+    fn add(&mut self, frames: &str, value: u64, is_before: bool) {
+        let mut at = self;
+        at.count(value, is_before);
+        for name in frames.split(';') {
+            at = at.children.entry(name.to_owned()).or_default();
+            at.count(value, is_before);
+        }
+    }
+
+    fn count(&mut self, value: u64, is_before: bool) {
+        *(if is_before { &mut self.before } else { &mut self.value }) += value;
+    }
+
+    fn json(&self, name: &str, floor: f64, is_difference: bool, names: &mut Names) -> Value {
+        let place = names.place(name);
+        let seen = self.children.iter().filter(|(_, child)| float(child.value.max(child.before)) >= floor);
+        let children: Vec<Value> =
+            seen.map(|(name, child)| child.json(name, floor, is_difference, names)).collect();
+        json!([place, self.value, is_difference.then_some(self.before), children])
+    }
+}
+
+/// `net3` and `worker-12` are `net` and `worker`.
+fn unnumbered(thread: &str) -> &str {
+    let name = thread.trim_end_matches(|c: char| c.is_ascii_digit());
+    let name = name.trim_end_matches(['-', '_', '#', ' ']);
+    if name.is_empty() { thread } else { name }
+}
+
+fn draw(title: &str, event: Event, lines: Vec<String>) -> Result<String, LabError> {
+    let mut options = inferno::flamegraph::Options::default();
+    options.title = title.into();
+    options.count_name = event.unit().into();
+    options.min_width = DRAWN_PERCENT_MIN;
+    options.deterministic = true;
+    options.font_type = "sans-serif".into();
+    let mut svg = Vec::new();
+    // The library wants something to draw.
+    let lines = if lines.is_empty() { vec!["nothing 1".to_owned()] } else { lines };
+    inferno::flamegraph::from_lines(&mut options, lines.iter().map(String::as_str), &mut svg)
+        .map_err(LabError::machine(format!("draw {title}")))?;
+    Ok(String::from_utf8_lossy(&svg).into_owned())
+}
+
+/// Whether the node has profiles at all. Takes none: it asks for an event that there is not, and one that has them
+/// says so, where others do not know the path.
+///
+/// # Errors
+/// The machine's alone; a node that does not answer has none.
+pub fn is_offered(node: SocketAddr) -> Result<bool, LabError> {
+    let line = "GET /debug/profile?event=none&seconds=1&format=collapsed";
+    let answer = once(node, line, b"", Duration::from_secs(5))?;
+    Ok(answer.is_ok_and(|(status, body)| status != 404 && String::from_utf8_lossy(&body).contains("event")))
+}
+
+/// Takes one profile on every node at once, and returns when all have come, in the nodes' order.
+///
+/// # Errors
+/// [`LabError::Subject`] with what the first node that refused has said.
+pub fn take(nodes: &[SocketAddr], event: Event, window: Duration) -> Result<Vec<Stacks>, LabError> {
+    let line = format!("GET /debug/profile?event={event}&seconds={}&format=collapsed", window.as_secs());
+    let ask = &|node: SocketAddr| once(node, &line, b"", window + FETCH_MARGIN);
+    thread::scope(|scope| {
+        let asked: Vec<_> = nodes.iter().map(|&node| scope.spawn(move || ask(node))).collect();
+        let answers = asked.into_iter().map(|thread| {
+            let answer =
+                thread.join().map_err(|_| LabError::Subject("a thread that asked panicked".into()))??;
+            match answer {
+                Ok((200, body)) => Stacks::read(&String::from_utf8_lossy(&body)),
+                Ok((status, body)) => {
+                    let said = String::from_utf8_lossy(&body).trim().to_owned();
+                    Err(LabError::Subject(format!("no {event} profile: {status} {said}")))
+                }
+                Err(failure) => Err(LabError::Subject(format!("no {event} profile: {failure}"))),
+            }
+        });
+        answers.collect()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stacks(text: &str) -> Stacks {
+        Stacks::read(text).unwrap()
+    }
+
+    /// Goal: collapsed lines are read strictly, with spaces in names. Method: both, and a broken one.
+    #[test]
+    fn lines_are_read() {
+        let read = stacks("net0;<a as b>::c 3\nnet0;d 4\n\nnet0;d 5\n");
+        assert_eq!(read.text(), "net0;<a as b>::c 3\nnet0;d 9\n");
+        assert_eq!(read.total(), 12);
+        let error = Stacks::read("net0;a x").unwrap_err().to_string();
+        assert!(error.contains("net0;a x"), "{error}");
+    }
+
+    /// Goal: threads of one kind become one over all nodes. Method: numbers of all sorts.
+    #[test]
+    fn threads_are_merged() {
+        let mut all = Stacks::default();
+        all.merge(&stacks("kvorum:net0;a 1\nkvorum:net1;a 2\nworker-12;b 3\n7;c 4\ncommit 5\n"));
+        all.merge(&stacks("kvorum:net0;a 10\n"));
+        assert_eq!(all.text(), "7;c 4\ncommit 5\nkvorum:net;a 13\nworker;b 3\n");
+    }
+
+    /// Goal: a frame that calls itself counts once, one that stands in several stacks adds up. Method: by hand.
+    #[test]
+    fn inclusive_values() {
+        let read = stacks("t;a;b;a 5\nt;b 2\n");
+        let expect = [("a", 5), ("b", 7), ("t", 7)];
+        assert_eq!(read.inclusive().into_iter().collect::<Vec<_>>(), expect);
+    }
+
+    /// Goal: the tree holds values of both profiles, also of frames that are gone, but for what nobody could see.
+    /// Method: the whole value.
+    #[test]
+    fn the_tree_of_a_difference() {
+        let (before, after) = (stacks("t;old 10\nt;both 990\nt;tiny 0\n"), stacks("t;both 2000\nt;tiny 1\n"));
+        let expect = json!({
+            "names": ["all", "t", "both", "old"],
+            "root": [0, 2001, 1000, [[1, 2001, 1000, [[2, 2000, 990, []], [3, 0, 10, []]]]]],
+        });
+        assert_eq!(after.tree(Some(&before)), expect);
+        let alone =
+            json!({ "names": ["all", "t", "a"], "root": [0, 1, null, [[1, 1, null, [[2, 1, null, []]]]]] });
+        assert_eq!(stacks("t;a 1\n").tree(None), alone);
+    }
+
+    /// Goal: the SVG names its frames, and a difference is of two profiles. Method: look for the texts.
+    #[test]
+    fn svgs_are_drawn() {
+        let (before, after) = (stacks("t;hot_loop 100\n"), stacks("t;hot_loop 150\n"));
+        let svg = after.svg("one", Event::Cpu).unwrap();
+        assert!(svg.contains("hot_loop (150 samples, 100"), "{svg}");
+        let svg = after.difference_svg(&before, "two", Event::Cpu).unwrap();
+        assert!(svg.contains("hot_loop (150 samples, 100.00%; +33.33%)"), "{svg}");
+        assert!(Stacks::default().svg("empty", Event::Lock).unwrap().contains("<svg"));
+    }
+}

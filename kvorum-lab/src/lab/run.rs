@@ -1,0 +1,533 @@
+//! Does what a lab file asks for, step by step, and keeps what came of each step.
+//!
+//! A step is one task on one fresh cluster: a repeat of all loads, the profiles, the search for the highest rates.
+//! Repeats go round all configurations, so that a machine that gets slower by the hour is slow for all. Profiles are
+//! taken in a step of their own: they colour no figure. What a step has brought is on disk before the next begins, and
+//! a run that finds it there goes on behind it.
+
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::file::{Configuration, LabFile, Load};
+use super::nodes::{Cluster, Keeper, shell};
+use super::profile::{self, Stacks};
+use super::progress::Progress;
+use super::results::{
+    ConfigurationRecord, FORMAT, LoadRecord, Machine, Maximum, ProfileRecord, Results, Run, Step, Task, now,
+};
+use super::{nodes, results};
+use crate::cli::{self, BenchArgs, is_good};
+use crate::dataset::{Dataset, Sizes};
+use crate::error::LabError;
+use crate::find_max::highest;
+use crate::hdr_log::percentiles;
+use crate::load::{LEAD, Outcome, Pacing, Plan, RunOptions, prefill_with, run_with};
+use crate::monitor::{Monitor, SecondFigures};
+use crate::report::{Distributions, Report};
+use crate::units::{float, nanos};
+
+/// The longest that filling a store may take a round.
+const PREFILL_MAX: Duration = Duration::from_mins(10);
+
+/// How long a cluster may go on working after it was filled.
+const SETTLE_MAX: Duration = Duration::from_secs(10);
+
+/// Between profiles of one load: the time that a node needs to end one and begin another.
+const PROFILE_GAP: Duration = Duration::from_millis(500);
+
+/// How long each rate of a search runs before it is looked at.
+const TRIAL_WARM_UP: Duration = Duration::from_millis(300);
+
+/// Where the search begins, as a share of what a closed loop got: a fixed rate without queues is less.
+const FIRST_SHARE: f64 = 0.7;
+
+/// How a lab is run.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The binary of the nodes.
+    pub binary: PathBuf,
+    /// Where results go.
+    pub folder: PathBuf,
+    /// Where data is put for the time being.
+    pub scratch: PathBuf,
+    /// What this run is called.
+    pub label: Option<String>,
+    /// Whether everything is shortened.
+    pub is_quick: bool,
+    /// After this long no further step is begun.
+    pub stop_after: Option<Duration>,
+}
+
+/// What is under way.
+struct Lab<'a> {
+    file: &'a LabFile,
+    options: &'a Options,
+    keeper: Keeper,
+    progress: Progress,
+}
+
+/// What a dataset has been put of: a load that wants the same again finds it.
+type Filled = Vec<(Dataset, Option<Sizes>, Option<Sizes>)>;
+
+/// Runs what is left of `file` and returns everything measured so far; the flag says whether nothing is left.
+///
+/// A step that fails is kept with its error, and the next begins.
+///
+/// # Errors
+/// [`LabError::Usage`] where the folder holds results of something else, [`LabError::Machine`] where it cannot be
+/// written.
+pub fn run(file: &LabFile, text: &str, options: &Options) -> Result<(Results, bool), LabError> {
+    let keeper = Keeper::start()?;
+    for configuration in &file.configurations {
+        nodes::check(&options.binary, configuration)?;
+    }
+    let mut results = begin(file, text, options)?;
+    let tasks = tasks(file);
+    let left: Vec<_> = tasks.iter().filter(|(name, task)| !results.has(&name.name, task)).collect();
+    let planned = left.iter().map(|(_, task)| planned(file, task));
+    let progress = Progress::new(planned.collect(), tasks.len() - left.len());
+    let mut lab = Lab { file, options, keeper, progress };
+    let begun = Instant::now();
+    for (configuration, task) in &left {
+        if options.stop_after.is_some_and(|bound| begun.elapsed() >= bound) {
+            return Ok((results, false));
+        }
+        let step = lab.step(configuration, task, &mut results)?;
+        results.steps.retain(|old| (&old.configuration, &old.task) != (&step.configuration, &step.task));
+        results.steps.push(step);
+        results.write(&options.folder)?;
+    }
+    Ok((results, true))
+}
+
+/// Every step of a whole run, in order: the first figures of all, the profiles, the rest.
+fn tasks(file: &LabFile) -> Vec<(&Configuration, Task)> {
+    let mut rounds: Vec<Task> = (1..=file.repeats).map(Task::Measure).collect();
+    if !file.profile.is_empty() {
+        rounds.insert(1, Task::Profile);
+    }
+    if file.maximum.is_some() {
+        rounds.push(Task::Maximum);
+    }
+    rounds
+        .into_iter()
+        .flat_map(|task| file.configurations.iter().map(move |one| (one, task.clone())))
+        .collect()
+}
+
+/// How long the windows of a task are, for a first guess.
+fn planned(file: &LabFile, task: &Task) -> Duration {
+    let loads = u32::try_from(file.loads.len()).unwrap_or(1);
+    let events = u32::try_from(file.profile.len()).unwrap_or(0);
+    let second = Duration::from_secs(1);
+    let each = match task {
+        Task::Measure(_) => file.warm_up + file.window + second,
+        Task::Profile => file.warm_up + (file.profile_window + PROFILE_GAP) * events,
+        // Ten rates are mostly enough.
+        Task::Maximum => (file.maximum_window + TRIAL_WARM_UP + second / 2) * 10,
+    };
+    each * loads
+}
+
+/// What is in the folder already, if it is of this lab; otherwise nothing yet.
+fn begin(file: &LabFile, text: &str, options: &Options) -> Result<Results, LabError> {
+    let folder = &options.folder;
+    let make = |path: &Path| {
+        std::fs::create_dir_all(path).map_err(LabError::machine(format!("make {}", path.display())))
+    };
+    make(folder)?;
+    make(&folder.join("histograms"))?;
+    make(&folder.join("profiles"))?;
+    let version = nodes::version(&options.binary)?;
+    if folder.join(results::FILE_NAME).exists() {
+        let mut known = Results::read(folder)?;
+        let other = |what: &str| {
+            Err(LabError::Usage(format!(
+                "{}: holds results of {what}; choose another folder, or remove them",
+                folder.display()
+            )))
+        };
+        if known.lab != text || known.is_quick != options.is_quick {
+            return other("another lab file, or the same with or without --quick");
+        }
+        if known.kvorum != version || known.machine != Machine::here() {
+            return other("another version or machine");
+        }
+        if options.label.is_some() {
+            known.label.clone_from(&options.label);
+        }
+        return Ok(known);
+    }
+    let write = |name: &str, text: &str| {
+        let path = folder.join(name);
+        std::fs::write(&path, text).map_err(LabError::machine(format!("write {}", path.display())))
+    };
+    write("lab.toml", text)?;
+    Ok(Results {
+        format: FORMAT,
+        lab: text.into(),
+        title: file.title.clone(),
+        label: options.label.clone(),
+        is_quick: options.is_quick,
+        kvorum: version,
+        machine: Machine::here(),
+        configurations: file
+            .configurations
+            .iter()
+            .map(|one| ConfigurationRecord {
+                name: one.name.clone(),
+                nodes: one.size(),
+                commands: Vec::new(),
+            })
+            .collect(),
+        loads: file
+            .loads
+            .iter()
+            .map(|one| LoadRecord { name: one.name.clone(), bench: one.bench.clone() })
+            .collect(),
+        pairs: file.pairs(),
+        steps: Vec::new(),
+    })
+}
+
+impl Lab<'_> {
+    /// Does one step. An error of the step is in the step; the outer one is the lab's own.
+    fn step(
+        &mut self,
+        configuration: &Configuration,
+        task: &Task,
+        results: &mut Results,
+    ) -> Result<Step, LabError> {
+        let begun = Instant::now();
+        let mut step = Step {
+            configuration: configuration.name.clone(),
+            task: task.clone(),
+            began: now(),
+            seconds: 0.0,
+            error: None,
+            notes: Vec::new(),
+            runs: Vec::new(),
+            profiles: Vec::new(),
+            maxima: Vec::new(),
+        };
+        self.progress.begin(&format!("{}, {task}", configuration.name));
+        match self.perform(configuration, task, &mut step, results) {
+            Ok(()) => {}
+            Err(LabError::Usage(why)) => return Err(LabError::Usage(why)),
+            Err(error) => {
+                self.progress.complain(&error.to_string());
+                step.error = Some(error.to_string());
+            }
+        }
+        step.seconds = begun.elapsed().as_secs_f64();
+        self.progress.end(begun.elapsed());
+        Ok(step)
+    }
+
+    fn perform(
+        &mut self,
+        configuration: &Configuration,
+        task: &Task,
+        step: &mut Step,
+        results: &mut Results,
+    ) -> Result<(), LabError> {
+        self.progress.say("starting nodes");
+        let cluster =
+            Cluster::start(&self.keeper, &self.options.binary, &self.options.scratch, configuration)?;
+        for record in results.configurations.iter_mut().filter(|record| record.name == configuration.name) {
+            record.commands = cluster.commands().to_vec();
+        }
+        let events = if *task == Task::Profile && !profile::is_offered(first(&cluster)?)? {
+            step.notes.push("no profiles: the node has no /debug/profile".into());
+            return Ok(());
+        } else {
+            self.file.profile.clone()
+        };
+        let mut filled = Filled::new();
+        for load in &self.file.loads {
+            let mut args = load.args(configuration, &cluster.urls()).map_err(LabError::Usage)?;
+            let warm_up = self.fit(&mut args);
+            let (plan, options) = (cli::plan(&args)?, cli::options(&args)?);
+            self.fill(&args, &plan, &options, &cluster, &mut filled)?;
+            match task {
+                Task::Measure(repeat) => {
+                    self.progress.say(&format!("{}: warming up", load.name));
+                    warm(&plan, &options, warm_up)?;
+                    let runs = self.measure(load, &plan, &options, &cluster)?;
+                    for (run, histogram) in runs {
+                        let name = format!("{}-{}-{repeat}.hgrm", slug(&configuration.name), slug(&run.load));
+                        write(&self.options.folder.join("histograms").join(name), &histogram)?;
+                        step.runs.push(run);
+                    }
+                }
+                Task::Profile => {
+                    self.progress.say(&format!("{}: warming up", load.name));
+                    warm(&plan, &options, warm_up)?;
+                    let events: Vec<_> = events.iter().copied().collect();
+                    self.profile(configuration, load, &events, (&plan, &options), &cluster, step)?;
+                }
+                Task::Maximum => {
+                    if let Some(bound) = self.file.maximum.filter(|_| Load::has_maximum(&args)) {
+                        step.maxima.push(self.maximum(load, &plan, &options, bound)?);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts the lab's own lengths where the load's words have none, and returns how long to warm up.
+    fn fit(&self, args: &mut BenchArgs) -> Duration {
+        let is_staged = matches!(args.rate, Some(cli::Rate::Stages(_)));
+        if !is_staged && (args.duration.is_none() || self.options.is_quick) {
+            args.duration = Some(self.file.window);
+        }
+        let said = args.warmup.take().filter(|_| !self.options.is_quick);
+        said.unwrap_or(self.file.warm_up)
+    }
+
+    /// Fills the store where the load asks for it and no load before has done it.
+    fn fill(
+        &self,
+        args: &BenchArgs,
+        plan: &Plan,
+        options: &RunOptions,
+        cluster: &Cluster,
+        filled: &mut Filled,
+    ) -> Result<(), LabError> {
+        let Some(keys) = cli::prefill_of(args)? else { return Ok(()) };
+        let Some(stream) = plan.streams.first() else { return Ok(()) };
+        let dataset = Dataset { keys: keys.unwrap_or(stream.dataset.keys), ..stream.dataset };
+        let wanted = (dataset, options.key_bytes, options.value_bytes);
+        if filled.contains(&wanted) {
+            return Ok(());
+        }
+        self.progress.say("filling the store");
+        prefill_with(plan, options, keys, PREFILL_MAX)?;
+        cluster.settle(SETTLE_MAX)?;
+        filled.push(wanted);
+        Ok(())
+    }
+
+    /// Runs the load for its window; each stream's figures, and its histogram as `.hgrm`.
+    fn measure(
+        &self,
+        load: &Load,
+        plan: &Plan,
+        options: &RunOptions,
+        cluster: &Cluster,
+    ) -> Result<Vec<(Run, String)>, LabError> {
+        self.progress.say(&format!("{}: measuring", load.name));
+        let before = cluster.cpu_time()?;
+        let (outcome, seconds) = self.watched(plan, options, &load.name)?;
+        let after = cluster.cpu_time()?;
+        let operations: u64 = outcome.streams.iter().map(|stream| stream.tally.succeeded).sum();
+        let used = after.zip(before).map(|(after, before)| after.saturating_sub(before));
+        let cpu = used.filter(|_| operations > 0).map(|used| used.as_secs_f64() * 1e6 / float(operations));
+        let resident_bytes = cluster.resident_bytes()?;
+        let report = Report {
+            plan,
+            options,
+            outcome: &outcome,
+            fdatasync: None,
+            distributions: Distributions { corrected: true, uncorrected: false },
+        };
+        let text = report.to_string();
+        let command = command(load, plan);
+        let streams = outcome.streams.iter().zip(seconds).map(|(stream, seconds)| {
+            let name = if outcome.streams.len() == 1 {
+                load.name.clone()
+            } else {
+                format!("{} ({})", load.name, stream.plan.name)
+            };
+            let mut run = Run::of(name, stream, seconds, outcome.steal_cores);
+            run.cpu_micros_per_operation = cpu;
+            run.resident_bytes = resident_bytes;
+            run.text.clone_from(&text);
+            run.command.clone_from(&command);
+            (run, percentiles(&stream.tally.latency))
+        });
+        let complaints = report.complaints();
+        if !complaints.is_empty() {
+            self.progress.complain(&format!("{}:\n{}", load.name, complaints.trim_end()));
+        }
+        Ok(streams.collect())
+    }
+
+    /// Runs the load while profiles are taken, one after the other, each on all nodes at once.
+    fn profile(
+        &self,
+        configuration: &Configuration,
+        load: &Load,
+        events: &[profile::Event],
+        (plan, options): (&Plan, &RunOptions),
+        cluster: &Cluster,
+        step: &mut Step,
+    ) -> Result<(), LabError> {
+        let window = self.file.profile_window;
+        let count = u32::try_from(events.len()).unwrap_or(1);
+        // Longer than the profiles: what is left of it at the end is not waited for by them.
+        let mut plan = Plan { duration: (window + PROFILE_GAP) * count, ..plan.clone() };
+        if let Some(stream) =
+            plan.streams.iter_mut().find(|stream| matches!(stream.pacing, Pacing::Staged(_)))
+        {
+            stream.pacing = Pacing::Open { rate_per_second: mean_rate(&stream.pacing) };
+        }
+        let folder = &self.options.folder;
+        let (taken, runs) = std::thread::scope(|scope| {
+            let taking = scope.spawn(|| -> Result<_, LabError> {
+                std::thread::sleep(LEAD);
+                let mut taken = Vec::new();
+                for &event in events {
+                    self.progress.say(&format!("{}: {event} profiles", load.name));
+                    taken.push((event, profile::take(cluster.addresses(), event, window)?));
+                }
+                Ok(taken)
+            });
+            let runs = self.measure(load, &plan, options, cluster);
+            let taken = taking
+                .join()
+                .unwrap_or_else(|_| Err(LabError::Subject("a profiling thread panicked".into())));
+            (taken, runs)
+        });
+        let runs: Vec<Run> = runs?.into_iter().map(|(run, _)| run).collect();
+        for (event, nodes) in taken? {
+            let prefix = format!("{}-{}-{event}", slug(&configuration.name), slug(&load.name));
+            let mut all = Stacks::default();
+            for (node, stacks) in (1..).zip(&nodes) {
+                all.merge(stacks);
+                if nodes.len() > 1 {
+                    let path = folder.join("profiles").join(format!("{prefix}-node{node}.collapsed"));
+                    write(&path, &stacks.text())?;
+                }
+            }
+            let file = format!("profiles/{prefix}.collapsed");
+            write(&folder.join(&file), &all.text())?;
+            let rate: f64 = runs.iter().map(|run| run.kept_per_second).sum();
+            step.profiles.push(ProfileRecord {
+                load: load.name.clone(),
+                event,
+                seconds: window.as_secs(),
+                operations: rate * window.as_secs_f64(),
+                total: all.total(),
+                file,
+            });
+        }
+        step.runs.extend(runs);
+        Ok(())
+    }
+
+    /// Looks for the highest rate whose p99 is within `bound` and at which nothing fails.
+    fn maximum(
+        &self,
+        load: &Load,
+        plan: &Plan,
+        options: &RunOptions,
+        bound: Duration,
+    ) -> Result<Maximum, LabError> {
+        self.progress.say(&format!("{}: closed loop", load.name));
+        let duration = self.file.maximum_window;
+        let options = RunOptions { warm_up: TRIAL_WARM_UP, ..options.clone() };
+        let paced = |pacing: Pacing| {
+            let mut plan = Plan { duration, ..plan.clone() };
+            for stream in &mut plan.streams {
+                stream.pacing = pacing.clone();
+            }
+            plan
+        };
+        let (closed, _) = self.watched(&paced(Pacing::Closed), &options, &load.name)?;
+        let closed_per_second = closed.streams.first().map_or(0.0, crate::load::StreamOutcome::rate);
+        let mut trials = Vec::new();
+        let highest = highest(whole(closed_per_second * FIRST_SHARE), |rate_per_second| {
+            self.progress.say(&format!("{}: trying {rate_per_second}/s", load.name));
+            let (outcome, _) =
+                self.watched(&paced(Pacing::Open { rate_per_second }), &options, &load.name)?;
+            let stream = outcome.streams.first().ok_or_else(|| LabError::Usage("no stream".into()))?;
+            let p99 = stream.tally.latency.percentile(99.0);
+            let is_accepted = is_good(&outcome) && stream.failed() == 0 && p99 <= nanos(bound);
+            trials.push((rate_per_second, p99, is_accepted));
+            Ok::<_, LabError>(is_accepted)
+        })?;
+        Ok(Maximum { load: load.name.clone(), p99_max: nanos(bound), closed_per_second, highest, trials })
+    }
+
+    /// One run, second by second.
+    fn watched(
+        &self,
+        plan: &Plan,
+        options: &RunOptions,
+        name: &str,
+    ) -> Result<(Outcome, Vec<Vec<SecondFigures>>), LabError> {
+        let label = std::io::stderr().is_terminal().then(|| format!("{} {name}: ", self.progress.place()));
+        let (monitor, ticks) = Monitor::start(plan, label)?;
+        // The options with the sender end here, and with them the watch.
+        let outcome = run_with(plan, &RunOptions { ticks: Some(ticks), ..options.clone() });
+        let watched = monitor.finish()?;
+        Ok((outcome?, watched.streams))
+    }
+}
+
+/// Runs the load and forgets what came of it.
+fn warm(plan: &Plan, options: &RunOptions, duration: Duration) -> Result<(), LabError> {
+    let mut plan = Plan { duration, ..plan.clone() };
+    for stream in &mut plan.streams {
+        if let Pacing::Staged(stages) = &stream.pacing {
+            let rate_per_second = stages.first().map_or(1, |stage| stage.begin_per_second).max(1);
+            stream.pacing = Pacing::Open { rate_per_second };
+        }
+    }
+    run_with(&plan, options).map(drop)
+}
+
+/// What would make the same run by hand.
+fn command(load: &Load, plan: &Plan) -> String {
+    let mut words: Vec<String> = load.bench.split_whitespace().map(ToOwned::to_owned).collect();
+    if !load.bench.contains("--replicas")
+        && let Some(replicas) = plan.streams.first().and_then(|stream| stream.replicas)
+    {
+        words.extend(["--replicas".into(), replicas.to_string()]);
+    }
+    words.push("--latency".into());
+    words.extend(plan.targets.iter().map(|target| format!("http://{target}")));
+    format!("kvorum bench -d{}s {}", plan.duration.as_secs_f64(), shell(&words))
+}
+
+fn first(cluster: &Cluster) -> Result<std::net::SocketAddr, LabError> {
+    cluster.addresses().first().copied().ok_or_else(|| LabError::Usage("no nodes".into()))
+}
+
+fn mean_rate(pacing: &Pacing) -> u64 {
+    whole(pacing.rate_per_second().unwrap_or(1.0))
+}
+
+/// A rate as a number that can be asked for.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a rate, below 2^53 and at least 1"
+)]
+fn whole(rate: f64) -> u64 {
+    rate.max(1.0).round() as u64
+}
+
+fn write(path: &Path, text: &str) -> Result<(), LabError> {
+    std::fs::write(path, text).map_err(LabError::machine(format!("write {}", path.display())))
+}
+
+/// A name as part of a file's: letters, digits and single dashes.
+pub fn slug(name: &str) -> String {
+    let mut slug = String::new();
+    for c in name.chars() {
+        if c.is_ascii_alphanumeric() {
+            slug.push(c.to_ascii_lowercase());
+        } else if !slug.ends_with('-') && !slug.is_empty() {
+            slug.push('-');
+        }
+    }
+    slug.trim_end_matches('-').to_owned()
+}
+
+#[cfg(test)]
+#[path = "run_tests.rs"]
+mod tests;

@@ -1,0 +1,50 @@
+use super::*;
+
+fn file() -> LabFile {
+    let text = r#"
+        title = "tiny"
+        repeats = 2
+        maximum = "5ms"
+        configuration = [{ name = "a" }, { name = "b" }]
+        load = [{ name = "PUT", bench = "put -R100" }]
+    "#;
+    LabFile::read("tiny", text).unwrap()
+}
+
+/// Goal: repeats go round all configurations, everything is done once. Method: the whole list.
+#[test]
+fn steps_go_round() {
+    let file = file();
+    let steps: Vec<String> = tasks(&file).iter().map(|(one, task)| format!("{} {task}", one.name)).collect();
+    let expect = [
+        "a repeat 1",
+        "b repeat 1",
+        "a profiles",
+        "b profiles",
+        "a repeat 2",
+        "b repeat 2",
+        "a highest rate",
+        "b highest rate",
+    ];
+    assert_eq!(steps, expect);
+}
+
+/// Goal: names are safe in paths. Method: hostile ones.
+#[test]
+fn names_become_files() {
+    assert_eq!(slug("3 nodes, 2/3 (sequential)"), "3-nodes-2-3-sequential");
+    assert_eq!(slug("../../etc"), "etc");
+    assert_eq!(slug("ÄÖ"), "");
+}
+
+/// Goal: the command of a run is the one that would make it. Method: a load, with the configuration's quorum.
+#[test]
+fn commands_are_whole() {
+    let mut file = file();
+    file.configurations[0].replicas = Some("1/1".into());
+    let load = &file.loads[0];
+    let args = load.args(&file.configurations[0], &["http://127.0.0.1:9".into()]).unwrap();
+    let plan = cli::plan(&args).unwrap();
+    let expect = "kvorum bench -d30s put -R100 --replicas 1/1 --latency http://127.0.0.1:9";
+    assert_eq!(command(load, &plan), expect);
+}

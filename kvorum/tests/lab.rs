@@ -1,0 +1,212 @@
+//! `kvorum lab` with the real program: a tiny lab, what it leaves behind, and what happens when it is told to stop.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::panic,
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test of real processes"
+)]
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+const KVORUM: &str = env!("CARGO_BIN_EXE_kvorum");
+
+const TINY: &str = r#"
+title = "tiny"
+repeats = 2
+window = "400ms"
+warm-up = "100ms"
+profile = ["cpu"]
+profile-window = "1s"
+
+[[configuration]]
+name = "one"
+serve = { durability = "os", threads = 1 }
+
+[[configuration]]
+name = "three"
+nodes = 3
+replicas = "2/3"
+serve = { durability = "os", threads = 1 }
+
+[[load]]
+name = "PUT"
+bench = "put -R100 -c4 -t1 --keys 200 --prefill"
+
+[[load]]
+name = "GET"
+bench = "get -R100 -c4 -t1 --keys 200 --prefill --verify"
+"#;
+
+struct Place(tempfile::TempDir);
+
+impl Place {
+    fn new(lab: &str) -> Self {
+        let place = tempfile::tempdir().unwrap();
+        std::fs::write(place.path().join("lab.toml"), lab).unwrap();
+        std::fs::create_dir(place.path().join("scratch")).unwrap();
+        Self(place)
+    }
+
+    fn path(&self, name: &str) -> std::path::PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn run(&self) -> Command {
+        let mut command = Command::new(KVORUM);
+        command.arg("lab").arg("run").arg(self.path("lab.toml")).arg("-o").arg(self.path("out"));
+        command.arg("--scratch").arg(self.path("scratch")).stdin(Stdio::null());
+        command
+    }
+
+    /// Processes that know this place's scratch, but for those that no longer run.
+    fn nodes(&self) -> usize {
+        let scratch = self.path("scratch").display().to_string();
+        let processes = std::fs::read_dir("/proc").unwrap().flatten();
+        let lines = processes.filter_map(|one| std::fs::read(one.path().join("cmdline")).ok());
+        let nodes = lines.filter(|line| {
+            let line = String::from_utf8_lossy(line);
+            line.contains(&scratch) && line.contains("\0serve\0")
+        });
+        nodes.count()
+    }
+
+    fn leftovers(&self) -> usize {
+        std::fs::read_dir(self.path("scratch")).unwrap().count()
+    }
+}
+
+fn said(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap()
+}
+
+/// Goal: a lab measures what its file says, writes the report, leaves nothing else behind, and does nothing twice;
+/// comparing its folder with itself finds no change, and the exit code is that of the condition. Method: two
+/// configurations, two loads, two repeats. Latencies and rates depend on the machine and are not looked at.
+#[test]
+fn a_tiny_lab() {
+    let place = Place::new(TINY);
+    let output = place.run().output().unwrap();
+    // A machine that is too busy for 100/s gives 1, and the report all the same.
+    assert!(matches!(output.status.code(), Some(0 | 1)), "{}", said(&output));
+    assert_eq!((place.nodes(), place.leftovers()), (0, 0), "something was left behind");
+    let out = place.path("out");
+    let results: serde_json::Value = serde_json::from_str(&read(&out.join("results.json"))).unwrap();
+    assert_eq!(results["format"], 1);
+    let steps = results["steps"].as_array().unwrap();
+    assert_eq!(steps.len(), 6, "two repeats and the profiles of two configurations: {}", said(&output));
+    for step in steps {
+        assert_eq!(step["error"], serde_json::Value::Null, "{step}");
+    }
+    let gets =
+        steps.iter().flat_map(|step| step["runs"].as_array().unwrap()).filter(|run| run["load"] == "GET");
+    for run in gets {
+        assert!(run["succeeded"].as_u64().unwrap() > 0, "the store was not filled: {run}");
+        assert_eq!(run["wrong_bodies"], 0);
+        assert!(run["cpu_micros_per_operation"].is_number());
+    }
+    let page = read(&out.join("report.html"));
+    assert!(page.contains("class=\"line c1\"") && read(&out.join("report.md")).contains("## Figures"));
+    assert!(
+        !page.contains(&place.path("").display().to_string()),
+        "the report names a place of this machine"
+    );
+    independent_reader(&out.join("histograms/one-put-1.hgrm"));
+
+    let again = place.run().output().unwrap();
+    assert_eq!(again.status.code(), output.status.code(), "{}", said(&again));
+    let after: serde_json::Value = serde_json::from_str(&read(&out.join("results.json"))).unwrap();
+    assert_eq!(after, results, "something was measured again");
+
+    let compare = |words: &[&str]| {
+        let mut command = Command::new(KVORUM);
+        command.args(["lab", "compare"]).arg(&out).arg(&out).args(words);
+        command.output().unwrap()
+    };
+    let code = |words: &[&str]| compare(words).status.code().unwrap();
+    let same = compare(&["-o", place.path("both").to_str().unwrap()]);
+    assert_eq!(same.status.code(), Some(0), "{}", said(&same));
+    assert!(said(&same).contains("x1.00") && read(&place.path("both/report.html")).contains("three [B]"));
+    assert_eq!(code(&["--fail-if", "rate > 1.2x"]), 0);
+    assert_eq!(code(&["--fail-if", "rate >= 1x"]), 1);
+    assert_eq!(code(&["--fail-if", "rate >= 1"]), 2);
+    assert_eq!(code(&["--fail-if", "SCAN rate >= 1x"]), 2);
+}
+
+/// Reads a percentile file as its format says, not as the writer does: columns by white space, comments by `#`.
+fn independent_reader(path: &Path) {
+    let text = read(path);
+    let mut lines = text.lines();
+    let head: Vec<&str> = lines.next().unwrap().split_whitespace().collect();
+    assert_eq!(head, ["Value", "Percentile", "TotalCount", "1/(1-Percentile)"]);
+    let total: u64 =
+        text.split("Total count    =").nth(1).unwrap().split(']').next().unwrap().trim().parse().unwrap();
+    let mut last = (0.0, 0.0, 0);
+    let rows = lines.filter(|line| !line.trim().is_empty() && !line.starts_with('#'));
+    for row in rows {
+        let cells: Vec<&str> = row.split_whitespace().collect();
+        let row: (f64, f64, u64) =
+            (cells[0].parse().unwrap(), cells[1].parse().unwrap(), cells[2].parse().unwrap());
+        assert!(row.0 >= last.0 && row.1 >= last.1 && row.2 >= last.2, "{row:?} behind {last:?}");
+        last = row;
+    }
+    assert!(total > 0 && last.2 == total && (last.1 - 1.0).abs() < 1e-9, "{last:?} of {total}");
+}
+
+/// Goal: told to stop in the middle, the lab takes its nodes and their data with it, keeps what it has measured and
+/// goes on there. Method: a signal as soon as the second step has begun.
+#[test]
+fn an_interrupted_lab() {
+    let place = Place::new(&TINY.replace("window = \"400ms\"", "window = \"2s\""));
+    let mut lab = place.run().stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let results = place.path("out/results.json");
+    let deadline = Instant::now() + Duration::from_mins(2);
+    while !(results.exists() && place.nodes() > 0) {
+        assert!(Instant::now() < deadline, "the second step did not begin");
+        assert!(lab.try_wait().unwrap().is_none(), "the lab ended early");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let status = Command::new("kill").args(["-TERM", &lab.id().to_string()]).status().unwrap();
+    assert!(status.success());
+    assert_eq!(lab.wait().unwrap().code(), Some(143));
+    assert_eq!((place.nodes(), place.leftovers()), (0, 0), "something was left behind");
+    let before: serde_json::Value = serde_json::from_str(&read(&results)).unwrap();
+    let kept = before["steps"].as_array().unwrap();
+    assert!(!kept.is_empty());
+    let more = place.run().args(["--stop-after", "1ms"]).output().unwrap();
+    assert!(matches!(more.status.code(), Some(0 | 1)), "{}", said(&more));
+    let after: serde_json::Value = serde_json::from_str(&read(&results)).unwrap();
+    assert_eq!(
+        after["steps"].as_array().unwrap()[..kept.len()],
+        kept[..],
+        "what was kept was measured again"
+    );
+}
+
+/// Goal: mistakes end with 2 and words before anything is started. Method: flags that no node has, a key that no file
+/// has, results of something else.
+#[test]
+fn mistakes_are_refused() {
+    let check = |lab: &str, expect: &str| {
+        let place = Place::new(lab);
+        let output = place.run().output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+        assert!(said(&output).contains(expect), "{}", said(&output));
+        assert!(!place.path("out/results.json").exists());
+    };
+    check(&TINY.replace("threads", "treads"), "--treads");
+    check(&TINY.replace("\"os\"", "\"sometimes\""), "durability");
+    check(&TINY.replace("warm-up", "warmup"), "unknown field `warmup`");
+    let place = Place::new(TINY);
+    std::fs::create_dir(place.path("out")).unwrap();
+    std::fs::write(place.path("out/results.json"), "{\"format\": 99}").unwrap();
+    let output = place.run().output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    assert!(said(&output).contains("format 99"), "{}", said(&output));
+}

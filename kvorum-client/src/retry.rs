@@ -122,9 +122,9 @@ impl Course {
         Some(node)
     }
 
-    /// Whether there is a node that is well and was not asked yet.
+    /// Whether another attempt may be made, and there is a node that is well and was not asked yet.
     pub(crate) fn has_other(&self, now: Instant) -> bool {
-        self.nodes.has_other(&self.tried, now)
+        self.attempts() < self.policy.attempts_max && self.nodes.has_other(&self.tried, now)
     }
 
     pub(crate) fn deadline(&self) -> Instant {
@@ -139,8 +139,7 @@ impl Course {
     /// the time there is.
     pub(crate) fn patience(&self, now: Instant) -> (Option<Duration>, Option<Duration>) {
         let is_shorter = later(now, self.policy.read_patience) < self.deadline;
-        let has_more = self.attempts() < self.policy.attempts_max;
-        let patience = (is_shorter && has_more && self.has_other(now)).then_some(self.policy.read_patience);
+        let patience = (is_shorter && self.has_other(now)).then_some(self.policy.read_patience);
         let can_repeat = !self.operation.is_write() || self.policy.repeat_unknown_writes;
         (patience, patience.filter(|_| can_repeat))
     }

@@ -227,6 +227,10 @@ async fn a_slow_read_is_hedged_within_the_budget() {
     let begun = tokio::time::Instant::now();
     client.get("k").await.unwrap();
     assert!(begun.elapsed() >= Duration::from_millis(600), "{:?}", begun.elapsed());
+    // Nor is anything asked twice where only one attempt is allowed.
+    let once = builder(&[&slow, &quick]).hedging(hedging).retry(RetryPolicy::NONE);
+    assert!(timeout(Duration::from_millis(300), once.build().unwrap().get("once")).await.is_err());
+    assert_eq!(quick.count("GET /v0/entity?id=once"), 0);
     // A write is never sent twice beside itself.
     let writes = Fake::start(|_| Reply::Hang).await;
     let client = builder(&[&writes, &quick]).hedging(hedging).build().unwrap();

@@ -8,9 +8,12 @@ import java.util.concurrent.Semaphore;
 import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicReference;
+import org.HdrHistogram.ConcurrentHistogram;
+import org.HdrHistogram.Histogram;
 import org.openjdk.jmh.annotations.Benchmark;
 import org.openjdk.jmh.annotations.BenchmarkMode;
 import org.openjdk.jmh.annotations.Fork;
+import org.openjdk.jmh.annotations.Level;
 import org.openjdk.jmh.annotations.Measurement;
 import org.openjdk.jmh.annotations.Mode;
 import org.openjdk.jmh.annotations.OperationsPerInvocation;
@@ -24,7 +27,8 @@ import org.openjdk.jmh.annotations.Warmup;
 
 /**
  * Operations per second with so many in flight, against a cluster that runs already:
- * {@code -jvmArgsAppend -Dkvorum.nodes=URL,URL}.
+ * {@code -jvmArgsAppend -Dkvorum.nodes=URL,URL}. After each iteration it prints the latencies of its operations, from the
+ * call to the future's end.
  *
  * <p>One thread begins operations and keeps {@code inFlight} of them under way; a benchmark invocation is a batch of
  * them, long enough that its ramp at both ends does not matter. {@code routing} on and off shows what the saved hop is
@@ -50,6 +54,7 @@ public class ClientBenchmark {
     public String replicas;
 
     private final byte[] value = new byte[100];
+    private final Histogram latencies = new ConcurrentHistogram(3);
     private final AtomicReference<Throwable> failure = new AtomicReference<>();
     private KvorumClient client;
     private Semaphore places;
@@ -75,6 +80,19 @@ public class ClientBenchmark {
             flow(() -> client.put("bench-" + number, value));
         }
         drain();
+    }
+
+    /** Forgets the iteration before. */
+    @Setup(Level.Iteration)
+    public void forgetLatencies() {
+        latencies.reset();
+    }
+
+    /** Prints the iteration's latencies. */
+    @TearDown(Level.Iteration)
+    public void printLatencies() {
+        System.out.printf("latency us, p50 / p99 / p99.9: %d / %d / %d; ", latencies.getValueAtPercentile(50),
+                latencies.getValueAtPercentile(99), latencies.getValueAtPercentile(99.9));
     }
 
     @TearDown
@@ -103,7 +121,9 @@ public class ClientBenchmark {
     /** Begins an operation once there is a place for it. */
     private void flow(java.util.function.Supplier<CompletableFuture<?>> operation) throws InterruptedException {
         places.acquire();
+        long begun = System.nanoTime();
         operation.get().whenComplete((result, error) -> {
+            latencies.recordValue((System.nanoTime() - begun) / 1000);
             if (error != null) {
                 failure.compareAndSet(null, error);
             }

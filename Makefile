@@ -30,6 +30,7 @@ lint: ## Checks format and lints; no warning is let pass
 
 release: ## Builds the optimised binary: target/release/kvorum
 	cargo build --release --locked -p kvorum
+	@! grep -q 'crash point' $(or $(CARGO_TARGET_DIR),target)/release/kvorum || { echo "FAILED: this release has crash points"; exit 1; }
 
 bench: release ## Measures the node against a bare responder and a bare disk (about 10 minutes)
 	@bash scripts/bench.sh
@@ -52,8 +53,9 @@ proxies: release ## Runs the contract through nginx and haproxy; as root it inst
 sim: sim-build ## Replays SEED (1) in the simulation, and prints its trace and the verdict
 	@$(SIM) run --trace --seed $(SEED)
 
-soak: sim-build ## Simulates fresh seeds on all cores for MINUTES (1), and writes a summary to SUMMARY (soak.md)
+soak: sim-build ## Simulates fresh seeds on all cores for MINUTES (1), then cuts the power of real stores; summary in SUMMARY (soak.md)
 	@$(SIM) soak --minutes $(MINUTES) --from $(FROM) --summary $(SUMMARY)
+	@KVORUM_TEST_ROUNDS=$$(( $(MINUTES) * 3 )) cargo test --quiet --locked -p kvorum --test faults_power -- --show-output
 
 canaries: sim-build ## Puts classic bugs back, one by one, and shows that the simulation notices each
 	@$(SIM) canaries

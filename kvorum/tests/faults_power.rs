@@ -65,7 +65,7 @@ fn cut_power(test: &str, durability: &str, rounds: u32, mut after: impl FnMut(Hi
 #[test]
 fn power_loss_loses_nothing_acknowledged() {
     let test = "power loss, --durability always";
-    cut_power(test, "always", rounds(2), |history| {
+    cut_power(test, "always", rounds(3), |history| {
         let writes = history.writes.iter().filter(|write| matches!(write.outcome, Outcome::Acked(_)));
         assert!(writes.count() > 100, "too little was written");
         history.assert_holds(test);
@@ -76,7 +76,7 @@ fn power_loss_loses_nothing_acknowledged() {
 #[test]
 fn power_loss_without_syncs_leaves_a_store_that_opens() {
     let test = "power loss, --durability os";
-    cut_power(test, "os", rounds(2), |history| {
+    cut_power(test, "os", rounds(3), |history| {
         println!(
             "{test}: {}; {} violations of the full contract",
             history.summary(),

@@ -222,6 +222,13 @@ impl Cluster {
         child.wait().unwrap();
     }
 
+    /// Waits until the node has ended by itself.
+    #[track_caller]
+    pub fn wait_until_dead(&mut self, index: usize) {
+        wait_until(&format!("node {index} has died"), || !self.is_alive(index));
+        self.nodes[index].child = None;
+    }
+
     /// Kills all nodes at once.
     pub fn kill9_all(&mut self) {
         for node in &mut self.nodes {

@@ -44,8 +44,17 @@ impl NotStarted {
 impl Node {
     /// Starts a node on `data_dir` and waits until it serves or ends.
     pub fn try_start(data_dir: &Path, arguments: &[&str]) -> Result<Self, NotStarted> {
+        Self::try_start_with(data_dir, arguments, &[])
+    }
+
+    /// The same, with these variables in its environment.
+    pub fn try_start_with(
+        data_dir: &Path,
+        arguments: &[&str],
+        environment: &[(&str, &str)],
+    ) -> Result<Self, NotStarted> {
         let mut command = kvorum(&["serve", "--listen", "127.0.0.1:0", "--data-dir"]);
-        command.arg(data_dir).args(arguments);
+        command.arg(data_dir).args(arguments).envs(environment.iter().copied());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let log = Arc::new(Mutex::new(String::new()));

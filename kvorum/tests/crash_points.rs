@@ -1,0 +1,300 @@
+//! Processes die at every named step of persisting something (`kvorum/src/crash.rs`): nothing acknowledged is lost, and
+//! every step is reached.
+//!
+//! What the process wrote the operating system still has; the simulation takes that away as well.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    clippy::cast_possible_truncation,
+    missing_docs,
+    unreachable_pub,
+    reason = "a test"
+)]
+
+mod cluster_support;
+mod faults_support;
+mod support;
+
+use cluster_support::history::Class;
+use cluster_support::load::{Load as ClusterLoad, settle};
+use cluster_support::node::{Cluster, Launch};
+use faults_support::disk::Mounted;
+use faults_support::history::History;
+use faults_support::load::{Load, Session, read_all};
+use faults_support::node::Node;
+use faults_support::{seed, skip};
+use kvorum::crash::{Point, VARIABLE};
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::Duration;
+use support::{run, wait_until};
+use tempfile::TempDir;
+
+/// Points that a new data directory comes by.
+const NEW: &[Point] = &[
+    Point::MarkerCreated,
+    Point::MarkerWritten,
+    Point::MarkerSynced,
+    Point::DataDirTaken,
+    Point::StoreOpened,
+    Point::StartBeforeSync,
+    Point::StartAfterSync,
+    Point::BirthBefore,
+    Point::BirthAfter,
+];
+/// Points that a node comes by that is started with data.
+const AGAIN: &[Point] =
+    &[Point::DataDirTaken, Point::StoreOpened, Point::StartBeforeSync, Point::StartAfterSync];
+/// Points that a node comes by under load.
+const LOADED: &[Point] = &[
+    Point::LeaseBefore,
+    Point::LeaseAfter,
+    Point::CommitBeforeWrite,
+    Point::CommitBeforeSync,
+    Point::CommitBeforeAnswers,
+    Point::CommitAnswered,
+    Point::SweepBefore,
+    Point::SweepAfter,
+];
+const INTERVAL: &[Point] = &[Point::IntervalBeforeSync, Point::IntervalAfterSync];
+const CLOSING: &[Point] =
+    &[Point::CloseDrained, Point::CloseBeforeSync, Point::CloseAfterSync, Point::CloseDone];
+/// Points that a store comes by that met a full disk, once there is space.
+const FULL_DISK: &[Point] = &[Point::ReopenBefore, Point::ReopenAfter, Point::ReopenCounted];
+/// Points that the nodes of a new cluster come by.
+const NEW_CLUSTER: &[Point] = &[
+    Point::IndexBefore,
+    Point::IndexAfter,
+    Point::SeenBefore,
+    Point::SeenAfter,
+    Point::VotesBefore,
+    Point::VotesAfter,
+];
+/// Points that a node comes by while another one is away.
+const AWAY: &[Point] = &[Point::HintBefore, Point::HintAfter, Point::GapBefore, Point::GapAfter];
+/// Points that it comes by once the other is back.
+const BACK: &[Point] =
+    &[Point::HintsRemoveBefore, Point::HintsRemoveAfter, Point::GapsRemoveBefore, Point::GapsRemoveAfter];
+/// Points that a store comes by that was of a cluster and is started alone.
+const ALONE: &[Point] = &[Point::IndexForgetBefore, Point::IndexForgetAfter];
+
+const ARGUMENTS: &[&str] = &["--memory-budget", "16MiB"];
+
+/// Every point has its place in one of the tests below.
+#[test]
+fn every_point_is_reached_somewhere() {
+    let lists = [NEW, AGAIN, LOADED, INTERVAL, CLOSING, FULL_DISK, NEW_CLUSTER, AWAY, BACK, ALONE];
+    let reached: BTreeSet<Point> = lists.into_iter().flatten().copied().collect();
+    let all: BTreeSet<Point> = Point::ALL.iter().copied().collect();
+    assert_eq!(reached, all);
+}
+
+fn was_reached(log: &str, point: Point) -> bool {
+    log.contains(&format!("crash point {} is reached", point.name()))
+}
+
+/// Starts a node that is to die at `point` before it serves.
+#[track_caller]
+fn die_at_start(dir: &TempDir, arguments: &[&str], point: Point) {
+    let died = Node::try_start_with(dir.path(), arguments, &[(VARIABLE, point.name())]);
+    let died = died.err().unwrap_or_else(|| panic!("{} was not reached", point.name()));
+    assert!(died.code.is_none() && was_reached(&died.log, point), "{}: {died:?}", point.name());
+}
+
+/// Loads `node` with `load` until it dies at `point`, which `during` brings about.
+#[track_caller]
+fn die_under(load: Load, mut node: Node, point: Point, during: impl FnOnce(&Node)) -> History {
+    let mut history = load.run(node.address(), seed(point.name()), |dying| {
+        // It may die at any moment from now on.
+        dying.store(true, Ordering::SeqCst);
+        during(&node);
+        wait_until(&format!("{} is reached", point.name()), || !node.is_alive());
+    });
+    assert!(was_reached(&node.log(), point), "{}: {}", point.name(), node.log());
+    history.killed();
+    history
+}
+
+/// A node that died in the middle of making its data directory makes it the next time.
+#[test]
+fn while_a_store_is_made() {
+    for point in NEW {
+        let dir = TempDir::with_prefix("kvorum-crash-").unwrap();
+        die_at_start(&dir, ARGUMENTS, *point);
+        let node = Node::start(dir.path(), ARGUMENTS);
+        let mut session = Session::new(node.address());
+        assert_eq!((session.put("key", 100, None), session.get("key")), (201, 200), "{}", point.name());
+    }
+}
+
+/// Each point under load, one after the other over one store, and at its start before.
+#[test]
+fn under_load() {
+    let dir = TempDir::with_prefix("kvorum-crash-").unwrap();
+    let mut history = History::default();
+    let always = LOADED.iter().map(|point| (*point, "always"));
+    let interval = INTERVAL.iter().map(|point| (*point, "interval:20"));
+    let mut starts = AGAIN.iter().cycle();
+    for (point, durability) in always.chain(interval) {
+        let arguments = [ARGUMENTS, &["--durability", durability]].concat();
+        // Not at once, so that there is something to lose; a lease is asked for once a second.
+        let is_rare = [Point::LeaseBefore, Point::LeaseAfter, Point::SweepBefore, Point::SweepAfter];
+        let count = if is_rare.contains(&point) { 2 } else { 40 };
+        let armed = format!("{}:{count}", point.name());
+        let node = Node::try_start_with(dir.path(), &arguments, &[(VARIABLE, &armed)]).unwrap();
+        history.absorb(die_under(Load::MIXED, node, point, |_| {}));
+        die_at_start(&dir, &arguments, *starts.next().unwrap());
+        let node = Node::start(dir.path(), &arguments);
+        read_all(node.address(), &mut history);
+        node.kill9();
+        history.killed();
+    }
+    history.assert_holds("crash points under load");
+}
+
+/// A node that is told to stop under load, and dies while it closes.
+#[test]
+fn while_closing() {
+    let dir = TempDir::with_prefix("kvorum-crash-").unwrap();
+    let mut history = History::default();
+    for point in CLOSING {
+        let arguments = [ARGUMENTS, &["--durability", "interval:500"]].concat();
+        let node = Node::try_start_with(dir.path(), &arguments, &[(VARIABLE, point.name())]).unwrap();
+        history.absorb(die_under(Load::MIXED, node, *point, |node| {
+            thread::sleep(Duration::from_millis(200));
+            run(std::process::Command::new("kill").arg(node.pid().to_string()), b"");
+        }));
+        let node = Node::start(dir.path(), &arguments);
+        read_all(node.address(), &mut history);
+        node.kill9();
+        history.killed();
+    }
+    history.assert_holds("crash points while closing");
+}
+
+/// The disk is full under load, and the node dies while it opens its store again.
+#[test]
+fn after_a_full_disk() {
+    let disk = match Mounted::tmpfs(192) {
+        Ok(disk) => disk,
+        Err(why) => return skip("crash points after a full disk", &why),
+    };
+    let load = Load { bytes: (24, 6_000, 60_000), deletes: 5, ttls: 5, ..Load::MIXED };
+    let mut history = History::default();
+    for point in FULL_DISK {
+        let node = Node::try_start_with(&disk.data_dir(), ARGUMENTS, &[(VARIABLE, point.name())]).unwrap();
+        history.absorb(die_under(load, node, *point, |node| {
+            // Most times the engine is hit before the node looks at the free space.
+            for _ in 0..10 {
+                thread::sleep(Duration::from_millis(200));
+                let ballast = disk.fill(0);
+                thread::sleep(Duration::from_millis(500));
+                std::fs::remove_file(ballast).unwrap();
+                thread::sleep(Duration::from_millis(800));
+                if was_reached(&node.log(), *point) {
+                    break;
+                }
+            }
+        }));
+        let node = Node::start(&disk.data_dir(), ARGUMENTS);
+        read_all(node.address(), &mut history);
+        node.kill9();
+        history.killed();
+    }
+    history.assert_holds("crash points after a full disk");
+}
+
+const CLUSTER_LOAD: ClusterLoad<'_> = ClusterLoad {
+    fixed: 4,
+    roaming: 2,
+    classes: &[(Class::default(2, 3), 1)],
+    keys: (3, 40),
+    puts: 60,
+    deletes: 10,
+    bytes: (24, 300, 3000),
+    pause: Duration::from_millis(2),
+};
+
+/// Lets node 0 die at a point from its next start on, or not.
+fn arm(cluster: &mut Cluster, point: Option<Point>) {
+    let variable = |point: Point| (VARIABLE.to_owned(), point.name().to_owned());
+    let environment = point.map(variable).into_iter().collect();
+    cluster.set_launch(0, Launch { environment, ..Launch::default() });
+}
+
+#[track_caller]
+fn wait_until_dead_at(cluster: &mut Cluster, point: Point) {
+    cluster.wait_until_dead(0);
+    assert!(was_reached(&cluster.log(0), point), "{}: {}", point.name(), cluster.log(0));
+    arm(cluster, None);
+}
+
+/// A node of a new cluster dies while it finds out who there is; the store of one is started alone, and dies while it
+/// forgets what only clusters need. Both come to vote, and to hold what they must.
+#[test]
+fn in_a_new_cluster() {
+    for point in NEW_CLUSTER.iter().chain(ALONE) {
+        let mut cluster = Cluster::new(3, ARGUMENTS);
+        let is_alone = ALONE.contains(point);
+        if !is_alone {
+            arm(&mut cluster, Some(*point));
+            (0..3).for_each(|node| cluster.spawn(node));
+            wait_until_dead_at(&mut cluster, *point);
+        }
+        cluster.start_all();
+        let addresses = cluster.addresses();
+        let nap = || thread::sleep(Duration::from_millis(200));
+        let mut history = CLUSTER_LOAD.run(&addresses, &[0, 1, 2], seed(point.name()), |_| nap());
+        if is_alone {
+            cluster.kill9(0);
+            history.killed(0);
+            let environment = [(VARIABLE, point.name())];
+            let died = Node::try_start_with(cluster.data_dir(0), ARGUMENTS, &environment);
+            let died = died.err().unwrap_or_else(|| panic!("{} was not reached", point.name()));
+            assert!(was_reached(&died.log, *point), "{}: {died:?}", point.name());
+            cluster.start_all();
+        }
+        settle(&cluster, &mut history, point.name());
+    }
+}
+
+/// A node dies while it keeps hints and gaps for one that is away, or while it forgets them once the other is back.
+#[test]
+fn while_another_is_away() {
+    let mut cluster = Cluster::new(3, &["--memory-budget", "16MiB", "--hint-max-size", "3KiB"]);
+    cluster.start_all();
+    let addresses = cluster.addresses();
+    let mut history = cluster_support::history::History::default();
+    for point in AWAY.iter().chain(BACK) {
+        history.killed(0);
+        cluster.kill9(0);
+        history.killed(0);
+        arm(&mut cluster, Some(*point));
+        cluster.start_node(0);
+        cluster.wait_until_connected();
+        history.killed(2);
+        cluster.kill9(2);
+        history.killed(2);
+        let is_back = BACK.contains(point);
+        history.absorb(CLUSTER_LOAD.run(&addresses, &[0, 1], seed(point.name()), |_| {
+            if is_back {
+                thread::sleep(Duration::from_millis(300));
+            } else {
+                wait_until_dead_at(&mut cluster, *point);
+            }
+        }));
+        if is_back {
+            cluster.spawn(2);
+            wait_until_dead_at(&mut cluster, *point);
+        }
+        history.killed(0);
+        cluster.start_all();
+    }
+    settle(&cluster, &mut history, "crash points while another is away");
+}

@@ -147,7 +147,7 @@ impl Coordinator {
         if theirs.len() != ours.len() {
             return Err(Cause::OffTopic);
         }
-        let (mut differ, mut lasting) = (0, 0);
+        let (mut differ, mut lasting, mut unhealed) = (0, 0, None);
         for (partition, (ours, theirs)) in (0u16..).zip(ours.into_iter().zip(theirs)) {
             if ours == theirs {
                 differences.remove(&partition);
@@ -170,12 +170,18 @@ impl Coordinator {
             known.is_compared = false;
             if is_refill || is_at_rest || known.rounds >= RESTLESS_ROUNDS {
                 known.rounds = 0;
-                self.heal(index, Partition(partition)).await?;
-                // Not before: what could not be healed, because a disk was full say, is to be tried again.
-                known.is_compared = is_at_rest;
+                match self.heal(index, Partition(partition)).await {
+                    Ok(()) => known.is_compared = is_at_rest,
+                    // Tried again in the next round. A row that cannot be read keeps back its own partition only.
+                    Err(cause) if cause.is_damage() => unhealed = Some(cause),
+                    Err(cause) => return Err(cause),
+                }
             }
         }
         self.shared.metrics.repair_differing.store(differ, Ordering::Relaxed);
+        if let Some(cause) = unhealed {
+            return Err(cause);
+        }
         if differ == lasting {
             // Of partitions for which this node comes first, it holds all that the other must.
             let is_shared = |partition| {

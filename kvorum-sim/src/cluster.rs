@@ -6,11 +6,12 @@
 
 use crate::clock::{EPOCH, SimClock};
 use crate::invariants::facts::{Facts, Loss, LossKind, Stall};
-use crate::net::{host_of, url_of};
+use crate::net::{Power, host_of, url_of};
 use crate::node::STRANGER;
 use crate::plan::{Fault, FaultEvent, FaultKind, Plan};
 use crate::seed::{Seed, SimRng};
 use crate::trace::Trace;
+use kvorum::crash::{self, Point, Watcher};
 use kvorum::storage::memory::{self, MemoryEngine};
 use kvorum::storage::{Engine, Keyspace, format};
 use kvorum_core::NodeId;
@@ -44,15 +45,17 @@ pub struct Life {
     pub rng: Arc<SimRng>,
     /// The machine's disk.
     pub engine: Arc<MemoryEngine>,
+    /// The machine's power.
+    pub power: Power,
     /// Whether it works with an outdated list of nodes.
     pub is_stale: bool,
 }
 
-/// This says when a machine's software may run.
-#[derive(Debug, Default)]
+/// This says when a machine's software may run, and hears which steps it takes.
 struct Pace {
     is_paused: Cell<bool>,
     waker: RefCell<Option<Waker>>,
+    watcher: Watcher,
 }
 
 impl Pace {
@@ -73,9 +76,34 @@ impl Pace {
                 self.waker.replace(Some(cx.waker().clone()));
                 return Poll::Pending;
             }
-            running.as_mut().poll(cx)
+            crash::watched(&self.watcher, || running.as_mut().poll(cx))
         })
         .await
+    }
+}
+
+/// What a machine is to die of, and has died of, at named steps.
+#[derive(Debug, Default)]
+struct Traps {
+    /// The faults at work, by their place in the plan: the step, and how often it is still to be reached.
+    set: RefCell<BTreeMap<usize, (Point, u64)>>,
+    sprung: Cell<Option<(usize, Point)>>,
+}
+
+impl Traps {
+    /// Takes a step. True if the machine dies of it: then nothing that it still does is heard or kept.
+    fn step(&self, point: Point) -> bool {
+        if self.sprung.get().is_some() {
+            return false;
+        }
+        for (number, (at, left)) in self.set.borrow_mut().iter_mut().filter(|(_, (at, _))| *at == point) {
+            *left = left.saturating_sub(1);
+            if *left == 0 {
+                self.sprung.set(Some((*number, *at)));
+                return true;
+            }
+        }
+        false
     }
 }
 
@@ -85,6 +113,8 @@ struct Machine {
     host: String,
     clock: Arc<SimClock>,
     engine: Arc<MemoryEngine>,
+    power: Power,
+    traps: Rc<Traps>,
     pace: Rc<Pace>,
     lives: Rc<Cell<u64>>,
     is_stale: Rc<Cell<bool>>,
@@ -94,12 +124,26 @@ impl Machine {
     fn new(plan: &Plan, node: u16) -> Self {
         let clock = plan.clocks.get(usize::from(node)).copied();
         let (offset, drift) = clock.map_or((0, 0), |clock| (clock.offset_millis, clock.drift_ppm));
+        let (engine, power, traps) =
+            (Arc::new(MemoryEngine::new()), Power::default(), Rc::new(Traps::default()));
+        let watcher: Watcher = {
+            let (engine, power, traps) = (Arc::clone(&engine), power.clone(), Rc::clone(&traps));
+            Rc::new(move |point| {
+                if traps.step(point) {
+                    engine.cut_off();
+                    power.set_off(true);
+                }
+            })
+        };
+        let pace = Pace { is_paused: Cell::default(), waker: RefCell::default(), watcher };
         Self {
             node,
             host: host_of(node),
             clock: Arc::new(SimClock::of_simulation(offset, drift)),
-            engine: Arc::new(MemoryEngine::new()),
-            pace: Rc::default(),
+            engine,
+            power,
+            traps,
+            pace: Rc::new(pace),
             lives: Rc::default(),
             is_stale: Rc::default(),
         }
@@ -109,7 +153,7 @@ impl Machine {
     fn software(&self, seed: Seed, start: Start) -> impl Fn() -> Software + 'static {
         let (node, lives) = (self.node, Rc::clone(&self.lives));
         let (clock, engine) = (Arc::clone(&self.clock), Arc::clone(&self.engine));
-        let (pace, is_stale) = (Rc::clone(&self.pace), Rc::clone(&self.is_stale));
+        let (pace, is_stale, power) = (Rc::clone(&self.pace), Rc::clone(&self.is_stale), self.power.clone());
         move || {
             let number = lives.replace(lives.get() + 1);
             let software = start(Life {
@@ -118,6 +162,7 @@ impl Machine {
                 clock: Arc::clone(&clock),
                 rng: Arc::new(SimRng::of_node(seed, node, number)),
                 engine: Arc::clone(&engine),
+                power: power.clone(),
                 // A store that is made under a wrong list belongs to those nodes for good: a mistake of the
                 // operator's, not a fault.
                 is_stale: is_stale.get() && engine.row_count(Keyspace::Meta) > 0,
@@ -149,6 +194,7 @@ pub struct Cluster<'a> {
     ways: BTreeMap<(u16, u16), Way>,
     facts: Facts,
     counts: BTreeMap<FaultKind, u64>,
+    points: BTreeMap<&'static str, u64>,
     trace: Trace,
 }
 
@@ -177,8 +223,21 @@ impl Cluster<'_> {
             disturbed: vec![(Duration::ZERO, Duration::ZERO)],
             ..Facts::default()
         };
-        let (active, ways, counts) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        Self { plan, sim, machines, active, next: 0, down: BTreeSet::new(), ways, facts, counts, trace }
+        let (active, ways) = (BTreeMap::new(), BTreeMap::new());
+        let (counts, points) = (BTreeMap::new(), BTreeMap::new());
+        Self {
+            plan,
+            sim,
+            machines,
+            active,
+            next: 0,
+            down: BTreeSet::new(),
+            ways,
+            facts,
+            counts,
+            points,
+            trace,
+        }
     }
 
     /// Adds a client of the name `name`. Its links are never disturbed.
@@ -216,6 +275,11 @@ impl Cluster<'_> {
         &self.counts
     }
 
+    /// At which steps machines have died, and how often.
+    pub fn points(&self) -> &BTreeMap<&'static str, u64> {
+        &self.points
+    }
+
     /// Lets time pass until `until`, with the faults that are due. Says whether all clients have ended.
     ///
     /// # Errors
@@ -226,6 +290,7 @@ impl Cluster<'_> {
             self.faults_due();
             self.pace();
             is_over = self.sim.step()?;
+            self.deaths();
         }
         Ok(is_over)
     }
@@ -233,14 +298,47 @@ impl Cluster<'_> {
     /// Ends every fault, sets every clock right and starts what is down. No further fault begins.
     pub fn heal(&mut self) {
         self.next = self.plan.faults.len();
-        while let Some((_, event)) = self.active.pop_first() {
-            self.end(&event);
+        while let Some((number, event)) = self.active.pop_first() {
+            self.end(number, &event);
         }
         for machine in &self.machines {
             machine.clock.heal();
             machine.engine.clear_unreadable();
         }
         self.trace.line(self.sim.elapsed(), "driver", &"everything is healed");
+    }
+
+    /// Takes down the machines that have come to a step at which they were to die.
+    fn deaths(&mut self) {
+        let sprung = |machine: &Machine| Some((machine.node, machine.traps.sprung.take()?));
+        let sprung: Vec<_> = self.machines.iter().filter_map(sprung).collect();
+        for (node, (number, point)) in sprung {
+            let Some(event) = self.active.get(&number).cloned() else { continue };
+            let Fault::CrashPoint { keep, .. } = event.fault else { continue };
+            let now = self.sim.elapsed();
+            self.trace.line(now, "driver", &format_args!("{} begins: {}", event.kind.name(), event.fault));
+            *self.counts.entry(event.kind).or_default() += 1;
+            *self.points.entry(point.name()).or_default() += 1;
+            self.disarm(node, number);
+            // From now on it is like any other.
+            let fault = match keep {
+                Some(keep) => Fault::PowerLoss { node: Some(node), keep },
+                None => Fault::Restart { node },
+            };
+            let lasts = (event.at + event.lasts).saturating_sub(now);
+            match keep {
+                Some(keep) => self.lose_power(node, keep),
+                None => self.stop(node, MemoryEngine::kill),
+            }
+            self.active.insert(number, FaultEvent { at: now, lasts, fault, ..event });
+            self.disturb();
+        }
+    }
+
+    fn disarm(&self, node: u16, number: usize) {
+        self.with(node, |machine| {
+            machine.traps.set.borrow_mut().remove(&number);
+        });
     }
 
     fn faults_due(&mut self) {
@@ -253,10 +351,16 @@ impl Cluster<'_> {
             .collect();
         for number in over {
             if let Some(event) = self.active.remove(&number) {
-                self.end(&event);
+                self.end(number, &event);
             }
         }
         while let Some(event) = self.plan.faults.get(self.next).filter(|event| event.at <= now).cloned() {
+            if let Fault::CrashPoint { node, point, count, .. } = event.fault {
+                let number = self.next;
+                self.with(node, |machine| {
+                    machine.traps.set.borrow_mut().insert(number, (point, count));
+                });
+            }
             self.active.insert(self.next, event.clone());
             self.next += 1;
             self.begin(&event);
@@ -265,6 +369,14 @@ impl Cluster<'_> {
 
     fn begin(&mut self, event: &FaultEvent) {
         let now = self.sim.elapsed();
+        if let Fault::CrashPoint { .. } = event.fault {
+            // Begins when the step is reached. Until then a restart is all there is to it, where there is one.
+            if let Some(node) = event.fault.restarts() {
+                self.stop(node, MemoryEngine::kill);
+                self.start_idle();
+            }
+            return;
+        }
         self.trace.line(now, "driver", &format_args!("{} begins: {}", event.kind.name(), event.fault));
         *self.counts.entry(event.kind).or_default() += 1;
         match &event.fault {
@@ -312,13 +424,21 @@ impl Cluster<'_> {
             | Fault::OneWay { .. }
             | Fault::Bridge { .. }
             | Fault::Delay { .. }
-            | Fault::Hold { .. } => {}
+            | Fault::Hold { .. }
+            | Fault::CrashPoint { .. } => {}
         }
         self.disturb();
     }
 
-    fn end(&mut self, event: &FaultEvent) {
+    fn end(&mut self, number: usize, event: &FaultEvent) {
         let now = self.sim.elapsed();
+        if let Fault::CrashPoint { node, .. } = event.fault {
+            self.disarm(node, number);
+            if event.fault.restarts().is_some() {
+                self.facts.disturbed.push((event.at, now));
+            }
+            return;
+        }
         if !event.lasts.is_zero() {
             self.trace.line(now, "driver", &format_args!("{} ends: {}", event.kind.name(), event.fault));
         }
@@ -459,6 +579,7 @@ impl Cluster<'_> {
             self.sim.crash(machine.host.as_str());
         }
         then(&machine.engine);
+        machine.power.set_off(false);
     }
 
     /// Starts every machine that no active fault keeps down.

@@ -79,7 +79,7 @@ impl HttpClient {
         {
             return Ok(kept);
         }
-        let stream = SimConnector.connect(authority).await.map_err(|_| Failure::NotSent)?;
+        let stream = SimConnector::default().connect(authority).await.map_err(|_| Failure::NotSent)?;
         let (mut sender, connection) =
             http1::handshake(TokioIo::new(stream)).await.map_err(|_| Failure::NotSent)?;
         // Ends with the connection; what ended it, the request that was under way sees.

@@ -4,13 +4,14 @@
 
 use kvorum::http::server::Listener;
 use kvorum::peer::{BoxedStream, Connector};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use turmoil::net::{TcpListener, TcpStream};
 
 /// The port that every node listens on.
@@ -31,16 +32,76 @@ pub fn url_of(node: u16) -> String {
     format!("http://{}", authority_of(node))
 }
 
-/// This connects over the simulated network.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct SimConnector;
+/// This is a machine's power: once it is off, nothing that the machine still sends goes out.
+#[derive(Debug, Clone, Default)]
+pub struct Power(Rc<Cell<bool>>);
+
+impl Power {
+    /// Turns it off, or on again.
+    pub fn set_off(&self, is_off: bool) {
+        self.0.set(is_off);
+    }
+
+    /// Whether it is off.
+    pub fn is_off(&self) -> bool {
+        self.0.get()
+    }
+}
+
+/// This is a connection of a machine, which ends in silence when the power does: the driver takes the machine down a
+/// moment later.
+pub struct Wire {
+    stream: TcpStream,
+    power: Power,
+}
+
+impl AsyncRead for Wire {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buffer)
+    }
+}
+
+impl AsyncWrite for Wire {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        if self.power.is_off() {
+            return Poll::Pending;
+        }
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.power.is_off() {
+            return Poll::Pending;
+        }
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+/// This connects a machine over the simulated network.
+#[derive(Debug, Clone, Default)]
+pub struct SimConnector {
+    /// The machine's power.
+    pub power: Power,
+}
 
 impl Connector for SimConnector {
     fn connect<'a>(
         &'a self,
         authority: &'a str,
     ) -> Pin<Box<dyn Future<Output = io::Result<BoxedStream>> + 'a>> {
-        Box::pin(async move { Ok(Box::new(TcpStream::connect(authority).await?) as BoxedStream) })
+        let power = self.power.clone();
+        Box::pin(async move {
+            let stream = TcpStream::connect(authority).await?;
+            Ok(Box::new(Wire { stream, power }) as BoxedStream)
+        })
     }
 }
 
@@ -49,25 +110,26 @@ type Accepting = Pin<Box<dyn Future<Output = io::Result<(TcpStream, IpAddr)>>>>;
 /// This listens on the simulated network.
 pub struct SimListener {
     listener: Rc<TcpListener>,
+    power: Power,
     // The acceptance under way: turmoil's listener can only be waited for, not polled.
     accepting: RefCell<Option<Accepting>>,
 }
 
 impl SimListener {
-    /// Listens on [`PORT`] of the host on which it is called.
+    /// Listens on [`PORT`] of the host on which it is called, for as long as it has `power`.
     ///
     /// # Errors
     /// When the port is taken.
-    pub async fn bind() -> io::Result<Self> {
+    pub async fn bind(power: Power) -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, PORT)).await?;
-        Ok(Self { listener: Rc::new(listener), accepting: RefCell::new(None) })
+        Ok(Self { listener: Rc::new(listener), power, accepting: RefCell::new(None) })
     }
 }
 
 impl Listener for SimListener {
-    type Stream = TcpStream;
+    type Stream = Wire;
 
-    fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(TcpStream, IpAddr)>> {
+    fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(Wire, IpAddr)>> {
         let mut slot = self.accepting.borrow_mut();
         let accepting = slot.get_or_insert_with(|| {
             let listener = Rc::clone(&self.listener);
@@ -75,6 +137,6 @@ impl Listener for SimListener {
         });
         let accepted = ready!(accepting.as_mut().poll(cx));
         *slot = None;
-        Poll::Ready(accepted)
+        Poll::Ready(accepted.map(|(stream, client)| (Wire { stream, power: self.power.clone() }, client)))
     }
 }

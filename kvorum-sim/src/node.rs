@@ -58,8 +58,8 @@ async fn live(plan: Rc<Plan>, life: Life, nodes: Nodes, trace: Trace) -> turmoil
             clock: life.clock.clone(),
             rng: life.rng.clone(),
             engine: life.engine.clone(),
-            listener: SimListener::bind().await?,
-            connector: Rc::new(SimConnector),
+            listener: SimListener::bind(life.power.clone()).await?,
+            connector: Rc::new(SimConnector { power: life.power.clone() }),
             started: Box::new(move |handle| started.set(number, Some(handle))),
         };
         let Err(error) = run_local(parts).await else { return Ok(()) };
@@ -96,6 +96,7 @@ fn url_of_stranger() -> String {
 mod tests {
     use super::*;
     use crate::clock::SimClock;
+    use crate::net::Power;
     use crate::seed::{Seed, SimRng};
     use kvorum::storage::memory::MemoryEngine;
     use std::sync::Arc;
@@ -112,6 +113,7 @@ mod tests {
                 clock: Arc::new(SimClock::new(|| None, 0, 0)),
                 rng: Arc::new(SimRng::of_node(Seed(1), 2, 0)),
                 engine: Arc::new(MemoryEngine::new()),
+                power: Power::default(),
                 is_stale,
             };
             config_of(&plan, &life).unwrap()

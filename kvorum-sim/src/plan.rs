@@ -15,6 +15,7 @@
 use crate::history::AckFrom;
 use crate::seed::{Seed, Stream};
 use bytes::Bytes;
+use kvorum::crash::Point;
 use kvorum::replica::DurabilityMode;
 use std::collections::BTreeSet;
 use std::fmt;
@@ -70,11 +71,13 @@ pub enum FaultKind {
     ClockDrift,
     /// A node is started again with an outdated list of nodes.
     StaleTopology,
+    /// A node dies at a named step of persisting something.
+    CrashPoint,
 }
 
 impl FaultKind {
     /// All kinds.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::Restart,
         Self::PowerLoss,
         Self::PowerLossOfAll,
@@ -95,6 +98,7 @@ impl FaultKind {
         Self::ClockJump,
         Self::ClockDrift,
         Self::StaleTopology,
+        Self::CrashPoint,
     ];
 
     /// The kind's name.
@@ -120,6 +124,7 @@ impl FaultKind {
             Self::ClockJump => "clock-jump",
             Self::ClockDrift => "clock-drift",
             Self::StaleTopology => "stale-topology",
+            Self::CrashPoint => "crash-point",
         }
     }
 
@@ -263,6 +268,18 @@ pub enum Fault {
         /// The node.
         node: u16,
     },
+    /// `node` dies when it reaches `point` for the `count`th time while the fault lasts, and is started again at its
+    /// end. Where that never happens there is no fault.
+    CrashPoint {
+        /// The node.
+        node: u16,
+        /// Where.
+        point: Point,
+        /// The how-manieth time.
+        count: u64,
+        /// Chooses the prefix that survives, as of a power loss; none where only the process dies.
+        keep: Option<u64>,
+    },
     /// The clock of `node` gains so much from now on.
     ClockDrift {
         /// The node.
@@ -393,6 +410,10 @@ impl Plan {
         let shifts = shifts(&mut seed.stream("shifts"), nodes, &faults);
         kinds.extend(shifts.iter().map(|event| event.kind));
         faults.extend(shifts);
+        if kinds.contains(&FaultKind::CrashPoint) {
+            let births = births(&mut seed.stream("births"), nodes, &faults);
+            faults.extend(births);
+        }
         faults.sort_by_key(|event| event.at);
         Self {
             seed,
@@ -572,7 +593,11 @@ fn faults(stream: &mut Stream, nodes: u16, length: Duration, kinds: &BTreeSet<Fa
     let mut events = Vec::new();
     for kind in kinds {
         // Where a kind is rarely possible it comes more often.
-        let most = if *kind == FaultKind::SyncError { 7 } else { 4 };
+        let most = match kind {
+            FaultKind::SyncError => 7,
+            FaultKind::CrashPoint => 12,
+            _ => 4,
+        };
         for _ in 0..stream.between(1, most) {
             // Not in the first second: there is nothing to lose yet.
             let at = stream.duration(Duration::from_secs(1), length);
@@ -614,6 +639,70 @@ fn shifts(stream: &mut Stream, nodes: u16, faults: &[FaultEvent]) -> Vec<FaultEv
     events
 }
 
+/// The steps that every start of a node takes: a fault at one of them begins with a restart.
+const STARTING: &[Point] = &[Point::StartBeforeSync, Point::StartAfterSync];
+/// The steps that a running node can take.
+const RUNNING: &[Point] = &[
+    Point::LeaseBefore,
+    Point::LeaseAfter,
+    Point::CommitBeforeWrite,
+    Point::CommitBeforeSync,
+    Point::CommitBeforeAnswers,
+    Point::CommitAnswered,
+    Point::IntervalBeforeSync,
+    Point::IntervalAfterSync,
+    Point::SweepBefore,
+    Point::SweepAfter,
+    Point::HintBefore,
+    Point::HintAfter,
+    Point::HintsRemoveBefore,
+    Point::HintsRemoveAfter,
+    Point::GapBefore,
+    Point::GapAfter,
+    Point::GapsRemoveBefore,
+    Point::GapsRemoveAfter,
+    Point::ReopenBefore,
+    Point::ReopenAfter,
+    Point::ReopenCounted,
+];
+/// The steps that a new store takes.
+const BEING_BORN: &[Point] = &[
+    Point::BirthBefore,
+    Point::BirthAfter,
+    Point::IndexBefore,
+    Point::IndexAfter,
+    Point::SeenBefore,
+    Point::SeenAfter,
+    Point::VotesBefore,
+    Point::VotesAfter,
+];
+
+/// Deaths of new stores while they find out what they are: at the first start, and after a wipe.
+fn births(stream: &mut Stream, nodes: u16, faults: &[FaultEvent]) -> Vec<FaultEvent> {
+    let wiped = faults.iter().filter_map(|event| match event.fault {
+        Fault::Wipe { node } => Some((event.at, event.lasts, node)),
+        _ => None,
+    });
+    let first = stream.between_u16(0, nodes - 1);
+    let born: Vec<_> = [(Duration::ZERO, Duration::ZERO, first)].into_iter().chain(wiped).collect();
+    let mut events = Vec::new();
+    for (at, lasts, node) in born {
+        let fault = crash(stream, node, BEING_BORN, 1);
+        let lasts = (lasts + stream.duration(Duration::from_secs(1), FAULT_MAX / 2)).min(FAULT_MAX);
+        if stream.percent(40) {
+            events.push(FaultEvent { at, lasts, kind: FaultKind::CrashPoint, fault });
+        }
+    }
+    events
+}
+
+/// A death of `node` at one of `points`, which it comes by up to `most` times.
+fn crash(stream: &mut Stream, node: u16, points: &[Point], most: u64) -> Fault {
+    let point = stream.pick(points).copied().unwrap_or(Point::CommitBeforeWrite);
+    let (keep, loses_power) = (stream.word(), stream.percent(60));
+    Fault::CrashPoint { node, point, count: stream.between(1, most), keep: loses_power.then_some(keep) }
+}
+
 fn fault(stream: &mut Stream, kind: FaultKind, nodes: u16, victim: u16) -> Fault {
     let node = stream.between_u16(0, nodes - 1);
     // Another node than `node`, where there is one.
@@ -647,6 +736,8 @@ fn fault(stream: &mut Stream, kind: FaultKind, nodes: u16, victim: u16) -> Fault
             Fault::ClockJump { node, by_millis: signed(stream, size) }
         }
         FaultKind::StaleTopology => Fault::StaleTopology { node },
+        FaultKind::CrashPoint if stream.percent(15) => crash(stream, node, STARTING, 1),
+        FaultKind::CrashPoint => crash(stream, node, RUNNING, 5),
         FaultKind::ClockDrift => {
             Fault::ClockDrift { node, ppm: i32::try_from(signed(stream, 500)).unwrap_or(0) }
         }
@@ -662,6 +753,14 @@ fn side(stream: &mut Stream, nodes: u16) -> BTreeSet<u16> {
 }
 
 impl Fault {
+    /// Whether it begins with a restart, because what it is about happens then.
+    pub fn restarts(&self) -> Option<u16> {
+        match self {
+            Self::CrashPoint { node, point, .. } if STARTING.contains(point) => Some(*node),
+            _ => None,
+        }
+    }
+
     /// Whether `node` is down, stands still or cannot write meanwhile.
     pub fn holds_back(&self, node: u16) -> bool {
         match self {
@@ -675,7 +774,8 @@ impl Fault {
             | Self::SyncError { node: of }
             | Self::WriteError { node: of }
             | Self::DiskFull { node: of }
-            | Self::StaleTopology { node: of } => *of == node,
+            | Self::StaleTopology { node: of }
+            | Self::CrashPoint { node: of, .. } => *of == node,
             _ => false,
         }
     }
@@ -702,6 +802,10 @@ impl fmt::Display for Fault {
             Self::SlowDisk { node, latency } => write!(f, "node {node}, {latency:?} a commit"),
             Self::ReadError { node, choice } | Self::BitRot { node, choice } => {
                 write!(f, "node {node}, row {choice:016x}")
+            }
+            Self::CrashPoint { node, point, count, keep } => {
+                let dies = if keep.is_some() { "loses power" } else { "dies" };
+                write!(f, "node {node} {dies} at {} the {count}. time", point.name())
             }
             Self::ClockJump { node, by_millis } => write!(f, "node {node} by {by_millis:+} ms"),
             Self::ClockDrift { node, ppm } => write!(f, "node {node} {ppm:+} ppm"),

@@ -45,6 +45,8 @@ pub struct Run {
     pub violations: Vec<Violation>,
     /// How often each kind of fault began.
     pub faults: std::collections::BTreeMap<crate::plan::FaultKind, u64>,
+    /// At which steps machines died, and how often.
+    pub points: BTreeMap<&'static str, u64>,
     /// How long it took, in simulated time.
     pub simulated: Duration,
 }
@@ -72,10 +74,11 @@ pub fn run(plan: &Plan, trace: &Trace) -> Result<Run, Box<dyn std::error::Error>
     director.stage(&load, Stage::FinalReads)?;
     let simulated = director.cluster.elapsed();
     let faults = director.cluster.counts().clone();
+    let points = director.cluster.points().clone();
     let facts = director.cluster.into_facts();
     let history = History::new(load.take());
     let violations = check_all(&history, &facts).err().unwrap_or_default();
-    Ok(Run { plan: plan.clone(), history, facts, violations, faults, simulated })
+    Ok(Run { plan: plan.clone(), history, facts, violations, faults, points, simulated })
 }
 
 /// The node's default `request-timeout`, which every plan uses.

@@ -18,6 +18,9 @@ pub struct Tally {
     pub operations: BTreeMap<String, u64>,
     /// Faults by kind.
     pub faults: BTreeMap<String, u64>,
+    /// Of the faults, deaths at named steps, by the step.
+    #[serde(default)]
+    pub points: BTreeMap<String, u64>,
     /// Seeds that broke something, each with the invariants.
     pub broken: BTreeMap<u64, Vec<String>>,
     /// The checksum of the trace, where one was kept.
@@ -35,6 +38,7 @@ impl Tally {
             simulated_millis: crate::millis(run.simulated),
             operations: run.history.counts().into_iter().map(counts).collect(),
             faults: run.faults.iter().map(|(kind, count)| (kind.name().to_owned(), *count)).collect(),
+            points: run.points.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect(),
             broken: broken.into_iter().collect(),
             trace_sum: None,
         }
@@ -54,6 +58,9 @@ impl Tally {
         }
         for (name, count) in other.faults {
             *self.faults.entry(name).or_default() += count;
+        }
+        for (name, count) in other.points {
+            *self.points.entry(name).or_default() += count;
         }
         self.broken.extend(other.broken);
     }
@@ -84,6 +91,11 @@ impl fmt::Display for Tally {
         for kind in FaultKind::ALL {
             let count = self.faults.get(kind.name()).copied().unwrap_or(0);
             writeln!(f, "  {:<18} {count:>9}", kind.name())?;
+            if kind == FaultKind::CrashPoint {
+                self.points
+                    .iter()
+                    .try_for_each(|(name, count)| writeln!(f, "    {name:<18}   {count:>5}"))?;
+            }
         }
         writeln!(f, "seeds that broke something: {}", self.broken.len())?;
         self.broken.iter().try_for_each(|(seed, names)| writeln!(f, "  seed {seed}: {}", names.join(", ")))

@@ -248,7 +248,7 @@ fn node_is_profiled() {
             let mut number = 0;
             while !is_over.load(Ordering::Relaxed) {
                 number += 1;
-                assert_eq!(server.put(&format!("id=k{}", number % 100), &[7; 100_000]).status, 201);
+                assert_eq!(server.put(&format!("id=k{}", number % 100), &vec![7; 100_000]).status, 201);
             }
         });
         // Also when an assertion fails: the scope waits for the writer.

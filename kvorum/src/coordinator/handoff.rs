@@ -75,9 +75,12 @@ impl Coordinator {
     /// # Cancel safety
     /// Dropping the future ends the service; a hint that was delivered and not forgotten yet is delivered again.
     pub async fn deliver_hints(self: Rc<Self>, index: NodeIndex) {
+        let worker = self.shared.workers.hints(index);
         loop {
+            worker.rest();
             let _ = tokio::time::timeout(IDLE_WAIT, self.shared.handoff.called(index)).await;
             while self.has_hints(index) && self.is_ready(index) {
+                worker.turn(&*self.shared.clock, "delivering").await;
                 match self.deliver_waiting(index).await {
                     Ok(Delivered::Nothing) => break,
                     Ok(Delivered::All) => {}
@@ -104,6 +107,7 @@ impl Coordinator {
             let hints =
                 self.shared.hints.next(target, after.as_ref(), BATCH_LEN_MAX, BATCH_BYTES_MAX).await?;
             let Some(last) = hints.last() else { return Ok(outcome) };
+            self.shared.workers.hints(index).turn(&*self.shared.clock, "delivering").await;
             after = Some(last.clone());
             let count = hints.len();
             let done = self.deliver_batch(index, hints).await?;
@@ -112,6 +116,7 @@ impl Coordinator {
                 _ if done.len() < count => Delivered::Some,
                 _ => Delivered::All,
             };
+            self.shared.workers.hints(index).count(done.len() as u64);
             if let Some(peer) = self.shared.cluster.peer(index) {
                 peer.hints_delivered.fetch_add(done.len() as u64, Ordering::Relaxed);
             }

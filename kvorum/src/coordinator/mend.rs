@@ -96,7 +96,9 @@ impl Coordinator {
         let mut asked_at: Option<Duration> = None;
         let mut walked_failure = false;
         loop {
+            self.shared.workers.mend.rest();
             tokio::time::sleep(LOOK_EVERY).await;
+            self.shared.workers.mend.turn(&*self.shared.clock, "looking").await;
             let now = self.shared.clock.mono();
             let is_failed = matches!(self.shared.replica.health(), StoreState::Failed { .. });
             let is_alone = self.nodes() == 1;
@@ -124,9 +126,11 @@ impl Coordinator {
     pub async fn scrub(self: Rc<Self>) {
         let upkeep = self.shared.settings.upkeep;
         loop {
+            self.shared.workers.scrub.rest();
             tokio::time::sleep(upkeep.scrub_every).await;
             let mut place = Some(Place::default());
             while let Some(from) = place {
+                self.shared.workers.scrub.turn(&*self.shared.clock, "reading").await;
                 let Some((next, bytes)) = self.walk(from).await else { break };
                 let micros = bytes.saturating_mul(1_000_000) / upkeep.scrub_rate.max(1);
                 tokio::time::sleep(Duration::from_micros(micros)).await;
@@ -148,6 +152,7 @@ impl Coordinator {
         match self.shared.replica.walk(from, PART_BYTES).await {
             Ok(walked) => {
                 let mending = &self.shared.mending;
+                self.shared.workers.scrub.count(walked.bytes);
                 mending.bytes_walked.fetch_add(walked.bytes, Ordering::Relaxed);
                 mending.walks.fetch_add(u64::from(walked.next.is_none()), Ordering::Relaxed);
                 Some((walked.next, walked.bytes))
@@ -230,6 +235,7 @@ impl Coordinator {
         shared.replica.apply(key.clone(), record, Source::Repair { settled }).await?;
         tracing::info!(key = %row.escape_ascii(), %version, %healed, from, "a damaged record was healed from another node");
         shared.mending.rows_healed.fetch_add(1, Ordering::Relaxed);
+        shared.workers.mend.count(1);
         self.check_scans(row, &key).await
     }
 

@@ -24,6 +24,7 @@ mod settle;
 mod stamp;
 #[cfg(test)]
 mod tests;
+mod workers;
 mod write;
 
 pub use calls::Cause;
@@ -35,6 +36,7 @@ pub use range::ClusterRange;
 pub use serve::PeerDesk;
 pub use settle::{Settling, Watermark};
 pub use stamp::Stamps;
+pub use workers::{PAUSE_DEFAULT, PAUSE_MAX, WorkerError, WorkerStatus, Workers};
 
 use crate::clock::{Clock, Rng};
 use crate::cluster::Cluster;
@@ -256,6 +258,10 @@ pub struct Shared {
     pub mending: Mending,
     /// Up to where all nodes agree.
     settling: Settling,
+    /// What is done without a client.
+    pub workers: Workers,
+    /// By node, the partitions that differed in the latest comparison.
+    differing: Vec<AtomicU64>,
     /// How the threads' links are.
     pub gauges: Gauges,
     /// Settings.
@@ -431,6 +437,8 @@ impl Shared {
     ) -> Arc<Self> {
         let handoff = Handoff::new(cluster.node_count());
         let signs = (0..cluster.node_count()).map(|_| watch::Sender::new(0)).collect();
+        let workers = Workers::new(cluster.node_count(), cluster.me());
+        let differing = (0..cluster.node_count()).map(|_| AtomicU64::new(0)).collect();
         let (refilled_from, metrics) = (Mutex::default(), CoordinatorMetrics::default());
         let settling = Settling::new(cluster.topology().partition_bits(), cluster.node_count());
         Arc::new(Self {
@@ -445,6 +453,8 @@ impl Shared {
             refilled_from,
             mending: Mending::default(),
             settling,
+            workers,
+            differing,
             gauges: Gauges::default(),
             settings,
             metrics,
@@ -461,6 +471,11 @@ impl Shared {
         if let Some(sign) = self.signs.get(usize::from(index.0)) {
             sign.send_modify(|count| *count += 1);
         }
+    }
+
+    /// Partitions that differed in the latest comparison with the node at `index`.
+    fn repair_backlog(&self, index: NodeIndex) -> u64 {
+        self.differing.get(usize::from(index.0)).map_or(0, |count| count.load(Ordering::Relaxed))
     }
 
     fn count_applied(&self, cause: usize) {

@@ -93,6 +93,10 @@ impl Coordinator {
         loop {
             let beginning = self.shared.mending.beginning();
             let refills = self.shared.cluster.roster().verdict() == VotesVerdict::Lacks;
+            let worker = self.shared.workers.repair(index);
+            worker
+                .turn(&*self.shared.clock, if refills { "refilling this store" } else { "comparing" })
+                .await;
             if self.is_ready(index) {
                 // What others have purged must be known before anything is taken or given.
                 let met = if refills || !has_met { self.meet_floors(index).await } else { Ok(()) };
@@ -110,6 +114,7 @@ impl Coordinator {
                     }
                 }
             }
+            worker.rest();
             // Both look, in case one of them cannot; one of them less often, because each heals both.
             let looks_first = self.shared.cluster.me() < index;
             tokio::time::sleep(match (refills, looks_first) {
@@ -179,6 +184,9 @@ impl Coordinator {
             }
         }
         self.shared.metrics.repair_differing.store(differ, Ordering::Relaxed);
+        if let Some(count) = self.shared.differing.get(usize::from(index.0)) {
+            count.store(differ, Ordering::Relaxed);
+        }
         if let Some(cause) = unhealed {
             return Err(cause);
         }

@@ -2,7 +2,7 @@
 
 use super::body::ReplyBody;
 use super::target::TargetError;
-use crate::coordinator::CoordinatorError;
+use crate::coordinator::{CoordinatorError, WorkerError};
 use crate::profile::ProfileError;
 use crate::replica::ReplicaError;
 use bytes::Bytes;
@@ -39,7 +39,8 @@ impl Failure {
     /// The path is none of the node's.
     pub fn unknown_path() -> Self {
         let message = "unknown path; known are /v0/entity, /v0/entities, /v0/status, /v0/topology, /v0/explain, \
-                       /metrics, /openapi.json and /debug/profile";
+                       /metrics, /openapi.json, /debug/profile, /admin/workers, /admin/workers/{name}/pause and \
+                       /admin/workers/{name}/resume";
         Self::new(StatusCode::BAD_REQUEST, "unknown_path", message)
     }
 
@@ -92,6 +93,22 @@ impl Failure {
     pub fn not_local() -> Self {
         let message = "this path answers only to clients on the node's own machine (127.0.0.0/8 or ::1)";
         Self::new(StatusCode::FORBIDDEN, "not_local", message)
+    }
+
+    /// There is no such worker, or it cannot be paused.
+    pub fn worker(error: WorkerError, name: &str) -> Self {
+        match error {
+            WorkerError::Unknown => {
+                let message = format!("there is no worker {name:?}; GET /admin/workers lists them");
+                Self::new(StatusCode::NOT_FOUND, "unknown_worker", message)
+            }
+            WorkerError::NotPausable => {
+                let message = format!(
+                    "the worker {name:?} cannot be paused: without it the store takes no more writes"
+                );
+                Self::new(StatusCode::CONFLICT, "not_pausable", message)
+            }
+        }
     }
 
     /// The path is for peers, which begin with an upgrade.

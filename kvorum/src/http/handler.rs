@@ -11,8 +11,9 @@ use super::server::Phase;
 use super::status::{self, NodeFacts, NodeState};
 use super::target::{self, Path, ProfileQuery, Scope};
 use super::topology;
+use super::workers;
 use crate::clock::Clock;
-use crate::coordinator::{Coordinator, CoordinatorError, Found, Mutation, Shared, Written};
+use crate::coordinator::{Coordinator, CoordinatorError, Found, Mutation, PAUSE_DEFAULT, Shared, Written};
 use crate::metrics::{self, Operation, StoreMetrics, ThreadMetrics};
 use crate::peer::{Hello, UPGRADE_PROTOCOL};
 use crate::profile;
@@ -254,6 +255,10 @@ where
         Path::Explain if reads => show_explanation(desk, &request).await,
         Path::OpenApi if reads => show_openapi(&request),
         Path::Profile if method == Method::GET => show_profile(&desk.service, connection, &request).await,
+        Path::Workers if reads => show_workers(&desk.service, connection, &request),
+        Path::WorkerPause | Path::WorkerResume if method == Method::POST => {
+            pause_worker(&desk.service, connection, &request, path)
+        }
         Path::Peer if method == Method::GET => welcome(&desk.service, connection, &request),
         _ => Err(Failure::method(path.allow())),
     }
@@ -465,6 +470,16 @@ fn show_openapi<B>(request: &Request<B>) -> Result<Response<ReplyBody>, Failure>
     Ok(response)
 }
 
+fn show_workers<B>(
+    service: &Service,
+    connection: &Connection,
+    request: &Request<B>,
+) -> Result<Response<ReplyBody>, Failure> {
+    check_local(connection)?;
+    target::parse_nothing(request.uri().query())?;
+    Ok(workers_of(&service.rooms()?.shared, request))
+}
+
 /// Takes a profile, and answers when it is done. A client that goes away stops it, and so does the node's end.
 async fn show_profile<B>(
     service: &Service,
@@ -482,6 +497,35 @@ async fn show_profile<B>(
     let mut response = Response::new(ReplyBody::full(Bytes::from(rendered)));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(format.content_type()));
     Ok(response)
+}
+
+/// Pauses a worker or lets it go on, and answers with all of them.
+fn pause_worker<B>(
+    service: &Service,
+    connection: &Connection,
+    request: &Request<B>,
+    path: Path,
+) -> Result<Response<ReplyBody>, Failure> {
+    check_local(connection)?;
+    let query = request.uri().query();
+    let time = if path == Path::WorkerPause {
+        Some(target::parse_pause(query)?.unwrap_or(PAUSE_DEFAULT))
+    } else {
+        target::parse_nothing(query)?;
+        None
+    };
+    let name = target::worker_of(request.uri().path()).map_or("", |(name, _)| name);
+    let shared = &service.rooms()?.shared;
+    shared.pause_worker(name, time).map_err(|error| Failure::worker(error, name))?;
+    Ok(workers_of(shared, request))
+}
+
+fn workers_of<B>(shared: &Shared, request: &Request<B>) -> Response<ReplyBody> {
+    let json = accepts(request.headers(), "application/json");
+    let mut response = Response::new(ReplyBody::full(Bytes::from(workers::render(&shared.workers(), json))));
+    let content_type = if json { "application/json" } else { "text/plain; charset=utf-8" };
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
 }
 
 fn show_metrics<B>(service: &Service, request: &Request<B>) -> Result<Response<ReplyBody>, Failure> {

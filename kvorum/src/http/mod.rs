@@ -21,6 +21,7 @@ pub mod target;
 #[cfg(test)]
 mod tests;
 mod topology;
+mod workers;
 
 pub use handler::{Desk, Rooms, Service};
 pub use status::NodeFacts;

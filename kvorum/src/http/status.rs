@@ -47,6 +47,9 @@ pub(super) fn render(facts: &NodeFacts, state: NodeState, shared: Option<&Shared
     let version = env!("CARGO_PKG_VERSION");
     let peers = shared.map(Shared::peers).unwrap_or_default();
     let votes = shared.map_or("unknown", Shared::votes);
+    let workers = shared.map(Shared::workers).unwrap_or_default();
+    let paused: Vec<&str> =
+        workers.iter().filter(|worker| worker.state == "paused").map(|worker| &*worker.name).collect();
     if json {
         let id = shared.map(|shared| format!("{:032x}", shared.replica.store_id()));
         let body = serde_json::json!({
@@ -61,6 +64,7 @@ pub(super) fn render(facts: &NodeFacts, state: NodeState, shared: Option<&Shared
             "peers": peers.iter().map(render_peer).collect::<Vec<_>>(),
             "requests": shared.map(render_requests),
             "repair": shared.map(render_repair),
+            "workers": {"paused": paused},
             "version": version,
         });
         return format!("{body}\n");
@@ -77,6 +81,9 @@ pub(super) fn render(facts: &NodeFacts, state: NodeState, shared: Option<&Shared
         text.push_str("store-failure ");
         text.push_str(&one_line(&reason));
         text.push('\n');
+    }
+    if !paused.is_empty() {
+        let _ = writeln!(text, "workers-paused {}", paused.join(" "));
     }
     if let Some(shared) = shared {
         let damage = shared.replica.damage();

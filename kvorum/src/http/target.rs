@@ -3,10 +3,12 @@
 //! Percent-decoding is strict and `+` is a plus sign. Every parameter is known, given once, and in range, or the
 //! request is refused with a line that says what is allowed.
 
+use crate::coordinator::PAUSE_MAX;
 use crate::profile::{Event, Format, SECONDS_MAX};
 use bytes::Bytes;
 use kvorum_core::{Key, KeyError, Quorum, QuorumError};
 use std::fmt;
+use std::time::Duration;
 
 /// The paths that the node has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,11 +31,17 @@ pub enum Path {
     OpenApi,
     /// A profile of the process.
     Profile,
+    /// What the node does without a client.
+    Workers,
+    /// Where a worker is paused.
+    WorkerPause,
+    /// Where a worker is let go on.
+    WorkerResume,
 }
 
 impl Path {
     /// Every path as it is written; the most frequent first, because they are compared in this order.
-    pub const ALL: [(&'static str, Self); 9] = [
+    pub const ALL: [(&'static str, Self); 12] = [
         ("/v0/entity", Self::Entity),
         ("/v0/entities", Self::Entities),
         ("/v0/status", Self::Status),
@@ -43,11 +51,22 @@ impl Path {
         ("/v0/explain", Self::Explain),
         ("/openapi.json", Self::OpenApi),
         ("/debug/profile", Self::Profile),
+        ("/admin/workers", Self::Workers),
+        ("/admin/workers/{name}/pause", Self::WorkerPause),
+        ("/admin/workers/{name}/resume", Self::WorkerResume),
     ];
 
     /// The path that `path` names, byte for byte.
     pub fn parse(path: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|(text, _)| *text == path).map(|(_, path)| path)
+        let known = Self::ALL.into_iter().find(|(text, _)| *text == path).map(|(_, path)| path);
+        known.or_else(|| {
+            let (_, verb) = worker_of(path)?;
+            match verb {
+                "pause" => Some(Self::WorkerPause),
+                "resume" => Some(Self::WorkerResume),
+                _ => None,
+            }
+        })
     }
 
     /// The methods it has, as `Allow` lists them.
@@ -59,7 +78,9 @@ impl Path {
             | Self::Metrics
             | Self::Topology
             | Self::Explain
+            | Self::Workers
             | Self::OpenApi => "GET, HEAD",
+            Self::WorkerPause | Self::WorkerResume => "POST",
             Self::Peer | Self::Profile => "GET",
         }
     }
@@ -294,6 +315,30 @@ pub fn parse_profile(query: Option<&str>) -> Result<ProfileQuery, TargetError> {
         seconds: seconds.unwrap_or(PROFILE_SECONDS_DEFAULT),
         format: format.unwrap_or(Format::Svg),
     })
+}
+
+/// The name and the verb in `/admin/workers/NAME/VERB`.
+pub fn worker_of(path: &str) -> Option<(&str, &str)> {
+    let (name, verb) = path.strip_prefix("/admin/workers/")?.split_once('/')?;
+    (!name.is_empty()).then_some((name, verb))
+}
+
+/// Reads the query of a pause: how long it lasts.
+pub fn parse_pause(query: Option<&str>) -> Result<Option<Duration>, TargetError> {
+    let mut time = None;
+    for parameter in parameters(query) {
+        let (name, value) = parameter?;
+        match &*name {
+            b"for" => {
+                let millis = parse_ttl(&value).ok().map(Duration::from_millis);
+                let allowed = "a duration above 0 and at most 24h, such as 30s, 10m or 2h";
+                let bad = TargetError::BadValue { name: "for", allowed };
+                set(&mut time, "for", millis.filter(|millis| *millis <= PAUSE_MAX).ok_or(bad)?)?;
+            }
+            _ => return Err(unknown(&name, "for")),
+        }
+    }
+    Ok(time)
 }
 
 /// Checks that a path without parameters has none.

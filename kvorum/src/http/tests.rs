@@ -279,3 +279,42 @@ fn profiles_are_local_and_one_at_a_time() {
         assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
     });
 }
+
+/// Goal: workers are shown and paused from the node's own machine alone. Method: the same requests from elsewhere and
+/// from loopback.
+#[test]
+fn workers_are_paused_locally() {
+    run(false, async || {
+        let mut node = Node::starting();
+        node.open().await;
+        for request in ["GET /admin/workers", "POST /admin/workers/sweep/pause"] {
+            let answer = node.ask(request).await;
+            assert!(answer.starts_with("HTTP/1.1 403 ") && answer.contains("own machine"), "{answer}");
+        }
+        assert!(node.ask("GET /v0/status").await.starts_with("HTTP/1.1 200 "), "other paths are for all");
+        node.client = Ipv4Addr::LOCALHOST.into();
+        let listed = node.ask("GET /admin/workers").await;
+        assert!(listed.contains("\nsweep idle ") || listed.contains("\nsweep running "), "{listed}");
+        let paused = node.ask("POST /admin/workers/sweep/pause?for=2h").await;
+        assert!(paused.contains("\nsweep paused ") && paused.contains("paused-for 7200s"), "{paused}");
+        assert!(node.ask("GET /v0/status").await.contains("workers-paused sweep"));
+        let resumed = node.ask("POST /admin/workers/sweep/resume").await;
+        assert!(resumed.starts_with("HTTP/1.1 200 ") && !resumed.contains("paused"), "{resumed}");
+        for (request, status, said) in [
+            ("POST /admin/workers/nobody/pause", "404", "nobody"),
+            ("POST /admin/workers/compaction/pause", "409", "cannot be paused"),
+            ("POST /admin/workers/sweep/pause?for=25h", "400", "at most 24h"),
+            ("POST /admin/workers/sweep/pause?for=0s", "400", "for"),
+            ("POST /admin/workers/sweep/resume?for=1s", "400", "unknown parameter"),
+            ("GET /admin/workers/sweep/pause", "405", "allow: POST"),
+            ("POST /admin/workers", "405", "allow: GET, HEAD"),
+            ("POST /admin/workers/sweep/end", "400", "unknown path"),
+        ] {
+            let answer = node.ask(request).await;
+            assert!(
+                answer.starts_with(&format!("HTTP/1.1 {status} ")) && answer.contains(said),
+                "{request}: {answer}"
+            );
+        }
+    });
+}

@@ -16,8 +16,6 @@ pub enum Canary {
     HintCountsAsAck,
     /// Versions come from the node's own clock alone.
     LocalClockOnly,
-    /// A store that others have purged past keeps what it holds, and is listened to.
-    MergeInsteadOfRefill,
     /// A read answers what it saw without making sure that later reads see it.
     NoWriteBack,
     /// Tombstones go by age, whoever may still hold something older.
@@ -32,13 +30,12 @@ pub enum Canary {
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 10] = [
         Self::AckBeforeSync,
         Self::DigestForgetsUpdate,
         Self::EmptyReplicaVotes,
         Self::HintCountsAsAck,
         Self::LocalClockOnly,
-        Self::MergeInsteadOfRefill,
         Self::NoWriteBack,
         Self::PurgeByAge,
         Self::RepairIgnoresFrom,
@@ -54,7 +51,6 @@ impl Canary {
             Self::EmptyReplicaVotes => "empty-replica-votes",
             Self::HintCountsAsAck => "hint-counts-as-ack",
             Self::LocalClockOnly => "local-clock-only",
-            Self::MergeInsteadOfRefill => "merge-instead-of-refill",
             Self::NoWriteBack => "no-write-back",
             Self::PurgeByAge => "purge-by-age",
             Self::RepairIgnoresFrom => "repair-ignores-from",

@@ -584,8 +584,15 @@ impl Shared {
         Ok(Reply::Stepped(self.step(kind, round, upto, partitions).await?))
     }
 
-    /// Up to where the replicas of each partition agree, and who holds them back.
+    /// The watermark among `all` that is furthest behind.
+    pub fn oldest_of(all: &[Watermark]) -> Option<&Watermark> {
+        all.iter().min_by_key(|watermark| watermark.agreed)
+    }
+
+    /// Up to where the replicas of each partition agree, and who holds them back. A node that is alone agrees with itself.
     pub fn watermarks(&self) -> Vec<Watermark> {
+        let is_alone = self.cluster.node_count() == 1;
+        let reading = self.reading();
         let agreed = self.settling.agreed();
         let now = self.clock.mono();
         // A round and what it may wait for, twice.
@@ -597,13 +604,16 @@ impl Shared {
                 let place = usize::from(leader.0);
                 let heard = agreed.heard.get(place).copied().flatten();
                 let is_silent = heard.is_none_or(|at| now > at + silent_after);
-                let held_by = if is_silent && leader != self.cluster.me() {
+                let held_by = if is_alone {
+                    None
+                } else if is_silent && leader != self.cluster.me() {
                     Some((leader, HeldBack::Away))
                 } else {
                     let held_by = agreed.held_by.get(place).copied().flatten();
                     held_by.map(|(node, why)| (NodeIndex(node), why))
                 };
                 let word = agreed.words.get(usize::from(partition.0)).copied().unwrap_or_default();
+                let word = if is_alone { reading } else { word };
                 Watermark { partition, agreed: word, leader, held_by }
             })
             .collect()

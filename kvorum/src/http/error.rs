@@ -39,8 +39,8 @@ impl Failure {
     /// The path is none of the node's.
     pub fn unknown_path() -> Self {
         let message = "unknown path; known are /v0/entity, /v0/entities, /v0/status, /v0/topology, /v0/explain, \
-                       /metrics, /openapi.json, /debug/profile, /admin/workers, /admin/workers/{name}/pause and \
-                       /admin/workers/{name}/resume";
+                       /v0/converged, /metrics, /openapi.json, /debug/profile, /admin/workers, \
+                       /admin/workers/{name}/pause and /admin/workers/{name}/resume";
         Self::new(StatusCode::BAD_REQUEST, "unknown_path", message)
     }
 

@@ -3,6 +3,7 @@
 use super::Limits;
 use super::body::{BodyBudget, ReplyBody, read_value};
 use super::connection::Connection;
+use super::converged;
 use super::error::Failure;
 use super::explain;
 use super::openapi;
@@ -253,6 +254,7 @@ where
         Path::Metrics if reads => show_metrics(&desk.service, &request),
         Path::Topology if reads => show_topology(&desk.service, &request),
         Path::Explain if reads => show_explanation(desk, &request).await,
+        Path::Converged if reads => show_converged(&desk.service, &request),
         Path::OpenApi if reads => show_openapi(&request),
         Path::Profile if method == Method::GET => show_profile(&desk.service, connection, &request).await,
         Path::Workers if reads => show_workers(&desk.service, connection, &request),
@@ -451,6 +453,14 @@ async fn show_explanation<B>(desk: &Desk, request: &Request<B>) -> Result<Respon
     let mut response = Response::new(ReplyBody::full(Bytes::from(explain::render(&explanation, json))));
     let content_type = if json { "application/json" } else { "text/plain; charset=utf-8" };
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    Ok(response)
+}
+
+fn show_converged<B>(service: &Service, request: &Request<B>) -> Result<Response<ReplyBody>, Failure> {
+    let query = target::parse_converged(request.uri().query())?;
+    let body = converged::render(&service.rooms()?.shared, &query);
+    let mut response = Response::new(ReplyBody::full(Bytes::from(body)));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     Ok(response)
 }
 

@@ -9,6 +9,7 @@
 
 pub mod body;
 pub mod connection;
+mod converged;
 pub mod error;
 mod explain;
 pub mod handler;

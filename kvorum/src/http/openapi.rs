@@ -107,6 +107,7 @@ mod tests {
                 Path::Entity => target::parse_entity(query).err(),
                 Path::Entities => target::parse_range(query).err(),
                 Path::Explain => target::parse_explain(query).err(),
+                Path::Converged => target::parse_converged(query).err(),
                 Path::Topology => target::parse_ranks(query).err(),
                 Path::Profile => target::parse_profile(query).err(),
                 Path::WorkerPause => target::parse_pause(query).err(),

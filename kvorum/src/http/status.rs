@@ -1,5 +1,6 @@
 //! `/v0/status`: whether the node serves, and the facts an operator asks first.
 
+use super::converged;
 use crate::coordinator::{PeerStatus, Shared};
 use crate::replica::StoreState;
 use std::fmt::Write as _;
@@ -65,6 +66,7 @@ pub(super) fn render(facts: &NodeFacts, state: NodeState, shared: Option<&Shared
             "requests": shared.map(render_requests),
             "repair": shared.map(render_repair),
             "workers": {"paused": paused},
+            "converged": shared.map(render_converged),
             "version": version,
         });
         return format!("{body}\n");
@@ -150,6 +152,25 @@ fn render_repair(shared: &Shared) -> serde_json::Value {
         "partitions_differing": read(&metrics.repair_differing),
         "pulled": read(&metrics.repair_pulled),
         "pushed": read(&metrics.repair_pushed),
+    })
+}
+
+/// How far all replicas agree, of the partition that is furthest behind.
+fn render_converged(shared: &Shared) -> serde_json::Value {
+    let metrics = &shared.metrics;
+    let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+    let all = shared.watermarks();
+    let oldest = Shared::oldest_of(&all);
+    let agreed = oldest.and_then(|watermark| converged::millis(watermark.agreed));
+    let held_by = oldest.and_then(|watermark| watermark.held_by);
+    serde_json::json!({
+        "agreed": agreed,
+        "lag_ms": agreed.map(|at| shared.clock.wall().0.saturating_sub(at)),
+        "held_by": held_by.map(|(node, _)| shared.cluster.url_of(node)),
+        "why": held_by.map(|(_, why)| converged::why_name(why)),
+        "rounds": read(&metrics.settle_rounds),
+        "partitions_settled": read(&metrics.settled_partitions),
+        "purged": read(&metrics.purged_dead),
     })
 }
 

@@ -27,6 +27,8 @@ pub enum Path {
     Topology,
     /// What every node holds of a key.
     Explain,
+    /// Up to when all replicas agree.
+    Converged,
     /// The description of all this for programs.
     OpenApi,
     /// A profile of the process.
@@ -41,7 +43,7 @@ pub enum Path {
 
 impl Path {
     /// Every path as it is written; the most frequent first, because they are compared in this order.
-    pub const ALL: [(&'static str, Self); 12] = [
+    pub const ALL: [(&'static str, Self); 13] = [
         ("/v0/entity", Self::Entity),
         ("/v0/entities", Self::Entities),
         ("/v0/status", Self::Status),
@@ -49,6 +51,7 @@ impl Path {
         ("/v0/peer", Self::Peer),
         ("/v0/topology", Self::Topology),
         ("/v0/explain", Self::Explain),
+        ("/v0/converged", Self::Converged),
         ("/openapi.json", Self::OpenApi),
         ("/debug/profile", Self::Profile),
         ("/admin/workers", Self::Workers),
@@ -79,6 +82,7 @@ impl Path {
             | Self::Topology
             | Self::Explain
             | Self::Workers
+            | Self::Converged
             | Self::OpenApi => "GET, HEAD",
             Self::WorkerPause | Self::WorkerResume => "POST",
             Self::Peer | Self::Profile => "GET",
@@ -269,6 +273,30 @@ pub fn parse_explain(query: Option<&str>) -> Result<Key, TargetError> {
         }
     }
     key.ok_or(TargetError::Missing { name: "id" })
+}
+
+/// This is what the query of `/v0/converged` asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConvergedQuery {
+    /// The key whose partition is asked about; none for the one that is furthest behind.
+    pub key: Option<Key>,
+    /// Whether every partition's instant is wanted, too.
+    pub all_partitions: bool,
+}
+
+/// Reads the query of `/v0/converged`.
+pub fn parse_converged(query: Option<&str>) -> Result<ConvergedQuery, TargetError> {
+    let (mut key, mut partitions) = (None, None);
+    for parameter in parameters(query) {
+        let (name, value) = parameter?;
+        match &*name {
+            b"id" => set(&mut key, "id", parse_key("id", value)?)?,
+            b"partitions" if &*value == b"all" => set(&mut partitions, "partitions", ())?,
+            b"partitions" => return Err(TargetError::BadValue { name: "partitions", allowed: "all" }),
+            _ => return Err(unknown(&name, "id, partitions")),
+        }
+    }
+    Ok(ConvergedQuery { key, all_partitions: partitions.is_some() })
 }
 
 /// Reads the query of `/v0/topology`: how many nodes of each preference list are wanted.

@@ -4,6 +4,7 @@ use super::{LATENCY_BOUNDS_MICROS, LatencyHistogram, Operation, STATUSES, StoreM
 use crate::coordinator::{PeerStatus, Shared};
 use crate::replica::StoreState;
 use crate::storage::EngineStats;
+use kvorum_core::Version;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;
@@ -307,6 +308,21 @@ fn cluster(scrape: &Scrape<'_>) -> Vec<Family> {
     }
     let votes = u64::from(shared.cluster.votes());
     family("store_votes", Kind::Gauge(one(votes)), "1 when this node's store votes in reads");
+    let all = shared.watermarks();
+    if let Some(oldest) = Shared::oldest_of(&all) {
+        let agreed = Version::from_words(oldest.agreed, 0).millis().0;
+        family(
+            "agreed_until_unix_millis",
+            Kind::Gauge(one(agreed)),
+            "The instant up to which all replicas agree in every partition; 0 while that is not known",
+        );
+        let held_back = oldest.held_by.map(|(node, _)| (label("node", shared.cluster.url_of(node)), 1));
+        family(
+            "agreement_held_back",
+            Kind::Gauge(held_back.into_iter().collect()),
+            "1 for the node that holds back the oldest partition",
+        );
+    }
     if let Some(keys) = scrape.keys {
         family("store_keys", Kind::Gauge(one(keys)), "Keys in the store, tombstones included");
     }

@@ -16,7 +16,6 @@
 
 use super::queue::{Removal, Request, Source};
 use super::{Applied, Replica, ReplicaError};
-use crate::canary::{self, Canary};
 use crate::storage::{Change, Engine, Keyspace, format};
 use kvorum_core::{Key, Partition, Version};
 use std::ops::Bound;
@@ -164,11 +163,7 @@ impl Floors {
             // What is dead is as good as held: nothing older can come in any more.
             Source::Repair { .. } if holds_nothing && clock <= sealed && is_dead => Some(Applied::Stored),
             Source::Repair { settled } if holds_nothing && clock <= sealed && settled < sealed => {
-                if canary::is(Canary::MergeInsteadOfRefill) {
-                    None
-                } else {
-                    superseded(sealed)
-                }
+                superseded(sealed)
             }
             Source::Copy if holds_nothing && clock <= sealed && is_mortal => Some(Applied::Stored),
             Source::Writer | Source::Copy if clock <= entry.highest() => superseded(entry.highest()),
@@ -320,10 +315,8 @@ impl Replica {
     /// Dropping the future leaves rows dropped and floors not adopted; it is begun again when they are met again.
     pub async fn adopt(&self, floors: Arc<[(u16, u64)]>) -> Result<(), ReplicaError> {
         self.step(FloorStep::Defend { floors: Arc::clone(&floors) }).await?;
-        if !canary::is(Canary::MergeInsteadOfRefill) {
-            for (partition, _) in &*floors {
-                self.remove(Partition(*partition), Removal::Outlived).await?;
-            }
+        for (partition, _) in &*floors {
+            self.remove(Partition(*partition), Removal::Outlived).await?;
         }
         self.step(FloorStep::Adopt { floors }).await.map(drop)
     }

@@ -270,9 +270,38 @@ fn cluster(scrape: &Scrape<'_>) -> Vec<Family> {
         Kind::Counter(applied.collect()),
         "Records that peers asked this replica to apply",
     );
+    let votes = u64::from(shared.cluster.votes());
+    family("store_votes", Kind::Gauge(one(votes)), "1 when this node's store votes in reads");
+    let all = shared.watermarks();
+    if let Some(oldest) = Shared::oldest_of(&all) {
+        let agreed = Version::from_words(oldest.agreed, 0).millis().0;
+        family(
+            "agreed_until_unix_millis",
+            Kind::Gauge(one(agreed)),
+            "The instant up to which all replicas agree in every partition; 0 while that is not known",
+        );
+        let held_back = oldest.held_by.map(|(node, _)| (label("node", shared.cluster.url_of(node)), 1));
+        family(
+            "agreement_held_back",
+            Kind::Gauge(held_back.into_iter().collect()),
+            "1 for the node that holds back the oldest partition",
+        );
+    }
+    if let Some(keys) = scrape.keys {
+        family("store_keys", Kind::Gauge(one(keys)), "Keys in the store, tombstones included");
+    }
+    families.extend(peers(shared));
+    families
+}
+
+/// What a node counts of each of its peers.
+fn peers(shared: &Shared) -> Vec<Family> {
+    let mut families = Vec::new();
+    let mut family = |name, kind, help| families.push(Family { name, help, unit: None, kind });
+    let label = |value: &str| vec![("peer", value.to_owned())];
     let peers = shared.peers();
     let per_peer = |of: fn(&PeerStatus) -> u64| {
-        peers.iter().map(|peer| (label("peer", &peer.url), of(peer))).collect::<Vec<_>>()
+        peers.iter().map(|peer| (label(&peer.url), of(peer))).collect::<Vec<_>>()
     };
     let gauges: [(_, Of, _); 9] = [
         ("peer_up", |p| u64::from(p.state == "up"), "1 when a peer answers"),
@@ -305,26 +334,6 @@ fn cluster(scrape: &Scrape<'_>) -> Vec<Family> {
     ];
     for (name, of, help) in counters {
         family(name, Kind::Counter(per_peer(of)), help);
-    }
-    let votes = u64::from(shared.cluster.votes());
-    family("store_votes", Kind::Gauge(one(votes)), "1 when this node's store votes in reads");
-    let all = shared.watermarks();
-    if let Some(oldest) = Shared::oldest_of(&all) {
-        let agreed = Version::from_words(oldest.agreed, 0).millis().0;
-        family(
-            "agreed_until_unix_millis",
-            Kind::Gauge(one(agreed)),
-            "The instant up to which all replicas agree in every partition; 0 while that is not known",
-        );
-        let held_back = oldest.held_by.map(|(node, _)| (label("node", shared.cluster.url_of(node)), 1));
-        family(
-            "agreement_held_back",
-            Kind::Gauge(held_back.into_iter().collect()),
-            "1 for the node that holds back the oldest partition",
-        );
-    }
-    if let Some(keys) = scrape.keys {
-        family("store_keys", Kind::Gauge(one(keys)), "Keys in the store, tombstones included");
     }
     families
 }

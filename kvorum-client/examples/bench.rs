@@ -8,14 +8,16 @@
 use hdrhistogram::Histogram;
 use kvorum_client::{Client, Overflow, Replicas};
 use std::error::Error;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 const KEYS: u64 = 10_000;
 const VALUE: &[u8] = &[0; 100];
+/// What took longer counts as that.
+const LATENCY_US_MAX: u64 = 60_000_000;
 const WARM_UP: Duration = Duration::from_secs(2);
 
 #[tokio::main(flavor = "current_thread")]
@@ -63,15 +65,16 @@ async fn load(
 ) -> Result<Histogram<u64>, Box<dyn Error>> {
     let end = Instant::now() + span;
     let next = Arc::new(AtomicU64::new(0));
-    let mut tasks = JoinSet::new();
+    let latencies = Arc::new(Mutex::new(Histogram::<u64>::new_with_max(LATENCY_US_MAX, 3)?));
+    let mut tasks: JoinSet<Result<(), kvorum_client::Error>> = JoinSet::new();
     for _ in 0..in_flight {
         let (client, next) = (client.clone(), Arc::clone(&next));
+        let latencies = Arc::clone(&latencies);
         tasks.spawn(async move {
-            let mut latencies = Histogram::<u64>::new(3).map_err(|error| error.to_string())?;
             loop {
                 let begun = Instant::now();
                 if begun >= end {
-                    return Ok::<_, String>(latencies);
+                    return Ok(());
                 }
                 // Every key as often as every other, in an order without a pattern (7,919 is prime).
                 let key = format!("bench-{}", next.fetch_add(7_919, Ordering::Relaxed) % KEYS);
@@ -80,15 +83,15 @@ async fn load(
                 } else {
                     client.get(key).await.map(drop)
                 };
-                done.map_err(|error| error.to_string())?;
+                done?;
                 let micros = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
-                latencies.saturating_record(micros);
+                latencies.lock().unwrap_or_else(PoisonError::into_inner).saturating_record(micros);
             }
         });
     }
-    let mut all = Histogram::<u64>::new(3)?;
-    while let Some(latencies) = tasks.join_next().await {
-        all.add(latencies??)?;
+    while let Some(done) = tasks.join_next().await {
+        done??;
     }
-    Ok(all)
+    let latencies = latencies.lock().unwrap_or_else(PoisonError::into_inner);
+    Ok(latencies.clone())
 }

@@ -111,6 +111,12 @@ fn a_tiny_lab() {
         assert_eq!(run["wrong_bodies"], 0);
         assert!(run["cpu_micros_per_operation"].is_number());
     }
+    let profiles: Vec<_> = steps.iter().flat_map(|step| step["profiles"].as_array().unwrap()).collect();
+    assert_eq!(profiles.len(), 4, "two configurations under two loads: {}", said(&output));
+    for profile in profiles {
+        assert!(out.join(profile["file"].as_str().unwrap()).exists(), "{profile}");
+    }
+    assert!(out.join("flames/put-cpu-three-since-one.svg").exists(), "no difference of neighbours was drawn");
     let page = read(&out.join("report.html"));
     assert!(page.contains("class=\"line c1\"") && read(&out.join("report.md")).contains("## Figures"));
     assert!(

@@ -159,7 +159,8 @@ fn most_gained<'a>(before: &'a Stacks, after: &'a Stacks) -> Option<Shift<'a>> {
         new - old > ERRORS_MIN * both
     };
     let mut sure = gained.iter().filter(is_sure);
-    let is_own = |shift: &&Shift<'_>| shift.frame.trim_start_matches(['<', '&']).starts_with("kvorum::");
+    let is_own =
+        |shift: &&Shift<'_>| shift.frame.trim_start_matches(['<', '&']).split("::").next() == Some("kvorum");
     gained.iter().filter(is_sure).find(is_own).or_else(|| sure.next()).cloned()
 }
 

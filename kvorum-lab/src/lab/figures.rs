@@ -31,8 +31,6 @@ pub enum Figure {
     Memory,
     /// Bytes allocated for an operation, of the allocation profile.
     Alloc,
-    /// Time waited for an operation, of the lock profile.
-    Wait,
     /// The highest rate.
     Maximum,
     /// Operations that failed, in all repeats.
@@ -52,7 +50,7 @@ pub enum Cell {
 
 impl Figure {
     /// Every figure, in the order of tables.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 12] = [
         Self::Rate,
         Self::Mean,
         Self::P50,
@@ -63,7 +61,6 @@ impl Figure {
         Self::Cpu,
         Self::Memory,
         Self::Alloc,
-        Self::Wait,
         Self::Maximum,
         Self::Failed,
     ];
@@ -81,7 +78,6 @@ impl Figure {
             Self::Cpu => "CPU of the cluster, µs/operation",
             Self::Memory => "memory of the cluster, resident",
             Self::Alloc => "allocated/operation",
-            Self::Wait => "waited/operation",
             Self::Maximum => "highest rate/s",
             Self::Failed => "failed operations",
         }
@@ -100,7 +96,6 @@ impl Figure {
             Self::Cpu => format!("{value:.1}"),
             Self::Memory => mebibytes(whole(value)),
             Self::Alloc => size(value),
-            Self::Wait => latency(whole(value * 1e3)),
         }
     }
 
@@ -110,8 +105,8 @@ impl Figure {
         if self.is_latency() && runs.iter().any(|run| !run.is_latency_result()) {
             return Cell::Overloaded;
         }
-        let profiled = |event| {
-            let profile = results.profile(configuration, load, event)?;
+        let allocated = || {
+            let profile = results.profile(configuration, load, Event::Alloc)?;
             (profile.operations > 0.0).then(|| float(profile.total) / profile.operations)
         };
         let of_runs = |of: &dyn Fn(&Run) -> Option<f64>| -> Vec<f64> {
@@ -130,8 +125,7 @@ impl Figure {
             Self::Max => of_runs(&|run| Some(float(run.latency.max))),
             Self::Cpu => of_runs(&|run| run.cpu_micros_per_operation),
             Self::Memory => of_runs(&|run| run.resident_bytes.map(float)),
-            Self::Alloc => profiled(Event::Alloc).into_iter().collect(),
-            Self::Wait => profiled(Event::Lock).into_iter().collect(),
+            Self::Alloc => allocated().into_iter().collect(),
             Self::Maximum => results
                 .maximum(configuration, load)
                 .map(|one| float(one.highest.unwrap_or(0)))
@@ -188,7 +182,6 @@ impl fmt::Display for Figure {
             Self::Cpu => "cpu",
             Self::Memory => "memory",
             Self::Alloc => "alloc",
-            Self::Wait => "wait",
             Self::Maximum => "maximum",
             Self::Failed => "failed",
         })

@@ -11,6 +11,7 @@ use clap::Parser;
 use serde::{Deserialize, Deserializer};
 
 use super::profile::Event;
+use super::run::slug;
 use crate::cli::{self, BenchArgs, Rate};
 use crate::error::LabError;
 use crate::load::Replicas;
@@ -160,8 +161,13 @@ impl LabFile {
         let loads: Vec<&str> = self.loads.iter().map(|one| one.name.as_str()).collect();
         for (kind, names) in [("configuration", &configurations), ("load", &loads)] {
             let mut seen = BTreeSet::new();
-            if let Some(twice) = names.iter().find(|one| one.trim().is_empty() || !seen.insert(**one)) {
-                return Err(bad(name, format!("{kind} {twice:?}: a name of its own is needed")));
+            // Files are called by them.
+            let is_taken = |one: &&&str| slug(one).is_empty() || !seen.insert(slug(one));
+            if let Some(twice) = names.iter().find(is_taken) {
+                return Err(bad(
+                    name,
+                    format!("{kind} {twice:?}: a name of its own is needed, in letters and digits"),
+                ));
             }
         }
         for unknown in self.compare.iter().flatten().flatten() {

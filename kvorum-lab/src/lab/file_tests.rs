@@ -54,6 +54,7 @@ fn mistakes_are_named() {
     check("threads = 1", "threads = 1.5", "serve.threads: a text or a number");
     check("threads = 1", "listen = \"x\"", "serve.listen: the lab decides this");
     check("name = \"b\"", "name = \"a\"", "configuration \"a\": a name of its own");
+    check("name = \"b\"", "name = \"-A-\"", "in letters and digits");
     check("name = \"b\"", "name = \"b\"\nurls = [\"127.0.0.1:1\"]\nnodes = 1", "a cluster that runs already");
     check("title = \"tiny\"", "title = \"\"\ncompare = [[\"a\", \"c\"]]", "no configuration \"c\"");
     check("title = \"tiny\"", "title = \"\"\nwindow = \"soon\"", "window");

@@ -262,9 +262,10 @@ impl Cluster {
         each.sum::<Result<u64, _>>().map(Some)
     }
 
-    /// Waits until its background work has ended: less than 5 % of a core over half a second. Gives up waiting after
-    /// `wait_max`, without complaint.
+    /// Waits until the disk has nothing left to write and background work has ended: less than 5 % of a core over half
+    /// a second. Gives up waiting after `wait_max`, without complaint.
     pub fn settle(&self, wait_max: Duration) -> Result<(), LabError> {
+        rustix::fs::sync();
         let window = Duration::from_millis(500);
         let deadline = Instant::now() + wait_max;
         let mut before = self.cpu_time()?.unwrap_or_default();

@@ -21,8 +21,14 @@ use crate::units::{float, grouped, size};
 /// How much longer than its window a profile may take to arrive.
 const FETCH_MARGIN: Duration = Duration::from_secs(30);
 
-/// Frames below this share of a profile, in per cent, are not drawn: nobody could see them.
+/// Frames below this share of a profile, in per cent, are not drawn on the page: nobody could see them.
 const DRAWN_PERCENT_MIN: f64 = 0.1;
+
+/// The same for files, which take ten times the bytes.
+const FILE_PERCENT_MIN: f64 = 0.3;
+
+/// The outermost frame, in lock profiles, of waits that have a name in place of a stack.
+const NAMED_WAITS: &str = "named waits";
 
 /// What is profiled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -136,6 +142,18 @@ impl Stacks {
         self.0.keys().map(|frames| frames.split(';').next().unwrap_or(frames))
     }
 
+    /// The waits that nodes name, with the microseconds of each; only lock profiles have any.
+    pub fn named_waits(&self) -> BTreeMap<&str, u64> {
+        let mut waits = BTreeMap::new();
+        for (frames, &value) in &self.0 {
+            let name = frames.strip_prefix(NAMED_WAITS).and_then(|rest| rest.strip_prefix(';'));
+            if let Some(name) = name.and_then(|rest| rest.split(';').next()) {
+                *waits.entry(name).or_default() += value;
+            }
+        }
+        waits
+    }
+
     /// An SVG that opens in a browser on its own.
     ///
     /// # Errors
@@ -229,7 +247,7 @@ fn draw(title: &str, event: Event, lines: Vec<String>) -> Result<String, LabErro
     let mut options = inferno::flamegraph::Options::default();
     options.title = title.into();
     options.count_name = event.unit().into();
-    options.min_width = DRAWN_PERCENT_MIN;
+    options.min_width = FILE_PERCENT_MIN;
     options.deterministic = true;
     options.font_type = "sans-serif".into();
     let mut svg = Vec::new();
@@ -301,6 +319,14 @@ mod tests {
         all.merge(&stacks("kvorum:net0;a 1\nkvorum:net1;a 2\nworker-12;b 3\n7;c 4\ncommit 5\n"));
         all.merge(&stacks("kvorum:net0;a 10\n"));
         assert_eq!(all.text(), "7;c 4\ncommit 5\nkvorum:net;a 13\nworker;b 3\n");
+    }
+
+    /// Goal: waits with a name are told from stacks, and add up. Method: both kinds.
+    #[test]
+    fn waits_have_names() {
+        let read =
+            stacks("named waits;commit: queue 5\nnamed waits;commit: queue;x 2\nnet;named waits;y 9\n");
+        assert_eq!(read.named_waits().into_iter().collect::<Vec<_>>(), [("commit: queue", 7)]);
     }
 
     /// Goal: a frame that calls itself counts once, one that stands in several stacks adds up. Method: by hand.

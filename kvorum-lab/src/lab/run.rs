@@ -238,12 +238,10 @@ impl Lab<'_> {
         for record in results.configurations.iter_mut().filter(|record| record.name == configuration.name) {
             record.commands = cluster.commands().to_vec();
         }
-        let events = if *task == Task::Profile && !profile::is_offered(first(&cluster)?)? {
+        if *task == Task::Profile && !profile::is_offered(first(&cluster)?)? {
             step.notes.push("no profiles: the node has no /debug/profile".into());
             return Ok(());
-        } else {
-            self.file.profile.clone()
-        };
+        }
         let mut filled = Filled::new();
         for load in &self.file.loads {
             let mut args = load.args(configuration, &cluster.urls()).map_err(LabError::Usage)?;
@@ -264,8 +262,7 @@ impl Lab<'_> {
                 Task::Profile => {
                     self.progress.say(&format!("{}: warming up", load.name));
                     warm(&plan, &options, warm_up)?;
-                    let events: Vec<_> = events.iter().copied().collect();
-                    self.profile(configuration, load, &events, (&plan, &options), &cluster, step)?;
+                    self.profile(configuration, load, (&plan, &options), &cluster, step)?;
                 }
                 Task::Maximum => {
                     if let Some(bound) = self.file.maximum.filter(|_| Load::has_maximum(&args)) {
@@ -360,12 +357,11 @@ impl Lab<'_> {
         &self,
         configuration: &Configuration,
         load: &Load,
-        events: &[profile::Event],
         (plan, options): (&Plan, &RunOptions),
         cluster: &Cluster,
         step: &mut Step,
     ) -> Result<(), LabError> {
-        let window = self.file.profile_window;
+        let (window, events) = (self.file.profile_window, &self.file.profile);
         let count = u32::try_from(events.len()).unwrap_or(1);
         // Longer than the profiles: what is left of it at the end is not waited for by them.
         let mut plan = Plan { duration: (window + PROFILE_GAP) * count, ..plan.clone() };

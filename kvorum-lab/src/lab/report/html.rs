@@ -5,7 +5,7 @@ use std::fmt::Write;
 use serde_json::{Map, Value};
 
 use super::chart::{Axis, Line, colour, draw};
-use super::{Flame, LEGEND, Table, changes, cost_of_profiles, facts, shifts, values, windows};
+use super::{Flame, LEGEND, Table, changes, cost_of_profiles, facts, shifts, values, waits, windows};
 use crate::lab::Profiles;
 use crate::lab::conclusions::{conclusions, warnings};
 use crate::lab::figures::{Cell, Figure};
@@ -95,7 +95,7 @@ fn load_section(results: &Results, profiles: &Profiles, flames: &[Flame], load: 
         "<h3>p99 of each second</h3>\n{}",
         time_chart(results, load, "p99", |second| float(second.p99), millis)
     );
-    for figure in [Figure::Cpu, Figure::Memory, Figure::Maximum, Figure::Alloc, Figure::Wait] {
+    for figure in [Figure::Cpu, Figure::Memory, Figure::Maximum, Figure::Alloc] {
         out.push_str(&bars(results, load, figure));
     }
     let own: Vec<&Flame> = flames.iter().filter(|flame| flame.load == *load).collect();
@@ -119,6 +119,9 @@ fn load_section(results: &Results, profiles: &Profiles, flames: &[Flame], load: 
                 );
             }
         }
+    }
+    if let Some(waits) = waits(results, profiles, load) {
+        let _ = write!(out, "<h3>Waits by name</h3>\n{}", table(&waits));
     }
     for one in shifts(results, profiles, load) {
         out.push_str(&details(&format!("Frames that gained and lost most: {}", one.title), &table(&one)));

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{Flame, LEGEND, Table, changes, cost_of_profiles, facts, shifts, short, values, windows};
+use super::{Flame, LEGEND, Table, changes, cost_of_profiles, facts, shifts, short, values, waits, windows};
 use crate::lab::Profiles;
 use crate::lab::conclusions::{conclusions, warnings};
 use crate::lab::results::Results;
@@ -36,6 +36,11 @@ pub(super) fn report(results: &Results, profiles: &Profiles, flames: &[Flame]) -
         }
     }
     let _ = writeln!(out, "{LEGEND}\n");
+    for load in results.load_names() {
+        if let Some(waits) = waits(results, profiles, &load) {
+            out.push_str(&waits.markdown());
+        }
+    }
     out.push_str(&maxima(results));
     let gains: String = results
         .load_names()

@@ -3,6 +3,7 @@
 //! Both texts are made of the same tables. The HTML loads nothing from anywhere: charts are inline SVG made here
 //! ([`chart`]), flame graphs are drawn by a script in it from the stacks in it, styles follow the reader's theme.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use super::Profiles;
@@ -214,6 +215,33 @@ fn shifts(results: &Results, profiles: &Profiles, load: &str) -> Vec<Table> {
         tables.push(table);
     }
     tables
+}
+
+/// What operations waited for, by the names that the nodes give to their waits; `None` where no profile has any.
+fn waits(results: &Results, profiles: &Profiles, load: &str) -> Option<Table> {
+    let names: Vec<&str> = results.configurations.iter().map(|one| one.name.as_str()).collect();
+    let columns: Vec<&str> = std::iter::once("").chain(names.iter().copied()).collect();
+    let mut table = Table::new(format!("{load}: waits, µs/operation"), &columns);
+    let of = |name: &str| {
+        let stacks = profiles.get(&(name.to_owned(), load.to_owned(), Event::Lock))?;
+        Some((stacks.named_waits(), results.profile(name, load, Event::Lock)?.operations))
+    };
+    let all: Vec<_> = names.iter().map(|name| of(name)).collect();
+    let waits: BTreeSet<&str> = all.iter().flatten().flat_map(|(waits, _)| waits.keys().copied()).collect();
+    for wait in waits {
+        let cell = |one: &Option<(BTreeMap<&str, u64>, f64)>| match one {
+            Some((waits, operations)) if *operations > 0.0 => {
+                let micros = waits.get(wait).copied().unwrap_or(0);
+                format!("{:.1}", crate::units::float(micros) / operations)
+            }
+            _ => "–".into(),
+        };
+        table.rows.push(std::iter::once(wait.to_owned()).chain(all.iter().map(cell)).collect());
+    }
+    table.note(
+        "Of the lock profile, over all nodes. Waits of one operation lie within each other: compare each with itself.",
+    );
+    (!table.rows.is_empty()).then_some(table)
 }
 
 /// Machine, versions, and how all of this was made.

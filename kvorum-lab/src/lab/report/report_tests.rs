@@ -9,8 +9,8 @@ fn made() -> (Results, Profiles) {
     let key = |name: &str| (name.to_owned(), "PUT".to_owned(), Event::Cpu);
     let stacks = |text: &str| Stacks::read(text).unwrap();
     let profiles = [
-        (key("one <b>"), stacks("net;kvorum::http 900\n")),
-        (key("two"), stacks("net;kvorum::http</script> 900\nnet;kvorum::peer 300\n")),
+        (key("one <b>"), stacks("net;node::http 900\n")),
+        (key("two"), stacks("net;node::http</script> 900\nnet;node::peer 300\n")),
     ];
     (results, profiles.into())
 }
@@ -57,7 +57,7 @@ fn the_page_stands_alone() {
         assert!(!page.contains(word), "the page has {word}");
     }
     assert!(page.contains("one &lt;b&gt;") && !page.contains("one <b></th>"), "a name is not escaped");
-    assert!(page.contains("kvorum::http<\\/script>"), "a frame could end the script");
+    assert!(page.contains("node::http<\\/script>"), "a frame could end the script");
     assert!(page.contains("class=\"line c1\""), "the second configuration has no line");
     let text = read("report.md");
     let links: Vec<&str> = text.split("](").skip(1).filter_map(|rest| rest.split(')').next()).collect();

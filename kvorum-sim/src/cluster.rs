@@ -320,17 +320,18 @@ impl Cluster<'_> {
             *self.counts.entry(event.kind).or_default() += 1;
             *self.points.entry(point.name()).or_default() += 1;
             self.disarm(node, number);
-            // From now on it is like any other.
+            // From now on it is like any other; where it began with a restart, from then on.
+            let at = if event.fault.restarts().is_some() { event.at } else { now };
             let fault = match keep {
                 Some(keep) => Fault::PowerLoss { node: Some(node), keep },
                 None => Fault::Restart { node },
             };
-            let lasts = (event.at + event.lasts).saturating_sub(now);
+            let lasts = (event.at + event.lasts).saturating_sub(at);
             match keep {
                 Some(keep) => self.lose_power(node, keep),
                 None => self.stop(node, MemoryEngine::kill),
             }
-            self.active.insert(number, FaultEvent { at: now, lasts, fault, ..event });
+            self.active.insert(number, FaultEvent { at, lasts, fault, ..event });
             self.disturb();
         }
     }

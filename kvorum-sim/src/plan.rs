@@ -411,8 +411,8 @@ impl Plan {
         kinds.extend(shifts.iter().map(|event| event.kind));
         faults.extend(shifts);
         if kinds.contains(&FaultKind::CrashPoint) {
-            let births = births(&mut seed.stream("births"), nodes, &faults);
-            faults.extend(births);
+            let led_to = led_to(&mut seed.stream("crash points"), nodes, &faults);
+            faults.extend(led_to);
         }
         faults.sort_by_key(|event| event.at);
         Self {
@@ -657,14 +657,9 @@ const RUNNING: &[Point] = &[
     Point::HintAfter,
     Point::HintsRemoveBefore,
     Point::HintsRemoveAfter,
-    Point::GapBefore,
-    Point::GapAfter,
-    Point::GapsRemoveBefore,
-    Point::GapsRemoveAfter,
-    Point::ReopenBefore,
-    Point::ReopenAfter,
-    Point::ReopenCounted,
 ];
+/// The steps that a store takes that met a full disk, once there is space.
+const REOPENING: &[Point] = &[Point::ReopenBefore, Point::ReopenAfter, Point::ReopenCounted];
 /// The steps that a new store takes.
 const BEING_BORN: &[Point] = &[
     Point::BirthBefore,
@@ -677,17 +672,19 @@ const BEING_BORN: &[Point] = &[
     Point::VotesAfter,
 ];
 
-/// Deaths of new stores while they find out what they are: at the first start, and after a wipe.
-fn births(stream: &mut Stream, nodes: u16, faults: &[FaultEvent]) -> Vec<FaultEvent> {
-    let wiped = faults.iter().filter_map(|event| match event.fault {
-        Fault::Wipe { node } => Some((event.at, event.lasts, node)),
-        _ => None,
-    });
+/// Deaths at steps that only another fault leads to: of new stores while they find out what they are, at the first start
+/// and after a wipe; and of stores that are opened again after a full disk.
+fn led_to(stream: &mut Stream, nodes: u16, faults: &[FaultEvent]) -> Vec<FaultEvent> {
     let first = stream.between_u16(0, nodes - 1);
-    let born: Vec<_> = [(Duration::ZERO, Duration::ZERO, first)].into_iter().chain(wiped).collect();
+    let mut leads = vec![(Duration::ZERO, Duration::ZERO, first, BEING_BORN)];
+    leads.extend(faults.iter().filter_map(|event| match event.fault {
+        Fault::Wipe { node } => Some((event.at, event.lasts, node, BEING_BORN)),
+        Fault::DiskFull { node } => Some((event.at, event.lasts, node, REOPENING)),
+        _ => None,
+    }));
     let mut events = Vec::new();
-    for (at, lasts, node) in born {
-        let fault = crash(stream, node, BEING_BORN, 1);
+    for (at, lasts, node, points) in leads {
+        let fault = crash(stream, node, points, 1);
         let lasts = (lasts + stream.duration(Duration::from_secs(1), FAULT_MAX / 2)).min(FAULT_MAX);
         if stream.percent(40) {
             events.push(FaultEvent { at, lasts, kind: FaultKind::CrashPoint, fault });

@@ -361,6 +361,13 @@ pub const SETTINGS: &[Setting] = &[
         set: |draft, text| set(&mut draft.config.upkeep.scrub_rate, parse_size(text, 64 << 10)),
     },
     Setting {
+        name: "repair-rate",
+        value_name: "SIZE",
+        default: "64MiB",
+        help: "Bytes a second that repair and refill of lost stores send and take at most; less while clients feel it",
+        set: |draft, text| set(&mut draft.config.upkeep.repair_rate, parse_size(text, 64 << 10)),
+    },
+    Setting {
         name: "quarantine-max-size",
         value_name: "SIZE",
         default: "16GiB",
@@ -561,7 +568,7 @@ impl Draft {
                 drain_timeout: none,
                 waits: Waits { head: none, body: none, idle: none, write: none },
             },
-            upkeep: Upkeep { scrub_every: none, scrub_rate: 0 },
+            upkeep: Upkeep { scrub_every: none, scrub_rate: 0, repair_rate: 0 },
             quarantine_bytes_max: 0,
             log_format: LogFormat::Text,
         };

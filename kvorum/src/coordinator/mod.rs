@@ -15,6 +15,7 @@ mod floors;
 mod gauges;
 mod handoff;
 mod mend;
+mod pace;
 mod pulse;
 mod range;
 mod read;
@@ -150,6 +151,8 @@ pub struct Upkeep {
     pub scrub_every: Duration,
     /// Bytes a second that such a walk reads.
     pub scrub_rate: u64,
+    /// Bytes a second that repair and refill send and take at most.
+    pub repair_rate: u64,
 }
 
 /// This says why a request was not carried out.
@@ -276,6 +279,9 @@ pub struct Coordinator {
     links: Vec<Option<Rc<Link>>>,
     hedges: Cell<f32>,
     writes: Cell<usize>,
+    /// Clients' requests of this thread so far.
+    requests: Cell<u64>,
+    pace: pace::Pace,
 }
 
 impl Coordinator {
@@ -286,7 +292,14 @@ impl Coordinator {
         let links = (0..shared.cluster.node_count())
             .map(|index| start_link(&shared, connector, NodeIndex(index)))
             .collect();
-        let coordinator = Rc::new(Self { shared, links, hedges: Cell::new(0.0), writes: Cell::new(0) });
+        let coordinator = Rc::new(Self {
+            shared,
+            links,
+            hedges: Cell::new(0.0),
+            writes: Cell::new(0),
+            requests: Cell::new(0),
+            pace: pace::Pace::default(),
+        });
         tokio::task::spawn_local(Rc::clone(&coordinator).keep_gauges(thread));
         for index in coordinator.shared.cluster.others() {
             tokio::task::spawn_local(Rc::clone(&coordinator).watch_signs(index));
@@ -339,6 +352,7 @@ impl Coordinator {
         }
         tokio::task::spawn_local(Rc::clone(self).mend());
         tokio::task::spawn_local(Rc::clone(self).scrub());
+        tokio::task::spawn_local(Rc::clone(self).keep_pace());
         if self.nodes() > 1 {
             tokio::task::spawn_local(Rc::clone(self).keep_settled());
             tokio::task::spawn_local(Rc::clone(self).keep_purged());

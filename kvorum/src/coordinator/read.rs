@@ -51,6 +51,7 @@ impl Coordinator {
         let begun = Instant::now();
         let deadline = begun + self.shared.settings.request_timeout;
         self.hedge_allowance();
+        self.requests.set(self.requests.get() + 1);
         let mut ask_first = None;
         for _ in 0..ROUNDS_MAX {
             let since = Since::now();

@@ -229,6 +229,7 @@ impl Coordinator {
                 }
                 continue;
             };
+            self.repair_turn().await;
             calls.push(index, Rc::clone(self).carry_out_readable(index, partition, task));
             if calls.nodes().count() >= IN_FLIGHT_MAX
                 && let Some((_, outcome)) = calls.next().await
@@ -291,10 +292,12 @@ impl Coordinator {
                 if record.from <= shared.rank_of(index, partition) {
                     return Ok(());
                 }
+                self.charge_repair(&key, &record);
                 let kind = ApplyKind::AntiEntropy { settled };
                 match self.ask_apply(index, &key, &record, kind, CALL_TIMEOUT).await {
                     Write::Stored | Write::Uncounted => {
                         shared.metrics.repair_pushed.fetch_add(1, Ordering::Relaxed);
+                        shared.workers.repair(index).count(1);
                         return Ok(());
                     }
                     // The peer has something newer that was written for fewer replicas: it was not on its list.
@@ -310,10 +313,12 @@ impl Coordinator {
         if shared.rank_of(shared.cluster.me(), partition) >= theirs.from {
             return Ok(());
         }
+        self.charge_repair(&key, &theirs);
         shared.stamps.observe(theirs.version);
         let source = Source::Repair { settled };
         shared.replica.apply(key, theirs, source).await.map_err(Cause::Replica)?;
         shared.metrics.repair_pulled.fetch_add(1, Ordering::Relaxed);
+        shared.workers.repair(index).count(1);
         Ok(())
     }
 }

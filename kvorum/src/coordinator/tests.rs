@@ -67,7 +67,11 @@ fn node(engine: &Arc<MemoryEngine>, clock: &Arc<ManualClock>, execution: Executi
         hint_wait: Duration::from_secs(1),
         settle_every: Duration::from_secs(10),
         clock_offset_max: Duration::from_secs(1),
-        upkeep: super::Upkeep { scrub_every: Duration::from_mins(1), scrub_rate: 1 << 20 },
+        upkeep: super::Upkeep {
+            scrub_every: Duration::from_mins(1),
+            scrub_rate: 1 << 20,
+            repair_rate: 1 << 30,
+        },
     };
     let cluster = Cluster::new("test".to_owned(), topology, NodeIndex(0), replica.store_id(), roster);
     let hints = Hints::open(replica.clone(), bounds).unwrap();

@@ -38,6 +38,7 @@ impl Coordinator {
         let me = self.shared.cluster.me();
         let is_local = self.shared.cluster.plan(&key, quorum).replicas == [me];
         self.writes.set(self.writes.get() + 1);
+        self.requests.set(self.requests.get() + 1);
         let begun = Instant::now();
         let writing =
             Writing { coordinator: Rc::clone(self), key, mutation, quorum, begun, report: Some(report) };

@@ -1,0 +1,133 @@
+//! The pace of repair and refill: at most so many bytes a second, and less while clients are there and feel it.
+//!
+//! One [`Pace`] for all of a node's comparisons, on the thread that runs them. What goes over is charged; whoever is about
+//! to send more waits until the charge is worked off. While clients ask this node for anything, the allowed share of the
+//! rate falls by a third whenever the thread's tasks come late or writes queue up, and rises slowly otherwise (additive
+//! increase, multiplicative decrease: Chiu and Jain, 1989); without clients it is the whole rate.
+
+use super::Coordinator;
+use kvorum_core::{Key, Record, Value};
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// How often the load is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// From here on the thread's tasks come late: a client's request would wait as long.
+const LATE: Duration = Duration::from_millis(3);
+/// Writes that wait for the commit thread from which on it is behind.
+const QUEUE_LEN: usize = 64;
+/// The share of the rate while clients are there, at least (repair must come to an end) and at most.
+const SHARE_MIN: f64 = 0.02;
+const SHARE_MAX: f64 = 0.5;
+const SHARE_FALL: f64 = 0.67;
+const SHARE_RISE: f64 = 0.02;
+/// What a record is charged at least, in bytes: small ones cost the processor more than the network.
+const RECORD_BYTES_MIN: usize = 512;
+/// What may be charged ahead: timers are not finer.
+const AHEAD_MAX: Duration = Duration::from_millis(5);
+
+/// This is how much repair may send and take now.
+#[derive(Debug)]
+pub(super) struct Pace {
+    /// When all that was charged is worked off, on the monotonic clock.
+    free_at: Cell<Duration>,
+    share: Cell<f64>,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self { free_at: Cell::default(), share: Cell::new(1.0) }
+    }
+}
+
+impl Pace {
+    /// Charges `bytes` at `rate` bytes a second.
+    fn charge(&self, now: Duration, bytes: usize, rate: u64) {
+        #[expect(clippy::cast_precision_loss, reason = "a pace need not be exact")]
+        let time = bytes as f64 / (rate.max(1) as f64 * self.share.get());
+        self.free_at.set(self.free_at.get().max(now) + Duration::from_secs_f64(time));
+    }
+
+    /// How long to wait before more is sent.
+    fn wait(&self, now: Duration) -> Option<Duration> {
+        self.free_at.get().checked_sub(now).filter(|ahead| *ahead > AHEAD_MAX)
+    }
+
+    /// Takes in how it went since the last look.
+    fn look(&self, has_clients: bool, is_late: bool) {
+        self.share.set(match (has_clients, is_late) {
+            (false, _) => 1.0,
+            (true, true) => (self.share.get().min(SHARE_MAX) * SHARE_FALL).max(SHARE_MIN),
+            (true, false) => (self.share.get() + SHARE_RISE).min(SHARE_MAX),
+        });
+    }
+}
+
+impl Coordinator {
+    /// Charges a record that goes over for repair.
+    pub(super) fn charge_repair(&self, key: &Key, record: &Record) {
+        let value = if let Value::Present(value) = &record.value { value.len() } else { 0 };
+        let bytes = (key.as_ref().len() + value).max(RECORD_BYTES_MIN);
+        self.pace.charge(self.shared.clock.mono(), bytes, self.shared.settings.upkeep.repair_rate);
+    }
+
+    /// Waits until repair may send or take more.
+    pub(super) async fn repair_turn(&self) {
+        if let Some(wait) = self.pace.wait(self.shared.clock.mono()) {
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    /// Looks after the pace, forever. Called on the thread that repairs.
+    pub(super) async fn keep_pace(self: Rc<Self>) {
+        let mut before = 0;
+        loop {
+            let begun = self.shared.clock.mono();
+            tokio::time::sleep(LOOK_EVERY).await;
+            let late = self.shared.clock.mono().saturating_sub(begun + LOOK_EVERY);
+            // The first cause is a client's write, that another node coordinates.
+            let of_peers = self.shared.metrics.applied.first();
+            let asked = self.requests.get() + of_peers.map_or(0, |count| count.load(Ordering::Relaxed));
+            let is_late = late > LATE || self.shared.replica.queue_len() > QUEUE_LEN;
+            self.pace.look(asked != before, is_late);
+            before = asked;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Duration = Duration::from_secs(100);
+
+    /// A rate is kept to but for a few milliseconds, and idle time is not saved up.
+    #[test]
+    fn rate_is_kept() {
+        let pace = Pace::default();
+        pace.charge(NOW, 1000, 1_000_000);
+        assert_eq!(pace.wait(NOW), None, "a millisecond ahead");
+        pace.charge(NOW, 99_000, 1_000_000);
+        assert_eq!(pace.wait(NOW).map(|wait| wait.as_millis()), Some(100));
+        let later = NOW + Duration::from_mins(1);
+        pace.charge(later, 100_000, 1_000_000);
+        assert_eq!(pace.wait(later).map(|wait| wait.as_millis()), Some(100));
+    }
+
+    /// Clients who feel it have the pace fall, at most to its least; without clients it is the whole rate at once.
+    #[test]
+    fn clients_come_first() {
+        let pace = Pace::default();
+        pace.look(true, true);
+        assert!(pace.share.get() < SHARE_MAX);
+        (0..100).for_each(|_| pace.look(true, true));
+        pace.charge(NOW, 20_000, 1_000_000);
+        assert_eq!(pace.wait(NOW).map(|wait| wait.as_millis()), Some(1000), "one part in fifty");
+        (0..100).for_each(|_| pace.look(true, false));
+        assert!(pace.share.get() >= SHARE_MAX);
+        pace.look(false, true);
+        assert!(pace.share.get() >= 1.0);
+    }
+}

@@ -174,6 +174,15 @@ impl Client {
         Ok(self.exchange.whole(&Call::explain(key.as_ref(), json)?).await?.into_text())
     }
 
+    /// Has one node compared with all others now, in one partition or in all, what differs healed, and waits: what came
+    /// of it, as JSON. That takes as long as what differs; give the client a timeout to match.
+    ///
+    /// # Errors
+    /// As for a read; also when another such repair is under way on the node.
+    pub async fn repair(&self, partition: Option<u16>) -> Result<String, Error> {
+        Ok(self.exchange.whole(&Call::repair(partition)?).await?.into_text())
+    }
+
     /// Asks one node for its state: the next in turn that answers, whatever it answers.
     ///
     /// # Errors

@@ -42,6 +42,8 @@ pub enum Operation {
     },
     /// Asking a node for its state.
     Status,
+    /// Asking a node to compare itself with all others now.
+    Repair,
 }
 
 impl Operation {
@@ -59,7 +61,7 @@ impl Operation {
     pub(crate) fn placed_key(&self) -> Option<&Bytes> {
         match self {
             Self::Get { key } | Self::Head { key } | Self::Put { key } | Self::Delete { key } => Some(key),
-            Self::Scan { .. } | Self::Explain { .. } | Self::Status => None,
+            Self::Scan { .. } | Self::Explain { .. } | Self::Status | Self::Repair => None,
         }
     }
 }
@@ -74,6 +76,7 @@ impl fmt::Display for Operation {
             Self::Scan { start } => ("scan from", start),
             Self::Explain { key } => ("explain", key),
             Self::Status => return f.write_str("status"),
+            Self::Repair => return f.write_str("repair"),
         };
         match key.get(..KEY_SHOWN_BYTES_MAX) {
             Some(shown) if key.len() > shown.len() => {

@@ -94,6 +94,15 @@ impl Call {
         Ok(Self { accept: Some(if json { "application/json" } else { "text/plain" }), ..call })
     }
 
+    pub(crate) fn repair(partition: Option<u16>) -> Result<Self, Error> {
+        let mut target = "/admin/repair".to_owned();
+        if let Some(partition) = partition {
+            push(&mut target, format_args!("?partition={partition}"));
+        }
+        let call = Self::new(Operation::Repair, Method::POST, target)?;
+        Ok(Self { accept: Some("application/json"), ..call })
+    }
+
     pub(crate) fn status() -> Result<Self, Error> {
         let call = Self::new(Operation::Status, Method::GET, "/v0/status".to_owned())?;
         Ok(Self { accept: Some("application/json"), ..call })
@@ -135,7 +144,7 @@ impl Call {
             Operation::Get { .. } | Operation::Head { .. } => matches!(status, 200 | 404),
             Operation::Put { .. } => status == 201,
             Operation::Delete { .. } => status == 202,
-            Operation::Scan { .. } | Operation::Explain { .. } => status == 200,
+            Operation::Scan { .. } | Operation::Explain { .. } | Operation::Repair => status == 200,
             // A node that drains says so with a 503: that is what was asked.
             Operation::Status => true,
         }
@@ -150,8 +159,8 @@ impl Call {
         if let Some(accept) = self.accept {
             request.headers_mut().insert(ACCEPT, HeaderValue::from_static(accept));
         }
-        if self.method == Method::PUT {
-            // Also for an empty value: a PUT without a length is answered 411.
+        if matches!(self.method, Method::PUT | Method::POST) {
+            // Also for an empty body: a PUT without a length is answered 411.
             request.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(self.body.len()));
         }
         request

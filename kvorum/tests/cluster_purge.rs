@@ -21,7 +21,7 @@ mod support;
 
 use cluster_support::node::Cluster;
 use std::path::Path;
-use support::wait_until;
+use support::{kvorum, wait_until};
 
 const KEYS: usize = 400;
 
@@ -194,4 +194,36 @@ fn older_store_is_refilled_not_merged() {
     }
     delete_all(&cluster, "new", &[0, 1, 2]);
     wait_until_empty(&cluster);
+}
+
+/// `kvorum repair` compares every node with all others, and says so of one that it cannot be compared with;
+/// `/v0/converged` names who holds back.
+#[test]
+fn repair_on_demand_and_who_holds_back() {
+    let mut cluster = cluster("always");
+    put_all(&cluster, "k", &[0, 1, 2]);
+    let repair = |arguments: &[&str]| {
+        let output = kvorum(&[&["repair"], arguments].concat()).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stdout).unwrap())
+    };
+    let (code, said) = repair(&["--url", &cluster.url(1)]);
+    assert_eq!((code, said.matches("compared with 2").count()), (Some(0), 3), "{said}");
+    let converged = |target: &str| -> serde_json::Value {
+        serde_json::from_str(&cluster.ask(0, "GET", target, None).text()).unwrap()
+    };
+    wait_until("all agree", || converged("/v0/converged")["agreed"].is_u64());
+    let all = converged("/v0/converged?id=k-1&partitions=all");
+    assert_eq!(all["partitions"].as_array().unwrap().len(), 4096);
+    cluster.kill9(2);
+    let (code, said) = repair(&["--node", &cluster.url(0), "--partition", "7"]);
+    assert_eq!((code, said.matches("not compared with").count()), (Some(3), 1), "{said}");
+    let converged = |target: &str| -> serde_json::Value {
+        serde_json::from_str(&cluster.ask(0, "GET", target, None).text()).unwrap()
+    };
+    wait_until("the node that is away is named", || {
+        let held_by = &converged("/v0/converged")["held_by"];
+        held_by["node"] == cluster.url(2).as_str() && held_by["why"] == "away"
+    });
+    assert_eq!(cluster.ask(0, "GET", "/admin/repair", None).status, 405);
+    assert_eq!(cluster.ask(0, "POST", "/admin/repair?partition=4096", None).status, 400);
 }

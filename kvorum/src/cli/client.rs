@@ -1,4 +1,4 @@
-//! The client's commands: `get`, `put`, `delete`, `scan`, `status`.
+//! The client's commands: `get`, `put`, `delete`, `scan`, `explain`, `status`; `repair` has a file of its own.
 //!
 //! Values go from standard input or a file to standard output untouched; everything else goes to standard error.
 
@@ -70,6 +70,13 @@ pub(super) fn commands() -> Vec<Command> {
         on_node(Command::new("explain").about("Prints what every node holds of a key"))
             .arg(key("key", "The key").required(true))
             .arg(switch("json", "As JSON")),
+        on_node(Command::new("repair").about("Compares nodes now, heals what differs, and waits"))
+            .arg(flag(
+                "node",
+                "URL",
+                "Only this node; without it, every node of the cluster, one after the other",
+            ))
+            .arg(flag("partition", "P", "Only this partition").value_parser(value_parser!(u16))),
         on_node(Command::new("status").about("Prints a node's state")).arg(switch("json", "As JSON")),
     ]
 }
@@ -91,6 +98,7 @@ pub(super) fn run(name: &str, matches: &ArgMatches) -> ExitCode {
             "delete" => delete(&client, matches).await,
             "scan" => scan(&client, matches).await,
             "explain" => explain(&client, matches).await,
+            "repair" => super::repair::run(&client, matches).await,
             "status" => status(&client, matches).await,
             _ => Err(Failure::Usage(format!("no such command: {name}"))),
         }

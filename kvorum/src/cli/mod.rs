@@ -5,6 +5,7 @@
 mod client;
 mod dev;
 mod profile;
+mod repair;
 mod serve;
 
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};

@@ -20,6 +20,7 @@ mod pulse;
 mod range;
 mod read;
 mod repair;
+mod repair_now;
 mod serve;
 mod settle;
 mod stamp;
@@ -34,6 +35,7 @@ pub use gauges::{Gauges, LinkGauge, PeerStatus};
 pub use handoff::Handoff;
 pub use mend::Mending;
 pub use range::ClusterRange;
+pub use repair_now::Repaired;
 pub use serve::PeerDesk;
 pub use settle::{Settling, Watermark};
 pub use stamp::Stamps;
@@ -49,7 +51,7 @@ use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -265,6 +267,8 @@ pub struct Shared {
     pub workers: Workers,
     /// By node, the partitions that differed in the latest comparison.
     differing: Vec<AtomicU64>,
+    /// Whether a repair that somebody asked for is under way.
+    is_repairing: AtomicBool,
     /// How the threads' links are.
     pub gauges: Gauges,
     /// Settings.
@@ -469,6 +473,7 @@ impl Shared {
             settling,
             workers,
             differing,
+            is_repairing: AtomicBool::new(false),
             gauges: Gauges::default(),
             settings,
             metrics,

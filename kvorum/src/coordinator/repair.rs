@@ -126,9 +126,15 @@ impl Coordinator {
         }
     }
 
-    async fn meet_floors(&self, index: NodeIndex) -> Result<(), Cause> {
+    /// Takes in how far the node at `index` has sealed.
+    pub(super) async fn meet_floors(&self, index: NodeIndex) -> Result<(), Cause> {
         let Some(link) = self.link(index).cloned() else { return Err(Cause::Unreachable) };
         self.shared.exchange_floors(&link).await
+    }
+
+    /// Compares all partitions with the node at `index` once, and heals all that differ.
+    pub(super) async fn compare_once(self: &Rc<Self>, index: NodeIndex) -> Result<(), Cause> {
+        self.compare(index, &mut BTreeMap::new(), true).await
     }
 
     /// Compares all partitions, and heals those that differ and are at rest; all that differ when `is_refill`.
@@ -203,7 +209,7 @@ impl Coordinator {
     }
 
     /// Makes the two replicas of `partition` alike.
-    async fn heal(self: &Rc<Self>, index: NodeIndex, partition: Partition) -> Result<(), Cause> {
+    pub(super) async fn heal(self: &Rc<Self>, index: NodeIndex, partition: Partition) -> Result<(), Cause> {
         let (mut ours, mut theirs) = (List::new(), List::new());
         let mut calls: Calls<Result<(), Cause>> = Calls::new();
         let mut floor = Floor::default();

@@ -39,7 +39,7 @@ impl Failure {
     /// The path is none of the node's.
     pub fn unknown_path() -> Self {
         let message = "unknown path; known are /v0/entity, /v0/entities, /v0/status, /v0/topology, /v0/explain, \
-                       /v0/converged, /metrics, /openapi.json, /debug/profile, /admin/workers, \
+                       /v0/converged, /metrics, /openapi.json, /debug/profile, /admin/repair, /admin/workers, \
                        /admin/workers/{name}/pause and /admin/workers/{name}/resume";
         Self::new(StatusCode::BAD_REQUEST, "unknown_path", message)
     }

@@ -8,6 +8,7 @@ use super::error::Failure;
 use super::explain;
 use super::openapi;
 use super::range::{RangeBody, RangeFormat, RangeSource, Reader};
+use super::repair;
 use super::server::Phase;
 use super::status::{self, NodeFacts, NodeState};
 use super::target::{self, Path, ProfileQuery, Scope};
@@ -27,7 +28,7 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use http_body::Body;
-use kvorum_core::{Quorum, Version};
+use kvorum_core::{Partition, Quorum, Version};
 use std::cell::OnceCell;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -255,6 +256,7 @@ where
         Path::Topology if reads => show_topology(&desk.service, &request),
         Path::Explain if reads => show_explanation(desk, &request).await,
         Path::Converged if reads => show_converged(&desk.service, &request),
+        Path::Repair if method == Method::POST => repair(desk, &request).await,
         Path::OpenApi if reads => show_openapi(&request),
         Path::Profile if method == Method::GET => show_profile(&desk.service, connection, &request).await,
         Path::Workers if reads => show_workers(&desk.service, connection, &request),
@@ -460,6 +462,17 @@ fn show_converged<B>(service: &Service, request: &Request<B>) -> Result<Response
     let query = target::parse_converged(request.uri().query())?;
     let body = converged::render(&service.rooms()?.shared, &query);
     let mut response = Response::new(ReplyBody::full(Bytes::from(body)));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    Ok(response)
+}
+
+async fn repair<B>(desk: &Desk, request: &Request<B>) -> Result<Response<ReplyBody>, Failure> {
+    let coordinator = desk.coordinator()?;
+    let partitions = 1 << coordinator.shared().cluster.topology().partition_bits();
+    let partition = target::parse_repair(request.uri().query(), partitions)?;
+    let repaired = coordinator.repair_now(partition.map(Partition)).await;
+    let repaired = repaired.ok_or_else(|| Failure::overloaded("a repair is under way on it"))?;
+    let mut response = Response::new(ReplyBody::full(Bytes::from(repair::render(&repaired))));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     Ok(response)
 }

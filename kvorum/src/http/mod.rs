@@ -16,6 +16,7 @@ pub mod handler;
 pub mod head;
 mod openapi;
 mod range;
+mod repair;
 pub mod server;
 mod status;
 pub mod target;

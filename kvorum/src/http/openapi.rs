@@ -108,6 +108,7 @@ mod tests {
                 Path::Entities => target::parse_range(query).err(),
                 Path::Explain => target::parse_explain(query).err(),
                 Path::Converged => target::parse_converged(query).err(),
+                Path::Repair => target::parse_repair(query, 1).err(),
                 Path::Topology => target::parse_ranks(query).err(),
                 Path::Profile => target::parse_profile(query).err(),
                 Path::WorkerPause => target::parse_pause(query).err(),

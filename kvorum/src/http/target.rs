@@ -29,6 +29,8 @@ pub enum Path {
     Explain,
     /// Up to when all replicas agree.
     Converged,
+    /// Compares this node with all others now.
+    Repair,
     /// The description of all this for programs.
     OpenApi,
     /// A profile of the process.
@@ -43,7 +45,7 @@ pub enum Path {
 
 impl Path {
     /// Every path as it is written; the most frequent first, because they are compared in this order.
-    pub const ALL: [(&'static str, Self); 13] = [
+    pub const ALL: [(&'static str, Self); 14] = [
         ("/v0/entity", Self::Entity),
         ("/v0/entities", Self::Entities),
         ("/v0/status", Self::Status),
@@ -52,6 +54,7 @@ impl Path {
         ("/v0/topology", Self::Topology),
         ("/v0/explain", Self::Explain),
         ("/v0/converged", Self::Converged),
+        ("/admin/repair", Self::Repair),
         ("/openapi.json", Self::OpenApi),
         ("/debug/profile", Self::Profile),
         ("/admin/workers", Self::Workers),
@@ -84,7 +87,7 @@ impl Path {
             | Self::Workers
             | Self::Converged
             | Self::OpenApi => "GET, HEAD",
-            Self::WorkerPause | Self::WorkerResume => "POST",
+            Self::Repair | Self::WorkerPause | Self::WorkerResume => "POST",
             Self::Peer | Self::Profile => "GET",
         }
     }
@@ -297,6 +300,24 @@ pub fn parse_converged(query: Option<&str>) -> Result<ConvergedQuery, TargetErro
         }
     }
     Ok(ConvergedQuery { key, all_partitions: partitions.is_some() })
+}
+
+/// Reads the query of `/admin/repair`: the partition, below `partitions`, or none for all.
+pub fn parse_repair(query: Option<&str>, partitions: u32) -> Result<Option<u16>, TargetError> {
+    let mut partition = None;
+    for parameter in parameters(query) {
+        let (name, value) = parameter?;
+        match &*name {
+            b"partition" => set(&mut partition, "partition", parse_count("partition", &value)?)?,
+            _ => return Err(unknown(&name, "partition")),
+        }
+    }
+    match partition {
+        Some(number) if u32::from(number) >= partitions => {
+            Err(TargetError::BadValue { name: "partition", allowed: "the number of a partition, from 0" })
+        }
+        partition => Ok(partition),
+    }
 }
 
 /// Reads the query of `/v0/topology`: how many nodes of each preference list are wanted.

@@ -231,7 +231,8 @@ impl Floors {
                 }),
                 FloorStep::Close { .. } | FloorStep::Defend { .. } => None,
             }?;
-            if next != floor {
+            // Also where nothing moves: what was being adopted is not any more.
+            if next != floor || matches!(step, FloorStep::Adopt { .. }) {
                 moved.push((partition, next));
             }
         }

@@ -305,6 +305,11 @@ fn adopted_floors_drop_what_was_outlived() {
     let word = version(5).clock();
     assert_eq!(bench.floor(), super::Floor { settled: word, sealed: word, purged: word });
     assert_eq!(bench.apply_as(Source::Repair { settled: word }, value(3, "theirs")), Applied::Stored);
+    // Once more, as when two nodes are met at a time: the partition settles again afterwards.
+    let floors: Arc<[(u16, u64)]> = Arc::from([(partition().0, word)]);
+    assert!(bench.step(FloorStep::Defend { floors: Arc::clone(&floors) }));
+    assert!(bench.step(FloorStep::Adopt { floors }));
+    bench.release(6);
 }
 
 /// Two different records of one version, which should not be: the written rule decides, on every replica alike.

@@ -1,0 +1,80 @@
+//! Repair when somebody asks for it: this node is compared with every other at once, and leads its rounds. Nobody has to
+//! ask: the same goes on in the background. It is for whoever wants to see that it is done, now.
+
+use super::{Coordinator, Shared};
+use kvorum_core::Partition;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// What a repair came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Repaired {
+    /// Nodes that this one was compared with, wholly.
+    pub compared: u16,
+    /// Nodes that it could not be compared with, and why.
+    pub failed: Vec<(String, String)>,
+    /// Records that repair brought here meanwhile.
+    pub pulled: u64,
+    /// Records that repair brought to others meanwhile.
+    pub pushed: u64,
+    /// Dead rows removed here meanwhile.
+    pub purged: u64,
+}
+
+/// Lets go of the turn when a repair ends, however it does.
+struct Turn<'a>(&'a AtomicBool);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
+impl Coordinator {
+    /// Compares this node with all others now, in one partition or in all, heals every difference, and leads two rounds
+    /// over the partitions in which it comes first. None when another such repair is under way on this node.
+    ///
+    /// # Cancel safety
+    /// Dropping the future ends it between two records; what is healed stays.
+    pub async fn repair_now(self: &Rc<Self>, partition: Option<Partition>) -> Option<Repaired> {
+        let shared = &self.shared;
+        if shared.is_repairing.swap(true, Ordering::AcqRel) {
+            return None;
+        }
+        let _turn = Turn(&shared.is_repairing);
+        let before = shared.repair_counts();
+        let mut repaired = Repaired { compared: 0, failed: Vec::new(), pulled: 0, pushed: 0, purged: 0 };
+        for index in shared.cluster.others() {
+            let compared = match self.meet_floors(index).await {
+                Ok(()) => match partition {
+                    Some(partition) => self.heal(index, partition).await,
+                    None => self.compare_once(index).await,
+                },
+                Err(cause) => Err(cause),
+            };
+            match compared {
+                Ok(()) => repaired.compared += 1,
+                Err(cause) => {
+                    repaired.failed.push((shared.cluster.url_of(index).to_owned(), cause.to_string()));
+                }
+            }
+        }
+        if self.nodes() > 1 {
+            self.settle_now().await;
+        }
+        let [pulled, pushed, purged] = shared.repair_counts();
+        let [pulled_before, pushed_before, purged_before] = before;
+        repaired.pulled = pulled.saturating_sub(pulled_before);
+        repaired.pushed = pushed.saturating_sub(pushed_before);
+        repaired.purged = purged.saturating_sub(purged_before);
+        Some(repaired)
+    }
+}
+
+impl Shared {
+    fn repair_counts(&self) -> [u64; 3] {
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let metrics = &self.metrics;
+        [read(&metrics.repair_pulled), read(&metrics.repair_pushed), read(&metrics.purged_dead)]
+    }
+}

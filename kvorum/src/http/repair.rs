@@ -1,0 +1,20 @@
+//! `/admin/repair`: what a repair that was asked for came to.
+
+use crate::coordinator::Repaired;
+
+/// The body of the answer.
+pub(super) fn render(repaired: &Repaired) -> String {
+    let failed: Vec<_> = repaired
+        .failed
+        .iter()
+        .map(|(node, reason)| serde_json::json!({"node": node, "reason": reason}))
+        .collect();
+    let body = serde_json::json!({
+        "compared": repaired.compared,
+        "failed": failed,
+        "pulled": repaired.pulled,
+        "pushed": repaired.pushed,
+        "purged": repaired.purged,
+    });
+    format!("{body}\n")
+}

@@ -220,6 +220,13 @@ impl WriteTally {
         self.stored
     }
 
+    /// How many replicas may hold the record, or have held it. One that refused it can have got it from a reader that met
+    /// it elsewhere; one that holds something newer cannot.
+    fn holders_max(&self, pending: u16) -> u16 {
+        let met = self.stored + pending + self.unknown;
+        if met == 0 { 0 } else { met + self.refused }
+    }
+
     /// What is known by now.
     pub fn verdict(&self) -> WriteVerdict {
         let ack = self.quorum.ack;
@@ -229,7 +236,7 @@ impl WriteTally {
             WriteVerdict::Reached
         } else if self.stored + self.superseded + pending < ack {
             WriteVerdict::Unreachable
-        } else if self.stored + pending + self.unknown >= ack {
+        } else if self.holders_max(pending) >= ack {
             if pending == 0 { WriteVerdict::Unreachable } else { WriteVerdict::Pending }
         } else {
             WriteVerdict::Superseded { by: self.newest }
@@ -288,8 +295,12 @@ mod tests {
         check((2, 3), "SN", WriteVerdict::Pending);
         check((2, 3), "SNS", WriteVerdict::Reached);
         check((2, 3), "SNN", newer);
-        check((2, 3), "SNR", newer);
         check((2, 3), "NN", newer);
+        check((2, 3), "NRN", newer);
+        // A reader that met it on the first may have written it back to the third, which the writer did not reach.
+        check((2, 3), "SNR", WriteVerdict::Unreachable);
+        check((2, 3), "NRS", WriteVerdict::Unreachable);
+        check((2, 3), "NR", WriteVerdict::Pending);
         // The third may have taken it, and a reader may have seen it on two.
         check((2, 3), "SN?", WriteVerdict::Unreachable);
         check((2, 3), "S?", WriteVerdict::Pending);

@@ -125,7 +125,7 @@ fn environment() -> BTreeMap<String, String> {
 /// Starts logging to standard error; `KVORUM_LOG` holds a filter such as `debug` or `kvorum=debug,fjall=info`.
 pub(super) fn start_log(format: LogFormat) {
     let filter = EnvFilter::try_from_env("KVORUM_LOG")
-        .unwrap_or_else(|_| EnvFilter::new("info,fjall=warn,lsm_tree=warn"));
+        .unwrap_or_else(|_| EnvFilter::new("info,fjall=warn,lsm_tree=warn,inferno=off"));
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     // A second logger in one process (tests) is refused; the first stays.
     let _ = match format {

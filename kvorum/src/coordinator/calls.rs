@@ -179,9 +179,8 @@ impl Coordinator {
         let shared = std::sync::Arc::clone(&self.shared);
         async move {
             if let Some((replica, key, record)) = local {
-                let applied =
-                    tokio::time::timeout(timeout, replica.apply(key, record, source_of(kind))).await;
-                return match applied.map(|applied| applied.map(|applied| shared.place(applied, kind))) {
+                return match tokio::time::timeout(timeout, replica.apply(key, record, source_of(kind))).await
+                {
                     Ok(Ok(Applied::Stored)) if kind == ApplyKind::Write && !shared.counts() => {
                         Write::Uncounted
                     }
@@ -273,17 +272,6 @@ impl Coordinator {
 }
 
 impl super::Shared {
-    /// What a record that was applied here came to. A client's write that was overtaken by one of this node's that is
-    /// still open took effect before it, in its place ([`super::write::OpenWrites`]).
-    pub(super) fn place(&self, applied: Applied, kind: ApplyKind) -> Applied {
-        match applied {
-            Applied::Superseded { by } if kind == ApplyKind::Write && self.open_writes.has(by) => {
-                Applied::Stored
-            }
-            applied => applied,
-        }
-    }
-
     /// Whether this replica's word that it holds nothing newer counts for a write. Not while its store lacks what an
     /// earlier one confirmed, nor while it is not known that there was none: whoever remembers may be the one that is
     /// away. Nor for a write to one replica: an earlier one may have been for more.

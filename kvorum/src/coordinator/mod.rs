@@ -55,7 +55,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::watch;
-use write::OpenWrites;
 
 /// Extra reads that hedging may cost: one in twenty.
 const HEDGE_SHARE: f32 = 0.05;
@@ -262,8 +261,6 @@ pub struct Shared {
     refilled_from: Mutex<BTreeSet<NodeIndex>>,
     /// What was healed.
     pub mending: Mending,
-    /// Writes whose clients have not been answered.
-    open_writes: OpenWrites,
     /// Up to where all nodes agree.
     settling: Settling,
     /// What is done without a client.
@@ -473,7 +470,6 @@ impl Shared {
             signs,
             refilled_from,
             mending: Mending::default(),
-            open_writes: OpenWrites::default(),
             settling,
             workers,
             differing,

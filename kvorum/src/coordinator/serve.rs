@@ -216,8 +216,7 @@ async fn apply(shared: Arc<Shared>, key: Key, record: Record, kind: ApplyKind) -
     shared.count_applied(kind.index());
     // The store remembers keys for a while; a slice would keep all that was read with it.
     let Ok(key) = Key::new(Bytes::copy_from_slice(key.as_ref())) else { return unknown() };
-    match shared.replica.apply(key, record, source_of(kind)).await.map(|applied| shared.place(applied, kind))
-    {
+    match shared.replica.apply(key, record, source_of(kind)).await {
         // A store that was lost cannot say that nothing newer was confirmed here: it holds the record, and does not
         // count for the client.
         Ok(Applied::Stored) if kind == ApplyKind::Write && !shared.counts() => not_voting(),

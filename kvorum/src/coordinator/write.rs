@@ -4,7 +4,7 @@
 //! hints.
 
 use super::calls::{Calls, Cause, Write};
-use super::{Coordinator, CoordinatorError, Fanout, Missing, Mutation, Shared, Written};
+use super::{Coordinator, CoordinatorError, Fanout, Missing, Mutation, Written};
 use crate::canary::{self, Canary};
 use crate::peer::ApplyKind;
 use crate::profile::waits::{Since, Wait};
@@ -12,7 +12,6 @@ use crate::replica::ReplicaError;
 use kvorum_core::{Key, NodeIndex, Partition, Quorum, Record, Version, WriteTally, WriteVerdict};
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -50,48 +49,6 @@ impl Coordinator {
             tokio::task::spawn_local(writing.run());
         }
         outcome.await.unwrap_or(Err(CoordinatorError::Stopped))
-    }
-}
-
-/// These are the stamps of this node's writes whose clients have not been answered.
-///
-/// A record that meets a newer one whose write is still open was overtaken by a write beside it, not by one that ended
-/// before it began: it took effect just before that one, and need not be stamped again.
-#[derive(Debug, Default)]
-pub(super) struct OpenWrites {
-    // Guards a few dozen stamps; held for a push, a removal or a look.
-    stamps: Mutex<Vec<Version>>,
-}
-
-impl OpenWrites {
-    /// Holds `version` to be open until dropped.
-    fn begin(shared: &Arc<Shared>, version: Version) -> OpenWrite {
-        shared.open_writes.lock().push(version);
-        OpenWrite { shared: Arc::clone(shared), version }
-    }
-
-    /// Whether the write of this stamp has not been answered.
-    pub(super) fn has(&self, version: Version) -> bool {
-        self.lock().contains(&version)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<Version>> {
-        self.stamps.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// A stamp that is open.
-struct OpenWrite {
-    shared: Arc<Shared>,
-    version: Version,
-}
-
-impl Drop for OpenWrite {
-    fn drop(&mut self) {
-        let mut stamps = self.shared.open_writes.lock();
-        if let Some(at) = stamps.iter().position(|stamp| *stamp == self.version) {
-            stamps.swap_remove(at);
-        }
     }
 }
 
@@ -167,7 +124,7 @@ impl Writing {
                 Ok(Err(error)) => return self.report(Err(error)),
                 Err(_) => break,
             };
-            let open = OpenWrites::begin(&self.coordinator.shared, version);
+            let open = self.coordinator.shared.replica.open_write(version);
             let since = Since::now();
             let round = self.round(version, deadline).await;
             since.end(Wait::WriteReplicas);

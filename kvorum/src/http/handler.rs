@@ -256,7 +256,7 @@ where
         Path::Topology if reads => show_topology(&desk.service, &request),
         Path::Explain if reads => show_explanation(desk, &request).await,
         Path::Converged if reads => show_converged(&desk.service, &request),
-        Path::Repair if method == Method::POST => repair(desk, &request).await,
+        Path::Repair if method == Method::POST => repair(desk, connection, &request).await,
         Path::OpenApi if reads => show_openapi(&request),
         Path::Profile if method == Method::GET => show_profile(&desk.service, connection, &request).await,
         Path::Workers if reads => show_workers(&desk.service, connection, &request),
@@ -466,7 +466,12 @@ fn show_converged<B>(service: &Service, request: &Request<B>) -> Result<Response
     Ok(response)
 }
 
-async fn repair<B>(desk: &Desk, request: &Request<B>) -> Result<Response<ReplyBody>, Failure> {
+async fn repair<B>(
+    desk: &Desk,
+    connection: &Connection,
+    request: &Request<B>,
+) -> Result<Response<ReplyBody>, Failure> {
+    check_local(connection)?;
     let coordinator = desk.coordinator()?;
     let partitions = 1 << coordinator.shared().cluster.topology().partition_bits();
     let partition = target::parse_repair(request.uri().query(), partitions)?;

@@ -287,7 +287,7 @@ fn workers_are_paused_locally() {
     run(false, async || {
         let mut node = Node::starting();
         node.open().await;
-        for request in ["GET /admin/workers", "POST /admin/workers/sweep/pause"] {
+        for request in ["GET /admin/workers", "POST /admin/workers/sweep/pause", "POST /admin/repair"] {
             let answer = node.ask(request).await;
             assert!(answer.starts_with("HTTP/1.1 403 ") && answer.contains("own machine"), "{answer}");
         }

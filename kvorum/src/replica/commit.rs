@@ -12,6 +12,7 @@ use super::courier::Courier;
 use super::digest::Digests;
 use super::floor::{self, Floor, FloorStep, Floors};
 use super::health::StoreHealth;
+use super::open::OpenWrites;
 use super::queue::{DueRow, Observed, Removal, Request, Source};
 use super::{ReplicaError, ReplicaParts, StoreState, stored_mark};
 use crate::canary::{self, Canary};
@@ -78,6 +79,8 @@ pub(super) struct Committer {
     digests: Option<Arc<Digests>>,
     /// What may not come in any more, and what may go; none where there is no other replica.
     floors: Option<Arc<Floors>>,
+    /// Writes of this node whose clients have not been answered.
+    open: Arc<OpenWrites>,
     /// Groups committed; the requesting side reads it before each look-up.
     committed: Arc<AtomicU64>,
     recent: Recent,
@@ -98,6 +101,7 @@ impl Committer {
         floors: Option<Arc<Floors>>,
         committed: Arc<AtomicU64>,
         health: Arc<StoreHealth>,
+        open: Arc<OpenWrites>,
     ) -> Self {
         Self {
             engine: Arc::clone(&parts.engine),
@@ -108,6 +112,7 @@ impl Committer {
             purge: parts.purge,
             digests,
             floors,
+            open,
             committed,
             recent: Recent::default(),
             floor: Version::ZERO,
@@ -332,6 +337,7 @@ impl Committer {
         };
         match record.version.cmp(&stored.version) {
             Ordering::Less if has_accepted() => {}
+            Ordering::Less if self.is_overtaken(stage, &key, &record, stored.version, source) => {}
             Ordering::Less => return Ok(Applied::Superseded { by: stored.version }),
             Ordering::Greater => {
                 if let Some(answer) = self.barred(&key, &record, false, source) {
@@ -357,6 +363,19 @@ impl Committer {
             }
         }
         Ok(Applied::Stored)
+    }
+
+    /// Whether a client's write met only a write beside it: `by` is newer and still open, and what `by` replaced is older.
+    fn is_overtaken(&self, stage: &Stage, key: &Key, record: &Record, by: Version, source: Source) -> bool {
+        if source != Source::Writer || !self.open.has(by) {
+            return false;
+        }
+        match stage.replaced(key).or_else(|| self.recent.replaced(key)) {
+            Some(Some(before)) => before < record.version,
+            // What was there may have been purged.
+            Some(None) => record.version > self.floor && self.barred(key, record, true, source).is_none(),
+            None => false,
+        }
     }
 
     /// Stages the end of a record whose time has come. Says whether space comes back.
@@ -672,6 +691,14 @@ impl Stage {
         };
     }
 
+    /// Of a staged key, what its record replaces: nothing, or this version.
+    #[expect(clippy::option_option, reason = "nothing staged and nothing replaced are two things")]
+    fn replaced(&self, key: &Key) -> Option<Option<Version>> {
+        let staged = self.records.get(*self.index.get(key)?)?;
+        let last = self.overwritten.iter().rev().find(|(known, _)| known == key);
+        Some(last.map(|(_, version)| *version).or(staged.before.map(|mark| mark.version)))
+    }
+
     fn has_accepted(&self, key: &Key, version: Version) -> bool {
         self.overwritten.iter().any(|(known, accepted)| known == key && *accepted == version)
     }
@@ -716,6 +743,12 @@ impl Recent {
         self.seen(key).map(|seen| seen.latest)
     }
 
+    /// Of a remembered key, what its latest record replaced: nothing, or this version.
+    #[expect(clippy::option_option, reason = "nothing remembered and nothing replaced are two things")]
+    fn replaced(&self, key: &Key) -> Option<Option<Version>> {
+        self.seen(key).map(|seen| seen.replaced)
+    }
+
     fn has_accepted(&self, key: &Key, version: Version) -> bool {
         self.seen(key).is_some_and(|seen| seen.overwritten.contains(&version))
     }
@@ -726,12 +759,14 @@ impl Recent {
     }
 
     fn remember(&mut self, changes: Vec<Changed>, overwritten: Vec<(Key, Version)>, group: u64) {
-        for (key, _, latest) in changes {
+        for (key, before, latest) in changes {
+            let replaced = before.map(|mark| mark.version);
             if let Some(seen) = self.current.get_mut(&key) {
-                seen.latest = latest;
+                (seen.latest, seen.replaced) = (latest, replaced);
             } else {
                 let overwritten = self.previous.get(&key).map(|seen| seen.overwritten.clone());
-                self.current.insert(key, Seen { latest, overwritten: overwritten.unwrap_or_default() });
+                let overwritten = overwritten.unwrap_or_default();
+                self.current.insert(key, Seen { latest, replaced, overwritten });
             }
         }
         for (key, version) in overwritten {
@@ -740,6 +775,7 @@ impl Recent {
                 seen.overwritten.remove(0);
             }
             seen.overwritten.push(version);
+            seen.replaced = Some(version);
         }
         if self.current.len() >= RECENT_LEN_MAX {
             self.previous = std::mem::take(&mut self.current);
@@ -752,6 +788,8 @@ impl Recent {
 /// What the latest groups did to one key.
 struct Seen {
     latest: Option<Mark>,
+    /// What the latest record replaced.
+    replaced: Option<Version>,
     overwritten: Vec<Version>,
 }
 

@@ -17,6 +17,7 @@ mod floor;
 mod health;
 mod hints;
 mod mending;
+mod open;
 mod queue;
 mod sweep;
 #[cfg(test)]
@@ -30,6 +31,7 @@ pub use floor::{Floor, FloorStep, Floors};
 pub use health::{StoreHealth, StoreState};
 pub use hints::{Hint, HintBounds, Hints, Kept, Waiting};
 pub use mending::{Place, Walked};
+pub use open::OpenWrite;
 pub use queue::{COMMIT_QUEUE_BYTES_MAX, COMMIT_QUEUE_LEN_MAX, Source};
 pub use sweep::SweeperState;
 
@@ -43,7 +45,8 @@ use crate::worker::{Pool, PoolFull};
 use bytes::Bytes;
 use commit::Committer;
 use courier::Courier;
-use kvorum_core::{Key, Partition, Record, UnixMillis};
+use kvorum_core::{Key, Partition, Record, UnixMillis, Version};
+use open::OpenWrites;
 use queue::{CommitQueue, Observed, Request};
 use std::fmt;
 use std::io;
@@ -186,6 +189,7 @@ struct Shared {
     queue: Arc<CommitQueue>,
     groups: Arc<AtomicU64>,
     health: Arc<StoreHealth>,
+    open: Arc<OpenWrites>,
     digests: Option<Arc<Digests>>,
     damage: Arc<Damage>,
     floors: Option<Arc<Floors>>,
@@ -237,7 +241,9 @@ impl Replica {
             }
         };
         let (known, counted) = (Arc::clone(&health), Arc::clone(&groups));
-        let mut committer = Committer::new(&parts, digests.clone(), floors.clone(), counted, known);
+        let open = Arc::new(OpenWrites::default());
+        let waiting = Arc::clone(&open);
+        let mut committer = Committer::new(&parts, digests.clone(), floors.clone(), counted, known, waiting);
         let replica = Self {
             shared: Arc::new(Shared {
                 engine: parts.engine,
@@ -246,6 +252,7 @@ impl Replica {
                 queue: Arc::clone(&queue),
                 groups,
                 health,
+                open,
                 digests,
                 damage,
                 floors,
@@ -312,6 +319,11 @@ impl Replica {
         let courier = Courier::of_thread();
         self.shared.queue.submit(Request::Apply { key, record, source, observed, done, courier })?;
         outcome.await.map_err(|_| ReplicaError::Stopped)?
+    }
+
+    /// Notes that the client of the write stamped `version` waits for its answer, until the result is dropped.
+    pub fn open_write(&self, version: Version) -> OpenWrite {
+        self.shared.open.begin(version)
     }
 
     /// What is stored of `key`, tombstones and expired records included.

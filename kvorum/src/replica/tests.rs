@@ -25,6 +25,7 @@ struct Bench {
     engine: Arc<MemoryEngine>,
     clock: Arc<ManualClock>,
     groups: Arc<AtomicU64>,
+    open: Arc<super::open::OpenWrites>,
     health: Arc<StoreHealth>,
     committer: Committer,
     source: Source,
@@ -54,8 +55,9 @@ impl Bench {
         let digests = (purge == Purge::Keep).then(|| Arc::new(super::Digests::open(&*engine, 12).unwrap()));
         let floors = (purge == Purge::Keep).then(|| Arc::new(super::Floors::open(&*engine, 12).unwrap()));
         let (counted, known) = (Arc::clone(&groups), Arc::clone(&health));
-        let committer = Committer::new(&parts, digests, floors, counted, known);
-        Self { engine, clock, groups, health, committer, source: Source::Writer }
+        let open = Arc::new(super::open::OpenWrites::default());
+        let committer = Committer::new(&parts, digests, floors, counted, known, Arc::clone(&open));
+        Self { engine, clock, groups, health, open, committer, source: Source::Writer }
     }
 
     fn stored(&self, key: &str) -> Option<Record> {
@@ -391,6 +393,35 @@ fn record_that_was_newest_once_is_not_superseded() {
     let answers: Vec<_> = answers.into_iter().map(Result::unwrap).collect();
     assert_eq!(answers[2], Applied::Stored);
     assert_eq!(answers[3], Applied::Superseded { by: version(5) });
+}
+
+/// Goal: a write that was overtaken by one beside it needs no second stamp, and one that began after a newer one had ended
+/// is not hidden behind a third. Method: newer records whose write is open or not, over what is older or newer.
+#[test]
+fn write_overtaken_by_an_open_one_took_effect() {
+    let mut bench = Bench::new(DurabilityMode::Os, Purge::Keep);
+    bench.apply("k", value(2, "before")).unwrap();
+    let open = bench.open.begin(version(5));
+    bench.apply("k", value(5, "beside")).unwrap();
+    assert_eq!(bench.apply("k", value(3, "overtaken")).unwrap(), Applied::Stored);
+    assert_eq!(bench.stored("k"), Some(value(5, "beside")));
+    // Below what the open one replaced: that may have ended before this one began.
+    assert_eq!(bench.apply("k", value(1, "late")).unwrap(), Applied::Superseded { by: version(5) });
+    bench.source = Source::Copy;
+    assert_eq!(bench.apply("k", value(3, "copy")).unwrap(), Applied::Superseded { by: version(5) });
+    bench.source = Source::Writer;
+    drop(open);
+    assert_eq!(bench.apply("k", value(3, "overtaken")).unwrap(), Applied::Superseded { by: version(5) });
+    // The same within one group, and over nothing.
+    let _open = bench.open.begin(version(9));
+    let observed = bench.observe("g");
+    let group = [value(7, "a"), value(9, "b"), value(8, "c"), value(6, "d")];
+    let answers = bench.apply_all(group.into_iter().map(|record| ("g", record, observed)).collect());
+    let answers: Vec<_> = answers.into_iter().map(Result::unwrap).collect();
+    assert_eq!(answers[2], Applied::Stored);
+    assert_eq!(answers[3], Applied::Superseded { by: version(9) });
+    bench.apply("n", value(9, "first")).unwrap();
+    assert_eq!(bench.apply("n", value(8, "overtaken")).unwrap(), Applied::Stored);
 }
 
 /// A lease is synced whatever the durability of writes is: the clock's monotony hangs on it.

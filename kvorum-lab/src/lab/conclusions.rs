@@ -13,6 +13,9 @@ use crate::units::{float, grouped};
 /// Standard errors that a share must have gained to be named.
 const ERRORS_MIN: f64 = 3.0;
 
+/// Samples of a profile below which its shares say nothing, and their errors neither.
+const SAMPLES_MIN: u64 = 100;
+
 /// Figures that are compared in words: few, so that few are said to differ by chance.
 const COMPARED: [Figure; 5] = [Figure::P50, Figure::P99, Figure::P999, Figure::Cpu, Figure::Memory];
 
@@ -151,6 +154,9 @@ fn conclusion(
 
 /// The frame of kvorum's own code, or else of any, whose share grew most, if that is more than chance.
 fn most_gained<'a>(before: &'a Stacks, after: &'a Stacks) -> Option<Shift<'a>> {
+    if before.total().min(after.total()) < SAMPLES_MIN {
+        return None;
+    }
     let gained = shifts(before, after);
     let is_sure = |shift: &&Shift<'_>| {
         let error = |share: f64, total: u64| share * (1.0 - share) / float(total);
@@ -222,6 +228,8 @@ mod tests {
     fn chance_is_not_named() {
         let (before, after) = (stacks("net;a 50\nnet;b 50\n"), stacks("net;a 55\nnet;b 45\n"));
         assert_eq!(most_gained(&before, &after), None);
+        let (before, after) = (stacks("net;a 1\n"), stacks("net;b 500\n"));
+        assert_eq!(most_gained(&before, &after), None, "one sample says nothing");
         let (before, after) = (stacks("net;a 5000\nnet;b 5000\n"), stacks("net;a 5500\nnet;b 4500\n"));
         assert_eq!(most_gained(&before, &after).unwrap().frame, "a");
         assert_eq!(shifts(&before, &after).last().unwrap().frame, "b");

@@ -36,6 +36,11 @@ const SETTLE_MAX: Duration = Duration::from_secs(10);
 /// Between profiles of one load: the time that a node needs to end one and begin another.
 const PROFILE_GAP: Duration = Duration::from_millis(500);
 
+/// How often a second a profiled load goes through all phases of the kernel's tick; and the rate below which so much
+/// more would be another load.
+const BEATS_PER_SECOND: u64 = 3;
+const RATE_IN_STEP_MIN: u64 = 150;
+
 /// How long each rate of a search runs before it is looked at.
 const TRIAL_WARM_UP: Duration = Duration::from_millis(300);
 
@@ -365,10 +370,8 @@ impl Lab<'_> {
         let count = u32::try_from(events.len()).unwrap_or(1);
         // Longer than the profiles: what is left of it at the end is not waited for by them.
         let mut plan = Plan { duration: (window + PROFILE_GAP) * count, ..plan.clone() };
-        if let Some(stream) =
-            plan.streams.iter_mut().find(|stream| matches!(stream.pacing, Pacing::Staged(_)))
-        {
-            stream.pacing = Pacing::Open { rate_per_second: mean_rate(&stream.pacing) };
+        for stream in &mut plan.streams {
+            stream.pacing = Pacing::Open { rate_per_second: out_of_step(mean_rate(&stream.pacing)) };
         }
         let folder = &self.options.folder;
         let (taken, runs) = std::thread::scope(|scope| {
@@ -491,6 +494,14 @@ fn command(load: &Load, plan: &Plan) -> String {
 
 fn first(cluster: &Cluster) -> Result<std::net::SocketAddr, LabError> {
     cluster.addresses().first().copied().ok_or_else(|| LabError::Usage("no nodes".into()))
+}
+
+/// A rate for profiles: a little more, so that it beats against the kernel's tick.
+///
+/// CPU time is sampled when the tick (250 a second, commonly) finds a thread running. Operations at a multiple of it
+/// have the same phase in every tick: between them the nodes are seen always or, mostly, never.
+const fn out_of_step(rate: u64) -> u64 {
+    if rate < RATE_IN_STEP_MIN { rate } else { rate + BEATS_PER_SECOND }
 }
 
 fn mean_rate(pacing: &Pacing) -> u64 {

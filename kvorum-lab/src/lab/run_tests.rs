@@ -48,3 +48,16 @@ fn commands_are_whole() {
     let expect = "kvorum bench -d30s put -R100 --replicas 1/1 --latency http://127.0.0.1:9";
     assert_eq!(command(load, &plan), expect);
 }
+
+/// Goal: a profiled load is in step with no tick, and is still the same load. Method: multiples of 100, 250 and 1,000.
+#[test]
+fn profiles_are_out_of_step() {
+    for rate in [1_000, 2_000, 5_000] {
+        let beaten = out_of_step(rate);
+        assert!(
+            [100, 250, 1_000].iter().all(|tick| !beaten.is_multiple_of(*tick)) && beaten - rate <= rate / 50,
+            "{beaten}"
+        );
+    }
+    assert_eq!(out_of_step(100), 100);
+}

@@ -43,12 +43,16 @@ pub fn warnings(results: &Results) -> Vec<String> {
             out.push(format!("{place}: NOT MEASURED: {error}"));
         }
         out.extend(step.notes.iter().map(|note| format!("{place}: {note}")));
-        if step.task == Task::Profile {
-            continue;
-        }
         for run in &step.runs {
             let place = format!("{place}, {}", run.load);
-            if run.is_saturated {
+            if run.is_saturated && step.task == Task::Profile {
+                out.push(format!(
+                    "{place}: the rate was not kept ({:.0}/s of {:.0}/s, {} failed): these profiles are of something else.",
+                    run.kept_per_second,
+                    run.wanted_per_second,
+                    grouped(run.failed),
+                ));
+            } else if run.is_saturated {
                 out.push(format!(
                     "{place}: THE RATE WAS NOT KEPT: {:.0}/s of {:.0}/s; its latencies are no result.",
                     run.kept_per_second, run.wanted_per_second
@@ -69,7 +73,7 @@ pub fn warnings(results: &Results) -> Vec<String> {
             if run.wrong_bodies > 0 {
                 out.push(format!("{place}: WRONG BODIES: {}.", grouped(run.wrong_bodies)));
             }
-            if run.is_driver_late {
+            if run.is_driver_late && step.task != Task::Profile {
                 late.push(place);
             }
         }
@@ -243,17 +247,21 @@ mod tests {
         let mut broken = run("PUT", 1.0);
         broken.failed = 3;
         broken.statuses.insert(504, 3);
-        let mut results = results(&[("one", &[slow, broken]), ("two", &[])]);
+        let mut results = results(&[("one", &[slow.clone(), broken]), ("two", &[])]);
         results.is_quick = true;
+        let mut profiled = results.steps[0].clone();
+        (profiled.task, profiled.runs) = (Task::Profile, vec![slow]);
+        results.steps.push(profiled);
         let warnings = warnings(&results);
-        assert_eq!(warnings.len(), 4, "{warnings:?}");
+        assert_eq!(warnings.len(), 5, "{warnings:?}");
+        assert!(warnings[3].contains("profiles are of something else"), "{warnings:?}");
         assert!(warnings[0].contains("not results"));
         assert_eq!(
             warnings[1],
             "one, repeat 1, PUT: THE RATE WAS NOT KEPT: 412/s of 1000/s; its latencies are no result."
         );
         assert_eq!(warnings[2], "one, repeat 2, PUT: 3 operations failed (504: 3).");
-        assert_eq!(warnings[3], "two: not measured yet.");
+        assert_eq!(warnings[4], "two: not measured yet.");
         assert!(conclusions(&results, &Profiles::new()).is_empty());
     }
 }

@@ -80,20 +80,21 @@ fn load_section(results: &Results, profiles: &Profiles, flames: &[Flame], load: 
     let _ = write!(out, "<h3>Latency by percentile</h3>\n{}", percentile_chart(results, load));
     let _ = write!(
         out,
-        "<h3>Throughput over time</h3>\n{}",
+        "<h3>Throughput over time, worst repeat at each second</h3>\n{}",
         time_chart(
             results,
             load,
             "operations/s",
             |second| float(second.succeeded),
+            f64::min,
             |value| format!("{value:.0}")
         )
     );
     let millis = |value: f64| format!("{} ms", value / 1e6);
     let _ = write!(
         out,
-        "<h3>p99 of each second</h3>\n{}",
-        time_chart(results, load, "p99", |second| float(second.p99), millis)
+        "<h3>p99 of each second, worst repeat</h3>\n{}",
+        time_chart(results, load, "p99", |second| float(second.p99), f64::max, millis)
     );
     for figure in [Figure::Cpu, Figure::Memory, Figure::Maximum, Figure::Alloc] {
         out.push_str(&bars(results, load, figure));
@@ -163,19 +164,23 @@ fn curve(runs: &[&Run]) -> Vec<(f64, f64)> {
     (0..length).map(point).collect()
 }
 
-/// A figure second by second, the median of the repeats.
+/// A figure second by second, the worst of the repeats: a median would hide a stall of one.
 fn time_chart(
     results: &Results,
     load: &str,
     title: &str,
     of: impl Fn(&SecondFigures) -> f64,
+    worst: fn(f64, f64) -> f64,
     text: impl Fn(f64) -> String,
 ) -> String {
     let mut lines = Vec::new();
     for configuration in &results.configurations {
         let runs = results.runs(&configuration.name, load);
         let length = runs.iter().map(|run| run.seconds.len()).min().unwrap_or(0);
-        let at = |second: usize| median(runs.iter().filter_map(|run| run.seconds.get(second)).map(&of));
+        let at = |second: usize| {
+            let seen = runs.iter().filter_map(|run| run.seconds.get(second)).map(&of);
+            seen.reduce(worst).unwrap_or(0.0)
+        };
         let points = (0..length).map(|second| (float(second as u64) + 1.0, at(second))).collect();
         lines.push(Line { name: configuration.name.clone(), points, is_doubtful: false });
     }

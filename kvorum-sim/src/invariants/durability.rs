@@ -62,13 +62,12 @@ fn in_reads(key: &Bytes, operations: &[&Operation], facts: &Facts) -> Result<(),
         });
         let newest = before.filter_map(|write| Some((write.acknowledged()?, *write))).max_by_key(|(v, _)| *v);
         let Some((version, write)) = newest else { continue };
-        let lost = match read.outcome {
-            Outcome::Value { version: seen, .. } => {
-                seen < version && !writes.are_copies_lost(version, write.replicas.from, read, facts)
-            }
+        let is_older = match read.outcome {
+            Outcome::Value { version: seen, .. } => seen < version,
             Outcome::Absent => writes.hider(version, read, facts).is_none(),
             _ => false,
         };
+        let lost = is_older && !writes.are_copies_lost(version, write.replicas.from, read, facts);
         if lost {
             let explanation = format!(
                 "the write #{} was acknowledged ({}); the final read #{} does not see it ({})",

@@ -32,6 +32,9 @@ durations = st.one_of(
     st.builds("{}.{:03}".format, st.integers(0, 1000), st.integers(1, 999)),
 )
 schemathesis.openapi.format("kvorum-duration", durations)
+# Above 0, and at most a day.
+pauses = st.builds("{}{}".format, st.integers(1, 24), st.sampled_from(["s", "m", "h", ""]))
+schemathesis.openapi.format("kvorum-pause", pauses)
 
 
 def fit(query):

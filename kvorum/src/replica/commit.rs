@@ -337,7 +337,12 @@ impl Committer {
         };
         match record.version.cmp(&stored.version) {
             Ordering::Less if has_accepted() => {}
-            Ordering::Less if self.is_overtaken(stage, &key, &record, stored.version, source) => {}
+            Ordering::Less if self.is_overtaken(stage, &key, &record, stored.version, source) => {
+                // It counts as what was newest before: a write below it may have begun after it had ended.
+                if !stage.note_accepted(&key, record.version) {
+                    self.recent.note_accepted(&key, record.version);
+                }
+            }
             Ordering::Less => return Ok(Applied::Superseded { by: stored.version }),
             Ordering::Greater => {
                 if let Some(answer) = self.barred(&key, &record, false, source) {
@@ -699,6 +704,15 @@ impl Stage {
         Some(last.map(|(_, version)| *version).or(staged.before.map(|mark| mark.version)))
     }
 
+    /// Notes that `version` took effect before the record that is staged for `key`. Says whether one is.
+    fn note_accepted(&mut self, key: &Key, version: Version) -> bool {
+        let is_staged = self.index.contains_key(key);
+        if is_staged {
+            self.overwritten.push((key.clone(), version));
+        }
+        is_staged
+    }
+
     fn has_accepted(&self, key: &Key, version: Version) -> bool {
         self.overwritten.iter().any(|(known, accepted)| known == key && *accepted == version)
     }
@@ -749,6 +763,14 @@ impl Recent {
         self.seen(key).map(|seen| seen.replaced)
     }
 
+    /// Notes that `version` took effect before the latest record of a remembered key.
+    fn note_accepted(&mut self, key: &Key, version: Version) {
+        let seen = self.current.get_mut(key).or_else(|| self.previous.get_mut(key));
+        if let Some(seen) = seen {
+            seen.accept(version);
+        }
+    }
+
     fn has_accepted(&self, key: &Key, version: Version) -> bool {
         self.seen(key).is_some_and(|seen| seen.overwritten.contains(&version))
     }
@@ -770,12 +792,9 @@ impl Recent {
             }
         }
         for (key, version) in overwritten {
-            let Some(seen) = self.current.get_mut(&key) else { continue };
-            if seen.overwritten.len() >= ACCEPTED_LEN_MAX {
-                seen.overwritten.remove(0);
+            if let Some(seen) = self.current.get_mut(&key) {
+                seen.accept(version);
             }
-            seen.overwritten.push(version);
-            seen.replaced = Some(version);
         }
         if self.current.len() >= RECENT_LEN_MAX {
             self.previous = std::mem::take(&mut self.current);
@@ -791,6 +810,16 @@ struct Seen {
     /// What the latest record replaced.
     replaced: Option<Version>,
     overwritten: Vec<Version>,
+}
+
+impl Seen {
+    fn accept(&mut self, version: Version) {
+        if self.overwritten.len() >= ACCEPTED_LEN_MAX {
+            self.overwritten.remove(0);
+        }
+        self.overwritten.push(version);
+        self.replaced = Some(version);
+    }
 }
 
 /// Why a group was not stored.

@@ -411,7 +411,7 @@ fn write_overtaken_by_an_open_one_took_effect() {
     assert_eq!(bench.apply("k", value(3, "copy")).unwrap(), Applied::Superseded { by: version(5) });
     bench.source = Source::Writer;
     drop(open);
-    assert_eq!(bench.apply("k", value(3, "overtaken")).unwrap(), Applied::Superseded { by: version(5) });
+    assert_eq!(bench.apply("k", value(4, "answered")).unwrap(), Applied::Superseded { by: version(5) });
     // The same within one group, and over nothing.
     let _open = bench.open.begin(version(9));
     let observed = bench.observe("g");
@@ -422,6 +422,31 @@ fn write_overtaken_by_an_open_one_took_effect() {
     assert_eq!(answers[3], Applied::Superseded { by: version(9) });
     bench.apply("n", value(9, "first")).unwrap();
     assert_eq!(bench.apply("n", value(8, "overtaken")).unwrap(), Applied::Stored);
+}
+
+/// Goal: a write that began after another had ended is not told that it took effect below it, although the other was
+/// overtaken and left nothing here. Method: two records under an open one, the higher first, in groups of their own and in
+/// one.
+#[test]
+fn write_below_an_overtaken_one_is_superseded() {
+    let mut bench = Bench::new(DurabilityMode::Os, Purge::Keep);
+    bench.apply("k", value(2, "before")).unwrap();
+    let _open = bench.open.begin(version(9));
+    bench.apply("k", value(9, "open")).unwrap();
+    assert_eq!(bench.apply("k", value(7, "overtaken")).unwrap(), Applied::Stored);
+    assert_eq!(bench.apply("k", value(5, "began later")).unwrap(), Applied::Superseded { by: version(9) });
+    assert_eq!(
+        bench.apply("k", value(7, "overtaken")).unwrap(),
+        Applied::Stored,
+        "told the same when asked again"
+    );
+    let observed = bench.observe("g");
+    let group = [value(9, "open"), value(7, "overtaken"), value(5, "began later")];
+    let answers = bench.apply_all(group.into_iter().map(|record| ("g", record, observed)).collect());
+    let answers: Vec<_> = answers.into_iter().map(Result::unwrap).collect();
+    assert_eq!(answers[1], Applied::Stored);
+    assert_eq!(answers[2], Applied::Superseded { by: version(9) });
+    assert_eq!(bench.apply("g", value(6, "later still")).unwrap(), Applied::Superseded { by: version(9) });
 }
 
 /// A lease is synced whatever the durability of writes is: the clock's monotony hangs on it.

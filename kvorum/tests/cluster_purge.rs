@@ -21,7 +21,7 @@ mod support;
 
 use cluster_support::node::Cluster;
 use std::path::Path;
-use support::{kvorum, wait_until};
+use support::{kvorum, metric_sum, wait_until};
 
 const KEYS: usize = 400;
 
@@ -42,10 +42,7 @@ fn cluster(durability: &str) -> Cluster {
 }
 
 fn metric(cluster: &Cluster, node: usize, name: &str) -> u64 {
-    let text = cluster.ask(node, "GET", "/metrics", None).text();
-    let line = text.lines().find(|line| line.split([' ', '{']).next() == Some(name));
-    let line = line.unwrap_or_else(|| panic!("no {name} in:\n{text}"));
-    line.split(' ').nth(1).unwrap().parse().unwrap()
+    metric_sum(&cluster.ask(node, "GET", "/metrics", None).text(), name)
 }
 
 fn rows(cluster: &Cluster, node: usize) -> u64 {

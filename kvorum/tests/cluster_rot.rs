@@ -25,7 +25,7 @@ use cluster_support::node::Cluster;
 use faults_support::disk::{flip_bit, newest_journal, record_files};
 use faults_support::seed;
 use std::path::Path;
-use support::wait_until;
+use support::{metric_sum, wait_until};
 
 const QUORUMS: Class = Class::default(2, 3);
 const ALL: Class = Class::new("all", (3, 3), (2, 3));
@@ -38,14 +38,7 @@ fn key(number: u32) -> Vec<u8> {
 
 /// The sum of a metric's samples.
 fn metric(cluster: &Cluster, node: usize, name: &str) -> u64 {
-    let text = cluster.ask(node, "GET", "/metrics", None).text();
-    let samples: Vec<u64> = text
-        .lines()
-        .filter(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with([' ', '{'])))
-        .map(|line| line.rsplit_once(' ').unwrap().1.parse().unwrap())
-        .collect();
-    assert!(!samples.is_empty(), "no metric {name}");
-    samples.iter().sum()
+    metric_sum(&cluster.ask(node, "GET", "/metrics", None).text(), name)
 }
 
 fn status(cluster: &Cluster, node: usize) -> String {

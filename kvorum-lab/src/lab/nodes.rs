@@ -21,7 +21,7 @@ use crate::cli::parse_url;
 use crate::error::LabError;
 use crate::load::once;
 use crate::machine;
-use crate::suite::process::{free_addresses, output_within};
+use crate::suite::process::{free_addresses, log_tail, output_within, until_idle};
 use crate::units::{date, grouped};
 
 /// How long a cluster may take until every node answers reads.
@@ -35,9 +35,6 @@ const STARTS_MAX: u32 = 3;
 
 /// How long `kvorum --version` or `--print-config` may take.
 const SAY_MAX: Duration = Duration::from_secs(10);
-
-/// What a process says last, in lines, that is worth repeating.
-const TAIL_LINES: usize = 10;
 
 /// What must not outlive the lab.
 #[derive(Debug, Default)]
@@ -221,7 +218,7 @@ impl Cluster {
                     (said, logs.get(node))
                 });
                 if let Some((state, log)) = ended.map(|(state, log)| (state, Some(log))).or(waited) {
-                    let tail = log.map(|log| tail(log)).unwrap_or_default();
+                    let tail = log.map(|log| log_tail(log)).unwrap_or_default();
                     return Err(LabError::Subject(format!("node {} {state}{tail}", node + 1)));
                 }
                 thread::sleep(Duration::from_millis(20));
@@ -266,18 +263,7 @@ impl Cluster {
     /// a second. Gives up waiting after `wait_max`, without complaint.
     pub fn settle(&self, wait_max: Duration) -> Result<(), LabError> {
         rustix::fs::sync();
-        let window = Duration::from_millis(500);
-        let deadline = Instant::now() + wait_max;
-        let mut before = self.cpu_time()?.unwrap_or_default();
-        while Instant::now() < deadline {
-            thread::sleep(window);
-            let now = self.cpu_time()?.unwrap_or_default();
-            if now.saturating_sub(before) < window / 20 {
-                break;
-            }
-            before = now;
-        }
-        Ok(())
+        until_idle(|| self.cpu_time().map(Option::unwrap_or_default), wait_max)
     }
 }
 
@@ -349,14 +335,6 @@ pub(super) fn shell(words: &[String]) -> String {
         if is_bare { word.clone() } else { format!("'{}'", word.replace('\'', "'\\''")) }
     });
     quoted.collect::<Vec<_>>().join(" ")
-}
-
-/// The end of a node's log, on lines of its own.
-fn tail(log: &Path) -> String {
-    let text = std::fs::read_to_string(log).unwrap_or_default();
-    let lines: Vec<&str> = text.lines().collect();
-    let from = lines.len().saturating_sub(TAIL_LINES);
-    format!("; its log:\n{}", lines.get(from..).unwrap_or_default().join("\n"))
 }
 
 fn is_port_taken(why: &str) -> bool {

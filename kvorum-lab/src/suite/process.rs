@@ -21,6 +21,9 @@ const READY_MAX: Duration = Duration::from_secs(30);
 /// How long a single request of the suite itself may take.
 const ASK_MAX: Duration = Duration::from_secs(5);
 
+/// What a process says last, in lines, that is worth repeating.
+const TAIL_LINES: usize = 10;
+
 /// How often a process's memory is looked at.
 const WATCH_EVERY: Duration = Duration::from_millis(20);
 
@@ -109,10 +112,7 @@ impl Server {
             let ended = self.child.try_wait().map_err(LabError::machine("ask after a server"))?;
             if ended.is_some() || Instant::now() > deadline {
                 let state = ended.map_or("is not ready".into(), |status| format!("ended: {status}"));
-                let text = std::fs::read_to_string(log).unwrap_or_default();
-                let tail: Vec<&str> = text.lines().rev().take(10).collect();
-                let tail: Vec<&str> = tail.into_iter().rev().collect();
-                return Err(LabError::Subject(format!("the server {state}; its log:\n{}", tail.join("\n"))));
+                return Err(LabError::Subject(format!("the server {state}{}", log_tail(log))));
             }
             thread::sleep(Duration::from_millis(20));
         }
@@ -157,19 +157,36 @@ impl Server {
     /// Waits until its background work has ended: less than 5 % of a core over half a second. Gives up waiting
     /// after `wait_max`, without complaint.
     pub fn settle(&self, wait_max: Duration) -> Result<(), LabError> {
-        let window = Duration::from_millis(500);
-        let deadline = Instant::now() + wait_max;
-        let mut before = machine::cpu_time(self.pid())?;
-        while Instant::now() < deadline {
-            thread::sleep(window);
-            let now = machine::cpu_time(self.pid())?;
-            if now.saturating_sub(before) < window / 20 {
-                break;
-            }
-            before = now;
-        }
-        Ok(())
+        until_idle(|| machine::cpu_time(self.pid()), wait_max)
     }
+}
+
+/// Waits until what uses `cpu_time` uses less than 5 % of a core over half a second. Gives up waiting after `wait_max`,
+/// without complaint.
+pub fn until_idle(
+    cpu_time: impl Fn() -> Result<Duration, LabError>,
+    wait_max: Duration,
+) -> Result<(), LabError> {
+    let window = Duration::from_millis(500);
+    let deadline = Instant::now() + wait_max;
+    let mut before = cpu_time()?;
+    while Instant::now() < deadline {
+        thread::sleep(window);
+        let now = cpu_time()?;
+        if now.saturating_sub(before) < window / 20 {
+            break;
+        }
+        before = now;
+    }
+    Ok(())
+}
+
+/// The end of a server's log, on lines of its own behind what is said of it.
+pub fn log_tail(log: &Path) -> String {
+    let text = std::fs::read_to_string(log).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().collect();
+    let from = lines.len().saturating_sub(TAIL_LINES);
+    format!("; its log:\n{}", lines.get(from..).unwrap_or_default().join("\n"))
 }
 
 impl NodeOptions<'_> {

@@ -221,6 +221,21 @@ impl Coordinator {
         }
     }
 
+    /// Asks every other node the same. The one to which there is no link, where there is one.
+    pub(super) fn ask_others(
+        &self,
+        request: &Request,
+        timeout: Duration,
+    ) -> Result<Calls<Result<Reply, CallError>>, NodeIndex> {
+        let mut calls = Calls::new();
+        for index in self.shared.cluster.others() {
+            let link = std::rc::Rc::clone(self.link(index).ok_or(index)?);
+            let request = request.clone();
+            calls.push(index, async move { link.call(&request, timeout).await });
+        }
+        Ok(calls)
+    }
+
     /// Asks `node` what it holds of `key`; a value over `value_bytes_max` stays there.
     pub(super) fn ask_get(
         &self,

@@ -16,7 +16,7 @@ use super::{Coordinator, repair};
 use crate::peer::{Reply, Request};
 use crate::replica::{Place, ReplicaError, Source, StoreState};
 use bytes::Bytes;
-use kvorum_core::{Key, NodeIndex, Record};
+use kvorum_core::{Key, Record};
 use std::rc::Rc;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -309,20 +309,14 @@ impl Coordinator {
 
     /// Whether every other node answers now and says that its store votes.
     async fn all_others_vote(&self) -> bool {
-        let mut calls = Calls::new();
-        for index in self.shared.cluster.others() {
-            let Some(link) = self.link(index).cloned() else { return false };
-            let ping = Request::Ping {
-                wall: self.shared.clock.wall(),
-                roster: self.shared.cluster.roster().entries(),
-            };
-            calls.push(index, async move { link.call(&ping, CALL_TIMEOUT).await });
-        }
+        let ping =
+            Request::Ping { wall: self.shared.clock.wall(), roster: self.shared.cluster.roster().entries() };
+        let Ok(mut calls) = self.ask_others(&ping, CALL_TIMEOUT) else { return false };
         let mut all = true;
         while let Some((index, answer)) = calls.next().await {
             let votes = matches!(answer, Ok(Reply::Pong { votes: true, .. }));
             if !votes {
-                let node: &str = self.shared.cluster.url_of(NodeIndex(index.0));
+                let node: &str = self.shared.cluster.url_of(index);
                 tracing::debug!(
                     node,
                     "a damaged store stays in use: this node does not answer or does not vote"

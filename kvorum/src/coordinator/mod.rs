@@ -4,7 +4,9 @@
 //! of its peers, and counts the answers with the rules of `kvorum-core`. It knows neither HTTP nor disks.
 //!
 //! A reader follows a request: [`write`], [`read`], [`range`]. What happens without a client: [`handoff`] delivers
-//! hints, [`repair`] keeps replicas alike, [`mend`] heals what is damaged on this node's disk, [`pulse`] asks peers how they are, [`serve`] is what a peer may ask of this node.
+//! hints, [`repair`] keeps replicas alike at the [`pace`] that clients leave it, [`settle`] and [`floors`] let what is dead go,
+//! [`mend`] heals what is damaged on this node's disk, [`pulse`] asks peers how they are; [`workers`] shows and pauses
+//! them. [`serve`] is what a peer may ask of this node.
 //!
 //! There is one [`Coordinator`] per network thread, with links of its own to every peer, so that a request and all
 //! its calls stay on one thread; what the threads share is [`Shared`].

@@ -10,7 +10,6 @@
 //! A node that is away, does not vote or holds something else holds back what it takes part in, which is every
 //! partition: older copies may lie on any rank. The rules and their proof: `docs/dev/tombstones.md`.
 
-use super::calls::Calls;
 use super::{Coordinator, Shared};
 use crate::peer::{HeldBack, Reply, Request, StepKind};
 use crate::replica::{FloorStep, ReplicaError};
@@ -236,12 +235,8 @@ impl Coordinator {
             (words.map(Option::unwrap_or_default).collect::<Vec<u64>>(), held_by)
         };
         let request = Request::Survey { agreed, held_by };
-        let mut calls = Calls::new();
-        for index in shared.cluster.others() {
-            let Some(link) = self.link(index).cloned() else { return Err((index.0, HeldBack::Away)) };
-            let request = request.clone();
-            calls.push(index, async move { link.call(&request, STEP_TIMEOUT).await });
-        }
+        let asked = self.ask_others(&request, STEP_TIMEOUT);
+        let mut calls = asked.map_err(|index| (index.0, HeldBack::Away))?;
         let mut away = None;
         while let Some((index, answer)) = calls.next().await {
             let Ok(Reply::Surveyed { reading, oldest_hint, votes, digests }) = answer else {
@@ -343,12 +338,7 @@ impl Coordinator {
             before.push(shared.commons(&partitions, index, by_scan.then_some(upto)).await?);
         }
         let request = Request::Close { round, upto, by_scan, partitions: partitions.clone() };
-        let mut calls = Calls::new();
-        for index in shared.cluster.others() {
-            let Some(link) = self.link(index).cloned() else { return Ok(Vec::new()) };
-            let request = request.clone();
-            calls.push(index, async move { link.call(&request, STEP_TIMEOUT).await });
-        }
+        let Ok(mut calls) = self.ask_others(&request, STEP_TIMEOUT) else { return Ok(Vec::new()) };
         let mut all = vec![true; partitions.len()];
         while let Some((index, answer)) = calls.next().await {
             let Ok(Reply::DigestList(theirs)) = answer else { return Ok(Vec::new()) };
@@ -376,12 +366,7 @@ impl Coordinator {
     ) -> Result<bool, ReplicaError> {
         let shared = &self.shared;
         let request = Request::Step { kind, round, upto, partitions: partitions.to_vec() };
-        let mut calls = Calls::new();
-        for index in shared.cluster.others() {
-            let Some(link) = self.link(index).cloned() else { return Ok(false) };
-            let request = request.clone();
-            calls.push(index, async move { link.call(&request, STEP_TIMEOUT).await });
-        }
+        let Ok(mut calls) = self.ask_others(&request, STEP_TIMEOUT) else { return Ok(false) };
         let mut is_done = shared.step(kind, round, upto, partitions).await?;
         while let Some((_, answer)) = calls.next().await {
             is_done &= answer == Ok(Reply::Stepped(true));

@@ -1,7 +1,7 @@
 //! A node as a process: started, killed, and asked how it is. It may refuse to start, and say why.
 
 use super::http::{Answer, Client};
-use crate::support::{self, kvorum};
+use crate::support::{self, kvorum, metric_sum};
 use std::io::Read;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -145,14 +145,7 @@ impl Node {
     /// The sum of a counter's or gauge's samples.
     #[track_caller]
     pub fn metric(&self, name: &str) -> u64 {
-        let text = self.ask("GET", "/metrics", None).text();
-        let samples: Vec<u64> = text
-            .lines()
-            .filter(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with([' ', '{'])))
-            .map(|line| line.rsplit_once(' ').unwrap().1.parse().unwrap())
-            .collect();
-        assert!(!samples.is_empty(), "no metric {name}");
-        samples.iter().sum()
+        metric_sum(&self.ask("GET", "/metrics", None).text(), name)
     }
 
     /// The ids of its threads called `name`, in the order in which they were started.

@@ -33,6 +33,18 @@ pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
+/// The sum of a counter's or gauge's samples in the text of `/metrics`.
+#[track_caller]
+pub fn metric_sum(text: &str, name: &str) -> u64 {
+    let samples: Vec<u64> = text
+        .lines()
+        .filter(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with([' ', '{'])))
+        .map(|line| line.rsplit_once(' ').unwrap().1.parse().unwrap())
+        .collect();
+    assert!(!samples.is_empty(), "no metric {name} in:\n{text}");
+    samples.iter().sum()
+}
+
 /// The program with these arguments, and none of the caller's `KVORUM_*` variables.
 pub fn kvorum(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_kvorum"));

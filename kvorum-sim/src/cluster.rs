@@ -5,10 +5,11 @@
 //! what the oracle must know of them ([`Facts`]).
 
 use crate::clock::{EPOCH, SimClock};
+use crate::fault::{Fault, FaultEvent, FaultKind};
 use crate::invariants::facts::{Facts, Loss, LossKind, Stall};
 use crate::net::{Power, host_of, url_of};
 use crate::node::STRANGER;
-use crate::plan::{Fault, FaultEvent, FaultKind, Plan};
+use crate::plan::Plan;
 use crate::seed::{Seed, SimRng};
 use crate::trace::Trace;
 use kvorum::crash::{self, Point, Watcher};

@@ -11,6 +11,7 @@
 pub mod batch;
 pub mod clock;
 pub mod cluster;
+pub mod fault;
 pub mod history;
 pub mod http_client;
 pub mod invariants;

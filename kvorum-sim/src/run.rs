@@ -44,7 +44,7 @@ pub struct Run {
     /// What was broken.
     pub violations: Vec<Violation>,
     /// How often each kind of fault began.
-    pub faults: std::collections::BTreeMap<crate::plan::FaultKind, u64>,
+    pub faults: std::collections::BTreeMap<crate::fault::FaultKind, u64>,
     /// At which steps machines died, and how often.
     pub points: BTreeMap<&'static str, u64>,
     /// How long it took, in simulated time.

@@ -1,6 +1,6 @@
 //! The tally: what one run or many came to, in figures.
 
-use crate::plan::FaultKind;
+use crate::fault::FaultKind;
 use crate::run::Run;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

@@ -4,11 +4,12 @@
 
 use kvorum::storage::Keyspace;
 use kvorum_sim::cluster::Cluster;
+use kvorum_sim::fault::{Fault, FaultEvent, FaultKind};
 use kvorum_sim::history::{AckFrom, Outcome, Request};
 use kvorum_sim::http_client::{HttpClient, outcome_of, request_of};
 use kvorum_sim::net::authority_of;
 use kvorum_sim::node::{Nodes, start};
-use kvorum_sim::plan::{ClockPlan, Fault, FaultEvent, FaultKind, Plan};
+use kvorum_sim::plan::{ClockPlan, Plan};
 use kvorum_sim::seed::Seed;
 use kvorum_sim::trace::Trace;
 use std::cell::Cell;

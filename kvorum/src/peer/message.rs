@@ -50,12 +50,18 @@
 //! | step | 0 settle, 1 seal, 2 release |
 //! | why | 0 nothing, 1 away, 2 does not vote, 3 holds hints, 4 differs |
 //! | cause | 0 write, 1 hint, 2 read repair, 3 anti-entropy |
-//! | code | 0 unknown, 1 overloaded, 2 disk full, 3 failed, 4 not voting, 5 stopped, 6 starting; any other is read as 0 |
+//! | code | 0 unknown, 1 overloaded, 2 disk full, 3 failed, 4 not voting, 5 stopped, 6 starting, 7 damaged; any other is read as 0 |
 //!
 //! Each message has one encoding only, and bytes behind it are refused. What a reader refuses, the writer refuses
 //! too. Keys and values share the bytes of the frame that they came in, and keep as much of what was read alive:
 //! whoever keeps one for long makes a copy.
 
+use super::fields::{
+    HELD_BYTES_MIN, KEY_BYTES_MIN, VERSION_ROW_BYTES_MIN, check_ascending, check_from, count_u16, count_u32,
+    end, get_applied, get_apply_kind, get_bool, get_bytes, get_floor, get_held, get_key, get_key_or_none,
+    get_list, get_partitions, get_record, get_roster, get_scan_open, get_version_row, get_words, put_floor,
+    put_held, put_key, put_key_or_none, put_partitions, put_record, put_roster, put_version, put_words,
+};
 use super::frame::{Frame, Pieces};
 use crate::replica::{Applied, Floor};
 use bytes::{Buf, BufMut, Bytes, TryGetError};
@@ -70,13 +76,6 @@ pub const DETAIL_BYTES_MAX: usize = 512;
 
 /// The node index that names no node.
 const NOBODY: u16 = u16::MAX;
-const FLAG_TOMBSTONE: u8 = 1;
-const FLAG_EXPIRY: u8 = 2;
-const FLAG_HEADER_ONLY: u8 = 4;
-/// The fewest bytes that a key, a held record and a row of a version list take.
-const KEY_BYTES_MIN: usize = 3;
-const HELD_BYTES_MIN: usize = 19;
-const VERSION_ROW_BYTES_MIN: usize = KEY_BYTES_MIN + 19;
 
 /// The kind bytes.
 mod kind {
@@ -907,252 +906,6 @@ impl Held {
             Self::HeaderOnly { version, .. } => *version,
         }
     }
-}
-
-fn count_u16(count: usize, count_max: usize) -> Result<u16, MessageError> {
-    let too_many = MessageError::TooMany { count, count_max };
-    if count > count_max { Err(too_many) } else { u16::try_from(count).map_err(|_| too_many) }
-}
-
-fn count_u32(count: usize) -> Result<u32, MessageError> {
-    u32::try_from(count).map_err(|_| MessageError::TooMany { count, count_max: u32::MAX as usize })
-}
-
-fn check_from(from: u16) -> Result<u16, MessageError> {
-    if from == 0 { Err(MessageError::Contradiction) } else { Ok(from) }
-}
-
-fn check_ascending(indexes: &[u16]) -> Result<(), MessageError> {
-    if indexes.is_sorted_by(|a, b| a < b) { Ok(()) } else { Err(MessageError::Unsorted) }
-}
-
-fn put_key(to: &mut Pieces, key: &Key) {
-    // A key has at most 1,024 bytes.
-    to.short.put_u16(u16::try_from(key.as_bytes().len()).unwrap_or(u16::MAX));
-    to.short.put_slice(key.as_bytes());
-}
-
-fn put_key_or_none(to: &mut Pieces, key: Option<&Key>) {
-    match key {
-        Some(key) => put_key(to, key),
-        None => to.short.put_u16(0),
-    }
-}
-
-fn put_version(to: &mut Pieces, version: Version) {
-    to.short.put_u64(version.clock());
-    to.short.put_u64(version.node().0);
-}
-
-fn put_header(
-    to: &mut Pieces,
-    flags: u8,
-    version: Version,
-    from: u16,
-    expires: Option<UnixMillis>,
-) -> Result<(), MessageError> {
-    to.short.put_u8(flags | if expires.is_some() { FLAG_EXPIRY } else { 0 });
-    put_version(to, version);
-    to.short.put_u16(check_from(from)?);
-    if let Some(at) = expires {
-        to.short.put_u64(at.0);
-    }
-    Ok(())
-}
-
-fn put_record(to: &mut Pieces, record: &Record) -> Result<(), MessageError> {
-    match &record.value {
-        Value::Present(value) => {
-            put_header(to, 0, record.version, record.from, record.expires)?;
-            to.short.put_u32(count_u32(value.len())?);
-            to.put_value(value);
-            Ok(())
-        }
-        Value::Tombstone => put_header(to, FLAG_TOMBSTONE, record.version, record.from, record.expires),
-    }
-}
-
-fn put_held(to: &mut Pieces, held: &Held) -> Result<(), MessageError> {
-    match held {
-        Held::Whole(record) => put_record(to, record),
-        Held::HeaderOnly { version, from, expires, value_bytes } => {
-            put_header(to, FLAG_HEADER_ONLY, *version, *from, *expires)?;
-            to.short.put_u32(*value_bytes);
-            Ok(())
-        }
-    }
-}
-
-fn put_floor(to: &mut Pieces, floor: Floor) {
-    for word in [floor.settled, floor.sealed, floor.purged] {
-        to.short.put_u64(word);
-    }
-}
-
-fn put_words(to: &mut Pieces, words: &[u64]) -> Result<(), MessageError> {
-    to.short.put_u16(count_u16(words.len(), usize::from(u16::MAX))?);
-    for word in words {
-        to.short.put_u64(*word);
-    }
-    Ok(())
-}
-
-fn put_partitions(to: &mut Pieces, partitions: &[u16]) -> Result<(), MessageError> {
-    to.short.put_u16(count_u16(partitions.len(), usize::from(u16::MAX))?);
-    check_ascending(partitions)?;
-    for partition in partitions {
-        to.short.put_u16(*partition);
-    }
-    Ok(())
-}
-
-fn put_roster(to: &mut Pieces, roster: &[(NodeId, u128)]) -> Result<(), MessageError> {
-    to.short.put_u16(count_u16(roster.len(), ROSTER_LEN_MAX)?);
-    for (node, store) in roster {
-        to.short.put_u64(node.0);
-        to.short.put_u128(*store);
-    }
-    Ok(())
-}
-
-fn get_bytes(from: &mut Bytes, bytes: usize) -> Result<Bytes, MessageError> {
-    if from.len() < bytes { Err(MessageError::Truncated) } else { Ok(from.split_to(bytes)) }
-}
-
-fn get_bool(from: &mut Bytes) -> Result<bool, MessageError> {
-    match from.try_get_u8()? {
-        0 => Ok(false),
-        1 => Ok(true),
-        value => Err(MessageError::UnknownValue { value }),
-    }
-}
-
-fn get_key(from: &mut Bytes) -> Result<Key, MessageError> {
-    let bytes = usize::from(from.try_get_u16()?);
-    Ok(Key::new(get_bytes(from, bytes)?)?)
-}
-
-fn get_key_or_none(from: &mut Bytes) -> Result<Option<Key>, MessageError> {
-    match usize::from(from.try_get_u16()?) {
-        0 => Ok(None),
-        bytes => Ok(Some(Key::new(get_bytes(from, bytes)?)?)),
-    }
-}
-
-fn get_version(from: &mut Bytes) -> Result<Version, MessageError> {
-    Ok(Version::from_words(from.try_get_u64()?, from.try_get_u64()?))
-}
-
-fn get_record(from: &mut Bytes) -> Result<Record, MessageError> {
-    match get_held(from)? {
-        Held::Whole(record) => Ok(record),
-        Held::HeaderOnly { .. } => Err(MessageError::UnknownValue { value: FLAG_HEADER_ONLY }),
-    }
-}
-
-fn get_held(from: &mut Bytes) -> Result<Held, MessageError> {
-    let flags = from.try_get_u8()?;
-    if flags & !(FLAG_TOMBSTONE | FLAG_EXPIRY | FLAG_HEADER_ONLY) != 0 {
-        return Err(MessageError::UnknownValue { value: flags });
-    }
-    let version = get_version(from)?;
-    let replicas = check_from(from.try_get_u16()?)?;
-    let expires = match flags & FLAG_EXPIRY {
-        0 => None,
-        _ => Some(UnixMillis(from.try_get_u64()?)),
-    };
-    let value = match (flags & FLAG_TOMBSTONE != 0, flags & FLAG_HEADER_ONLY != 0) {
-        (true, true) => return Err(MessageError::Contradiction),
-        (true, false) => Value::Tombstone,
-        (false, true) => {
-            let value_bytes = from.try_get_u32()?;
-            return Ok(Held::HeaderOnly { version, from: replicas, expires, value_bytes });
-        }
-        (false, false) => {
-            let bytes = from.try_get_u32()? as usize;
-            Value::Present(get_bytes(from, bytes)?)
-        }
-    };
-    Ok(Held::Whole(Record { version, from: replicas, expires, value }))
-}
-
-fn get_applied(from: &mut Bytes) -> Result<Applied, MessageError> {
-    if get_bool(from)? { Ok(Applied::Superseded { by: get_version(from)? }) } else { Ok(Applied::Stored) }
-}
-
-fn get_apply_kind(from: &mut Bytes) -> Result<ApplyKind, MessageError> {
-    Ok(match from.try_get_u8()? {
-        0 => ApplyKind::Write,
-        1 => ApplyKind::Hint,
-        2 => ApplyKind::ReadRepair,
-        3 => ApplyKind::AntiEntropy { settled: from.try_get_u64()? },
-        value => return Err(MessageError::UnknownValue { value }),
-    })
-}
-
-fn get_floor(from: &mut Bytes) -> Result<Floor, MessageError> {
-    let (settled, sealed, purged) = (from.try_get_u64()?, from.try_get_u64()?, from.try_get_u64()?);
-    Ok(Floor { settled, sealed, purged })
-}
-
-fn get_words(from: &mut Bytes) -> Result<Vec<u64>, MessageError> {
-    let count = usize::from(from.try_get_u16()?);
-    get_list(from, count, 8, |from| Ok(from.try_get_u64()?))
-}
-
-fn get_partitions(from: &mut Bytes) -> Result<Vec<u16>, MessageError> {
-    let count = usize::from(from.try_get_u16()?);
-    let partitions = get_list(from, count, 2, |from| Ok(from.try_get_u16()?))?;
-    check_ascending(&partitions)?;
-    Ok(partitions)
-}
-
-fn get_roster(from: &mut Bytes) -> Result<Vec<(NodeId, u128)>, MessageError> {
-    let count = usize::from(from.try_get_u16()?);
-    if count > ROSTER_LEN_MAX {
-        return Err(MessageError::TooMany { count, count_max: ROSTER_LEN_MAX });
-    }
-    get_list(from, count, 24, |from| Ok((NodeId(from.try_get_u64()?), from.try_get_u128()?)))
-}
-
-fn get_scan_open(from: &mut Bytes) -> Result<Request, MessageError> {
-    let bytes = from.try_get_u32()?;
-    let (ack, replicas) = (from.try_get_u16()?, from.try_get_u16()?);
-    let (start, end) = (get_key(from)?, get_key_or_none(from)?);
-    let count = usize::from(from.try_get_u16()?);
-    let sources = get_list(from, count, 2, |from| Ok(from.try_get_u16()?))?;
-    check_ascending(&sources)?;
-    Ok(Request::ScanOpen { start, end, bytes, sources, ack, from: replicas })
-}
-
-fn get_version_row(from: &mut Bytes) -> Result<VersionRow, MessageError> {
-    Ok(VersionRow {
-        key: get_key(from)?,
-        version: get_version(from)?,
-        from: check_from(from.try_get_u16()?)?,
-        is_tombstone: get_bool(from)?,
-    })
-}
-
-/// Reads `count` items of at least `bytes_min` each; a count that the payload cannot hold makes no room for it.
-fn get_list<T>(
-    from: &mut Bytes,
-    count: usize,
-    bytes_min: usize,
-    item: impl Fn(&mut Bytes) -> Result<T, MessageError>,
-) -> Result<Vec<T>, MessageError> {
-    if count > from.len() / bytes_min {
-        return Err(MessageError::Truncated);
-    }
-    let mut items = Vec::with_capacity(count);
-    for _ in 0..count {
-        items.push(item(from)?);
-    }
-    Ok(items)
-}
-
-fn end(payload: &Bytes) -> Result<(), MessageError> {
-    if payload.is_empty() { Ok(()) } else { Err(MessageError::Trailing { bytes: payload.len() }) }
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@
 //! [`link`] and [`server`], the two sides of a call, which share the [`pump`]. `docs/wire.md` tells the protocol
 //! to those who write another program for it.
 
+mod fields;
 mod frame;
 mod handshake;
 mod latency;

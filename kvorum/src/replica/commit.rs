@@ -10,29 +10,26 @@
 use super::answer::{Answer, Applied};
 use super::courier::Courier;
 use super::digest::Digests;
-use super::floor::{self, Floor, FloorStep, Floors};
+use super::floor::{self, FloorStep, Floors};
 use super::health::StoreHealth;
 use super::open::OpenWrites;
 use super::queue::{DueRow, Observed, Removal, Request, Source};
+use super::recent::Recent;
+use super::stage::{Changed, Stage, Staged, mark_of};
 use super::{ReplicaError, ReplicaParts, StoreState, stored_mark};
 use crate::canary::{self, Canary};
 use crate::clock::Clock;
 use crate::crash::{self, Point};
 use crate::metrics::StoreMetrics;
-use crate::storage::format::Mark;
 use crate::storage::{Batch, Change, Durability, Engine, EngineError, Keyspace, format};
 use bytes::Bytes;
 use kvorum_core::{Key, Partition, Record, UnixMillis, Value, Version};
 use std::cmp::Ordering;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering as Memory};
 use std::time::Duration;
 
-/// Keys remembered per generation; two generations are kept.
-const RECENT_LEN_MAX: usize = 4096;
-/// Overwritten versions remembered per key: more overlapping writes to one key than this are not told apart.
-const ACCEPTED_LEN_MAX: usize = 32;
 /// From here on a commit is worth a line in the debug log: what the engine did meanwhile stands beside it.
 const SLOW_COMMIT: Duration = Duration::from_millis(30);
 /// The longest that a group waits for more, on a disk however slow.
@@ -639,186 +636,6 @@ impl Committer {
             }
         }
         self.health.set_ok();
-    }
-}
-
-/// Of a key, what was there and what is.
-type Changed = (Key, Option<Mark>, Option<Mark>);
-
-/// What a group makes of one key.
-struct Staged {
-    key: Key,
-    record: Option<Record>,
-    before: Option<Mark>,
-}
-
-fn mark_of(record: &Record) -> Mark {
-    let is_tombstone = record.value == Value::Tombstone;
-    Mark { version: record.version, from: record.from, is_tombstone }
-}
-
-/// What a group changes, each key once.
-#[derive(Default)]
-struct Stage {
-    records: Vec<Staged>,
-    index: HashMap<Key, usize>,
-    due: BTreeMap<Bytes, Option<Bytes>>,
-    side: BTreeMap<(Keyspace, Bytes), Option<Bytes>>,
-    /// Whether some of the side rows must be on disk whatever the durability of writes is.
-    is_synced: bool,
-    /// What was newest until this group.
-    overwritten: Vec<(Key, Version)>,
-    /// Floors as they will be.
-    floors: BTreeMap<u16, Floor>,
-}
-
-impl Stage {
-    /// What is staged for `key`: nothing, a removal, or a record.
-    #[expect(clippy::option_option, reason = "nothing staged and a staged removal are two things")]
-    fn record(&self, key: &Key) -> Option<Option<&Record>> {
-        let staged = self.records.get(*self.index.get(key)?)?;
-        Some(staged.record.as_ref())
-    }
-
-    #[expect(clippy::option_option, reason = "nothing staged and a staged removal are two things")]
-    fn mark(&self, key: &Key) -> Option<Option<Mark>> {
-        self.record(key).map(|record| record.map(mark_of))
-    }
-
-    fn put(&mut self, key: Key, record: Record, before: Option<Mark>) {
-        self.set(key, Some(record), before);
-    }
-
-    fn side(&mut self, change: Change) {
-        match change {
-            Change::Put { keyspace, key, value } => self.side.insert((keyspace, key), Some(value)),
-            Change::Remove { keyspace, key } => self.side.insert((keyspace, key), None),
-        };
-    }
-
-    /// Of a staged key, what its record replaces: nothing, or this version.
-    #[expect(clippy::option_option, reason = "nothing staged and nothing replaced are two things")]
-    fn replaced(&self, key: &Key) -> Option<Option<Version>> {
-        let staged = self.records.get(*self.index.get(key)?)?;
-        let last = self.overwritten.iter().rev().find(|(known, _)| known == key);
-        Some(last.map(|(_, version)| *version).or(staged.before.map(|mark| mark.version)))
-    }
-
-    /// Notes that `version` took effect before the record that is staged for `key`. Says whether one is.
-    fn note_accepted(&mut self, key: &Key, version: Version) -> bool {
-        let is_staged = self.index.contains_key(key);
-        if is_staged {
-            self.overwritten.push((key.clone(), version));
-        }
-        is_staged
-    }
-
-    fn has_accepted(&self, key: &Key, version: Version) -> bool {
-        self.overwritten.iter().any(|(known, accepted)| known == key && *accepted == version)
-    }
-
-    /// Stages what `key` becomes; `before` is what it was when the group began, as far as nothing is staged yet.
-    fn set(&mut self, key: Key, record: Option<Record>, before: Option<Mark>) {
-        if let Some(staged) = self.index.get(&key).and_then(|index| self.records.get_mut(*index)) {
-            staged.record = record;
-        } else {
-            self.index.insert(key.clone(), self.records.len());
-            self.records.push(Staged { key, record, before });
-        }
-    }
-}
-
-/// The versions written by the latest groups, in two generations.
-///
-/// It also knows which versions were newest here before. A write whose record reached this replica by another way
-/// first (a reader that saw it elsewhere wrote it back) and was overwritten since is told `Stored`, not superseded:
-/// a reader may have seen it, so it must not be stamped again and take effect a second time.
-#[derive(Default)]
-struct Recent {
-    current: HashMap<Key, Seen>,
-    previous: HashMap<Key, Seen>,
-    /// The first group of the current generation and of the previous one.
-    current_from: u64,
-    previous_from: u64,
-}
-
-impl Recent {
-    /// Nothing is known of the groups before `group`.
-    fn starting_at(group: u64) -> Self {
-        Self { current_from: group, previous_from: group, ..Self::default() }
-    }
-
-    fn seen(&self, key: &Key) -> Option<&Seen> {
-        self.current.get(key).or_else(|| self.previous.get(key))
-    }
-
-    #[expect(clippy::option_option, reason = "nothing remembered and a removal are two things")]
-    fn mark(&self, key: &Key) -> Option<Option<Mark>> {
-        self.seen(key).map(|seen| seen.latest)
-    }
-
-    /// Of a remembered key, what its latest record replaced: nothing, or this version.
-    #[expect(clippy::option_option, reason = "nothing remembered and nothing replaced are two things")]
-    fn replaced(&self, key: &Key) -> Option<Option<Version>> {
-        self.seen(key).map(|seen| seen.replaced)
-    }
-
-    /// Notes that `version` took effect before the latest record of a remembered key.
-    fn note_accepted(&mut self, key: &Key, version: Version) {
-        let seen = self.current.get_mut(key).or_else(|| self.previous.get_mut(key));
-        if let Some(seen) = seen {
-            seen.accept(version);
-        }
-    }
-
-    fn has_accepted(&self, key: &Key, version: Version) -> bool {
-        self.seen(key).is_some_and(|seen| seen.overwritten.contains(&version))
-    }
-
-    /// Whether every group after the first `as_of` ones is still remembered.
-    fn covers(&self, as_of: u64) -> bool {
-        as_of + 1 >= self.previous_from
-    }
-
-    fn remember(&mut self, changes: Vec<Changed>, overwritten: Vec<(Key, Version)>, group: u64) {
-        for (key, before, latest) in changes {
-            let replaced = before.map(|mark| mark.version);
-            if let Some(seen) = self.current.get_mut(&key) {
-                (seen.latest, seen.replaced) = (latest, replaced);
-            } else {
-                let overwritten = self.previous.get(&key).map(|seen| seen.overwritten.clone());
-                let overwritten = overwritten.unwrap_or_default();
-                self.current.insert(key, Seen { latest, replaced, overwritten });
-            }
-        }
-        for (key, version) in overwritten {
-            if let Some(seen) = self.current.get_mut(&key) {
-                seen.accept(version);
-            }
-        }
-        if self.current.len() >= RECENT_LEN_MAX {
-            self.previous = std::mem::take(&mut self.current);
-            self.previous_from = self.current_from;
-            self.current_from = group + 1;
-        }
-    }
-}
-
-/// What the latest groups did to one key.
-struct Seen {
-    latest: Option<Mark>,
-    /// What the latest record replaced.
-    replaced: Option<Version>,
-    overwritten: Vec<Version>,
-}
-
-impl Seen {
-    fn accept(&mut self, version: Version) {
-        if self.overwritten.len() >= ACCEPTED_LEN_MAX {
-            self.overwritten.remove(0);
-        }
-        self.overwritten.push(version);
-        self.replaced = Some(version);
     }
 }
 

@@ -19,6 +19,8 @@ mod hints;
 mod mending;
 mod open;
 mod queue;
+mod recent;
+mod stage;
 mod sweep;
 #[cfg(test)]
 mod tests;

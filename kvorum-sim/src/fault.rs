@@ -1,0 +1,353 @@
+//! Faults: what can happen to machines, disks, clocks and the network between them. Which of it a seed does, and when, is
+//! the [plan](crate::plan)'s; how it is done, [`crate::cluster`]'s.
+
+use kvorum::crash::Point;
+use std::collections::BTreeSet;
+use std::fmt;
+use std::time::Duration;
+
+/// This is one kind of fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum FaultKind {
+    /// A node's process ends and is started again.
+    Restart,
+    /// A node loses power: what was not synced is lost, but for a prefix.
+    PowerLoss,
+    /// All nodes lose power at once.
+    PowerLossOfAll,
+    /// A node comes back with an empty disk.
+    Wipe,
+    /// The network falls into two parts.
+    Partition,
+    /// One node's messages do not reach another; the answers would.
+    OneWay,
+    /// Two parts that only one node in both still reaches.
+    Bridge,
+    /// Links get slower and uneven.
+    Delay,
+    /// Messages between two nodes are held, then all released: later than others that were sent after them.
+    Hold,
+    /// A node stands still, then goes on as if nothing had been.
+    Pause,
+    /// A node gets little time to run.
+    SlowNode,
+    /// A node's disk takes its time.
+    SlowDisk,
+    /// Syncs fail.
+    SyncError,
+    /// Writes fail.
+    WriteError,
+    /// A row cannot be read.
+    ReadError,
+    /// The disk is full.
+    DiskFull,
+    /// A bit of a stored row flips.
+    BitRot,
+    /// A clock is set forward or back.
+    ClockJump,
+    /// A clock begins to run too fast or too slow.
+    ClockDrift,
+    /// A node is started again with an outdated list of nodes.
+    StaleTopology,
+    /// A node dies at a named step of persisting something.
+    CrashPoint,
+}
+
+impl FaultKind {
+    /// All kinds.
+    pub const ALL: [Self; 21] = [
+        Self::Restart,
+        Self::PowerLoss,
+        Self::PowerLossOfAll,
+        Self::Wipe,
+        Self::Partition,
+        Self::OneWay,
+        Self::Bridge,
+        Self::Delay,
+        Self::Hold,
+        Self::Pause,
+        Self::SlowNode,
+        Self::SlowDisk,
+        Self::SyncError,
+        Self::WriteError,
+        Self::ReadError,
+        Self::DiskFull,
+        Self::BitRot,
+        Self::ClockJump,
+        Self::ClockDrift,
+        Self::StaleTopology,
+        Self::CrashPoint,
+    ];
+
+    /// The kind's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Restart => "restart",
+            Self::PowerLoss => "power-loss",
+            Self::PowerLossOfAll => "power-loss-of-all",
+            Self::Wipe => "wipe",
+            Self::Partition => "partition",
+            Self::OneWay => "one-way",
+            Self::Bridge => "bridge",
+            Self::Delay => "delay",
+            Self::Hold => "hold",
+            Self::Pause => "pause",
+            Self::SlowNode => "slow-node",
+            Self::SlowDisk => "slow-disk",
+            Self::SyncError => "sync-error",
+            Self::WriteError => "write-error",
+            Self::ReadError => "read-error",
+            Self::DiskFull => "disk-full",
+            Self::BitRot => "bit-rot",
+            Self::ClockJump => "clock-jump",
+            Self::ClockDrift => "clock-drift",
+            Self::StaleTopology => "stale-topology",
+            Self::CrashPoint => "crash-point",
+        }
+    }
+
+    /// Whether it ends no process and makes no disk fail.
+    pub(crate) fn leaves_processes_alone(self) -> bool {
+        matches!(
+            self,
+            Self::Partition
+                | Self::OneWay
+                | Self::Bridge
+                | Self::Delay
+                | Self::Hold
+                | Self::Pause
+                | Self::SlowNode
+                | Self::SlowDisk
+                | Self::ClockJump
+                | Self::ClockDrift
+        )
+    }
+
+    /// Whether a request may fail of it. No clock is trusted, so none is an excuse.
+    pub fn disturbs(self) -> bool {
+        !matches!(self, Self::ClockJump | Self::ClockDrift)
+    }
+
+    /// Whether it takes several nodes.
+    pub(crate) fn needs_peers(self) -> bool {
+        matches!(self, Self::Partition | Self::OneWay | Self::Hold)
+    }
+}
+
+/// This is one fault and whom it meets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fault {
+    /// The process of `node` ends; started again after the fault's duration. Nothing that was written is lost.
+    Restart {
+        /// The node.
+        node: u16,
+    },
+    /// `node`, or every node, loses power; a prefix of the unsynced batches survives.
+    PowerLoss {
+        /// The node; none for all.
+        node: Option<u16>,
+        /// Chooses the prefix: modulo the count of unsynced batches plus one.
+        keep: u64,
+    },
+    /// `node` ends and comes back with nothing.
+    Wipe {
+        /// The node.
+        node: u16,
+    },
+    /// No message passes between nodes of `side` and the others.
+    Partition {
+        /// One of the two sides.
+        side: BTreeSet<u16>,
+    },
+    /// No message passes from `source` to `target`.
+    OneWay {
+        /// Who is not heard.
+        source: u16,
+        /// Who does not hear.
+        target: u16,
+    },
+    /// No message passes between nodes of `side` and the others, except through `bridge`, which reaches all.
+    Bridge {
+        /// One of the two sides.
+        side: BTreeSet<u16>,
+        /// The node that both reach.
+        bridge: u16,
+    },
+    /// Every message takes up to `latency_max`.
+    Delay {
+        /// The longest way of a message.
+        latency_max: Duration,
+    },
+    /// Messages between the two are held until the end of the fault.
+    Hold {
+        /// One node.
+        source: u16,
+        /// The other.
+        target: u16,
+    },
+    /// `node` stands still.
+    Pause {
+        /// The node.
+        node: u16,
+    },
+    /// `node` runs only once in every `every`.
+    SlowNode {
+        /// The node.
+        node: u16,
+        /// Between two times that it runs.
+        every: Duration,
+    },
+    /// Each commit of `node` takes `latency`.
+    SlowDisk {
+        /// The node.
+        node: u16,
+        /// What a commit takes.
+        latency: Duration,
+    },
+    /// Syncs of `node` fail; at the end of the fault it is restarted, for it takes no more writes.
+    SyncError {
+        /// The node.
+        node: u16,
+    },
+    /// Writes of `node` fail; at the end of the fault it is restarted.
+    WriteError {
+        /// The node.
+        node: u16,
+    },
+    /// A row of `node` cannot be read.
+    ReadError {
+        /// The node.
+        node: u16,
+        /// Chooses the row.
+        choice: u64,
+    },
+    /// `node` has no space left.
+    DiskFull {
+        /// The node.
+        node: u16,
+    },
+    /// A bit of a row of `node` flips.
+    BitRot {
+        /// The node.
+        node: u16,
+        /// Chooses the row and the bit.
+        choice: u64,
+    },
+    /// The clock of `node` is set.
+    ClockJump {
+        /// The node.
+        node: u16,
+        /// Forward, or back.
+        by_millis: i64,
+    },
+    /// `node` is started again, with a list of nodes in which another one has been replaced; at the end of the fault
+    /// it is started again with the right one.
+    StaleTopology {
+        /// The node.
+        node: u16,
+    },
+    /// `node` dies when it reaches `point` for the `count`th time while the fault lasts, and is started again at its
+    /// end. Where that never happens there is no fault.
+    CrashPoint {
+        /// The node.
+        node: u16,
+        /// Where.
+        point: Point,
+        /// The how-manieth time.
+        count: u64,
+        /// Chooses the prefix that survives, as of a power loss; none where only the process dies.
+        keep: Option<u64>,
+    },
+    /// The clock of `node` gains so much from now on.
+    ClockDrift {
+        /// The node.
+        node: u16,
+        /// Microseconds in a second.
+        ppm: i32,
+    },
+}
+
+/// This is a fault, when it begins and how long it lasts. What happens at once lasts 0.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FaultEvent {
+    /// When.
+    pub at: Duration,
+    /// How long; what is down comes up again after it.
+    pub lasts: Duration,
+    /// Its kind.
+    pub kind: FaultKind,
+    /// Whom it meets.
+    pub fault: Fault,
+}
+
+/// The steps that every start of a node takes: a fault at one of them begins with a restart.
+pub(crate) const STARTING: &[Point] = &[Point::StartBeforeSync, Point::StartAfterSync];
+
+impl Fault {
+    /// Whether it begins with a restart, because what it is about happens then.
+    pub fn restarts(&self) -> Option<u16> {
+        match self {
+            Self::CrashPoint { node, point, .. } if STARTING.contains(point) => Some(*node),
+            _ => None,
+        }
+    }
+
+    /// Whether `node` is down, stands still or cannot write meanwhile.
+    pub fn holds_back(&self, node: u16) -> bool {
+        match self {
+            Self::PowerLoss { node: None, .. } => true,
+            Self::Restart { node: of }
+            | Self::PowerLoss { node: Some(of), .. }
+            | Self::Wipe { node: of }
+            | Self::Pause { node: of }
+            | Self::SlowNode { node: of, .. }
+            | Self::SlowDisk { node: of, .. }
+            | Self::SyncError { node: of }
+            | Self::WriteError { node: of }
+            | Self::DiskFull { node: of }
+            | Self::StaleTopology { node: of }
+            | Self::CrashPoint { node: of, .. } => *of == node,
+            _ => false,
+        }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Restart { node }
+            | Self::Wipe { node }
+            | Self::Pause { node }
+            | Self::SyncError { node }
+            | Self::WriteError { node }
+            | Self::DiskFull { node }
+            | Self::StaleTopology { node }
+            | Self::PowerLoss { node: Some(node), .. } => write!(f, "node {node}"),
+            Self::PowerLoss { node: None, .. } => f.write_str("all nodes"),
+            Self::Partition { side } => write!(f, "{side:?} from the others"),
+            Self::OneWay { source, target } => write!(f, "from {source} to {target}"),
+            Self::Bridge { side, bridge } => write!(f, "{side:?} from the others, except {bridge}"),
+            Self::Delay { latency_max } => write!(f, "up to {latency_max:?}"),
+            Self::Hold { source, target } => write!(f, "between {source} and {target}"),
+            Self::SlowNode { node, every } => write!(f, "node {node}, once in {every:?}"),
+            Self::SlowDisk { node, latency } => write!(f, "node {node}, {latency:?} a commit"),
+            Self::ReadError { node, choice } | Self::BitRot { node, choice } => {
+                write!(f, "node {node}, row {choice:016x}")
+            }
+            Self::CrashPoint { node, point, count, keep } => {
+                let dies = if keep.is_some() { "loses power" } else { "dies" };
+                write!(f, "node {node} {dies} at {} the {count}. time", point.name())
+            }
+            Self::ClockJump { node, by_millis } => write!(f, "node {node} by {by_millis:+} ms"),
+            Self::ClockDrift { node, ppm } => write!(f, "node {node} {ppm:+} ppm"),
+        }
+    }
+}
+
+impl fmt::Display for FaultEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { at, lasts, kind, fault } = self;
+        write!(f, "{:>10.3} s  {:<18} {fault}", at.as_secs_f64(), kind.name())?;
+        if lasts.is_zero() { Ok(()) } else { write!(f, ", for {:.3} s", lasts.as_secs_f64()) }
+    }
+}

@@ -119,6 +119,8 @@ struct Machine {
     pace: Rc<Pace>,
     lives: Rc<Cell<u64>>,
     is_stale: Rc<Cell<bool>>,
+    /// Stores that it had set aside at the last look.
+    asides: Cell<u64>,
 }
 
 impl Machine {
@@ -147,6 +149,7 @@ impl Machine {
             pace: Rc::new(pace),
             lives: Rc::default(),
             is_stale: Rc::default(),
+            asides: Cell::default(),
         }
     }
 
@@ -292,6 +295,7 @@ impl Cluster<'_> {
             self.pace();
             is_over = self.sim.step()?;
             self.deaths();
+            self.asides();
         }
         Ok(is_over)
     }
@@ -307,6 +311,18 @@ impl Cluster<'_> {
             machine.engine.clear_unreadable();
         }
         self.trace.line(self.sim.elapsed(), "driver", &"everything is healed");
+    }
+
+    /// Notes the stores that nodes have set aside: what was on them alone is lost as if they had been emptied.
+    fn asides(&mut self) {
+        let aside = |machine: &Machine| {
+            let asides = machine.engine.counters().asides;
+            (machine.asides.replace(asides) != asides).then_some(machine.node)
+        };
+        let nodes: Vec<u16> = self.machines.iter().filter_map(aside).collect();
+        for node in nodes {
+            self.lose(node, LossKind::Wiped, Duration::ZERO);
+        }
     }
 
     /// Takes down the machines that have come to a step at which they were to die.

@@ -6,6 +6,7 @@
 //! | loss | what the node knows | durability | freshness, order, reads |
 //! | --- | --- | --- | --- |
 //! | wiped | it comes back empty, says so, does not vote until it is refilled | held while fewer than `ACK` disks | the same, but where a newer record of a smaller `from` keeps it from being refilled |
+//! | set aside | that its store was damaged, so it began anew | as wiped, from the time when it did | as wiped |
 //! | rotten | the checksum tells it | held while fewer than `ACK` disks | the same |
 //! | unsynced (`interval`, `os`) | nothing: it votes with the older state | held while fewer than `ACK` disks | nothing |
 //!
@@ -21,7 +22,7 @@ use std::time::Duration;
 /// How a disk lost what it had confirmed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LossKind {
-    /// It was emptied.
+    /// It was emptied, or set aside by its node.
     Wiped,
     /// A bit was flipped.
     Rotten,

@@ -65,6 +65,12 @@ pub(super) fn run(matches: &ArgMatches) -> ExitCode {
             "kvorum serves"
         );
     }
+    if let Some(first) = configs.first() {
+        tracing::info!(
+            "any node answers: curl -X PUT --data hello '{}/v0/entity?id=greeting'; Ctrl-C stops all",
+            first.advertise
+        );
+    }
     match node::wait_for_signal() {
         Ok(signal) => tracing::info!(signal, "draining"),
         Err(error) => tracing::error!(%error, "cannot wait for signals; stopping"),

@@ -64,6 +64,8 @@ pub struct MemoryCounters {
     pub corrupt_reads: u64,
     /// Disks that were emptied.
     pub wipes: u64,
+    /// Times that it was set aside and begun anew, which also count as emptied.
+    pub asides: u64,
 }
 
 /// This keeps keyspaces in memory.
@@ -495,6 +497,7 @@ impl Engine for MemoryEngine {
 
     fn set_aside(&self) -> Result<(), EngineError> {
         self.wipe();
+        self.lock().counters.asides += 1;
         Ok(())
     }
 

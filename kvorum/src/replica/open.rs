@@ -5,18 +5,19 @@
 //! again (`docs/decisions/0006-*`).
 
 use kvorum_core::Version;
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// These are the stamps of writes that are open.
 #[derive(Debug, Default)]
 pub(super) struct OpenWrites {
-    // Guards as many stamps as there are writes under way; held for a push, a removal or a look.
-    stamps: Mutex<Vec<Version>>,
+    // Guards as many stamps as there are writes under way, which may be thousands; held for one insertion, removal or look.
+    stamps: Mutex<BTreeSet<Version>>,
 }
 
 impl OpenWrites {
     pub(super) fn begin(self: &Arc<Self>, version: Version) -> OpenWrite {
-        self.lock().push(version);
+        self.lock().insert(version);
         OpenWrite { all: Arc::clone(self), version }
     }
 
@@ -25,7 +26,7 @@ impl OpenWrites {
         self.lock().contains(&version)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Version>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeSet<Version>> {
         self.stamps.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -40,9 +41,6 @@ pub struct OpenWrite {
 
 impl Drop for OpenWrite {
     fn drop(&mut self) {
-        let mut stamps = self.all.lock();
-        if let Some(at) = stamps.iter().position(|stamp| *stamp == self.version) {
-            stamps.swap_remove(at);
-        }
+        self.all.lock().remove(&self.version);
     }
 }

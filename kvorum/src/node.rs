@@ -135,7 +135,7 @@ impl Node {
         for (index, (listener, _)) in listeners.into_iter().enumerate() {
             node.network.push(serve_on_thread(index, listener, &service)?);
         }
-        let engine = open_engine(&node.data_dir, config, names.cluster.len())?;
+        let engine = open_engine(&node.data_dir, config, &names)?;
         crash::point(Point::StoreOpened);
         let begins_anew = quarantine::has_begun_anew(node.data_dir.path());
         let pool = Arc::new(Pool::start(config.workers).map_err(NodeError::Thread)?);
@@ -394,14 +394,17 @@ pub fn durability_name(mode: DurabilityMode) -> String {
 }
 
 /// Opens the store. One that is damaged is set aside where there are other nodes to refill a new one from.
-fn open_engine(data_dir: &DataDir, config: &Config, nodes: usize) -> Result<Arc<dyn Engine>, NodeError> {
+fn open_engine(data_dir: &DataDir, config: &Config, names: &Names) -> Result<Arc<dyn Engine>, NodeError> {
     let path = data_dir.store_path();
-    let parts = || LsmConfig {
-        quarantine_bytes_max: config.quarantine_bytes_max,
-        ..LsmConfig::new(path.clone(), config.memory_budget_bytes)
+    // As many as come before this one, in whatever order each node was given them.
+    let place = names.cluster.iter().filter(|url| **url < names.url).count();
+    let parts = || {
+        let mut parts = LsmConfig::new(path.clone(), config.memory_budget_bytes).staggered(place);
+        parts.quarantine_bytes_max = config.quarantine_bytes_max;
+        parts
     };
     let opened = match LsmEngine::open(parts()) {
-        Err(error @ EngineError::Corrupt { .. }) if nodes > 1 => {
+        Err(error @ EngineError::Corrupt { .. }) if names.cluster.len() > 1 => {
             tracing::error!(%error, "the store is damaged: it is set aside, and a new one is refilled from the other nodes");
             LsmEngine::open_anew(parts())
         }

@@ -36,7 +36,7 @@ const SHRINK_BYTES: u64 = 4 << 20;
 const SHRINK_PAUSE: Duration = Duration::from_millis(2);
 /// Descriptors held at most. Beyond it the files that come last are not held, and cost what they cost in fjall.
 const FILES_MAX: usize = 4096;
-/// The politeness of the threads that flush and compact: they yield to those that serve.
+/// The politeness of the threads that flush, compact and free: they yield to those that serve.
 const WORKER_NICE: i32 = 10;
 
 /// This runs the janitor's threads until it is dropped.
@@ -69,6 +69,7 @@ impl Janitor {
             }
         };
         let free = move || {
+            be_polite("kvorum:freer");
             for refuse in receiver {
                 match refuse {
                     Refuse::Memtable(memtable) => drop(memtable),

@@ -28,12 +28,17 @@ use std::time::Duration;
 const TABLE_BYTES: u64 = 16 << 20;
 /// Runs in level 0 before they are merged down.
 const LEVEL0_RUNS: u8 = 4;
-/// The journal kept on disk, at most about twice this: it bounds the time to reopen (8 s per GB were measured).
-const JOURNAL_BYTES_MAX: u64 = 64 << 20;
+/// The journal kept on disk, at most about twice this: it bounds the time to reopen (8 s per GB were measured). fjall
+/// takes no less than 64 MiB.
+const JOURNAL_BYTES_MAX: u64 = 92 << 20;
 /// Values from this size on are kept apart from their keys, so that compaction need not copy them again and again.
 const SEPARATE_VALUE_BYTES: u32 = 64 << 10;
-/// Threads that flush and compact.
-const WORKERS: usize = 2;
+/// Threads that flush and compact. The first of them takes no compactions: one that it is given it puts back and takes
+/// again, without a pause, until another thread takes it. With two threads that cost a core for as long as a
+/// compaction ran; with four it happens only while three run at once.
+const WORKERS: usize = 4;
+/// The smallest memtables and journal of a node, in percent of the largest ([`LsmConfig::staggered`]).
+const STAGGER_PERCENT_MIN: u64 = 70;
 /// Runs in level 0, sealed memtables, and sizes of the active memtable over its bound, from which on a commit waits.
 /// fjall itself waits at 30 runs and 4 sealed memtables, but forever if its background has died meanwhile, and not at
 /// all for the active memtable, which grows while the threads that would seal it are busy.
@@ -62,13 +67,32 @@ pub struct LsmConfig {
     pub memory_budget_bytes: u64,
     /// Bytes of damaged stores that are kept; the newest is kept whatever it takes.
     pub quarantine_bytes_max: u64,
+    /// Size of memtables and journal, in percent of the largest that the budget allows.
+    buffer_percent: u64,
 }
 
 impl LsmConfig {
     /// A store at `path` that uses about `memory_budget_bytes` of memory.
     pub fn new(path: PathBuf, memory_budget_bytes: u64) -> Self {
         let quarantine_bytes_max = QUARANTINE_BYTES_MAX;
-        Self { path, memory_budget_bytes: memory_budget_bytes.max(4 << 20), quarantine_bytes_max }
+        let memory_budget_bytes = memory_budget_bytes.max(4 << 20);
+        Self { path, memory_budget_bytes, quarantine_bytes_max, buffer_percent: 100 }
+    }
+
+    /// Sizes memtables and journal by the node's place among all nodes.
+    ///
+    /// Replicas take in the same records at the same time. With buffers of one size they would all flush in the same
+    /// moment, and none of them could answer for the others meanwhile. Places that are close have sizes that are not:
+    /// multiples of the golden ratio, without their integer part, divide an interval evenly however many there are.
+    #[must_use]
+    pub fn staggered(self, place: usize) -> Self {
+        let step = place as u64 % 1000 * 618_034 % 1_000_000;
+        let buffer_percent = 100 - (100 - STAGGER_PERCENT_MIN) * step / 1_000_000;
+        Self { buffer_percent, ..self }
+    }
+
+    fn journal_bytes_max(&self) -> u64 {
+        JOURNAL_BYTES_MAX * self.buffer_percent / 100
     }
 
     /// Half of the budget caches blocks. The other half is for memtables: a keyspace has one active and, while the
@@ -78,11 +102,11 @@ impl LsmConfig {
     }
 
     fn records_memtable_bytes(&self) -> u64 {
-        (self.memory_budget_bytes / 8).min(64 << 20)
+        (self.memory_budget_bytes / 8).min(64 << 20) * self.buffer_percent / 100
     }
 
     fn small_memtable_bytes(&self) -> u64 {
-        (self.memory_budget_bytes / 32).min(8 << 20)
+        (self.memory_budget_bytes / 32).min(8 << 20) * self.buffer_percent / 100
     }
 }
 
@@ -148,7 +172,7 @@ impl Open {
         let attempted = "open the store";
         let database = Database::builder(&config.path)
             .cache_size(config.cache_bytes())
-            .max_journaling_size(JOURNAL_BYTES_MAX)
+            .max_journaling_size(config.journal_bytes_max())
             .worker_threads_unchecked(workers)
             .open()
             .map_err(|error| translate(attempted, error))?;
@@ -414,5 +438,28 @@ fn translate(attempted: &'static str, error: fjall::Error) -> EngineError {
         fjall::Error::Poisoned => EngineError::Poisoned { attempted },
         // Blocks hold several rows and stay until they are compacted: no single row is named.
         other => EngineError::Corrupt { attempted, detail: other.to_string(), key: None },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Nodes side by side have buffers that differ by a tenth at least, all within the budget and fjall's least journal.
+    #[test]
+    fn neighbours_flush_at_different_times() {
+        let percent = |place| {
+            let config = LsmConfig::new(PathBuf::new(), 256 << 20).staggered(place);
+            assert!(config.journal_bytes_max() >= 64 << 20, "place {place}");
+            config.buffer_percent
+        };
+        assert_eq!(percent(0), 100, "a node alone has what the budget gives");
+        for place in 0..1000 {
+            assert!(
+                percent(place) <= 100 && percent(place).abs_diff(percent(place + 1)) >= 10,
+                "place {place}"
+            );
+        }
+        assert!(percent(0).abs_diff(percent(2)) >= 5, "three nodes have three sizes");
     }
 }

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test's helpers fail by panicking, as its tests do")]
 
 use kvorum::storage::Keyspace;
+use kvorum::storage::memory::{self, MemoryEngine};
 use kvorum_sim::cluster::Cluster;
 use kvorum_sim::fault::{Fault, FaultEvent, FaultKind};
 use kvorum_sim::history::{AckFrom, Outcome, Request};
@@ -14,6 +15,7 @@ use kvorum_sim::seed::Seed;
 use kvorum_sim::trace::Trace;
 use std::cell::Cell;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A calm cluster of `nodes`.
@@ -36,9 +38,10 @@ fn tell<F: Future<Output = ()> + 'static>(
     let mut cluster = Cluster::new(plan.clone(), &start(plan, &Nodes::default(), &trace), trace);
     let is_told = Rc::new(Cell::new(false));
     let telling = Rc::clone(&is_told);
+    let engines = (0..plan.nodes).filter_map(|node| cluster.engine(node).cloned()).collect();
     cluster.client("client", async move {
         tokio::time::sleep(Duration::from_secs(1)).await;
-        client(Client { http: HttpClient::new(), next: 1 }).await;
+        client(Client { http: HttpClient::new(), next: 1, engines }).await;
         telling.set(true);
         Ok(())
     });
@@ -50,6 +53,8 @@ fn tell<F: Future<Output = ()> + 'static>(
 struct Client {
     http: HttpClient,
     next: u64,
+    /// The nodes' disks.
+    engines: Vec<Arc<MemoryEngine>>,
 }
 
 impl Client {
@@ -195,6 +200,76 @@ fn rotten_row_does_not_keep_back_repair() {
     let held: Vec<usize> =
         (0..3).map(|node| cluster.engine(node).unwrap().row_count(Keyspace::Records)).collect();
     assert!(held[0] > 30 && held == [held[0]; 3], "{held:?}");
+}
+
+/// Whether `node` answers reads for which all three nodes' stores must vote.
+async fn serves(client: &mut Client, node: u16, keys: &[String]) -> bool {
+    for key in keys {
+        if !matches!(client.ask(node, key, Request::Get, (3, 3)).await, Outcome::Value { .. }) {
+            return false;
+        }
+    }
+    true
+}
+
+/// Goal: a store that cannot be set aside, because the disk is full or fails, is once it can be, without a restart (seed
+/// 836759512). It used to stay damaged, and the node without a vote, until it was restarted. Method: a row of the store's
+/// own is damaged; the disk of that node takes no writes for a while, in both ways; then all three must answer reads.
+#[test]
+fn damaged_store_is_set_aside_once_the_disk_takes_writes() {
+    for fault in [memory::Fault::DiskFull, memory::Fault::WriteError] {
+        let cluster = tell(&calm(3), async move |mut client| {
+            let keys: Vec<String> = (0..20).map(|number| format!("key-{number}")).collect();
+            for key in &keys {
+                client.ask(0, key, Request::Put { ttl: None }, (3, 3)).await;
+            }
+            let engine = Arc::clone(&client.engines[1]);
+            engine.flip(Keyspace::Tokens, 7).unwrap();
+            engine.set_fault(Some(fault));
+            tokio::time::sleep(Duration::from_secs(15)).await;
+            engine.set_fault(None);
+            tokio::time::sleep(Duration::from_secs(15)).await;
+            assert!(serves(&mut client, 1, &keys).await, "{fault:?}");
+        });
+        let engine = cluster.engine(1).unwrap();
+        assert_eq!(engine.row_count(Keyspace::Records), 20, "{fault:?}");
+        // Begun while the disk fails: the old store is gone, and the new one cannot be written yet.
+        let is_begun_early = fault == memory::Fault::WriteError;
+        assert_eq!(engine.counters().asides > 1, is_begun_early, "{fault:?}");
+    }
+}
+
+/// Goal: a node whose store is damaged, and which is started with an outdated list of nodes, comes back by itself once it
+/// is started with the right one (seed 1030574554). It used to set the store aside under the outdated list, begin a new
+/// one for those nodes, and refuse the right ones for good. Method: a damaged row which leaves it readable whose the store
+/// is, so that nothing is set aside under the wrong list; and the row that says so itself, so that this cannot be known.
+#[test]
+fn damaged_store_under_an_outdated_list_comes_back() {
+    // The row of the index that comes first; and of the store's own the one behind the lease, the mark of the index, two
+    // nodes that were seen and the identity.
+    for (keyspace, choice, asides) in [(Keyspace::Tokens, 0, 1), (Keyspace::Meta, 5, 2)] {
+        let mut plan = calm(3);
+        let (stale_at, right_at) = (Duration::from_secs(5), Duration::from_secs(9));
+        plan.faults = vec![FaultEvent {
+            at: stale_at,
+            lasts: right_at.saturating_sub(stale_at),
+            kind: FaultKind::StaleTopology,
+            fault: Fault::StaleTopology { node: 0 },
+        }];
+        let cluster = tell(&plan, async move |mut client| {
+            let keys: Vec<String> = (0..20).map(|number| format!("key-{number}")).collect();
+            for key in &keys {
+                client.ask(0, key, Request::Put { ttl: None }, (3, 3)).await;
+            }
+            until(stale_at.saturating_sub(Duration::from_millis(1))).await;
+            let damaged = client.engines[0].flip(keyspace, choice).unwrap();
+            assert!(keyspace == Keyspace::Tokens || damaged == "topology", "{damaged:?}");
+            until(right_at + Duration::from_secs(15)).await;
+            assert!(serves(&mut client, 0, &keys).await);
+        });
+        let engine = cluster.engine(0).unwrap();
+        assert_eq!((engine.row_count(Keyspace::Records), engine.counters().asides), (20, asides));
+    }
 }
 
 /// Waits until so much simulated time has passed.

@@ -16,7 +16,8 @@ use crate::http::{Desk, NodeFacts, Rooms, Service};
 use crate::metrics::{StoreMetrics, ThreadMetrics};
 use crate::peer::{BoxedStream, Connector};
 use crate::replica::{
-    Birth, DurabilityMode, Hints, Purge, Replica, ReplicaError, ReplicaParts, ReplicaThreads, Vote, Workers,
+    Birth, DurabilityMode, Hints, Home, Purge, Replica, ReplicaError, ReplicaParts, ReplicaThreads, Vote,
+    Workers,
 };
 use crate::storage::data_dir::{DataDir, DataDirError};
 use crate::storage::lsm::{LsmConfig, LsmEngine};
@@ -306,6 +307,11 @@ fn placed_for(topology: &Topology) -> u64 {
     if topology.node_count() == 1 { PLACED_ALONE } else { topology.hash() }
 }
 
+/// Whether the keys of a store are placed where `placed` says. One of the release before clusters was alone.
+fn is_home(home: Home, placed: u64) -> bool {
+    home.topology.unwrap_or(PLACED_ALONE) == placed || canary::is(Canary::StaleTopology)
+}
+
 /// What the rooms below HTTP are opened with.
 pub(crate) struct Opening<'a> {
     pub(crate) config: &'a Config,
@@ -321,12 +327,39 @@ pub(crate) struct Opening<'a> {
 
 /// Opens the rooms below HTTP; from then on the node serves its peers, and takes its hints.
 pub(crate) fn open(opening: Opening<'_>, service: &Service) -> Result<ReplicaThreads, NodeError> {
-    let Opening { config, names, clock, rng, engine, begins_anew, pool, workers } = opening;
+    let Opening { config, names, clock, rng, engine, mut begins_anew, pool, workers } = opening;
     let topology = Topology::of_urls(&names.cluster).map_err(NodeError::Topology)?;
     let node = NodeId::of_url(&names.url);
     let me = topology.index_of(node).ok_or_else(|| NodeError::NotAmongNodes { url: names.url.clone() })?;
     let store_metrics = Arc::new(StoreMetrics::default());
     let is_alone = topology.node_count() == 1;
+    let placed = placed_for(&topology);
+    let set_aside =
+        || engine.set_aside().map_err(|error| NodeError::Store { path: config.data_dir.clone(), error });
+    let set_aside_damaged = |error: &ReplicaError| {
+        tracing::error!(%error, "the store is damaged: it is set aside, and a new one is refilled from the other nodes");
+        set_aside()
+    };
+    // Before anything is touched: under a wrong list of nodes nothing is made, healed or set aside.
+    match Home::of(&*engine) {
+        Ok(Some(home)) if !is_home(home, placed) && home.is_provisional && !is_alone => {
+            tracing::warn!(
+                "the store was begun for other nodes in place of a damaged one, and was never refilled: it is set \
+                 aside, and a new one is refilled from these nodes"
+            );
+            set_aside()?;
+            begins_anew = true;
+        }
+        Ok(Some(home)) if !is_home(home, placed) => {
+            return Err(NodeError::OtherCluster { path: config.data_dir.clone() });
+        }
+        Ok(_) => {}
+        Err(error) if error.is_damage() && !is_alone => {
+            set_aside_damaged(&error)?;
+            begins_anew = true;
+        }
+        Err(error) => return Err(NodeError::Replica(error)),
+    }
     let start = |vote| {
         let (replica, threads, lease) = Replica::start(ReplicaParts {
             engine: Arc::clone(&engine),
@@ -338,7 +371,7 @@ pub(crate) fn open(opening: Opening<'_>, service: &Service) -> Result<ReplicaThr
             durability: config.durability,
             // In a cluster of one nobody else can hold anything older.
             purge: if is_alone { Purge::Sole } else { Purge::Keep },
-            birth: Birth { vote, topology: placed_for(&topology) },
+            birth: Birth { vote, topology: placed },
             partition_bits: topology.partition_bits(),
             workers,
         })?;
@@ -353,18 +386,12 @@ pub(crate) fn open(opening: Opening<'_>, service: &Service) -> Result<ReplicaThr
     };
     let started = match start(vote) {
         Err(error) if error.is_damage() && !is_alone => {
-            tracing::error!(%error, "the store is damaged: it is set aside, and a new one is refilled from the other nodes");
-            engine.set_aside().map_err(|error| NodeError::Store { path: config.data_dir.clone(), error })?;
+            set_aside_damaged(&error)?;
             start(Vote::No)
         }
         started => started,
     };
     let (replica, threads, lease, facts, hints) = started.map_err(NodeError::Replica)?;
-    // A store of the release before clusters was alone.
-    let is_at_home = facts.topology.unwrap_or(PLACED_ALONE) == placed_for(&topology);
-    if !is_at_home && !canary::is(Canary::StaleTopology) {
-        return Err(NodeError::OtherCluster { path: config.data_dir.clone() });
-    }
     let roster = Roster::new(node, replica.store_id(), topology.node_count(), facts.seen, facts.votes);
     let cluster = Cluster::new(config.cluster_name.clone(), topology, me, replica.store_id(), roster);
     let stamps = Stamps::resume(node, lease, Arc::clone(&clock), replica.clone());

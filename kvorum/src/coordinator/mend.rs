@@ -32,6 +32,8 @@ const ROWS_MAX: usize = 256;
 const CALL_TIMEOUT: Duration = Duration::from_secs(2);
 /// How often a store is set aside in one life of the node: a disk that damages everything is no use for another.
 const ASIDES_MAX: u64 = 3;
+/// How often it is tried again to set a store aside that could not be: the disk was full, or failed.
+const ASIDE_AGAIN: Duration = Duration::from_secs(5);
 /// How long a node that met another which does not vote either lets that one go first, for each of its places.
 const GIVE_WAY: Duration = Duration::from_secs(2);
 /// Bytes of a part of a walk.
@@ -68,6 +70,11 @@ impl Mending {
     /// Notes that what was compared so far tells nothing of the store any more.
     pub(super) fn begin_again(&self) {
         self.beginnings.fetch_add(2, Ordering::SeqCst);
+    }
+
+    /// Whether a store is being set aside: its place is not taken by the next one yet.
+    fn is_between(&self) -> bool {
+        !self.is_still(self.beginning())
     }
 
     /// Whether the store that there was then is still there.
@@ -109,7 +116,9 @@ impl Coordinator {
             }
             walked_failure &= is_failed;
             // Alone there is nothing to refill from.
-            if self.shared.replica.damage().store().is_some() && !is_alone {
+            let is_damaged =
+                self.shared.replica.damage().store().is_some() || self.shared.mending.is_between();
+            if is_damaged && !is_alone {
                 self.begin_anew().await;
                 continue;
             }
@@ -249,11 +258,14 @@ impl Coordinator {
         Ok(Mended::Healed)
     }
 
-    /// Sets the damaged store aside and begins anew, if that can be done now.
+    /// Sets the damaged store aside and begins anew, if that can be done now; goes on with what was begun and failed.
     async fn begin_anew(self: &Rc<Self>) {
         let shared = &self.shared;
-        let is_between = !shared.mending.is_still(shared.mending.beginning());
-        if is_between || shared.mending.stores_set_aside.load(Ordering::Relaxed) >= ASIDES_MAX {
+        let has_begun = shared.mending.is_between();
+        // While there is no space for a second store, the damaged one serves what can be read.
+        let is_full = shared.replica.health() == StoreState::DiskFull;
+        let asides = shared.mending.stores_set_aside.load(Ordering::Relaxed);
+        if is_full && !has_begun || asides >= ASIDES_MAX {
             // The status goes on saying that it is damaged.
             return;
         }
@@ -264,8 +276,11 @@ impl Coordinator {
             tokio::time::sleep(GIVE_WAY * u32::from(shared.cluster.me().0)).await;
             return;
         }
-        // From here on no comparison that was begun with the old store, or ends before there is the new one, counts.
-        shared.mending.beginnings.fetch_add(1, Ordering::SeqCst);
+        // From here on no comparison that was begun with the old store, or ends before there is the new one, counts. If the
+        // setting aside fails it stays so until it has been done.
+        if !has_begun {
+            shared.mending.beginnings.fetch_add(1, Ordering::SeqCst);
+        }
         shared.cluster.roster().lose();
         shared.cluster.stand_down(false);
         let reason = shared.replica.damage().store().unwrap_or_default();
@@ -285,11 +300,20 @@ impl Coordinator {
                      other nodes and does not vote until then"
                 );
             }
-            Err(error) => tracing::error!(
-                reason,
-                %error,
-                "the damaged store cannot be set aside while the node runs: restart it, and it will be"
-            ),
+            Err(error) => {
+                if has_begun {
+                    tracing::debug!(%error, "the damaged store can still not be set aside");
+                } else {
+                    tracing::error!(
+                        reason,
+                        %error,
+                        again_every_s = ASIDE_AGAIN.as_secs(),
+                        "the damaged store cannot be set aside now: until it is, this node takes no writes and does not \
+                         vote"
+                    );
+                }
+                tokio::time::sleep(ASIDE_AGAIN).await;
+            }
         }
     }
 

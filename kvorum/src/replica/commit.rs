@@ -89,6 +89,8 @@ pub(super) struct Committer {
     usual: Duration,
     disk_looked_at: Option<Duration>,
     poisoned: bool,
+    /// The `meta` rows of a store whose setting aside failed.
+    carried: BTreeMap<Bytes, Bytes>,
 }
 
 impl Committer {
@@ -117,6 +119,7 @@ impl Committer {
             usual: Duration::ZERO,
             disk_looked_at: None,
             poisoned: false,
+            carried: BTreeMap::new(),
         }
     }
 
@@ -428,10 +431,12 @@ impl Committer {
     /// Sets the store aside and begins anew with an empty one that keeps its name: it is known to lack what was in the
     /// old one, so no other node has to say so.
     ///
-    /// What `meta` rows can be read go over; `known` has what the node knows without them.
+    /// What `meta` rows can be read go over; `known` has what the node knows without them. Where it fails it may be tried
+    /// again: what rows the old store had are kept until the new one has them.
     fn set_aside(&mut self, known: Vec<(&'static [u8], Bytes)>) -> Result<(), ReplicaError> {
         let mut rows: BTreeMap<Bytes, Bytes> =
             known.into_iter().map(|(key, value)| (Bytes::from_static(key), value)).collect();
+        rows.append(&mut self.carried);
         match self.engine.scan(Keyspace::Meta, b"", std::ops::Bound::Unbounded) {
             Ok(scan) => rows.extend(scan.filter_map(Result::ok)),
             Err(error) => {
@@ -439,15 +444,12 @@ impl Committer {
             }
         }
         rows.insert(Bytes::from_static(format::META_VOTES), Bytes::from_static(&[format::VOTES_NO]));
-        let put = |(key, value)| Change::Put { keyspace: Keyspace::Meta, key, value };
-        let rows: Batch = rows.into_iter().map(put).collect();
-        let begun = self.engine.set_aside().and_then(|()| self.engine.commit(rows, Durability::Synced));
-        if let Err(error) = begun {
+        // It has confirmed nothing, so it belongs to nobody before it has been refilled.
+        rows.remove(format::META_TOPOLOGY);
+        if let Err(error) = self.begin_with(&rows) {
+            self.carried = rows;
             self.health.set_failed(&error.to_string());
             return Err(error.into());
-        }
-        if let Some(digests) = &self.digests {
-            digests.clear();
         }
         // Whoever looked a key up before this group saw the old store.
         let group = self.committed.load(Memory::Relaxed) + 1;
@@ -455,6 +457,21 @@ impl Committer {
         self.recent = Recent::starting_at(group + 1);
         (self.unsynced_since, self.poisoned) = (None, false);
         self.health.revive();
+        Ok(())
+    }
+
+    /// Puts an empty store with `rows` in place of the one that there is.
+    fn begin_with(&self, rows: &BTreeMap<Bytes, Bytes>) -> Result<(), EngineError> {
+        self.engine.set_aside()?;
+        if let Some(digests) = &self.digests {
+            digests.clear();
+        }
+        let put = |(key, value): (&Bytes, &Bytes)| Change::Put {
+            keyspace: Keyspace::Meta,
+            key: key.clone(),
+            value: value.clone(),
+        };
+        self.engine.commit(rows.iter().map(put).collect(), Durability::Synced)?;
         Ok(())
     }
 

@@ -6,9 +6,9 @@
 
 use super::{Replica, ReplicaError};
 use crate::crash::{self, Point};
-use crate::storage::{Change, Keyspace, format};
+use crate::storage::{Change, Engine, Keyspace, format};
 use bytes::Bytes;
-use kvorum_core::NodeId;
+use kvorum_core::{NodeId, UnixMillis};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
@@ -19,8 +19,37 @@ pub struct Facts {
     pub seen: BTreeMap<NodeId, u128>,
     /// Whether this store votes in reads.
     pub votes: Vote,
-    /// The hash of the nodes whose keys are placed here; none in a store of the release before clusters.
+}
+
+/// This says among which nodes the keys of a store are placed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Home {
+    /// The hash of the nodes; none in a store of the release before clusters.
     pub topology: Option<u64>,
+    /// Whether it was begun in place of a damaged one and has not been refilled since. Such a store has never voted, so it
+    /// has confirmed nothing, and may be begun anew among other nodes.
+    pub is_provisional: bool,
+}
+
+impl Home {
+    /// What the store of `engine` says; none of one that has not been made yet.
+    ///
+    /// # Errors
+    /// When its rows cannot be read.
+    pub fn of(engine: &dyn Engine) -> Result<Option<Self>, ReplicaError> {
+        if engine.get(Keyspace::Meta, format::META_STORE_ID)?.is_none() {
+            return Ok(None);
+        }
+        let hash = |key| {
+            let row = engine.get(Keyspace::Meta, key)?;
+            Ok::<_, ReplicaError>(row.map(|row| format::decode_lease(&row)).transpose()?.map(|word| word.0))
+        };
+        let (topology, begun_among) = (hash(format::META_TOPOLOGY)?, hash(format::META_BEGUN_AMONG)?);
+        Ok(Some(Self {
+            topology: topology.or(begun_among),
+            is_provisional: topology.is_none() && begun_among.is_some(),
+        }))
+    }
 }
 
 /// This says whether a store votes in reads, as far as it has been found out.
@@ -64,8 +93,6 @@ impl Replica {
             // A store of the release before clusters was the only one there was.
             _ => Vote::Yes,
         };
-        let topology = engine.get(Keyspace::Meta, format::META_TOPOLOGY)?;
-        facts.topology = topology.map(|row| format::decode_lease(&row)).transpose()?.map(|word| word.0);
         Ok(facts)
     }
 
@@ -84,10 +111,16 @@ impl Replica {
 
     /// Remembers durably whether this store votes in reads.
     pub async fn store_votes(&self, vote: Vote) -> Result<(), ReplicaError> {
-        let key = Bytes::from_static(format::META_VOTES);
-        let value = Bytes::copy_from_slice(&[vote.code()]);
+        let put = |key, value| Change::Put { keyspace: Keyspace::Meta, key: Bytes::from_static(key), value };
+        let mut rows = vec![put(format::META_VOTES, Bytes::copy_from_slice(&[vote.code()]))];
+        if vote == Vote::Yes {
+            // What votes confirms writes: from now on it belongs to these nodes.
+            rows.push(put(format::META_TOPOLOGY, format::encode_lease(UnixMillis(self.shared.topology))));
+            let key = Bytes::from_static(format::META_BEGUN_AMONG);
+            rows.push(Change::Remove { keyspace: Keyspace::Meta, key });
+        }
         crash::point(Point::VotesBefore);
-        self.store_side(vec![Change::Put { keyspace: Keyspace::Meta, key, value }], true).await?;
+        self.store_side(rows, true).await?;
         crash::point(Point::VotesAfter);
         Ok(())
     }

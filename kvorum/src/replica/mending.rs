@@ -90,12 +90,12 @@ impl Replica {
     /// than `lease`.
     ///
     /// # Errors
-    /// When the new store cannot be made. The old one takes no more writes then.
+    /// When the new store cannot be made. The old one takes no more writes then, and may be gone: whoever asked asks again.
     pub async fn set_aside(&self, lease: UnixMillis) -> Result<(), ReplicaError> {
         let (done, outcome) = oneshot::channel();
         let rows = vec![
             (format::META_STORE_ID, format::encode_store_id(self.shared.store_id)),
-            (format::META_TOPOLOGY, format::encode_lease(UnixMillis(self.shared.topology))),
+            (format::META_BEGUN_AMONG, format::encode_lease(UnixMillis(self.shared.topology))),
             (format::META_CLOCK_LEASE, format::encode_lease(lease)),
             (format::META_INDEXED, Bytes::from_static(&[1])),
         ];
@@ -147,9 +147,10 @@ mod tests {
     use crate::clock::{ManualClock, SystemRng};
     use crate::metrics::StoreMetrics;
     use crate::replica::{
-        Applied, Birth, DurabilityMode, Execution, Purge, ReplicaParts, ReplicaThreads, Source, Vote, Workers,
+        Applied, Birth, DurabilityMode, Execution, Home, Purge, ReplicaParts, ReplicaThreads, Source, Vote,
+        Workers,
     };
-    use crate::storage::memory::MemoryEngine;
+    use crate::storage::memory::{Fault, MemoryEngine};
     use crate::worker::Pool;
     use kvorum_core::{NodeId, Record, Value};
 
@@ -244,6 +245,27 @@ mod tests {
         }
     }
 
+    /// Goal: what could not be set aside, because the disk failed, can be later, and nothing of the old store's own rows is
+    /// lost to that. Method: the new store cannot be written at first; a digest of the old one does not outlive it.
+    #[tokio::test]
+    async fn store_that_could_not_begin_anew_does_later() {
+        let (engine, first, threads) = damaged().await;
+        first.store_seen(&[(NodeId(9), 99)]).await.unwrap();
+        let id = first.store_id();
+        engine.set_fault(Some(Fault::WriteError));
+        first.set_aside(UnixMillis(123)).await.unwrap_err();
+        assert_eq!(first.digests().unwrap().keys(), 0);
+        first.apply(key(), record(6, "six"), Source::Copy).await.unwrap_err();
+        engine.set_fault(None);
+        first.apply(key(), record(6, "six"), Source::Copy).await.unwrap_err();
+        first.set_aside(UnixMillis(123)).await.unwrap();
+        assert_eq!(first.apply(key(), record(6, "six"), Source::Copy).await.unwrap(), Applied::Stored);
+        drop((first, threads));
+        let (again, _threads) = replica(&engine);
+        let facts = again.facts().unwrap();
+        assert_eq!((again.store_id(), facts.votes, facts.seen.get(&NodeId(9))), (id, Vote::No, Some(&99)));
+    }
+
     /// A store that begins anew is empty, does not vote, keeps its name and what it knows, also where that row itself
     /// is damaged, and takes writes, whatever the old one had failed of.
     #[tokio::test]
@@ -263,10 +285,11 @@ mod tests {
             drop((first, threads));
             let (again, _threads) = replica(&engine);
             let facts = again.facts().unwrap();
-            assert_eq!(
-                (again.store_id(), again.is_new(), facts.votes, facts.topology),
-                (id, false, Vote::No, Some(7))
-            );
+            assert_eq!((again.store_id(), again.is_new(), facts.votes), (id, false, Vote::No));
+            let home = || Home::of(&*engine).unwrap().unwrap();
+            assert_eq!(home(), Home { topology: Some(7), is_provisional: true });
+            again.store_votes(Vote::Yes).await.unwrap();
+            assert_eq!(home(), Home { topology: Some(7), is_provisional: false });
             assert_eq!(facts.seen.contains_key(&NodeId(9)), !damages_meta);
             assert_eq!(again.get(&key()).await.unwrap(), Some(record(4, "four")));
         }

@@ -28,7 +28,7 @@ mod tests;
 pub use answer::Applied;
 pub use commit::{DurabilityMode, Purge};
 pub use digest::Digests;
-pub use facts::{Facts, Vote};
+pub use facts::{Facts, Home, Vote};
 pub use floor::{Floor, FloorStep, Floors};
 pub use health::{StoreHealth, StoreState};
 pub use hints::{Hint, HintBounds, Hints, Kept, Waiting};
@@ -501,11 +501,12 @@ fn store_id(engine: &dyn Engine, rng: &dyn Rng, birth: Birth) -> Result<(u128, b
     rng.fill(&mut bytes);
     let id = u128::from_be_bytes(bytes);
     let row = |key, value| Change::Put { keyspace: Keyspace::Meta, key: Bytes::from_static(key), value };
+    let home = if birth.vote == Vote::No { format::META_BEGUN_AMONG } else { format::META_TOPOLOGY };
     // Together: a store that does not know yet whether it votes must not forget that when it is opened again.
     let batch = vec![
         row(format::META_STORE_ID, format::encode_store_id(id)),
         row(format::META_VOTES, Bytes::copy_from_slice(&[birth.vote.code()])),
-        row(format::META_TOPOLOGY, format::encode_lease(UnixMillis(birth.topology))),
+        row(home, format::encode_lease(UnixMillis(birth.topology))),
     ];
     crash::point(Point::BirthBefore);
     engine.commit(batch, Durability::Synced)?;

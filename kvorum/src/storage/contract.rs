@@ -119,6 +119,30 @@ fn lsm_engine_keeps_the_contract() {
     });
 }
 
+/// Goal: a store that could not be set aside is by the next attempt, and what was set aside is kept, however often the new
+/// store could not be begun. Method: the place where it goes is taken by a file; then a new store that nothing was
+/// written to is set aside again and again.
+#[test]
+#[expect(clippy::disallowed_methods, reason = "the test looks at the files themselves")]
+fn lsm_engine_is_set_aside_by_the_next_attempt() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = lsm(&dir);
+    engine.commit(vec![put(Keyspace::Records, b"old", b"1")], Durability::Synced).unwrap();
+    let quarantine = dir.path().join("quarantine");
+    std::fs::write(&quarantine, b"in the way").unwrap();
+    assert!(matches!(engine.set_aside(), Err(EngineError::Io { .. })));
+    assert!(matches!(engine.get(Keyspace::Records, b"old"), Err(EngineError::Closed)));
+    std::fs::remove_file(&quarantine).unwrap();
+    for _ in 0..4 {
+        engine.set_aside().unwrap();
+        assert_eq!(engine.get(Keyspace::Records, b"old").unwrap(), None);
+        assert_eq!(super::quarantine::count(dir.path()), 1, "the old store alone is worth keeping");
+    }
+    engine.commit(vec![put(Keyspace::Records, b"new", b"2")], Durability::Synced).unwrap();
+    engine.set_aside().unwrap();
+    assert_eq!(super::quarantine::count(dir.path()), 2);
+}
+
 /// A failed write poisons until reopening; what was synced is still there, and so are reads meanwhile.
 #[test]
 fn memory_engine_poisons_and_recovers() {

@@ -18,8 +18,9 @@
 //!
 //! `meta`: `clock-lease` → 8 bytes Unix milliseconds; `store-id` → 16 random bytes; `votes` → 1 byte: 1 when the
 //! store has been found to hold what it must, 0 when it is known to lack some, 2 while it is new and not known;
-//! `topology` → 8 bytes: the hash of the nodes whose keys are placed here; `seen` and 8 bytes node id → 16 bytes
-//! store id that the node had when it was seen last; `gap`, 8 bytes node id, 2 bytes partition → 8 bytes Unix
+//! `topology` → 8 bytes: the hash of the nodes whose keys are placed here; `begun-among` instead, the same, in a store
+//! that was begun in place of a damaged one and has not been refilled; `seen` and 8 bytes node id → 16 bytes store id
+//! that the node had when it was seen last; `gap`, 8 bytes node id, 2 bytes partition → 8 bytes Unix
 //! milliseconds since when a hint for that node and partition is missing; `indexed` → 1 when every record has its row
 //! in `tokens`; `floor` and 2 bytes partition → three clock words of 8 bytes: settled, sealed, purged
 //!
@@ -49,6 +50,9 @@ pub const META_VOTES: &[u8] = b"votes";
 pub const META_INDEXED: &[u8] = b"indexed";
 /// The key of the `meta` row that says of which topology the store is.
 pub const META_TOPOLOGY: &[u8] = b"topology";
+/// The key of the `meta` row that stands in place of [`META_TOPOLOGY`] until a store has been refilled that was begun in
+/// place of a damaged one.
+pub const META_BEGUN_AMONG: &[u8] = b"begun-among";
 /// The values of the `votes` row.
 pub const VOTES_NO: u8 = 0;
 /// See [`VOTES_NO`].

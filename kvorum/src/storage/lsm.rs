@@ -21,6 +21,7 @@ use std::fs::OpenOptions;
 use std::io;
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
@@ -116,6 +117,8 @@ pub struct LsmEngine {
     // Guards the handle against reopening, the only writer. Readers hold it for one engine call; it is a blocking
     // lock because engine calls block anyway. `None` after a reopening that failed.
     open: RwLock<Option<Open>>,
+    /// Whether the store was begun in place of one that was set aside, and nothing has been written to it.
+    is_unused: AtomicBool,
 }
 
 struct Open {
@@ -138,7 +141,7 @@ impl LsmEngine {
     /// manifest, [`EngineError::DiskFull`], [`EngineError::Io`].
     pub fn open(config: LsmConfig) -> Result<Self, EngineError> {
         let open = Open::new(&config, WORKERS)?;
-        Ok(Self { config, open: RwLock::new(Some(open)) })
+        Ok(Self { config, open: RwLock::new(Some(open)), is_unused: AtomicBool::new(false) })
     }
 
     /// Sets the damaged store of `config` aside, which must not be open in this process, and makes a new one.
@@ -303,6 +306,7 @@ impl Engine for LsmEngine {
                 let synced = open.database.persist(PersistMode::SyncData);
                 synced.map_err(|error| translate("sync the journal", error))?;
             }
+            self.is_unused.store(false, Ordering::Relaxed);
             Ok(())
         })
     }
@@ -340,7 +344,13 @@ impl Engine for LsmEngine {
         // Not under the lock: whoever reads meanwhile is told that the store is closed. Scans still hold snapshots of
         // it, and its workers end with the last of them; the new store must not take its place before.
         wait_until_released(&self.config.path)?;
-        set_aside_closed(&self.config)?;
+        if self.is_unused.load(Ordering::Relaxed) {
+            // The last time got as far as this. What it made of the new store is nothing to keep.
+            quarantine::forget(&self.config.path).map_err(failed_aside)?;
+        } else {
+            set_aside_closed(&self.config)?;
+            self.is_unused.store(true, Ordering::Relaxed);
+        }
         let open = Open::new(&self.config, WORKERS)?;
         *self.open.write().unwrap_or_else(PoisonError::into_inner) = Some(open);
         Ok(())
@@ -374,14 +384,17 @@ impl Engine for LsmEngine {
     }
 }
 
+fn failed_aside(source: io::Error) -> EngineError {
+    EngineError::Io { attempted: "set the store aside", source }
+}
+
 /// Waits until nothing in this process uses the store any more: fjall holds a lock on this file as long.
 fn wait_until_released(store: &Path) -> Result<(), EngineError> {
-    let attempted = "set the store aside";
     let lock = OpenOptions::new().read(true).write(true).open(store.join("lock"));
     let lock = match lock {
         Ok(lock) => lock,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(source) => return Err(EngineError::Io { attempted, source }),
+        Err(error) => return Err(failed_aside(error)),
     };
     let mut waited = Duration::ZERO;
     while lock.try_lock().is_err() {
@@ -400,7 +413,7 @@ fn wait_until_released(store: &Path) -> Result<(), EngineError> {
 
 fn set_aside_closed(config: &LsmConfig) -> Result<(), EngineError> {
     let set_aside = quarantine::set_aside(&config.path, config.quarantine_bytes_max);
-    let kept = set_aside.map_err(|source| EngineError::Io { attempted: "set the store aside", source })?;
+    let kept = set_aside.map_err(failed_aside)?;
     tracing::error!(kept = %kept.display(), "a damaged store was set aside; nothing reads it again");
     Ok(())
 }

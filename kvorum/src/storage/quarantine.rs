@@ -48,6 +48,14 @@ pub fn set_aside(store: &Path, bytes_max: u64) -> io::Result<PathBuf> {
     Ok(target)
 }
 
+/// Removes a closed store that was begun in place of one set aside, and holds nothing yet.
+pub fn forget(store: &Path) -> io::Result<()> {
+    match std::fs::remove_dir_all(store) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
 /// Whether a store was set aside and the one after it may not know of that yet.
 pub fn has_begun_anew(data_dir: &Path) -> bool {
     data_dir.join(FOLDER).join(BEGUN_ANEW).exists()

@@ -43,6 +43,8 @@ pub enum Cause {
     Unreachable,
     /// Its store is new or was lost, and does not vote.
     NotVoting,
+    /// What it has is damaged and cannot be read.
+    Damaged,
     /// It answered something that was not asked.
     OffTopic,
 }
@@ -58,6 +60,7 @@ impl fmt::Display for Cause {
                 "its store does not vote: it is new and has not met every other node, which could know of a lost \
                  one, or it is known to lack what was lost and is being refilled",
             ),
+            Self::Damaged => f.write_str("what it holds is damaged and cannot be read"),
             Self::OffTopic => f.write_str("it answered something that was not asked"),
         }
     }
@@ -77,6 +80,7 @@ impl Cause {
         match self {
             Self::Replica(error) => error.is_damage(),
             Self::Call(error) => matches!(error, CallError::Refused { code: Refusal::Damaged, .. }),
+            Self::Damaged => true,
             _ => false,
         }
     }
@@ -95,7 +99,6 @@ pub(super) fn source_of(kind: ApplyKind) -> Source {
     match kind {
         ApplyKind::Write => Source::Writer,
         ApplyKind::Hint | ApplyKind::ReadRepair => Source::Copy,
-        ApplyKind::AntiEntropy { settled } => Source::Repair { settled },
     }
 }
 

@@ -4,7 +4,7 @@
 //! older copies may lie.
 
 use super::calls::{Calls, Cause};
-use super::repair::fetch;
+use super::heal::fetch;
 use super::{Coordinator, CoordinatorError};
 use bytes::Bytes;
 use kvorum_core::{Key, NodeIndex, Record, Token, UnixMillis, Value};

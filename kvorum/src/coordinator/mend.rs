@@ -12,7 +12,7 @@
 //! hears that the other does not vote, and lets it be.
 
 use super::calls::Calls;
-use super::{Coordinator, repair};
+use super::{Coordinator, heal};
 use crate::peer::{Reply, Request};
 use crate::replica::{Place, ReplicaError, Source, StoreState};
 use bytes::Bytes;
@@ -220,7 +220,7 @@ impl Coordinator {
         let my_rank = shared.cluster.rank_of(partition, shared.cluster.me()).unwrap_or(u16::MAX);
         let mut calls = Calls::new();
         for index in shared.cluster.others() {
-            calls.push(index, repair::fetch(Rc::clone(self), index, key.clone(), CALL_TIMEOUT));
+            calls.push(index, heal::fetch(Rc::clone(self), index, key.clone(), CALL_TIMEOUT));
         }
         let (mut best, mut is_whole): (Option<(u64, Record)>, bool) = (None, true);
         while let Some((_, answer)) = calls.next().await {

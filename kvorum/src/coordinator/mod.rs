@@ -16,6 +16,7 @@ mod explain;
 mod floors;
 mod gauges;
 mod handoff;
+mod heal;
 mod mend;
 mod pace;
 mod pulse;
@@ -269,6 +270,10 @@ pub struct Shared {
     pub workers: Workers,
     /// By node, the partitions that differed in the latest comparison.
     differing: Vec<AtomicU64>,
+    // Guards the partitions that are being healed; held for an insertion or a removal.
+    healing: Mutex<BTreeSet<u16>>,
+    /// By node, when it last asked for versions: milliseconds of the monotonic clock, 0 when it never did.
+    healed_by: Vec<AtomicU64>,
     /// Whether a repair that somebody asked for is under way.
     is_repairing: AtomicBool,
     /// How the threads' links are.
@@ -458,7 +463,8 @@ impl Shared {
         let handoff = Handoff::new(cluster.node_count());
         let signs = (0..cluster.node_count()).map(|_| watch::Sender::new(0)).collect();
         let workers = Workers::new(cluster.node_count(), cluster.me());
-        let differing = (0..cluster.node_count()).map(|_| AtomicU64::new(0)).collect();
+        let count_nodes = || (0..cluster.node_count()).map(|_| AtomicU64::new(0)).collect();
+        let (differing, healed_by) = (count_nodes(), count_nodes());
         let (refilled_from, metrics) = (Mutex::default(), CoordinatorMetrics::default());
         let settling = Settling::new(cluster.topology().partition_bits(), cluster.node_count());
         Arc::new(Self {
@@ -475,6 +481,8 @@ impl Shared {
             settling,
             workers,
             differing,
+            healing: Mutex::default(),
+            healed_by,
             is_repairing: AtomicBool::new(false),
             gauges: Gauges::default(),
             settings,
@@ -499,9 +507,9 @@ impl Shared {
         self.differing.get(usize::from(index.0)).map_or(0, |count| count.load(Ordering::Relaxed))
     }
 
-    fn count_applied(&self, cause: usize) {
+    fn count_applied(&self, cause: usize, records: u64) {
         if let Some(count) = self.metrics.applied.get(cause) {
-            count.fetch_add(1, Ordering::Relaxed);
+            count.fetch_add(records, Ordering::Relaxed);
         }
     }
 }

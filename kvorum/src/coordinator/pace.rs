@@ -1,7 +1,7 @@
 //! The pace of repair and refill: at most so many bytes a second, and less while clients are there and feel it.
 //!
-//! One [`Pace`] for all of a node's comparisons, on the thread that runs them. What goes over is charged; whoever is about
-//! to send more waits until the charge is worked off. While clients ask this node for anything, the allowed share of the
+//! One [`Pace`] for all of a node's comparisons, on the thread that runs them. What goes over is charged, and waits until
+//! what was charged before is worked off. While clients ask this node for anything, the allowed share of the
 //! rate falls by a third whenever the thread's tasks come late or writes queue up, and rises slowly otherwise (additive
 //! increase, multiplicative decrease: Chiu and Jain, 1989); without clients it is the whole rate.
 
@@ -43,16 +43,13 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// Charges `bytes` at `rate` bytes a second.
-    fn charge(&self, now: Duration, bytes: usize, rate: u64) {
+    /// Charges `bytes` at `rate` bytes a second. How long they wait for what was charged before.
+    fn charge(&self, now: Duration, bytes: usize, rate: u64) -> Option<Duration> {
         #[expect(clippy::cast_precision_loss, reason = "a pace need not be exact")]
         let time = bytes as f64 / (rate.max(1) as f64 * self.share.get());
-        self.free_at.set(self.free_at.get().max(now) + Duration::from_secs_f64(time));
-    }
-
-    /// How long to wait before more is sent.
-    fn wait(&self, now: Duration) -> Option<Duration> {
-        self.free_at.get().checked_sub(now).filter(|ahead| *ahead > AHEAD_MAX)
+        let free_at = self.free_at.get().max(now);
+        self.free_at.set(free_at + Duration::from_secs_f64(time));
+        free_at.checked_sub(now).filter(|ahead| *ahead > AHEAD_MAX)
     }
 
     /// Takes in how it went since the last look.
@@ -66,16 +63,15 @@ impl Pace {
 }
 
 impl Coordinator {
-    /// Charges a record that goes over for repair.
-    pub(super) fn charge_repair(&self, key: &Key, record: &Record) {
-        let value = if let Value::Present(value) = &record.value { value.len() } else { 0 };
-        let bytes = (key.as_ref().len() + value).max(RECORD_BYTES_MIN);
-        self.pace.charge(self.shared.clock.mono(), bytes, self.shared.settings.upkeep.repair_rate);
-    }
-
-    /// Waits until repair may send or take more.
-    pub(super) async fn repair_turn(&self) {
-        if let Some(wait) = self.pace.wait(self.shared.clock.mono()) {
+    /// Charges records that go over for repair, and waits until they may.
+    pub(super) async fn repair_turn(&self, records: &[(Key, Record)]) {
+        let bytes = |(key, record): &(Key, Record)| {
+            let value = if let Value::Present(value) = &record.value { value.len() } else { 0 };
+            (key.as_ref().len() + value).max(RECORD_BYTES_MIN)
+        };
+        let bytes = records.iter().map(bytes).sum();
+        let rate = self.shared.settings.upkeep.repair_rate;
+        if let Some(wait) = self.pace.charge(self.shared.clock.mono(), bytes, rate) {
             tokio::time::sleep(wait).await;
         }
     }
@@ -107,13 +103,13 @@ mod tests {
     #[test]
     fn rate_is_kept() {
         let pace = Pace::default();
-        pace.charge(NOW, 1000, 1_000_000);
-        assert_eq!(pace.wait(NOW), None, "a millisecond ahead");
-        pace.charge(NOW, 99_000, 1_000_000);
-        assert_eq!(pace.wait(NOW).map(|wait| wait.as_millis()), Some(100));
+        let charge = |now, bytes| pace.charge(now, bytes, 1_000_000).map(|wait| wait.as_millis());
+        assert_eq!(charge(NOW, 1000), None, "nothing was charged before");
+        assert_eq!(charge(NOW, 99_000), None, "a millisecond ahead");
+        assert_eq!(charge(NOW, 1), Some(100));
         let later = NOW + Duration::from_mins(1);
-        pace.charge(later, 100_000, 1_000_000);
-        assert_eq!(pace.wait(later).map(|wait| wait.as_millis()), Some(100));
+        assert_eq!(charge(later, 100_000), None);
+        assert_eq!(charge(later, 1), Some(100));
     }
 
     /// Clients who feel it have the pace fall, at most to its least; without clients it is the whole rate at once.
@@ -124,7 +120,8 @@ mod tests {
         assert!(pace.share.get() < SHARE_MAX);
         (0..100).for_each(|_| pace.look(true, true));
         pace.charge(NOW, 20_000, 1_000_000);
-        assert_eq!(pace.wait(NOW).map(|wait| wait.as_millis()), Some(1000), "one part in fifty");
+        let wait = pace.charge(NOW, 1, 1_000_000).map(|wait| wait.as_millis());
+        assert_eq!(wait, Some(1000), "one part in fifty");
         (0..100).for_each(|_| pace.look(true, false));
         assert!(pace.share.get() >= SHARE_MAX);
         pace.look(false, true);

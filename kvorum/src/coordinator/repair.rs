@@ -2,8 +2,7 @@
 //!
 //! For every other node one task compares digests of what the two have in common, partition by partition. Where they
 //! differ, and go on differing although nothing is being written there, both sides' versions are merged in key order,
-//! and what one side lacks goes over, both ways, through [`crate::replica::Replica::apply`]. The cost follows what
-//! differs: a round over two replicas that agree is one call with eight bytes per partition.
+//! and what one side lacks goes over, both ways ([`super::heal`]). The cost follows what differs: a round over two replicas that agree is one call with eight bytes per partition.
 //!
 //! Two replicas may differ for good: where a newer record was written for fewer replicas, the older copies on the others
 //! stay. Such a partition is listed once and not again until a digest changes.
@@ -11,17 +10,18 @@
 //! A store that is known to lack what an earlier one held ([`crate::cluster`]) is refilled the same way, and votes again
 //! once it has been compared with every other node from the first partition to the last.
 
-use super::calls::{Calls, Cause, Write};
+use super::calls::{Calls, Cause};
+use super::heal::CALL_TIMEOUT;
 use super::mend::Beginning;
 use super::{Coordinator, Shared};
 use crate::cluster::VotesVerdict;
-use crate::peer::{ApplyKind, Reply, Request, VersionRow};
-use crate::replica::{Floor, ReplicaError, Source, Vote};
-use kvorum_core::{Key, NodeIndex, Partition, Record};
+use crate::peer::{Reply, Request};
+use crate::replica::Vote;
+use kvorum_core::{NodeIndex, Partition};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 /// Between two comparisons with one node.
@@ -30,12 +30,12 @@ const ROUND_EVERY: Duration = Duration::from_secs(2);
 const ROUND_EVERY_SECOND: Duration = Duration::from_secs(5);
 /// While a store is being refilled.
 const ROUND_EVERY_REFILL: Duration = Duration::from_millis(100);
-/// How long a list, or a record on its way, may take.
-const CALL_TIMEOUT: Duration = Duration::from_secs(5);
-/// Bytes of versions listed at a time.
-const LIST_BYTES: u32 = 64 << 10;
-/// Records on their way at a time.
-const IN_FLIGHT_MAX: usize = 32;
+/// Partitions that are healed with one node at a time.
+const PARTITIONS_IN_FLIGHT_MAX: usize = 4;
+/// How often it is looked whether a partition is still being healed with another node.
+const CLAIM_LOOK: Duration = Duration::from_millis(5);
+/// How long this node leaves the healing to a peer that has begun it.
+const GIVE_WAY: Duration = Duration::from_secs(3);
 /// Rounds after which a partition that is written all the time is compared although its digests change.
 const RESTLESS_ROUNDS: u32 = 15;
 
@@ -50,43 +50,11 @@ struct Difference {
     is_compared: bool,
 }
 
-/// What one side has that the other has not.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Task {
-    /// The peer has something newer.
-    Pull(Key),
-    /// This node has something newer.
-    Push(Key),
-}
-
-/// One side's versions of a partition, as a stream.
-struct List {
-    rows: VecDeque<VersionRow>,
-    last: Option<Key>,
-    is_last: bool,
-}
-
-impl List {
-    fn new() -> Self {
-        Self { rows: VecDeque::new(), last: None, is_last: false }
-    }
-
-    fn extend(&mut self, rows: Vec<VersionRow>, is_last: bool) {
-        self.last = rows.last().map(|row| row.key.clone()).or_else(|| self.last.take());
-        self.rows.extend(rows);
-        self.is_last = is_last;
-    }
-
-    fn needs_more(&self) -> bool {
-        self.rows.is_empty() && !self.is_last
-    }
-}
-
 impl Coordinator {
     /// Keeps this node and the one at `index` alike, forever.
     ///
     /// # Cancel safety
-    /// Dropping the future ends the service between two applied records.
+    /// Dropping the future ends the service between two batches.
     pub async fn keep_alike(self: Rc<Self>, index: NodeIndex) {
         let mut differences = BTreeMap::new();
         let mut has_met = false;
@@ -158,7 +126,8 @@ impl Coordinator {
         if theirs.len() != ours.len() {
             return Err(Cause::OffTopic);
         }
-        let (mut differ, mut lasting, mut unhealed) = (0, 0, None);
+        let (mut differ, mut lasting) = (0, 0);
+        let mut work = VecDeque::new();
         for (partition, (ours, theirs)) in (0u16..).zip(ours.into_iter().zip(theirs)) {
             if ours == theirs {
                 differences.remove(&partition);
@@ -181,14 +150,13 @@ impl Coordinator {
             known.is_compared = false;
             if is_refill || is_at_rest || known.rounds >= RESTLESS_ROUNDS {
                 known.rounds = 0;
-                match self.heal(index, Partition(partition)).await {
-                    Ok(()) => known.is_compared = is_at_rest,
-                    // Tried again in the next round. A row that cannot be read keeps back its own partition only.
-                    Err(cause) if cause.is_damage() => unhealed = Some(cause),
-                    Err(cause) => return Err(cause),
-                }
+                work.push_back((partition, is_at_rest));
             }
         }
+        // Comparisons with several nodes begin in different places, so that they do not bring the same.
+        let first = self.shared.first_partition(index, partitions);
+        work.rotate_left(work.partition_point(|(partition, _)| u32::from(*partition) < first));
+        let unhealed = self.heal_all(index, work, differences, is_refill).await?;
         self.shared.metrics.repair_differing.store(differ, Ordering::Relaxed);
         if let Some(count) = self.shared.differing.get(usize::from(index.0)) {
             count.store(differ, Ordering::Relaxed);
@@ -208,184 +176,128 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Makes the two replicas of `partition` alike.
-    pub(super) async fn heal(self: &Rc<Self>, index: NodeIndex, partition: Partition) -> Result<(), Cause> {
-        let (mut ours, mut theirs) = (List::new(), List::new());
-        let mut calls: Calls<Result<(), Cause>> = Calls::new();
-        let mut floor = Floor::default();
+    /// Heals partitions, [`PARTITIONS_IN_FLIGHT_MAX`] at a time, those last that are being healed with another node. Why
+    /// one was left out, where one was.
+    async fn heal_all(
+        self: &Rc<Self>,
+        index: NodeIndex,
+        mut work: VecDeque<(u16, bool)>,
+        differences: &mut BTreeMap<u16, Difference>,
+        is_refill: bool,
+    ) -> Result<Option<Cause>, Cause> {
+        let mut heals = Calls::new();
+        let (mut unhealed, mut put_off) = (None, 0);
         loop {
-            // Theirs first: with it comes what they have purged.
-            if theirs.needs_more() {
-                let (rows, is_last, met) = self.ask_versions(index, partition, theirs.last.clone()).await?;
-                theirs.extend(rows, is_last);
-                floor = met;
-                self.shared.meet_floor(partition, floor).await.map_err(Cause::Replica)?;
-                continue;
-            }
-            if ours.needs_more() {
-                let after = ours.last.clone();
-                let listed = self.shared.versions_with(index, partition, after, LIST_BYTES, floor).await;
-                let (rows, is_last) = listed.map_err(Cause::Replica)?;
-                ours.extend(rows, is_last);
-                continue;
-            }
-            let Some(task) = next_difference(&mut ours, &mut theirs) else {
-                if ours.rows.is_empty() && theirs.rows.is_empty() && ours.is_last && theirs.is_last {
+            while heals.nodes().count() < PARTITIONS_IN_FLIGHT_MAX && put_off < work.len() {
+                if !is_refill && self.shared.gives_way(index) {
+                    work.clear();
                     break;
                 }
+                let Some((partition, is_at_rest)) = work.pop_front() else { break };
+                let Some(claim) = Claim::take(&self.shared, partition) else {
+                    work.push_back((partition, is_at_rest));
+                    put_off += 1;
+                    continue;
+                };
+                put_off = 0;
+                let coordinator = Rc::clone(self);
+                heals.push(index, async move {
+                    let _claim = claim;
+                    (partition, is_at_rest, coordinator.heal_if_different(index, Partition(partition)).await)
+                });
+            }
+            let Some((_, (partition, is_at_rest, outcome))) = heals.next().await else {
+                if work.is_empty() {
+                    return Ok(unhealed);
+                }
+                tokio::time::sleep(CLAIM_LOOK).await;
+                put_off = 0;
                 continue;
             };
-            self.repair_turn().await;
-            calls.push(index, Rc::clone(self).carry_out_readable(index, partition, task));
-            if calls.nodes().count() >= IN_FLIGHT_MAX
-                && let Some((_, outcome)) = calls.next().await
-            {
-                outcome?;
+            put_off = 0;
+            match outcome {
+                Ok(()) => {
+                    if let Some(known) = differences.get_mut(&partition) {
+                        known.is_compared = is_at_rest;
+                    }
+                }
+                // Tried again in the next round. A row that cannot be read keeps back its own partition only.
+                Err(cause) if cause.is_damage() => unhealed = Some(cause),
+                Err(cause) => return Err(cause),
             }
         }
-        while let Some((_, outcome)) = calls.next().await {
-            outcome?;
-        }
-        Ok(())
     }
 
-    async fn ask_versions(
-        &self,
-        index: NodeIndex,
-        partition: Partition,
-        after: Option<Key>,
-    ) -> Result<(Vec<VersionRow>, bool, Floor), Cause> {
+    /// Heals a partition unless it is alike by now: another comparison may have brought what was lacking.
+    async fn heal_if_different(self: Rc<Self>, index: NodeIndex, partition: Partition) -> Result<(), Cause> {
         let Some(link) = self.link(index) else { return Err(Cause::Unreachable) };
-        let floor = self.shared.replica.floor(partition);
-        let request = Request::Versions { partition: partition.0, after, bytes: LIST_BYTES, floor };
+        let request = Request::Digests { first_partition: partition.0, count: 1 };
         match link.call(&request, CALL_TIMEOUT).await {
-            Ok(Reply::VersionList { rows, is_last, floor }) => Ok((rows, is_last, floor)),
+            Ok(Reply::DigestList(theirs)) if theirs == self.shared.digests_with(index, partition.0, 1) => {
+                Ok(())
+            }
+            Ok(Reply::DigestList(_)) => self.heal(index, partition).await,
             Ok(_) => Err(Cause::OffTopic),
             Err(error) => Err(Cause::Call(error)),
         }
     }
+}
 
-    /// Brings one difference to an end. A record that cannot be read on the side that has it is left to the mender of that
-    /// side: for this comparison it counts as lost with its disk.
-    async fn carry_out_readable(
-        self: Rc<Self>,
-        index: NodeIndex,
-        partition: Partition,
-        task: Task,
-    ) -> Result<(), Cause> {
-        match self.carry_out(index, partition, task).await {
-            Err(cause) if cause.is_damage() => Ok(()),
-            outcome => outcome,
-        }
-    }
+/// The right to heal a partition: one comparison of this node's at a time has it, so that two do not bring the same.
+struct Claim {
+    shared: Arc<Shared>,
+    partition: u16,
+}
 
-    /// Brings one difference to an end.
-    async fn carry_out(
-        self: Rc<Self>,
-        index: NodeIndex,
-        partition: Partition,
-        task: Task,
-    ) -> Result<(), Cause> {
-        let shared = &self.shared;
-        let key = match task {
-            Task::Pull(key) => key,
-            Task::Push(key) => {
-                // Read first: what is read from the store afterwards is at least as settled.
-                let settled = shared.replica.floor(partition).settled;
-                let Some(record) = shared.replica.get(&key).await.map_err(Cause::Replica)? else {
-                    return Ok(());
-                };
-                if record.from <= shared.rank_of(index, partition) {
-                    return Ok(());
-                }
-                self.charge_repair(&key, &record);
-                let kind = ApplyKind::AntiEntropy { settled };
-                match self.ask_apply(index, &key, &record, kind, CALL_TIMEOUT).await {
-                    Write::Stored | Write::Uncounted => {
-                        shared.metrics.repair_pushed.fetch_add(1, Ordering::Relaxed);
-                        shared.workers.repair(index).count(1);
-                        return Ok(());
-                    }
-                    // The peer has something newer that was written for fewer replicas: it was not on its list.
-                    Write::Superseded(_) => key,
-                    Write::Refused(cause) | Write::Unknown(cause) => return Err(cause),
-                }
-            }
-        };
-        let (settled, fetched) = fetch(Rc::clone(&self), index, key.clone(), CALL_TIMEOUT).await?;
-        let Some(theirs) = fetched else { return Ok(()) };
-        // A newer record that belongs on fewer replicas does not come here. The older copy here stays: whoever wrote it
-        // was promised that a read which overlaps with that write finds it or something newer.
-        if shared.rank_of(shared.cluster.me(), partition) >= theirs.from {
-            return Ok(());
-        }
-        self.charge_repair(&key, &theirs);
-        shared.stamps.observe(theirs.version);
-        let source = Source::Repair { settled };
-        shared.replica.apply(key, theirs, source).await.map_err(Cause::Replica)?;
-        shared.metrics.repair_pulled.fetch_add(1, Ordering::Relaxed);
-        shared.workers.repair(index).count(1);
-        Ok(())
+impl Claim {
+    fn take(shared: &Arc<Shared>, partition: u16) -> Option<Self> {
+        let is_free = shared.healing.lock().unwrap_or_else(PoisonError::into_inner).insert(partition);
+        is_free.then(|| Self { shared: Arc::clone(shared), partition })
     }
 }
 
-/// What the node at `index` holds of `key`, whether or not its store votes, and how far it had settled before.
-pub(super) async fn fetch(
-    coordinator: Rc<Coordinator>,
-    index: NodeIndex,
-    key: Key,
-    timeout: Duration,
-) -> Result<(u64, Option<Record>), Cause> {
-    if index == coordinator.shared.cluster.me() {
-        let settled = coordinator.shared.settled_of(&key);
-        let record = coordinator.shared.replica.get(&key).await.map_err(Cause::Replica)?;
-        return Ok((settled, record));
-    }
-    let Some(link) = coordinator.link(index) else { return Err(Cause::Unreachable) };
-    match link.call(&Request::Fetch { key }, timeout).await {
-        Ok(Reply::Fetched { settled, record }) => Ok((settled, record)),
-        Ok(_) => Err(Cause::OffTopic),
-        Err(error) => Err(Cause::Call(error)),
-    }
-}
-
-/// The next key in which the two lists differ, as far as both have been read; both are advanced past it.
-fn next_difference(ours: &mut List, theirs: &mut List) -> Option<Task> {
-    loop {
-        if ours.needs_more() || theirs.needs_more() {
-            return None;
-        }
-        match (ours.rows.front(), theirs.rows.front()) {
-            (None, None) => return None,
-            (Some(a), Some(b)) if a.key == b.key => {
-                let (a, b) = (ours.rows.pop_front()?, theirs.rows.pop_front()?);
-                match a.version.cmp(&b.version) {
-                    std::cmp::Ordering::Less => return Some(Task::Pull(a.key)),
-                    std::cmp::Ordering::Greater => return Some(Task::Push(a.key)),
-                    std::cmp::Ordering::Equal => {}
-                }
-            }
-            (Some(a), b) if b.is_none_or(|b| a.key < b.key) => {
-                return ours.rows.pop_front().map(|row| Task::Push(row.key));
-            }
-            _ => return theirs.rows.pop_front().map(|row| Task::Pull(row.key)),
-        }
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.shared.healing.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.partition);
     }
 }
 
 impl Shared {
-    /// How far the partition of `key` has settled here.
-    pub(super) fn settled_of(&self, key: &Key) -> u64 {
-        self.replica.floor(self.cluster.partition_of(key)).settled
+    /// Notes that the node at `index` heals what it and this one have in common.
+    pub(super) fn note_healing(&self, index: NodeIndex) {
+        if let Some(at) = self.healed_by.get(usize::from(index.0)) {
+            at.store(self.millis(), Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the healing is left to the node at `index`, which has begun it and would bring the same: to one that comes
+    /// first, and to one that is being refilled.
+    fn gives_way(&self, index: NodeIndex) -> bool {
+        let at = self.healed_by.get(usize::from(index.0)).map_or(0, |at| at.load(Ordering::Relaxed));
+        let begun = at > 0 && Duration::from_millis(self.millis() - at.min(self.millis())) < GIVE_WAY;
+        let peer_votes = self.cluster.peer(index).is_some_and(|peer| peer.votes.load(Ordering::Relaxed));
+        begun && (index < self.cluster.me() || !peer_votes)
+    }
+
+    fn millis(&self) -> u64 {
+        u64::try_from(self.clock.mono().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Where among `partitions` the comparison with the node at `index` begins: in another place for each of a node's
+    /// peers, and for each of a peer's.
+    fn first_partition(&self, index: NodeIndex, partitions: u32) -> u32 {
+        let nodes = u32::from(self.cluster.node_count()).max(1);
+        let pair = (u32::from(index.0) + u32::from(self.cluster.me().0)) % nodes;
+        partitions / nodes * pair
     }
 
     /// The rank of the node at `index` for `partition`.
-    fn rank_of(&self, index: NodeIndex, partition: Partition) -> u16 {
+    pub(super) fn rank_of(&self, index: NodeIndex, partition: Partition) -> u16 {
         self.cluster.rank_of(partition, index).unwrap_or(u16::MAX)
     }
 
     /// The higher of this node's rank and that of the one at `index`.
-    fn rank_max(&self, index: NodeIndex, partition: Partition) -> u16 {
+    pub(super) fn rank_max(&self, index: NodeIndex, partition: Partition) -> u16 {
         self.rank_of(index, partition).max(self.rank_of(self.cluster.me(), partition))
     }
 
@@ -397,40 +309,6 @@ impl Shared {
             .map(Partition)
             .map(|partition| digests.shared(partition, self.rank_max(index, partition)))
             .collect()
-    }
-
-    /// The versions that this node and the one at `index` ought to have in common, in order of the keys, and whether the
-    /// partition ends there. Tombstones that go by this node's floor or by `theirs` are left out: the other side may have
-    /// removed them already.
-    pub(super) async fn versions_with(
-        &self,
-        index: NodeIndex,
-        partition: Partition,
-        mut after: Option<Key>,
-        bytes: u32,
-        theirs: Floor,
-    ) -> Result<(Vec<VersionRow>, bool), ReplicaError> {
-        let purged = self.replica.floor(partition).purged.max(theirs.purged);
-        let rank_max = self.rank_max(index, partition);
-        let bytes = usize::try_from(bytes.clamp(1, 1 << 20)).unwrap_or(1);
-        loop {
-            let (marks, is_last) = self.replica.marks(partition, after.as_ref(), bytes).await?;
-            after = marks.last().map(|(key, _)| key.clone());
-            let rows: Vec<VersionRow> = marks
-                .into_iter()
-                .filter(|(_, mark)| mark.from > rank_max)
-                .filter(|(_, mark)| !mark.is_tombstone || mark.version.clock() > purged)
-                .map(|(key, mark)| VersionRow {
-                    key,
-                    version: mark.version,
-                    from: mark.from,
-                    is_tombstone: mark.is_tombstone,
-                })
-                .collect();
-            if is_last || !rows.is_empty() {
-                return Ok((rows, is_last));
-            }
-        }
     }
 
     /// Notes that a store which is being refilled has been compared with the node at `index`, wholly.
@@ -463,60 +341,6 @@ impl Shared {
                 );
             }
             Err(error) => tracing::warn!(%error, "this store has been refilled, which cannot be stored"),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use kvorum_core::{NodeId, Version};
-    use proptest::prelude::*;
-
-    fn row(key: u8, clock: u64) -> VersionRow {
-        let key = Key::new(vec![key]).unwrap();
-        VersionRow { key, version: Version::from_words(clock, NodeId(1).0), from: 3, is_tombstone: false }
-    }
-
-    proptest! {
-        /// Goal: the merge finds every difference and nothing else, however the lists are cut. Method: two random maps
-        /// as lists in parts, against a comparison of the maps.
-        #[test]
-        fn every_difference_is_found(
-            a in prop::collection::btree_map(0..20u8, 0..3u64, 0..15),
-            b in prop::collection::btree_map(0..20u8, 0..3u64, 0..15),
-            part in 1..5usize,
-        ) {
-            let mut sides = [&a, &b].map(|map| {
-                map.iter().map(|(key, clock)| row(*key, *clock)).collect::<VecDeque<_>>()
-            });
-            let mut lists = [List::new(), List::new()];
-            let mut found = Vec::new();
-            loop {
-                for (list, side) in lists.iter_mut().zip(&mut sides) {
-                    if list.needs_more() {
-                        let rows: Vec<_> = side.drain(..part.min(side.len())).collect();
-                        list.extend(rows, side.is_empty());
-                    }
-                }
-                let [ours, theirs] = &mut lists;
-                match next_difference(ours, theirs) {
-                    Some(task) => found.push(task),
-                    None if lists.iter().all(|list| list.rows.is_empty() && list.is_last) => break,
-                    None => {}
-                }
-            }
-            let expect: Vec<Task> = (0..20u8)
-                .filter_map(|key| {
-                    let name = Key::new(vec![key]).unwrap();
-                    match a.get(&key).cmp(&b.get(&key)) {
-                        std::cmp::Ordering::Less => Some(Task::Pull(name)),
-                        std::cmp::Ordering::Greater => Some(Task::Push(name)),
-                        std::cmp::Ordering::Equal => None,
-                    }
-                })
-                .collect();
-            prop_assert_eq!(found, expect);
         }
     }
 }

@@ -4,7 +4,7 @@ use super::Shared;
 use super::calls::source_of;
 use super::range::Share;
 use crate::peer::{ApplyKind, Caller, Held, Hello, Refusal, Reply, Request, Service};
-use crate::replica::{Applied, Floors, RangeReader, ReplicaError};
+use crate::replica::{Applied, Floors, RangeReader, ReplicaError, Source};
 use bytes::Bytes;
 use kvorum_core::{Key, Partition, Record};
 use std::cell::{Cell, RefCell};
@@ -18,6 +18,10 @@ use std::time::Duration;
 const SCANS_OPEN_MAX: usize = 256;
 /// How long a scan may wait for the question after its next part: it holds a snapshot of the store meanwhile.
 const SCAN_IDLE_MAX: Duration = Duration::from_mins(1);
+/// Bytes of records that are fetched at a time, whatever was asked for.
+const FETCHED_BYTES_MAX: u32 = 4 << 20;
+/// The place of what repair applies in lists by cause, behind those of [`ApplyKind`].
+const APPLIED_BY_REPAIR: usize = 3;
 const NOT_VOTING: &str = "this store does not vote: it is new, or what an earlier one held is lost here";
 
 /// This answers a peer, on one connection.
@@ -81,7 +85,8 @@ impl Service for PeerDesk {
                 self.scans.close(scan);
                 Box::pin(std::future::ready(Reply::Done))
             }
-            Request::Fetch { key } => Box::pin(fetch(shared, key)),
+            Request::Fetch { keys, bytes } => Box::pin(fetch(shared, keys, bytes)),
+            Request::ApplyMany { settled, records } => Box::pin(apply_many(shared, settled, records)),
             Request::Survey { agreed, held_by } => Box::pin(async move {
                 let Some(index) = shared.index_of(caller.peer) else { return unknown() };
                 shared.surveyed(index, agreed, held_by).await.unwrap_or_else(|error| refuse(&error))
@@ -110,6 +115,7 @@ impl Service for PeerDesk {
             }
             Request::Versions { partition, after, bytes, floor } => Box::pin(async move {
                 let Some(index) = shared.index_of(caller.peer) else { return unknown() };
+                shared.note_healing(index);
                 let partition = Partition(partition);
                 if let Err(error) = shared.meet_floor(partition, floor).await {
                     return refuse(&error);
@@ -213,7 +219,7 @@ impl Scans {
 
 async fn apply(shared: Arc<Shared>, key: Key, record: Record, kind: ApplyKind) -> Reply {
     shared.stamps.observe(record.version);
-    shared.count_applied(kind.index());
+    shared.count_applied(kind.index(), 1);
     // The store remembers keys for a while; a slice would keep all that was read with it.
     let Ok(key) = Key::new(Bytes::copy_from_slice(key.as_ref())) else { return unknown() };
     match shared.replica.apply(key, record, source_of(kind)).await {
@@ -225,11 +231,23 @@ async fn apply(shared: Arc<Shared>, key: Key, record: Record, kind: ApplyKind) -
     }
 }
 
-async fn fetch(shared: Arc<Shared>, key: Key) -> Reply {
+async fn apply_many(shared: Arc<Shared>, settled: u64, records: Vec<(Key, Record)>) -> Reply {
+    if let Some(newest) = records.iter().map(|(_, record)| record.version).max() {
+        shared.stamps.observe(newest);
+    }
+    shared.count_applied(APPLIED_BY_REPAIR, records.len() as u64);
+    match shared.replica.apply_many(records, Source::Repair { settled }).await {
+        Ok(outcomes) => Reply::AppliedMany(outcomes),
+        Err(error) => refuse(&error),
+    }
+}
+
+async fn fetch(shared: Arc<Shared>, keys: Vec<Key>, bytes: u32) -> Reply {
     // Read first: what is read from the store afterwards is at least as settled.
-    let settled = shared.settled_of(&key);
-    match shared.replica.get(&key).await {
-        Ok(record) => Reply::Fetched { settled, record },
+    let settled = shared.settled_of(&keys);
+    let bytes = usize::try_from(bytes.min(FETCHED_BYTES_MAX)).unwrap_or(1);
+    match shared.replica.get_many(keys, bytes).await {
+        Ok(records) => Reply::Fetched { settled, records },
         Err(error) => refuse(&error),
     }
 }

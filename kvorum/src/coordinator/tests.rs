@@ -6,8 +6,8 @@ use crate::cluster::{Cluster, Roster};
 use crate::metrics::StoreMetrics;
 use crate::peer::{BoxedStream, Connector};
 use crate::replica::{
-    Applied, Birth, DurabilityMode, Execution, HintBounds, Hints, Purge, Replica, ReplicaError, ReplicaParts,
-    ReplicaThreads, Source, Vote, Workers,
+    Applied, Birth, DurabilityMode, Execution, Fetched, HintBounds, Hints, Purge, Replica, ReplicaError,
+    ReplicaParts, ReplicaThreads, Source, Vote, Workers,
 };
 use crate::storage::Engine;
 use crate::storage::memory::{Fault, MemoryEngine};
@@ -183,4 +183,28 @@ fn failures_keep_their_meaning() {
     let full = node.write(put("2"));
     assert!(matches!(full, Err(CoordinatorError::Replica(ReplicaError::DiskFull))), "{full:?}");
     assert_eq!(node.read().unwrap(), "1");
+}
+
+/// What is asked of many keys ends at the bound of bytes, and is about one key at least; what was applied is found.
+#[test]
+fn many_keys_are_read_up_to_a_bound() {
+    let (engine, clock) = (Arc::new(MemoryEngine::new()), ManualClock::at(1_000_000));
+    let node = node(&engine, &clock, Execution::Inline);
+    let key = |name: &'static str| Key::new(name).unwrap();
+    let record = |millis| Record {
+        version: Version::new(UnixMillis(millis), 0, NodeId(1)),
+        from: 3,
+        expires: None,
+        value: Value::Present(Bytes::from(vec![7; 100])),
+    };
+    let records = vec![(key("a"), record(2)), (key("c"), record(3)), (key("a"), record(1))];
+    let applied = run(node.replica.apply_many(records, Source::Repair { settled: 0 })).unwrap();
+    let superseded = Some(Applied::Superseded { by: record(2).version });
+    assert_eq!(applied, [Some(Applied::Stored), Some(Applied::Stored), superseded]);
+    let read = |bytes_max| run(node.replica.get_many(["a", "b", "c"].map(key).to_vec(), bytes_max)).unwrap();
+    let all = [Fetched::Record(record(2)), Fetched::Nothing, Fetched::Record(record(3))];
+    assert_eq!(read(1 << 20), all);
+    assert_eq!(read(1), all[..1]);
+    assert_eq!(read(0), all[..1]);
+    assert_eq!(read(200), all);
 }

@@ -2,13 +2,15 @@
 
 use super::frame::Pieces;
 use super::message::{ApplyKind, Held, MessageError, ROSTER_LEN_MAX, Request, VersionRow};
-use crate::replica::{Applied, Floor};
+use crate::replica::{Applied, Fetched, Floor};
 use bytes::{Buf, BufMut, Bytes};
 use kvorum_core::{Key, NodeId, Record, UnixMillis, Value, Version};
 
 const FLAG_TOMBSTONE: u8 = 1;
 const FLAG_EXPIRY: u8 = 2;
 const FLAG_HEADER_ONLY: u8 = 4;
+/// What stands for a record that cannot be read, where there is 0 or 1 otherwise.
+const DAMAGED: u8 = 2;
 /// The fewest bytes that a key, a held record and a row of a version list take.
 pub(super) const KEY_BYTES_MIN: usize = 3;
 pub(super) const HELD_BYTES_MIN: usize = 19;
@@ -86,6 +88,29 @@ pub(super) fn put_held(to: &mut Pieces, held: &Held) -> Result<(), MessageError>
             Ok(())
         }
     }
+}
+
+pub(super) fn put_applied(to: &mut Pieces, applied: Option<Applied>) {
+    match applied {
+        Some(Applied::Stored) => to.short.put_u8(0),
+        Some(Applied::Superseded { by }) => {
+            to.short.put_u8(1);
+            put_version(to, by);
+        }
+        None => to.short.put_u8(DAMAGED),
+    }
+}
+
+pub(super) fn put_fetched(to: &mut Pieces, fetched: &Fetched) -> Result<(), MessageError> {
+    match fetched {
+        Fetched::Nothing => to.short.put_u8(0),
+        Fetched::Record(record) => {
+            to.short.put_u8(1);
+            put_record(to, record)?;
+        }
+        Fetched::Damaged => to.short.put_u8(DAMAGED),
+    }
+    Ok(())
 }
 
 pub(super) fn put_floor(to: &mut Pieces, floor: Floor) {
@@ -185,12 +210,31 @@ pub(super) fn get_applied(from: &mut Bytes) -> Result<Applied, MessageError> {
     if get_bool(from)? { Ok(Applied::Superseded { by: get_version(from)? }) } else { Ok(Applied::Stored) }
 }
 
+pub(super) fn get_applied_or_damaged(from: &mut Bytes) -> Result<Option<Applied>, MessageError> {
+    if is_damaged(from) { Ok(None) } else { get_applied(from).map(Some) }
+}
+
+pub(super) fn get_fetched(from: &mut Bytes) -> Result<Fetched, MessageError> {
+    if is_damaged(from) {
+        return Ok(Fetched::Damaged);
+    }
+    Ok(if get_bool(from)? { Fetched::Record(get_record(from)?) } else { Fetched::Nothing })
+}
+
+/// Whether [`DAMAGED`] comes next, which is passed over then.
+fn is_damaged(from: &mut Bytes) -> bool {
+    let is_damaged = from.first() == Some(&DAMAGED);
+    if is_damaged {
+        from.advance(1);
+    }
+    is_damaged
+}
+
 pub(super) fn get_apply_kind(from: &mut Bytes) -> Result<ApplyKind, MessageError> {
     Ok(match from.try_get_u8()? {
         0 => ApplyKind::Write,
         1 => ApplyKind::Hint,
         2 => ApplyKind::ReadRepair,
-        3 => ApplyKind::AntiEntropy { settled: from.try_get_u64()? },
         value => return Err(MessageError::UnknownValue { value }),
     })
 }

@@ -4,7 +4,7 @@
 //!
 //! | kind | request | payload behind the deadline |
 //! | --- | --- | --- |
-//! | 0x01 | `Apply` | cause (1), with cause 3 settled (8), key, record |
+//! | 0x01 | `Apply` | cause (1), key, record |
 //! | 0x02 | `Get` | longest value to send, in bytes (4), key |
 //! | 0x03 | `Ping` | wall clock in Unix milliseconds (8), roster |
 //! | 0x04 | `TakeHints` | nothing |
@@ -13,11 +13,12 @@
 //! | 0x07 | `ScanClose` | scan (4) |
 //! | 0x08 | `Digests` | first partition (2), count (2) |
 //! | 0x09 | `Versions` | partition (2), bytes per list (4), floor, key to begin behind or none |
-//! | 0x0a | `Fetch` | key |
+//! | 0x0a | `Fetch` | bytes (4), count (2), that many keys |
 //! | 0x0b | `Survey` | held by: node index or 0xffff (2), why (1), count (2), that many clock words (8 each) |
 //! | 0x0c | `Close` | round (8), up to (8), by scan: 0 or 1 (1), partitions |
 //! | 0x0d | `Step` | step (1), round (8), up to (8), partitions |
 //! | 0x0e | `Floors` | nothing |
+//! | 0x0f | `ApplyMany` | settled (8), count (2), that many of: key, record |
 //!
 //! Every request's payload begins with its deadline: the milliseconds that are left when it is sent (4).
 //!
@@ -33,8 +34,9 @@
 //! | 0x89 | `VersionList` | `Versions` | is last: 0 or 1 (1), floor, count (4), that many of: key, version (16), `from` (2), is tombstone: 0 or 1 (1) |
 //! | 0x8a | `Surveyed` | `Survey` | clock word of its latest reading (8), of its oldest hint or all ones (8), votes: 0 or 1 (1), count (2), that many digests (8 each) |
 //! | 0x8b | `Stepped` | `Step` | done: 0 or 1 (1) |
-//! | 0x8c | `Fetched` | `Fetch` | settled (8), 0 for nothing; or 1 (1), record |
+//! | 0x8c | `Fetched` | `Fetch` | settled (8), count (2), that many of: 0 for nothing, 2 for damaged; or 1 (1), record |
 //! | 0x8d | `FloorList` | `Floors` | count (2), that many clock words (8 each) |
+//! | 0x8e | `AppliedMany` | `ApplyMany` | count (2), that many of: 0 for stored, 2 for damaged; or 1 for superseded (1), the newer version (16) |
 //! | 0xff | `Refused` | any | code (1), length (2), that many bytes of UTF-8 |
 //!
 //! | part | layout |
@@ -49,7 +51,7 @@
 //! | partitions | count (2), that many partitions (2 each), ascending |
 //! | step | 0 settle, 1 seal, 2 release |
 //! | why | 0 nothing, 1 away, 2 does not vote, 3 holds hints, 4 differs |
-//! | cause | 0 write, 1 hint, 2 read repair, 3 anti-entropy |
+//! | cause | 0 write, 1 hint, 2 read repair |
 //! | code | 0 unknown, 1 overloaded, 2 disk full, 3 failed, 4 not voting, 5 stopped, 6 starting, 7 damaged; any other is read as 0 |
 //!
 //! Each message has one encoding only, and bytes behind it are refused. What a reader refuses, the writer refuses
@@ -58,12 +60,13 @@
 
 use super::fields::{
     HELD_BYTES_MIN, KEY_BYTES_MIN, VERSION_ROW_BYTES_MIN, check_ascending, check_from, count_u16, count_u32,
-    end, get_applied, get_apply_kind, get_bool, get_bytes, get_floor, get_held, get_key, get_key_or_none,
-    get_list, get_partitions, get_record, get_roster, get_scan_open, get_version_row, get_words, put_floor,
-    put_held, put_key, put_key_or_none, put_partitions, put_record, put_roster, put_version, put_words,
+    end, get_applied, get_applied_or_damaged, get_apply_kind, get_bool, get_bytes, get_fetched, get_floor,
+    get_held, get_key, get_key_or_none, get_list, get_partitions, get_record, get_roster, get_scan_open,
+    get_version_row, get_words, put_applied, put_fetched, put_floor, put_held, put_key, put_key_or_none,
+    put_partitions, put_record, put_roster, put_version, put_words,
 };
 use super::frame::{Frame, Pieces};
-use crate::replica::{Applied, Floor};
+use crate::replica::{Applied, Fetched, Floor};
 use bytes::{Buf, BufMut, Bytes, TryGetError};
 use kvorum_core::{Key, KeyError, NodeId, Record, UnixMillis, Value, Version};
 use std::fmt;
@@ -93,6 +96,7 @@ mod kind {
     pub(super) const CLOSE: u8 = 0x0c;
     pub(super) const STEP: u8 = 0x0d;
     pub(super) const FLOORS: u8 = 0x0e;
+    pub(super) const APPLY_MANY: u8 = 0x0f;
     pub(super) const APPLIED: u8 = 0x81;
     pub(super) const FOUND: u8 = 0x82;
     pub(super) const PONG: u8 = 0x83;
@@ -105,6 +109,7 @@ mod kind {
     pub(super) const STEPPED: u8 = 0x8b;
     pub(super) const FETCHED: u8 = 0x8c;
     pub(super) const FLOOR_LIST: u8 = 0x8d;
+    pub(super) const APPLIED_MANY: u8 = 0x8e;
     pub(super) const REFUSED: u8 = 0xff;
 }
 
@@ -181,10 +186,12 @@ pub enum Request {
         /// How far the partition's past is finished at the sender.
         floor: Floor,
     },
-    /// Reads a record to copy it: answered whether or not the peer's store votes. Answered by [`Reply::Fetched`].
+    /// Reads records to copy them: answered whether or not the peer's store votes. Answered by [`Reply::Fetched`].
     Fetch {
-        /// The key.
-        key: Key,
+        /// The keys.
+        keys: Vec<Key>,
+        /// About how many bytes of keys and values the answer may have.
+        bytes: u32,
     },
     /// Begins a round over the partitions in which the sender comes first. Answered by [`Reply::Surveyed`].
     Survey {
@@ -218,6 +225,13 @@ pub enum Request {
     },
     /// Asks how far the peer has sealed. Answered by [`Reply::FloorList`].
     Floors,
+    /// Applies records that a comparison found the peer to lack. Answered by [`Reply::AppliedMany`].
+    ApplyMany {
+        /// How far the sender had settled before it read the records, in each of their partitions: a clock word.
+        settled: u64,
+        /// The records by their keys, each key once.
+        records: Vec<(Key, Record)>,
+    },
 }
 
 /// This is an answer to a [`Request`].
@@ -278,15 +292,17 @@ pub enum Reply {
     },
     /// Whether a step was taken for all of its partitions.
     Stepped(bool),
-    /// What the replica holds of the key.
+    /// What the replica holds of the first of the keys, as many as the bytes allowed: of one at least, if any was asked.
     Fetched {
-        /// How far it had settled before it was read: a clock word.
+        /// How far it had settled before they were read, in each of their partitions: a clock word.
         settled: u64,
-        /// The record; none when it has never heard of it.
-        record: Option<Record>,
+        /// What it holds, in the order in which it was asked.
+        records: Vec<Fetched>,
     },
     /// How far the sender has sealed, by partition: clock words.
     FloorList(Vec<u64>),
+    /// What became of each record; none where what is stored of its key is damaged and cannot be judged.
+    AppliedMany(Vec<Option<Applied>>),
     /// It was not done, or not wholly: see the code.
     Refused {
         /// Why, for programs.
@@ -305,11 +321,6 @@ pub enum ApplyKind {
     Hint,
     /// A read that saw something older.
     ReadRepair,
-    /// A comparison in the background.
-    AntiEntropy {
-        /// How far the sender had settled before it read the record: a clock word.
-        settled: u64,
-    },
 }
 
 /// This says which way floors are moved: see [`crate::replica::FloorStep`].
@@ -490,6 +501,7 @@ impl Request {
             Self::Close { .. } => kind::CLOSE,
             Self::Step { .. } => kind::STEP,
             Self::Floors => kind::FLOORS,
+            Self::ApplyMany { .. } => kind::APPLY_MANY,
         }
     }
 
@@ -508,6 +520,7 @@ impl Request {
             Self::Survey { .. } => kind::SURVEYED,
             Self::Step { .. } => kind::STEPPED,
             Self::Floors => kind::FLOOR_LIST,
+            Self::ApplyMany { .. } => kind::APPLIED_MANY,
         }
     }
 
@@ -518,9 +531,6 @@ impl Request {
         match self {
             Self::Apply { key, record, kind } => {
                 to.short.put_u8(kind.code());
-                if let ApplyKind::AntiEntropy { settled } = kind {
-                    to.short.put_u64(*settled);
-                }
                 put_key(to, key);
                 put_record(to, record)?;
             }
@@ -560,7 +570,21 @@ impl Request {
                 put_floor(to, *floor);
                 put_key_or_none(to, after.as_ref());
             }
-            Self::Fetch { key } => put_key(to, key),
+            Self::Fetch { keys, bytes } => {
+                to.short.put_u32(*bytes);
+                to.short.put_u16(count_u16(keys.len(), usize::from(u16::MAX))?);
+                for key in keys {
+                    put_key(to, key);
+                }
+            }
+            Self::ApplyMany { settled, records } => {
+                to.short.put_u64(*settled);
+                to.short.put_u16(count_u16(records.len(), usize::from(u16::MAX))?);
+                for (key, record) in records {
+                    put_key(to, key);
+                    put_record(to, record)?;
+                }
+            }
             Self::Survey { agreed, held_by } => {
                 let (node, why) = held_by.map_or((NOBODY, 0), |(node, why)| (node, why.code()));
                 to.short.put_u16(node);
@@ -587,7 +611,7 @@ impl Request {
     pub(super) fn decode(frame: Frame) -> Result<(Self, Duration), MessageError> {
         let mut payload = frame.payload;
         let from = &mut payload;
-        if !matches!(frame.kind, kind::APPLY..=kind::FLOORS) {
+        if !matches!(frame.kind, kind::APPLY..=kind::APPLY_MANY) {
             return Err(MessageError::UnknownKind { kind: frame.kind });
         }
         let left = Duration::from_millis(u64::from(from.try_get_u32()?));
@@ -611,7 +635,18 @@ impl Request {
                 floor: get_floor(from)?,
                 after: get_key_or_none(from)?,
             },
-            kind::FETCH => Self::Fetch { key: get_key(from)? },
+            kind::FETCH => {
+                let (bytes, count) = (from.try_get_u32()?, usize::from(from.try_get_u16()?));
+                Self::Fetch { bytes, keys: get_list(from, count, KEY_BYTES_MIN, get_key)? }
+            }
+            kind::APPLY_MANY => {
+                let (settled, count) = (from.try_get_u64()?, usize::from(from.try_get_u16()?));
+                let record = |from: &mut Bytes| Ok((get_key(from)?, get_record(from)?));
+                Self::ApplyMany {
+                    settled,
+                    records: get_list(from, count, KEY_BYTES_MIN + HELD_BYTES_MIN, record)?,
+                }
+            }
             kind::SURVEY => {
                 let (node, why) = (from.try_get_u16()?, HeldBack::of_code(from.try_get_u8()?)?);
                 if (node == NOBODY) != why.is_none() {
@@ -655,6 +690,7 @@ impl Reply {
             Self::Stepped(_) => kind::STEPPED,
             Self::Fetched { .. } => kind::FETCHED,
             Self::FloorList(_) => kind::FLOOR_LIST,
+            Self::AppliedMany(_) => kind::APPLIED_MANY,
             Self::Refused { .. } => kind::REFUSED,
         }
     }
@@ -662,11 +698,8 @@ impl Reply {
     /// Writes the payload.
     pub(super) fn encode(&self, to: &mut Pieces) -> Result<(), MessageError> {
         match self {
-            Self::Applied(Applied::Stored) | Self::Found(None) => to.short.put_u8(0),
-            Self::Applied(Applied::Superseded { by }) => {
-                to.short.put_u8(1);
-                put_version(to, *by);
-            }
+            Self::Applied(applied) => put_applied(to, Some(*applied)),
+            Self::Found(None) => to.short.put_u8(0),
             Self::Found(Some(held)) => {
                 to.short.put_u8(1);
                 put_held(to, held)?;
@@ -698,10 +731,16 @@ impl Reply {
                 put_words(to, digests)?;
             }
             Self::Stepped(is_done) => to.short.put_u8(u8::from(*is_done)),
-            Self::Fetched { settled, record } => {
+            Self::Fetched { settled, records } => {
                 to.short.put_u64(*settled);
-                to.short.put_u8(u8::from(record.is_some()));
-                record.as_ref().map_or(Ok(()), |record| put_record(to, record))?;
+                to.short.put_u16(count_u16(records.len(), usize::from(u16::MAX))?);
+                records.iter().try_for_each(|fetched| put_fetched(to, fetched))?;
+            }
+            Self::AppliedMany(outcomes) => {
+                to.short.put_u16(count_u16(outcomes.len(), usize::from(u16::MAX))?);
+                for applied in outcomes {
+                    put_applied(to, *applied);
+                }
             }
             Self::VersionList { rows, is_last, floor } => {
                 to.short.put_u8(u8::from(*is_last));
@@ -727,7 +766,7 @@ impl Reply {
     /// Refuses a kind byte that no reply has.
     pub(super) fn check_kind(kind: u8) -> Result<(), MessageError> {
         match kind {
-            kind::APPLIED..=kind::SCAN_PART | kind::DONE..=kind::FLOOR_LIST | kind::REFUSED => Ok(()),
+            kind::APPLIED..=kind::SCAN_PART | kind::DONE..=kind::APPLIED_MANY | kind::REFUSED => Ok(()),
             kind => Err(MessageError::UnknownKind { kind }),
         }
     }
@@ -771,8 +810,12 @@ impl Reply {
             },
             kind::STEPPED => Self::Stepped(get_bool(from)?),
             kind::FETCHED => {
-                let settled = from.try_get_u64()?;
-                Self::Fetched { settled, record: get_bool(from)?.then(|| get_record(from)).transpose()? }
+                let (settled, count) = (from.try_get_u64()?, usize::from(from.try_get_u16()?));
+                Self::Fetched { settled, records: get_list(from, count, 1, get_fetched)? }
+            }
+            kind::APPLIED_MANY => {
+                let count = usize::from(from.try_get_u16()?);
+                Self::AppliedMany(get_list(from, count, 1, get_applied_or_damaged)?)
             }
             kind::VERSION_LIST => {
                 let (is_last, floor) = (get_bool(from)?, get_floor(from)?);
@@ -806,7 +849,6 @@ impl ApplyKind {
             Self::Write => 0,
             Self::Hint => 1,
             Self::ReadRepair => 2,
-            Self::AntiEntropy { .. } => 3,
         }
     }
 
@@ -948,8 +990,7 @@ mod tests {
     }
 
     fn apply_kind() -> impl Strategy<Value = ApplyKind> {
-        let settled = any::<u64>().prop_map(|settled| ApplyKind::AntiEntropy { settled });
-        prop_oneof![Just(ApplyKind::Write), Just(ApplyKind::Hint), Just(ApplyKind::ReadRepair), settled]
+        prop_oneof![Just(ApplyKind::Write), Just(ApplyKind::Hint), Just(ApplyKind::ReadRepair)]
     }
 
     fn floor() -> impl Strategy<Value = Floor> {
@@ -981,7 +1022,10 @@ mod tests {
             (any::<u64>(), roster())
                 .prop_map(|(wall, roster)| Request::Ping { wall: UnixMillis(wall), roster }),
             Just(Request::TakeHints),
-            key().prop_map(|key| Request::Fetch { key }),
+            (prop::collection::vec(key(), 0..4), any::<u32>())
+                .prop_map(|(keys, bytes)| Request::Fetch { keys, bytes }),
+            (any::<u64>(), prop::collection::vec((key(), record()), 0..4))
+                .prop_map(|(settled, records)| Request::ApplyMany { settled, records }),
             (key(), prop::option::of(key()), any::<u32>(), sources, any::<(u16, u16)>()).prop_map(
                 |(start, end, bytes, sources, (ack, from))| {
                     let sources = sources.into_iter().collect();
@@ -1010,6 +1054,13 @@ mod tests {
         let scan_row = (key(), held()).prop_map(|(key, held)| ScanRow { key, held });
         let version_row = (key(), version(), 1u16.., any::<bool>())
             .prop_map(|(key, version, from, is_tombstone)| VersionRow { key, version, from, is_tombstone });
+        let fetched =
+            prop_oneof![Just(Fetched::Nothing), record().prop_map(Fetched::Record), Just(Fetched::Damaged)];
+        let applied = prop_oneof![
+            Just(None),
+            Just(Some(Applied::Stored)),
+            version().prop_map(|by| Some(Applied::Superseded { by }))
+        ];
         prop_oneof![
             Just(Reply::Applied(Applied::Stored)),
             version().prop_map(|by| Reply::Applied(Applied::Superseded { by })),
@@ -1026,8 +1077,9 @@ mod tests {
             words().prop_map(Reply::DigestList),
             words().prop_map(Reply::FloorList),
             any::<bool>().prop_map(Reply::Stepped),
-            (any::<u64>(), prop::option::of(record()))
-                .prop_map(|(settled, record)| Reply::Fetched { settled, record }),
+            (any::<u64>(), prop::collection::vec(fetched, 0..4))
+                .prop_map(|(settled, records)| Reply::Fetched { settled, records }),
+            prop::collection::vec(applied, 0..4).prop_map(Reply::AppliedMany),
             (any::<(u64, u64)>(), any::<bool>(), words()).prop_map(
                 |((reading, oldest_hint), votes, digests)| Reply::Surveyed {
                     reading,

@@ -4,7 +4,7 @@ use super::frame::{FrameReader, Pieces};
 use super::message::{ApplyKind, Held, HeldBack, Refusal, Reply, Request, ScanRow, StepKind, VersionRow};
 use super::*;
 use crate::clock::{Clock, Rng};
-use crate::replica::{Applied, Floor};
+use crate::replica::{Applied, Fetched, Floor};
 use bytes::{Bytes, BytesMut};
 use kvorum_core::{Key, NodeId, Record, UnixMillis, Value, Version};
 use std::cell::{Cell, RefCell};
@@ -366,6 +366,7 @@ fn samples() -> Vec<Sample> {
     let value = Value::Present(Bytes::from_static(b"hello"));
     let record = Record { version, from: 3, expires: Some(UnixMillis(0x0199_0000_0000)), value };
     let tombstone = Record { expires: None, value: Value::Tombstone, ..record.clone() };
+    let dead = tombstone.clone();
     let header = Held::HeaderOnly { version, from: 3, expires: None, value_bytes: 1 << 20 };
     let roster = vec![(NodeId(1), 0xaa << 120), (NodeId(2), 0xbb)];
     let wall = UnixMillis(0x0188_1234_5678);
@@ -388,7 +389,7 @@ fn samples() -> Vec<Sample> {
         ),
         (
             "apply-tombstone",
-            Request::Apply { key: key("k"), record: tombstone, kind: ApplyKind::AntiEntropy { settled: 9 } },
+            Request::Apply { key: key("k"), record: tombstone, kind: ApplyKind::ReadRepair },
             vec![("refused-starting", refused(Refusal::Starting, ""))],
         ),
         (
@@ -440,10 +441,16 @@ fn samples() -> Vec<Sample> {
         ),
         (
             "fetch",
-            Request::Fetch { key: key("k") },
+            Request::Fetch { keys: vec![key("k"), key("l")], bytes: 65_536 },
             vec![
-                ("fetched-nothing", Reply::Fetched { settled: 0, record: None }),
-                ("fetched", Reply::Fetched { settled: 9, record: Some(record) }),
+                ("fetched-nothing", Reply::Fetched { settled: 0, records: vec![Fetched::Nothing] }),
+                (
+                    "fetched",
+                    Reply::Fetched {
+                        settled: 9,
+                        records: vec![Fetched::Record(record.clone()), Fetched::Damaged],
+                    },
+                ),
             ],
         ),
         (
@@ -471,6 +478,18 @@ fn samples() -> Vec<Sample> {
             vec![("not-stepped", Reply::Stepped(false))],
         ),
         ("floors", Request::Floors, vec![("floor-list", Reply::FloorList(vec![0, 9]))]),
+        (
+            "apply-many",
+            Request::ApplyMany { settled: 9, records: vec![(key("a"), dead), (key("k"), record)] },
+            vec![(
+                "applied-many",
+                Reply::AppliedMany(vec![
+                    Some(Applied::Stored),
+                    Some(Applied::Superseded { by: version }),
+                    None,
+                ]),
+            )],
+        ),
     ]
 }
 
@@ -502,7 +521,7 @@ fn released_frames_still_read_and_write() {
             assert_eq!(Reply::decode(frame, request.reply_kind()), Ok(reply), "{name}");
         }
     }
-    let released: Vec<&str> = include_str!("../../../fixtures/peer-frames-1.txt").lines().collect();
+    let released: Vec<&str> = include_str!("../../../fixtures/peer-frames-2.txt").lines().collect();
     assert_eq!(lines, released, "\n{}\n", lines.join("\n"));
 }
 

@@ -22,6 +22,7 @@ pub(super) type Outcome<T> = oneshot::Sender<Result<T, ReplicaError>>;
 /// An answer to a request: first that of the judgement, final once the group is stored.
 pub(super) enum Answer {
     Apply { outcome: Result<Applied, ReplicaError>, done: Outcome<Applied> },
+    ApplyMany { outcome: Result<Vec<Option<Applied>>, ReplicaError>, done: Outcome<Vec<Option<Applied>>> },
     Side { outcome: Result<(), ReplicaError>, done: Outcome<()> },
     Purge { outcome: Result<usize, ReplicaError>, done: Outcome<usize> },
     Floor { outcome: Result<bool, ReplicaError>, done: Outcome<bool> },
@@ -32,6 +33,7 @@ impl Answer {
     pub(super) fn refuse(&mut self, error: ReplicaError) {
         match self {
             Self::Apply { outcome, .. } => *outcome = Err(error),
+            Self::ApplyMany { outcome, .. } => *outcome = Err(error),
             Self::Side { outcome, .. } => *outcome = Err(error),
             Self::Purge { outcome, .. } => *outcome = Err(error),
             Self::Floor { outcome, .. } => *outcome = Err(error),
@@ -42,6 +44,7 @@ impl Answer {
     pub(super) fn give(self) {
         match self {
             Self::Apply { outcome, done } => drop(done.send(outcome)),
+            Self::ApplyMany { outcome, done } => drop(done.send(outcome)),
             Self::Side { outcome, done } => drop(done.send(outcome)),
             Self::Purge { outcome, done } => drop(done.send(outcome)),
             Self::Floor { outcome, done } => drop(done.send(outcome)),

@@ -207,6 +207,18 @@ impl Committer {
                 let outcome = self.judge_record(stage, key, record, source, observed);
                 (courier, Answer::Apply { outcome, done })
             }
+            Request::ApplyMany { records, source, done, courier } => {
+                let judge = |(key, record, observed)| {
+                    match self.judge_record(stage, key, record, source, observed) {
+                        Ok(applied) => Ok(Some(applied)),
+                        // It keeps back itself only.
+                        Err(error) if error.is_damage() => Ok(None),
+                        Err(error) => Err(error),
+                    }
+                };
+                let outcome = records.into_iter().map(judge).collect();
+                (courier, Answer::ApplyMany { outcome, done })
+            }
             Request::Side { changes, is_synced, done } => {
                 stage.is_synced |= is_synced;
                 for change in changes {

@@ -9,6 +9,7 @@
 //! deleted.
 
 mod answer;
+mod batch;
 mod commit;
 mod courier;
 mod digest;
@@ -26,6 +27,7 @@ mod sweep;
 mod tests;
 
 pub use answer::Applied;
+pub use batch::Fetched;
 pub use commit::{DurabilityMode, Purge};
 pub use digest::Digests;
 pub use facts::{Facts, Home, Vote};

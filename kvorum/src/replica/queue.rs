@@ -2,13 +2,14 @@
 
 use super::ReplicaError;
 use super::answer::{Applied, Outcome};
+use super::batch::bytes_of;
 use super::courier::Courier;
 use super::floor::FloorStep;
 use crate::profile::waits::{Since, Wait};
 use crate::storage::Change;
 use crate::storage::format::Mark;
 use bytes::Bytes;
-use kvorum_core::{Key, Partition, Record, UnixMillis, Value, Version};
+use kvorum_core::{Key, Partition, Record, UnixMillis, Version};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -63,6 +64,13 @@ pub(super) enum Request {
         done: Outcome<Applied>,
         courier: Option<Arc<Courier>>,
     },
+    /// Store many records, each unless a newer one is stored.
+    ApplyMany {
+        records: Vec<(Key, Record, Observed)>,
+        source: Source,
+        done: Outcome<Vec<Option<Applied>>>,
+        courier: Option<Arc<Courier>>,
+    },
     /// Store rows that are no records: the clock's lease, hints, facts about the cluster.
     Side { changes: Vec<Change>, is_synced: bool, done: Outcome<()> },
     /// Give back the space of records whose time has come. Answers with the number of records purged.
@@ -88,9 +96,9 @@ pub(super) enum Removal {
 impl Request {
     fn bytes(&self) -> usize {
         match self {
-            Self::Apply { key, record, .. } => {
-                let value = if let Value::Present(bytes) = &record.value { bytes.len() } else { 0 };
-                key.as_ref().len() + value
+            Self::Apply { key, record, .. } => bytes_of(key, record),
+            Self::ApplyMany { records, .. } => {
+                records.iter().map(|(key, record, _)| bytes_of(key, record)).sum()
             }
             Self::Side { changes, .. } => changes.iter().map(Change::bytes).sum(),
             Self::Purge { rows, .. } => rows.len() * size_of::<DueRow>(),

@@ -205,6 +205,44 @@ fn one_group_may_hold_a_key_several_times() {
     assert_eq!(bench.stored("k"), Some(value(7, "v")));
 }
 
+/// A batch is judged record by record, in one group, against what the batch itself has brought.
+#[test]
+fn batches_are_judged_record_by_record() {
+    let mut bench = Bench::new(DurabilityMode::Always, Purge::Keep);
+    bench.apply("newer here", value(9, "stays")).unwrap();
+    let records = [
+        ("new", value(5, "a")),
+        ("newer here", value(5, "late")),
+        ("twice", value(6, "b")),
+        ("twice", value(5, "late")),
+    ];
+    let records = records.map(|(name, record)| (key(name), record, bench.observe(name)));
+    let before = bench.groups.load(Ordering::Acquire);
+    let (done, mut answer) = oneshot::channel();
+    let source = Source::Repair { settled: 0 };
+    let request = Request::ApplyMany { records: records.into(), source, done, courier: None };
+    bench.committer.commit(vec![request]);
+    let superseded = |by| Some(Applied::Superseded { by: version(by) });
+    let expected = vec![Some(Applied::Stored), superseded(9), Some(Applied::Stored), superseded(6)];
+    assert_eq!(answer.try_recv().unwrap().unwrap(), expected);
+    assert_eq!(bench.groups.load(Ordering::Acquire), before + 1);
+    assert_eq!(bench.stored("new"), Some(value(5, "a")));
+    assert_eq!(bench.stored("newer here"), Some(value(9, "stays")));
+    assert_eq!(bench.stored("twice"), Some(value(6, "b")));
+}
+
+/// A batch that the disk does not take is refused as a whole, as its group is.
+#[test]
+fn batches_fail_with_their_group() {
+    let mut bench = Bench::new(DurabilityMode::Always, Purge::Keep);
+    bench.engine.set_fault(Some(Fault::SyncError));
+    let (done, mut answer) = oneshot::channel();
+    let records = vec![(key("k"), value(5, "a"), bench.observe("k"))];
+    let source = Source::Repair { settled: 0 };
+    bench.committer.commit(vec![Request::ApplyMany { records, source, done, courier: None }]);
+    assert!(matches!(answer.try_recv().unwrap(), Err(ReplicaError::Failed { .. })));
+}
+
 /// Steps are taken in their order only, and only in the round that closed; what is confirmed is on disk whatever the
 /// durability of writes is.
 #[test]

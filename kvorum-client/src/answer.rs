@@ -1,6 +1,6 @@
 //! What a node answered: its headers as values, and its body within a limit.
 
-use crate::entry::{Entry, Head, Status, Version};
+use crate::entry::{Entry, Head, Page, Status, Version};
 use crate::error::Error;
 use crate::operation::{Operation, Replicas};
 use crate::retry::Cause;
@@ -74,6 +74,11 @@ impl Answer {
     pub(crate) fn into_status(self) -> Status {
         let body = String::from_utf8_lossy(&self.body).into_owned();
         Status { node: self.node.as_ref().to_owned(), code: self.status, body }
+    }
+
+    /// A page as it is.
+    pub(crate) fn into_page(self) -> Page {
+        Page { node: self.node.as_ref().to_owned(), code: self.status, body: self.body }
     }
 
     fn checked<T>(&self, result: Result<T, String>) -> Result<T, Error> {

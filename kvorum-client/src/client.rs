@@ -1,7 +1,7 @@
 //! The operations, one method each.
 
 use crate::config::Builder;
-use crate::entry::{Entry, Head, Status, Version};
+use crate::entry::{Entry, Head, Page, Status, Version};
 use crate::error::Error;
 use crate::exchange::Exchange;
 use crate::operation::{DeleteOptions, PutOptions, ReadOptions, Replicas, ScanOptions};
@@ -190,6 +190,27 @@ impl Client {
     /// node that is not ready is no error, but a [`Status`].
     pub async fn status(&self) -> Result<Status, Error> {
         Ok(self.exchange.whole(&Call::status()?).await?.into_status())
+    }
+
+    /// Asks one node for a page that it has beside the operations, such as `/metrics` or `/debug/profile?event=alloc`: the
+    /// next in turn that answers, whatever it answers. It waits for the page as for any answer: give the client a
+    /// timeout to match, and [`RetryPolicy::NONE`](crate::RetryPolicy::NONE) where a second attempt would be of another time.
+    ///
+    /// ```
+    /// # mod node { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/node.rs")); }
+    /// # node::with_node(async |url| {
+    /// # let client = kvorum_client::Client::builder().node(url).build()?;
+    /// let metrics = client.page("/metrics").await?;
+    /// assert_eq!(metrics.code, 200);
+    /// assert!(metrics.body.starts_with(b"# HELP"));
+    /// # Ok(())
+    /// # });
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::InvalidRequest`] where `target` is no path with a query; otherwise those of [`Client::status`].
+    pub async fn page(&self, target: &str) -> Result<Page, Error> {
+        Ok(self.exchange.whole(&Call::page(target)?).await?.into_page())
     }
 
     /// How many operations are in flight now.

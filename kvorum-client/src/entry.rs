@@ -88,3 +88,14 @@ impl Status {
         self.code == 200
     }
 }
+
+/// This is a page of a node, as it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Page {
+    /// The node that answered, as it was given to the client.
+    pub node: String,
+    /// The HTTP status code.
+    pub code: u16,
+    /// The answer's body.
+    pub body: Bytes,
+}

@@ -75,7 +75,7 @@ mod topology;
 
 pub use client::Client;
 pub use config::{Builder, RetryPolicy};
-pub use entry::{Entry, Head, Status, Version};
+pub use entry::{Entry, Head, Page, Status, Version};
 pub use error::{BoxError, Error};
 pub use flight::Overflow;
 pub use hedging::Hedging;

@@ -44,6 +44,11 @@ pub enum Operation {
     Status,
     /// Asking a node to compare itself with all others now.
     Repair,
+    /// Reading a page that a node has beside the operations.
+    Page {
+        /// Its path and query.
+        target: String,
+    },
 }
 
 impl Operation {
@@ -61,7 +66,9 @@ impl Operation {
     pub(crate) fn placed_key(&self) -> Option<&Bytes> {
         match self {
             Self::Get { key } | Self::Head { key } | Self::Put { key } | Self::Delete { key } => Some(key),
-            Self::Scan { .. } | Self::Explain { .. } | Self::Status | Self::Repair => None,
+            Self::Scan { .. } | Self::Explain { .. } | Self::Status | Self::Repair | Self::Page { .. } => {
+                None
+            }
         }
     }
 }
@@ -77,6 +84,7 @@ impl fmt::Display for Operation {
             Self::Explain { key } => ("explain", key),
             Self::Status => return f.write_str("status"),
             Self::Repair => return f.write_str("repair"),
+            Self::Page { target } => return write!(f, "GET {target}"),
         };
         match key.get(..KEY_SHOWN_BYTES_MAX) {
             Some(shown) if key.len() > shown.len() => {

@@ -108,6 +108,15 @@ impl Call {
         Ok(Self { accept: Some("application/json"), ..call })
     }
 
+    pub(crate) fn page(target: &str) -> Result<Self, Error> {
+        let operation = Operation::Page { target: target.to_owned() };
+        if target.starts_with('/') {
+            return Self::new(operation, Method::GET, target.to_owned());
+        }
+        let message = "a page is a path with its query, such as /metrics".to_owned();
+        Err(Error::InvalidRequest { operation, message })
+    }
+
     fn new(operation: Operation, method: Method, target: String) -> Result<Self, Error> {
         match Uri::try_from(target) {
             Ok(target) => {
@@ -146,7 +155,7 @@ impl Call {
             Operation::Delete { .. } => status == 202,
             Operation::Scan { .. } | Operation::Explain { .. } | Operation::Repair => status == 200,
             // A node that drains says so with a 503: that is what was asked.
-            Operation::Status => true,
+            Operation::Status | Operation::Page { .. } => true,
         }
     }
 
@@ -271,6 +280,17 @@ mod tests {
             (&request.headers()[CONTENT_LENGTH], &request.headers()[HOST]),
             (&"0".parse().unwrap(), &"n1:1".parse().unwrap())
         );
+    }
+
+    #[test]
+    fn a_page_is_a_path() {
+        assert_eq!(
+            target(Call::page("/debug/profile?event=cpu&seconds=1")),
+            "/debug/profile?event=cpu&seconds=1"
+        );
+        for bad in ["", "metrics", "http://elsewhere/metrics", "/me trics"] {
+            assert!(matches!(Call::page(bad), Err(Error::InvalidRequest { .. })), "{bad:?}");
+        }
     }
 
     #[test]

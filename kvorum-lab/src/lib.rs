@@ -3,7 +3,8 @@
 //! It depends on no server crate: it knows the HTTP contract and nothing else, so that it can measure any
 //! build of the node, and so that a bug in the node's own code cannot hide itself here.
 //!
-//! - [`load`] offers a load at a constant rate (open loop) or as fast as possible (closed loop);
+//! - [`load`] offers a load at a constant rate (open loop) or as fast as possible (closed loop), by the strict HTTP of
+//!   [`http`]; [`ask`] is for questions beside it, by the client;
 //! - [`report`] prints the outcome in wrk2's style, [`hdr_log`] writes histograms for other tools,
 //!   [`find_max`] looks for the highest rate, [`monitor`] watches a run; [`cli`] is the whole as `kvorum bench`;
 //! - [`machine`] reads what the kernel knows: steal, CPU time, memory; [`fdatasync`] is the device alone;
@@ -14,6 +15,7 @@
 //! What it deliberately does not do: inject faults.
 #![expect(clippy::disallowed_methods, reason = "the lab measures the real machine")]
 
+pub mod ask;
 pub mod cli;
 pub mod dataset;
 pub mod error;

@@ -71,8 +71,20 @@ const RULES: &[Rule] = &[
     Rule {
         room: "kvorum-lab/src",
         except: &[],
-        forbidden: &["kvorum_core", "kvorum::", "kvorum_client"],
+        forbidden: &["kvorum_core", "kvorum::"],
         why: "the lab drives real processes",
+    },
+    Rule {
+        room: "kvorum-lab/src/load",
+        except: &["replicas.rs"],
+        forbidden: &["kvorum_client", "crate::ask"],
+        why: "what measures is strict, cheap and without retries: it has its own HTTP",
+    },
+    Rule {
+        room: "kvorum-lab/src",
+        except: &["connection.rs", "operation.rs", "worker.rs"],
+        forbidden: &["crate::http"],
+        why: "what does not measure asks by the client (ask.rs)",
     },
 ];
 

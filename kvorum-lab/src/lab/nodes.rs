@@ -17,9 +17,9 @@ use tempfile::TempDir;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::file::Configuration;
+use crate::ask::ask;
 use crate::cli::parse_url;
 use crate::error::LabError;
-use crate::load::once;
 use crate::machine;
 use crate::suite::process::{free_addresses, log_tail, output_within, until_idle};
 use crate::units::{date, grouped};
@@ -200,23 +200,16 @@ impl Cluster {
         let deadline = Instant::now() + READY_MAX;
         for (node, &address) in self.addresses.iter().enumerate() {
             loop {
-                let answer = once(address, "GET /v0/entity?id=lab-is-there", b"", ASK_MAX)?;
-                if matches!(answer, Ok((200 | 404, _))) {
+                let Err(refusal) = ask(address, ASK_MAX, async |node| node.get("lab-is-there").await)? else {
                     break;
-                }
+                };
                 let mut kept = self.keeper.kept.lock().unwrap_or_else(PoisonError::into_inner);
                 let ended = kept.children.iter_mut().zip(logs).find_map(|(child, log)| {
                     child.try_wait().ok().flatten().map(|status| (format!("ended: {status}"), log))
                 });
                 drop(kept);
                 let is_over = Instant::now() > deadline;
-                let waited = is_over.then(|| {
-                    let said = match answer {
-                        Ok((status, _)) => format!("answers {status} to a read"),
-                        Err(failure) => format!("does not answer ({failure})"),
-                    };
-                    (said, logs.get(node))
-                });
+                let waited = is_over.then(|| (format!("is not ready: {refusal}"), logs.get(node)));
                 if let Some((state, log)) = ended.map(|(state, log)| (state, Some(log))).or(waited) {
                     let tail = log.map(|log| log_tail(log)).unwrap_or_default();
                     return Err(LabError::Subject(format!("node {} {state}{tail}", node + 1)));

@@ -14,8 +14,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::ask::ask;
 use crate::error::LabError;
-use crate::load::once;
 use crate::units::{float, grouped, size};
 
 /// How much longer than its window a profile may take to arrive.
@@ -264,9 +264,9 @@ fn draw(title: &str, event: Event, lines: Vec<String>) -> Result<String, LabErro
 /// # Errors
 /// The machine's alone; a node that does not answer has none.
 pub fn is_offered(node: SocketAddr) -> Result<bool, LabError> {
-    let line = "GET /debug/profile?event=none&seconds=1&format=collapsed";
-    let answer = once(node, line, b"", Duration::from_secs(5))?;
-    Ok(answer.is_ok_and(|(status, body)| status != 404 && String::from_utf8_lossy(&body).contains("event")))
+    let target = "/debug/profile?event=none&seconds=1&format=collapsed";
+    let answer = ask(node, Duration::from_secs(5), async |node| node.page(target).await)?;
+    Ok(answer.is_ok_and(|page| page.code != 404 && String::from_utf8_lossy(&page.body).contains("event")))
 }
 
 /// Takes one profile on every node at once, and returns when all have come, in the nodes' order.
@@ -274,18 +274,18 @@ pub fn is_offered(node: SocketAddr) -> Result<bool, LabError> {
 /// # Errors
 /// [`LabError::Subject`] with what the first node that refused has said.
 pub fn take(nodes: &[SocketAddr], event: Event, window: Duration) -> Result<Vec<Stacks>, LabError> {
-    let line = format!("GET /debug/profile?event={event}&seconds={}&format=collapsed", window.as_secs());
-    let ask = &|node: SocketAddr| once(node, &line, b"", window + FETCH_MARGIN);
+    let target = format!("/debug/profile?event={event}&seconds={}&format=collapsed", window.as_secs());
+    let of = &|node: SocketAddr| ask(node, window + FETCH_MARGIN, async |node| node.page(&target).await);
     thread::scope(|scope| {
-        let asked: Vec<_> = nodes.iter().map(|&node| scope.spawn(move || ask(node))).collect();
+        let asked: Vec<_> = nodes.iter().map(|&node| scope.spawn(move || of(node))).collect();
         let answers = asked.into_iter().map(|thread| {
             let answer =
                 thread.join().map_err(|_| LabError::Subject("a thread that asked panicked".into()))??;
             match answer {
-                Ok((200, body)) => Stacks::read(&String::from_utf8_lossy(&body)),
-                Ok((status, body)) => {
-                    let said = String::from_utf8_lossy(&body).trim().to_owned();
-                    Err(LabError::Subject(format!("no {event} profile: {status} {said}")))
+                Ok(page) if page.code == 200 => Stacks::read(&String::from_utf8_lossy(&page.body)),
+                Ok(page) => {
+                    let said = String::from_utf8_lossy(&page.body).trim().to_owned();
+                    Err(LabError::Subject(format!("no {event} profile: {} {said}", page.code)))
                 }
                 Err(failure) => Err(LabError::Subject(format!("no {event} profile: {failure}"))),
             }

@@ -11,7 +11,6 @@ use tokio::net::TcpStream;
 use tokio::time::timeout_at;
 
 use super::tally::Failure;
-use crate::error::LabError;
 use crate::http::{BodySink, ChunkedBody, Framing, Malformed, parse_head};
 
 /// Bytes asked for in one read: enough for any small answer at once, and for scans to need few reads.
@@ -146,33 +145,4 @@ impl Connection {
 
 fn malformed(_: Malformed) -> Failure {
     Failure::Malformed
-}
-
-/// Makes one request on a connection of its own and returns status and body: for setting up and asking after.
-///
-/// `line` is the method and the target, as in `GET /v0/status`. Blocks; not for use inside a runtime.
-///
-/// # Errors
-/// The outer error is the machine's; the inner one is what became of the request.
-pub fn once(
-    target: SocketAddr,
-    line: &str,
-    body: &[u8],
-    timeout: Duration,
-) -> Result<Result<(u16, Vec<u8>), Failure>, LabError> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(LabError::machine("start a runtime"))?;
-    let length =
-        if line.starts_with("GET ") { String::new() } else { format!("Content-Length: {}\r\n", body.len()) };
-    let mut request = format!("{line} HTTP/1.1\r\nHost: {target}\r\n{length}\r\n").into_bytes();
-    request.extend_from_slice(body);
-    Ok(runtime.block_on(async {
-        let deadline = Instant::now() + timeout;
-        let mut connection = Connection::open(target, deadline).await?;
-        let mut seen = Vec::new();
-        let answer = connection.exchange(&request, Patience::Until(deadline), &mut seen).await?;
-        Ok((answer.status, seen))
-    }))
 }

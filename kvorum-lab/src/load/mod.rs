@@ -33,7 +33,6 @@ pub mod schedule;
 pub mod tally;
 mod worker;
 
-pub use connection::once;
 pub use keys::KeyOrder;
 pub use mix::{Mix, Ycsb};
 pub use operation::{Operation, Pacing, StreamPlan};

@@ -34,6 +34,12 @@ impl Replicas {
     }
 }
 
+impl From<Replicas> for kvorum_client::Replicas {
+    fn from(replicas: Replicas) -> Self {
+        Self { ack: replicas.ack.get().into(), from: replicas.from.get().into() }
+    }
+}
+
 impl FromStr for Replicas {
     type Err = String;
 

@@ -126,13 +126,7 @@ fn measure(suite: &Suite, wrk: &Wrk, row: &Row) -> Result<WrkSample, LabError> {
         }
     };
     if row.durability.is_some() && row.load == WrkLoad::Get {
-        let value = [b'v'; 100];
-        let line = format!("/v0/entity?id={HOT_KEY}");
-        let (stored, _) = server.ask(&format!("PUT {line}"), &value)?;
-        let (found, body) = server.ask(&format!("GET {line}"), b"")?;
-        if stored != 201 || found != 200 || body != value {
-            return Err(LabError::Subject(format!("the hot key: PUT {stored}, GET {found}, not its value")));
-        }
+        server.store(HOT_KEY, &[b'v'; 100], None)?;
     }
     wrk.measure(&server, row.load, None, WARM_UP)?;
     wrk.measure(&server, row.load, None, suite.sizes.wrk)

@@ -9,10 +9,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use kvorum_client::{PutOptions, ReadOptions};
 use tempfile::TempDir;
 
+use crate::ask::ask;
 use crate::error::LabError;
-use crate::load::once;
+use crate::load::Replicas;
 use crate::machine;
 
 /// How long a server may take to be ready.
@@ -121,7 +123,8 @@ impl Server {
     /// Whether every node accepts requests.
     fn is_ready(&self) -> Result<bool, LabError> {
         for address in self.addresses() {
-            if !matches!(once(address, "GET /v0/status", b"", ASK_MAX)?, Ok((200, _))) {
+            let status = ask(address, ASK_MAX, async |node| node.status().await)?;
+            if !status.is_ok_and(|status| status.is_ready()) {
                 return Ok(false);
             }
         }
@@ -148,10 +151,19 @@ impl Server {
         self.directory.path()
     }
 
-    /// Makes one request, of the first node, and returns its status and body.
-    pub fn ask(&self, line: &str, body: &[u8]) -> Result<(u16, Vec<u8>), LabError> {
-        once(self.address, line, body, ASK_MAX)?
-            .map_err(|failure| LabError::Subject(format!("{line}: failed ({failure})")))
+    /// Stores `value` under `key` by the first node and reads it back, each with `replicas`, or else the node's default.
+    pub fn store(&self, key: &str, value: &[u8], replicas: Option<Replicas>) -> Result<(), LabError> {
+        let replicas = replicas.map(Into::into);
+        let found = ask(self.address, ASK_MAX, async |node| {
+            let options = PutOptions { replicas, ..PutOptions::default() };
+            node.put_with(key, value.to_vec(), options).await?;
+            node.get_with(key, ReadOptions { replicas, ..ReadOptions::default() }).await
+        })?;
+        match found {
+            Ok(Some(entry)) if entry.value == value => Ok(()),
+            Ok(_) => Err(LabError::Subject(format!("{key}: stored, and not read back"))),
+            Err(error) => Err(LabError::Subject(error.to_string())),
+        }
     }
 
     /// Waits until its background work has ended: less than 5 % of a core over half a second. Gives up waiting

@@ -140,15 +140,7 @@ fn fill(suite: &Suite, server: &Server, subject: Subject) -> Result<(), LabError
     let replicas = subject.replicas().map(Replicas::all);
     let get = stream("fill", Operation::Get, RECORDS, replicas, Pacing::Closed);
     prefill(&suite.plan(server, FILL_MAX, vec![get]), FILL_MAX)?;
-    let value = [b'v'; 100];
-    let target = format!("/v0/entity?id={HOT_KEY}{}", replicas.map_or_else(String::new, Replicas::query));
-    let (stored, _) = server.ask(&format!("PUT {target}"), &value)?;
-    let (found, body) = server.ask(&format!("GET {target}"), b"")?;
-    if stored != 201 || found != 200 || body != value {
-        return Err(LabError::Subject(format!(
-            "{subject}: the hot key: PUT {stored}, GET {found}, not its value"
-        )));
-    }
+    server.store(HOT_KEY, &[b'v'; 100], replicas)?;
     server.settle(SETTLE_MAX)
 }
 

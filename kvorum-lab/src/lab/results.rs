@@ -196,6 +196,13 @@ pub struct ProfileRecord {
     pub operations: f64,
     /// The sum of its values.
     pub total: u64,
+    /// CPU time of all nodes by operations in that time, naming the stacks included; `None` where the nodes are not the
+    /// lab's.
+    #[serde(default)]
+    pub cpu_micros_per_operation: Option<f64>,
+    /// The same just before, without a profile.
+    #[serde(default)]
+    pub unprofiled_cpu_micros_per_operation: Option<f64>,
     /// The stacks, relative to the result folder; the nodes' own lie beside them.
     pub file: String,
 }

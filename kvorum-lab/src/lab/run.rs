@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::file::{Configuration, LabFile, Load};
 use super::nodes::{Cluster, Keeper, shell};
-use super::profile::{self, Stacks};
+use super::profile::{self, Event, Stacks};
 use super::progress::Progress;
 use super::results::{
     ConfigurationRecord, FORMAT, LoadRecord, Machine, Maximum, ProfileRecord, Results, Run, Step, Task, now,
@@ -35,6 +35,12 @@ const SETTLE_MAX: Duration = Duration::from_secs(10);
 
 /// Between profiles of one load: the time that a node needs to end one and begin another.
 const PROFILE_GAP: Duration = Duration::from_millis(500);
+
+/// How many samples a CPU profile should have over all nodes, for what a frame's share of them is worth; how many nodes
+/// take in a second of CPU time; and how many windows to wait for them, where the load is light.
+const SAMPLES_AIM: f64 = 250.0;
+const SAMPLES_PER_CPU_SECOND: f64 = 99.0;
+const WINDOWS_MAX: u32 = 6;
 
 /// How often a second a profiled load goes through all phases of the kernel's tick; and the rate below which so much
 /// more would be another load.
@@ -128,7 +134,7 @@ fn planned(file: &LabFile, task: &Task) -> Duration {
     let second = Duration::from_secs(1);
     let each = match task {
         Task::Measure(_) => file.warm_up + file.window + second,
-        Task::Profile => file.warm_up + (file.profile_window + PROFILE_GAP) * events,
+        Task::Profile => file.warm_up + (file.profile_window + PROFILE_GAP) * (1 + events),
         // Ten rates are mostly enough.
         Task::Maximum => (file.maximum_window + TRIAL_WARM_UP + second / 2) * 10,
     };
@@ -357,7 +363,8 @@ impl Lab<'_> {
         Ok(streams.collect())
     }
 
-    /// Runs the load while profiles are taken, one after the other, each on all nodes at once.
+    /// Runs the load without a profile, for what profiles cost, and then while they are taken, one after the other, each
+    /// on all nodes at once.
     fn profile(
         &self,
         configuration: &Configuration,
@@ -367,12 +374,21 @@ impl Lab<'_> {
         step: &mut Step,
     ) -> Result<(), LabError> {
         let (window, events) = (self.file.profile_window, &self.file.profile);
-        let count = u32::try_from(events.len()).unwrap_or(1);
-        // Longer than the profiles: what is left of it at the end is not waited for by them.
-        let mut plan = Plan { duration: (window + PROFILE_GAP) * count, ..plan.clone() };
+        let mut plan = Plan { duration: window, ..plan.clone() };
         for stream in &mut plan.streams {
             stream.pacing = Pacing::Open { rate_per_second: out_of_step(mean_rate(&stream.pacing)) };
         }
+        let unprofiled = self.measure(load, &plan, options, cluster)?;
+        let rate_of = |runs: &[(Run, String)]| runs.iter().map(|(run, _)| run.kept_per_second).sum::<f64>();
+        let unprofiled_cpu = unprofiled.first().and_then(|(run, _)| run.cpu_micros_per_operation);
+        let cores = unprofiled_cpu.map(|micros| micros * rate_of(&unprofiled) / 1e6);
+        let windows_max = if self.options.is_quick { 1 } else { WINDOWS_MAX };
+        let window_of = |event| match cores {
+            Some(cores) if event == Event::Cpu => cpu_window(window, windows_max, cores),
+            _ => window,
+        };
+        // Longer than the profiles: what is left of it at the end is not waited for by them.
+        plan.duration = events.iter().map(|&event| window_of(event) + PROFILE_GAP).sum();
         let folder = &self.options.folder;
         let (taken, runs) = std::thread::scope(|scope| {
             let taking = scope.spawn(|| -> Result<_, LabError> {
@@ -380,7 +396,12 @@ impl Lab<'_> {
                 let mut taken = Vec::new();
                 for &event in events {
                     self.progress.say(&format!("{}: {event} profiles", load.name));
-                    taken.push((event, profile::take(cluster.addresses(), event, window)?));
+                    let (begun, before) = (Instant::now(), cluster.cpu_time()?);
+                    let nodes = profile::take(cluster.addresses(), event, window_of(event))?;
+                    let used =
+                        cluster.cpu_time()?.zip(before).map(|(after, before)| after.saturating_sub(before));
+                    let cores = used.map(|used| used.as_secs_f64() / begun.elapsed().as_secs_f64());
+                    taken.push((event, nodes, cores));
                 }
                 Ok(taken)
             });
@@ -390,8 +411,9 @@ impl Lab<'_> {
                 .unwrap_or_else(|_| Err(LabError::Subject("a profiling thread panicked".into())));
             (taken, runs)
         });
-        let runs: Vec<Run> = runs?.into_iter().map(|(run, _)| run).collect();
-        for (event, nodes) in taken? {
+        let runs = runs?;
+        let rate = rate_of(&runs);
+        for (event, nodes, cores) in taken? {
             let prefix = format!("{}-{}-{event}", slug(&configuration.name), slug(&load.name));
             let mut all = Stacks::default();
             for (node, stacks) in (1..).zip(&nodes) {
@@ -403,17 +425,19 @@ impl Lab<'_> {
             }
             let file = format!("profiles/{prefix}.collapsed");
             write(&folder.join(&file), &all.text())?;
-            let rate: f64 = runs.iter().map(|run| run.kept_per_second).sum();
+            let window = window_of(event);
             step.profiles.push(ProfileRecord {
                 load: load.name.clone(),
                 event,
                 seconds: window.as_secs(),
                 operations: rate * window.as_secs_f64(),
                 total: all.total(),
+                cpu_micros_per_operation: cores.filter(|_| rate > 0.0).map(|cores| cores * 1e6 / rate),
+                unprofiled_cpu_micros_per_operation: unprofiled_cpu,
                 file,
             });
         }
-        step.runs.extend(runs);
+        step.runs.extend(runs.into_iter().map(|(run, _)| run));
         Ok(())
     }
 
@@ -502,6 +526,14 @@ fn first(cluster: &Cluster) -> Result<std::net::SocketAddr, LabError> {
 /// have the same phase in every tick: between them the nodes are seen always or, mostly, never.
 const fn out_of_step(rate: u64) -> u64 {
     if rate < RATE_IN_STEP_MIN { rate } else { rate + BEATS_PER_SECOND }
+}
+
+/// How long a CPU profile of nodes that use so many cores takes to have its samples, in whole seconds: at least `window`,
+/// at most `windows_max` of them.
+fn cpu_window(window: Duration, windows_max: u32, cores: f64) -> Duration {
+    let seconds = (SAMPLES_AIM / (SAMPLES_PER_CPU_SECOND * cores)).ceil();
+    let enough = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
+    enough.clamp(window, window * windows_max)
 }
 
 fn mean_rate(pacing: &Pacing) -> u64 {

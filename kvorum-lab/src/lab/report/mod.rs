@@ -175,25 +175,29 @@ fn windows(results: &Results) -> Table {
     table
 }
 
-/// What profiles cost the nodes: CPU for an operation with and without them; `None` without profiles.
+/// What each profile cost the nodes: CPU for an operation without and with it; `None` without profiles.
 fn cost_of_profiles(results: &Results) -> Option<Table> {
     let mut table = Table::new(
-        "What the profiles cost",
-        &["configuration", "load", "CPU, µs/operation", "while profiled"],
+        "What the profiles cost: CPU, µs/operation",
+        &["configuration", "load", "no profile", "cpu", "alloc", "lock"],
     );
     for configuration in &results.configurations {
-        let profiled = results.steps_of(&configuration.name).filter(|step| step.task == Task::Profile);
-        for run in profiled.flat_map(|step| &step.runs) {
-            let without = Figure::Cpu.cell(results, &configuration.name, &run.load);
-            let with = run.cpu_micros_per_operation.map(|cpu| Figure::Cpu.text(cpu));
+        for load in &results.loads {
+            let of = |event| results.profile(&configuration.name, &load.name, event);
+            let Some(any) = Event::ALL.into_iter().find_map(of) else { continue };
+            let cell = |cpu: Option<f64>| cpu.map_or_else(|| "–".into(), |cpu| Figure::Cpu.text(cpu));
+            let with = |event| cell(of(event).and_then(|profile| profile.cpu_micros_per_operation));
             table.row([
                 configuration.name.clone(),
-                run.load.clone(),
-                Figure::Cpu.cell_text(&without),
-                with.unwrap_or_else(|| "–".into()),
+                load.name.clone(),
+                cell(any.unprofiled_cpu_micros_per_operation),
+                with(Event::Cpu),
+                with(Event::Alloc),
+                with(Event::Lock),
             ]);
         }
     }
+    table.note("One window each, one after the other on one cluster; naming the stacks is part of it.");
     (!table.rows.is_empty()).then_some(table)
 }
 

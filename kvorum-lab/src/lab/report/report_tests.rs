@@ -1,6 +1,7 @@
 use super::*;
 use crate::lab::fixture::{results, run};
 use crate::lab::profile::Stacks;
+use crate::lab::results::ProfileRecord;
 
 fn made() -> (Results, Profiles) {
     let of = |millis: &[f64]| millis.iter().map(|&one| run("PUT", one)).collect::<Vec<_>>();
@@ -79,4 +80,25 @@ fn a_quick_report_says_so() {
         let text = std::fs::read_to_string(folder.path().join(name)).unwrap();
         assert!(text.contains("Its figures are not results."), "{name}");
     }
+}
+
+/// Goal: the report says what each profile cost, and nothing of a load that had none. Method: the whole table.
+#[test]
+fn the_cost_of_profiles_is_told() {
+    let (mut results, _) = made();
+    assert!(cost_of_profiles(&results).is_none());
+    let record = |event, cpu| ProfileRecord {
+        load: "PUT".into(),
+        event,
+        seconds: 5,
+        operations: 5000.0,
+        total: 1,
+        cpu_micros_per_operation: cpu,
+        unprofiled_cpu_micros_per_operation: Some(20.0),
+        file: String::new(),
+    };
+    results.steps[0].profiles = vec![record(Event::Cpu, Some(20.5)), record(Event::Lock, None)];
+    let table = cost_of_profiles(&results).unwrap().markdown();
+    assert!(table.contains("| one <b> | PUT | 20.0 | 20.5 | – | – |"), "{table}");
+    assert!(!table.contains("| two |"), "{table}");
 }

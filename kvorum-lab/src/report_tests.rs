@@ -158,3 +158,56 @@ fn json_has_the_figures() {
     assert_eq!(value["is_saturated"], false);
     assert!(value["latency"]["nanos"]["p99.9"].as_u64().unwrap() > 9_000_000);
 }
+
+/// Lines of the report in wrk2's README (commit 02f60da), one of each kind, without that of a thread's calibration.
+const WRK2_README: [&str; 15] = [
+    "  2 threads and 100 connections",
+    "  Thread Stats   Avg      Stdev     Max   +/- Stdev",
+    "    Latency     6.60ms    1.92ms  12.50ms   68.46%",
+    "    Req/Sec     1.04k     1.08k    2.50k    72.79%",
+    "  Latency Distribution (HdrHistogram - Recorded Latency)",
+    " 50.000%    6.67ms",
+    "100.000%   12.50ms",
+    "  Detailed Percentile spectrum:",
+    "       Value   Percentile   TotalCount 1/(1-Percentile)",
+    "       6.179     0.400000        15803         1.67",
+    "      12.503     1.000000        39500          inf",
+    "#[Mean    =        6.602, StdDeviation   =        1.919]",
+    "#[Max     =       12.496, Total count    =        39500]",
+    "----------------------------------------------------------",
+    "Requests/sec:   2000.28",
+];
+
+/// Where each word of a line ends, and what is left of it without digits.
+fn columns(line: &str) -> Vec<(usize, String)> {
+    let ends = line.char_indices().filter(|&(at, c)| {
+        let next = line[at..].chars().nth(1);
+        !c.is_whitespace() && next.is_none_or(char::is_whitespace)
+    });
+    let words = line.split_whitespace().map(|word| word.chars().filter(|c| !c.is_ascii_digit()).collect());
+    ends.map(|(at, _)| at).zip(words).collect()
+}
+
+/// Goal: who reads wrk2's report by words or by columns reads ours. Method: for each of wrk2's lines, in its order, one of
+/// ours whose words are the same but for their digits, and end in the same columns.
+#[test]
+fn the_layout_is_that_of_wrk2() {
+    let mut loaded = stream(Pacing::Open { rate_per_second: 2000 });
+    loaded.tally.windows = (0..40).map(|window| 100 + window * window).collect();
+    loaded.elapsed = Duration::from_millis(500);
+    let text = report_of(
+        vec![loaded],
+        &RunOptions::default(),
+        Distributions { corrected: true, uncorrected: false },
+    );
+    let mut lines = text.lines();
+    for line in WRK2_README {
+        let expect = columns(line);
+        let is_found = lines.any(|ours| match (columns(ours), line.contains("connections")) {
+            // How many there are moves what comes behind.
+            (ours, true) => ours.iter().map(|(_, word)| word).eq(expect.iter().map(|(_, word)| word)),
+            (ours, false) => ours == expect,
+        });
+        assert!(is_found, "no line like {line:?}, or not in this place, in:\n{text}");
+    }
+}

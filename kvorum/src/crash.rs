@@ -54,6 +54,11 @@ points! {
     IndexBefore = "index-before",
     /// The index is complete, and marked so.
     IndexAfter = "index-after",
+    /// It is about to be marked that this life confirms writes before they are synced, or that the life before did and
+    /// was cut short.
+    UncleanBefore = "unclean-before",
+    /// It is marked, and nothing has been written.
+    UncleanAfter = "unclean-after",
     /// A store that is alone from now on is about to lose its index's mark.
     IndexForgetBefore = "index-forget-before",
     /// It has lost it.

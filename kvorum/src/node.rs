@@ -371,6 +371,7 @@ pub(crate) fn open(opening: Opening<'_>, service: &Service) -> Result<ReplicaThr
             durability: config.durability,
             // In a cluster of one nobody else can hold anything older.
             purge: if is_alone { Purge::Sole } else { Purge::Keep },
+            node,
             birth: Birth { vote, topology: placed },
             partition_bits: topology.partition_bits(),
             workers,

@@ -76,6 +76,8 @@ const NEW_CLUSTER: &[Point] = &[
     Point::VotesBefore,
     Point::VotesAfter,
 ];
+/// Points that a node of a new cluster comes by where writes are confirmed before they are synced.
+const UNCLEAN: &[Point] = &[Point::UncleanBefore, Point::UncleanAfter];
 /// Points that a node comes by while another one is away.
 const AWAY: &[Point] = &[Point::HintBefore, Point::HintAfter, Point::GapBefore, Point::GapAfter];
 /// Points that it comes by once the other is back.
@@ -89,7 +91,7 @@ const ARGUMENTS: &[&str] = &["--memory-budget", "16MiB"];
 /// Every point has its place in one of the tests below.
 #[test]
 fn every_point_is_reached_somewhere() {
-    let lists = [NEW, AGAIN, LOADED, INTERVAL, CLOSING, FULL_DISK, NEW_CLUSTER, AWAY, BACK, ALONE];
+    let lists = [NEW, AGAIN, LOADED, INTERVAL, CLOSING, FULL_DISK, NEW_CLUSTER, UNCLEAN, AWAY, BACK, ALONE];
     let reached: BTreeSet<Point> = lists.into_iter().flatten().copied().collect();
     let all: BTreeSet<Point> = Point::ALL.iter().copied().collect();
     assert_eq!(reached, all);
@@ -239,8 +241,9 @@ fn wait_until_dead_at(cluster: &mut Cluster, point: Point) {
 /// forgets what only clusters need. Both come to vote, and to hold what they must.
 #[test]
 fn in_a_new_cluster() {
-    for point in NEW_CLUSTER.iter().chain(ALONE) {
-        let mut cluster = Cluster::new(3, ARGUMENTS);
+    for point in NEW_CLUSTER.iter().chain(UNCLEAN).chain(ALONE) {
+        let durability = if UNCLEAN.contains(point) { "interval:20" } else { "always" };
+        let mut cluster = Cluster::new(3, &[ARGUMENTS, &["--durability", durability]].concat());
         let is_alone = ALONE.contains(point);
         if !is_alone {
             arm(&mut cluster, Some(*point));

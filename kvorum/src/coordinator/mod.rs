@@ -270,9 +270,12 @@ pub struct Shared {
     pub workers: Workers,
     /// By node, the partitions that differed in the latest comparison.
     differing: Vec<AtomicU64>,
+    // Guards the nodes that this store has been compared with since it was opened, where it was not closed as it should;
+    // held for an insertion.
+    compared_since_start: Mutex<BTreeSet<NodeIndex>>,
     // Guards the partitions that are being healed; held for an insertion or a removal.
     healing: Mutex<BTreeSet<u16>>,
-    /// By node, when it last asked for versions: milliseconds of the monotonic clock, 0 when it never did.
+    /// By node, when it last healed, or was about to: milliseconds of the monotonic clock, 0 when it never did.
     healed_by: Vec<AtomicU64>,
     /// Whether a repair that somebody asked for is under way.
     is_repairing: AtomicBool,
@@ -481,6 +484,7 @@ impl Shared {
             settling,
             workers,
             differing,
+            compared_since_start: Mutex::default(),
             healing: Mutex::default(),
             healed_by,
             is_repairing: AtomicBool::new(false),

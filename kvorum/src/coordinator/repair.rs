@@ -18,18 +18,18 @@ use crate::cluster::VotesVerdict;
 use crate::peer::{Reply, Request};
 use crate::replica::Vote;
 use kvorum_core::{NodeIndex, Partition};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Between two comparisons with one node.
 const ROUND_EVERY: Duration = Duration::from_secs(2);
 /// Between two comparisons by the node of a pair that has the higher index.
 const ROUND_EVERY_SECOND: Duration = Duration::from_secs(5);
-/// While a store is being refilled.
-const ROUND_EVERY_REFILL: Duration = Duration::from_millis(100);
+/// How often it is looked whether a comparison is due; it always is while a store is being refilled.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Partitions that are healed with one node at a time.
 const PARTITIONS_IN_FLIGHT_MAX: usize = 4;
 /// How often it is looked whether a partition is still being healed with another node.
@@ -60,21 +60,28 @@ impl Coordinator {
         let mut has_met = false;
         loop {
             let beginning = self.shared.mending.beginning();
-            let refills = self.shared.cluster.roster().verdict() == VotesVerdict::Lacks;
+            let begun = self.shared.clock.mono();
+            let refills = self.shared.is_refilled();
+            let is_first = self.shared.owes_comparison(index);
             let worker = self.shared.workers.repair(index);
-            worker
-                .turn(&*self.shared.clock, if refills { "refilling this store" } else { "comparing" })
-                .await;
-            if self.is_ready(index) {
+            let doing = match (refills, is_first) {
+                (true, _) => "refilling this store",
+                (false, true) => "comparing after a life that did not end as it should",
+                (false, false) => "comparing",
+            };
+            worker.turn(&*self.shared.clock, doing).await;
+            let is_ready = self.is_ready(index);
+            if is_ready {
                 // What others have purged must be known before anything is taken or given.
                 let met = if refills || !has_met { self.meet_floors(index).await } else { Ok(()) };
                 has_met |= met.is_ok();
                 let compared = match met {
-                    Ok(()) => self.compare(index, &mut differences, refills).await,
+                    Ok(()) => self.compare(index, &mut differences, refills || is_first).await,
                     Err(cause) => Err(cause),
                 };
                 match compared {
                     Ok(()) if refills => self.shared.compared_with(index, beginning).await,
+                    Ok(()) if is_first => self.shared.compared_after_start(index).await,
                     Ok(()) => {}
                     Err(cause) => {
                         let node = self.shared.cluster.url_of(index);
@@ -83,15 +90,20 @@ impl Coordinator {
                 }
             }
             worker.rest();
-            // Both look, in case one of them cannot; one of them less often, because each heals both.
-            let looks_first = self.shared.cluster.me() < index;
-            tokio::time::sleep(match (refills, looks_first) {
-                (true, _) => ROUND_EVERY_REFILL,
-                (false, true) => ROUND_EVERY,
-                (false, false) => ROUND_EVERY_SECOND,
-            })
-            .await;
+            loop {
+                tokio::time::sleep(LOOK_EVERY).await;
+                // A store may be found to lack something, and a peer to answer, at any time.
+                let is_urgent = self.shared.is_refilled() || self.shared.owes_comparison(index) && !is_ready;
+                if is_urgent || self.shared.clock.mono() >= begun + self.round_every(index) {
+                    break;
+                }
+            }
         }
+    }
+
+    /// Both nodes of a pair look, in case one of them cannot; one of them less often, because each heals both.
+    fn round_every(&self, index: NodeIndex) -> Duration {
+        if self.shared.cluster.me() < index { ROUND_EVERY } else { ROUND_EVERY_SECOND }
     }
 
     /// Takes in how far the node at `index` has sealed.
@@ -105,12 +117,13 @@ impl Coordinator {
         self.compare(index, &mut BTreeMap::new(), true).await
     }
 
-    /// Compares all partitions, and heals those that differ and are at rest; all that differ when `is_refill`.
+    /// Compares all partitions, and heals those that differ and are at rest, or are known to lack something; all that
+    /// differ when `is_urgent`, without giving way.
     async fn compare(
         self: &Rc<Self>,
         index: NodeIndex,
         differences: &mut BTreeMap<u16, Difference>,
-        is_refill: bool,
+        is_urgent: bool,
     ) -> Result<(), Cause> {
         let Some(link) = self.link(index).cloned() else { return Err(Cause::Unreachable) };
         let partitions = 1u32 << self.shared.cluster.topology().partition_bits();
@@ -126,7 +139,9 @@ impl Coordinator {
         if theirs.len() != ours.len() {
             return Err(Cause::OffTopic);
         }
-        let (mut differ, mut lasting) = (0, 0);
+        let target = self.shared.cluster.id_of(index);
+        let gaps = self.shared.hints.gaps_of(target);
+        let (mut differ, mut unlike) = (0, BTreeSet::new());
         let mut work = VecDeque::new();
         for (partition, (ours, theirs)) in (0u16..).zip(ours.into_iter().zip(theirs)) {
             if ours == theirs {
@@ -143,12 +158,13 @@ impl Coordinator {
             let is_at_rest = known.ours == ours && known.theirs == theirs;
             known.rounds += 1;
             (known.ours, known.theirs) = (ours, theirs);
-            if is_at_rest && known.is_compared && !is_refill {
-                lasting += 1;
+            if is_at_rest && known.is_compared && !is_urgent {
                 continue;
             }
+            unlike.insert(partition);
             known.is_compared = false;
-            if is_refill || is_at_rest || known.rounds >= RESTLESS_ROUNDS {
+            let is_gap = gaps.contains(&partition);
+            if is_urgent || is_gap || is_at_rest || known.rounds >= RESTLESS_ROUNDS {
                 known.rounds = 0;
                 work.push_back((partition, is_at_rest));
             }
@@ -156,46 +172,48 @@ impl Coordinator {
         // Comparisons with several nodes begin in different places, so that they do not bring the same.
         let first = self.shared.first_partition(index, partitions);
         work.rotate_left(work.partition_point(|(partition, _)| u32::from(*partition) < first));
-        let unhealed = self.heal_all(index, work, differences, is_refill).await?;
+        // What is known to be lacking there comes first.
+        work.make_contiguous().sort_by_key(|(partition, _)| !gaps.contains(partition));
+        let unhealed = self.heal_all(index, work, differences, &mut unlike, is_urgent).await?;
         self.shared.metrics.repair_differing.store(differ, Ordering::Relaxed);
         if let Some(count) = self.shared.differing.get(usize::from(index.0)) {
             count.store(differ, Ordering::Relaxed);
         }
-        if let Some(cause) = unhealed {
-            return Err(cause);
-        }
-        if differ == lasting {
-            // Of partitions for which this node comes first, it holds all that the other must.
-            let is_shared = |partition| {
-                let me = self.shared.rank_of(self.shared.cluster.me(), Partition(partition));
-                me < self.shared.rank_of(index, Partition(partition))
-            };
-            let target = self.shared.cluster.id_of(index);
-            self.shared.hints.forget_gaps(target, is_shared).await.map_err(Cause::Replica)?;
-        }
-        Ok(())
+        // Of partitions for which this node comes first, it holds all that the other must.
+        let is_healed = |partition| {
+            let me = self.shared.rank_of(self.shared.cluster.me(), Partition(partition));
+            !unlike.contains(&partition) && me < self.shared.rank_of(index, Partition(partition))
+        };
+        self.shared.hints.forget_gaps(target, is_healed).await.map_err(Cause::Replica)?;
+        unhealed.map_or(Ok(()), Err)
     }
 
-    /// Heals partitions, [`PARTITIONS_IN_FLIGHT_MAX`] at a time, those last that are being healed with another node. Why
-    /// one was left out, where one was.
+    /// Heals partitions, [`PARTITIONS_IN_FLIGHT_MAX`] at a time, those last that are being healed with another node, and
+    /// takes them out of `unlike`. Why one was left out, where one was.
     async fn heal_all(
         self: &Rc<Self>,
         index: NodeIndex,
         mut work: VecDeque<(u16, bool)>,
         differences: &mut BTreeMap<u16, Difference>,
-        is_refill: bool,
+        unlike: &mut BTreeSet<u16>,
+        is_urgent: bool,
     ) -> Result<Option<Cause>, Cause> {
         let mut heals = Calls::new();
-        let (mut unhealed, mut put_off) = (None, 0);
+        let (mut unhealed, mut put_off, mut is_from_behind) = (None, 0, false);
         loop {
             while heals.nodes().count() < PARTITIONS_IN_FLIGHT_MAX && put_off < work.len() {
-                if !is_refill && self.shared.gives_way(index) {
+                if !is_urgent && self.shared.gives_way(index) {
                     work.clear();
                     break;
                 }
-                let Some((partition, is_at_rest)) = work.pop_front() else { break };
+                let next = if is_from_behind { work.pop_back() } else { work.pop_front() };
+                let Some((partition, is_at_rest)) = next else { break };
                 let Some(claim) = Claim::take(&self.shared, partition) else {
-                    work.push_back((partition, is_at_rest));
+                    if is_from_behind {
+                        work.push_front((partition, is_at_rest));
+                    } else {
+                        work.push_back((partition, is_at_rest));
+                    }
                     put_off += 1;
                     continue;
                 };
@@ -216,10 +234,13 @@ impl Coordinator {
             };
             put_off = 0;
             match outcome {
-                Ok(()) => {
+                Ok(was_different) => {
                     if let Some(known) = differences.get_mut(&partition) {
                         known.is_compared = is_at_rest;
                     }
+                    unlike.remove(&partition);
+                    // Another node is at work here: side by side the two would bring the same.
+                    is_from_behind ^= !was_different;
                 }
                 // Tried again in the next round. A row that cannot be read keeps back its own partition only.
                 Err(cause) if cause.is_damage() => unhealed = Some(cause),
@@ -228,15 +249,20 @@ impl Coordinator {
         }
     }
 
-    /// Heals a partition unless it is alike by now: another comparison may have brought what was lacking.
-    async fn heal_if_different(self: Rc<Self>, index: NodeIndex, partition: Partition) -> Result<(), Cause> {
+    /// Heals a partition unless it is alike by now: another comparison may have brought what was lacking. Whether it was
+    /// not.
+    async fn heal_if_different(
+        self: Rc<Self>,
+        index: NodeIndex,
+        partition: Partition,
+    ) -> Result<bool, Cause> {
         let Some(link) = self.link(index) else { return Err(Cause::Unreachable) };
         let request = Request::Digests { first_partition: partition.0, count: 1 };
         match link.call(&request, CALL_TIMEOUT).await {
             Ok(Reply::DigestList(theirs)) if theirs == self.shared.digests_with(index, partition.0, 1) => {
-                Ok(())
+                Ok(false)
             }
-            Ok(Reply::DigestList(_)) => self.heal(index, partition).await,
+            Ok(Reply::DigestList(_)) => self.heal(index, partition).await.map(|()| true),
             Ok(_) => Err(Cause::OffTopic),
             Err(error) => Err(Cause::Call(error)),
         }
@@ -263,6 +289,40 @@ impl Drop for Claim {
 }
 
 impl Shared {
+    /// Whether this store lacks what an earlier one held.
+    fn is_refilled(&self) -> bool {
+        self.cluster.roster().verdict() == VotesVerdict::Lacks
+    }
+
+    /// Whether this store may have lost what it confirmed, in the life before, and was not compared with the node at
+    /// `index` since.
+    fn owes_comparison(&self, index: NodeIndex) -> bool {
+        let me = self.cluster.id_of(self.cluster.me());
+        self.hints.waiting_for(me).gaps > 0 && !self.compared_since_start().contains(&index)
+    }
+
+    /// Notes that this store was compared with the node at `index`, wholly. Once it was with all, nothing is lacking that
+    /// any of them has.
+    async fn compared_after_start(&self, index: NodeIndex) {
+        let is_whole = {
+            let mut compared = self.compared_since_start();
+            compared.insert(index);
+            self.cluster.others().all(|other| compared.contains(&other))
+        };
+        if !is_whole {
+            return;
+        }
+        let me = self.cluster.id_of(self.cluster.me());
+        match self.hints.forget_gaps(me, |_| true).await {
+            Ok(()) => tracing::info!("what the life before may have lost was looked for on all other nodes"),
+            Err(error) => tracing::warn!(%error, "marks of partitions that were compared cannot be removed"),
+        }
+    }
+
+    fn compared_since_start(&self) -> MutexGuard<'_, BTreeSet<NodeIndex>> {
+        self.compared_since_start.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Notes that the node at `index` heals what it and this one have in common.
     pub(super) fn note_healing(&self, index: NodeIndex) {
         if let Some(at) = self.healed_by.get(usize::from(index.0)) {
@@ -270,13 +330,23 @@ impl Shared {
         }
     }
 
+    /// Notes that the node at `index` compares. One that does not vote heals what it finds at once.
+    pub(super) fn note_comparing(&self, index: NodeIndex) {
+        if !self.peer_votes(index) {
+            self.note_healing(index);
+        }
+    }
+
+    fn peer_votes(&self, index: NodeIndex) -> bool {
+        self.cluster.peer(index).is_some_and(|peer| peer.votes.load(Ordering::Relaxed))
+    }
+
     /// Whether the healing is left to the node at `index`, which has begun it and would bring the same: to one that comes
     /// first, and to one that is being refilled.
     fn gives_way(&self, index: NodeIndex) -> bool {
         let at = self.healed_by.get(usize::from(index.0)).map_or(0, |at| at.load(Ordering::Relaxed));
         let begun = at > 0 && Duration::from_millis(self.millis() - at.min(self.millis())) < GIVE_WAY;
-        let peer_votes = self.cluster.peer(index).is_some_and(|peer| peer.votes.load(Ordering::Relaxed));
-        begun && (index < self.cluster.me() || !peer_votes)
+        begun && (index < self.cluster.me() || !self.peer_votes(index))
     }
 
     fn millis(&self) -> u64 {

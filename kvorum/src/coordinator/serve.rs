@@ -108,7 +108,10 @@ impl Service for PeerDesk {
             }
             Request::Digests { first_partition, count } => {
                 let reply = match shared.index_of(caller.peer) {
-                    Some(index) => Reply::DigestList(shared.digests_with(index, first_partition, count)),
+                    Some(index) => {
+                        shared.note_comparing(index);
+                        Reply::DigestList(shared.digests_with(index, first_partition, count))
+                    }
                     None => unknown(),
                 };
                 Box::pin(std::future::ready(reply))

@@ -41,6 +41,15 @@ impl Connector for Nowhere {
 }
 
 fn node(engine: &Arc<MemoryEngine>, clock: &Arc<ManualClock>, execution: Execution) -> Node {
+    node_with(engine, clock, execution, DurabilityMode::Always)
+}
+
+fn node_with(
+    engine: &Arc<MemoryEngine>,
+    clock: &Arc<ManualClock>,
+    execution: Execution,
+    durability: DurabilityMode,
+) -> Node {
     let clock: Arc<dyn Clock> = Arc::clone(clock) as Arc<dyn Clock>;
     let (replica, threads, lease) = Replica::start(ReplicaParts {
         engine: Arc::clone(engine) as Arc<dyn Engine>,
@@ -49,8 +58,9 @@ fn node(engine: &Arc<MemoryEngine>, clock: &Arc<ManualClock>, execution: Executi
         pool: Arc::new(Pool::start(1).unwrap()),
         metrics: Arc::new(StoreMetrics::default()),
         execution,
-        durability: DurabilityMode::Always,
+        durability,
         purge: Purge::Keep,
+        node: NodeId::of_url("http://n:1"),
         birth: Birth { vote: Vote::Yes, topology: 1 },
         partition_bits: 12,
         workers: Workers::Threads,
@@ -207,4 +217,44 @@ fn many_keys_are_read_up_to_a_bound() {
     assert_eq!(read(1), all[..1]);
     assert_eq!(read(0), all[..1]);
     assert_eq!(read(200), all);
+}
+
+/// A life that confirms writes before they are synced, and does not end as it should, leaves every partition of its node
+/// marked, and the lives after it until the marks are removed; one that ends, or syncs first, leaves none.
+#[test]
+fn unclean_ends_leave_marks() {
+    let (engine, clock) = (Arc::new(MemoryEngine::new()), ManualClock::at(1_000_000));
+    let start = |durability| node_with(&engine, &clock, Execution::Inline, durability);
+    let gaps = |node: &Node| node.shared.hints.gaps_of(NodeId::of_url("http://n:1"));
+    let stop = |node: Node| drop(node);
+    for durability in
+        [DurabilityMode::Os, DurabilityMode::Interval(Duration::from_mins(1)), DurabilityMode::Always]
+    {
+        let node = start(durability);
+        assert_eq!(gaps(&node).len(), 0, "{durability:?}");
+        node.write(put("1")).unwrap();
+        stop(node);
+    }
+    let cut_short = start(DurabilityMode::Os);
+    cut_short.write(put("2")).unwrap();
+    // As a crash leaves it: the life before has not ended when the next begins.
+    let next = start(DurabilityMode::Always);
+    assert_eq!(gaps(&next).len(), 4096);
+    assert_eq!(next.shared.hints.waiting_for(NodeId::of_url("http://n:1")).gaps, 4096);
+    let again = start(DurabilityMode::Os);
+    assert_eq!(gaps(&again).len(), 4096, "they stay until they are forgotten");
+    run(again.shared.hints.forget_gaps(NodeId::of_url("http://n:1"), |_| true)).unwrap();
+    for node in [again, next, cut_short] {
+        stop(node);
+    }
+    assert_eq!(gaps(&start(DurabilityMode::Always)).len(), 0);
+}
+
+/// Always-synced lives leave nothing to look for, however they end.
+#[test]
+fn synced_lives_leave_no_marks() {
+    let (engine, clock) = (Arc::new(MemoryEngine::new()), ManualClock::at(1_000_000));
+    let _cut_short = node(&engine, &clock, Execution::Inline);
+    let next = node(&engine, &clock, Execution::Inline);
+    assert_eq!(next.shared.hints.gaps_of(NodeId::of_url("http://n:1")).len(), 0);
 }

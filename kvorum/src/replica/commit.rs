@@ -192,10 +192,13 @@ impl Committer {
     /// Syncs what is not synced yet; the last call in the committer's life.
     pub(super) fn finish(&mut self) {
         crash::point(Point::CloseBeforeSync);
-        if self.unsynced_since.is_some()
-            && let Err(error) = self.engine.sync()
-        {
-            tracing::error!(%error, "the last sync failed: the latest writes may be lost if the power fails");
+        if self.durability != DurabilityMode::Always && self.takes_writes() {
+            // Behind everything that was confirmed, and synced with it: nothing of this life can be lost any more.
+            let key = Bytes::from_static(format::META_UNSYNCED);
+            let clean = vec![Change::Remove { keyspace: Keyspace::Meta, key }];
+            if let Err(error) = self.engine.commit(clean, Durability::Synced) {
+                tracing::error!(%error, "the last sync failed: the latest writes may be lost if the power fails");
+            }
         }
         crash::point(Point::CloseAfterSync);
     }

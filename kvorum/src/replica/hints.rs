@@ -2,7 +2,8 @@
 //!
 //! A hint lies under its target and version, so that delivery goes in the order in which the writes happened and the
 //! target's store sees few superseded rows. What is kept for one target is bounded in bytes and age; what a bound
-//! drops leaves a *gap*, a durable mark that says which partition of which node needs repair.
+//! drops leaves a *gap*, a durable mark that says which partition of which node needs repair. A node marks all partitions of
+//! its own when it may have lost what it confirmed ([`super::mark_unclean`]).
 //!
 //! This only keeps. Who delivers, and when, is the coordinator's business.
 
@@ -151,19 +152,19 @@ impl Hints {
         Ok(())
     }
 
+    /// The partitions in which `target` lacks something.
+    pub fn gaps_of(&self, target: NodeId) -> BTreeSet<u16> {
+        self.lock().gaps.range((target, 0)..=(target, u16::MAX)).map(|(_, partition)| *partition).collect()
+    }
+
     /// Forgets the gaps of `target` in partitions that `is_healed`: it has been found to hold what it must.
     pub async fn forget_gaps(
         &self,
         target: NodeId,
         is_healed: impl Fn(u16) -> bool,
     ) -> Result<(), ReplicaError> {
-        let gaps: Vec<u16> = self
-            .lock()
-            .gaps
-            .range((target, 0)..=(target, u16::MAX))
-            .map(|(_, partition)| *partition)
-            .filter(|partition| is_healed(*partition))
-            .collect();
+        let gaps: Vec<u16> =
+            self.gaps_of(target).into_iter().filter(|partition| is_healed(*partition)).collect();
         if gaps.is_empty() {
             return Ok(());
         }

@@ -164,6 +164,7 @@ mod tests {
             execution: Execution::Inline,
             durability: DurabilityMode::Always,
             purge: Purge::Keep,
+            node: NodeId(1),
             birth: Birth { vote: Vote::Yes, topology: 7 },
             partition_bits: 4,
             workers: Workers::Threads,

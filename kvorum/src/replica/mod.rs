@@ -44,12 +44,12 @@ use crate::crash::{self, Point};
 use crate::metrics::StoreMetrics;
 use crate::storage::damage::{Damage, Watched};
 use crate::storage::format::Mark;
-use crate::storage::{Change, Durability, Engine, EngineError, EngineStats, Keyspace, Scan, format};
+use crate::storage::{Batch, Change, Durability, Engine, EngineError, EngineStats, Keyspace, Scan, format};
 use crate::worker::{Pool, PoolFull};
 use bytes::Bytes;
 use commit::Committer;
 use courier::Courier;
-use kvorum_core::{Key, Partition, Record, UnixMillis, Version};
+use kvorum_core::{Key, NodeId, Partition, Record, UnixMillis, Version};
 use open::OpenWrites;
 use queue::{CommitQueue, Observed, Request};
 use std::fmt;
@@ -154,6 +154,8 @@ pub struct ReplicaParts {
     pub durability: DurabilityMode,
     /// When tombstones may go.
     pub purge: Purge,
+    /// The node whose store it is.
+    pub node: NodeId,
     /// What a new store is told of itself.
     pub birth: Birth,
     /// How many of a token's bits name its partition.
@@ -229,6 +231,9 @@ impl Replica {
         parts.engine.sync()?;
         crash::point(Point::StartAfterSync);
         let (store_id, is_new) = store_id(&*parts.engine, &*parts.rng, parts.birth)?;
+        if parts.purge == Purge::Keep {
+            mark_unclean(&parts, lease)?;
+        }
         let queue = Arc::new(CommitQueue::new());
         let health = Arc::new(StoreHealth::default());
         let groups = Arc::new(AtomicU64::new(0));
@@ -481,6 +486,36 @@ impl Replica {
         };
         Ok(Observed { mark, as_of })
     }
+}
+
+/// Marks that this life confirms writes before they are synced, where it does: the mark goes when it ends as it should. Where
+/// the life before has left it, that one may have lost what it confirmed: every partition of this node is marked as one that
+/// needs repair, durably, before anything is written.
+fn mark_unclean(parts: &ReplicaParts, lease: UnixMillis) -> Result<(), ReplicaError> {
+    let was_cut_short = parts.engine.get(Keyspace::Meta, format::META_UNSYNCED)?.is_some();
+    let (keyspace, key) = (Keyspace::Meta, Bytes::from_static(format::META_UNSYNCED));
+    let mut batch = Batch::new();
+    if was_cut_short {
+        tracing::warn!(
+            "the life before did not end as it should and confirmed writes before they were synced: what a power failure may have cost is looked for on the other nodes first"
+        );
+        batch.extend(Partition::all(parts.partition_bits).map(|partition| Change::Put {
+            keyspace,
+            key: format::encode_gap_key(parts.node, partition.0),
+            value: format::encode_lease(lease),
+        }));
+    }
+    match (parts.durability == DurabilityMode::Always, was_cut_short) {
+        (true, true) => batch.push(Change::Remove { keyspace, key }),
+        (false, false) => batch.push(Change::Put { keyspace, key, value: Bytes::from_static(&[1]) }),
+        (true, false) | (false, true) => {}
+    }
+    if !batch.is_empty() {
+        crash::point(Point::UncleanBefore);
+        parts.engine.commit(batch, Durability::Synced)?;
+        crash::point(Point::UncleanAfter);
+    }
+    Ok(())
 }
 
 /// Notes that records are written without their rows in the index from now on.

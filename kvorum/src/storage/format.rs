@@ -59,6 +59,8 @@ pub const VOTES_NO: u8 = 0;
 pub const VOTES_YES: u8 = 1;
 /// See [`VOTES_NO`].
 pub const VOTES_UNKNOWN: u8 = 2;
+/// The key of the `meta` row that is there while writes are confirmed before they are synced.
+pub const META_UNSYNCED: &[u8] = b"unsynced";
 /// What the `meta` keys of nodes' store identities begin with.
 pub const META_SEEN: &[u8] = b"seen";
 /// What the `meta` keys of gaps begin with.

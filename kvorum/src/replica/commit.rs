@@ -44,6 +44,9 @@ const DISK_RETRY: Duration = Duration::from_millis(500);
 /// Being late is harmless (see [`Committer::floor`]); it only saves such a write a second stamp.
 const TOMBSTONE_KEEP_MILLIS: u64 = 10_000;
 
+/// When what is due is looked at again that could not be read.
+const DUE_AGAIN_MILLIS: u64 = 5_000;
+
 /// This says what must be on disk before a write is confirmed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DurabilityMode {
@@ -405,8 +408,18 @@ impl Committer {
         if stage.record(&key).is_some() {
             return Ok(false);
         }
-        let Some(current) = self.engine.get(Keyspace::Records, &row.key)? else { return Ok(false) };
-        let current = format::decode_record(&current)?;
+        let current = match self.engine.get(Keyspace::Records, &row.key) {
+            Ok(Some(current)) => format::decode_record(&current)?,
+            Ok(None) => return Ok(false),
+            // The record that heals it brings a row of its own.
+            Err(error @ EngineError::Corrupt { .. }) => return Err(error.into()),
+            Err(error) => {
+                let later = self.clock.wall().saturating_add(DUE_AGAIN_MILLIS);
+                let version = format::encode_version(row.version);
+                stage.due.insert(format::encode_due_key(later, &row.key), Some(version));
+                return Err(error.into());
+            }
+        };
         // Overwritten since: the newer record has a row of its own if it needs one.
         if current.version != row.version {
             return Ok(false);

@@ -611,6 +611,26 @@ fn sole_replica_purges_what_is_due() {
     assert_eq!(left, [false, true, false, true]);
 }
 
+/// Goal: a record that could not be read when it had expired is swept once it can be (seed 3631772509). It used to be
+/// forgotten, and as long as the node held the value no other could purge the tombstone. Method: the row is unreadable at
+/// the first look.
+#[test]
+fn expired_record_that_could_not_be_read_is_swept_later() {
+    for (purge, left) in [(Purge::Keep, true), (Purge::Sole, false)] {
+        let mut bench = Bench::new(DurabilityMode::Always, purge);
+        bench.apply("k", Record { expires: Some(UnixMillis(1_000_500)), ..value(1, "v") }).unwrap();
+        bench.clock.pass(500);
+        bench.engine.set_unreadable(Keyspace::Records, b"k", true);
+        assert_eq!(bench.sweep(), 0);
+        bench.engine.clear_unreadable();
+        assert_eq!(bench.sweep(), 0, "not at once: the disk may need its time");
+        bench.clock.pass(10_000);
+        assert_eq!(bench.sweep(), 1);
+        assert_eq!(bench.stored("k").is_some_and(|record| record.value == Value::Tombstone), left);
+        assert_eq!((purge, bench.due().len()), (purge, 0));
+    }
+}
+
 /// Where other replicas may hold something older, the value's bytes go and the tombstone stays, with its version.
 #[test]
 fn replicated_expiry_leaves_a_tombstone() {

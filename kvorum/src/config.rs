@@ -364,7 +364,7 @@ pub const SETTINGS: &[Setting] = &[
         name: "repair-rate",
         value_name: "SIZE",
         default: "64MiB",
-        help: "Bytes a second that repair and refill of lost stores send and take at most; less while clients feel it",
+        help: "Bytes a second that repair, refill of lost stores and hints send and take at most; less while clients feel it",
         set: |draft, text| set(&mut draft.config.upkeep.repair_rate, parse_size(text, 64 << 10)),
     },
     Setting {

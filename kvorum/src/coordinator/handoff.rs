@@ -1,7 +1,7 @@
 //! Handoff: delivers hints to nodes that have come back.
 //!
-//! One task per target, on one thread of the node. It delivers in the order of versions, [`IN_FLIGHT_MAX`] at a time,
-//! so that a node which comes back is kept busy but not swamped, and forgets each batch once it has been confirmed. A
+//! One task per target, on one thread of the node. It delivers in the order of versions, [`IN_FLIGHT_MAX`] at a time
+//! and at the [`super::pace`] that clients leave it, so that a node which comes back is not swamped, and forgets each batch once it has been confirmed. A
 //! node that starts asks for its hints itself and waits for them before it serves.
 
 use super::calls::Write;
@@ -174,6 +174,7 @@ impl Coordinator {
             self.shared.hints.mark_gap(target, partition.0, now).await?;
             return Ok(true);
         }
+        self.wait_for_pace([(&hint.key, &hint.record)]).await;
         let call = self.ask_apply(index, &hint.key, &hint.record, ApplyKind::Hint, DELIVERY_TIMEOUT);
         Ok(matches!(call.await, Write::Stored | Write::Uncounted | Write::Superseded(_)))
     }

@@ -1,6 +1,6 @@
-//! The pace of repair and refill: at most so many bytes a second, and less while clients are there and feel it.
+//! The pace of repair, refill and hints: at most so many bytes a second, and less while clients are there and feel it.
 //!
-//! One [`Pace`] for all of a node's comparisons, on the thread that runs them. What goes over is charged, and waits until
+//! One [`Pace`] for all of a node's comparisons and deliveries, on the thread that runs them. What goes over is charged, and waits until
 //! what was charged before is worked off. While clients ask this node for anything, the allowed share of the
 //! rate falls by a third whenever the thread's tasks come late or writes queue up, and rises slowly otherwise (additive
 //! increase, multiplicative decrease: Chiu and Jain, 1989); without clients it is the whole rate.
@@ -28,7 +28,7 @@ const RECORD_BYTES_MIN: usize = 512;
 /// What may be charged ahead: timers are not finer.
 const AHEAD_MAX: Duration = Duration::from_millis(5);
 
-/// This is how much repair may send and take now.
+/// This is how much may be sent and taken now for what nobody waits for.
 #[derive(Debug)]
 pub(super) struct Pace {
     /// When all that was charged is worked off, on the monotonic clock.
@@ -63,13 +63,13 @@ impl Pace {
 }
 
 impl Coordinator {
-    /// Charges records that go over for repair, and waits until they may.
-    pub(super) async fn repair_turn(&self, records: &[(Key, Record)]) {
-        let bytes = |(key, record): &(Key, Record)| {
+    /// Charges records that go over for repair, or as hints, and waits until they may.
+    pub(super) async fn wait_for_pace(&self, records: impl IntoIterator<Item = (&Key, &Record)>) {
+        let bytes = |(key, record): (&Key, &Record)| {
             let value = if let Value::Present(value) = &record.value { value.len() } else { 0 };
             (key.as_ref().len() + value).max(RECORD_BYTES_MIN)
         };
-        let bytes = records.iter().map(bytes).sum();
+        let bytes = records.into_iter().map(bytes).sum();
         let rate = self.shared.settings.upkeep.repair_rate;
         if let Some(wait) = self.pace.charge(self.shared.clock.mono(), bytes, rate) {
             tokio::time::sleep(wait).await;

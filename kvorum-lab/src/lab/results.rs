@@ -196,8 +196,8 @@ pub struct ProfileRecord {
     pub operations: f64,
     /// The sum of its values.
     pub total: u64,
-    /// CPU time of all nodes by operations in that time, naming the stacks included; `None` where the nodes are not the
-    /// lab's.
+    /// CPU time of all nodes by operations in that time; `None` where the nodes are not the lab's. Naming the stacks comes
+    /// after it.
     #[serde(default)]
     pub cpu_micros_per_operation: Option<f64>,
     /// The same just before, without a profile.

@@ -397,19 +397,17 @@ impl Lab<'_> {
                 let mut taken = Vec::new();
                 for &event in events {
                     self.progress.say(&format!("{}: {event} profiles", load.name));
-                    let (begun, before) = (Instant::now(), cluster.cpu_time()?);
-                    let nodes = profile::take(cluster.addresses(), event, window_of(event))?;
-                    let used =
-                        cluster.cpu_time()?.zip(before).map(|(after, before)| after.saturating_sub(before));
-                    let cores = used.map(|used| used.as_secs_f64() / begun.elapsed().as_secs_f64());
+                    let window = window_of(event);
+                    let asking = scope.spawn(move || profile::take(cluster.addresses(), event, window));
+                    // Naming the stacks comes after the window.
+                    let cores = cores_over(cluster, window)?;
+                    let nodes = asking.join().unwrap_or_else(|_| Err(panicked()))?;
                     taken.push((event, nodes, cores));
                 }
                 Ok(taken)
             });
             let runs = self.measure(load, &plan, options, cluster);
-            let taken = taking
-                .join()
-                .unwrap_or_else(|_| Err(LabError::Subject("a profiling thread panicked".into())));
+            let taken = taking.join().unwrap_or_else(|_| Err(panicked()));
             (taken, runs)
         });
         let runs = runs?;
@@ -527,6 +525,18 @@ fn first(cluster: &Cluster) -> Result<std::net::SocketAddr, LabError> {
 /// have the same phase in every tick: between them the nodes are seen always or, mostly, never.
 const fn out_of_step(rate: u64) -> u64 {
     if rate < RATE_IN_STEP_MIN { rate } else { rate + BEATS_PER_SECOND }
+}
+
+fn panicked() -> LabError {
+    LabError::Subject("a profiling thread panicked".into())
+}
+
+/// How many cores the nodes use from now on for as long as `window`; `None` where they are not the lab's.
+fn cores_over(cluster: &Cluster, window: Duration) -> Result<Option<f64>, LabError> {
+    let (begun, before) = (Instant::now(), cluster.cpu_time()?);
+    std::thread::sleep(window);
+    let used = cluster.cpu_time()?.zip(before).map(|(after, before)| after.saturating_sub(before));
+    Ok(used.map(|used| used.as_secs_f64() / begun.elapsed().as_secs_f64()))
 }
 
 /// How long a CPU profile of nodes that use so many cores takes to have its samples, in whole seconds: at least `window`,

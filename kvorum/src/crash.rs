@@ -59,10 +59,6 @@ points! {
     UncleanBefore = "unclean-before",
     /// It is marked, and nothing has been written.
     UncleanAfter = "unclean-after",
-    /// A store that is alone from now on is about to lose its index's mark.
-    IndexForgetBefore = "index-forget-before",
-    /// It has lost it.
-    IndexForgetAfter = "index-forget-after",
     /// A lease of the clock is about to be stored.
     LeaseBefore = "lease-before",
     /// It is stored, and no version of it has been used.

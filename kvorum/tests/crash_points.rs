@@ -83,15 +83,13 @@ const AWAY: &[Point] = &[Point::HintBefore, Point::HintAfter, Point::GapBefore, 
 /// Points that it comes by once the other is back.
 const BACK: &[Point] =
     &[Point::HintsRemoveBefore, Point::HintsRemoveAfter, Point::GapsRemoveBefore, Point::GapsRemoveAfter];
-/// Points that a store comes by that was of a cluster and is started alone.
-const ALONE: &[Point] = &[Point::IndexForgetBefore, Point::IndexForgetAfter];
 
 const ARGUMENTS: &[&str] = &["--memory-budget", "16MiB"];
 
 /// Every point has its place in one of the tests below.
 #[test]
 fn every_point_is_reached_somewhere() {
-    let lists = [NEW, AGAIN, LOADED, INTERVAL, CLOSING, FULL_DISK, NEW_CLUSTER, UNCLEAN, AWAY, BACK, ALONE];
+    let lists = [NEW, AGAIN, LOADED, INTERVAL, CLOSING, FULL_DISK, NEW_CLUSTER, UNCLEAN, AWAY, BACK];
     let reached: BTreeSet<Point> = lists.into_iter().flatten().copied().collect();
     let all: BTreeSet<Point> = Point::ALL.iter().copied().collect();
     assert_eq!(reached, all);
@@ -237,32 +235,19 @@ fn wait_until_dead_at(cluster: &mut Cluster, point: Point) {
     arm(cluster, None);
 }
 
-/// A node of a new cluster dies while it finds out who there is; the store of one is started alone, and dies while it
-/// forgets what only clusters need. Both come to vote, and to hold what they must.
+/// A node of a new cluster dies while it finds out who there is. It comes to vote, and to hold what it must.
 #[test]
 fn in_a_new_cluster() {
-    for point in NEW_CLUSTER.iter().chain(UNCLEAN).chain(ALONE) {
+    for point in NEW_CLUSTER.iter().chain(UNCLEAN) {
         let durability = if UNCLEAN.contains(point) { "interval:20" } else { "always" };
         let mut cluster = Cluster::new(3, &[ARGUMENTS, &["--durability", durability]].concat());
-        let is_alone = ALONE.contains(point);
-        if !is_alone {
-            arm(&mut cluster, Some(*point));
-            (0..3).for_each(|node| cluster.spawn(node));
-            wait_until_dead_at(&mut cluster, *point);
-        }
+        arm(&mut cluster, Some(*point));
+        (0..3).for_each(|node| cluster.spawn(node));
+        wait_until_dead_at(&mut cluster, *point);
         cluster.start_all();
         let addresses = cluster.addresses();
         let nap = || thread::sleep(Duration::from_millis(200));
         let mut history = CLUSTER_LOAD.run(&addresses, &[0, 1, 2], seed(point.name()), |_| nap());
-        if is_alone {
-            cluster.kill9(0);
-            history.killed(0);
-            let environment = [(VARIABLE, point.name())];
-            let died = Node::try_start_with(cluster.data_dir(0), ARGUMENTS, &environment);
-            let died = died.err().unwrap_or_else(|| panic!("{} was not reached", point.name()));
-            assert!(was_reached(&died.log, *point), "{}: {died:?}", point.name());
-            cluster.start_all();
-        }
         settle(&cluster, &mut history, point.name());
     }
 }

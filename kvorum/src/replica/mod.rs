@@ -244,10 +244,7 @@ impl Replica {
                 let floors = Floors::open(&*parts.engine, parts.partition_bits)?;
                 (Some(Arc::new(digests)), Some(Arc::new(floors)))
             }
-            Purge::Sole => {
-                forget_index(&*parts.engine)?;
-                (None, None)
-            }
+            Purge::Sole => (None, None),
         };
         let (known, counted) = (Arc::clone(&health), Arc::clone(&groups));
         let open = Arc::new(OpenWrites::default());
@@ -514,17 +511,6 @@ fn mark_unclean(parts: &ReplicaParts, lease: UnixMillis) -> Result<(), ReplicaEr
         crash::point(Point::UncleanBefore);
         parts.engine.commit(batch, Durability::Synced)?;
         crash::point(Point::UncleanAfter);
-    }
-    Ok(())
-}
-
-/// Notes that records are written without their rows in the index from now on.
-fn forget_index(engine: &dyn Engine) -> Result<(), ReplicaError> {
-    if engine.get(Keyspace::Meta, format::META_INDEXED)?.is_some() {
-        let key = Bytes::from_static(format::META_INDEXED);
-        crash::point(Point::IndexForgetBefore);
-        engine.commit(vec![Change::Remove { keyspace: Keyspace::Meta, key }], Durability::Synced)?;
-        crash::point(Point::IndexForgetAfter);
     }
     Ok(())
 }

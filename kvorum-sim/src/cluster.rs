@@ -13,7 +13,7 @@ use crate::plan::Plan;
 use crate::seed::{Seed, SimRng};
 use crate::trace::Trace;
 use kvorum::crash::{self, Point, Watcher};
-use kvorum::storage::memory::{self, MemoryEngine};
+use kvorum::storage::memory::{self, DiskCopy, MemoryEngine};
 use kvorum::storage::{Engine, Keyspace, format};
 use kvorum_core::NodeId;
 use std::cell::{Cell, RefCell};
@@ -121,6 +121,8 @@ struct Machine {
     is_stale: Rc<Cell<bool>>,
     /// Stores that it had set aside at the last look.
     asides: Cell<u64>,
+    /// Copies of its disk with when they were taken, by the fault's place in the plan.
+    copies: RefCell<BTreeMap<usize, (Duration, DiskCopy)>>,
 }
 
 impl Machine {
@@ -150,6 +152,7 @@ impl Machine {
             lives: Rc::default(),
             is_stale: Rc::default(),
             asides: Cell::default(),
+            copies: RefCell::default(),
         }
     }
 
@@ -194,6 +197,8 @@ pub struct Cluster<'a> {
     /// Faults that have begun and not ended, by their place in the plan.
     active: BTreeMap<usize, FaultEvent>,
     next: usize,
+    /// Older disks that come back when all has settled.
+    left: Vec<(usize, FaultEvent)>,
     down: BTreeSet<u16>,
     ways: BTreeMap<(u16, u16), Way>,
     facts: Facts,
@@ -235,6 +240,7 @@ impl Cluster<'_> {
             machines,
             active,
             next: 0,
+            left: Vec::new(),
             down: BTreeSet::new(),
             ways,
             facts,
@@ -304,13 +310,24 @@ impl Cluster<'_> {
     pub fn heal(&mut self) {
         self.next = self.plan.faults.len();
         while let Some((number, event)) = self.active.pop_first() {
-            self.end(number, &event);
+            if event.kind == FaultKind::OlderDisk {
+                self.left.push((number, event));
+            } else {
+                self.end(number, &event);
+            }
         }
         for machine in &self.machines {
             machine.clock.heal();
             machine.engine.clear_unreadable();
         }
         self.trace.line(self.sim.elapsed(), "driver", &"everything is healed");
+    }
+
+    /// Puts back the oldest copy of a disk that is left once all has settled: what was deleted since is gone everywhere
+    /// else by then. Says whether there was one.
+    pub fn put_back_older_disk(&mut self) -> bool {
+        let left = std::mem::take(&mut self.left);
+        left.first().inspect(|(number, event)| self.end(*number, event)).is_some()
     }
 
     /// Notes the stores that nodes have set aside: what was on them alone is lost as if they had been emptied.
@@ -380,13 +397,20 @@ impl Cluster<'_> {
                 });
             }
             self.active.insert(self.next, event.clone());
+            self.begin(self.next, &event);
             self.next += 1;
-            self.begin(&event);
         }
     }
 
-    fn begin(&mut self, event: &FaultEvent) {
+    fn begin(&mut self, number: usize, event: &FaultEvent) {
         let now = self.sim.elapsed();
+        if let Fault::OlderDisk { node } = event.fault {
+            // Begins when the copy comes back.
+            self.with(node, |machine| {
+                machine.copies.borrow_mut().insert(number, (now, machine.engine.copy_of_disk()));
+            });
+            return;
+        }
         if let Fault::CrashPoint { .. } = event.fault {
             // Begins when the step is reached. Until then a restart is all there is to it, where there is one.
             if let Some(node) = event.fault.restarts() {
@@ -443,7 +467,8 @@ impl Cluster<'_> {
             | Fault::Bridge { .. }
             | Fault::Delay { .. }
             | Fault::Hold { .. }
-            | Fault::CrashPoint { .. } => {}
+            | Fault::CrashPoint { .. }
+            | Fault::OlderDisk { .. } => {}
         }
         self.disturb();
     }
@@ -456,6 +481,9 @@ impl Cluster<'_> {
                 self.facts.disturbed.push((event.at, now));
             }
             return;
+        }
+        if let Fault::OlderDisk { node } = event.fault {
+            return self.put_back(node, number, event);
         }
         if !event.lasts.is_zero() {
             self.trace.line(now, "driver", &format_args!("{} ends: {}", event.kind.name(), event.fault));
@@ -480,6 +508,24 @@ impl Cluster<'_> {
         if event.kind.disturbs() {
             self.facts.disturbed.push((event.at, now));
         }
+        self.start_idle();
+    }
+
+    /// Starts a node again with an older copy of its disk. One from before its store was lost altogether is of another
+    /// store by now, and stays where it is.
+    fn put_back(&mut self, node: u16, number: usize, event: &FaultEvent) {
+        let copies = self.machines.get(usize::from(node)).map(|machine| &machine.copies);
+        let Some((taken, copy)) = copies.and_then(|copies| copies.borrow_mut().remove(&number)) else {
+            return;
+        };
+        let now = self.sim.elapsed();
+        let age = now.saturating_sub(taken);
+        self.trace.line(now, "driver", &format_args!("older-disk: {}, {age:?} old", event.fault));
+        *self.counts.entry(event.kind).or_default() += 1;
+        let since = self.plan.exposed_since(node, taken).map_or(taken, |since| since.min(taken));
+        self.lose(node, LossKind::Older, since);
+        self.stop(node, |engine| engine.put_back(copy));
+        self.facts.disturbed.push((now, now));
         self.start_idle();
     }
 
@@ -587,6 +633,9 @@ impl Cluster<'_> {
 
     fn lose(&mut self, node: u16, kind: LossKind, since: Duration) {
         let at = self.sim.elapsed();
+        if kind == LossKind::Wiped {
+            self.with(node, |machine| machine.copies.borrow_mut().clear());
+        }
         self.facts.losses.push(Loss { node, at, kind, since });
     }
 

@@ -51,11 +51,13 @@ pub enum FaultKind {
     StaleTopology,
     /// A node dies at a named step of persisting something.
     CrashPoint,
+    /// A node comes back with a copy of its disk from some time ago.
+    OlderDisk,
 }
 
 impl FaultKind {
     /// All kinds.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::Restart,
         Self::PowerLoss,
         Self::PowerLossOfAll,
@@ -77,6 +79,7 @@ impl FaultKind {
         Self::ClockDrift,
         Self::StaleTopology,
         Self::CrashPoint,
+        Self::OlderDisk,
     ];
 
     /// The kind's name.
@@ -103,6 +106,7 @@ impl FaultKind {
             Self::ClockDrift => "clock-drift",
             Self::StaleTopology => "stale-topology",
             Self::CrashPoint => "crash-point",
+            Self::OlderDisk => "older-disk",
         }
     }
 
@@ -258,6 +262,11 @@ pub enum Fault {
         /// Chooses the prefix that survives, as of a power loss; none where only the process dies.
         keep: Option<u64>,
     },
+    /// A copy of what is safe on the disk of `node` is taken; at the end of the fault the node is started again with it.
+    OlderDisk {
+        /// The node.
+        node: u16,
+    },
     /// The clock of `node` gains so much from now on.
     ClockDrift {
         /// The node.
@@ -322,6 +331,7 @@ impl fmt::Display for Fault {
             | Self::WriteError { node }
             | Self::DiskFull { node }
             | Self::StaleTopology { node }
+            | Self::OlderDisk { node }
             | Self::PowerLoss { node: Some(node), .. } => write!(f, "node {node}"),
             Self::PowerLoss { node: None, .. } => f.write_str("all nodes"),
             Self::Partition { side } => write!(f, "{side:?} from the others"),

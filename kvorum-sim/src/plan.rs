@@ -5,7 +5,8 @@
 //! few things do.
 //!
 //! Faults stay within what the contract is promised under, so that every run is judged in full:
-//! - at most one node of a seed has its disk wiped or rotten, so writes with ACK >= 2 are held to survive;
+//! - at most one node of a seed has its disk wiped, rotten or exchanged for an older one, so writes with ACK >= 2 are held
+//!   to survive;
 //! - a sync fails only with `always`: with the other modes what is lost when would be a guess;
 //! - clocks are either all within [`CLOCK_ERROR`] or known to be anywhere, and then no TTL is judged;
 //! - clients' own links are never cut, so that every silence is a node's.
@@ -134,6 +135,7 @@ impl Plan {
         let value_bytes_max = usize::from(stream.between_u16(24, 2000));
         let mut kinds = kinds(&mut seed.stream("kinds"), nodes, durability);
         let mut faults = faults(&mut seed.stream("faults"), nodes, length, &kinds);
+        faults.extend(last_older_disk(length, &faults));
         let shifts = shifts(&mut seed.stream("shifts"), nodes, &faults);
         kinds.extend(shifts.iter().map(|event| event.kind));
         faults.extend(shifts);
@@ -222,7 +224,7 @@ fn kinds(stream: &mut Stream, nodes: u16, durability: DurabilityMode) -> BTreeSe
                 FaultKind::Bridge | FaultKind::StaleTopology => nodes >= 3,
                 kind if kind.needs_peers() => nodes >= 2,
                 // Of one node nothing would be left to be held to.
-                FaultKind::Wipe | FaultKind::BitRot => nodes >= 2,
+                FaultKind::Wipe | FaultKind::BitRot | FaultKind::OlderDisk => nodes >= 2,
                 _ => true,
             };
             *is_on && is_possible
@@ -331,6 +333,8 @@ fn faults(stream: &mut Stream, nodes: u16, length: Duration, kinds: &BTreeSet<Fa
             let lasts = stream.duration(Duration::from_millis(50), FAULT_MAX);
             let lasts = if stream.percent(60) { lasts / 8 } else { lasts };
             let fault = fault(stream, *kind, nodes, victim);
+            // Long enough for something to be deleted and purged meanwhile.
+            let lasts = if *kind == FaultKind::OlderDisk { lasts.max(FAULT_MAX / 2) } else { lasts };
             let is_instant = matches!(kind, FaultKind::BitRot | FaultKind::ClockJump | FaultKind::ClockDrift);
             let lasts = if is_instant { Duration::ZERO } else { lasts };
             events.push(FaultEvent { at, lasts, kind: *kind, fault });
@@ -338,6 +342,13 @@ fn faults(stream: &mut Stream, nodes: u16, length: Duration, kinds: &BTreeSet<Fa
     }
     events.sort_by_key(|event| event.at);
     events
+}
+
+/// One more older disk, where there are any: a copy that is left at the end of the load comes back when all has settled, so
+/// that what comes with it is not written over.
+fn last_older_disk(length: Duration, faults: &[FaultEvent]) -> Option<FaultEvent> {
+    let older = faults.iter().find(|event| event.kind == FaultKind::OlderDisk)?;
+    Some(FaultEvent { at: length.saturating_sub(FAULT_MAX), lasts: FAULT_MAX, ..older.clone() })
 }
 
 /// Partitions around wipes, so that what was lost matters: until the wiped node comes back some others hear nothing,
@@ -457,6 +468,7 @@ fn fault(stream: &mut Stream, kind: FaultKind, nodes: u16, victim: u16) -> Fault
             let size = if stream.percent(50) { 5000 } else { crate::millis(JUMP_MAX) };
             Fault::ClockJump { node, by_millis: signed(stream, size) }
         }
+        FaultKind::OlderDisk => Fault::OlderDisk { node: victim },
         FaultKind::StaleTopology => Fault::StaleTopology { node },
         FaultKind::CrashPoint if stream.percent(15) => crash(stream, node, STARTING, 1),
         FaultKind::CrashPoint => crash(stream, node, RUNNING, 5),
@@ -536,7 +548,7 @@ mod tests {
                 assert!(event.at <= plan.length + FAULT_MAX && event.lasts <= FAULT_MAX, "{event}");
                 assert!(plan.kinds.contains(&event.kind));
                 match &event.fault {
-                    Fault::Wipe { node } | Fault::BitRot { node, .. } => {
+                    Fault::Wipe { node } | Fault::BitRot { node, .. } | Fault::OlderDisk { node } => {
                         lost.insert(*node);
                     }
                     Fault::Partition { side } => {

@@ -70,6 +70,9 @@ pub fn run(plan: &Plan, trace: &Trace) -> Result<Run, Box<dyn std::error::Error>
     director.watch_until(plan.length + PATIENCE + SLACK)?;
     director.stage(&load, Stage::LastWrites)?;
     director.settle()?;
+    if director.cluster.put_back_older_disk() {
+        director.settle()?;
+    }
     director.dump();
     director.stage(&load, Stage::FinalReads)?;
     let simulated = director.cluster.elapsed();

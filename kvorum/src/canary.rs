@@ -20,6 +20,8 @@ pub enum Canary {
     NoWriteBack,
     /// Tombstones go by age, whoever may still hold something older.
     PurgeByAge,
+    /// A store that is older than the one that others knew is taken for it: it votes, and its records are merged.
+    OlderStoreMerges,
     /// Repair copies a record to replicas that its `from` excludes.
     RepairIgnoresFrom,
     /// Nodes with another list of nodes are talked to.
@@ -30,7 +32,7 @@ pub enum Canary {
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::AckBeforeSync,
         Self::DigestForgetsUpdate,
         Self::EmptyReplicaVotes,
@@ -38,6 +40,7 @@ impl Canary {
         Self::LocalClockOnly,
         Self::NoWriteBack,
         Self::PurgeByAge,
+        Self::OlderStoreMerges,
         Self::RepairIgnoresFrom,
         Self::StaleTopology,
         Self::SupersededIgnored,
@@ -53,6 +56,7 @@ impl Canary {
             Self::LocalClockOnly => "local-clock-only",
             Self::NoWriteBack => "no-write-back",
             Self::PurgeByAge => "purge-by-age",
+            Self::OlderStoreMerges => "older-store-merges",
             Self::RepairIgnoresFrom => "repair-ignores-from",
             Self::StaleTopology => "stale-topology",
             Self::SupersededIgnored => "superseded-ignored",

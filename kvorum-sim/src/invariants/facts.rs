@@ -8,6 +8,7 @@
 //! | wiped | it comes back empty, says so, does not vote until it is refilled | held while fewer than `ACK` disks | the same, but where a newer record of a smaller `from` keeps it from being refilled |
 //! | set aside | that its store was damaged, so it began anew | as wiped, from the time when it did | as wiped |
 //! | rotten | the checksum tells it | held while fewer than `ACK` disks | the same |
+//! | older | that others have sealed what it has not settled, if they have: then as wiped; else nothing | held while fewer than `ACK` disks | nothing of what it took since the copy |
 //! | unsynced (`interval`, `os`) | nothing: it votes with the older state | held while fewer than `ACK` disks | nothing |
 //!
 //! With `always` a power loss is no loss at all: whatever it takes back must not have been confirmed.
@@ -26,6 +27,8 @@ pub enum LossKind {
     Wiped,
     /// A bit was flipped.
     Rotten,
+    /// It was exchanged for a copy from some time ago.
+    Older,
     /// The power went before it was synced.
     Unsynced,
 }
@@ -148,8 +151,8 @@ impl Facts {
 
     /// Whether a node may vote in ignorance of what it was given in `since..=until`.
     fn forgot_in_silence(&self, since: Duration, until: Duration) -> bool {
-        let touches =
-            |loss: &Loss| loss.kind == LossKind::Unsynced && loss.at >= since && loss.since <= until;
+        let is_silent = |loss: &Loss| matches!(loss.kind, LossKind::Unsynced | LossKind::Older);
+        let touches = |loss: &Loss| is_silent(loss) && loss.at >= since && loss.since <= until;
         self.losses.iter().any(touches)
     }
 
@@ -195,16 +198,17 @@ impl Facts {
         let is_refilled =
             self.mechanisms.repair && self.converged.is_some_and(|converged| until >= converged);
         let broken = |loss: &&Loss| match loss.kind {
-            LossKind::Wiped => loss.at <= until && !is_refilled,
+            LossKind::Wiped | LossKind::Older => loss.at <= until && !is_refilled,
             LossKind::Rotten => loss.at <= until,
             LossKind::Unsynced => false,
         };
         self.losses.iter().filter(broken).map(|loss| loss.node).collect::<BTreeSet<_>>().len()
     }
 
-    /// Whether a disk has been emptied by `until`.
+    /// Whether a disk has been emptied by `until`, or may have been by its node, as far as others have it.
     pub fn was_wiped(&self, until: Duration) -> bool {
-        self.losses.iter().any(|loss| loss.kind == LossKind::Wiped && loss.at <= until)
+        let is_emptied = |loss: &Loss| matches!(loss.kind, LossKind::Wiped | LossKind::Older);
+        self.losses.iter().any(|loss| is_emptied(loss) && loss.at <= until)
     }
 
     /// Whether the final state is known.

@@ -6,6 +6,7 @@
 
 use super::Shared;
 use super::calls::Cause;
+use crate::canary::{self, Canary};
 use crate::cluster::VotesVerdict;
 use crate::peer::{Link, Reply, Request};
 use crate::replica::{Floor, FloorStep, ReplicaError, Vote};
@@ -58,6 +59,9 @@ impl Shared {
 
     /// Takes up floors that this store should have had.
     async fn adopt(&self, floors: Vec<(u16, u64)>) -> Result<(), ReplicaError> {
+        if canary::is(Canary::OlderStoreMerges) {
+            return self.replica.step(FloorStep::Adopt { floors: floors.into() }).await.map(|_| ());
+        }
         if self.cluster.roster().verdict() != VotesVerdict::Lacks {
             tracing::warn!(
                 partitions = floors.len(),

@@ -193,6 +193,28 @@ fn memory_engine_crash_keeps_a_prefix_of_whole_batches() {
     assert_eq!((counters.crashes, counters.batches_lost, counters.batches_survived), (2, 1, 2));
 }
 
+/// A copy of the disk has what was synced when it was taken, and put back takes the place of all that came later.
+#[test]
+fn memory_engine_goes_back_to_a_copy() {
+    let engine = MemoryEngine::new();
+    let write = |key, value, durability| {
+        engine.commit(vec![put(Keyspace::Records, key, value)], durability).unwrap();
+    };
+    write(b"a", b"old", Durability::Synced);
+    write(b"a", b"not safe", Durability::Buffered);
+    write(b"b", b"not safe", Durability::Buffered);
+    let copy = engine.copy_of_disk();
+    assert_eq!(record(&engine, "a").unwrap(), "not safe");
+    write(b"a", b"new", Durability::Synced);
+    write(b"c", b"new", Durability::Synced);
+    engine.put_back(copy);
+    assert_eq!(
+        ["a", "b", "c"].map(|key| record(&engine, key)),
+        [Some(Bytes::from_static(b"old")), None, None]
+    );
+    assert_eq!((engine.used_bytes(), engine.unsynced_len()), (36, 0));
+}
+
 /// The end of the process loses nothing, but what it left is still at the mercy of the power.
 #[test]
 fn memory_engine_kill_loses_nothing_yet() {

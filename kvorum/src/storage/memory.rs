@@ -77,6 +77,9 @@ pub struct MemoryEngine {
     is_cut_off: AtomicBool,
 }
 
+/// This is what was safe on an engine's disk at some instant.
+pub struct DiskCopy(Map);
+
 /// A stored value and the checksum that was made when it was written.
 #[derive(Clone)]
 struct Row {
@@ -214,6 +217,33 @@ impl MemoryEngine {
         state.used_bytes = 0;
         state.poisoned = false;
         state.counters.wipes += 1;
+        self.is_cut_off.store(false, Ordering::Relaxed);
+    }
+
+    /// A copy of what a power loss now would leave at least.
+    pub fn copy_of_disk(&self) -> DiskCopy {
+        let state = self.lock();
+        let mut rows = state.live.clone();
+        for (keyspace, key, row) in state.unsynced.iter().rev().flat_map(|undo| undo.iter().rev()) {
+            let rows = rows.entry(*keyspace).or_default();
+            match row {
+                Some(row) => rows.insert(key.clone(), row.clone()),
+                None => rows.remove(key),
+            };
+        }
+        DiskCopy(rows)
+    }
+
+    /// Puts an older copy back in place of everything that is stored, as whoever restores a backup does. The engine is as
+    /// if opened anew.
+    pub fn put_back(&self, DiskCopy(rows): DiskCopy) {
+        let mut state = self.lock();
+        let cost = |(key, row): (&Bytes, &Row)| row_bytes(key, &row.value);
+        state.used_bytes = rows.values().flatten().map(cost).sum();
+        state.live = rows;
+        state.unsynced.clear();
+        state.in_doubt = None;
+        state.poisoned = false;
         self.is_cut_off.store(false, Ordering::Relaxed);
     }
 

@@ -89,7 +89,7 @@ impl Service for PeerDesk {
             Request::ApplyMany { settled, records } => Box::pin(apply_many(shared, settled, records)),
             Request::Survey { agreed, held_by } => Box::pin(async move {
                 let Some(index) = shared.index_of(caller.peer) else { return unknown() };
-                shared.surveyed(index, agreed, held_by).await.unwrap_or_else(|error| refuse(&error))
+                shared.surveyed(index, agreed, held_by)
             }),
             Request::Close { round, upto, by_scan, partitions } => Box::pin(async move {
                 match shared.closed(round, upto, by_scan, &partitions).await {

@@ -2,8 +2,9 @@
 //!
 //! Each partition is led by the node that comes first on its preference list. A round of that node over its partitions:
 //!
-//! 1. *Survey*: all nodes say how far their clocks are, which hint of theirs is the oldest, whether they vote, and what
-//!    they hold. Where all agree, they agree up to the least clock reading of the round before, but for hints.
+//! 1. *Survey*: all nodes say how far their clocks are, which hint of each partition is the oldest, whether they vote, and what
+//!    they hold. Where all agree, they agree up to the least clock reading of the round before, or below the
+//!    partition's oldest hint.
 //! 2. Where there is something to purge: *close*, and compare again what is held then.
 //! 3. *Settle*, *seal*, *release*, each once all nodes have confirmed the one before ([`crate::replica::FloorStep`]).
 //!
@@ -14,7 +15,7 @@ use super::{Coordinator, Shared};
 use crate::peer::{HeldBack, Reply, Request, StepKind};
 use crate::replica::{FloorStep, ReplicaError};
 use kvorum_core::{NodeIndex, Partition};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -116,7 +117,8 @@ struct Lead {
 /// What all nodes said in a survey.
 struct Surveyed {
     reading: u64,
-    oldest_hint: u64,
+    /// Of partitions with hints somewhere: a clock word at or below that of the oldest.
+    hinted: BTreeMap<u16, u64>,
     /// Of each partition led, whether all nodes agree.
     agree: Vec<bool>,
     held_by: Option<(u16, HeldBack)>,
@@ -173,23 +175,27 @@ impl Coordinator {
             return;
         };
         let Some(reading) = lead.reading.replace(surveyed.reading) else { return };
-        let upto = reading.min(surveyed.oldest_hint.saturating_sub(1));
-        let is_hinted = upto < reading;
-        let held_by = held_by.or(is_hinted.then_some((shared.cluster.me().0, HeldBack::Hints)));
+        // A hint holds back its partition only.
+        let upto = |partition| {
+            let oldest = surveyed.hinted.get(&partition).copied().unwrap_or(u64::MAX);
+            reading.min(oldest.saturating_sub(1))
+        };
         {
             let mut agreed = shared.settling.agreed();
             agreed.hear(me, held_by, shared.clock.mono());
             for (partition, agrees) in lead.led.iter().zip(&surveyed.agree) {
                 if let Some(word) = agreed.words.get_mut(usize::from(*partition)).filter(|_| *agrees) {
-                    *word = upto.max(*word);
+                    *word = upto(*partition).max(*word);
                 }
             }
         }
         let (wanted, restless) = self.worth_settling(lead, &surveyed.agree, upto, is_called);
-        for (partitions, by_scan) in [(wanted, false), (restless, true)] {
-            if partitions.is_empty() {
-                continue;
-            }
+        let is_free = |partition: &u16| upto(*partition) == reading;
+        let (free, hinted): (Vec<u16>, Vec<u16>) = wanted.into_iter().partition(is_free);
+        let (restless, held): (Vec<u16>, Vec<u16>) = restless.into_iter().partition(is_free);
+        for (partitions, by_scan) in [(free, false), (restless, true), (hinted, false), (held, true)] {
+            // One word for all of a list.
+            let Some(upto) = partitions.iter().map(|partition| upto(*partition)).min() else { continue };
             let settled = match self.settle(partitions, upto, by_scan).await {
                 Ok(settled) => settled,
                 Err(error) => {
@@ -224,9 +230,11 @@ impl Coordinator {
         if !shared.cluster.votes() {
             return Err((me.0, HeldBack::NotVoting));
         }
-        let Ok(oldest_hint) = shared.hints.oldest().await else { return Err((me.0, HeldBack::Hints)) };
+        let hinted = shared.hinted(led);
+        let held_by = (!hinted.is_empty()).then_some((me.0, HeldBack::Hints));
+        let hinted = hinted.into_iter().collect();
         let mut surveyed =
-            Surveyed { reading: shared.reading(), oldest_hint, agree: vec![true; led.len()], held_by: None };
+            Surveyed { reading: shared.reading(), hinted, agree: vec![true; led.len()], held_by };
         let before = shared.commons_of_others(led);
         let (agreed, held_by) = {
             let known = shared.settling.agreed();
@@ -239,7 +247,7 @@ impl Coordinator {
         let mut calls = asked.map_err(|index| (index.0, HeldBack::Away))?;
         let mut away = None;
         while let Some((index, answer)) = calls.next().await {
-            let Ok(Reply::Surveyed { reading, oldest_hint, votes, digests }) = answer else {
+            let Ok(Reply::Surveyed { reading, hinted, votes, digests }) = answer else {
                 away = away.or(Some((index.0, HeldBack::Away)));
                 continue;
             };
@@ -247,8 +255,9 @@ impl Coordinator {
                 away = away.or(Some((index.0, HeldBack::NotVoting)));
             }
             surveyed.reading = surveyed.reading.min(reading);
-            if oldest_hint < surveyed.oldest_hint {
-                surveyed.oldest_hint = oldest_hint;
+            for (partition, oldest) in hinted {
+                let known = surveyed.hinted.entry(partition).or_insert(oldest);
+                *known = oldest.min(*known);
                 surveyed.held_by = Some((index.0, HeldBack::Hints));
             }
             let agree = shared.agree(led, index, before.get(usize::from(index.0)), &digests);
@@ -265,7 +274,7 @@ impl Coordinator {
         &self,
         lead: &mut Lead,
         agree: &[bool],
-        upto: u64,
+        upto: impl Fn(u16) -> u64,
         is_called: bool,
     ) -> (Vec<u16>, Vec<u16>) {
         let shared = &self.shared;
@@ -275,7 +284,7 @@ impl Coordinator {
         for (place, partition) in lead.led.iter().enumerate() {
             let (keys, dead) = digests.counts(Partition(*partition));
             let Some(differed) = lead.differed.get_mut(place) else { continue };
-            if dead == 0 || shared.replica.floor(Partition(*partition)).purged >= upto {
+            if dead == 0 || shared.replica.floor(Partition(*partition)).purged >= upto(*partition) {
                 *differed = 0;
                 continue;
             }
@@ -438,6 +447,13 @@ impl Shared {
             .collect()
     }
 
+    /// Of `partitions`, ascending, those of whose keys this node keeps hints.
+    fn hinted(&self, partitions: &[u16]) -> Vec<(u16, u64)> {
+        let mut hinted = self.hints.oldest();
+        hinted.retain(|(partition, _)| partitions.binary_search(partition).is_ok());
+        hinted
+    }
+
     /// A clock word below everything that this node stamps from now on.
     fn reading(&self) -> u64 {
         self.stamps.reading()
@@ -519,12 +535,12 @@ impl Shared {
     }
 
     /// Answers a survey of the node at `leader`.
-    pub(super) async fn surveyed(
+    pub(super) fn surveyed(
         &self,
         leader: NodeIndex,
         agreed: Vec<u64>,
         held_by: Option<(u16, HeldBack)>,
-    ) -> Result<Reply, ReplicaError> {
+    ) -> Reply {
         let led = self.led_by(leader);
         {
             let mut known = self.settling.agreed();
@@ -535,11 +551,11 @@ impl Shared {
                 }
             }
         }
-        let oldest_hint = self.hints.oldest().await?;
+        let hinted = self.hinted(&led);
         // Read last but for the digests: all that is in them was stamped before, or will be above it.
         let (reading, votes) = (self.reading(), self.cluster.votes());
         let digests = self.commons_now(&led, self.cluster.me());
-        Ok(Reply::Surveyed { reading, oldest_hint, votes, digests })
+        Reply::Surveyed { reading, hinted, votes, digests }
     }
 
     /// Closes partitions here, but for round 0, and says what is held then.

@@ -14,7 +14,7 @@ use crate::storage::memory::{Fault, MemoryEngine};
 use crate::worker::Pool;
 use bytes::Bytes;
 use kvorum_core::{
-    Key, NodeId, NodeIndex, Quorum, Record, ReplicationFactor, Topology, UnixMillis, Value, Version,
+    Key, NodeId, NodeIndex, Quorum, Record, ReplicationFactor, Token, Topology, UnixMillis, Value, Version,
 };
 use std::io;
 use std::pin::Pin;
@@ -257,4 +257,39 @@ fn synced_lives_leave_no_marks() {
     let _cut_short = node(&engine, &clock, Execution::Inline);
     let next = node(&engine, &clock, Execution::Inline);
     assert_eq!(next.shared.hints.gaps_of(NodeId::of_url("http://n:1")).len(), 0);
+}
+
+/// A hint holds back the watermark of its key's partition for as long as it is kept, over a restart too, and no other's.
+#[test]
+fn hints_are_known_by_partition() {
+    let (engine, clock) = (Arc::new(MemoryEngine::new()), ManualClock::at(1_000_000));
+    let start = || node(&engine, &clock, Execution::Inline);
+    let target = NodeId(9);
+    let record = |millis| Record {
+        version: Version::new(UnixMillis(millis), 0, NodeId(1)),
+        from: 3,
+        expires: None,
+        value: Value::Present(Bytes::from_static(b"v")),
+    };
+    let names = ["a", "b"].map(|name| Key::new(name).unwrap());
+    let node = start();
+    let [a, b] = names.each_ref().map(|key| Token::of(key.as_ref()).partition(12).0);
+    assert!(a != b);
+    let now = UnixMillis(1_000_000);
+    for (name, partition, millis) in [(0, a, 7), (0, a, 5), (1, b, 6)] {
+        run(node.shared.hints.keep(target, partition, &names[name], &record(millis), now)).unwrap();
+    }
+    let word = |millis| record(millis).version.clock();
+    let mut expected = vec![(a, word(5)), (b, word(6))];
+    expected.sort_unstable();
+    assert_eq!(node.shared.hints.oldest(), expected);
+    drop(node);
+    let node = start();
+    assert_eq!(node.shared.hints.oldest(), expected);
+    let kept = run(node.shared.hints.next(target, None, 10, 1 << 20)).unwrap();
+    let (of_a, of_b): (Vec<_>, Vec<_>) = kept.into_iter().partition(|hint| hint.key == names[0]);
+    run(node.shared.hints.remove(target, of_a)).unwrap();
+    assert_eq!(node.shared.hints.oldest(), [(b, word(6))]);
+    run(node.shared.hints.remove(target, of_b)).unwrap();
+    assert_eq!(node.shared.hints.oldest(), []);
 }

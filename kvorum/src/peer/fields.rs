@@ -127,6 +127,20 @@ pub(super) fn put_words(to: &mut Pieces, words: &[u64]) -> Result<(), MessageErr
     Ok(())
 }
 
+pub(super) fn put_hinted(to: &mut Pieces, hinted: &[(u16, u64)]) -> Result<(), MessageError> {
+    to.short.put_u16(count_u16(hinted.len(), usize::from(u16::MAX))?);
+    check_hinted(hinted)?;
+    for (partition, oldest) in hinted {
+        to.short.put_u16(*partition);
+        to.short.put_u64(*oldest);
+    }
+    Ok(())
+}
+
+fn check_hinted(hinted: &[(u16, u64)]) -> Result<(), MessageError> {
+    if hinted.is_sorted_by(|(a, _), (b, _)| a < b) { Ok(()) } else { Err(MessageError::Unsorted) }
+}
+
 pub(super) fn put_partitions(to: &mut Pieces, partitions: &[u16]) -> Result<(), MessageError> {
     to.short.put_u16(count_u16(partitions.len(), usize::from(u16::MAX))?);
     check_ascending(partitions)?;
@@ -247,6 +261,13 @@ pub(super) fn get_floor(from: &mut Bytes) -> Result<Floor, MessageError> {
 pub(super) fn get_words(from: &mut Bytes) -> Result<Vec<u64>, MessageError> {
     let count = usize::from(from.try_get_u16()?);
     get_list(from, count, 8, |from| Ok(from.try_get_u64()?))
+}
+
+pub(super) fn get_hinted(from: &mut Bytes) -> Result<Vec<(u16, u64)>, MessageError> {
+    let count = usize::from(from.try_get_u16()?);
+    let hinted = get_list(from, count, 10, |from| Ok((from.try_get_u16()?, from.try_get_u64()?)))?;
+    check_hinted(&hinted)?;
+    Ok(hinted)
 }
 
 pub(super) fn get_partitions(from: &mut Bytes) -> Result<Vec<u16>, MessageError> {

@@ -32,7 +32,7 @@
 //! | 0x87 | `Done` | `ScanClose` | nothing |
 //! | 0x88 | `DigestList` | `Digests`, `Close` | count (2), that many digests (8 each) |
 //! | 0x89 | `VersionList` | `Versions` | is last: 0 or 1 (1), floor, count (4), that many of: key, version (16), `from` (2), is tombstone: 0 or 1 (1) |
-//! | 0x8a | `Surveyed` | `Survey` | clock word of its latest reading (8), of its oldest hint or all ones (8), votes: 0 or 1 (1), count (2), that many digests (8 each) |
+//! | 0x8a | `Surveyed` | `Survey` | clock word of its latest reading (8), votes: 0 or 1 (1), hinted, count (2), that many digests (8 each) |
 //! | 0x8b | `Stepped` | `Step` | done: 0 or 1 (1) |
 //! | 0x8c | `Fetched` | `Fetch` | settled (8), count (2), that many of: 0 for nothing, 2 for damaged; or 1 (1), record |
 //! | 0x8d | `FloorList` | `Floors` | count (2), that many clock words (8 each) |
@@ -49,6 +49,7 @@
 //! | floor | settled (8), sealed (8), purged (8): clock words |
 //! | clock word | 48 bits Unix milliseconds and 16 bits counter (8) |
 //! | partitions | count (2), that many partitions (2 each), ascending |
+//! | hinted | count (2), that many of: partition (2), clock word (8); partitions ascending |
 //! | step | 0 settle, 1 seal, 2 release |
 //! | why | 0 nothing, 1 away, 2 does not vote, 3 holds hints, 4 differs |
 //! | cause | 0 write, 1 hint, 2 read repair |
@@ -61,9 +62,9 @@
 use super::fields::{
     HELD_BYTES_MIN, KEY_BYTES_MIN, VERSION_ROW_BYTES_MIN, check_ascending, check_from, count_u16, count_u32,
     end, get_applied, get_applied_or_damaged, get_apply_kind, get_bool, get_bytes, get_fetched, get_floor,
-    get_held, get_key, get_key_or_none, get_list, get_partitions, get_record, get_roster, get_scan_open,
-    get_version_row, get_words, put_applied, put_fetched, put_floor, put_held, put_key, put_key_or_none,
-    put_partitions, put_record, put_roster, put_version, put_words,
+    get_held, get_hinted, get_key, get_key_or_none, get_list, get_partitions, get_record, get_roster,
+    get_scan_open, get_version_row, get_words, put_applied, put_fetched, put_floor, put_held, put_hinted,
+    put_key, put_key_or_none, put_partitions, put_record, put_roster, put_version, put_words,
 };
 use super::frame::{Frame, Pieces};
 use crate::replica::{Applied, Fetched, Floor};
@@ -283,8 +284,9 @@ pub enum Reply {
     Surveyed {
         /// What it stamps from now on is above this clock word.
         reading: u64,
-        /// The clock word of the oldest hint that it keeps; the highest there is when it keeps none.
-        oldest_hint: u64,
+        /// The partitions of those asked for of whose keys it keeps hints, ascending, each with a clock word at or below
+        /// that of the oldest.
+        hinted: Vec<(u16, u64)>,
         /// Whether its store votes.
         votes: bool,
         /// What it must have in common with the others, by partition.
@@ -724,10 +726,10 @@ impl Reply {
             }
             Self::Done => {}
             Self::DigestList(words) | Self::FloorList(words) => put_words(to, words)?,
-            Self::Surveyed { reading, oldest_hint, votes, digests } => {
+            Self::Surveyed { reading, hinted, votes, digests } => {
                 to.short.put_u64(*reading);
-                to.short.put_u64(*oldest_hint);
                 to.short.put_u8(u8::from(*votes));
+                put_hinted(to, hinted)?;
                 put_words(to, digests)?;
             }
             Self::Stepped(is_done) => to.short.put_u8(u8::from(*is_done)),
@@ -804,8 +806,8 @@ impl Reply {
             kind::FLOOR_LIST => Self::FloorList(get_words(from)?),
             kind::SURVEYED => Self::Surveyed {
                 reading: from.try_get_u64()?,
-                oldest_hint: from.try_get_u64()?,
                 votes: get_bool(from)?,
+                hinted: get_hinted(from)?,
                 digests: get_words(from)?,
             },
             kind::STEPPED => Self::Stepped(get_bool(from)?),
@@ -1056,6 +1058,7 @@ mod tests {
             .prop_map(|(key, version, from, is_tombstone)| VersionRow { key, version, from, is_tombstone });
         let fetched =
             prop_oneof![Just(Fetched::Nothing), record().prop_map(Fetched::Record), Just(Fetched::Damaged)];
+        let hinted = prop::collection::btree_map(any::<u16>(), any::<u64>(), 0..4);
         let applied = prop_oneof![
             Just(None),
             Just(Some(Applied::Stored)),
@@ -1080,14 +1083,9 @@ mod tests {
             (any::<u64>(), prop::collection::vec(fetched, 0..4))
                 .prop_map(|(settled, records)| Reply::Fetched { settled, records }),
             prop::collection::vec(applied, 0..4).prop_map(Reply::AppliedMany),
-            (any::<(u64, u64)>(), any::<bool>(), words()).prop_map(
-                |((reading, oldest_hint), votes, digests)| Reply::Surveyed {
-                    reading,
-                    oldest_hint,
-                    votes,
-                    digests
-                }
-            ),
+            (any::<u64>(), hinted, any::<bool>(), words()).prop_map(|(reading, hinted, votes, digests)| {
+                Reply::Surveyed { reading, hinted: hinted.into_iter().collect(), votes, digests }
+            }),
             (prop::collection::vec(version_row, 0..4), any::<bool>(), floor())
                 .prop_map(|(rows, is_last, floor)| Reply::VersionList { rows, is_last, floor }),
             (0..7u8, ".{0,20}")

@@ -458,7 +458,7 @@ fn samples() -> Vec<Sample> {
             Request::Survey { agreed: vec![7, 8], held_by: Some((2, HeldBack::Away)) },
             vec![(
                 "surveyed",
-                Reply::Surveyed { reading: 9, oldest_hint: u64::MAX, votes: true, digests: vec![1, 2] },
+                Reply::Surveyed { reading: 9, hinted: vec![(7, 5)], votes: true, digests: vec![1, 2] },
             )],
         ),
         ("survey-free", Request::Survey { agreed: Vec::new(), held_by: None }, Vec::new()),

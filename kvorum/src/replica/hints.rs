@@ -56,9 +56,16 @@ pub struct Waiting {
     pub gaps: u64,
 }
 
+/// The hints that are kept of one partition's keys.
+struct Hinted {
+    count: u64,
+    oldest: u64,
+}
+
 #[derive(Default)]
 struct Books {
     waiting: BTreeMap<NodeId, Waiting>,
+    hinted: BTreeMap<u16, Hinted>,
     gaps: BTreeSet<(NodeId, u16)>,
 }
 
@@ -81,7 +88,10 @@ impl Hints {
         let mut books = Books::default();
         for pair in engine.scan(Keyspace::Hints, &[], Bound::Unbounded)? {
             let (row, record) = pair?;
-            let (target, _) = format::decode_hint_key(&row)?;
+            let (target, key) = format::decode_hint_key(&row)?;
+            if let Ok(key) = Key::new(key) {
+                books.hint(replica.partition_of(&key).0, format::decode_hint_clock(&row)?);
+            }
             books.waiting.entry(target).or_default().add(row.len() + record.len());
         }
         for pair in engine.scan(Keyspace::Meta, format::META_GAP, Bound::Unbounded)? {
@@ -123,11 +133,17 @@ impl Hints {
             return Ok(Kept::Gap);
         }
         // Counted first: a hint that is delivered and dropped at once must not be subtracted before it is added.
-        self.lock().waiting.entry(target).or_default().add(bytes);
+        {
+            let mut books = self.lock();
+            books.waiting.entry(target).or_default().add(bytes);
+            books.hint(partition, record.version.clock());
+        }
         crash::point(Point::HintBefore);
         let kept = self.replica.store_side(vec![put(Keyspace::Hints, row, value)], false).await;
         if kept.is_err() {
-            self.lock().waiting.entry(target).or_default().sub(bytes);
+            let mut books = self.lock();
+            books.waiting.entry(target).or_default().sub(bytes);
+            books.unhint(partition);
         } else {
             crash::point(Point::HintAfter);
         }
@@ -218,37 +234,17 @@ impl Hints {
         self.replica.shared.pool.run(read).await?
     }
 
-    /// The clock word of the oldest hint, for whomever; the highest there is when none is kept. Reads the store on the
-    /// worker pool, one row for each target.
-    pub async fn oldest(&self) -> Result<u64, ReplicaError> {
-        let targets: Vec<NodeId> = {
-            let books = self.lock();
-            books.waiting.iter().filter(|(_, waiting)| waiting.count > 0).map(|(target, _)| *target).collect()
-        };
-        if targets.is_empty() {
-            return Ok(u64::MAX);
-        }
-        let engine = Arc::clone(&self.replica.shared.engine);
-        let read = move || {
-            let mut oldest = u64::MAX;
-            for target in targets {
-                let start = target.0.to_be_bytes();
-                if let Some(pair) = engine.scan(Keyspace::Hints, &start, Bound::Unbounded)?.next() {
-                    let (row, _) = pair?;
-                    if row.starts_with(&start) {
-                        oldest = oldest.min(format::decode_hint_clock(&row)?);
-                    }
-                }
-            }
-            Ok::<_, ReplicaError>(oldest)
-        };
-        self.replica.shared.pool.run(read).await?
+    /// The partitions of whose keys hints are kept, for whomever, ascending, each with a clock word at or below that of
+    /// its oldest hint: that of the oldest since there was none.
+    pub fn oldest(&self) -> Vec<(u16, u64)> {
+        self.lock().hinted.iter().map(|(partition, hinted)| (*partition, hinted.oldest)).collect()
     }
 
     /// Forgets hints that were delivered.
     pub async fn remove(&self, target: NodeId, hints: Vec<Hint>) -> Result<(), ReplicaError> {
         let bytes: usize = hints.iter().map(|hint| hint.row.len() + format::record_bytes(&hint.record)).sum();
         let count = hints.len() as u64;
+        let partitions: Vec<u16> = hints.iter().map(|hint| self.replica.partition_of(&hint.key).0).collect();
         let changes = hints
             .into_iter()
             .map(|hint| Change::Remove { keyspace: Keyspace::Hints, key: hint.row })
@@ -260,6 +256,9 @@ impl Hints {
         let waiting = books.waiting.entry(target).or_default();
         waiting.count = waiting.count.saturating_sub(count);
         waiting.bytes = waiting.bytes.saturating_sub(bytes as u64);
+        for partition in partitions {
+            books.unhint(partition);
+        }
         Ok(())
     }
 
@@ -270,6 +269,7 @@ impl Hints {
         for waiting in books.waiting.values_mut() {
             (waiting.count, waiting.bytes) = (0, 0);
         }
+        books.hinted.clear();
         lost
     }
 
@@ -306,6 +306,21 @@ impl Waiting {
 }
 
 impl Books {
+    fn hint(&mut self, partition: u16, clock: u64) {
+        let hinted = self.hinted.entry(partition).or_insert(Hinted { count: 0, oldest: clock });
+        hinted.count += 1;
+        hinted.oldest = hinted.oldest.min(clock);
+    }
+
+    fn unhint(&mut self, partition: u16) {
+        if let Some(hinted) = self.hinted.get_mut(&partition) {
+            hinted.count = hinted.count.saturating_sub(1);
+            if hinted.count == 0 {
+                self.hinted.remove(&partition);
+            }
+        }
+    }
+
     fn mark(&mut self, target: NodeId, partition: u16) {
         if self.gaps.insert((target, partition)) {
             self.waiting.entry(target).or_default().gaps += 1;

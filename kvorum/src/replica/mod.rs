@@ -450,6 +450,11 @@ impl Replica {
         &self.shared.sweeper
     }
 
+    /// The partition of `key`; where there are no digests, in a cluster of one, always the first.
+    fn partition_of(&self, key: &Key) -> Partition {
+        self.shared.digests.as_ref().map_or(Partition(0), |digests| digests.partition_of(key))
+    }
+
     /// Writes that wait for the commit thread.
     pub fn queue_len(&self) -> usize {
         self.shared.queue.len()

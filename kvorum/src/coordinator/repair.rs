@@ -199,10 +199,11 @@ impl Coordinator {
         is_urgent: bool,
     ) -> Result<Option<Cause>, Cause> {
         let mut heals = Calls::new();
-        let (mut unhealed, mut put_off, mut is_from_behind) = (None, 0, false);
+        let (mut unhealed, mut put_off) = (None, 0);
+        let (mut has_begun, mut is_from_behind) = (false, false);
         loop {
             while heals.nodes().count() < PARTITIONS_IN_FLIGHT_MAX && put_off < work.len() {
-                if !is_urgent && self.shared.gives_way(index) {
+                if !is_urgent && self.shared.gives_way(index, has_begun) {
                     work.clear();
                     break;
                 }
@@ -217,7 +218,7 @@ impl Coordinator {
                     put_off += 1;
                     continue;
                 };
-                put_off = 0;
+                (put_off, has_begun) = (0, true);
                 let coordinator = Rc::clone(self);
                 heals.push(index, async move {
                     let _claim = claim;
@@ -341,12 +342,12 @@ impl Shared {
         self.cluster.peer(index).is_some_and(|peer| peer.votes.load(Ordering::Relaxed))
     }
 
-    /// Whether the healing is left to the node at `index`, which has begun it and would bring the same: to one that comes
-    /// first, and to one that is being refilled.
-    fn gives_way(&self, index: NodeIndex) -> bool {
+    /// Whether the healing is left to the node at `index`, which is at it and would bring the same: by a node that has not
+    /// begun, to one that comes first, and to one that is being refilled.
+    fn gives_way(&self, index: NodeIndex, has_begun: bool) -> bool {
         let at = self.healed_by.get(usize::from(index.0)).map_or(0, |at| at.load(Ordering::Relaxed));
-        let begun = at > 0 && Duration::from_millis(self.millis() - at.min(self.millis())) < GIVE_WAY;
-        begun && (index < self.cluster.me() || !self.peer_votes(index))
+        let heals = at > 0 && Duration::from_millis(self.millis() - at.min(self.millis())) < GIVE_WAY;
+        heals && (!has_begun || index < self.cluster.me() || !self.peer_votes(index))
     }
 
     fn millis(&self) -> u64 {

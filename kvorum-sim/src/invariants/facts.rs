@@ -161,6 +161,13 @@ impl Facts {
         self.disks_lost(write.invoked, write.returned) < usize::from(write.replicas.ack)
     }
 
+    /// Whether a record of a key may come back with an older disk although it was deleted: one that was written for one
+    /// replica is believed there, for nobody else ever had it (decision 14).
+    pub fn may_come_back(&self, operations: &[&Operation]) -> bool {
+        let is_alone = |operation: &&Operation| operation.may_take_effect() && operation.replicas.from == 1;
+        self.losses.iter().any(|loss| loss.kind == LossKind::Older) && operations.iter().any(is_alone)
+    }
+
     /// Whether the replicas that confirmed a write still vote for it, or not at all.
     pub fn is_voted_for(&self, write: &Operation) -> bool {
         self.must_survive(write) && !self.forgot_in_silence(write.invoked, write.returned)

@@ -18,7 +18,7 @@ use std::time::Duration;
 pub fn check(history: &History, facts: &Facts) -> Result<(), Violation> {
     for (key, operations) in history.by_key() {
         gone_stays_gone(key, &operations, facts)?;
-        if facts.mechanisms.repair && facts.converged.is_some() {
+        if facts.mechanisms.repair && facts.converged.is_some() && !facts.may_come_back(&operations) {
             deleted_at_the_end(key, &operations, facts)?;
         }
     }

@@ -291,6 +291,7 @@ pub(crate) fn service(
             durability: durability_name(config.durability),
         },
         thread_metrics: (0..threads).map(|_| Arc::new(ThreadMetrics::default())).collect(),
+        desks_open: watch::Sender::new(0),
         run_id: u32::from_be_bytes(run_id),
         faults: AtomicU64::new(0),
         phase: watch::Sender::new(Phase::Starting),

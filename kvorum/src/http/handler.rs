@@ -55,6 +55,8 @@ pub struct Service {
     pub facts: NodeFacts,
     /// Every network thread's counters.
     pub thread_metrics: Vec<Arc<ThreadMetrics>>,
+    /// How many of these threads have a coordinator. They share the port, so clients are served once all have.
+    pub desks_open: watch::Sender<usize>,
     /// Names this run of the node in request ids.
     pub run_id: u32,
     /// Requests that failed by this node's own fault so far; numbers request ids.

@@ -108,6 +108,7 @@ async fn open(desk: Rc<Desk>, connector: Rc<dyn Connector>, thread: usize) {
     let (true, Some(rooms)) = (is_open, service.rooms.get()) else { return };
     let coordinator = Coordinator::start(Arc::clone(&rooms.shared), &connector, thread);
     let _ = desk.coordinator.set(Rc::clone(&coordinator));
+    service.desks_open.send_modify(|open| *open += 1);
     if thread == 0 {
         tokio::task::spawn_local(join(Arc::clone(&desk.service), coordinator));
     }
@@ -115,10 +116,14 @@ async fn open(desk: Rc<Desk>, connector: Rc<dyn Connector>, thread: usize) {
     rooms.replica.share_wakeups().await;
 }
 
-/// Takes the hints that peers hold for this node; then it is ready.
+/// Takes the hints that peers hold for this node; then, once every network thread is, it is ready.
 async fn join(service: Arc<super::Service>, coordinator: Rc<Coordinator>) {
     coordinator.start_background();
     coordinator.take_hints().await;
+    let all = service.thread_metrics.len();
+    if service.desks_open.subscribe().wait_for(|open| *open >= all).await.is_err() {
+        return;
+    }
     service.phase.send_if_modified(|phase| {
         let is_joining = *phase == Phase::Joining;
         if is_joining {

@@ -65,13 +65,18 @@ impl Connector for Nowhere {
 impl Node {
     /// A node whose store is not open yet.
     fn starting() -> Self {
+        Self::starting_with(1)
+    }
+
+    /// The same with so many network threads, the first of which runs.
+    fn starting_with(threads: usize) -> Self {
         let flags = [("max-connections", "10")].map(|(name, value)| (name, value.to_owned())).into();
         let (mut config, _) = config::resolve(&flags, &std::collections::BTreeMap::new(), None).unwrap();
         // Far off: while time stands still, only what must wait for nothing else makes it pass.
         config.request_timeout = 3600 * SECOND;
         let names = Names::new(&config, config.listen);
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-        let service = node::service(&config, &names, &clock, &SystemRng, 1);
+        let service = node::service(&config, &names, &clock, &SystemRng, threads);
         let (connections, given) = mpsc::channel(10);
         let desk = Desk::new(Arc::clone(&service), Arc::clone(&service.thread_metrics[0]));
         let serving = tokio::task::spawn_local(serve(Given(Mutex::new(given)), desk, Rc::new(Nowhere), 0));
@@ -80,6 +85,11 @@ impl Node {
 
     /// Opens the store, and waits until the node is ready.
     async fn open(&mut self) {
+        self.open_store();
+        self.ready().await;
+    }
+
+    fn open_store(&mut self) {
         let opening = Opening {
             begins_anew: false,
             config: &self.config,
@@ -91,6 +101,9 @@ impl Node {
             workers: Workers::Threads,
         };
         self.threads = Some(node::open(opening, &self.service).unwrap());
+    }
+
+    async fn ready(&self) {
         let mut phase = self.service.phase.subscribe();
         phase.wait_for(|phase| *phase == Phase::Ready).await.unwrap();
     }
@@ -117,6 +130,21 @@ fn run(paused: bool, test: impl AsyncFnOnce()) {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(paused).build().unwrap();
     tokio::task::LocalSet::new().block_on(&runtime, test());
+}
+
+/// All network threads share the port, so a node is not ready while one of them does not serve yet.
+#[test]
+fn ready_once_every_thread_serves() {
+    run(false, async || {
+        let mut node = Node::starting_with(2);
+        node.open_store();
+        assert!(tokio::time::timeout(SECOND / 10, node.ready()).await.is_err(), "one thread of two serves");
+        let (_connections, given) = mpsc::channel(1);
+        let desk = Desk::new(Arc::clone(&node.service), Arc::clone(&node.service.thread_metrics[1]));
+        let serving = tokio::task::spawn_local(serve(Given(Mutex::new(given)), desk, Rc::new(Nowhere), 1));
+        node.ready().await;
+        serving.abort();
+    });
 }
 
 /// A node that starts says so, to every request, and serves the same connection port once its store is open.

@@ -61,6 +61,11 @@ impl Hlc {
         Version::new(now, 0, self.node).clock().saturating_sub(1).max(self.last)
     }
 
+    /// The clock word of the highest version stamped or observed.
+    pub fn met(&self) -> u64 {
+        self.last
+    }
+
     /// Makes every later stamp higher than `version`. Cheap, idempotent, order-independent.
     pub fn observe(&mut self, version: Version) {
         self.last = self.last.max(version.clock());

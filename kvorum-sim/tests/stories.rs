@@ -272,6 +272,38 @@ fn damaged_store_under_an_outdated_list_comes_back() {
     }
 }
 
+/// Goal: a node that comes back with an older disk, and so with an older lease of its clock, stamps nothing again that it
+/// had stamped since (seed 3720746387). It used to begin where that lease ends, which is below if its clock was ahead and
+/// is not any more. Method: a node writes while its clock is 20 s ahead, gets the disk of before back with its clock set
+/// right, and writes again.
+#[test]
+fn older_disk_does_not_set_the_clock_back() {
+    let mut plan = calm(3);
+    let at = |seconds, lasts, kind, fault| FaultEvent {
+        at: Duration::from_secs(seconds),
+        lasts: Duration::from_secs(lasts),
+        kind,
+        fault,
+    };
+    let jump = |by_millis| Fault::ClockJump { node: 0, by_millis };
+    plan.faults = vec![
+        at(2, 8, FaultKind::OlderDisk, Fault::OlderDisk { node: 0 }),
+        at(3, 0, FaultKind::ClockJump, jump(20_000)),
+        at(6, 0, FaultKind::ClockJump, jump(-20_000)),
+    ];
+    tell(&plan, async move |mut client| {
+        let mut put = async |key| match client.ask(0, key, Request::Put { ttl: None }, (2, 3)).await {
+            Outcome::Acknowledged { version } => version,
+            other => panic!("{other:?}"),
+        };
+        until(Duration::from_secs(4)).await;
+        let before = put("a").await;
+        until(Duration::from_secs(14)).await;
+        let after = put("b").await;
+        assert!(after > before, "{after:?} is stamped after {before:?}");
+    });
+}
+
 /// Waits until so much simulated time has passed.
 async fn until(at: Duration) {
     let now = turmoil::sim_elapsed().unwrap_or_default();

@@ -9,7 +9,7 @@ use super::{Coordinator, Shared};
 use crate::cluster::VotesVerdict;
 use crate::peer::{ApplyKind, LinkState, Reply, Request};
 use crate::replica::{Hint, ReplicaError};
-use kvorum_core::{NodeIndex, UnixMillis};
+use kvorum_core::{NodeIndex, UnixMillis, Version};
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::pin::pin;
@@ -208,9 +208,11 @@ impl Coordinator {
         }
         self.hear_of_store().await;
         while let Ok(Some((index, answer))) = tokio::time::timeout_at(deadline, calls.next()).await {
-            if let Some(Reply::HintsTaken { delivered, left }) = answer
-                && delivered + left > 0
-            {
+            let Some(Reply::HintsTaken { delivered, left, met }) = answer else { continue };
+            // Who comes back with an older disk has an older lease of its clock as well. What it stamped since and the
+            // others have met is not stamped again.
+            self.shared.stamps.observe(Version::from_words(met, 0));
+            if delivered + left > 0 {
                 let node = self.shared.cluster.url_of(index);
                 tracing::info!(node, delivered, left, "took the hints that a node held for this one");
             }

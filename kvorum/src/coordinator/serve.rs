@@ -71,7 +71,7 @@ impl Service for PeerDesk {
                 let Some(index) = shared.index_of(caller.peer) else { return unknown() };
                 let timeout = deadline.saturating_sub(shared.clock.mono());
                 let (delivered, left) = shared.drain_hints(index, timeout).await;
-                Reply::HintsTaken { delivered, left }
+                Reply::HintsTaken { delivered, left, met: shared.stamps.met() }
             }),
             Request::ScanOpen { start, end, bytes, sources, ack: _, from } => {
                 let (scans, share) = (Rc::clone(&self.scans), Share { sources, from });

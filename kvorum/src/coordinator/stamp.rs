@@ -47,6 +47,11 @@ impl Stamps {
         self.lock().reading(self.clock.wall())
     }
 
+    /// The clock word of the highest version that was stamped here or met, in this life.
+    pub(super) fn met(&self) -> u64 {
+        self.lock().met()
+    }
+
     /// Makes every later stamp higher than `version`.
     pub fn observe(&self, version: Version) {
         if canary::is(Canary::LocalClockOnly) {

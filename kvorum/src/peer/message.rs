@@ -27,7 +27,7 @@
 //! | 0x81 | `Applied` | `Apply` | 0 for stored; or 1 for superseded (1), the newer version (16) |
 //! | 0x82 | `Found` | `Get` | 0 for nothing; or 1 (1), held |
 //! | 0x83 | `Pong` | `Ping` | wall clock in Unix milliseconds (8), votes: 0 or 1 (1), roster |
-//! | 0x84 | `HintsTaken` | `TakeHints` | delivered (8), left (8) |
+//! | 0x84 | `HintsTaken` | `TakeHints` | delivered (8), left (8), met (8) |
 //! | 0x85 | `ScanPart` | `ScanOpen`, `ScanNext` | scan (4), is last: 0 or 1 (1), count (4), that many of: key, held |
 //! | 0x87 | `Done` | `ScanClose` | nothing |
 //! | 0x88 | `DigestList` | `Digests`, `Close` | count (2), that many digests (8 each) |
@@ -257,6 +257,8 @@ pub enum Reply {
         delivered: u64,
         /// How many still wait.
         left: u64,
+        /// The clock word of the highest version that the peer has met in this life.
+        met: u64,
     },
     /// A part of a scan.
     ScanPart {
@@ -711,9 +713,10 @@ impl Reply {
                 to.short.put_u8(u8::from(*votes));
                 put_roster(to, roster)?;
             }
-            Self::HintsTaken { delivered, left } => {
+            Self::HintsTaken { delivered, left, met } => {
                 to.short.put_u64(*delivered);
                 to.short.put_u64(*left);
+                to.short.put_u64(*met);
             }
             Self::ScanPart { scan, rows, is_last } => {
                 to.short.put_u32(*scan);
@@ -788,9 +791,11 @@ impl Reply {
                 let (wall, votes) = (UnixMillis(from.try_get_u64()?), get_bool(from)?);
                 Self::Pong { wall, votes, roster: get_roster(from)? }
             }
-            kind::HINTS_TAKEN => {
-                Self::HintsTaken { delivered: from.try_get_u64()?, left: from.try_get_u64()? }
-            }
+            kind::HINTS_TAKEN => Self::HintsTaken {
+                delivered: from.try_get_u64()?,
+                left: from.try_get_u64()?,
+                met: from.try_get_u64()?,
+            },
             kind::SCAN_PART => {
                 let (scan, is_last) = (from.try_get_u32()?, get_bool(from)?);
                 let count = from.try_get_u32()? as usize;
@@ -1073,7 +1078,11 @@ mod tests {
                 roster,
                 votes
             }),
-            any::<(u64, u64)>().prop_map(|(delivered, left)| Reply::HintsTaken { delivered, left }),
+            any::<(u64, u64, u64)>().prop_map(|(delivered, left, met)| Reply::HintsTaken {
+                delivered,
+                left,
+                met
+            }),
             (any::<u32>(), prop::collection::vec(scan_row, 0..4), any::<bool>())
                 .prop_map(|(scan, rows, is_last)| Reply::ScanPart { scan, rows, is_last }),
             Just(Reply::Done),

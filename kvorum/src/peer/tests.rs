@@ -409,7 +409,7 @@ fn samples() -> Vec<Sample> {
         (
             "take-hints",
             Request::TakeHints,
-            vec![("hints-taken", Reply::HintsTaken { delivered: 7, left: 1 })],
+            vec![("hints-taken", Reply::HintsTaken { delivered: 7, left: 1, met: 9 })],
         ),
         (
             "scan-open",

@@ -28,6 +28,11 @@ pub struct Record {
 }
 
 impl Record {
+    /// Bytes of its value; 0 for a tombstone.
+    pub fn value_bytes(&self) -> usize {
+        if let Value::Present(value) = &self.value { value.len() } else { 0 }
+    }
+
     /// The value that a reader at `now` sees; none for a tombstone and for a record that has expired.
     pub fn live(&self, now: UnixMillis) -> Option<&Bytes> {
         match &self.value {

@@ -341,23 +341,24 @@ pub(crate) fn open(opening: Opening<'_>, service: &Service) -> Result<ReplicaThr
         tracing::error!(%error, "the store is damaged: it is set aside, and a new one is refilled from the other nodes");
         set_aside()
     };
-    // Read first: under a wrong list of nodes no store is set aside, but for one that was begun under such a list.
-    let home = match Home::of(&*engine) {
+    // Before anything is touched: under a wrong list of nodes nothing is made, indexed or set aside, but for a store that was
+    // begun under such a list.
+    match Home::of(&*engine) {
+        Ok(home) if home.is_none_or(|home| is_home(home, placed)) => {}
+        Ok(Some(home)) if home.is_provisional && !is_alone => {
+            tracing::warn!(
+                "the store was begun for other nodes in place of a damaged one, and was never refilled: it is set \
+                 aside, and a new one is refilled from these nodes"
+            );
+            set_aside()?;
+            begins_anew = true;
+        }
+        Ok(_) => return Err(NodeError::OtherCluster { path: config.data_dir.clone() }),
         Err(error) if error.is_damage() && !is_alone => {
             set_aside_damaged(&error)?;
             begins_anew = true;
-            None
         }
-        home => home.map_err(NodeError::Replica)?,
-    };
-    let mut is_elsewhere = home.is_some_and(|home| !is_home(home, placed));
-    if is_elsewhere && !is_alone && home.is_some_and(|home| home.is_provisional) {
-        tracing::warn!(
-            "the store was begun for other nodes in place of a damaged one, and was never refilled: it is set aside, and \
-             a new one is refilled from these nodes"
-        );
-        set_aside()?;
-        (begins_anew, is_elsewhere) = (true, false);
+        Err(error) => return Err(NodeError::Replica(error)),
     }
     let start = |vote| {
         let (replica, threads, lease) = Replica::start(ReplicaParts {
@@ -385,15 +386,12 @@ pub(crate) fn open(opening: Opening<'_>, service: &Service) -> Result<ReplicaThr
         _ => Vote::Yes,
     };
     let started = match start(vote) {
-        Err(error) if error.is_damage() && !is_alone && !is_elsewhere => {
+        Err(error) if error.is_damage() && !is_alone => {
             set_aside_damaged(&error)?;
             start(Vote::No)
         }
         started => started,
     };
-    if is_elsewhere {
-        return Err(NodeError::OtherCluster { path: config.data_dir.clone() });
-    }
     let (replica, threads, lease, facts, hints) = started.map_err(NodeError::Replica)?;
     let roster = Roster::new(node, replica.store_id(), topology.node_count(), facts.seen, facts.votes);
     let cluster = Cluster::new(config.cluster_name.clone(), topology, me, replica.store_id(), roster);

@@ -1,8 +1,8 @@
 //! Handoff: delivers hints to nodes that have come back.
 //!
 //! One task per target, on one thread of the node. It delivers in the order of versions, [`IN_FLIGHT_MAX`] at a time
-//! and at the [`super::pace`] that clients leave it, so that a node which comes back is not swamped, and forgets each batch once it has been confirmed. A
-//! node that starts asks for its hints itself and waits for them before it serves.
+//! and at the [`super::pace`] that clients leave it, so that a node which comes back is not swamped, and forgets each
+//! batch once it has been confirmed. A node that starts asks for its hints itself and waits for them before it serves.
 
 use super::calls::Write;
 use super::{Coordinator, Shared};

@@ -4,9 +4,9 @@
 //! of its peers, and counts the answers with the rules of `kvorum-core`. It knows neither HTTP nor disks.
 //!
 //! A reader follows a request: [`write`], [`read`], [`range`]. What happens without a client: [`handoff`] delivers
-//! hints, [`repair`] keeps replicas alike at the [`pace`] that clients leave it, [`settle`] and [`floors`] let what is dead go,
-//! [`mend`] heals what is damaged on this node's disk, [`pulse`] asks peers how they are; [`workers`] shows and pauses
-//! them. [`serve`] is what a peer may ask of this node.
+//! hints, [`repair`] and [`heal`] keep replicas alike at the [`pace`] that clients leave them, [`settle`] and [`floors`]
+//! let what is dead go, [`mend`] heals what is damaged on this node's disk, [`pulse`] asks peers how they are;
+//! [`workers`] shows and pauses them. [`serve`] is what a peer may ask of this node.
 //!
 //! There is one [`Coordinator`] per network thread, with links of its own to every peer, so that a request and all
 //! its calls stay on one thread; what the threads share is [`Shared`].
@@ -46,7 +46,7 @@ pub use workers::{PAUSE_DEFAULT, PAUSE_MAX, WorkerError, WorkerStatus, Workers};
 
 use crate::clock::{Clock, Rng};
 use crate::cluster::Cluster;
-use crate::peer::{Connector, Hello, Link, LinkObserver, LinkParts};
+use crate::peer::{ApplyKind, Connector, Hello, Link, LinkObserver, LinkParts};
 use crate::replica::{Hints, RangeReader, Replica, ReplicaError};
 use bytes::Bytes;
 use kvorum_core::{Key, NodeIndex, Quorum, Record, ReplicationFactor, UnixMillis, Value, Version};
@@ -239,7 +239,7 @@ pub struct CoordinatorMetrics {
     /// Hints that could not be kept.
     pub hints_lost: AtomicU64,
     /// Records that peers applied here, by cause: write, hint, read repair, anti-entropy.
-    pub applied: [AtomicU64; 4],
+    pub applied: [AtomicU64; ApplyKind::COUNT + 1],
 }
 
 /// This is what the threads' coordinators share.

@@ -1,12 +1,12 @@
 //! The pace of repair, refill and hints: at most so many bytes a second, and less while clients are there and feel it.
 //!
-//! One [`Pace`] for all of a node's comparisons and deliveries, on the thread that runs them. What goes over is charged, and waits until
-//! what was charged before is worked off. While clients ask this node for anything, the allowed share of the
-//! rate falls by a third whenever the thread's tasks come late or writes queue up, and rises slowly otherwise (additive
-//! increase, multiplicative decrease: Chiu and Jain, 1989); without clients it is the whole rate.
+//! One [`Pace`] for all of a node's comparisons and deliveries, on the thread that runs them. What goes over is charged,
+//! and waits until what was charged before is worked off. While clients ask this node for anything, the allowed share of
+//! the rate falls by a third whenever the thread's tasks come late or writes queue up, and rises slowly otherwise
+//! (additive increase, multiplicative decrease: Chiu and Jain, 1989); without clients it is the whole rate.
 
 use super::Coordinator;
-use kvorum_core::{Key, Record, Value};
+use kvorum_core::{Key, Record};
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
@@ -66,8 +66,7 @@ impl Coordinator {
     /// Charges records that go over for repair, or as hints, and waits until they may.
     pub(super) async fn wait_for_pace(&self, records: impl IntoIterator<Item = (&Key, &Record)>) {
         let bytes = |(key, record): (&Key, &Record)| {
-            let value = if let Value::Present(value) = &record.value { value.len() } else { 0 };
-            (key.as_ref().len() + value).max(RECORD_BYTES_MIN)
+            (key.as_ref().len() + record.value_bytes()).max(RECORD_BYTES_MIN)
         };
         let bytes = records.into_iter().map(bytes).sum();
         let rate = self.shared.settings.upkeep.repair_rate;

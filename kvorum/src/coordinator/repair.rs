@@ -2,7 +2,8 @@
 //!
 //! For every other node one task compares digests of what the two have in common, partition by partition. Where they
 //! differ, and go on differing although nothing is being written there, both sides' versions are merged in key order,
-//! and what one side lacks goes over, both ways ([`super::heal`]). The cost follows what differs: a round over two replicas that agree is one call with eight bytes per partition.
+//! and what one side lacks goes over, both ways ([`super::heal`]). The cost follows what differs: a round over two
+//! replicas that agree is one call with eight bytes per partition.
 //!
 //! Two replicas may differ for good: where a newer record was written for fewer replicas, the older copies on the others
 //! stay. Such a partition is listed once and not again until a digest changes.
@@ -305,12 +306,7 @@ impl Shared {
     /// Notes that this store was compared with the node at `index`, wholly. Once it was with all, nothing is lacking that
     /// any of them has.
     async fn compared_after_start(&self, index: NodeIndex) {
-        let is_whole = {
-            let mut compared = self.compared_since_start();
-            compared.insert(index);
-            self.cluster.others().all(|other| compared.contains(&other))
-        };
-        if !is_whole {
+        if !self.has_compared_all(&mut self.compared_since_start(), index) {
             return;
         }
         let me = self.cluster.id_of(self.cluster.me());
@@ -318,6 +314,12 @@ impl Shared {
             Ok(()) => tracing::info!("what the life before may have lost was looked for on all other nodes"),
             Err(error) => tracing::warn!(%error, "marks of partitions that were compared cannot be removed"),
         }
+    }
+
+    /// Whether the node at `index` was the last of the others that was missing in `compared`.
+    fn has_compared_all(&self, compared: &mut BTreeSet<NodeIndex>, index: NodeIndex) -> bool {
+        compared.insert(index);
+        self.cluster.others().all(|other| compared.contains(&other))
     }
 
     fn compared_since_start(&self) -> MutexGuard<'_, BTreeSet<NodeIndex>> {
@@ -390,15 +392,10 @@ impl Shared {
             if !self.mending.is_still(beginning) {
                 return;
             }
-            compared.insert(index);
-            self.cluster.others().all(|other| compared.contains(&other))
+            self.has_compared_all(&mut compared, index)
         };
         // Where no store votes, all have lost what they held at once: nobody can say what there was, and a person must.
-        let somebody_votes = self
-            .cluster
-            .others()
-            .filter_map(|other| self.cluster.peer(other))
-            .any(|peer| peer.votes.load(Ordering::Relaxed));
+        let somebody_votes = self.cluster.others().any(|other| self.peer_votes(other));
         if !is_whole || !somebody_votes {
             return;
         }

@@ -21,7 +21,7 @@ const SCAN_IDLE_MAX: Duration = Duration::from_mins(1);
 /// Bytes of records that are fetched at a time, whatever was asked for.
 const FETCHED_BYTES_MAX: u32 = 4 << 20;
 /// The place of what repair applies in lists by cause, behind those of [`ApplyKind`].
-const APPLIED_BY_REPAIR: usize = 3;
+const APPLIED_BY_REPAIR: usize = ApplyKind::COUNT;
 const NOT_VOTING: &str = "this store does not vote: it is new, or what an earlier one held is lost here";
 
 /// This answers a peer, on one connection.

@@ -116,7 +116,7 @@ async fn open(desk: Rc<Desk>, connector: Rc<dyn Connector>, thread: usize) {
     rooms.replica.share_wakeups().await;
 }
 
-/// Takes the hints that peers hold for this node; then, once every network thread is, it is ready.
+/// Takes the hints that peers hold for this node. Once every network thread serves as well, the node is ready.
 async fn join(service: Arc<super::Service>, coordinator: Rc<Coordinator>) {
     coordinator.start_background();
     coordinator.take_hints().await;

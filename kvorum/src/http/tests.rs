@@ -6,13 +6,15 @@ use super::server::{Listener, Phase, serve};
 use super::{Desk, Service};
 use crate::clock::{Clock, SystemClock, SystemRng};
 use crate::config::{self, Config};
-use crate::node::{self, Names, Opening};
+use crate::node::{self, Names, NodeError, Opening};
 use crate::peer::{BoxedStream, Connector};
 use crate::replica::{ReplicaThreads, Workers};
 use crate::storage::memory::MemoryEngine;
+use crate::storage::{Engine, Keyspace};
 use crate::worker::Pool;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
+use std::ops::Bound;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
@@ -90,17 +92,8 @@ impl Node {
     }
 
     fn open_store(&mut self) {
-        let opening = Opening {
-            begins_anew: false,
-            config: &self.config,
-            names: &self.names,
-            clock: Arc::clone(&self.service.clock),
-            rng: Arc::new(SystemRng),
-            engine: Arc::new(MemoryEngine::new()),
-            pool: Arc::new(Pool::start(1).unwrap()),
-            workers: Workers::Threads,
-        };
-        self.threads = Some(node::open(opening, &self.service).unwrap());
+        let opened = open_store(&self.config, &self.names, &self.service, Arc::new(MemoryEngine::new()));
+        self.threads = Some(opened.unwrap());
     }
 
     async fn ready(&self) {
@@ -126,10 +119,57 @@ impl Node {
     }
 }
 
+fn open_store(
+    config: &Config,
+    names: &Names,
+    service: &Service,
+    engine: Arc<dyn Engine>,
+) -> Result<ReplicaThreads, NodeError> {
+    let opening = Opening {
+        begins_anew: false,
+        config,
+        names,
+        clock: Arc::clone(&service.clock),
+        rng: Arc::new(SystemRng),
+        engine,
+        pool: Arc::new(Pool::start(1).unwrap()),
+        workers: Workers::Threads,
+    };
+    node::open(opening, service)
+}
+
 fn run(paused: bool, test: impl AsyncFnOnce()) {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(paused).build().unwrap();
     tokio::task::LocalSet::new().block_on(&runtime, test());
+}
+
+/// Goal: a start under a wrong list of nodes touches nothing. It used to open the store first, and to make the index that
+/// only clusters need of all that a node alone had stored, before it refused. Method: the store of a node that was alone,
+/// opened for three.
+#[test]
+fn wrong_list_of_nodes_changes_nothing() {
+    let engine = Arc::new(MemoryEngine::new());
+    let open = |flags: &[(&'static str, &str)]| {
+        let flags = flags.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
+        let (config, _) = config::resolve(&flags, &std::collections::BTreeMap::new(), None).unwrap();
+        let names = Names::new(&config, config.listen);
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+        let service = node::service(&config, &names, &clock, &SystemRng, 1);
+        open_store(&config, &names, &service, Arc::clone(&engine) as Arc<dyn Engine>).map(drop)
+    };
+    let rows = || {
+        [Keyspace::Records, Keyspace::Tokens, Keyspace::Meta].map(|keyspace| {
+            let scan = engine.scan(keyspace, b"", Bound::Unbounded).unwrap();
+            scan.collect::<Result<Vec<_>, _>>().unwrap()
+        })
+    };
+    open(&[]).unwrap();
+    let before = rows();
+    let others = "http://127.0.0.1:8080,http://127.0.0.1:8081,http://127.0.0.1:8082";
+    let refused = open(&[("cluster", others)]);
+    assert!(matches!(refused, Err(NodeError::OtherCluster { .. })), "{refused:?}");
+    assert_eq!(rows(), before);
 }
 
 /// All network threads share the port, so a node is not ready while one of them does not serve yet.

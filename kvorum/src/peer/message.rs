@@ -851,6 +851,9 @@ impl Reply {
 }
 
 impl ApplyKind {
+    /// How many causes there are.
+    pub const COUNT: usize = 3;
+
     fn code(self) -> u8 {
         match self {
             Self::Write => 0,

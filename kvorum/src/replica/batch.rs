@@ -9,7 +9,7 @@ use super::queue::{Observed, Request, Source};
 use super::{Replica, ReplicaError, stored_mark};
 use crate::storage::{EngineError, Keyspace, format};
 use bytes::Bytes;
-use kvorum_core::{Key, Record, Value};
+use kvorum_core::{Key, Record};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tokio::sync::oneshot;
@@ -99,9 +99,4 @@ impl Replica {
             .map(|is_judged| if is_judged { judged.next().flatten() } else { None })
             .collect())
     }
-}
-
-/// The bytes of a key and its record that bounds are kept by.
-pub(super) fn bytes_of(key: &Key, record: &Record) -> usize {
-    key.as_ref().len() + if let Value::Present(value) = &record.value { value.len() } else { 0 }
 }

@@ -490,16 +490,17 @@ impl Replica {
     }
 }
 
-/// Marks that this life confirms writes before they are synced, where it does: the mark goes when it ends as it should. Where
-/// the life before has left it, that one may have lost what it confirmed: every partition of this node is marked as one that
-/// needs repair, durably, before anything is written.
+/// Marks that this life confirms writes before they are synced, where it does: the mark goes when it ends as it should.
+/// Where the life before has left it, that one may have lost what it confirmed: every partition of this node is marked as
+/// one that needs repair, durably, before anything is written.
 fn mark_unclean(parts: &ReplicaParts, lease: UnixMillis) -> Result<(), ReplicaError> {
     let was_cut_short = parts.engine.get(Keyspace::Meta, format::META_UNSYNCED)?.is_some();
     let (keyspace, key) = (Keyspace::Meta, Bytes::from_static(format::META_UNSYNCED));
     let mut batch = Batch::new();
     if was_cut_short {
         tracing::warn!(
-            "the life before did not end as it should and confirmed writes before they were synced: what a power failure may have cost is looked for on the other nodes first"
+            "the life before did not end as it should and confirmed writes before they were synced: what a power \
+             failure may have cost is looked for on the other nodes first"
         );
         batch.extend(Partition::all(parts.partition_bits).map(|partition| Change::Put {
             keyspace,

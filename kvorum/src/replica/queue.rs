@@ -2,7 +2,6 @@
 
 use super::ReplicaError;
 use super::answer::{Applied, Outcome};
-use super::batch::bytes_of;
 use super::courier::Courier;
 use super::floor::FloorStep;
 use crate::profile::waits::{Since, Wait};
@@ -96,9 +95,9 @@ pub(super) enum Removal {
 impl Request {
     fn bytes(&self) -> usize {
         match self {
-            Self::Apply { key, record, .. } => bytes_of(key, record),
+            Self::Apply { key, record, .. } => key.as_ref().len() + record.value_bytes(),
             Self::ApplyMany { records, .. } => {
-                records.iter().map(|(key, record, _)| bytes_of(key, record)).sum()
+                records.iter().map(|(key, record, _)| key.as_ref().len() + record.value_bytes()).sum()
             }
             Self::Side { changes, .. } => changes.iter().map(Change::bytes).sum(),
             Self::Purge { rows, .. } => rows.len() * size_of::<DueRow>(),

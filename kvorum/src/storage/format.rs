@@ -22,7 +22,8 @@
 //! that was begun in place of a damaged one and has not been refilled; `seen` and 8 bytes node id → 16 bytes store id
 //! that the node had when it was seen last; `gap`, 8 bytes node id, 2 bytes partition → 8 bytes Unix
 //! milliseconds since when a hint for that node and partition is missing; `indexed` → 1 when every record has its row
-//! in `tokens`; `floor` and 2 bytes partition → three clock words of 8 bytes: settled, sealed, purged
+//! in `tokens`; `unsynced` → 1 while a life confirms writes before they are synced, until it has ended as it should;
+//! `floor` and 2 bytes partition → three clock words of 8 bytes: settled, sealed, purged
 //!
 //! `tokens`: (2 bytes partition, then the key) → 16 bytes version, 2 bytes `from`, 1 byte: 1 for a tombstone
 //!
@@ -116,8 +117,7 @@ impl std::error::Error for FormatError {}
 
 /// How many bytes `record` takes.
 pub fn record_bytes(record: &Record) -> usize {
-    let value = if let Value::Present(bytes) = &record.value { bytes.len() } else { 0 };
-    HEADER_BYTES + record.expires.map_or(0, |_| 8) + value
+    HEADER_BYTES + record.expires.map_or(0, |_| 8) + record.value_bytes()
 }
 
 /// The bytes of `record`.

@@ -1,7 +1,8 @@
 //! Fields: what messages are put together from, written and read. The layout of each: [`super::message`].
 
 use super::frame::Pieces;
-use super::message::{ApplyKind, Held, MessageError, ROSTER_LEN_MAX, Request, VersionRow};
+use super::message::{ROSTER_LEN_MAX, Request};
+use super::terms::{ApplyKind, Held, MessageError, VersionRow};
 use crate::replica::{Applied, Fetched, Floor};
 use bytes::{Buf, BufMut, Bytes};
 use kvorum_core::{Key, NodeId, Record, UnixMillis, Value, Version};

@@ -12,7 +12,7 @@
 //!
 //! A frame that is not exactly this ends the connection: behind a wrong length, nothing can be trusted.
 
-use super::message::MessageError;
+use super::terms::MessageError;
 use bytes::{BufMut, Bytes, BytesMut};
 use std::collections::VecDeque;
 use std::fmt;

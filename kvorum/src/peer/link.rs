@@ -15,8 +15,9 @@
 use super::frame::{Frame, PushError};
 use super::handshake::{self, ConnectError, Hello};
 use super::latency::{Estimator, Latency};
-use super::message::{MessageError, Refusal, Reply, Request};
+use super::message::{Reply, Request};
 use super::pump::{End, Inbox, Outbox, Pump};
+use super::terms::{MessageError, Refusal};
 use super::{BoxedStream, Connector};
 use crate::clock::{Clock, Rng};
 use crate::profile::waits::{self, Wait};

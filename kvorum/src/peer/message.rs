@@ -1,59 +1,7 @@
-//! Messages: what nodes ask of each other, and every byte of it.
+//! Messages: what nodes ask of each other, and how it is put into bytes and read.
 //!
-//! Integers are big-endian. The frame around a payload is [`super::frame`]'s.
-//!
-//! | kind | request | payload behind the deadline |
-//! | --- | --- | --- |
-//! | 0x01 | `Apply` | cause (1), key, record |
-//! | 0x02 | `Get` | longest value to send, in bytes (4), key |
-//! | 0x03 | `Ping` | wall clock in Unix milliseconds (8), roster |
-//! | 0x04 | `TakeHints` | nothing |
-//! | 0x05 | `ScanOpen` | bytes per part (4), `ack` (2), `from` (2), start key, end key or none, count (2), that many node indexes (2 each), ascending |
-//! | 0x06 | `ScanNext` | scan (4), bytes per part (4) |
-//! | 0x07 | `ScanClose` | scan (4) |
-//! | 0x08 | `Digests` | first partition (2), count (2) |
-//! | 0x09 | `Versions` | partition (2), bytes per list (4), floor, key to begin behind or none |
-//! | 0x0a | `Fetch` | bytes (4), count (2), that many keys |
-//! | 0x0b | `Survey` | held by: node index or 0xffff (2), why (1), count (2), that many clock words (8 each) |
-//! | 0x0c | `Close` | round (8), up to (8), by scan: 0 or 1 (1), partitions |
-//! | 0x0d | `Step` | step (1), round (8), up to (8), partitions |
-//! | 0x0e | `Floors` | nothing |
-//! | 0x0f | `ApplyMany` | settled (8), count (2), that many of: key, record |
-//!
-//! Every request's payload begins with its deadline: the milliseconds that are left when it is sent (4).
-//!
-//! | kind | reply | to | payload |
-//! | --- | --- | --- | --- |
-//! | 0x81 | `Applied` | `Apply` | 0 for stored; or 1 for superseded (1), the newer version (16) |
-//! | 0x82 | `Found` | `Get` | 0 for nothing; or 1 (1), held |
-//! | 0x83 | `Pong` | `Ping` | wall clock in Unix milliseconds (8), votes: 0 or 1 (1), roster |
-//! | 0x84 | `HintsTaken` | `TakeHints` | delivered (8), left (8), met (8) |
-//! | 0x85 | `ScanPart` | `ScanOpen`, `ScanNext` | scan (4), is last: 0 or 1 (1), count (4), that many of: key, held |
-//! | 0x87 | `Done` | `ScanClose` | nothing |
-//! | 0x88 | `DigestList` | `Digests`, `Close` | count (2), that many digests (8 each) |
-//! | 0x89 | `VersionList` | `Versions` | is last: 0 or 1 (1), floor, count (4), that many of: key, version (16), `from` (2), is tombstone: 0 or 1 (1) |
-//! | 0x8a | `Surveyed` | `Survey` | clock word of its latest reading (8), votes: 0 or 1 (1), hinted, count (2), that many digests (8 each) |
-//! | 0x8b | `Stepped` | `Step` | done: 0 or 1 (1) |
-//! | 0x8c | `Fetched` | `Fetch` | settled (8), count (2), that many of: 0 for nothing, 2 for damaged; or 1 (1), record |
-//! | 0x8d | `FloorList` | `Floors` | count (2), that many clock words (8 each) |
-//! | 0x8e | `AppliedMany` | `ApplyMany` | count (2), that many of: 0 for stored, 2 for damaged; or 1 for superseded (1), the newer version (16) |
-//! | 0xff | `Refused` | any | code (1), length (2), that many bytes of UTF-8 |
-//!
-//! | part | layout |
-//! | --- | --- |
-//! | key | length (2), bytes; a key that may be missing has length 0 then |
-//! | version | 48 bits Unix milliseconds and 16 bits counter (8), node id (8) |
-//! | record | flags: 1 tombstone, 2 has expiry (1); version (16); `from` (2); with flag 2 expiry in Unix milliseconds (8); without flag 1 the value's length (4) and bytes |
-//! | held | a record; or with flag 4 one whose value's length is given, but not its bytes |
-//! | roster | count (2), that many of: node id (8), store id (16) |
-//! | floor | settled (8), sealed (8), purged (8): clock words |
-//! | clock word | 48 bits Unix milliseconds and 16 bits counter (8) |
-//! | partitions | count (2), that many partitions (2 each), ascending |
-//! | hinted | count (2), that many of: partition (2), clock word (8); partitions ascending |
-//! | step | 0 settle, 1 seal, 2 release |
-//! | why | 0 nothing, 1 away, 2 does not vote, 3 holds hints, 4 differs |
-//! | cause | 0 write, 1 hint, 2 read repair |
-//! | code | 0 unknown, 1 overloaded, 2 disk full, 3 failed, 4 not voting, 5 stopped, 6 starting, 7 damaged; any other is read as 0 |
+//! `docs/wire.md` has every byte, by kind and by part. The frame around a payload is [`super::frame`]'s, the parts are
+//! [`super::fields`]', and what has a code is one of [`super::terms`].
 //!
 //! Each message has one encoding only, and bytes behind it are refused. What a reader refuses, the writer refuses
 //! too. Keys and values share the bytes of the frame that they came in, and keep as much of what was read alive:
@@ -67,10 +15,10 @@ use super::fields::{
     put_key, put_key_or_none, put_partitions, put_record, put_roster, put_version, put_words,
 };
 use super::frame::{Frame, Pieces};
+use super::terms::{ApplyKind, Held, HeldBack, MessageError, Refusal, ScanRow, StepKind, VersionRow};
 use crate::replica::{Applied, Fetched, Floor};
-use bytes::{Buf, BufMut, Bytes, TryGetError};
-use kvorum_core::{Key, KeyError, NodeId, Record, UnixMillis, Value, Version};
-use std::fmt;
+use bytes::{Buf, BufMut, Bytes};
+use kvorum_core::{Key, NodeId, Record, UnixMillis};
 use std::time::Duration;
 
 /// The most nodes that a roster names: no cluster is larger.
@@ -79,39 +27,39 @@ pub const ROSTER_LEN_MAX: usize = 1024;
 pub const DETAIL_BYTES_MAX: usize = 512;
 
 /// The node index that names no node.
-const NOBODY: u16 = u16::MAX;
+pub(super) const NOBODY: u16 = u16::MAX;
 
 /// The kind bytes.
-mod kind {
-    pub(super) const APPLY: u8 = 0x01;
-    pub(super) const GET: u8 = 0x02;
-    pub(super) const PING: u8 = 0x03;
-    pub(super) const TAKE_HINTS: u8 = 0x04;
-    pub(super) const SCAN_OPEN: u8 = 0x05;
-    pub(super) const SCAN_NEXT: u8 = 0x06;
-    pub(super) const SCAN_CLOSE: u8 = 0x07;
-    pub(super) const DIGESTS: u8 = 0x08;
-    pub(super) const VERSIONS: u8 = 0x09;
-    pub(super) const FETCH: u8 = 0x0a;
-    pub(super) const SURVEY: u8 = 0x0b;
-    pub(super) const CLOSE: u8 = 0x0c;
-    pub(super) const STEP: u8 = 0x0d;
-    pub(super) const FLOORS: u8 = 0x0e;
-    pub(super) const APPLY_MANY: u8 = 0x0f;
-    pub(super) const APPLIED: u8 = 0x81;
-    pub(super) const FOUND: u8 = 0x82;
-    pub(super) const PONG: u8 = 0x83;
-    pub(super) const HINTS_TAKEN: u8 = 0x84;
-    pub(super) const SCAN_PART: u8 = 0x85;
-    pub(super) const DONE: u8 = 0x87;
-    pub(super) const DIGEST_LIST: u8 = 0x88;
-    pub(super) const VERSION_LIST: u8 = 0x89;
-    pub(super) const SURVEYED: u8 = 0x8a;
-    pub(super) const STEPPED: u8 = 0x8b;
-    pub(super) const FETCHED: u8 = 0x8c;
-    pub(super) const FLOOR_LIST: u8 = 0x8d;
-    pub(super) const APPLIED_MANY: u8 = 0x8e;
-    pub(super) const REFUSED: u8 = 0xff;
+pub(super) mod kind {
+    pub(in crate::peer) const APPLY: u8 = 0x01;
+    pub(in crate::peer) const GET: u8 = 0x02;
+    pub(in crate::peer) const PING: u8 = 0x03;
+    pub(in crate::peer) const TAKE_HINTS: u8 = 0x04;
+    pub(in crate::peer) const SCAN_OPEN: u8 = 0x05;
+    pub(in crate::peer) const SCAN_NEXT: u8 = 0x06;
+    pub(in crate::peer) const SCAN_CLOSE: u8 = 0x07;
+    pub(in crate::peer) const DIGESTS: u8 = 0x08;
+    pub(in crate::peer) const VERSIONS: u8 = 0x09;
+    pub(in crate::peer) const FETCH: u8 = 0x0a;
+    pub(in crate::peer) const SURVEY: u8 = 0x0b;
+    pub(in crate::peer) const CLOSE: u8 = 0x0c;
+    pub(in crate::peer) const STEP: u8 = 0x0d;
+    pub(in crate::peer) const FLOORS: u8 = 0x0e;
+    pub(in crate::peer) const APPLY_MANY: u8 = 0x0f;
+    pub(in crate::peer) const APPLIED: u8 = 0x81;
+    pub(in crate::peer) const FOUND: u8 = 0x82;
+    pub(in crate::peer) const PONG: u8 = 0x83;
+    pub(in crate::peer) const HINTS_TAKEN: u8 = 0x84;
+    pub(in crate::peer) const SCAN_PART: u8 = 0x85;
+    pub(in crate::peer) const DONE: u8 = 0x87;
+    pub(in crate::peer) const DIGEST_LIST: u8 = 0x88;
+    pub(in crate::peer) const VERSION_LIST: u8 = 0x89;
+    pub(in crate::peer) const SURVEYED: u8 = 0x8a;
+    pub(in crate::peer) const STEPPED: u8 = 0x8b;
+    pub(in crate::peer) const FETCHED: u8 = 0x8c;
+    pub(in crate::peer) const FLOOR_LIST: u8 = 0x8d;
+    pub(in crate::peer) const APPLIED_MANY: u8 = 0x8e;
+    pub(in crate::peer) const REFUSED: u8 = 0xff;
 }
 
 /// This is what one node asks of another.
@@ -314,177 +262,6 @@ pub enum Reply {
         /// Why, for people; at most [`DETAIL_BYTES_MAX`].
         detail: String,
     },
-}
-
-/// This says what brought an apply about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ApplyKind {
-    /// A client's write.
-    Write,
-    /// A hint's delivery.
-    Hint,
-    /// A read that saw something older.
-    ReadRepair,
-}
-
-/// This says which way floors are moved: see [`crate::replica::FloorStep`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StepKind {
-    /// All nodes hold the same.
-    Settle,
-    /// All nodes have settled.
-    Seal,
-    /// All nodes have sealed.
-    Release,
-}
-
-/// This says why a node holds the watermark back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum HeldBack {
-    /// It does not answer.
-    Away,
-    /// Its store does not vote.
-    NotVoting,
-    /// It keeps hints that others have not taken.
-    Hints,
-    /// It holds something else.
-    Differs,
-}
-
-/// This says why a peer did not do what it was asked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refusal {
-    /// A bounded queue is full. Nothing was done; a retry can help.
-    Overloaded,
-    /// The disk is full. For a write it is unknown whether it took effect.
-    DiskFull,
-    /// The store failed. For a write it is unknown whether it took effect.
-    Failed,
-    /// The peer does not take part in quorums now.
-    NotVoting,
-    /// The peer is shutting down.
-    Stopped,
-    /// The peer is not ready yet.
-    Starting,
-    /// What the peer has of it is damaged and cannot be read; it is healed where another node has it.
-    Damaged,
-    /// Something that this release has no name for.
-    Unknown,
-}
-
-/// This is a record as one replica holds it, with or without its value.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Held {
-    /// All of it.
-    Whole(Record),
-    /// All but the value, which is longer than was wanted.
-    HeaderOnly {
-        /// The record's version.
-        version: Version,
-        /// The replica count that it was written with.
-        from: u16,
-        /// Its expiry instant.
-        expires: Option<UnixMillis>,
-        /// The value's length, in bytes.
-        value_bytes: u32,
-    },
-}
-
-/// This is one key of a scan's part.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ScanRow {
-    /// The key.
-    pub key: Key,
-    /// What the replica holds of it.
-    pub held: Held,
-}
-
-/// This is one key of a version list.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct VersionRow {
-    /// The key.
-    pub key: Key,
-    /// The version of what the replica holds of it.
-    pub version: Version,
-    /// The replica count that it was written with.
-    pub from: u16,
-    /// Whether it is a tombstone.
-    pub is_tombstone: bool,
-}
-
-/// This says why bytes are not a message, or why a message has no bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MessageError {
-    /// A kind byte of no message that is expected here.
-    UnknownKind {
-        /// The byte.
-        kind: u8,
-    },
-    /// A reply that does not answer what was asked.
-    WrongReply {
-        /// The reply's kind byte.
-        kind: u8,
-    },
-    /// The payload ends too early.
-    Truncated,
-    /// The payload goes on too long.
-    Trailing {
-        /// The bytes too many.
-        bytes: usize,
-    },
-    /// A key of no allowed length.
-    Key(KeyError),
-    /// A flag, cause or truth value that there is none of.
-    UnknownValue {
-        /// The byte.
-        value: u8,
-    },
-    /// A record that contradicts itself: a tombstone with a value, or a `from` of 0.
-    Contradiction,
-    /// More of something than there may be.
-    TooMany {
-        /// How many.
-        count: usize,
-        /// How many there may be.
-        count_max: usize,
-    },
-    /// Node indexes that do not ascend.
-    Unsorted,
-    /// Text that is not UTF-8.
-    Text,
-}
-
-impl fmt::Display for MessageError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::UnknownKind { kind } => write!(f, "messages of kind {kind:#04x} are not known here"),
-            Self::WrongReply { kind } => write!(f, "a reply of kind {kind:#04x} does not answer the request"),
-            Self::Truncated => f.write_str("a message ends too early"),
-            Self::Trailing { bytes } => write!(f, "a message has {bytes} bytes too many"),
-            Self::Key(error) => write!(f, "a message has a bad key: {error}"),
-            Self::UnknownValue { value } => write!(f, "a message has a byte {value:#04x} without meaning"),
-            Self::Contradiction => f.write_str("a record in a message contradicts itself"),
-            Self::TooMany { count, count_max } => {
-                write!(f, "a message has a list of {count}, more than {count_max}")
-            }
-            Self::Unsorted => f.write_str("node indexes in a message do not ascend"),
-            Self::Text => f.write_str("a text in a message is not UTF-8"),
-        }
-    }
-}
-
-impl std::error::Error for MessageError {}
-
-impl From<TryGetError> for MessageError {
-    fn from(_: TryGetError) -> Self {
-        Self::Truncated
-    }
-}
-
-impl From<KeyError> for MessageError {
-    fn from(error: KeyError) -> Self {
-        Self::Key(error)
-    }
 }
 
 impl Request {
@@ -847,381 +624,5 @@ impl Reply {
         };
         end(&payload)?;
         Ok(reply)
-    }
-}
-
-impl ApplyKind {
-    /// How many causes there are.
-    pub const COUNT: usize = 3;
-
-    fn code(self) -> u8 {
-        match self {
-            Self::Write => 0,
-            Self::Hint => 1,
-            Self::ReadRepair => 2,
-        }
-    }
-
-    /// The place of this cause in lists by cause.
-    pub fn index(self) -> usize {
-        usize::from(self.code())
-    }
-}
-
-impl StepKind {
-    fn code(self) -> u8 {
-        match self {
-            Self::Settle => 0,
-            Self::Seal => 1,
-            Self::Release => 2,
-        }
-    }
-
-    fn of_code(code: u8) -> Result<Self, MessageError> {
-        Ok(match code {
-            0 => Self::Settle,
-            1 => Self::Seal,
-            2 => Self::Release,
-            value => return Err(MessageError::UnknownValue { value }),
-        })
-    }
-}
-
-impl HeldBack {
-    fn code(self) -> u8 {
-        match self {
-            Self::Away => 1,
-            Self::NotVoting => 2,
-            Self::Hints => 3,
-            Self::Differs => 4,
-        }
-    }
-
-    fn of_code(code: u8) -> Result<Option<Self>, MessageError> {
-        Ok(Some(match code {
-            0 => return Ok(None),
-            1 => Self::Away,
-            2 => Self::NotVoting,
-            3 => Self::Hints,
-            4 => Self::Differs,
-            value => return Err(MessageError::UnknownValue { value }),
-        }))
-    }
-}
-
-impl Refusal {
-    fn code(self) -> u8 {
-        match self {
-            Self::Unknown => 0,
-            Self::Overloaded => 1,
-            Self::DiskFull => 2,
-            Self::Failed => 3,
-            Self::NotVoting => 4,
-            Self::Stopped => 5,
-            Self::Starting => 6,
-            Self::Damaged => 7,
-        }
-    }
-
-    fn of_code(code: u8) -> Self {
-        match code {
-            1 => Self::Overloaded,
-            2 => Self::DiskFull,
-            3 => Self::Failed,
-            4 => Self::NotVoting,
-            5 => Self::Stopped,
-            6 => Self::Starting,
-            7 => Self::Damaged,
-            _ => Self::Unknown,
-        }
-    }
-}
-
-impl Held {
-    /// `record`, without its value if that is longer than `value_bytes_max`.
-    pub fn new(record: Record, value_bytes_max: u32) -> Self {
-        match &record.value {
-            Value::Present(value) if value.len() > value_bytes_max as usize => Self::HeaderOnly {
-                version: record.version,
-                from: record.from,
-                expires: record.expires,
-                value_bytes: u32::try_from(value.len()).unwrap_or(u32::MAX),
-            },
-            _ => Self::Whole(record),
-        }
-    }
-
-    /// The record's version.
-    pub fn version(&self) -> Version {
-        match self {
-            Self::Whole(record) => record.version,
-            Self::HeaderOnly { version, .. } => *version,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn key() -> impl Strategy<Value = Key> {
-        prop::collection::vec(any::<u8>(), 1..20).prop_map(|bytes| Key::new(bytes).unwrap())
-    }
-
-    fn version() -> impl Strategy<Value = Version> {
-        any::<(u64, u64)>().prop_map(|(clock, node)| Version::from_words(clock, node))
-    }
-
-    fn record() -> impl Strategy<Value = Record> {
-        let value = prop::option::of(prop::collection::vec(any::<u8>(), 0..40));
-        (version(), 1u16.., prop::option::of(any::<u64>()), value).prop_map(
-            |(version, from, expires, value)| {
-                let value = value.map_or(Value::Tombstone, |bytes| Value::Present(bytes.into()));
-                Record { version, from, expires: expires.map(UnixMillis), value }
-            },
-        )
-    }
-
-    fn held() -> impl Strategy<Value = Held> {
-        prop_oneof![
-            record().prop_map(Held::Whole),
-            (record(), any::<u32>()).prop_map(|(record, value_bytes)| Held::HeaderOnly {
-                version: record.version,
-                from: record.from,
-                expires: record.expires,
-                value_bytes
-            })
-        ]
-    }
-
-    fn roster() -> impl Strategy<Value = Vec<(NodeId, u128)>> {
-        prop::collection::vec(any::<(u64, u128)>().prop_map(|(node, store)| (NodeId(node), store)), 0..5)
-    }
-
-    fn apply_kind() -> impl Strategy<Value = ApplyKind> {
-        prop_oneof![Just(ApplyKind::Write), Just(ApplyKind::Hint), Just(ApplyKind::ReadRepair)]
-    }
-
-    fn floor() -> impl Strategy<Value = Floor> {
-        any::<[u64; 3]>().prop_map(|[settled, sealed, purged]| Floor { settled, sealed, purged })
-    }
-
-    fn held_by() -> impl Strategy<Value = Option<(u16, HeldBack)>> {
-        let why = (1..5u8).prop_map(|code| HeldBack::of_code(code).unwrap().unwrap());
-        prop::option::of((0..NOBODY, why))
-    }
-
-    fn partitions() -> impl Strategy<Value = Vec<u16>> {
-        prop::collection::btree_set(any::<u16>(), 0..5).prop_map(|set| set.into_iter().collect())
-    }
-
-    fn words() -> impl Strategy<Value = Vec<u64>> {
-        prop::collection::vec(any::<u64>(), 0..5)
-    }
-
-    fn request() -> impl Strategy<Value = Request> {
-        let sources = prop::collection::btree_set(any::<u16>(), 0..5);
-        prop_oneof![
-            (key(), record(), apply_kind()).prop_map(|(key, record, kind)| Request::Apply {
-                key,
-                record,
-                kind
-            }),
-            (key(), any::<u32>()).prop_map(|(key, value_bytes_max)| Request::Get { key, value_bytes_max }),
-            (any::<u64>(), roster())
-                .prop_map(|(wall, roster)| Request::Ping { wall: UnixMillis(wall), roster }),
-            Just(Request::TakeHints),
-            (prop::collection::vec(key(), 0..4), any::<u32>())
-                .prop_map(|(keys, bytes)| Request::Fetch { keys, bytes }),
-            (any::<u64>(), prop::collection::vec((key(), record()), 0..4))
-                .prop_map(|(settled, records)| Request::ApplyMany { settled, records }),
-            (key(), prop::option::of(key()), any::<u32>(), sources, any::<(u16, u16)>()).prop_map(
-                |(start, end, bytes, sources, (ack, from))| {
-                    let sources = sources.into_iter().collect();
-                    Request::ScanOpen { start, end, bytes, sources, ack, from }
-                }
-            ),
-            any::<(u32, u32)>().prop_map(|(scan, bytes)| Request::ScanNext { scan, bytes }),
-            any::<u32>().prop_map(|scan| Request::ScanClose { scan }),
-            any::<(u16, u16)>()
-                .prop_map(|(first_partition, count)| Request::Digests { first_partition, count }),
-            (any::<u16>(), prop::option::of(key()), any::<u32>(), floor()).prop_map(
-                |(partition, after, bytes, floor)| Request::Versions { partition, after, bytes, floor }
-            ),
-            (words(), held_by()).prop_map(|(agreed, held_by)| Request::Survey { agreed, held_by }),
-            (any::<(u64, u64)>(), any::<bool>(), partitions()).prop_map(
-                |((round, upto), by_scan, partitions)| Request::Close { round, upto, by_scan, partitions }
-            ),
-            (0..3u8, any::<(u64, u64)>(), partitions()).prop_map(|(code, (round, upto), partitions)| {
-                Request::Step { kind: StepKind::of_code(code).unwrap(), round, upto, partitions }
-            }),
-            Just(Request::Floors),
-        ]
-    }
-
-    fn reply() -> impl Strategy<Value = Reply> {
-        let scan_row = (key(), held()).prop_map(|(key, held)| ScanRow { key, held });
-        let version_row = (key(), version(), 1u16.., any::<bool>())
-            .prop_map(|(key, version, from, is_tombstone)| VersionRow { key, version, from, is_tombstone });
-        let fetched =
-            prop_oneof![Just(Fetched::Nothing), record().prop_map(Fetched::Record), Just(Fetched::Damaged)];
-        let hinted = prop::collection::btree_map(any::<u16>(), any::<u64>(), 0..4);
-        let applied = prop_oneof![
-            Just(None),
-            Just(Some(Applied::Stored)),
-            version().prop_map(|by| Some(Applied::Superseded { by }))
-        ];
-        prop_oneof![
-            Just(Reply::Applied(Applied::Stored)),
-            version().prop_map(|by| Reply::Applied(Applied::Superseded { by })),
-            prop::option::of(held()).prop_map(Reply::Found),
-            (any::<u64>(), roster(), any::<bool>()).prop_map(|(wall, roster, votes)| Reply::Pong {
-                wall: UnixMillis(wall),
-                roster,
-                votes
-            }),
-            any::<(u64, u64, u64)>().prop_map(|(delivered, left, met)| Reply::HintsTaken {
-                delivered,
-                left,
-                met
-            }),
-            (any::<u32>(), prop::collection::vec(scan_row, 0..4), any::<bool>())
-                .prop_map(|(scan, rows, is_last)| Reply::ScanPart { scan, rows, is_last }),
-            Just(Reply::Done),
-            words().prop_map(Reply::DigestList),
-            words().prop_map(Reply::FloorList),
-            any::<bool>().prop_map(Reply::Stepped),
-            (any::<u64>(), prop::collection::vec(fetched, 0..4))
-                .prop_map(|(settled, records)| Reply::Fetched { settled, records }),
-            prop::collection::vec(applied, 0..4).prop_map(Reply::AppliedMany),
-            (any::<u64>(), hinted, any::<bool>(), words()).prop_map(|(reading, hinted, votes, digests)| {
-                Reply::Surveyed { reading, hinted: hinted.into_iter().collect(), votes, digests }
-            }),
-            (prop::collection::vec(version_row, 0..4), any::<bool>(), floor())
-                .prop_map(|(rows, is_last, floor)| Reply::VersionList { rows, is_last, floor }),
-            (0..7u8, ".{0,20}")
-                .prop_map(|(code, detail)| Reply::Refused { code: Refusal::of_code(code), detail }),
-        ]
-    }
-
-    fn payload(encode: impl FnOnce(&mut Pieces) -> Result<(), MessageError>) -> Bytes {
-        let mut pieces = Pieces::default();
-        encode(&mut pieces).unwrap();
-        pieces.short.freeze()
-    }
-
-    fn frame(kind: u8, payload: Bytes) -> Frame {
-        Frame { kind, id: 0, payload }
-    }
-
-    /// Sets one byte, or cuts, so that most of what is tried is nearly right.
-    fn changed(bytes: &Bytes, at: usize, to: u8, cut: bool) -> Bytes {
-        let mut bytes = bytes.to_vec();
-        let at = at % (bytes.len() + 1);
-        if cut {
-            bytes.truncate(at);
-        } else if let Some(byte) = bytes.get_mut(at) {
-            *byte = to;
-        } else {
-            bytes.push(to);
-        }
-        bytes.into()
-    }
-
-    proptest! {
-        /// Every request is read as it was written, and so is what is left until its deadline.
-        #[test]
-        fn requests_round_trip(request in request(), left_ms: u32) {
-            let left = Duration::from_millis(u64::from(left_ms));
-            let payload = payload(|to| request.encode(left, to));
-            prop_assert_eq!(Request::decode(frame(request.kind(), payload)), Ok((request, left)));
-        }
-
-        /// Every reply is read as it was written.
-        #[test]
-        fn replies_round_trip(reply in reply()) {
-            let payload = payload(|to| reply.encode(to));
-            prop_assert_eq!(Reply::decode(frame(reply.kind(), payload), reply.kind()), Ok(reply));
-        }
-
-        /// Bytes that are nearly a message are refused, or are the only encoding of what they are read as.
-        #[test]
-        fn near_messages_are_refused_or_exact(
-            request in request(),
-            reply in reply(),
-            at in 0..200usize,
-            to: u8,
-            small: bool,
-            cut: bool,
-        ) {
-            let to = if small { to % 8 } else { to };
-            let bytes = changed(&payload(|to| request.encode(Duration::ZERO, to)), at, to, cut);
-            if let Ok((read, left)) = Request::decode(frame(request.kind(), bytes.clone())) {
-                prop_assert_eq!(payload(|to| read.encode(left, to)), bytes);
-            }
-            let bytes = changed(&payload(|to| reply.encode(to)), at, to, cut);
-            if let Ok(read) = Reply::decode(frame(reply.kind(), bytes.clone()), reply.kind()) {
-                // Reasons of later releases are read as unknown.
-                let is_newer = matches!(&read, Reply::Refused { code: Refusal::Unknown, .. });
-                prop_assert!(is_newer || payload(|to| read.encode(to)) == bytes);
-            }
-        }
-
-        /// No bytes can do worse than be refused.
-        #[test]
-        fn any_bytes_are_refused_or_exact(kind: u8, bytes in prop::collection::vec(0..6u8, 0..80)) {
-            let bytes = Bytes::from(bytes);
-            if let Ok((read, left)) = Request::decode(frame(kind, bytes.clone())) {
-                prop_assert_eq!(payload(|to| read.encode(left, to)), bytes.clone());
-            }
-            let _ = Reply::decode(frame(kind, bytes), kind);
-        }
-    }
-
-    /// What no peer would read is not written; text is cut between characters.
-    #[test]
-    fn bounds_are_kept_when_writing() {
-        let request = |request: Request| request.encode(Duration::ZERO, &mut Pieces::default());
-        let key = Key::new("k").unwrap();
-        let roster = vec![(NodeId(1), 1); ROSTER_LEN_MAX + 1];
-        let too_many = MessageError::TooMany { count: ROSTER_LEN_MAX + 1, count_max: ROSTER_LEN_MAX };
-        assert_eq!(request(Request::Ping { wall: UnixMillis(0), roster }), Err(too_many));
-        let scan =
-            |sources| Request::ScanOpen { start: key.clone(), end: None, bytes: 1, sources, ack: 1, from: 1 };
-        assert_eq!(request(scan(vec![1, 2])), Ok(()));
-        assert_eq!(request(scan(vec![1, 1])), Err(MessageError::Unsorted));
-        let record = Record { version: Version::ZERO, from: 0, expires: None, value: Value::Tombstone };
-        let apply = Request::Apply { key: key.clone(), record, kind: ApplyKind::Write };
-        assert_eq!(request(apply), Err(MessageError::Contradiction));
-        let digests = Reply::DigestList(vec![0; 1 << 16]);
-        assert!(matches!(digests.encode(&mut Pieces::default()), Err(MessageError::TooMany { .. })));
-        let detail = format!("{}é", "x".repeat(DETAIL_BYTES_MAX - 1));
-        let refused = Reply::Refused { code: Refusal::Failed, detail };
-        let payload = payload(|to| refused.encode(to));
-        assert_eq!(payload.len(), 3 + DETAIL_BYTES_MAX - 1);
-        assert!(Reply::decode(frame(kind::REFUSED, payload), kind::DONE).is_ok());
-    }
-
-    /// A deadline below a millisecond is not sent as none.
-    #[test]
-    fn deadlines_are_rounded_up() {
-        let sent = |left| payload(|to| Request::TakeHints.encode(left, to)).get_u32();
-        assert_eq!(sent(Duration::ZERO), 0);
-        assert_eq!(sent(Duration::from_nanos(1)), 1);
-        assert_eq!(sent(Duration::from_micros(1001)), 2);
-        assert_eq!(sent(Duration::MAX), u32::MAX);
-    }
-
-    /// A value is left out when it is longer than was wanted, never otherwise.
-    #[test]
-    fn long_values_are_left_out() {
-        let value = Value::Present(Bytes::from_static(b"four"));
-        let record = Record { version: Version::ZERO, from: 1, expires: None, value };
-        assert_eq!(Held::new(record.clone(), 4), Held::Whole(record.clone()));
-        let header = Held::HeaderOnly { version: Version::ZERO, from: 1, expires: None, value_bytes: 4 };
-        assert_eq!(Held::new(record.clone(), 3), header);
-        let tombstone = Record { value: Value::Tombstone, ..record };
-        assert_eq!(Held::new(tombstone.clone(), 0), Held::Whole(tombstone));
     }
 }

@@ -10,7 +10,7 @@
 //! calls decides. Connections come in through [`Connector`] and time through `Clock`, so that the same code runs
 //! over a simulated network.
 //!
-//! A reader goes on with [`message`] (what is said), [`frame`] (how it lies in the bytes), [`handshake`], then
+//! A reader goes on with [`message`] and [`terms`] (what is said), [`fields`] (its parts), [`frame`] (how it lies in the bytes), [`handshake`], then
 //! [`link`] and [`server`], the two sides of a call, which share the [`pump`]. `docs/wire.md` tells the protocol
 //! to those who write another program for it.
 
@@ -22,6 +22,7 @@ mod link;
 mod message;
 mod pump;
 mod server;
+mod terms;
 #[cfg(test)]
 mod tests;
 
@@ -32,12 +33,10 @@ pub use link::{
     CALLS_IN_FLIGHT_MAX, CONNECT_TIMEOUT, Call, CallError, Link, LinkCounts, LinkObserver, LinkParts,
     LinkState, Unsent,
 };
-pub use message::{
-    ApplyKind, DETAIL_BYTES_MAX, Held, HeldBack, MessageError, ROSTER_LEN_MAX, Refusal, Reply, Request,
-    ScanRow, StepKind, VersionRow,
-};
+pub use message::{DETAIL_BYTES_MAX, ROSTER_LEN_MAX, Reply, Request};
 pub use pump::OUT_BYTES_MAX;
 pub use server::{Caller, SERVED_IN_FLIGHT_MAX, Service, serve};
+pub use terms::{ApplyKind, Held, HeldBack, MessageError, Refusal, ScanRow, StepKind, VersionRow};
 
 use std::future::Future;
 use std::io;

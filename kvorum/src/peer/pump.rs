@@ -6,7 +6,7 @@
 //! connection are shared by many messages, which is most of what a message costs.
 
 use super::frame::{Frame, FrameError, FrameReader, Pieces, PushError};
-use super::message::MessageError;
+use super::terms::MessageError;
 use crate::profile::waits::{Since, Wait};
 use bytes::{Buf, Bytes};
 use std::cell::{Cell, RefCell};

@@ -4,8 +4,9 @@
 //! reply is written with those of all the other frames of that read. A future that must wait becomes a task.
 
 use super::frame::{Frame, PushError};
-use super::message::{MessageError, Refusal, Reply, Request};
+use super::message::{Reply, Request};
 use super::pump::{End, Inbox, OUT_BYTES_MAX, Outbox, Pump};
+use super::terms::{MessageError, Refusal};
 use crate::clock::Clock;
 use bytes::Bytes;
 use kvorum_core::NodeId;

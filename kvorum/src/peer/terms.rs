@@ -1,0 +1,286 @@
+//! Terms: what messages say beside numbers, each with its code in the bytes (`docs/wire.md`).
+
+use bytes::TryGetError;
+use kvorum_core::{Key, KeyError, Record, UnixMillis, Value, Version};
+use std::fmt;
+
+/// This says what brought an apply about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ApplyKind {
+    /// A client's write.
+    Write,
+    /// A hint's delivery.
+    Hint,
+    /// A read that saw something older.
+    ReadRepair,
+}
+
+/// This says which way floors are moved: see [`crate::replica::FloorStep`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StepKind {
+    /// All nodes hold the same.
+    Settle,
+    /// All nodes have settled.
+    Seal,
+    /// All nodes have sealed.
+    Release,
+}
+
+/// This says why a node holds the watermark back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HeldBack {
+    /// It does not answer.
+    Away,
+    /// Its store does not vote.
+    NotVoting,
+    /// It keeps hints that others have not taken.
+    Hints,
+    /// It holds something else.
+    Differs,
+}
+
+/// This says why a peer did not do what it was asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// A bounded queue is full. Nothing was done; a retry can help.
+    Overloaded,
+    /// The disk is full. For a write it is unknown whether it took effect.
+    DiskFull,
+    /// The store failed. For a write it is unknown whether it took effect.
+    Failed,
+    /// The peer does not take part in quorums now.
+    NotVoting,
+    /// The peer is shutting down.
+    Stopped,
+    /// The peer is not ready yet.
+    Starting,
+    /// What the peer has of it is damaged and cannot be read; it is healed where another node has it.
+    Damaged,
+    /// Something that this release has no name for.
+    Unknown,
+}
+
+/// This is a record as one replica holds it, with or without its value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Held {
+    /// All of it.
+    Whole(Record),
+    /// All but the value, which is longer than was wanted.
+    HeaderOnly {
+        /// The record's version.
+        version: Version,
+        /// The replica count that it was written with.
+        from: u16,
+        /// Its expiry instant.
+        expires: Option<UnixMillis>,
+        /// The value's length, in bytes.
+        value_bytes: u32,
+    },
+}
+
+/// This is one key of a scan's part.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ScanRow {
+    /// The key.
+    pub key: Key,
+    /// What the replica holds of it.
+    pub held: Held,
+}
+
+/// This is one key of a version list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VersionRow {
+    /// The key.
+    pub key: Key,
+    /// The version of what the replica holds of it.
+    pub version: Version,
+    /// The replica count that it was written with.
+    pub from: u16,
+    /// Whether it is a tombstone.
+    pub is_tombstone: bool,
+}
+
+/// This says why bytes are not a message, or why a message has no bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MessageError {
+    /// A kind byte of no message that is expected here.
+    UnknownKind {
+        /// The byte.
+        kind: u8,
+    },
+    /// A reply that does not answer what was asked.
+    WrongReply {
+        /// The reply's kind byte.
+        kind: u8,
+    },
+    /// The payload ends too early.
+    Truncated,
+    /// The payload goes on too long.
+    Trailing {
+        /// The bytes too many.
+        bytes: usize,
+    },
+    /// A key of no allowed length.
+    Key(KeyError),
+    /// A flag, cause or truth value that there is none of.
+    UnknownValue {
+        /// The byte.
+        value: u8,
+    },
+    /// A record that contradicts itself: a tombstone with a value, or a `from` of 0.
+    Contradiction,
+    /// More of something than there may be.
+    TooMany {
+        /// How many.
+        count: usize,
+        /// How many there may be.
+        count_max: usize,
+    },
+    /// Node indexes that do not ascend.
+    Unsorted,
+    /// Text that is not UTF-8.
+    Text,
+}
+
+impl fmt::Display for MessageError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::UnknownKind { kind } => write!(f, "messages of kind {kind:#04x} are not known here"),
+            Self::WrongReply { kind } => write!(f, "a reply of kind {kind:#04x} does not answer the request"),
+            Self::Truncated => f.write_str("a message ends too early"),
+            Self::Trailing { bytes } => write!(f, "a message has {bytes} bytes too many"),
+            Self::Key(error) => write!(f, "a message has a bad key: {error}"),
+            Self::UnknownValue { value } => write!(f, "a message has a byte {value:#04x} without meaning"),
+            Self::Contradiction => f.write_str("a record in a message contradicts itself"),
+            Self::TooMany { count, count_max } => {
+                write!(f, "a message has a list of {count}, more than {count_max}")
+            }
+            Self::Unsorted => f.write_str("node indexes in a message do not ascend"),
+            Self::Text => f.write_str("a text in a message is not UTF-8"),
+        }
+    }
+}
+
+impl std::error::Error for MessageError {}
+
+impl From<TryGetError> for MessageError {
+    fn from(_: TryGetError) -> Self {
+        Self::Truncated
+    }
+}
+
+impl From<KeyError> for MessageError {
+    fn from(error: KeyError) -> Self {
+        Self::Key(error)
+    }
+}
+
+impl ApplyKind {
+    /// How many causes there are.
+    pub const COUNT: usize = 3;
+
+    pub(super) fn code(self) -> u8 {
+        match self {
+            Self::Write => 0,
+            Self::Hint => 1,
+            Self::ReadRepair => 2,
+        }
+    }
+
+    /// The place of this cause in lists by cause.
+    pub fn index(self) -> usize {
+        usize::from(self.code())
+    }
+}
+
+impl StepKind {
+    pub(super) fn code(self) -> u8 {
+        match self {
+            Self::Settle => 0,
+            Self::Seal => 1,
+            Self::Release => 2,
+        }
+    }
+
+    pub(super) fn of_code(code: u8) -> Result<Self, MessageError> {
+        Ok(match code {
+            0 => Self::Settle,
+            1 => Self::Seal,
+            2 => Self::Release,
+            value => return Err(MessageError::UnknownValue { value }),
+        })
+    }
+}
+
+impl HeldBack {
+    pub(super) fn code(self) -> u8 {
+        match self {
+            Self::Away => 1,
+            Self::NotVoting => 2,
+            Self::Hints => 3,
+            Self::Differs => 4,
+        }
+    }
+
+    pub(super) fn of_code(code: u8) -> Result<Option<Self>, MessageError> {
+        Ok(Some(match code {
+            0 => return Ok(None),
+            1 => Self::Away,
+            2 => Self::NotVoting,
+            3 => Self::Hints,
+            4 => Self::Differs,
+            value => return Err(MessageError::UnknownValue { value }),
+        }))
+    }
+}
+
+impl Refusal {
+    pub(super) fn code(self) -> u8 {
+        match self {
+            Self::Unknown => 0,
+            Self::Overloaded => 1,
+            Self::DiskFull => 2,
+            Self::Failed => 3,
+            Self::NotVoting => 4,
+            Self::Stopped => 5,
+            Self::Starting => 6,
+            Self::Damaged => 7,
+        }
+    }
+
+    pub(super) fn of_code(code: u8) -> Self {
+        match code {
+            1 => Self::Overloaded,
+            2 => Self::DiskFull,
+            3 => Self::Failed,
+            4 => Self::NotVoting,
+            5 => Self::Stopped,
+            6 => Self::Starting,
+            7 => Self::Damaged,
+            _ => Self::Unknown,
+        }
+    }
+}
+
+impl Held {
+    /// `record`, without its value if that is longer than `value_bytes_max`.
+    pub fn new(record: Record, value_bytes_max: u32) -> Self {
+        match &record.value {
+            Value::Present(value) if value.len() > value_bytes_max as usize => Self::HeaderOnly {
+                version: record.version,
+                from: record.from,
+                expires: record.expires,
+                value_bytes: u32::try_from(value.len()).unwrap_or(u32::MAX),
+            },
+            _ => Self::Whole(record),
+        }
+    }
+
+    /// The record's version.
+    pub fn version(&self) -> Version {
+        match self {
+            Self::Whole(record) => record.version,
+            Self::HeaderOnly { version, .. } => *version,
+        }
+    }
+}

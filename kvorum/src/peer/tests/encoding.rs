@@ -1,0 +1,262 @@
+//! Messages of any content, to bytes and back; and bytes of any content.
+
+use crate::peer::frame::{Frame, Pieces};
+use crate::peer::message::*;
+use crate::peer::terms::*;
+use crate::replica::{Applied, Fetched, Floor};
+use bytes::{Buf, Bytes};
+use kvorum_core::{Key, NodeId, Record, UnixMillis, Value, Version};
+use proptest::prelude::*;
+use std::time::Duration;
+
+fn key() -> impl Strategy<Value = Key> {
+    prop::collection::vec(any::<u8>(), 1..20).prop_map(|bytes| Key::new(bytes).unwrap())
+}
+
+fn version() -> impl Strategy<Value = Version> {
+    any::<(u64, u64)>().prop_map(|(clock, node)| Version::from_words(clock, node))
+}
+
+fn record() -> impl Strategy<Value = Record> {
+    let value = prop::option::of(prop::collection::vec(any::<u8>(), 0..40));
+    (version(), 1u16.., prop::option::of(any::<u64>()), value).prop_map(|(version, from, expires, value)| {
+        let value = value.map_or(Value::Tombstone, |bytes| Value::Present(bytes.into()));
+        Record { version, from, expires: expires.map(UnixMillis), value }
+    })
+}
+
+fn held() -> impl Strategy<Value = Held> {
+    prop_oneof![
+        record().prop_map(Held::Whole),
+        (record(), any::<u32>()).prop_map(|(record, value_bytes)| Held::HeaderOnly {
+            version: record.version,
+            from: record.from,
+            expires: record.expires,
+            value_bytes
+        })
+    ]
+}
+
+fn roster() -> impl Strategy<Value = Vec<(NodeId, u128)>> {
+    prop::collection::vec(any::<(u64, u128)>().prop_map(|(node, store)| (NodeId(node), store)), 0..5)
+}
+
+fn apply_kind() -> impl Strategy<Value = ApplyKind> {
+    prop_oneof![Just(ApplyKind::Write), Just(ApplyKind::Hint), Just(ApplyKind::ReadRepair)]
+}
+
+fn floor() -> impl Strategy<Value = Floor> {
+    any::<[u64; 3]>().prop_map(|[settled, sealed, purged]| Floor { settled, sealed, purged })
+}
+
+fn held_by() -> impl Strategy<Value = Option<(u16, HeldBack)>> {
+    let why = (1..5u8).prop_map(|code| HeldBack::of_code(code).unwrap().unwrap());
+    prop::option::of((0..NOBODY, why))
+}
+
+fn partitions() -> impl Strategy<Value = Vec<u16>> {
+    prop::collection::btree_set(any::<u16>(), 0..5).prop_map(|set| set.into_iter().collect())
+}
+
+fn words() -> impl Strategy<Value = Vec<u64>> {
+    prop::collection::vec(any::<u64>(), 0..5)
+}
+
+fn request() -> impl Strategy<Value = Request> {
+    let sources = prop::collection::btree_set(any::<u16>(), 0..5);
+    prop_oneof![
+        (key(), record(), apply_kind()).prop_map(|(key, record, kind)| Request::Apply { key, record, kind }),
+        (key(), any::<u32>()).prop_map(|(key, value_bytes_max)| Request::Get { key, value_bytes_max }),
+        (any::<u64>(), roster()).prop_map(|(wall, roster)| Request::Ping { wall: UnixMillis(wall), roster }),
+        Just(Request::TakeHints),
+        (prop::collection::vec(key(), 0..4), any::<u32>())
+            .prop_map(|(keys, bytes)| Request::Fetch { keys, bytes }),
+        (any::<u64>(), prop::collection::vec((key(), record()), 0..4))
+            .prop_map(|(settled, records)| Request::ApplyMany { settled, records }),
+        (key(), prop::option::of(key()), any::<u32>(), sources, any::<(u16, u16)>()).prop_map(
+            |(start, end, bytes, sources, (ack, from))| {
+                let sources = sources.into_iter().collect();
+                Request::ScanOpen { start, end, bytes, sources, ack, from }
+            }
+        ),
+        any::<(u32, u32)>().prop_map(|(scan, bytes)| Request::ScanNext { scan, bytes }),
+        any::<u32>().prop_map(|scan| Request::ScanClose { scan }),
+        any::<(u16, u16)>().prop_map(|(first_partition, count)| Request::Digests { first_partition, count }),
+        (any::<u16>(), prop::option::of(key()), any::<u32>(), floor()).prop_map(
+            |(partition, after, bytes, floor)| Request::Versions { partition, after, bytes, floor }
+        ),
+        (words(), held_by()).prop_map(|(agreed, held_by)| Request::Survey { agreed, held_by }),
+        (any::<(u64, u64)>(), any::<bool>(), partitions()).prop_map(
+            |((round, upto), by_scan, partitions)| Request::Close { round, upto, by_scan, partitions }
+        ),
+        (0..3u8, any::<(u64, u64)>(), partitions()).prop_map(|(code, (round, upto), partitions)| {
+            Request::Step { kind: StepKind::of_code(code).unwrap(), round, upto, partitions }
+        }),
+        Just(Request::Floors),
+    ]
+}
+
+fn reply() -> impl Strategy<Value = Reply> {
+    let scan_row = (key(), held()).prop_map(|(key, held)| ScanRow { key, held });
+    let version_row = (key(), version(), 1u16.., any::<bool>())
+        .prop_map(|(key, version, from, is_tombstone)| VersionRow { key, version, from, is_tombstone });
+    let fetched =
+        prop_oneof![Just(Fetched::Nothing), record().prop_map(Fetched::Record), Just(Fetched::Damaged)];
+    let hinted = prop::collection::btree_map(any::<u16>(), any::<u64>(), 0..4);
+    let applied = prop_oneof![
+        Just(None),
+        Just(Some(Applied::Stored)),
+        version().prop_map(|by| Some(Applied::Superseded { by }))
+    ];
+    prop_oneof![
+        Just(Reply::Applied(Applied::Stored)),
+        version().prop_map(|by| Reply::Applied(Applied::Superseded { by })),
+        prop::option::of(held()).prop_map(Reply::Found),
+        (any::<u64>(), roster(), any::<bool>()).prop_map(|(wall, roster, votes)| Reply::Pong {
+            wall: UnixMillis(wall),
+            roster,
+            votes
+        }),
+        any::<(u64, u64, u64)>().prop_map(|(delivered, left, met)| Reply::HintsTaken {
+            delivered,
+            left,
+            met
+        }),
+        (any::<u32>(), prop::collection::vec(scan_row, 0..4), any::<bool>())
+            .prop_map(|(scan, rows, is_last)| Reply::ScanPart { scan, rows, is_last }),
+        Just(Reply::Done),
+        words().prop_map(Reply::DigestList),
+        words().prop_map(Reply::FloorList),
+        any::<bool>().prop_map(Reply::Stepped),
+        (any::<u64>(), prop::collection::vec(fetched, 0..4))
+            .prop_map(|(settled, records)| Reply::Fetched { settled, records }),
+        prop::collection::vec(applied, 0..4).prop_map(Reply::AppliedMany),
+        (any::<u64>(), hinted, any::<bool>(), words()).prop_map(|(reading, hinted, votes, digests)| {
+            Reply::Surveyed { reading, hinted: hinted.into_iter().collect(), votes, digests }
+        }),
+        (prop::collection::vec(version_row, 0..4), any::<bool>(), floor())
+            .prop_map(|(rows, is_last, floor)| Reply::VersionList { rows, is_last, floor }),
+        (0..7u8, ".{0,20}")
+            .prop_map(|(code, detail)| Reply::Refused { code: Refusal::of_code(code), detail }),
+    ]
+}
+
+fn payload(encode: impl FnOnce(&mut Pieces) -> Result<(), MessageError>) -> Bytes {
+    let mut pieces = Pieces::default();
+    encode(&mut pieces).unwrap();
+    pieces.short.freeze()
+}
+
+fn frame(kind: u8, payload: Bytes) -> Frame {
+    Frame { kind, id: 0, payload }
+}
+
+/// Sets one byte, or cuts, so that most of what is tried is nearly right.
+fn changed(bytes: &Bytes, at: usize, to: u8, cut: bool) -> Bytes {
+    let mut bytes = bytes.to_vec();
+    let at = at % (bytes.len() + 1);
+    if cut {
+        bytes.truncate(at);
+    } else if let Some(byte) = bytes.get_mut(at) {
+        *byte = to;
+    } else {
+        bytes.push(to);
+    }
+    bytes.into()
+}
+
+proptest! {
+    /// Every request is read as it was written, and so is what is left until its deadline.
+    #[test]
+    fn requests_round_trip(request in request(), left_ms: u32) {
+        let left = Duration::from_millis(u64::from(left_ms));
+        let payload = payload(|to| request.encode(left, to));
+        prop_assert_eq!(Request::decode(frame(request.kind(), payload)), Ok((request, left)));
+    }
+
+    /// Every reply is read as it was written.
+    #[test]
+    fn replies_round_trip(reply in reply()) {
+        let payload = payload(|to| reply.encode(to));
+        prop_assert_eq!(Reply::decode(frame(reply.kind(), payload), reply.kind()), Ok(reply));
+    }
+
+    /// Bytes that are nearly a message are refused, or are the only encoding of what they are read as.
+    #[test]
+    fn near_messages_are_refused_or_exact(
+        request in request(),
+        reply in reply(),
+        at in 0..200usize,
+        to: u8,
+        small: bool,
+        cut: bool,
+    ) {
+        let to = if small { to % 8 } else { to };
+        let bytes = changed(&payload(|to| request.encode(Duration::ZERO, to)), at, to, cut);
+        if let Ok((read, left)) = Request::decode(frame(request.kind(), bytes.clone())) {
+            prop_assert_eq!(payload(|to| read.encode(left, to)), bytes);
+        }
+        let bytes = changed(&payload(|to| reply.encode(to)), at, to, cut);
+        if let Ok(read) = Reply::decode(frame(reply.kind(), bytes.clone()), reply.kind()) {
+            // Reasons of later releases are read as unknown.
+            let is_newer = matches!(&read, Reply::Refused { code: Refusal::Unknown, .. });
+            prop_assert!(is_newer || payload(|to| read.encode(to)) == bytes);
+        }
+    }
+
+    /// No bytes can do worse than be refused.
+    #[test]
+    fn any_bytes_are_refused_or_exact(kind: u8, bytes in prop::collection::vec(0..6u8, 0..80)) {
+        let bytes = Bytes::from(bytes);
+        if let Ok((read, left)) = Request::decode(frame(kind, bytes.clone())) {
+            prop_assert_eq!(payload(|to| read.encode(left, to)), bytes.clone());
+        }
+        let _ = Reply::decode(frame(kind, bytes), kind);
+    }
+}
+
+/// What no peer would read is not written; text is cut between characters.
+#[test]
+fn bounds_are_kept_when_writing() {
+    let request = |request: Request| request.encode(Duration::ZERO, &mut Pieces::default());
+    let key = Key::new("k").unwrap();
+    let roster = vec![(NodeId(1), 1); ROSTER_LEN_MAX + 1];
+    let too_many = MessageError::TooMany { count: ROSTER_LEN_MAX + 1, count_max: ROSTER_LEN_MAX };
+    assert_eq!(request(Request::Ping { wall: UnixMillis(0), roster }), Err(too_many));
+    let scan =
+        |sources| Request::ScanOpen { start: key.clone(), end: None, bytes: 1, sources, ack: 1, from: 1 };
+    assert_eq!(request(scan(vec![1, 2])), Ok(()));
+    assert_eq!(request(scan(vec![1, 1])), Err(MessageError::Unsorted));
+    let record = Record { version: Version::ZERO, from: 0, expires: None, value: Value::Tombstone };
+    let apply = Request::Apply { key: key.clone(), record, kind: ApplyKind::Write };
+    assert_eq!(request(apply), Err(MessageError::Contradiction));
+    let digests = Reply::DigestList(vec![0; 1 << 16]);
+    assert!(matches!(digests.encode(&mut Pieces::default()), Err(MessageError::TooMany { .. })));
+    let detail = format!("{}é", "x".repeat(DETAIL_BYTES_MAX - 1));
+    let refused = Reply::Refused { code: Refusal::Failed, detail };
+    let payload = payload(|to| refused.encode(to));
+    assert_eq!(payload.len(), 3 + DETAIL_BYTES_MAX - 1);
+    assert!(Reply::decode(frame(kind::REFUSED, payload), kind::DONE).is_ok());
+}
+
+/// A deadline below a millisecond is not sent as none.
+#[test]
+fn deadlines_are_rounded_up() {
+    let sent = |left| payload(|to| Request::TakeHints.encode(left, to)).get_u32();
+    assert_eq!(sent(Duration::ZERO), 0);
+    assert_eq!(sent(Duration::from_nanos(1)), 1);
+    assert_eq!(sent(Duration::from_micros(1001)), 2);
+    assert_eq!(sent(Duration::MAX), u32::MAX);
+}
+
+/// A value is left out when it is longer than was wanted, never otherwise.
+#[test]
+fn long_values_are_left_out() {
+    let value = Value::Present(Bytes::from_static(b"four"));
+    let record = Record { version: Version::ZERO, from: 1, expires: None, value };
+    assert_eq!(Held::new(record.clone(), 4), Held::Whole(record.clone()));
+    let header = Held::HeaderOnly { version: Version::ZERO, from: 1, expires: None, value_bytes: 4 };
+    assert_eq!(Held::new(record.clone(), 3), header);
+    let tombstone = Record { value: Value::Tombstone, ..record };
+    assert_eq!(Held::new(tombstone.clone(), 0), Held::Whole(tombstone));
+}

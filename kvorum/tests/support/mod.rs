@@ -5,6 +5,7 @@
 
 #![allow(dead_code, unreachable_pub, reason = "each test crate uses another part of this")]
 
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::unix::process::ExitStatusExt;
@@ -601,3 +602,58 @@ fn find_chunks(bytes: &[u8]) -> (Vec<&[u8]>, Option<usize>) {
         chunks.push(&chunk[..size]);
     }
 }
+
+/// Bytes of a mebibyte.
+pub const MIB: usize = 1 << 20;
+
+/// A key in a query, every byte escaped.
+pub fn escape(key: &[u8]) -> String {
+    key.iter().fold(String::new(), |text, byte| text + &format!("%{byte:02x}"))
+}
+
+/// Bytes that look random and are not; every length and seed gives others.
+pub fn noise(bytes: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(2).wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()
+    };
+    let mut noise: Vec<u8> = std::iter::repeat_with(&mut next).take(bytes.div_ceil(8)).flatten().collect();
+    noise.truncate(bytes);
+    noise
+}
+
+/// The readings of `/metrics` by name and labels.
+pub fn metrics(server: &Server) -> BTreeMap<String, f64> {
+    let answer = server.request("GET", "/metrics");
+    assert_eq!(answer.status, 200);
+    let readings = answer.text().lines().filter(|line| !line.starts_with('#'));
+    readings
+        .map(|line| line.rsplit_once(' ').unwrap())
+        .map(|(series, value)| (series.trim_end_matches("{}").to_owned(), value.parse().unwrap()))
+        .collect()
+}
+
+/// Fills a server with records of 64 KiB, `mib` MiB in all, and returns them as a range shows them.
+pub fn fill(server: &Server, mib: usize) -> Vec<u8> {
+    let mut client = server.connect();
+    let mut all = Vec::with_capacity(mib * MIB);
+    for index in 0..mib as u64 * 16 {
+        let value = noise(65_536, index);
+        client.send(
+            format!("PUT /v0/entity?id=fill-{index:06} HTTP/1.1\r\nHost: a\r\nContent-Length: 65536\r\n\r\n")
+                .as_bytes(),
+        );
+        client.send(&value);
+        assert_eq!(client.recv().status, 201);
+        all.extend(format!("fill-{index:06}\n").bytes());
+        all.extend(value);
+    }
+    all
+}
+
+/// Asks for all that [`fill`] has put, and for the end of the connection.
+pub const RANGE: &[u8] =
+    b"GET /v0/entities?start=fill-&end=fill0 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";

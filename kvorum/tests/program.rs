@@ -1,0 +1,287 @@
+//! Goal: the program starts, ends and talks to those who run it as its documents say. Method: the real binary, signals, its
+//! exit codes, and its own commands against a node.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    missing_docs,
+    reason = "tests fail by panicking, and use real sockets, files and time"
+)]
+
+mod support;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::ExitStatusExt;
+use std::process::Output;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+use support::{Ended, MIB, RANGE, Server, escape, fill, kvorum, noise, one, run, wait_until};
+
+// ---- The end of a node -----------------------------------------------------------------------------------------
+
+/// A node that is told to stop answers what it has begun: an upload is completed, a range is whole; idle connections
+/// are closed, new ones refused, and the exit code is 0.
+#[test]
+fn requests_under_way_are_answered_when_told_to_stop() {
+    let mut server = Server::start(&["--drain-timeout", "20s", "--threads", "2", "--durability", "os"]);
+    let all = fill(&server, 24);
+    let mut idle = server.connect();
+    idle.send(b"GET /v0/status HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!(idle.recv().status, 200);
+    let mut upload = server.connect();
+    upload.send(
+        b"PUT /v0/entity?id=upload HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\nExpect: 100-continue\r\n\r\n",
+    );
+    assert_eq!(upload.recv().status, 100);
+    upload.send(b"01234");
+    let mut reader = server.connect();
+    reader.send(RANGE);
+    let first = reader.recv_raw(1000);
+    server.signal(libc::SIGTERM);
+    assert_eq!(idle.recv_end(), Ended::Closed);
+    wait_until("new connections are refused", || server.try_status().is_none());
+    assert_eq!(server.try_wait(), None, "the node waits for the upload");
+    upload.send(b"56789");
+    let answer = upload.recv();
+    assert_eq!(answer.status, 201);
+    assert!(answer.closes(), "the client is told that the connection ends: {answer:?}");
+    // A reader who has stopped for a while has the time that any reader has.
+    sleep(Duration::from_millis(2500));
+    let mut wire = first;
+    loop {
+        let bytes = reader.recv_raw(MIB);
+        if bytes.is_empty() {
+            break;
+        }
+        wire.extend(bytes);
+    }
+    assert!(wire.len() > all.len() && wire.ends_with(b"\r\n0\r\n\r\n"), "the range is not whole");
+    let status = server.wait();
+    assert_eq!(status.code(), Some(0), "{}", server.log());
+    server.restart();
+    assert_eq!(server.get("id=upload").body, b"0123456789");
+    assert!(one(server.exchange(RANGE)).body == all);
+}
+
+/// An idle node ends at once on either signal; a second signal ends one that waits.
+#[test]
+fn signals_end_a_node() {
+    let mut server = Server::start(&["--drain-timeout", "60s"]);
+    let begun = Instant::now();
+    server.signal(libc::SIGINT);
+    assert_eq!(server.wait().code(), Some(0));
+    assert!(begun.elapsed() < Duration::from_secs(20), "an idle node waited {:?}", begun.elapsed());
+    server.restart();
+    let mut upload = server.connect();
+    upload.send(
+        b"PUT /v0/entity?id=upload HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\nExpect: 100-continue\r\n\r\n",
+    );
+    assert_eq!(upload.recv().status, 100);
+    server.signal(libc::SIGTERM);
+    wait_until("it drains", || server.log().contains("draining") && server.try_status().is_none());
+    server.signal(libc::SIGTERM);
+    let status = server.wait();
+    assert!(!status.success() && status.signal().is_none(), "{status}");
+}
+
+/// One directory, one node: the second is refused, in words, and does no harm.
+#[test]
+fn second_node_on_a_directory_is_refused() {
+    let server = Server::start(&[]);
+    assert_eq!(server.put("id=mine", b"x").status, 201);
+    let mut second = kvorum(&["serve", "--listen", "127.0.0.1:0", "--data-dir"]);
+    let output = run(second.arg(server.data_dir()), b"");
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains(server.data_dir().to_str().unwrap()), "{said}");
+    assert_eq!(server.get("id=mine").body, b"x");
+}
+
+/// A port that is taken is an error, in words; whoever has it goes on.
+#[test]
+fn port_in_use_is_refused() {
+    let server = Server::start(&[]);
+    let directory = tempfile::tempdir().unwrap();
+    let address = server.address().to_string();
+    let mut second = kvorum(&["serve", "--listen", &address, "--data-dir"]);
+    let output = run(second.arg(directory.path().join("data")), b"");
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains(&address) && said.to_lowercase().contains("listen"), "{said}");
+    assert_eq!(server.try_status(), Some(200));
+}
+
+// ---- The command line ------------------------------------------------------------------------------------------
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+/// Flags win over the environment over the file over defaults, and the page says which it was.
+#[test]
+fn printed_configuration_names_origins() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("k.toml");
+    std::fs::write(&file, "threads = 3\nworkers = 5\nmax_value_size = \"2MiB\"\n").unwrap();
+    let mut command = kvorum(&["serve", "--print-config", "--threads", "1", "--config"]);
+    command.arg(&file).env("KVORUM_THREADS", "2").env("KVORUM_WORKERS", "7").env("KVORUM_LOG", "debug");
+    let output = run(&mut command, b"");
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let page = text(&output.stdout).to_owned();
+    let row = |name: &str| {
+        let row = page.lines().find(|line| line.starts_with(&format!("{name} = "))).unwrap();
+        row.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(row("threads"), "threads = \"1\" # flag --threads");
+    assert_eq!(row("workers"), "workers = \"7\" # environment KVORUM_WORKERS");
+    assert_eq!(row("max-value-size"), format!("max-value-size = \"2MiB\" # file {}", file.display()));
+    assert_eq!(row("durability"), "durability = \"always\" # default");
+    // The page is itself a configuration.
+    let again = directory.path().join("again.toml");
+    std::fs::write(&again, &page).unwrap();
+    let mut command = kvorum(&["serve", "--print-config"]);
+    let output = run(command.env("KVORUM_CONFIG", &again), b"");
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(text(&output.stdout).contains("workers = \"7\""));
+}
+
+/// What is wrong with a configuration is told by name, with exit code 2.
+#[test]
+fn wrong_configurations_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("k.toml");
+    let with_file = |content: &str| {
+        std::fs::write(&file, content).unwrap();
+        run(kvorum(&["serve", "--config"]).arg(&file), b"")
+    };
+    let check = |output: Output, names: &[&str]| {
+        assert_eq!(output.status.code(), Some(2), "{names:?}: {output:?}");
+        let said = text(&output.stderr);
+        assert!(names.iter().all(|name| said.contains(name)), "{names:?} are not in {said}");
+        assert!(output.stdout.is_empty());
+    };
+    check(with_file("lissen = \"127.0.0.1:0\"\n"), &["lissen", "k.toml", "listen"]);
+    check(with_file("threads = \n"), &["k.toml"]);
+    check(with_file("threads = \"many\"\n"), &["threads", "many", "k.toml"]);
+    check(
+        run(kvorum(&["serve"]).env("KVORUM_DURABILITY", "sometimes"), b""),
+        &["durability", "KVORUM_DURABILITY", "always"],
+    );
+    check(run(&mut kvorum(&["serve", "--listen", "here"]), b""), &["listen", "here"]);
+    check(run(&mut kvorum(&["serve", "--no-such-setting", "1"]), b""), &["--no-such-setting"]);
+    check(run(&mut kvorum(&["serve", "--config", "/no/such/file"]), b""), &["/no/such/file"]);
+    check(
+        run(&mut kvorum(&["serve", "--max-value-size", "2MiB", "--max-body-memory", "1MiB"]), b""),
+        &["max-body-memory"],
+    );
+    check(run(&mut kvorum(&["serve", "--cluster", "http://a:1,http://b:2"]), b""), &["cluster"]);
+    check(run(&mut kvorum(&["no-such-command"]), b""), &["no-such-command"]);
+}
+
+/// `get`, `put`, `delete`, `scan`, `status`: values pass untouched, and exit codes say what came of it.
+#[test]
+fn client_commands_pass_bytes_and_exit_codes() {
+    let server = Server::start(&[]);
+    let url = server.url();
+    let client = |arguments: &[&str], input: &[u8]| run(kvorum(arguments).args(["--url", &url]), input);
+    let code = |output: &Output| output.status.code().unwrap();
+    // Bytes of all kinds through standard input and output.
+    for value in [noise(300_000, 8), Vec::new(), b"\0".to_vec(), b"line\r\n\n".to_vec(), (0..=255).collect()]
+    {
+        let put = client(&["put", "key"], &value);
+        assert_eq!((code(&put), put.stdout.len()), (0, 0), "{put:?}");
+        let get = client(&["get", "key"], b"");
+        assert_eq!(code(&get), 0);
+        assert!(get.stdout == value && get.stderr.is_empty(), "{} bytes", value.len());
+        assert!(server.get("id=key").body == value);
+    }
+    // Through arguments and files.
+    let directory = tempfile::tempdir().unwrap();
+    let (source, target) = (directory.path().join("source"), directory.path().join("target"));
+    std::fs::write(&source, noise(1000, 1)).unwrap();
+    assert_eq!(code(&client(&["put", "file", "--file", source.to_str().unwrap()], b"")), 0);
+    assert_eq!(code(&client(&["get", "file", "--output", target.to_str().unwrap()], b"")), 0);
+    assert_eq!(std::fs::read(&target).unwrap(), noise(1000, 1));
+    assert_eq!(
+        code(&client(&["put", "argument", "a value", "--ttl", "1h", "--replicas", "1/1"], b"not read")),
+        0
+    );
+    let shown = client(&["get", "argument", "--show"], b"");
+    assert_eq!(shown.stdout, b"a value");
+    let version = server.get("id=argument").header("etag").unwrap().trim_matches('"').to_owned();
+    assert!(text(&shown.stderr).contains(&version) && text(&shown.stderr).contains("expires"), "{shown:?}");
+    // Keys of any bytes that an argument can have.
+    let mut put = kvorum(&["put", "--url", &url]);
+    assert_eq!(code(&run(put.arg(OsStr::from_bytes(b"odd\xff+ &=%#\n")), b"odd")), 0);
+    assert_eq!(server.get(&format!("id={}", escape(b"odd\xff+ &=%#\n"))).body, b"odd");
+    // Ranges.
+    for (key, value) in [("scan-a", "1"), ("scan-b", "2"), ("scan-c", "3")] {
+        assert_eq!(server.put(&format!("id={key}"), value.as_bytes()).status, 201);
+    }
+    let scan = client(&["scan", "scan-a", "scan-c"], b"");
+    assert_eq!((code(&scan), text(&scan.stdout)), (0, "scan-a\t1\nscan-b\t2\n"));
+    assert_eq!(client(&["scan", "scan-", "--limit", "1", "--keys", "--local"], b"").stdout, b"scan-a\n");
+    let json = client(&["scan", "odd", "--limit", "1", "--json"], b"");
+    let line: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert_eq!(line["key_base64"], BASE64.encode(b"odd\xff+ &=%#\n"));
+    assert_eq!(line["value"], "odd");
+    let none = client(&["scan", "zz"], b"");
+    assert_eq!((code(&none), none.stdout.len()), (1, 0));
+    // Absent, deleted, wrong, unreachable.
+    let absent = client(&["get", "absent"], b"");
+    assert_eq!((code(&absent), absent.stdout.len()), (1, 0));
+    assert!(!absent.stderr.is_empty());
+    assert_eq!(code(&client(&["delete", "key"], b"")), 0);
+    assert_eq!(code(&client(&["delete", "never"], b"")), 0);
+    assert_eq!(code(&client(&["get", "key"], b"")), 1);
+    for wrong in [
+        &["get", "key", "--replicas", "2/3"][..],
+        &["get", "key", "--replicas", "x"],
+        &["get", ""],
+        &["get"],
+        &["put", "key", "x", "--ttl", "soon"],
+        &["put", "key", "x", "--ttl", "0s"],
+        &["put", "key", "x", "--file", "/no/such/file"],
+        &["put", "key", "--file", "/no/such/file"],
+        &["scan"],
+        &["scan", "a", "--limit", "0"],
+        &["put", &"k".repeat(1025), "x"],
+    ] {
+        let output = client(wrong, b"");
+        assert_eq!(code(&output), 2, "{wrong:?}: {output:?}");
+        assert!(output.stdout.is_empty() && !output.stderr.is_empty());
+    }
+    let status = client(&["status"], b"");
+    assert!(code(&status) == 0 && text(&status.stdout).contains("ready"), "{status:?}");
+    let status = client(&["status", "--json"], b"");
+    let fields: serde_json::Value = serde_json::from_slice(&status.stdout).unwrap();
+    assert_eq!((code(&status), fields["state"].as_str()), (0, Some("ready")));
+    assert_eq!(code(&run(kvorum(&["get", "argument"]).env("KVORUM_URL", &url), b"")), 0);
+    // A port on which nobody listens: bound once, and given up again.
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let closed = format!("http://{closed}");
+    for command in
+        [&["get", "key"][..], &["put", "key", "x"], &["delete", "key"], &["scan", "a"], &["status"]]
+    {
+        let output = run(kvorum(command).args(["--url", &closed, "--timeout", "1"]), b"");
+        assert_eq!(code(&output), 3, "{command:?}: {output:?}");
+        assert!(output.stdout.is_empty() && !output.stderr.is_empty());
+    }
+}
+
+/// A value over the limit of the node is a wrong request, and told as such.
+#[test]
+fn client_tells_what_the_node_refuses() {
+    let server = Server::start(&["--max-value-size", "1KiB"]);
+    let url = server.url();
+    let output = run(&mut kvorum(&["put", "key", "--url", &url]), &[0; 2000]);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(text(&output.stderr).contains("1024"), "{output:?}");
+}

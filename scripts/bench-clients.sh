@@ -25,12 +25,9 @@ for node in 0 1 2; do
 done
 for node in 0 1 2; do wait_ready $((port + node)) 2; done
 
-stat() { awk '/^cpu /{ print $9, $2 + $3 + $4 + $5 + $6 + $7 + $8 + $9 }' /proc/stat; }
 row() { # TEXT: with steal since `before`, and the load average
-  # shellcheck disable=SC2046 # Two numbers each.
-  set -- "$1" $before $(stat)
-  printf '%s %s %% | %s |\n' "$1" "$(awk -v a="$2" -v b="$3" -v c="$4" -v d="$5" 'BEGIN { printf "%.1f", 100 * (c - a) / (d - b) }')" \
-    "$(cut -d ' ' -f 1 /proc/loadavg)"
+  # shellcheck disable=SC2086 # Two numbers.
+  printf '%s %s | %s |\n' "$1" "$(steal_since $before)" "$(cut -d ' ' -f 1 /proc/loadavg)"
 }
 
 cat >"$work/keys.lua" <<'LUA'
@@ -52,7 +49,7 @@ run_wrk() {
   # Writes first, so that reads find something.
   for in_flight in $1; do
     for method in PUT GET; do
-      before=$(stat)
+      before=$(stolen)
       METHOD=$method REPLICAS=$replicas wrk -t1 "-c$in_flight" "-d${seconds}s" -s "$work/keys.lua" \
         "http://127.0.0.1:$port" >"$work/wrk.out"
       row "| wrk, one node | $method | $in_flight | $(tail -1 "$work/wrk.out") |"
@@ -64,7 +61,7 @@ run_rust() {
   local in_flight routing before line
   for in_flight in $1; do
     for routing in $2; do
-      before=$(stat)
+      before=$(stolen)
       "$target/release/examples/bench" "$urls" "$in_flight" "$routing" "$((seconds / 2))" "$replicas" >"$work/rust.out"
       while IFS= read -r line; do row "| Rust $line"; done <"$work/rust.out"
     done
@@ -73,7 +70,7 @@ run_rust() {
 
 run_java() {
   local before
-  before=$(stat)
+  before=$(stolen)
   java -jar clients/java/bench/target/kvorum-bench.jar -jvmArgsAppend "-Dkvorum.nodes=$urls" -p "replicas=$replicas" \
     -p "inFlight=${1// /,}" -p "routing=${2// /,}" -wi "${WARM_UPS:-2}" -w "$((seconds / 2))" -i 2 -r "$((seconds / 2))" "${BENCHMARK:-.}" >"$work/java.out"
   grep -E '^# (Benchmark|Parameters)|^Iteration' "$work/java.out"

@@ -11,23 +11,19 @@ cd "$(dirname "$0")/.."
 
 port=${PORT:-24370}
 seconds=${SECONDS_PER_ROW:-8}
-find_kvorum
-taskset -c 0 "$KVORUM" serve --listen "127.0.0.1:$port" --data-dir "$work/data" --threads 1 --durability os >"$work/node.log" 2>&1 &
-children+=("$!")
-wait_ready "$port" 0
+serve_alone "$port"
 url=http://127.0.0.1:$port
 target="$url/v0/entity?id=key-000000000000"
 "$KVORUM" bench get -t1 -c1 -d100ms --keys 1 --prefill "$url" >"$work/prefill.out"
 
-stolen() { awk '/^cpu /{ print $9, $2 + $3 + $4 + $5 + $6 + $7 + $8 + $9 }' /proc/stat; }
 # on_core COMMAND…: its output into `$work/out`, its CPU seconds into `cpu`, the hypervisor's steal meanwhile into `steal`.
 on_core() {
-  local steal_before all_before steal_after all_after TIMEFORMAT='%U %S'
-  read -r steal_before all_before < <(stolen)
+  local before TIMEFORMAT='%U %S'
+  before=$(stolen)
   { time taskset -c 1 "$@" >"$work/out" 2>"$work/err"; } 2>"$work/cpu"
-  read -r steal_after all_after < <(stolen)
+  # shellcheck disable=SC2086 # Two numbers.
+  steal=$(steal_since $before)
   cpu=$(awk '{ print $1 + $2 }' "$work/cpu")
-  steal=$(awk -v s=$((steal_after - steal_before)) -v a=$((all_after - all_before)) 'BEGIN { printf "%.1f %%", 100 * s / a }')
 }
 per_request() { awk -v cpu="$cpu" -v requests="$1" 'BEGIN { printf "%.2f", cpu * 1e6 / requests }'; }
 

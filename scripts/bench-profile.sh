@@ -11,11 +11,7 @@ cd "$(dirname "$0")/.."
 
 port=${PORT:-24360}
 seconds=${SECONDS_PER_ROW:-4}
-find_kvorum
-taskset -c 0 "$KVORUM" serve --listen "127.0.0.1:$port" --data-dir "$work/data" --threads 1 --durability os >"$work/node.log" 2>&1 &
-node=$!
-children+=("$node")
-wait_ready "$port" 0
+serve_alone "$port"
 
 cat >"$work/put.lua" <<'LUA'
 wrk.method, wrk.body = "PUT", string.rep("v", 100)
@@ -25,7 +21,6 @@ curl -sf -X PUT --data-binary "$(printf 'v%.0s' {1..100})" "http://127.0.0.1:$po
 
 # utime and stime are scaled by the kernel to the exact run time of all threads; a tick is 1/100 s.
 ticks() { awk '{ print $14 + $15 }' "/proc/$node/stat"; }
-stolen() { awk '/^cpu /{ print $9, $2 + $3 + $4 + $5 + $6 + $7 + $8 + $9 }' /proc/stat; }
 
 echo "| | profile | requests/s | node, µs/request | wrk, µs/request | samples, bytes or µs | steal |"
 echo "| --- | --- | ---: | ---: | ---: | ---: | ---: |"
@@ -40,12 +35,13 @@ for _ in $(seq "${ROUNDS:-3}"); do
       fi
       words=("http://127.0.0.1:$port/v0/entity?id=hot")
       [ "$method" = PUT ] && words=(-s "$work/put.lua" "http://127.0.0.1:$port")
-      read -r steal_before all_before < <(stolen)
+      stolen_before=$(stolen)
       before=$(ticks)
       TIMEFORMAT='%U %S'
       { time taskset -c 1 wrk -t1 -c64 "-d${seconds}s" "${words[@]}" >"$work/wrk.out"; } 2>"$work/wrk.cpu"
       after=$(ticks)
-      read -r steal_after all_after < <(stolen)
+      # shellcheck disable=SC2086 # Two numbers.
+      steal=$(steal_since $stolen_before)
       total=
       if [ -n "$profile" ]; then
         wait "$profile"
@@ -53,9 +49,9 @@ for _ in $(seq "${ROUNDS:-3}"); do
       fi
       requests=$(awk '/requests in/{ print $1 }' "$work/wrk.out")
       awk -v method=$method -v event=$event -v requests="$requests" -v ticks=$((after - before)) -v total="$total" \
-        -v steal=$((steal_after - steal_before)) -v all=$((all_after - all_before)) \
+        -v steal="$steal" \
         -v rate="$(awk '/Requests\/sec/{ print $2 }' "$work/wrk.out")" -v wrk="$(awk '{ print $1 + $2 }' "$work/wrk.cpu")" 'BEGIN {
-        printf "| %s | %s | %.0f | %.2f | %.2f | %s | %.1f %% |\n", method, event, rate, ticks * 1e4 / requests, wrk * 1e6 / requests, total, 100 * steal / all }'
+        printf "| %s | %s | %.0f | %.2f | %.2f | %s | %s |\n", method, event, rate, ticks * 1e4 / requests, wrk * 1e6 / requests, total, steal }'
     done
   done
 done

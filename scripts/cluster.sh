@@ -35,6 +35,26 @@ wait_ready() {
   done
 }
 
+# serve_alone PORT: one node with one network thread on core 0, in `node`; whatever loads it has core 1.
+serve_alone() {
+  find_kvorum
+  taskset -c 0 "$KVORUM" serve --listen "127.0.0.1:$1" --data-dir "$work/data" --threads 1 --durability os \
+    >"$work/node.log" 2>&1 &
+  node=$!
+  children+=("$node")
+  wait_ready "$1" 0
+}
+
+# The hypervisor's steal and all of the processors' time so far, in ticks.
+stolen() { awk '/^cpu /{ print $9, $2 + $3 + $4 + $5 + $6 + $7 + $8 + $9 }' /proc/stat; }
+
+# steal_since TICKS ALL: the steal since `stolen` said that, in percent.
+steal_since() {
+  # shellcheck disable=SC2046 # Two numbers.
+  set -- "$1" "$2" $(stolen)
+  awk -v a="$1" -v b="$2" -v c="$3" -v d="$4" 'BEGIN { printf "%.1f %%", 100 * (c - a) / (d - b) }'
+}
+
 # start_cluster PORT [flags of `kvorum dev`…]
 start_cluster() {
   local port=$1 node

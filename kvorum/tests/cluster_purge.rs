@@ -21,7 +21,7 @@ mod support;
 
 use cluster_support::node::Cluster;
 use std::path::Path;
-use support::{kvorum, metric_sum, wait_until};
+use support::{kvorum, wait_until};
 
 const KEYS: usize = 400;
 
@@ -41,12 +41,8 @@ fn cluster(durability: &str) -> Cluster {
     cluster
 }
 
-fn metric(cluster: &Cluster, node: usize, name: &str) -> u64 {
-    metric_sum(&cluster.ask(node, "GET", "/metrics", None).text(), name)
-}
-
 fn rows(cluster: &Cluster, node: usize) -> u64 {
-    metric(cluster, node, "kvorum_store_keys")
+    cluster.metric(node, "kvorum_store_keys")
 }
 
 fn entity(name: &str, index: usize) -> String {
@@ -77,7 +73,7 @@ fn assert_gone(cluster: &Cluster, name: &str) {
 
 /// Waits until every node has led so many rounds more.
 fn pass_rounds(cluster: &Cluster, nodes: &[usize], rounds: u64) {
-    let led = |node: &usize| metric(cluster, *node, "kvorum_settle_rounds_total");
+    let led = |node: &usize| cluster.metric(*node, "kvorum_settle_rounds_total");
     let before: Vec<u64> = nodes.iter().map(led).collect();
     wait_until("rounds pass", || {
         nodes.iter().zip(&before).all(|(node, before)| led(node) >= before + rounds)
@@ -183,7 +179,7 @@ fn older_store_is_refilled_not_merged() {
     cluster.start_node(2);
     let is_noticed = || cluster.log(2).contains("other nodes have purged what this store has not heard of");
     wait_until("the older store is noticed", is_noticed);
-    let votes = || metric(&cluster, 2, "kvorum_store_votes") == 1;
+    let votes = || cluster.metric(2, "kvorum_store_votes") == 1;
     wait_until("the older store is refilled, and votes", || rows(&cluster, 2) == KEYS as u64 && votes());
     assert_gone(&cluster, "k");
     for index in 0..KEYS {

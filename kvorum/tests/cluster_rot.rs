@@ -25,7 +25,7 @@ use cluster_support::node::Cluster;
 use faults_support::disk::{flip_bit, newest_journal, record_files};
 use faults_support::seed;
 use std::path::Path;
-use support::{metric_sum, wait_until};
+use support::wait_until;
 
 const QUORUMS: Class = Class::default(2, 3);
 const ALL: Class = Class::new("all", (3, 3), (2, 3));
@@ -34,11 +34,6 @@ const SMALL: &[&str] = &["--memory-budget", "16MiB", "--durability", "os", "--sc
 
 fn key(number: u32) -> Vec<u8> {
     format!("key-{number:05}").into_bytes()
-}
-
-/// The sum of a metric's samples.
-fn metric(cluster: &Cluster, node: usize, name: &str) -> u64 {
-    metric_sum(&cluster.ask(node, "GET", "/metrics", None).text(), name)
 }
 
 fn status(cluster: &Cluster, node: usize) -> String {
@@ -55,8 +50,8 @@ fn filled() -> (Cluster, History) {
     }
     for node in 0..3 {
         wait_until("tables have been flushed", || {
-            metric(&cluster, node, "kvorum_tables") >= 2
-                && metric(&cluster, node, "kvorum_compactions_running") == 0
+            cluster.metric(node, "kvorum_tables") >= 2
+                && cluster.metric(node, "kvorum_compactions_running") == 0
         });
     }
     (cluster, session.history)
@@ -96,7 +91,7 @@ fn damaged_tables_of_a_running_node_are_healed() {
     let ran = load.run(&cluster.addresses(), &[0, 1, 2], seed("rot"), |_| {
         assert!(damage_tables(cluster.data_dir(2)) > 0);
         wait_until("the store has been set aside", || {
-            metric(&cluster, 2, "kvorum_stores_set_aside_total") >= 1
+            cluster.metric(2, "kvorum_stores_set_aside_total") >= 1
         });
         wait_until("the new store votes", || status(&cluster, 2).contains("votes yes"));
     });
@@ -112,7 +107,7 @@ fn damaged_tables_of_a_running_node_are_healed() {
     let said = status(&cluster, 2);
     assert!(!said.contains("damage") && said.contains("store ok"), "{said}");
     for node in [0, 1] {
-        assert_eq!(metric(&cluster, node, "kvorum_stores_set_aside_total"), 0, "{}", cluster.log(node));
+        assert_eq!(cluster.metric(node, "kvorum_stores_set_aside_total"), 0, "{}", cluster.log(node));
     }
 }
 
@@ -129,12 +124,12 @@ fn damaged_store_waits_for_the_others() {
     // Started again, so that it reads its files and not its cache.
     cluster.start_node(2);
     wait_until("the damage is found", || status(&cluster, 2).contains("store-damage"));
-    let walks = metric(&cluster, 2, "kvorum_scrubs_total");
-    wait_until("it was walked again", || metric(&cluster, 2, "kvorum_scrubs_total") > walks + 2);
-    assert_eq!(metric(&cluster, 2, "kvorum_stores_set_aside_total"), 0);
+    let walks = cluster.metric(2, "kvorum_scrubs_total");
+    wait_until("it was walked again", || cluster.metric(2, "kvorum_scrubs_total") > walks + 2);
+    assert_eq!(cluster.metric(2, "kvorum_stores_set_aside_total"), 0);
     assert!(status(&cluster, 2).contains("votes yes"), "{}", status(&cluster, 2));
     cluster.start_node(1);
-    wait_until("the store has been set aside", || metric(&cluster, 2, "kvorum_stores_set_aside_total") >= 1);
+    wait_until("the store has been set aside", || cluster.metric(2, "kvorum_stores_set_aside_total") >= 1);
     wait_until("the new store votes", || status(&cluster, 2).contains("votes yes"));
     settle(&cluster, &mut history, "a damaged store while another node is away");
 }

@@ -3,7 +3,7 @@
 
 use crate::faults_support::history::id_of;
 use crate::faults_support::http::{Answer, encode, receive};
-use crate::support::{PATIENCE, kvorum, wait_until};
+use crate::support::{PATIENCE, kvorum, metric_sum, wait_until};
 use kvorum_client::{Client, ScanOptions, Scope};
 use kvorum_core::Version;
 use std::collections::BTreeMap;
@@ -302,6 +302,12 @@ impl Cluster {
     pub fn ask(&self, index: usize, method: &str, target: &str, body: Option<&[u8]>) -> Answer {
         self.try_ask(index, method, target, body)
             .unwrap_or_else(|error| panic!("node {index}: {method} {target}: {error}\n{}", self.log(index)))
+    }
+
+    /// The sum of a metric's samples at the node.
+    #[track_caller]
+    pub fn metric(&self, index: usize, name: &str) -> u64 {
+        metric_sum(&self.ask(index, "GET", "/metrics", None).text(), name)
     }
 
     /// What the node itself stores that is live, by key.

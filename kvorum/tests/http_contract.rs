@@ -762,6 +762,7 @@ fn metrics_can_be_parsed_and_count() {
     assert!((count("kvorum_commit_records_total") - 4.0).abs() < 0.5);
     assert!((count("kvorum_store_state{state=\"ok\"}") - 1.0).abs() < 0.5);
     assert!((count("kvorum_durability{mode=\"always\"}") - 1.0).abs() < 0.5);
-    assert!((count("kvorum_connections_open") - 1.0).abs() < 0.5);
+    // Each request here was on a connection of its own, and a node may see the end of one a moment later.
+    wait_until("one connection is left", || (metrics(&server)["kvorum_connections_open"] - 1.0).abs() < 0.5);
     assert!(count("kvorum_received_bytes_total") > 500.0 && count("kvorum_sent_bytes_total") > 500.0);
 }

@@ -139,7 +139,7 @@ impl Drop for Mounted {
     }
 }
 
-/// This is a strace attached to a process or thread, which meddles with its system calls; detached when dropped.
+/// This is a strace attached to a process or to threads, which meddles with its system calls; detached when dropped.
 pub struct Meddling {
     strace: Child,
 }
@@ -150,34 +150,36 @@ impl Meddling {
     /// # Errors
     /// Why not: no strace, or tracing is not allowed.
     pub fn failing_sync(pid: u32) -> Result<Self, String> {
-        Self::attach(&["-f", "-e", "trace=fdatasync", "-e", "inject=fdatasync:error=EIO:when=1+"], pid)
+        Self::attach(&["-f", "-e", "trace=fdatasync", "-e", "inject=fdatasync:error=EIO:when=1+"], &[pid])
     }
 
-    /// Delays each of one thread's calls of `write`.
+    /// Delays each of the threads' calls of `write`.
     ///
     /// # Errors
     /// Why not, likewise.
-    pub fn slow_writes(thread: u32, delay: Duration) -> Result<Self, String> {
+    pub fn slow_writes(threads: &[u32], delay: Duration) -> Result<Self, String> {
         let inject = format!("inject=write:delay_enter={}:when=1+", delay.as_micros());
-        Self::attach(&["-e", "trace=write", "-e", &inject], thread)
+        Self::attach(&["-e", "trace=write", "-e", &inject], threads)
     }
 
-    fn attach(arguments: &[&str], pid: u32) -> Result<Self, String> {
+    fn attach(arguments: &[&str], ids: &[u32]) -> Result<Self, String> {
         let mut strace = Command::new("strace")
             .args(arguments)
-            .args(["-p", &pid.to_string()])
+            .args(ids.iter().flat_map(|id| ["-p".to_owned(), id.to_string()]))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()
             .map_err(|error| format!("strace: {error}"))?;
         let mut said = BufReader::new(strace.stderr.take().unwrap());
-        let mut attached = String::new();
-        said.read_line(&mut attached).unwrap();
-        if !attached.contains("attached") {
-            let _ = strace.kill();
-            let _ = strace.wait();
-            return Err(format!("strace: {}", attached.trim()));
+        for _ in ids {
+            let mut attached = String::new();
+            said.read_line(&mut attached).unwrap();
+            if !attached.contains("attached") {
+                let _ = strace.kill();
+                let _ = strace.wait();
+                return Err(format!("strace: {}", attached.trim()));
+            }
         }
         // Drained, so that strace never waits for us.
         std::thread::spawn(move || std::io::copy(&mut said, &mut std::io::sink()));

@@ -163,6 +163,15 @@ impl Engine for Watched {
         Ok(())
     }
 
+    fn reclaim(&self, go_on: &mut dyn FnMut() -> bool) -> Result<u64, EngineError> {
+        let left = self.inner.reclaim(go_on);
+        if let Err(error @ EngineError::Corrupt { .. }) = &left {
+            self.damage.reports.fetch_add(1, Ordering::Relaxed);
+            self.damage.note_store(&error.to_string());
+        }
+        left
+    }
+
     fn is_short_of_space(&self) -> bool {
         self.inner.is_short_of_space()
     }

@@ -236,7 +236,7 @@ fn shrink(file: &File) {
 }
 
 /// Raises the nice value of this process's threads called `name`; where that is not allowed, nothing changes.
-fn be_polite(name: &str) {
+pub(super) fn be_polite(name: &str) {
     let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return };
     for task in tasks.flatten() {
         #[expect(clippy::disallowed_methods, reason = "a thread's name is read from /proc")]

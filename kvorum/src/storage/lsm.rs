@@ -6,9 +6,9 @@
 //!
 //! fjall checksums its blocks and its journal; damage is reported as [`EngineError::Corrupt`], never served.
 
-use super::janitor::Janitor;
-use super::quarantine;
-use super::{Batch, Change, Durability, Engine, EngineError, EngineStats, Keyspace, Scan};
+use super::janitor::{self, Janitor};
+use super::{Batch, Change, Durability, Engine, EngineError, EngineStats, Keyspace, RECLAIM_THREAD, Scan};
+use super::{quarantine, reclaim};
 use crate::crash::{self, Point};
 use crate::profile::waits::{self, Wait};
 use bytes::Bytes;
@@ -26,7 +26,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 /// Small tables make each unlink and each sync of a compaction short.
-const TABLE_BYTES: u64 = 16 << 20;
+pub(super) const TABLE_BYTES: u64 = 16 << 20;
 /// Runs in level 0 before they are merged down.
 const LEVEL0_RUNS: u8 = 4;
 /// The journal kept on disk, at most about twice this: it bounds the time to reopen (8 s per GB were measured). fjall
@@ -58,6 +58,8 @@ const QUARANTINE_BYTES_MAX: u64 = 16 << 30;
 const RESERVE_BYTES_MAX: u64 = 256 << 20;
 /// The same as a fraction of the file system, for small ones: one in this many bytes.
 const RESERVE_FRACTION: u64 = 20;
+/// Keyspaces from which rows are removed.
+const RECLAIMED: [Keyspace; 4] = [Keyspace::Records, Keyspace::Tokens, Keyspace::Due, Keyspace::Hints];
 
 /// This says where the store is and how much memory it may use.
 #[derive(Debug, Clone)]
@@ -320,8 +322,10 @@ impl Engine for LsmEngine {
 
     fn reopen(&self) -> Result<(), EngineError> {
         let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
-        // The database must be closed before it can be opened: it locks its directory.
+        // The database must be closed before it can be opened: it locks its directory. A compaction that gives back space
+        // may hold it for some seconds more.
         drop(open.take());
+        wait_until_released(&self.config.path)?;
         *open = Some(Open::new(&self.config, WORKERS)?);
         Ok(())
     }
@@ -335,6 +339,7 @@ impl Engine for LsmEngine {
         // core. Without workers the store still reads.
         let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
         drop(open.take());
+        wait_until_released(&self.config.path)?;
         *open = Some(Open::new(&self.config, 0)?);
         Ok(())
     }
@@ -356,6 +361,26 @@ impl Engine for LsmEngine {
         Ok(())
     }
 
+    fn reclaim(&self, go_on: &mut dyn FnMut() -> bool) -> Result<u64, EngineError> {
+        janitor::be_polite(RECLAIM_THREAD);
+        // Not under the lock, but for one piece of work at a time: a store that is opened again waits for that.
+        let handle = |keyspace| {
+            move || self.with_open(|open| Ok((open.database.clone(), open.keyspace(keyspace).clone())))
+        };
+        for keyspace in RECLAIMED {
+            if !reclaim::flush(&handle(keyspace), go_on)? {
+                return Ok(self.stats().removed_rows);
+            }
+        }
+        // Where a range is being read that began before, nothing could be dropped yet.
+        if self.with_open(|open| Ok(reclaim::is_unread(&open.database)))? {
+            for keyspace in RECLAIMED {
+                reclaim::keyspace(&self.config.path, &handle(keyspace), go_on)?;
+            }
+        }
+        Ok(self.stats().removed_rows)
+    }
+
     fn is_short_of_space(&self) -> bool {
         is_short_of_space(&self.config.path)
     }
@@ -370,6 +395,8 @@ impl Engine for LsmEngine {
                 journal_count: open.database.journal_count() as u64,
                 disk_bytes: open.database.disk_space().unwrap_or(0),
                 table_count: sum(&|tree| tree.table_count()),
+                record_rows: open.records.approximate_len() as u64,
+                removed_rows: open.records.tree.tombstone_count(),
                 cache_bytes: open.database.cache_size(),
                 cache_hits: sum(&|tree| tree.metrics().block_load_cached_count()),
                 cache_misses: sum(&|tree| tree.metrics().block_load_io_count()),
@@ -419,14 +446,21 @@ fn set_aside_closed(config: &LsmConfig) -> Result<(), EngineError> {
 }
 
 fn is_short_of_space(path: &Path) -> bool {
-    rustix::fs::statvfs(path).is_ok_and(|disk| {
-        let reserve = (disk.f_blocks * disk.f_frsize / RESERVE_FRACTION).min(RESERVE_BYTES_MAX);
-        disk.f_bavail * disk.f_frsize < reserve
-    })
+    rustix::fs::statvfs(path).is_ok_and(|disk| disk.f_bavail * disk.f_frsize < reserve_bytes(&disk))
+}
+
+/// Bytes that can be written before [`is_short_of_space`]; none where the system does not say.
+pub(super) fn spare_bytes(path: &Path) -> Option<u64> {
+    let disk = rustix::fs::statvfs(path).ok()?;
+    Some((disk.f_bavail * disk.f_frsize).saturating_sub(reserve_bytes(&disk)))
+}
+
+fn reserve_bytes(disk: &rustix::fs::StatVfs) -> u64 {
+    (disk.f_blocks * disk.f_frsize / RESERVE_FRACTION).min(RESERVE_BYTES_MAX)
 }
 
 /// Says what a fjall error means to the rooms above.
-fn translate(attempted: &'static str, error: fjall::Error) -> EngineError {
+pub(super) fn translate(attempted: &'static str, error: fjall::Error) -> EngineError {
     match error {
         fjall::Error::Io(source) | fjall::Error::Storage(fjall::LsmError::Io(source)) => {
             match source.kind() {

@@ -14,6 +14,7 @@ mod janitor;
 pub mod lsm;
 pub mod memory;
 pub mod quarantine;
+mod reclaim;
 mod writeback;
 
 #[cfg(test)]
@@ -166,6 +167,10 @@ pub struct EngineStats {
     pub disk_bytes: u64,
     /// Tables on disk.
     pub table_count: u64,
+    /// Rows of records, those that were removed and take space among them, and what marks them as removed.
+    pub record_rows: u64,
+    /// Records that were removed and still take space in tables.
+    pub removed_rows: u64,
     /// Bytes in the block cache.
     pub cache_bytes: u64,
     /// Blocks served from the cache.
@@ -181,6 +186,9 @@ pub struct EngineStats {
     /// Flushes of sealed memtables that wait or run.
     pub flushes_outstanding: u64,
 }
+
+/// The thread that calls [`Engine::reclaim`].
+pub const RECLAIM_THREAD: &str = "kvorum:reclaim";
 
 /// This keeps bytes in ordered keyspaces.
 ///
@@ -217,6 +225,16 @@ pub trait Engine: Send + Sync + 'static {
     /// # Errors
     /// The store is then closed, or as it was.
     fn set_aside(&self) -> Result<(), EngineError>;
+
+    /// Gives back the space that removed rows still take, where it is worth the work; what can be read stays the same.
+    /// Returns how many removed records still take space, as far as the engine knows.
+    ///
+    /// It takes as long as rewriting the store, in pieces of some seconds. Before each `go_on` is called, which may wait,
+    /// and ends it by false. By one thread at a time.
+    ///
+    /// # Errors
+    /// [`EngineError::DiskFull`] means that there is not enough space to rewrite tables; what was done until then stays.
+    fn reclaim(&self, go_on: &mut dyn FnMut() -> bool) -> Result<u64, EngineError>;
 
     /// Whether so little space is left that writes should be refused before they fail. Cheap: one system call.
     fn is_short_of_space(&self) -> bool;

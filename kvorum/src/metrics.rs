@@ -129,6 +129,8 @@ pub struct StoreMetrics {
     pub groups: AtomicU64,
     /// Records written in them.
     pub records: AtomicU64,
+    /// Records removed: of dead keys, and of rows that another store no longer vouches for.
+    pub removed: AtomicU64,
     /// The largest group so far.
     pub group_records_max: AtomicU64,
     /// Time of one commit, sync included.

@@ -21,7 +21,7 @@ mod support;
 
 use cluster_support::node::Cluster;
 use std::path::Path;
-use support::{kvorum, wait_until};
+use support::{kvorum, noise, wait_until};
 
 const KEYS: usize = 400;
 
@@ -187,6 +187,49 @@ fn older_store_is_refilled_not_merged() {
     }
     delete_all(&cluster, "new", &[0, 1, 2]);
     wait_until_empty(&cluster);
+}
+
+/// Bytes of a node's tables, in MiB: its journals take what they take.
+fn table_mib(cluster: &Cluster, node: usize) -> u64 {
+    let metric = |name| cluster.metric(node, name);
+    metric("kvorum_store_disk_bytes").saturating_sub(metric("kvorum_journal_bytes")) >> 20
+}
+
+/// Goal: the space of deleted keys comes back on every node without a further write, but not while that is paused. Method:
+/// values that do not compress, four memtables of them on each node; all deleted; the bytes of tables looked at.
+#[test]
+fn space_of_deleted_keys_comes_back() {
+    const KEYS: usize = 1200;
+    let cluster = cluster("os");
+    let admin = |what: &str| {
+        let answer = cluster.ask(2, "POST", &format!("/admin/workers/reclaim/{what}"), None);
+        assert_eq!(answer.status, 200, "{}", answer.text());
+    };
+    admin("pause");
+    for index in 0..KEYS {
+        let value = noise(8 << 10, index as u64);
+        assert_eq!(cluster.ask(index % 3, "PUT", &entity("large", index), Some(&value)).status, 201);
+    }
+    wait_until("values are in tables", || (0..3).all(|node| table_mib(&cluster, node) >= 4));
+    let full: Vec<u64> = (0..3).map(|node| table_mib(&cluster, node)).collect();
+    for index in 0..KEYS {
+        assert_eq!(cluster.ask(index % 3, "DELETE", &entity("large", index), None).status, 202);
+    }
+    wait_until_empty(&cluster);
+    wait_until("the space is back", || (0..2).all(|node| table_mib(&cluster, node) == 0));
+    let paused = table_mib(&cluster, 2);
+    let (waiting, passes) = ("kvorum_reclaim_backlog_records", "kvorum_reclaims_total");
+    assert!(paused >= 4 && cluster.metric(2, waiting) >= KEYS as u64 && cluster.metric(2, passes) == 0);
+    let listed = cluster.ask(2, "GET", "/admin/workers", None).text();
+    assert!(listed.contains("\nreclaim paused "), "{listed}");
+    admin("resume");
+    wait_until("the space is back on the node that was paused", || table_mib(&cluster, 2) == 0);
+    wait_until("nothing waits", || (0..3).all(|node| cluster.metric(node, waiting) == 0));
+    println!(
+        "{KEYS} deleted keys of 8 KiB: {full:?} MiB of tables before, {paused} MiB while paused, then 0"
+    );
+    assert_eq!(cluster.ask(0, "PUT", &entity("large", 7), Some(b"again")).status, 201);
+    assert_eq!(cluster.ask(2, "GET", &entity("large", 7), None).body, b"again");
 }
 
 /// `kvorum repair` compares every node with all others, and says so of one that it cannot be compared with;

@@ -1,11 +1,13 @@
 //! Workers: what the node does without a client, each with a name, a state, a rate, and a pause that ends by itself.
 //!
 //! A worker asks [`Worker::turn`] before each piece of work and waits there while it is paused; a piece that was begun is
-//! finished. What is somebody else's (the engine's compactions, the store's sweeper) is listed from its own figures.
+//! finished. What is somebody else's (the engine's compactions, the store's sweeper and reclaimer) is
+//! listed from its own figures.
 
 use super::Shared;
 use crate::clock::Clock;
 use kvorum_core::NodeIndex;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -28,6 +30,7 @@ pub struct Workers {
     pub mend: Worker,
     /// Looks for damage.
     pub scrub: Worker,
+    listed: Listed,
     me: NodeIndex,
 }
 
@@ -53,6 +56,20 @@ struct Window {
     from: Duration,
     done: u64,
     rate: f64,
+}
+
+/// The rates of workers that are somebody else's.
+#[derive(Debug, Default)]
+struct Listed {
+    // Guards what is shown; held for a few words.
+    windows: Mutex<BTreeMap<&'static str, Window>>,
+}
+
+impl Listed {
+    fn rate(&self, name: &'static str, now: Duration, done: u64) -> f64 {
+        let mut windows = self.windows.lock().unwrap_or_else(PoisonError::into_inner);
+        windows.entry(name).or_default().rate(now, done)
+    }
 }
 
 /// This is a worker as an operator sees it.
@@ -178,7 +195,14 @@ impl Window {
 impl Workers {
     pub(super) fn new(nodes: u16, me: NodeIndex) -> Self {
         let each = || (0..nodes).map(|_| Worker::default()).collect();
-        Self { hints: each(), repair: each(), mend: Worker::default(), scrub: Worker::default(), me }
+        Self {
+            hints: each(),
+            repair: each(),
+            mend: Worker::default(),
+            scrub: Worker::default(),
+            listed: Listed::default(),
+            me,
+        }
     }
 
     /// Who delivers hints to the node at `index`.
@@ -231,46 +255,60 @@ impl Shared {
         let purpose = "reads everything stored to find damage".to_owned();
         all.push(self.workers.scrub.show(now, "scrub".to_owned(), purpose, "bytes", 0));
         let sweeper = self.replica.sweeper();
-        let paused_for = sweeper.pause_left(now);
-        let state = match (paused_for, sweeper.name()) {
-            (Some(_), _) => "paused",
-            (None, "busy") => "running",
-            (None, "throttled") => "waiting",
-            (None, _) => "idle",
+        let purpose = "removes what has expired or been deleted";
+        let mut sweep = self.listed(now, "sweep", purpose, "records", sweeper.purged());
+        sweep.paused_for = sweeper.pause_left(now);
+        (sweep.state, sweep.detail) = match (sweep.paused_for, sweeper.name()) {
+            (Some(_), _) => ("paused", String::new()),
+            (None, "busy") => ("running", String::new()),
+            (None, "throttled") => ("waiting", "waiting for the commit queue".to_owned()),
+            (None, _) => ("idle", String::new()),
         };
-        let detail = if state == "waiting" { "waiting for the commit queue" } else { "" };
-        let blank = WorkerStatus {
-            name: "sweep".to_owned(),
-            purpose: "gives back the space of what has expired or been deleted".to_owned(),
-            state,
-            detail: detail.to_owned(),
-            paused_for,
-            begun_ago: None,
-            done: sweeper.purged(),
-            rate: 0.0,
-            backlog: 0,
-            unit: "records",
-            can_pause: true,
+        let reclaimer = self.replica.reclaimer();
+        let purpose = "gives back the space of removed records";
+        let mut reclaim = self.listed(now, "reclaim", purpose, "records", reclaimer.rows());
+        reclaim.paused_for = reclaimer.pause_left(now);
+        reclaim.backlog = reclaimer.waiting();
+        (reclaim.state, reclaim.detail) = match (reclaim.paused_for, reclaimer.name()) {
+            (Some(_), _) => ("paused", String::new()),
+            (None, "busy") => ("running", format!("{} bytes given back so far", reclaimer.bytes())),
+            (None, "waiting") => ("waiting", "waiting for space to rewrite tables".to_owned()),
+            (None, _) => ("idle", String::new()),
         };
         let engine = self.replica.engine_stats();
-        let compaction = WorkerStatus {
-            name: "compaction".to_owned(),
-            purpose: "the engine's flushes and compactions".to_owned(),
-            state: if engine.compactions_active + engine.flushes_outstanding > 0 {
-                "running"
-            } else {
-                "idle"
-            },
+        let purpose = "the engine's flushes and compactions";
+        let mut compaction = self.listed(now, "compaction", purpose, "runs", engine.compactions_completed);
+        compaction.can_pause = false;
+        compaction.backlog = engine.flushes_outstanding;
+        if engine.compactions_active + engine.flushes_outstanding > 0 {
+            compaction.state = "running";
+        }
+        all.extend([sweep, reclaim, compaction]);
+        all
+    }
+
+    /// A worker that is somebody else's, as idle.
+    fn listed(
+        &self,
+        now: Duration,
+        name: &'static str,
+        purpose: &str,
+        unit: &'static str,
+        done: u64,
+    ) -> WorkerStatus {
+        WorkerStatus {
+            name: name.to_owned(),
+            purpose: purpose.to_owned(),
+            state: "idle",
             detail: String::new(),
             paused_for: None,
-            done: engine.compactions_completed,
-            backlog: engine.flushes_outstanding,
-            unit: "runs",
-            can_pause: false,
-            ..blank.clone()
-        };
-        all.extend([blank, compaction]);
-        all
+            begun_ago: None,
+            done,
+            rate: self.workers.listed.rate(name, now, done),
+            backlog: 0,
+            unit,
+            can_pause: true,
+        }
     }
 
     /// Pauses the worker `name` for `time`, at most [`PAUSE_MAX`], or lets it go on at once (`None`).
@@ -281,6 +319,7 @@ impl Shared {
         match name {
             "compaction" => return Err(WorkerError::NotPausable),
             "sweep" => self.replica.sweeper().pause(until),
+            "reclaim" => self.replica.reclaimer().pause(until),
             _ => self.workers.find(name).ok_or(WorkerError::Unknown)?.set_pause(until),
         }
         tracing::info!(

@@ -572,6 +572,7 @@ fn show_metrics<B>(service: &Service, request: &Request<B>) -> Result<Response<R
         pool_busy: pool.busy_count(),
         purged: replica.sweeper().purged(),
         sweeper: replica.sweeper().name(),
+        reclaimer: replica.reclaimer(),
         durability: &service.facts.durability,
         store_state: replica.health(),
         cluster: shared,

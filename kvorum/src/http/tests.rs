@@ -369,6 +369,8 @@ fn workers_are_paused_locally() {
         let resumed = node.ask("POST /admin/workers/sweep/resume").await;
         assert!(resumed.starts_with("HTTP/1.1 200 ") && !resumed.contains("paused"), "{resumed}");
         for (request, status, said) in [
+            ("POST /admin/workers/reclaim/pause?for=10s", "200", "\nreclaim paused "),
+            ("POST /admin/workers/reclaim/resume", "200", "\nreclaim idle "),
             ("POST /admin/workers/nobody/pause", "404", "nobody"),
             ("POST /admin/workers/compaction/pause", "409", "cannot be paused"),
             ("POST /admin/workers/sweep/pause?for=25h", "400", "at most 24h"),

@@ -2,7 +2,7 @@
 
 use super::{LATENCY_BOUNDS_MICROS, LatencyHistogram, Operation, STATUSES, StoreMetrics, ThreadMetrics};
 use crate::coordinator::{PeerStatus, Shared};
-use crate::replica::StoreState;
+use crate::replica::{ReclaimState, StoreState};
 use crate::storage::EngineStats;
 use kvorum_core::Version;
 use prometheus_client::collector::Collector;
@@ -32,10 +32,12 @@ pub struct Scrape<'a> {
     pub pool_queue: usize,
     /// Worker threads that run a job.
     pub pool_busy: usize,
-    /// Records whose space the sweeper gave back.
+    /// Records that the sweeper removed or made tombstones.
     pub purged: u64,
     /// What the sweeper does.
     pub sweeper: &'a str,
+    /// What gives back the space of removed records.
+    pub reclaimer: &'a ReclaimState,
     /// The durability mode.
     pub durability: &'a str,
     /// Whether the store takes writes.
@@ -130,7 +132,10 @@ impl Snapshot {
         }
         let engine = &scrape.engine;
         let counters = [
-            ("purged_records", scrape.purged, "Records whose space the sweeper gave back"),
+            ("purged_records", scrape.purged, "Records that the sweeper removed or made tombstones"),
+            ("removed_records", scrape.store.removed.load(Ordering::Relaxed), "Records removed"),
+            ("reclaims", scrape.reclaimer.passes(), "Passes that gave back the space of removed records"),
+            ("reclaimed_bytes", scrape.reclaimer.bytes(), "Bytes by which those made the tables smaller"),
             ("block_cache_hits", engine.cache_hits, "Blocks served from the cache"),
             ("block_cache_misses", engine.cache_misses, "Blocks read from files"),
             ("compactions", engine.compactions_completed, "Compactions completed"),
@@ -156,6 +161,11 @@ impl Snapshot {
             ("store_disk_bytes", engine.disk_bytes, "Bytes of tables and journals on disk"),
             ("tables", engine.table_count, "Tables on disk"),
             ("block_cache_bytes", engine.cache_bytes, "Bytes in the block cache"),
+            (
+                "reclaim_backlog_records",
+                scrape.reclaimer.waiting(),
+                "Removed records that still take space, as far as is known",
+            ),
             ("compactions_running", engine.compactions_active, "Compactions that run now"),
             ("flushes_outstanding", engine.flushes_outstanding, "Flushes that wait or run"),
         ];

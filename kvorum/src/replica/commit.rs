@@ -537,6 +537,8 @@ impl Committer {
             self.unsynced_since.get_or_insert(now);
         }
         let group = self.committed.load(Memory::Relaxed) + 1;
+        let removed = changes.iter().filter(|(_, _, after)| after.is_none()).count();
+        self.metrics.removed.fetch_add(removed as u64, Memory::Relaxed);
         if let Some(digests) = &self.digests {
             digests.change(&changes);
         }

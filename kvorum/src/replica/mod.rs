@@ -5,8 +5,8 @@
 //!
 //! How a write becomes durable: the calling side looks up the stored version (that may read the disk), then queues
 //! the record; the commit thread compares, writes one batch with the winners of a group, syncs once, and answers
-//! all ([`commit`]). Reads go to the engine directly. [`sweep`] gives back the space of what has expired or been
-//! deleted.
+//! all ([`commit`]). Reads go to the engine directly. [`sweep`] removes what has expired or been deleted, [`reclaim`] has
+//! its space given back.
 
 mod answer;
 mod batch;
@@ -21,6 +21,7 @@ mod mending;
 mod open;
 mod queue;
 mod recent;
+mod reclaim;
 mod stage;
 mod sweep;
 #[cfg(test)]
@@ -37,6 +38,7 @@ pub use hints::{Hint, HintBounds, Hints, Kept, Waiting};
 pub use mending::{Place, Walked};
 pub use open::OpenWrite;
 pub use queue::{COMMIT_QUEUE_BYTES_MAX, COMMIT_QUEUE_LEN_MAX, Source};
+pub use reclaim::ReclaimState;
 pub use sweep::SweeperState;
 
 use crate::clock::{Clock, Rng};
@@ -44,7 +46,9 @@ use crate::crash::{self, Point};
 use crate::metrics::StoreMetrics;
 use crate::storage::damage::{Damage, Watched};
 use crate::storage::format::Mark;
-use crate::storage::{Batch, Change, Durability, Engine, EngineError, EngineStats, Keyspace, Scan, format};
+use crate::storage::{
+    Batch, Change, Durability, Engine, EngineError, EngineStats, Keyspace, RECLAIM_THREAD, Scan, format,
+};
 use crate::worker::{Pool, PoolFull};
 use bytes::Bytes;
 use commit::Committer;
@@ -52,13 +56,19 @@ use courier::Courier;
 use kvorum_core::{Key, NodeId, Partition, Record, UnixMillis, Version};
 use open::OpenWrites;
 use queue::{CommitQueue, Observed, Request};
+use reclaim::Reclaimer;
 use std::fmt;
 use std::io;
 use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 use tokio::sync::oneshot;
+
+/// How long the node's end waits for tables that are being rewritten.
+const RECLAIM_END_MAX: Duration = Duration::from_secs(3);
+const RECLAIM_END_LOOK: Duration = Duration::from_millis(10);
 
 /// This says where storage calls of a read or write run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -200,6 +210,7 @@ struct Shared {
     damage: Arc<Damage>,
     floors: Option<Arc<Floors>>,
     sweeper: Arc<SweeperState>,
+    reclaimer: Arc<ReclaimState>,
     store_id: u128,
     topology: u64,
     is_new: bool,
@@ -210,7 +221,9 @@ struct Shared {
 pub struct ReplicaThreads {
     queue: Arc<CommitQueue>,
     sweeper: Arc<SweeperState>,
+    reclaimer: Arc<ReclaimState>,
     threads: Vec<JoinHandle<()>>,
+    reclaims: Option<JoinHandle<()>>,
     tasks: Vec<tokio::task::JoinHandle<()>>,
 }
 
@@ -238,6 +251,7 @@ impl Replica {
         let health = Arc::new(StoreHealth::default());
         let groups = Arc::new(AtomicU64::new(0));
         let sweeper = Arc::new(SweeperState::default());
+        let state = Arc::new(ReclaimState::default());
         let (digests, floors) = match parts.purge {
             Purge::Keep => {
                 let digests = Digests::open(&*parts.engine, parts.partition_bits)?;
@@ -249,6 +263,14 @@ impl Replica {
         let (known, counted) = (Arc::clone(&health), Arc::clone(&groups));
         let open = Arc::new(OpenWrites::default());
         let waiting = Arc::clone(&open);
+        let reclaimer = Reclaimer {
+            engine: Arc::clone(&parts.engine),
+            clock: Arc::clone(&parts.clock),
+            health: Arc::clone(&health),
+            digests: digests.clone(),
+            metrics: Arc::clone(&parts.metrics),
+            state: Arc::clone(&state),
+        };
         let mut committer = Committer::new(&parts, digests.clone(), floors.clone(), counted, known, waiting);
         let replica = Self {
             shared: Arc::new(Shared {
@@ -263,6 +285,7 @@ impl Replica {
                 damage,
                 floors,
                 sweeper: Arc::clone(&sweeper),
+                reclaimer: Arc::clone(&state),
                 store_id,
                 topology: parts.birth.topology,
                 is_new,
@@ -272,7 +295,9 @@ impl Replica {
         let mut threads = ReplicaThreads {
             queue: Arc::clone(&queue),
             sweeper: Arc::clone(&sweeper),
+            reclaimer: state,
             threads: Vec::new(),
+            reclaims: None,
             tasks: Vec::new(),
         };
         let swept = replica.clone();
@@ -290,6 +315,8 @@ impl Replica {
                 let failed = |source| EngineError::Io { attempted: "start a thread of the store", source };
                 let runtime = runtime.map_err(failed)?;
                 threads.spawn("kvorum:sweep", move || runtime.block_on(sweep))?;
+                threads.spawn(RECLAIM_THREAD, move || reclaimer.run())?;
+                threads.reclaims = threads.threads.pop();
             }
             Workers::Tasks => {
                 threads.tasks.push(tokio::task::spawn_local(async move {
@@ -450,6 +477,11 @@ impl Replica {
         &self.shared.sweeper
     }
 
+    /// What the reclaimer is doing.
+    pub fn reclaimer(&self) -> &ReclaimState {
+        &self.shared.reclaimer
+    }
+
     /// The partition of `key`; where there are no digests, in a cluster of one, always the first.
     fn partition_of(&self, key: &Key) -> Partition {
         self.shared.digests.as_ref().map_or(Partition(0), |digests| digests.partition_of(key))
@@ -557,7 +589,7 @@ impl ReplicaThreads {
     }
 
     fn spawn(&mut self, name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), ReplicaError> {
-        #[expect(clippy::disallowed_methods, reason = "the replica owns its commit and sweep threads")]
+        #[expect(clippy::disallowed_methods, reason = "the replica owns its threads")]
         let thread = thread::Builder::new().name(name.to_owned()).spawn(run);
         let failed = |source: io::Error| EngineError::Io { attempted: "start a thread of the store", source };
         self.threads.push(thread.map_err(failed)?);
@@ -565,13 +597,37 @@ impl ReplicaThreads {
     }
 }
 
+impl ReplicaThreads {
+    /// Waits for the piece of work that the reclaimer has begun, if it ends soon. It need not end: the tables that it
+    /// writes count for nothing until it has, and those that it reads stay until then.
+    fn end_reclaimer(&mut self) {
+        let Some(thread) = self.reclaims.take() else { return };
+        let mut waited = Duration::ZERO;
+        while !thread.is_finished() && waited < RECLAIM_END_MAX {
+            #[expect(clippy::disallowed_methods, reason = "the node ends, and this thread serves nobody")]
+            thread::sleep(RECLAIM_END_LOOK);
+            waited += RECLAIM_END_LOOK;
+        }
+        if thread.is_finished() {
+            // A panic there has been reported by the panic hook.
+            let _ = thread.join();
+        } else {
+            tracing::info!(
+                "tables are still being rewritten: that ends with the process, and is begun again after a start"
+            );
+        }
+    }
+}
+
 impl Drop for ReplicaThreads {
     fn drop(&mut self) {
         self.sweeper.stop();
+        self.reclaimer.stop();
         self.queue.close();
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
+        self.end_reclaimer();
         for task in self.tasks.drain(..) {
             task.abort();
         }

@@ -1,0 +1,323 @@
+//! The reclaimer: has the engine give back the space of removed records, without anyone asking.
+//!
+//! The engine keeps removed rows on disk until it rewrites their tables, which it does as more is written. Once what was
+//! removed is a quarter of what is left, and no more is being removed, this has it done ([`Engine::reclaim`]), on a thread
+//! of its own, and rests after each piece of work for as long as that took.
+//!
+//! The simulation does not run it: in its engine removed rows take no space.
+
+use super::StoreState;
+use super::digest::Digests;
+use super::health::StoreHealth;
+use crate::clock::Clock;
+use crate::metrics::StoreMetrics;
+use crate::storage::{Engine, EngineError};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+/// Removed records for each record left that make a pass due, as one in so many.
+const DUE_ONE_IN: u64 = 4;
+/// So many are worth a pass at once; fewer wait for [`FEW_WAIT`], so that a small store is not rewritten all the time.
+const MANY: u64 = 1_000;
+const FEW_WAIT: Duration = Duration::from_mins(5);
+/// How long no more must have been removed: a purge goes on in batches, and its end is worth waiting for.
+const REST: Duration = Duration::from_secs(5);
+/// How long it is waited for that rest.
+const REST_WAIT_MAX: Duration = Duration::from_mins(1);
+/// Between two passes at least; twice as long after each that gave nothing back, up to a bound.
+const AGAIN_WAIT: Duration = Duration::from_mins(1);
+const AGAIN_WAIT_MAX: Duration = Duration::from_hours(1);
+/// How often the thread looks.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How often it looks while it is paused in the middle of a pass.
+const PAUSED_LOOK: Duration = Duration::from_millis(200);
+/// The longest rest after one piece of work.
+const STEP_REST_MAX: Duration = Duration::from_secs(10);
+
+const IDLE: u8 = 0;
+const BUSY: u8 = 1;
+const WAITING: u8 = 2;
+
+/// This shows what the reclaimer does, pauses and stops it.
+#[derive(Debug, Default)]
+pub struct ReclaimState {
+    state: AtomicU8,
+    /// Removed records that still take space, as far as is known.
+    waiting: AtomicU64,
+    rows: AtomicU64,
+    bytes: AtomicU64,
+    passes: AtomicU64,
+    /// Until when it is paused, in milliseconds of the node's monotonic clock; 0 where it is not.
+    paused_until: AtomicU64,
+    is_stopped: AtomicBool,
+    // Guards nothing but the wait of the thread, which `stop` ends.
+    sleep: Mutex<()>,
+    stop: Condvar,
+}
+
+impl ReclaimState {
+    /// `idle`, `busy`, or `waiting` for space on the disk or for the end of a pause.
+    pub fn name(&self) -> &'static str {
+        match self.state.load(Ordering::Relaxed) {
+            IDLE => "idle",
+            BUSY => "busy",
+            _ => "waiting",
+        }
+    }
+
+    /// Removed records that still take space, as far as is known.
+    pub fn waiting(&self) -> u64 {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    /// Removed records whose space came back in passes since the node started.
+    pub fn rows(&self) -> u64 {
+        self.rows.load(Ordering::Relaxed)
+    }
+
+    /// Bytes by which passes made the store's tables smaller.
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Passes since the node started.
+    pub fn passes(&self) -> u64 {
+        self.passes.load(Ordering::Relaxed)
+    }
+
+    /// Pauses it until that time of the node's monotonic clock, or lets it go on (`None`).
+    pub fn pause(&self, until: Option<Duration>) {
+        let millis = until.map_or(0, |until| u64::try_from(until.as_millis()).unwrap_or(u64::MAX));
+        self.paused_until.store(millis, Ordering::Relaxed);
+    }
+
+    /// How long it stays paused.
+    pub fn pause_left(&self, now: Duration) -> Option<Duration> {
+        let until = Duration::from_millis(self.paused_until.load(Ordering::Relaxed));
+        until.checked_sub(now).filter(|left| !left.is_zero())
+    }
+
+    pub(super) fn stop(&self) {
+        self.is_stopped.store(true, Ordering::Relaxed);
+        self.stop.notify_all();
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.is_stopped.load(Ordering::Relaxed)
+    }
+
+    /// Waits, less long where it is stopped.
+    fn wait(&self, time: Duration) {
+        let guard = self.sleep.lock().unwrap_or_else(PoisonError::into_inner);
+        if !self.is_stopped() {
+            let _ = self.stop.wait_timeout(guard, time);
+        }
+    }
+}
+
+/// This is the work of the reclaimer's thread.
+pub(super) struct Reclaimer {
+    pub(super) engine: Arc<dyn Engine>,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) health: Arc<StoreHealth>,
+    pub(super) digests: Option<Arc<Digests>>,
+    pub(super) metrics: Arc<StoreMetrics>,
+    pub(super) state: Arc<ReclaimState>,
+}
+
+impl Reclaimer {
+    /// Reclaims until it is stopped.
+    pub(super) fn run(&self) {
+        let mut backlog = Backlog { before: self.engine.stats().removed_rows, ..Backlog::default() };
+        while !self.state.is_stopped() {
+            let (now, removed) = (self.clock.mono(), self.metrics.removed.load(Ordering::Relaxed));
+            backlog.look(removed, now);
+            self.state.waiting.store(backlog.rows(), Ordering::Relaxed);
+            let is_paused = self.state.pause_left(now).is_some();
+            if !is_paused && self.health.state() == StoreState::Ok && self.is_due(&mut backlog, now) {
+                self.pass(&mut backlog, removed);
+            } else {
+                self.state.wait(LOOK_EVERY);
+            }
+        }
+    }
+
+    fn is_due(&self, backlog: &mut Backlog, now: Duration) -> bool {
+        let removed = backlog.rows();
+        // What is left, as far as is known without counting: to the engine a removed record is two rows or more.
+        let left = || match &self.digests {
+            Some(digests) => digests.keys(),
+            None => self.engine.stats().record_rows.saturating_sub(2 * removed),
+        };
+        backlog.is_due(left, now)
+    }
+
+    fn pass(&self, backlog: &mut Backlog, removed: u64) {
+        self.state.state.store(BUSY, Ordering::Relaxed);
+        let (before, began) = (self.table_bytes(), self.clock.mono());
+        let mut step_began = began;
+        let reclaimed = self.engine.reclaim(&mut || {
+            let now = self.clock.mono();
+            self.state.wait((now.saturating_sub(step_began)).min(STEP_REST_MAX));
+            while !self.state.is_stopped() && self.state.pause_left(self.clock.mono()).is_some() {
+                self.state.state.store(WAITING, Ordering::Relaxed);
+                self.state.wait(PAUSED_LOOK);
+            }
+            self.state.state.store(BUSY, Ordering::Relaxed);
+            step_began = self.clock.mono();
+            !self.state.is_stopped()
+        });
+        let now = self.clock.mono();
+        let freed = before.saturating_sub(self.table_bytes());
+        self.state.bytes.fetch_add(freed, Ordering::Relaxed);
+        self.state.passes.fetch_add(1, Ordering::Relaxed);
+        let waited_for = backlog.rows();
+        match &reclaimed {
+            Ok(left) => {
+                backlog.passed(removed, *left, now);
+                self.state.waiting.store(backlog.rows(), Ordering::Relaxed);
+                let rows = waited_for.saturating_sub(*left);
+                self.state.rows.fetch_add(rows, Ordering::Relaxed);
+                self.state.state.store(IDLE, Ordering::Relaxed);
+                let took_ms = now.saturating_sub(began).as_millis();
+                tracing::info!(
+                    freed_bytes = freed,
+                    rows,
+                    left,
+                    took_ms,
+                    "the space of removed records was given back"
+                );
+            }
+            Err(error) => {
+                backlog.failed(now);
+                self.state.state.store(WAITING, Ordering::Relaxed);
+                let again_s = backlog.again_wait.as_secs();
+                if matches!(error, EngineError::DiskFull { .. }) {
+                    tracing::warn!(
+                        again_s,
+                        "the disk has too little space to rewrite tables: the space of removed records comes back later"
+                    );
+                } else {
+                    tracing::warn!(%error, again_s, "the space of removed records did not come back yet");
+                }
+            }
+        }
+    }
+
+    /// Bytes of tables: journals come and go meanwhile.
+    fn table_bytes(&self) -> u64 {
+        let stats = self.engine.stats();
+        stats.disk_bytes.saturating_sub(stats.journal_bytes)
+    }
+}
+
+/// What was removed and may still take space; and when that is worth a pass.
+#[derive(Debug, Default)]
+struct Backlog {
+    /// Left from the pass before, or from an earlier life.
+    before: u64,
+    /// Of the count of removed records, what has been dealt with.
+    done: u64,
+    removed: u64,
+    changed_at: Duration,
+    due_since: Option<Duration>,
+    passed_at: Option<Duration>,
+    again_wait: Duration,
+}
+
+impl Backlog {
+    fn look(&mut self, removed: u64, now: Duration) {
+        if removed != self.removed {
+            (self.removed, self.changed_at) = (removed, now);
+        }
+    }
+
+    fn rows(&self) -> u64 {
+        self.before + self.removed.saturating_sub(self.done)
+    }
+
+    /// Whether a pass is due, where `left` records are left.
+    fn is_due(&mut self, left: impl FnOnce() -> u64, now: Duration) -> bool {
+        let rows = self.rows();
+        let since = |at: Duration| now.saturating_sub(at);
+        let wait = if rows >= MANY { self.again_wait } else { self.again_wait.max(FEW_WAIT) };
+        if rows == 0
+            || since(self.passed_at.unwrap_or_default()) < wait
+            || rows.saturating_mul(DUE_ONE_IN) < left()
+        {
+            self.due_since = None;
+            return false;
+        }
+        let due_since = *self.due_since.get_or_insert(now);
+        since(self.changed_at) >= REST || since(due_since) >= REST_WAIT_MAX
+    }
+
+    /// Notes a pass that began at the count `removed` and left so many.
+    fn passed(&mut self, removed: u64, left: u64, now: Duration) {
+        let is_of_use = left < self.rows();
+        (self.before, self.done) = (left, removed);
+        self.wait_again(is_of_use, now);
+    }
+
+    fn failed(&mut self, now: Duration) {
+        self.wait_again(false, now);
+    }
+
+    fn wait_again(&mut self, is_of_use: bool, now: Duration) {
+        (self.passed_at, self.due_since) = (Some(now), None);
+        self.again_wait =
+            if is_of_use { AGAIN_WAIT } else { (self.again_wait * 2).clamp(AGAIN_WAIT, AGAIN_WAIT_MAX) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    /// A pass is due once a quarter of what is left was removed and no more is being removed, or for a minute.
+    #[test]
+    fn passes_wait_for_the_end_of_a_purge() {
+        let mut backlog = Backlog::default();
+        backlog.look(MANY, at(1000));
+        assert!(!backlog.is_due(|| MANY * 4 + 1, at(1010)), "too few");
+        assert!(!backlog.is_due(|| MANY * 4, at(1004)), "just removed");
+        assert!(backlog.is_due(|| MANY * 4, at(1005)));
+        for second in 1006..1070 {
+            backlog.look(MANY + second, at(second));
+            assert_eq!(backlog.is_due(|| 0, at(second)), second >= 1064, "{second}: due since 1004");
+        }
+    }
+
+    /// Few records wait longer, also after the start; none are never due.
+    #[test]
+    fn few_wait() {
+        let mut backlog = Backlog::default();
+        assert!(!backlog.is_due(|| 0, at(100_000)));
+        backlog.look(1, at(10));
+        assert!(!backlog.is_due(|| 0, at(299)));
+        assert!(backlog.is_due(|| 0, at(300)));
+    }
+
+    /// What a pass leaves waits with what is removed from then on, longer each time that it was of no use.
+    #[test]
+    fn what_is_left_waits() {
+        let mut backlog = Backlog { before: MANY, ..Backlog::default() };
+        backlog.look(MANY, at(1000));
+        assert_eq!(backlog.rows(), 2 * MANY);
+        backlog.look(MANY + 1, at(1001));
+        backlog.passed(MANY, MANY - 1, at(1010));
+        assert_eq!(backlog.rows(), MANY, "one was removed meanwhile");
+        assert!(!backlog.is_due(|| 0, at(1069)));
+        assert!(backlog.is_due(|| 0, at(1070)));
+        backlog.failed(at(2000));
+        assert!(!backlog.is_due(|| 0, at(2119)));
+        assert!(backlog.is_due(|| 0, at(2120)));
+        backlog.passed(MANY + 1, 0, at(3000));
+        assert_eq!((backlog.rows(), backlog.again_wait), (0, AGAIN_WAIT));
+    }
+}

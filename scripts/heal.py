@@ -388,15 +388,27 @@ def delete(cluster, keys, nodes):
 
 
 def space():
-    """N keys, deleted: what is left of them on disk, and when."""
+    """N keys, deleted: how much of the disk they take, and when it is back."""
     with Cluster() as cluster:
-        empty = cluster.disk(0)
+        tables = lambda: [round((cluster.metrics(node)["kvorum_store_disk_bytes"]
+                                 - cluster.metrics(node)["kvorum_journal_bytes"]) / 2**20) for node in NODES]
+        disks = lambda: f"disk {[round(cluster.disk(node)) for node in NODES]} MiB, of them tables {tables()}"
+        cluster.say(disks())
         cluster.fill()
-        cluster.say(f"disk {[round(cluster.disk(node)) for node in NODES]} MiB, before {empty:.0f}")
+        cluster.say(disks())
         delete(cluster, KEYS, NODES)
-        cluster.say(f"disk {[round(cluster.disk(node)) for node in NODES]} MiB, "
-                    f"keys {[cluster.keys(node) for node in NODES]}")
-        purged(cluster, -1)
+        begun, cpu = time.monotonic(), [cluster.cpu(node) for node in NODES]
+        cluster.say(f"{disks()}, rows {[cluster.keys(node) for node in NODES]}")
+        cluster.wait("no node has a row left", lambda: sum(cluster.keys(node) for node in NODES) == 0, every=0.5)
+        cluster.say(disks())
+        passed = lambda node: cluster.metrics(node)["kvorum_reclaim_backlog_records"] == 0
+        cluster.wait("every node has given back the space", lambda: all(passed(node) for node in NODES), every=0.5)
+        used = [round(cluster.cpu(node) - before, 1) for node, before in zip(NODES, cpu)]
+        cluster.say(f"{disks()}, {time.monotonic() - begun:.0f} s after the last deletion; processor seconds since {used}")
+        for node in NODES:
+            with open(f"{cluster.work}/log{node}", encoding="utf-8") as log:
+                lines = [line.split("given back ")[1].strip() for line in log if "space of removed" in line]
+            cluster.say(f"node {node}: {lines}")
 
 
 if __name__ == "__main__":

@@ -367,7 +367,8 @@ impl Engine for LsmEngine {
         let handle = |keyspace| {
             move || self.with_open(|open| Ok((open.database.clone(), open.keyspace(keyspace).clone())))
         };
-        for keyspace in RECLAIMED {
+        // `meta` as well: a journal stays as long as anything in it is nowhere else.
+        for keyspace in RECLAIMED.into_iter().chain([Keyspace::Meta]) {
             if !reclaim::flush(&handle(keyspace), go_on)? {
                 return Ok(self.stats().removed_rows);
             }

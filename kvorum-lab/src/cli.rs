@@ -27,7 +27,7 @@ use crate::load::{
 };
 use crate::monitor::Monitor;
 use crate::report::{Distributions, Report};
-use crate::units::{grouped, latency, nanos, parse_duration};
+use crate::units::{grouped, latency, nanos, parse_count, parse_duration};
 
 /// Offer a load to running nodes and print what came of it.
 #[derive(Debug, Clone, Args)]
@@ -37,10 +37,10 @@ pub struct BenchArgs {
     #[arg(value_name = "[WORK] URL")]
     pub words: Vec<String>,
     /// Operating system threads
-    #[arg(short, long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(short, long, default_value_t = 2, value_parser = several)]
     pub threads: u16,
     /// Keep-alive connections, shared by all threads; --put-rate and --get-rate split them evenly
-    #[arg(short, long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(short, long, default_value_t = 64, value_parser = several)]
     pub connections: u16,
     /// How long, as 30s, 7m or 500ms; 30s where --rate has no stages
     #[arg(short, long, value_parser = parse_duration)]
@@ -67,7 +67,7 @@ pub struct BenchArgs {
     /// Print the latency distributions
     #[arg(short = 'L', long)]
     pub latency: bool,
-    /// Print also the latencies from when operations were sent, not from when they were due
+    /// Print the latency distributions, and also those from when operations were sent, not from when they were due
     #[arg(short = 'U', long, visible_alias = "u_latency")]
     pub uncorrected: bool,
     /// How many different keys
@@ -121,6 +121,15 @@ pub struct BenchArgs {
     pub hlog: Option<PathBuf>,
 }
 
+/// 1 to 65,535, as `64` or `1k`.
+fn several(text: &str) -> Result<u16, String> {
+    let count = parse_count(text)?;
+    u16::try_from(count)
+        .ok()
+        .filter(|&count| count > 0)
+        .ok_or_else(|| format!("{text:?} is not 1 to {}", u16::MAX))
+}
+
 /// What `kvorum bench` does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Work {
@@ -152,7 +161,7 @@ impl FromStr for Rate {
         if text.contains(':') {
             return text.split(',').map(str::parse).collect::<Result<_, _>>().map(Self::Stages);
         }
-        let rate = text.parse().ok().filter(|rate| (1..=RATE_MAX).contains(rate));
+        let rate = parse_count(text).ok().filter(|rate| (1..=RATE_MAX).contains(rate));
         rate.map(Self::Constant).ok_or_else(|| format!("{text:?} is neither 1 to {RATE_MAX} nor stages"))
     }
 }
@@ -251,7 +260,11 @@ fn bench(args: &BenchArgs) -> Result<(String, bool), LabError> {
     let Some((plan, outcome)) = found.run else {
         return Ok((found.text, false));
     };
-    let distributions = Distributions { corrected: args.latency, uncorrected: args.uncorrected };
+    let distributions = Distributions {
+        // As in wrk2: what was sent late says something only beside what was due.
+        corrected: args.latency || args.uncorrected,
+        uncorrected: args.uncorrected,
+    };
     let report = Report {
         plan: &plan,
         options: &options,
@@ -567,6 +580,8 @@ mod tests {
         assert_eq!(plan.streams.len(), 1);
         assert_eq!(plan.streams[0].connections, 64);
         assert_eq!(plan.streams[0].pacing, Pacing::Open { rate_per_second: 5000 });
+        let same = planned("put -t2 -c1k -d7m -R5k -U http://127.0.0.1:8080").unwrap();
+        assert_eq!((same.streams[0].connections, &same.streams[0].pacing), (1_000, &plan.streams[0].pacing));
         let closed = planned("get 127.0.0.1:1 http://127.0.0.1:2/").unwrap();
         assert_eq!(closed.streams[0].pacing, Pacing::Closed);
         assert_eq!(closed.targets.len(), 2);
@@ -690,6 +705,7 @@ mod tests {
             "put http://127.0.0.1:1/v0/entity",
             "put 127.0.0.1",
             "put -c0 127.0.0.1:1",
+            "put -c70k 127.0.0.1:1",
             "put -R0 127.0.0.1:1",
             "put -d0 127.0.0.1:1",
             "put -R10:0s 127.0.0.1:1",

@@ -19,6 +19,15 @@ pub fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
+/// Reads `64`, `5k`, `2M` or `1G`: wrk's thousands.
+pub fn parse_count(text: &str) -> Result<u64, String> {
+    let units = [(['k', 'K'], 1_000), (['m', 'M'], 1_000_000), (['g', 'G'], 1_000_000_000)];
+    let with_unit = units.iter().find_map(|&(unit, scale)| Some((text.strip_suffix(unit)?, scale)));
+    let (digits, scale) = with_unit.unwrap_or((text, 1));
+    let count: Option<u64> = digits.parse().ok();
+    count.and_then(|count| count.checked_mul(scale)).ok_or_else(|| format!("not a whole number: {text:?}"))
+}
+
 /// Reads `500ms`, `30s`, `7m`, `1h`, or a bare number of seconds; decimals allowed, more than 0.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let split = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
@@ -115,6 +124,19 @@ mod tests {
         check("1h", 3_600_000);
         for bad in ["", "s", "0", "-1s", "1d", "1 s", "inf", "nan", "1e400"] {
             assert!(parse_duration(bad).is_err(), "{bad:?} must be refused");
+        }
+    }
+
+    /// Goal: counts as wrk takes them. Method: a table.
+    #[test]
+    fn counts_are_read() {
+        for (text, count) in
+            [("64", 64), ("5k", 5_000), ("5K", 5_000), ("2M", 2_000_000), ("1g", 1_000_000_000)]
+        {
+            assert_eq!(parse_count(text), Ok(count), "{text}");
+        }
+        for bad in ["", "k", "-1", "1.5k", "5 k", "1kk", "99999999999G"] {
+            assert!(parse_count(bad).is_err(), "{bad:?} must be refused");
         }
     }
 

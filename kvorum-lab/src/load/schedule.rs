@@ -10,7 +10,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::units::{float, parse_duration};
+use crate::units::{float, parse_count, parse_duration};
 
 /// A stretch of a run whose rate stays, or changes evenly from its begin to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,7 +74,7 @@ impl FromStr for Stage {
         let bad = || format!("{text:?} is neither RATE:DURATION nor BEGIN-END:DURATION, as in 1000:30s");
         let (rates, duration) = text.split_once(':').ok_or_else(bad)?;
         let (begin, end) = rates.split_once('-').unwrap_or((rates, rates));
-        let rate = |text: &str| text.parse().ok().filter(|rate| (1..=RATE_MAX).contains(rate));
+        let rate = |text: &str| parse_count(text).ok().filter(|rate| (1..=RATE_MAX).contains(rate));
         let (begin_per_second, end_per_second) = rate(begin).zip(rate(end)).ok_or_else(bad)?;
         Ok(Self { begin_per_second, end_per_second, duration: parse_duration(duration)? })
     }

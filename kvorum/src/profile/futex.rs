@@ -4,10 +4,11 @@
 //! says [`time_futex_waits!`](crate::time_futex_waits) has a function of that name itself, which the linker prefers: it
 //! hands every call on, and, while a profile of locks runs, times those that wait for a futex. An idle thread waits for
 //! a futex, too; `fold` keeps the stacks that end in a lock and drops the others. A lock that is got while spinning,
-//! which takes no system call, is not seen.
+//! which takes no system call, is not seen, nor are the locks of C code, which goes to the kernel by itself.
 //!
 //! One of the exceptions to `unsafe_code = "deny"`: a function of libc is replaced by its own, with a look before and
-//! after. `tests/profile.rs` shows that locks still work and are seen.
+//! after. `tests/profile.rs` shows that locks still work and are seen, and would fail if a new standard library slept
+//! by another way. Why this and nothing else: `docs/decisions/0016-lock-waits-by-replacing-syscall.md`.
 #![expect(unsafe_code, reason = "hands calls on to libc; see the module text")]
 
 use super::stacks;
@@ -18,8 +19,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Replaces libc's `syscall` in a program, so that waits for locks can be profiled. Once, beside `main`.
 ///
-/// Only on Linux with glibc, on processors where a function with a variable number of arguments finds them where one
-/// with six does; elsewhere it is nothing, and profiles of locks have named waits only.
+/// Only on Linux with a glibc that is linked dynamically (in a static program nothing is behind the replacement), on
+/// processors where a function with a variable number of arguments finds them where one with six does; elsewhere it is
+/// nothing, and profiles of locks have named waits only.
 #[macro_export]
 macro_rules! time_futex_waits {
     () => {
@@ -30,6 +32,7 @@ macro_rules! time_futex_waits {
         #[cfg(all(
             target_os = "linux",
             target_env = "gnu",
+            not(target_feature = "crt-static"),
             any(target_arch = "x86_64", target_arch = "aarch64")
         ))]
         #[unsafe(no_mangle)]
@@ -59,7 +62,11 @@ static LIBC: AtomicUsize = AtomicUsize::new(0);
 /// # Safety
 /// As for libc's `syscall`.
 pub unsafe fn pass(number: c_long, arguments: [usize; 6]) -> c_long {
-    let Some(libc) = libc_syscall() else { return -1 };
+    let Some(libc) = libc_syscall() else {
+        // SAFETY: the address of this thread's `errno`.
+        unsafe { *libc::__errno_location() = libc::ENOSYS };
+        return -1;
+    };
     // Called by what a futex takes; other calls take other things.
     let [word, operation, expected, timeout, other_word, mask] = arguments;
     let is_timed = is_on(Event::Lock) && number == libc::SYS_futex && is_wait(operation);

@@ -62,6 +62,7 @@ const NOISE: &[&str] = &[
     "hyper_util::",
     "mio::io_source::",
     "mio::sys::unix::selector::stateless_io_source::",
+    "kvorum::profile::futex::",
     "kvorum::profile::waits::",
     "std::panic::",
     "std::panicking::",
@@ -225,8 +226,11 @@ fn full(name: String, file: Option<&Path>) -> String {
 }
 
 /// The module that is in `file`: what stands before `src` is the crate, without its version; what stands behind it the
-/// module.
+/// module. Functions of C have none.
 fn module_of(file: &Path) -> Option<String> {
+    if file.extension().is_none_or(|extension| extension != "rs") {
+        return None;
+    }
     let parts: Vec<&str> = file.iter().filter_map(|part| part.to_str()).collect();
     let at = parts.iter().rposition(|part| *part == "src")?;
     let package = parts.get(at.checked_sub(1)?)?;
@@ -339,6 +343,7 @@ mod tests {
         check("/rustc/5980/library/core/src/future/poll_fn.rs", Some("core::future::poll_fn"));
         check("kvorum/tests/profile.rs", None);
         check("src/main.rs", None);
+        check("/t/build/tikv-jemalloc-sys-9/out/build/src/arena.c", None);
         assert_eq!(full("poll".to_owned(), Some(Path::new("a/src/b.rs"))), "a::b::poll");
         assert_eq!(full("c::d".to_owned(), Some(Path::new("a/src/b.rs"))), "c::d");
         assert_eq!(full(String::new(), Some(Path::new("a/src/b.rs"))), "a::b");

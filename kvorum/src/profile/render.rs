@@ -76,13 +76,27 @@ fn flame_graph(profile: &Profile) -> Result<Vec<u8>, ProfileError> {
     // The same function has the same colour in every graph.
     options.hash = true;
     let lines = lines(profile);
-    let mut graph = Vec::new();
-    match flamegraph::from_lines(&mut options, lines.iter().map(String::as_str), &mut graph) {
-        // Without a line it has drawn a picture that says so.
-        Err(_) if lines.is_empty() => Ok(graph),
-        Err(error) => Err(ProfileError::Format { source: error }),
-        Ok(()) => Ok(graph),
+    if lines.is_empty() {
+        return Ok(nothing_seen(profile.event, &options.title).into_bytes());
     }
+    let mut graph = Vec::new();
+    flamegraph::from_lines(&mut options, lines.iter().map(String::as_str), &mut graph)
+        .map_err(|source| ProfileError::Format { source })?;
+    Ok(graph)
+}
+
+/// A picture in words, in place of what the library would call an error: an idle node is none.
+fn nothing_seen(event: Event, title: &str) -> String {
+    let why = match event {
+        Event::Cpu => "nothing was seen: the node used less processor time than one sample takes (10 ms)",
+        Event::Alloc => "nothing was seen: the node allocated less than is sampled (256 KiB)",
+        Event::Lock => "nothing was seen: nobody waited",
+    };
+    format!(
+        "<svg version=\"1.1\" width=\"1200\" height=\"80\" xmlns=\"http://www.w3.org/2000/svg\" \
+         font-family=\"sans-serif\" text-anchor=\"middle\"><rect width=\"100%\" height=\"100%\" fill=\"#eee\"/>\
+         <text x=\"600\" y=\"32\" font-size=\"17\">{title}</text><text x=\"600\" y=\"60\">{why}</text></svg>\n"
+    )
 }
 
 #[cfg(test)]
@@ -118,6 +132,8 @@ mod tests {
             let text = String::from_utf8(render(&profile(entries), Format::Svg).unwrap()).unwrap();
             assert!(text.contains("<svg") && text.trim_end().ends_with("</svg>"), "{text}");
             assert_eq!(text.contains("a::b"), !entries.is_empty());
+            assert_eq!(text.contains("nothing was seen"), entries.is_empty());
+            assert!(text.contains("Bytes allocated, 1.5 s") && !text.contains("ERROR"), "{text}");
             for loads in ["href=\"http", "src=", "@import", "url(http", "fetch("] {
                 assert!(!text.contains(loads), "{loads}: {text}");
             }

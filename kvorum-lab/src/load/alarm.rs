@@ -61,8 +61,8 @@ impl Alarm {
         let begun = Instant::now();
         let due = begun + duration;
         let mut lead = self.lead.get();
-        // Of a short wait nothing would be left, and the runtime has other tasks.
-        let early = if duration > 2 * lead.0 { lead.0 } else { Duration::ZERO };
+        // Of a shorter wait nothing would be left, and the runtime has other tasks.
+        let early = if duration > lead.0 { lead.0 } else { Duration::ZERO };
         let sleep = duration.saturating_sub(early);
         let setting = Itimerspec {
             it_interval: Timespec { tv_sec: 0, tv_nsec: 0 },

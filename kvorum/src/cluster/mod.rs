@@ -23,6 +23,8 @@ pub struct Cluster {
     // Guards who was seen with which store; held for a look-up or a merge of a few entries.
     roster: Mutex<Roster>,
     stands_down: AtomicBool,
+    /// Whether as many other nodes have been heard of what they purged as make a majority with this one.
+    has_met: AtomicBool,
 }
 
 /// What is known of one node of the cluster.
@@ -38,6 +40,8 @@ pub struct Peer {
     pub hints_delivered: AtomicU64,
     /// Whether its latest sign of life said that its store votes.
     pub votes: AtomicBool,
+    /// Whether this node has heard, in this life, how far it has sealed.
+    pub floors_met: AtomicBool,
 }
 
 /// This is the plan of one request: fixed once made.
@@ -56,6 +60,7 @@ impl Cluster {
     pub fn new(name: String, topology: Topology, me: NodeIndex, store_id: u128, roster: Roster) -> Self {
         let placement = Placement::initial(&topology);
         let peers = topology.members().iter().map(|_| Peer::default()).collect();
+        let is_alone = topology.node_count() == 1;
         Self {
             name,
             topology,
@@ -65,6 +70,7 @@ impl Cluster {
             peers,
             roster: Mutex::new(roster),
             stands_down: AtomicBool::new(false),
+            has_met: AtomicBool::new(is_alone),
         }
     }
 
@@ -141,9 +147,44 @@ impl Cluster {
         self.roster.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether this node's store votes in reads.
+    /// Whether this node's store votes in reads. Until it has met a majority in this life it does not: it may be an older
+    /// copy, and have been told nothing of what was purged since.
     pub fn votes(&self) -> bool {
-        !self.stands_down.load(Ordering::SeqCst) && self.roster().verdict() == VotesVerdict::Votes
+        self.has_met()
+            && !self.stands_down.load(Ordering::SeqCst)
+            && self.roster().verdict() == VotesVerdict::Votes
+    }
+
+    /// Whether this node has met a majority in this life, itself among them.
+    pub fn has_met(&self) -> bool {
+        self.has_met.load(Ordering::SeqCst)
+    }
+
+    /// Whether it is still open if this node's store votes: it is new and not all others have said what they know of it, or
+    /// it has not met a majority.
+    pub fn is_undecided(&self) -> bool {
+        match self.roster().verdict() {
+            VotesVerdict::Unknown => true,
+            VotesVerdict::Votes => !self.has_met(),
+            VotesVerdict::Lacks => false,
+        }
+    }
+
+    /// Notes that the node at `index` has said how far it has sealed, and that what follows for this store's vote has been
+    /// drawn from it.
+    pub fn note_floors_met(&self, index: NodeIndex) {
+        if let Some(peer) = self.peer(index) {
+            peer.floors_met.store(true, Ordering::SeqCst);
+        }
+        let met = self.others().filter(|index| self.has_met_floors_of(*index)).count();
+        if met >= usize::from(self.node_count() / 2) {
+            self.has_met.store(true, Ordering::SeqCst);
+        }
+    }
+
+    /// Whether the node at `index` has said so in this life.
+    pub fn has_met_floors_of(&self, index: NodeIndex) -> bool {
+        self.peer(index).is_some_and(|peer| peer.floors_met.load(Ordering::SeqCst))
     }
 
     /// Makes this node's store not vote for a while, whatever it knows: it is about to be set aside.
@@ -163,5 +204,38 @@ impl Cluster {
         let is_over = offset_millis.unsigned_abs() > bound_millis;
         let was_over = peer.is_clock_reported.swap(is_over, Ordering::Relaxed);
         is_over && !was_over
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::replica::Vote;
+    use std::collections::BTreeMap;
+
+    /// Whatever was found out in an earlier life: a node votes once it has met as many others as make a majority with
+    /// it, and each of them counts once.
+    #[test]
+    fn nodes_vote_once_they_have_met_a_majority() {
+        for (nodes, needed) in [(1, 0), (2, 1), (3, 1), (4, 2), (5, 2), (6, 3), (7, 3)] {
+            let urls: Vec<String> = (0..nodes).map(|node| format!("http://n-{node}:1")).collect();
+            let topology = Topology::of_urls(&urls).unwrap();
+            let me = NodeId::of_url(&urls[0]);
+            let roster = Roster::new(me, 11, nodes, BTreeMap::new(), Vote::Yes);
+            let index = topology.index_of(me).unwrap();
+            let cluster = Cluster::new("test".to_owned(), topology, index, 11, roster);
+            for (met, other) in cluster.others().enumerate() {
+                assert_eq!(
+                    (cluster.votes(), cluster.is_undecided()),
+                    (met >= needed, met < needed),
+                    "{nodes}"
+                );
+                cluster.note_floors_met(other);
+                cluster.note_floors_met(other);
+            }
+            assert!(cluster.votes() && !cluster.is_undecided(), "{nodes}");
+            cluster.roster().lose();
+            assert!(!cluster.votes() && !cluster.is_undecided(), "{nodes}");
+        }
     }
 }

@@ -58,7 +58,8 @@ impl fmt::Display for Cause {
             Self::Unreachable => f.write_str("no link to it"),
             Self::NotVoting => f.write_str(
                 "its store does not vote: it is new and has not met every other node, which could know of a lost \
-                 one, or it is known to lack what was lost and is being refilled",
+                 one, or it is known to lack what was lost and is being refilled, or it was started and has not met a \
+                 majority of the nodes since",
             ),
             Self::Damaged => f.write_str("what it holds is damaged and cannot be read"),
             Self::OffTopic => f.write_str("it answered something that was not asked"),

@@ -4,36 +4,73 @@
 //! one that confirmed it: it is older (a restored backup), or new. What it holds below may be what was purged
 //! everywhere else. It does not vote from then on, drops what others hold as well, and is refilled.
 
-use super::Shared;
 use super::calls::Cause;
+use super::{Coordinator, Shared};
 use crate::canary::{self, Canary};
 use crate::cluster::VotesVerdict;
-use crate::peer::{Link, Reply, Request};
-use crate::replica::{Floor, FloorStep, ReplicaError, Vote};
-use kvorum_core::Partition;
+use crate::peer::{Reply, Request};
+use crate::replica::{Floor, FloorStep, Floors, ReplicaError, Vote};
+use kvorum_core::{NodeIndex, Partition};
+use std::rc::Rc;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 /// How long a list of floors may take.
 const LIST_TIMEOUT: Duration = Duration::from_secs(5);
+/// How often it is looked whether a node that has not been met answers by now.
+const MEET_LOOK: Duration = Duration::from_millis(100);
+/// The same while this node waits to vote.
+const MEET_LOOK_UNDECIDED: Duration = Duration::from_millis(20);
 
-impl Shared {
-    /// Asks a peer how far it has sealed, and adopts what this store lacks.
-    pub(super) async fn exchange_floors(&self, link: &Link) -> Result<(), Cause> {
+impl Coordinator {
+    /// Meets the node at `index`, once in this node's life, as soon as the two can talk. It cannot be paused: this store
+    /// does not vote before.
+    ///
+    /// # Cancel safety
+    /// Dropping the future ends the service; what was met stays met.
+    pub(super) async fn meet_once(self: Rc<Self>, index: NodeIndex) {
+        let cluster = &self.shared.cluster;
+        loop {
+            // Slept first: a node that starts meets those that answer at once before it takes their hints.
+            tokio::time::sleep(if cluster.is_undecided() { MEET_LOOK_UNDECIDED } else { MEET_LOOK }).await;
+            if cluster.has_met_floors_of(index) {
+                return;
+            }
+            if self.is_ready(index)
+                && let Err(cause) = self.meet_floors(index).await
+            {
+                let node = cluster.url_of(index);
+                tracing::debug!(node, %cause, "a node did not say how far it has sealed");
+            }
+        }
+    }
+
+    /// Asks the node at `index` how far it has sealed, and adopts what this store lacks.
+    pub(super) async fn meet_floors(&self, index: NodeIndex) -> Result<(), Cause> {
+        let Some(link) = self.link(index) else { return Err(Cause::Unreachable) };
         let theirs = match link.call(&Request::Floors, LIST_TIMEOUT).await {
             Ok(Reply::FloorList(words)) => words,
             Ok(_) => return Err(Cause::OffTopic),
             Err(error) => return Err(Cause::Call(error)),
         };
-        let Some(ours) = self.replica.floors().map(crate::replica::Floors::all) else { return Ok(()) };
+        let Some(ours) = self.shared.replica.floors().map(Floors::all) else { return Ok(()) };
+        if theirs.len() != ours.len() {
+            return Err(Cause::OffTopic);
+        }
         let lacking: Vec<(u16, u64)> = (0u16..)
             .zip(ours.iter().zip(theirs))
             .filter(|(_, (ours, sealed))| *sealed > ours.settled)
             .map(|(partition, (_, sealed))| (partition, sealed))
             .collect();
-        if lacking.is_empty() { Ok(()) } else { self.adopt(lacking).await.map_err(Cause::Replica) }
+        if !lacking.is_empty() {
+            self.shared.adopt(lacking).await.map_err(Cause::Replica)?;
+        }
+        self.shared.cluster.note_floors_met(index);
+        Ok(())
     }
+}
 
+impl Shared {
     /// Takes in how far a partition's past is finished at another node.
     pub(super) async fn meet_floor(&self, partition: Partition, theirs: Floor) -> Result<(), ReplicaError> {
         let ours = self.replica.floor(partition);

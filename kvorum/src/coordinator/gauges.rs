@@ -148,11 +148,12 @@ impl Shared {
         self.cluster.others().map(status).collect()
     }
 
-    /// Whether this node's store votes, in a word: `yes`, `unknown` while it is new, `lacks` when it was lost.
+    /// Whether this node's store votes, in a word: `yes`; `unknown` while it is new, or has met too few nodes since it
+    /// started; `lacks` when it was lost.
     pub fn votes(&self) -> &'static str {
         match self.cluster.roster().verdict() {
-            VotesVerdict::Votes => "yes",
-            VotesVerdict::Unknown => "unknown",
+            VotesVerdict::Votes if self.cluster.has_met() => "yes",
+            VotesVerdict::Votes | VotesVerdict::Unknown => "unknown",
             VotesVerdict::Lacks => "lacks",
         }
     }

@@ -2,9 +2,10 @@
 //!
 //! One task per target, on one thread of the node. It delivers in the order of versions, [`IN_FLIGHT_MAX`] at a time
 //! and at the [`super::pace`] that clients leave it, so that a node which comes back is not swamped, and forgets each
-//! batch once it has been confirmed. A node that starts asks for its hints itself and waits for them before it serves.
+//! batch once it has been confirmed. A node that starts asks for its hints itself and waits for them before it serves,
+//! and before that for what the others purged while it was away.
 
-use super::calls::Write;
+use super::calls::{Calls, Write};
 use super::{Coordinator, Shared};
 use crate::cluster::VotesVerdict;
 use crate::peer::{ApplyKind, LinkState, Reply, Request};
@@ -181,14 +182,18 @@ impl Coordinator {
 }
 
 impl Coordinator {
-    /// Takes the hints that peers hold for this node: of each that answers at once, all of it, within the settings'
-    /// bound. Whoever does not answer is not waited for.
-    pub async fn take_hints(&self) {
+    /// Meets the peers that answer at once, and takes the hints that each of them holds for this node, within the
+    /// settings' bound. Whoever does not answer is not waited for.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing: who was not met is met later, and what was not taken is delivered later.
+    pub async fn take_hints(self: &Rc<Self>) {
         let wait = self.shared.settings.hint_wait;
         let deadline = tokio::time::Instant::now() + wait;
-        let mut calls = super::calls::Calls::new();
+        let mut calls = Calls::new();
         for index in self.shared.cluster.others() {
             let Some(link) = self.link(index).cloned() else { continue };
+            let coordinator = Rc::clone(self);
             calls.push(index, async move {
                 let answers = async {
                     while !link.is_usable() {
@@ -202,11 +207,17 @@ impl Coordinator {
                 if !tokio::time::timeout(ANSWERS_AT_ONCE, answers).await.unwrap_or(false) {
                     return None;
                 }
+                // Before anything comes in, and before this store votes. Tried again in the background where it fails.
+                let _ = coordinator.meet_floors(index).await;
                 let left = deadline.saturating_duration_since(tokio::time::Instant::now());
                 link.call(&Request::TakeHints, left).await.ok()
             });
         }
-        self.hear_of_store().await;
+        let taken = self.take_from(calls, deadline);
+        tokio::join!(taken, self.hear_of_store());
+    }
+
+    async fn take_from(&self, mut calls: Calls<Option<Reply>>, deadline: tokio::time::Instant) {
         while let Ok(Some((index, answer))) = tokio::time::timeout_at(deadline, calls.next()).await {
             let Some(Reply::HintsTaken { delivered, left, met }) = answer else { continue };
             // Who comes back with an older disk has an older lease of its clock as well. What it stamped since and the
@@ -221,15 +232,18 @@ impl Coordinator {
 }
 
 impl Coordinator {
-    /// Waits, for a moment, until the others have said what they know of a new store.
+    /// Waits, for a moment, until it is decided whether this store votes.
     async fn hear_of_store(&self) {
         let heard = async {
-            while self.shared.cluster.roster().verdict() == VotesVerdict::Unknown {
+            while self.shared.cluster.is_undecided() {
                 tokio::time::sleep(DRAIN_LOOK).await;
             }
         };
-        if tokio::time::timeout(ANSWERS_AT_ONCE, heard).await.is_err() {
-            let roster = self.shared.cluster.roster();
+        if tokio::time::timeout(ANSWERS_AT_ONCE, heard).await.is_ok() {
+            return;
+        }
+        let roster = self.shared.cluster.roster();
+        if roster.verdict() == VotesVerdict::Unknown {
             let all = self.shared.cluster.others().map(|index| self.shared.cluster.id_of(index));
             let unheard: Vec<&str> = roster
                 .unheard(all)
@@ -240,6 +254,11 @@ impl Coordinator {
                 unheard = unheard.join(","),
                 "this store is new: it answers no reads until every other node has said that it knows no older store \
                  of this one; if the cluster is new and a node stays away, start with --new-cluster yes"
+            );
+        } else {
+            tracing::warn!(
+                "too few other nodes answer: this store takes no part in quorums until a majority of the nodes, this one \
+                 among them, has been asked what was purged meanwhile"
             );
         }
     }

@@ -360,6 +360,7 @@ impl Coordinator {
     /// Starts what the node does without a client. Called on one of its threads.
     pub fn start_background(self: &Rc<Self>) {
         for index in self.shared.cluster.others() {
+            tokio::task::spawn_local(Rc::clone(self).meet_once(index));
             tokio::task::spawn_local(Rc::clone(self).deliver_hints(index));
             tokio::task::spawn_local(Rc::clone(self).keep_pulse(index));
             tokio::task::spawn_local(Rc::clone(self).keep_alike(index));

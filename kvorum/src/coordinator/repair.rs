@@ -58,7 +58,6 @@ impl Coordinator {
     /// Dropping the future ends the service between two batches.
     pub async fn keep_alike(self: Rc<Self>, index: NodeIndex) {
         let mut differences = BTreeMap::new();
-        let mut has_met = false;
         loop {
             let beginning = self.shared.mending.beginning();
             let begun = self.shared.clock.mono();
@@ -74,8 +73,8 @@ impl Coordinator {
             let is_ready = self.is_ready(index);
             if is_ready {
                 // What others have purged must be known before anything is taken or given.
-                let met = if refills || !has_met { self.meet_floors(index).await } else { Ok(()) };
-                has_met |= met.is_ok();
+                let is_met = !refills && self.shared.cluster.has_met_floors_of(index);
+                let met = if is_met { Ok(()) } else { self.meet_floors(index).await };
                 let compared = match met {
                     Ok(()) => self.compare(index, &mut differences, refills || is_first).await,
                     Err(cause) => Err(cause),
@@ -105,12 +104,6 @@ impl Coordinator {
     /// Both nodes of a pair look, in case one of them cannot; one of them less often, because each heals both.
     fn round_every(&self, index: NodeIndex) -> Duration {
         if self.shared.cluster.me() < index { ROUND_EVERY } else { ROUND_EVERY_SECOND }
-    }
-
-    /// Takes in how far the node at `index` has sealed.
-    pub(super) async fn meet_floors(&self, index: NodeIndex) -> Result<(), Cause> {
-        let Some(link) = self.link(index).cloned() else { return Err(Cause::Unreachable) };
-        self.shared.exchange_floors(&link).await
     }
 
     /// Compares all partitions with the node at `index` once, and heals all that differ.

@@ -22,7 +22,8 @@ const SCAN_IDLE_MAX: Duration = Duration::from_mins(1);
 const FETCHED_BYTES_MAX: u32 = 4 << 20;
 /// The place of what repair applies in lists by cause, behind those of [`ApplyKind`].
 const APPLIED_BY_REPAIR: usize = ApplyKind::COUNT;
-const NOT_VOTING: &str = "this store does not vote: it is new, or what an earlier one held is lost here";
+const NOT_VOTING: &str = "this store does not vote: it is new, what an earlier one held is lost here, or too few nodes \
+                          were met since the start";
 
 /// This answers a peer, on one connection.
 pub struct PeerDesk {

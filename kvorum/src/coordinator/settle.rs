@@ -321,7 +321,9 @@ impl Coordinator {
         shared.rng.fill(&mut word);
         let round = u64::from_be_bytes(word).max(1);
         let partitions = self.compare_past(round, upto, by_scan, partitions).await?;
-        for kind in [StepKind::Settle, StepKind::Seal, StepKind::Release] {
+        // Sealed twice: who confirms it again does so when all have sealed. From then on a node that comes back with an
+        // older disk hears of it from every other; before, it refuses.
+        for kind in [StepKind::Settle, StepKind::Seal, StepKind::Seal, StepKind::Release] {
             if partitions.is_empty() || !self.step_all(kind, round, upto, &partitions).await? {
                 return Ok(Vec::new());
             }

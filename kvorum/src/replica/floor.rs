@@ -157,11 +157,12 @@ impl Floors {
     ) -> Option<Applied> {
         let entry = self.lock().get(usize::from(partition.0)).copied()?;
         let sealed = entry.floor.sealed.max(entry.defended);
+        let purged = entry.floor.purged.max(entry.defended);
         let clock = version.clock();
         let superseded = |by| Some(Applied::Superseded { by: Version::from_words(by, u64::MAX) });
         match source {
             // What is dead is as good as held: nothing older can come in any more.
-            Source::Repair { .. } if holds_nothing && clock <= sealed && is_dead => Some(Applied::Stored),
+            Source::Repair { .. } if holds_nothing && clock <= purged && is_dead => Some(Applied::Stored),
             Source::Repair { settled } if holds_nothing && clock <= sealed && settled < sealed => {
                 superseded(sealed)
             }
@@ -227,7 +228,8 @@ impl Floors {
                 FloorStep::Adopt { .. } => Some(Floor {
                     settled: floor.settled.max(upto),
                     sealed: floor.sealed.max(upto),
-                    purged: floor.purged.max(upto),
+                    // Only a round in which all have sealed says what may go.
+                    ..floor
                 }),
                 FloorStep::Close { .. } | FloorStep::Defend { .. } => None,
             }?;

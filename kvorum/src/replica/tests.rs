@@ -344,8 +344,11 @@ fn adopted_floors_drop_what_was_outlived() {
     assert_eq!(bench.floor(), super::Floor::default());
     assert!(bench.step(FloorStep::Adopt { floors }));
     let word = version(5).clock();
-    assert_eq!(bench.floor(), super::Floor { settled: word, sealed: word, purged: word });
+    assert_eq!(bench.floor(), super::Floor { settled: word, sealed: word, purged: 0 });
     assert_eq!(bench.apply_as(Source::Repair { settled: word }, value(3, "theirs")), Applied::Stored);
+    // Nobody said yet that tombstones may go: the other still has this one, and so must this store.
+    assert_eq!(bench.apply_as(Source::Repair { settled: word }, tombstone(4)), Applied::Stored);
+    assert_eq!(bench.stored("k"), Some(tombstone(4)));
     // Once more, as when two nodes are met at a time: the partition settles again afterwards.
     let floors: Arc<[(u16, u64)]> = Arc::from([(partition().0, word)]);
     assert!(bench.step(FloorStep::Defend { floors: Arc::clone(&floors) }));

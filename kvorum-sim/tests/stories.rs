@@ -251,12 +251,16 @@ fn damaged_store_is_set_aside_once_the_disk_takes_writes() {
 /// Goal: a node whose store is damaged, and which is started with an outdated list of nodes, comes back by itself once it
 /// is started with the right one (seed 1030574554). It used to set the store aside under the outdated list, begin a new
 /// one for those nodes, and refuse the right ones for good. Method: a damaged row which leaves it readable whose the store
-/// is, so that nothing is set aside under the wrong list; and the row that says so itself, so that this cannot be known.
+/// is, so that nothing is set aside under the wrong list; and the row that says so itself, so that this cannot be known;
+/// the same while the disk is full, so that the process ends between the old store and the new one, and the next one must
+/// know what was begun (seed 2537178300, where the modelled disk did not).
 #[test]
 fn damaged_store_under_an_outdated_list_comes_back() {
     // The row of the index that comes first; and of the store's own the one behind the lease, the mark of the index, two
     // nodes that were seen and the identity.
-    for (keyspace, choice, asides) in [(Keyspace::Tokens, 0, 1), (Keyspace::Meta, 5, 2)] {
+    for (keyspace, choice, is_full, asides) in
+        [(Keyspace::Tokens, 0, false, 1), (Keyspace::Meta, 5, false, 2), (Keyspace::Meta, 5, true, 2)]
+    {
         let mut plan = calm(3);
         let (stale_at, right_at) = (Duration::from_secs(5), Duration::from_secs(9));
         plan.faults = vec![FaultEvent {
@@ -265,6 +269,14 @@ fn damaged_store_under_an_outdated_list_comes_back() {
             kind: FaultKind::StaleTopology,
             fault: Fault::StaleTopology { node: 0 },
         }];
+        if is_full {
+            plan.faults.push(FaultEvent {
+                at: stale_at,
+                lasts: Duration::from_millis(1500),
+                kind: FaultKind::DiskFull,
+                fault: Fault::DiskFull { node: 0 },
+            });
+        }
         let cluster = tell(&plan, async move |mut client| {
             let keys: Vec<String> = (0..20).map(|number| format!("key-{number}")).collect();
             for key in &keys {

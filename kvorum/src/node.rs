@@ -21,7 +21,7 @@ use crate::replica::{
 };
 use crate::storage::data_dir::{DataDir, DataDirError};
 use crate::storage::lsm::{LsmConfig, LsmEngine};
-use crate::storage::{Engine, EngineError, quarantine};
+use crate::storage::{Engine, EngineError};
 use crate::worker::Pool;
 use kvorum_core::{NodeId, Topology, TopologyError};
 use rustix::net::sockopt;
@@ -138,14 +138,10 @@ impl Node {
         }
         let engine = open_engine(&node.data_dir, config, &names)?;
         crash::point(Point::StoreOpened);
-        let begins_anew = quarantine::has_begun_anew(node.data_dir.path());
         let pool = Arc::new(Pool::start(config.workers).map_err(NodeError::Thread)?);
         let workers = Workers::Threads;
-        let parts = Opening { config, names: &names, clock, rng, engine, begins_anew, pool, workers };
+        let parts = Opening { config, names: &names, clock, rng, engine, pool, workers };
         node.replica = Some(open(parts, &service)?);
-        if let Err(error) = quarantine::forget_beginning(node.data_dir.path()) {
-            tracing::warn!(%error, "the mark that a store was set aside cannot be removed; it does no harm");
-        }
         Ok(node)
     }
 
@@ -242,8 +238,8 @@ pub async fn run_local<L: Listener>(parts: LocalParts<L>) -> Result<(), NodeErro
     let names = Names::new(&config, config.listen);
     let service = service(&config, &names, &clock, &*rng, 1);
     let pool = Arc::new(Pool::inline());
-    let (begins_anew, workers) = (false, Workers::Tasks);
-    let opening = Opening { config: &config, names: &names, clock, rng, engine, begins_anew, pool, workers };
+    let workers = Workers::Tasks;
+    let opening = Opening { config: &config, names: &names, clock, rng, engine, pool, workers };
     let replica = open(opening, &service)?;
     started(Handle(Arc::clone(&service)));
     let metrics = service.thread_metrics.first().map(Arc::clone).unwrap_or_default();
@@ -320,15 +316,14 @@ pub(crate) struct Opening<'a> {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) rng: Arc<dyn Rng>,
     pub(crate) engine: Arc<dyn Engine>,
-    /// Whether a damaged store was set aside, so that a new one lacks what was in it.
-    pub(crate) begins_anew: bool,
     pub(crate) pool: Arc<Pool>,
     pub(crate) workers: Workers,
 }
 
 /// Opens the rooms below HTTP; from then on the node serves its peers, and takes its hints.
 pub(crate) fn open(opening: Opening<'_>, service: &Service) -> Result<ReplicaThreads, NodeError> {
-    let Opening { config, names, clock, rng, engine, mut begins_anew, pool, workers } = opening;
+    let Opening { config, names, clock, rng, engine, pool, workers } = opening;
+    let mut begins_anew = engine.has_begun_anew();
     let topology = Topology::of_urls(&names.cluster).map_err(NodeError::Topology)?;
     let node = NodeId::of_url(&names.url);
     let me = topology.index_of(node).ok_or_else(|| NodeError::NotAmongNodes { url: names.url.clone() })?;
@@ -393,6 +388,9 @@ pub(crate) fn open(opening: Opening<'_>, service: &Service) -> Result<ReplicaThr
         started => started,
     };
     let (replica, threads, lease, facts, hints) = started.map_err(NodeError::Replica)?;
+    if let Err(error) = engine.forget_beginning() {
+        tracing::warn!(%error, "the mark that a store was set aside cannot be removed; it does no harm");
+    }
     let roster = Roster::new(node, replica.store_id(), topology.node_count(), facts.seen, facts.votes);
     let cluster = Cluster::new(config.cluster_name.clone(), topology, me, replica.store_id(), roster);
     let stamps = Stamps::resume(node, lease, Arc::clone(&clock), replica.clone());

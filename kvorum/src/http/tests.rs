@@ -126,7 +126,6 @@ fn open_store(
     engine: Arc<dyn Engine>,
 ) -> Result<ReplicaThreads, NodeError> {
     let opening = Opening {
-        begins_anew: false,
         config,
         names,
         clock: Arc::clone(&service.clock),

@@ -172,6 +172,14 @@ impl Engine for Watched {
         left
     }
 
+    fn has_begun_anew(&self) -> bool {
+        self.inner.has_begun_anew()
+    }
+
+    fn forget_beginning(&self) -> Result<(), EngineError> {
+        self.inner.forget_beginning()
+    }
+
     fn is_short_of_space(&self) -> bool {
         self.inner.is_short_of_space()
     }

@@ -382,6 +382,15 @@ impl Engine for LsmEngine {
         Ok(self.stats().removed_rows)
     }
 
+    fn has_begun_anew(&self) -> bool {
+        quarantine::has_begun_anew(&self.config.path)
+    }
+
+    fn forget_beginning(&self) -> Result<(), EngineError> {
+        quarantine::forget_beginning(&self.config.path)
+            .map_err(|source| EngineError::Io { attempted: "forget that a store was set aside", source })
+    }
+
     fn is_short_of_space(&self) -> bool {
         is_short_of_space(&self.config.path)
     }

@@ -78,7 +78,10 @@ pub struct MemoryEngine {
 }
 
 /// This is what was safe on an engine's disk at some instant.
-pub struct DiskCopy(Map);
+pub struct DiskCopy {
+    rows: Map,
+    has_begun_anew: bool,
+}
 
 /// A stored value and the checksum that was made when it was written.
 #[derive(Clone)]
@@ -98,6 +101,8 @@ struct State {
     /// The batch whose sync failed. The engine is poisoned from then on, so there is never a second one.
     in_doubt: Option<Batch>,
     used_bytes: u64,
+    /// A mark beside the store.
+    has_begun_anew: bool,
     capacity_bytes: Option<u64>,
     fault: Option<Fault>,
     latency: Duration,
@@ -215,6 +220,7 @@ impl MemoryEngine {
         state.unsynced.clear();
         state.in_doubt = None;
         state.used_bytes = 0;
+        state.has_begun_anew = false;
         state.poisoned = false;
         state.counters.wipes += 1;
         self.is_cut_off.store(false, Ordering::Relaxed);
@@ -231,13 +237,14 @@ impl MemoryEngine {
                 None => rows.remove(key),
             };
         }
-        DiskCopy(rows)
+        DiskCopy { rows, has_begun_anew: state.has_begun_anew }
     }
 
     /// Puts an older copy back in place of everything that is stored, as whoever restores a backup does. The engine is as
     /// if opened anew.
-    pub fn put_back(&self, DiskCopy(rows): DiskCopy) {
+    pub fn put_back(&self, DiskCopy { rows, has_begun_anew }: DiskCopy) {
         let mut state = self.lock();
+        state.has_begun_anew = has_begun_anew;
         let cost = |(key, row): (&Bytes, &Row)| row_bytes(key, &row.value);
         state.used_bytes = rows.values().flatten().map(cost).sum();
         state.live = rows;
@@ -527,7 +534,18 @@ impl Engine for MemoryEngine {
 
     fn set_aside(&self) -> Result<(), EngineError> {
         self.wipe();
-        self.lock().counters.asides += 1;
+        let mut state = self.lock();
+        state.has_begun_anew = true;
+        state.counters.asides += 1;
+        Ok(())
+    }
+
+    fn has_begun_anew(&self) -> bool {
+        self.lock().has_begun_anew
+    }
+
+    fn forget_beginning(&self) -> Result<(), EngineError> {
+        self.lock().has_begun_anew = false;
         Ok(())
     }
 

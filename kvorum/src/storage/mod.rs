@@ -236,6 +236,13 @@ pub trait Engine: Send + Sync + 'static {
     /// [`EngineError::DiskFull`] means that there is not enough space to rewrite tables; what was done until then stays.
     fn reclaim(&self, go_on: &mut dyn FnMut() -> bool) -> Result<u64, EngineError>;
 
+    /// Whether a store was set aside since [`Engine::forget_beginning`], also in an earlier life: this one lacks what was
+    /// in it. Durable from before the old store is gone.
+    fn has_begun_anew(&self) -> bool;
+
+    /// Notes that the store after one that was set aside knows what it lacks. May be repeated.
+    fn forget_beginning(&self) -> Result<(), EngineError>;
+
     /// Whether so little space is left that writes should be refused before they fail. Cheap: one system call.
     fn is_short_of_space(&self) -> bool;
 

@@ -56,14 +56,14 @@ pub fn forget(store: &Path) -> io::Result<()> {
     }
 }
 
-/// Whether a store was set aside and the one after it may not know of that yet.
-pub fn has_begun_anew(data_dir: &Path) -> bool {
-    data_dir.join(FOLDER).join(BEGUN_ANEW).exists()
+/// Whether a store was set aside at `store` and the one after it may not know of that yet.
+pub fn has_begun_anew(store: &Path) -> bool {
+    store.with_file_name(FOLDER).join(BEGUN_ANEW).exists()
 }
 
-/// Notes that the store after one that was set aside knows what it lacks.
-pub fn forget_beginning(data_dir: &Path) -> io::Result<()> {
-    match std::fs::remove_file(data_dir.join(FOLDER).join(BEGUN_ANEW)) {
+/// Notes that the store at `store`, after one that was set aside, knows what it lacks.
+pub fn forget_beginning(store: &Path) -> io::Result<()> {
+    match std::fs::remove_file(store.with_file_name(FOLDER).join(BEGUN_ANEW)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }
@@ -141,13 +141,14 @@ mod tests {
     #[test]
     fn beginning_is_marked() {
         let dir = tempfile::tempdir().unwrap();
-        assert!(!has_begun_anew(dir.path()));
-        assert!(set_aside(&dir.path().join("store"), 0).is_err(), "there is no store");
-        assert!(has_begun_anew(dir.path()), "marked first");
+        let store = dir.path().join("store");
+        assert!(!has_begun_anew(&store));
+        assert!(set_aside(&store, 0).is_err(), "there is no store");
+        assert!(has_begun_anew(&store), "marked first");
         set_aside(&store_of(dir.path(), 10), 0).unwrap();
-        assert!(has_begun_anew(dir.path()));
-        forget_beginning(dir.path()).unwrap();
-        forget_beginning(dir.path()).unwrap();
-        assert!(!has_begun_anew(dir.path()));
+        assert!(has_begun_anew(&store));
+        forget_beginning(&store).unwrap();
+        forget_beginning(&store).unwrap();
+        assert!(!has_begun_anew(&store));
     }
 }

@@ -50,6 +50,8 @@ pub struct Config {
     pub hint_wait: Duration,
     /// Whether a new store votes without asking the other nodes.
     pub new_cluster: bool,
+    /// Whether a store that voted in an earlier life votes before a majority has been asked what was purged since.
+    pub trust_store: bool,
     /// What is kept for nodes that missed writes.
     pub hints: HintBounds,
     /// Between two rounds that find out up to where all nodes agree, and purge.
@@ -337,14 +339,14 @@ pub const SETTINGS: &[Setting] = &[
         value_name: "yes|no",
         default: "no",
         help: "Whether you vouch that no store of this cluster was ever lost: a new store then answers reads before it has met every other node",
-        set: |draft, text| {
-            let is_new = match text {
-                "yes" => Ok(true),
-                "no" => Ok(false),
-                _ => Err("allowed are yes and no".to_owned()),
-            };
-            set(&mut draft.config.new_cluster, is_new)
-        },
+        set: |draft, text| set(&mut draft.config.new_cluster, parse_yes_no(text)),
+    },
+    Setting {
+        name: "trust-store",
+        value_name: "yes|no",
+        default: "no",
+        help: "Whether you vouch that the data directory is the one this node ran with last, and no older copy: it then takes part in quorums before it has met a majority of the nodes",
+        set: |draft, text| set(&mut draft.config.trust_store, parse_yes_no(text)),
     },
     Setting {
         name: "scrub-every",
@@ -550,6 +552,7 @@ impl Draft {
             fanout: Fanout::Parallel,
             hint_wait: none,
             new_cluster: false,
+            trust_store: false,
             hints: HintBounds { bytes_max: 0, age_max_millis: 0 },
             settle_every: none,
             clock_offset_max: none,
@@ -725,6 +728,14 @@ fn parse_size(text: &str, least: u64) -> Result<u64, String> {
         Some(bytes) if bytes >= least => Ok(bytes),
         Some(_) => Err(format!("at least {least} bytes are needed")),
         None => Err("allowed is a number of bytes, with KiB, MiB or GiB behind it if you like".into()),
+    }
+}
+
+fn parse_yes_no(text: &str) -> Result<bool, String> {
+    match text {
+        "yes" => Ok(true),
+        "no" => Ok(false),
+        _ => Err("allowed are yes and no".to_owned()),
     }
 }
 

@@ -393,6 +393,9 @@ pub(crate) fn open(opening: Opening<'_>, service: &Service) -> Result<ReplicaThr
     }
     let roster = Roster::new(node, replica.store_id(), topology.node_count(), facts.seen, facts.votes);
     let cluster = Cluster::new(config.cluster_name.clone(), topology, me, replica.store_id(), roster);
+    if config.trust_store {
+        cluster.trust_store();
+    }
     let stamps = Stamps::resume(node, lease, Arc::clone(&clock), replica.clone());
     let settings = Settings {
         factor: config.replication_factor,

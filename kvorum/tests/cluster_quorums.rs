@@ -17,7 +17,7 @@ mod cluster_support;
 mod faults_support;
 mod support;
 
-use cluster_support::node::{Cluster, percent, version_of};
+use cluster_support::node::{Cluster, Launch, percent, version_of};
 use faults_support::http::Answer;
 use kvorum_core::Version;
 use std::fmt::Write as _;
@@ -589,6 +589,33 @@ fn wiped_disk_does_not_vote_in_its_second_life() {
         assert_eq!(answer.status, 504, "life {life}: {}", answer.text());
         cluster.kill9(0);
     }
+}
+
+/// A node that comes up alone may have an older copy of its disk, and takes part in nothing until it has met another of
+/// three. The operator may vouch for the disk.
+#[test]
+fn node_that_comes_up_alone_meets_another_before_it_votes() {
+    let mut cluster = Cluster::start(3);
+    assert_eq!(cluster.ask(0, PUT, &entity(b"key", "3/3"), Some(b"v")).status, 201);
+    for index in 0..3 {
+        cluster.kill9(index);
+    }
+    cluster.start_node(0);
+    // What is not confirmed may take effect all the same.
+    for (method, body) in [(GET, None), (PUT, Some(&b"v"[..]))] {
+        let answer = cluster.ask(0, method, &entity(b"key", "1/3"), body);
+        assert_eq!(answer.status, 504, "{}", answer.text());
+        assert!(answer.text().contains("has not met a majority"), "{}", answer.text());
+    }
+    cluster.start_node(1);
+    wait_until("two have met", || cluster.ask(0, GET, &entity(b"key", "2/3"), None).body == b"v");
+    cluster.kill9(0);
+    cluster.kill9(1);
+    let environment = vec![("KVORUM_TRUST_STORE".to_owned(), "yes".to_owned())];
+    cluster.set_launch(2, Launch { environment, ..Launch::default() });
+    cluster.start_node(2);
+    assert_eq!(cluster.ask(2, GET, &entity(b"key", "1/3"), None).body, b"v");
+    assert_eq!(cluster.ask(2, PUT, &entity(b"key", "1/3"), Some(b"w")).status, 201);
 }
 
 /// What every node holds of a key, for people and for programs: the newer record on one rank, the older ones elsewhere.

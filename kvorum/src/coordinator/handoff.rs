@@ -258,7 +258,8 @@ impl Coordinator {
         } else {
             tracing::warn!(
                 "too few other nodes answer: this store takes no part in quorums until a majority of the nodes, this one \
-                 among them, has been asked what was purged meanwhile"
+                 among them, has been asked what was purged meanwhile; if the others stay away and this is the disk that the \
+                 node ran with last, start with --trust-store yes"
             );
         }
     }

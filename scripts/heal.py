@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures how a cluster of three real nodes heals itself: what docs/reports says of self-healing is made with it.
 
-    scripts/heal.py digests|idle|one-key|stream|refill|wiped|away|space
+    scripts/heal.py digests|put-cost|idle|one-key|stream|refill|wiped|away|space
 
 KVORUM names the program (the release build by default), BASE_PORT the first of three ports, N the number of keys, VALUE
 the bytes of a value, RATE the operations a second of the load beside it (0 for none), WORK a directory for the nodes'
@@ -366,6 +366,21 @@ def digests():
             file.write(stacks)
 
 
+def put_cost():
+    """Processor time of all three nodes for each PUT, over 12 s of PUTs to keys that are there."""
+    with Cluster() as cluster:
+        cluster.fill()
+        cluster.wait_alike()
+        before = [cluster.cpu(node) for node in NODES]
+        load = subprocess.Popen(
+            [PROGRAM, "bench", "put", *URLS, "--keys", str(KEYS), "-c", "32", "-t", "1", "-d", "12s", "--value-size", VALUE,
+             "--json", f"{cluster.work}/load.json"], stdout=subprocess.DEVNULL)
+        report = cluster.loaded(load)
+        used = sum(cluster.cpu(node) for node in NODES) - sum(before)
+        puts = sum(load["succeeded"] for load in report["streams"])
+        cluster.say(f"{puts} PUTs acknowledged, {used:.2f} processor seconds of the nodes: {1e6 * used / puts:.1f} microseconds each")
+
+
 def purged(cluster, keys):
     """Waits until no node has more than `keys` rows, and says how they and the disks go."""
     begun = time.monotonic()
@@ -384,7 +399,7 @@ def delete(cluster, keys, nodes):
         [PROGRAM, "bench", "delete", *[URLS[node] for node in nodes], "--keys", str(keys), "--distribution",
          "sequential", "-c", "96", "-d", os.environ.get("DELETE_FOR", "15s")],
         check=True, stdout=subprocess.DEVNULL)
-    cluster.say(f"{keys} keys deleted, {time.monotonic() - begun:.1f} s")
+    cluster.say(f"deleted for {time.monotonic() - begun:.1f} s, in order, at most {keys} keys")
 
 
 def space():
@@ -399,7 +414,13 @@ def space():
         delete(cluster, KEYS, NODES)
         begun, cpu = time.monotonic(), [cluster.cpu(node) for node in NODES]
         cluster.say(f"{disks()}, rows {[cluster.keys(node) for node in NODES]}")
-        cluster.wait("no node has a row left", lambda: sum(cluster.keys(node) for node in NODES) == 0, every=0.5)
+        rows, since = None, time.monotonic()
+        while time.monotonic() - since < 12:
+            now = [cluster.keys(node) for node in NODES]
+            if now != rows:
+                rows, since = now, time.monotonic()
+            time.sleep(0.5)
+        cluster.say(f"the last row was removed {since - begun:.0f} s after the last deletion; rows {rows}")
         cluster.say(disks())
         passed = lambda node: cluster.metrics(node)["kvorum_reclaim_backlog_records"] == 0
         cluster.wait("every node has given back the space", lambda: all(passed(node) for node in NODES), every=0.5)
@@ -413,7 +434,7 @@ def space():
 
 if __name__ == "__main__":
     scenarios = {"idle": idle, "one-key": one_key, "stream": stream, "refill": refill, "wiped": refill, "away": away, "digests": digests,
-                 "space": space}
+                 "put-cost": put_cost, "space": space}
     if len(sys.argv) != 2 or sys.argv[1] not in scenarios:
         sys.exit(__doc__)
     scenarios[sys.argv[1]]()

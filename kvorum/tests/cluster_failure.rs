@@ -17,34 +17,15 @@ mod cluster_support;
 mod faults_support;
 mod support;
 
-use cluster_support::history::{Asked, Class};
-use cluster_support::load::{Load, quantile, settle};
+use cluster_support::history::Class;
+use cluster_support::load::{Load, report, settle};
 use cluster_support::node::Cluster;
 use faults_support::history::Moment;
 use faults_support::seed;
-use std::fmt::Write as _;
 use std::thread;
 use std::time::Duration;
 
 const SECOND: u64 = 1_000_000_000;
-
-/// Prints one line on the requests that began in a span; gives the share that succeeded.
-fn report(name: &str, asked: &[Asked], span: std::ops::Range<u64>) -> f64 {
-    let of_span: Vec<&Asked> = asked.iter().filter(|asked| span.contains(&asked.begun)).collect();
-    let ok = of_span.iter().filter(|asked| asked.is_ok()).count();
-    #[expect(clippy::cast_precision_loss, reason = "for people")]
-    let share = ok as f64 / of_span.len().max(1) as f64;
-    let mut line = format!("figures: {name}: {} requests, {:.2} % succeeded;", of_span.len(), share * 100.0);
-    for reads in [true, false] {
-        let latencies = of_span.iter().filter(|asked| (asked.method == "GET") == reads);
-        let mut latencies: Vec<u64> = latencies.map(|asked| asked.ended - asked.begun).collect();
-        let figures = [0.5, 0.99, 0.999, 1.0].map(|share| format!("{:.1}", quantile(&mut latencies, share)));
-        let name = if reads { "reads" } else { "writes" };
-        let _ = write!(line, " {name} p50/p99/p99.9/max {} ms;", figures.join("/"));
-    }
-    println!("{line}");
-    share
-}
 
 /// Steady load on nodes 0 and 1 while `harm` is done to node 2, which `heal` undoes.
 fn lose(name: &str, harm: impl FnOnce(&mut Cluster), heal: impl FnOnce(&mut Cluster)) {

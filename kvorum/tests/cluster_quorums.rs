@@ -635,4 +635,8 @@ fn explained_keys_tell_what_is_where() {
     let never = cluster.ask(0, GET, "/v0/explain?id=never", None).text();
     assert_eq!(never.matches("holds nothing").count(), 3, "{never}");
     assert_eq!(cluster.ask(0, GET, "/v0/explain", None).status, 400);
+    wait_until("it is told that all replicas agree", || {
+        let never = cluster.ask(0, GET, "/v0/explain?id=never", None).text();
+        never.contains("\nall replicas of the partition agree up to ")
+    });
 }

@@ -20,9 +20,10 @@ mod faults_support;
 mod support;
 
 use cluster_support::history::{Class, History};
-use cluster_support::load::{Load, Session, settle};
+use cluster_support::load::{Load, Session, report, settle};
 use cluster_support::node::Cluster;
 use faults_support::disk::{flip_bit, newest_journal, record_files};
+use faults_support::history::Moment;
 use faults_support::seed;
 use std::path::Path;
 use support::wait_until;
@@ -88,13 +89,20 @@ fn damaged_tables_of_a_running_node_are_healed() {
         bytes: (24, 1_000, 70_000),
         pause: std::time::Duration::from_millis(2),
     };
+    let (mut damaged, mut healed) = (0, 0);
     let ran = load.run(&cluster.addresses(), &[0, 1, 2], seed("rot"), |_| {
+        std::thread::sleep(std::time::Duration::from_secs(1));
+        damaged = Moment::now().mono;
         assert!(damage_tables(cluster.data_dir(2)) > 0);
         wait_until("the store has been set aside", || {
             cluster.metric(2, "kvorum_stores_set_aside_total") >= 1
         });
         wait_until("the new store votes", || status(&cluster, 2).contains("votes yes"));
+        healed = Moment::now().mono;
     });
+    report("flipped bits, before", &ran.asked, 0..damaged);
+    report("flipped bits, until the new store votes", &ran.asked, damaged..healed);
+    println!("figures: flipped bits: the new store votes after {} ms", (healed - damaged) / 1_000_000);
     history.absorb(ran);
     // What the load did not ask for while the store was damaged is there as well.
     let mut session = Session::new(&cluster.addresses());

@@ -6,6 +6,7 @@
 use super::calls::{Calls, Cause};
 use super::heal::fetch;
 use super::{Coordinator, CoordinatorError};
+use crate::peer::HeldBack;
 use bytes::Bytes;
 use kvorum_core::{Key, NodeIndex, Record, Token, UnixMillis, Value};
 use std::rc::Rc;
@@ -27,6 +28,10 @@ pub struct Explanation {
     pub quorum: kvorum_core::Quorum,
     /// The instant at which expiry is judged.
     pub now: UnixMillis,
+    /// Up to which clock word all replicas of the partition agree, as this node last heard; 0 where it has not.
+    pub agreed: u64,
+    /// The URL of the node that holds that back, and why.
+    pub held_by: Option<(String, HeldBack)>,
     /// What the nodes hold, by rank.
     pub replicas: Vec<Explained>,
 }
@@ -110,6 +115,10 @@ impl Coordinator {
             })
             .collect();
         let token = Token::of(key.as_ref()).0;
-        Ok(Explanation { token, partition: partition.0, quorum, now, replicas })
+        let watermark = shared.watermarks().into_iter().find(|watermark| watermark.partition == partition);
+        let agreed = watermark.as_ref().map_or(0, |watermark| watermark.agreed);
+        let held_by = watermark.and_then(|watermark| watermark.held_by);
+        let held_by = held_by.map(|(node, why)| (shared.cluster.url_of(node).to_owned(), why));
+        Ok(Explanation { token, partition: partition.0, quorum, now, agreed, held_by, replicas })
     }
 }

@@ -1,5 +1,6 @@
 //! `/v0/explain`: what every node holds of a key, as a table for people or JSON for programs.
 
+use super::converged::{millis, why_name};
 use crate::coordinator::{Explained, Explanation, HeldRecord};
 use std::fmt::Write as _;
 
@@ -29,6 +30,8 @@ fn json_of(explanation: &Explanation) -> serde_json::Value {
         "partition": explanation.partition,
         "default_quorum": explanation.quorum.to_string(),
         "now": explanation.now.0,
+        "agreed": millis(explanation.agreed),
+        "held_by": explanation.held_by.as_ref().map(|(node, why)| serde_json::json!({"node": node, "why": why_name(*why)})),
         "replicas": explanation.replicas.iter().enumerate().map(replica).collect::<Vec<_>>(),
     })
 }
@@ -49,6 +52,18 @@ fn table_of(explanation: &Explanation) -> String {
         "token {:016x}  partition {}  default read and write {}\n",
         explanation.token, explanation.partition, explanation.quorum
     );
+    let _ = match millis(explanation.agreed) {
+        Some(at) => write!(
+            text,
+            "all replicas of the partition agree up to {} ms ago",
+            explanation.now.0.saturating_sub(at)
+        ),
+        None => write!(text, "whether all replicas of the partition agree has not been heard yet"),
+    };
+    if let Some((node, why)) = &explanation.held_by {
+        let _ = write!(text, ", held back by {node}: {}", why_name(*why));
+    }
+    text.push('\n');
     let width = explanation.replicas.iter().map(|replica| replica.url.len()).max().unwrap_or(0);
     for (rank, replica) in explanation.replicas.iter().enumerate() {
         let asked = if replica.is_asked { "asked" } else { "-" };

@@ -6,6 +6,7 @@ use crate::faults_support::Random;
 use crate::faults_support::history::{Moment, Outcome, id_of, next_id, value_of};
 use crate::faults_support::http::{Answer, encode, receive};
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::io::{self, BufReader, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -330,6 +331,24 @@ pub fn settle(cluster: &Cluster, history: &mut History, test: &str) {
     }
     history.assert_holds(test);
     assert!(first.is_empty(), "{test}: {} keys are not repaired, the first: {first:#?}", repair.wrong.len());
+}
+
+/// Prints one line on the requests that began in a span; gives the share that succeeded.
+pub fn report(name: &str, asked: &[Asked], span: std::ops::Range<u64>) -> f64 {
+    let of_span: Vec<&Asked> = asked.iter().filter(|asked| span.contains(&asked.begun)).collect();
+    let ok = of_span.iter().filter(|asked| asked.is_ok()).count();
+    #[expect(clippy::cast_precision_loss, reason = "for people")]
+    let share = ok as f64 / of_span.len().max(1) as f64;
+    let mut line = format!("figures: {name}: {} requests, {:.2} % succeeded;", of_span.len(), share * 100.0);
+    for reads in [true, false] {
+        let latencies = of_span.iter().filter(|asked| (asked.method == "GET") == reads);
+        let mut latencies: Vec<u64> = latencies.map(|asked| asked.ended - asked.begun).collect();
+        let figures = [0.5, 0.99, 0.999, 1.0].map(|share| format!("{:.1}", quantile(&mut latencies, share)));
+        let name = if reads { "reads" } else { "writes" };
+        let _ = write!(line, " {name} p50/p99/p99.9/max {} ms;", figures.join("/"));
+    }
+    println!("{line}");
+    share
 }
 
 /// A quantile of latencies in milliseconds, for people.

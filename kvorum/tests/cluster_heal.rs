@@ -1,0 +1,200 @@
+//! Real nodes that heal by themselves, with figures: a disk lost under load, and an absence longer than hints are kept. The
+//! third such story, bits that flip in tables under load, is in `cluster_rot.rs`.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    missing_docs,
+    unreachable_pub,
+    reason = "a test"
+)]
+
+mod cluster_support;
+mod faults_support;
+mod support;
+
+use cluster_support::history::{Class, History};
+use cluster_support::load::{Load, Session, report, settle};
+use cluster_support::node::Cluster;
+use faults_support::history::Moment;
+use faults_support::{rounds, seed};
+use std::collections::BTreeSet;
+use std::thread;
+use std::time::{Duration, Instant};
+use support::wait_until;
+
+const QUORUMS: Class = Class::default(2, 3);
+/// Clients that write at the same time.
+const CLIENTS: usize = 4;
+
+fn key(number: usize) -> Vec<u8> {
+    format!("key-{number:07}").into_bytes()
+}
+
+fn votes(cluster: &Cluster, node: usize) -> bool {
+    cluster.try_ask(node, "GET", "/v0/status", None).is_ok_and(|it| it.text().contains("votes yes"))
+}
+
+/// Records that repair moved, as these nodes count them.
+fn repaired(cluster: &Cluster, nodes: std::ops::Range<usize>) -> u64 {
+    let count = |node| {
+        cluster.metric(node, "kvorum_repair_pulled_records_total")
+            + cluster.metric(node, "kvorum_repair_pushed_records_total")
+    };
+    nodes.map(count).sum()
+}
+
+/// Does `each` for all numbers below `count`, by several clients of `nodes`.
+fn by_clients(
+    cluster: &Cluster,
+    nodes: &[usize],
+    count: usize,
+    each: &(dyn Fn(&mut Session, usize, usize) + Sync),
+) -> History {
+    let addresses = cluster.addresses();
+    let mut history = History::default();
+    thread::scope(|scope| {
+        let client = |client: usize| {
+            let addresses = &addresses;
+            scope.spawn(move || {
+                let mut session = Session::new(addresses);
+                for number in (client..count).step_by(CLIENTS) {
+                    each(&mut session, nodes[number % nodes.len()], number);
+                }
+                session.history
+            })
+        };
+        for client in (0..CLIENTS).map(client).collect::<Vec<_>>() {
+            history.absorb(client.join().unwrap());
+        }
+    });
+    history
+}
+
+/// Goal: of a node that loses its disk under load, nothing acknowledged is lost; it is refilled and votes again. Method: the
+/// load goes on at the other two, its latencies are printed; then every copy and every answer is judged.
+#[test]
+fn disk_lost_under_load() {
+    const KEYS: usize = 6_000;
+    let mut cluster = Cluster::start(3);
+    let put = |session: &mut Session, node: usize, number: usize| {
+        assert_eq!(session.put(node, QUORUMS, &key(number), 1_000), 201);
+    };
+    let mut history = by_clients(&cluster, &[0, 1, 2], KEYS, &put);
+    let load = Load {
+        fixed: 4,
+        roaming: 0,
+        classes: &[(QUORUMS, 1)],
+        keys: (10, 500),
+        puts: 40,
+        deletes: 5,
+        bytes: (24, 200, 4_000),
+        pause: Duration::from_millis(2),
+    };
+    let (mut lost, mut healed, mut ended) = (0, 0, 0);
+    let addresses = cluster.addresses();
+    // The third begins at 0 when it is started again.
+    let before = repaired(&cluster, 0..2);
+    let ran = load.run(&addresses, &[0, 1], seed("a lost disk"), |_| {
+        thread::sleep(Duration::from_secs(2));
+        lost = Moment::now().mono;
+        cluster.kill9(2);
+        cluster.wipe(2);
+        cluster.start_node(2);
+        wait_until("the empty store has been refilled", || votes(&cluster, 2));
+        healed = Moment::now().mono;
+        thread::sleep(Duration::from_secs(1));
+        ended = Moment::now().mono;
+    });
+    report("a lost disk, before", &ran.asked, 0..lost);
+    let share = report("a lost disk, until it votes again", &ran.asked, lost..healed);
+    report("a lost disk, afterwards", &ran.asked, healed..ended);
+    let records = repaired(&cluster, 0..3) - before;
+    println!(
+        "figures: a lost disk: votes again after {} ms, {records} records moved",
+        (healed - lost) / 1_000_000
+    );
+    assert!(records >= KEYS as u64, "it was empty");
+    assert!(share >= 0.99, "too many requests fail although two of three nodes are well: {share}");
+    history.absorb(ran);
+    settle(&cluster, &mut history, "a lost disk");
+}
+
+/// Goal: a node that was away longer than hints are kept takes what it missed, and brings back nothing that was deleted.
+/// Method: it holds half of the keys when it goes; all are written meanwhile and a quarter deleted, with hints of 64 KiB; the
+/// purge must wait for it. `KVORUM_TEST_ROUNDS=10` makes it 200,000 writes and 50,000 deletions.
+#[test]
+fn absence_beyond_all_hints() {
+    let writes = 20_000 * rounds(1) as usize;
+    let deleted = |number: usize| number.is_multiple_of(4);
+    let arguments = [
+        "--memory-budget",
+        "16MiB",
+        "--durability",
+        "os",
+        "--hint-max-size",
+        "64KiB",
+        "--settle-interval",
+        "1s",
+    ];
+    let mut cluster = Cluster::new(3, &arguments);
+    cluster.start_all();
+    let put = |session: &mut Session, node: usize, number: usize| {
+        assert_eq!(session.put(node, QUORUMS, &key(number), 100), 201);
+    };
+    let delete = |session: &mut Session, node: usize, number: usize| {
+        assert_eq!(session.delete(node, QUORUMS, &key(4 * number)), 202);
+    };
+    let mut history = by_clients(&cluster, &[0, 1, 2], writes / 2, &put);
+    history.killed(2);
+    cluster.kill9(2);
+    let away = Instant::now();
+    history.absorb(by_clients(&cluster, &[0, 1], writes, &put));
+    history.absorb(by_clients(&cluster, &[0, 1], writes / 4, &delete));
+    let away = away.elapsed();
+    let hinted: u64 = (0..2).map(|node| cluster.metric(node, "kvorum_hints_waiting")).sum();
+    assert!(hinted < writes as u64 / 4, "{hinted} hints: not beyond their bounds");
+    let (begun, before) = (Instant::now(), repaired(&cluster, 0..2));
+    cluster.start_node(2);
+    let ready = begun.elapsed();
+    let live = (0..writes).filter(|number| !deleted(*number)).count() as u64;
+    // Rows that are left are those that live: what was deleted could go only once the node had all of it.
+    let is_healed = || (0..3).all(|node| cluster.metric(node, "kvorum_store_keys") == live);
+    for _ in 1..rounds(1) {
+        let wait = Instant::now();
+        while !is_healed() && wait.elapsed() < Duration::from_secs(20) {
+            thread::sleep(Duration::from_millis(200));
+        }
+    }
+    wait_until("all nodes are alike and what was deleted is gone", is_healed);
+    let alike = begun.elapsed();
+    println!(
+        "figures: an absence of {} ms: {writes} writes, {} deletions, {hinted} hints; ready after {} ms, alike and purged after \
+         {} ms, {} records moved by repair",
+        away.as_millis(),
+        writes / 4,
+        ready.as_millis(),
+        alike.as_millis(),
+        repaired(&cluster, 0..3) - before
+    );
+    let copies = cluster.copies();
+    let ids = |held: &std::collections::BTreeMap<usize, cluster_support::node::Copy>| {
+        held.values().map(|copy| (copy.version, copy.id())).collect::<BTreeSet<_>>()
+    };
+    assert_eq!(copies.len() as u64, live);
+    assert!(copies.values().all(|held| held.len() == 3 && ids(held).len() == 1), "copies differ");
+    let mut session = Session::new(&cluster.addresses());
+    for number in (0..writes).step_by(97) {
+        assert_eq!(
+            session.get(2, QUORUMS, &key(number)),
+            if deleted(number) { 404 } else { 200 },
+            "{number}"
+        );
+    }
+    history.absorb(session.history);
+    history.assert_holds("an absence beyond all hints");
+}

@@ -26,7 +26,8 @@ pub(super) async fn run(client: &Client, matches: &ArgMatches) -> Result<ExitCod
     let mut is_whole = true;
     for (done, node) in nodes.iter().enumerate() {
         let client = Client::builder().node(node).timeout(timeout).build()?;
-        let progress = Progress { node, done, count: nodes.len(), is_shown: io::stderr().is_terminal() };
+        let is_shown = io::stderr().is_terminal();
+        let mut progress = Progress { node, done, count: nodes.len(), most: 0, is_shown };
         let answer = {
             let repair = std::pin::pin!(client.repair(partition));
             progress.until(&client, repair).await
@@ -78,14 +79,21 @@ fn line_of(node: &str, body: &str) -> (String, bool) {
 /// A line that is written over itself.
 struct Progress<'a> {
     node: &'a str,
+    /// Nodes before this one, of so many in all.
     done: usize,
     count: usize,
+    /// The most partitions that this node had to heal at any look.
+    most: u64,
     is_shown: bool,
 }
 
 impl Progress<'_> {
     /// Waits for `repair`, and shows meanwhile how far the node is.
-    async fn until<T>(&self, client: &Client, mut repair: std::pin::Pin<&mut impl Future<Output = T>>) -> T {
+    async fn until<T>(
+        &mut self,
+        client: &Client,
+        mut repair: std::pin::Pin<&mut impl Future<Output = T>>,
+    ) -> T {
         loop {
             match tokio::time::timeout(LOOK_EVERY, repair.as_mut()).await {
                 Ok(done) => return done,
@@ -100,16 +108,16 @@ impl Progress<'_> {
         }
     }
 
-    fn show(&self, status: &str) {
+    fn show(&mut self, status: &str) {
         let status: serde_json::Value = serde_json::from_str(status).unwrap_or_default();
         let number =
             |path: &str| status.pointer(path).and_then(serde_json::Value::as_u64).unwrap_or_default();
-        let filled = BAR_WIDTH * self.done / self.count.max(1);
-        let bar = format!("{}{}", "#".repeat(filled), ".".repeat(BAR_WIDTH - filled));
-        let (differ, moved) =
-            (number("/repair/partitions_differing"), number("/repair/pulled") + number("/repair/pushed"));
+        let (left, moved) =
+            (number("/repair/partitions_to_heal"), number("/repair/pulled") + number("/repair/pushed"));
+        self.most = self.most.max(left);
+        let bar = bar(self.done, self.count, self.most - left, self.most);
         eprint!(
-            "\r\x1b[K[{bar}] {}/{} {}: {differ} partitions differed when last compared, {moved} records moved so far",
+            "\r\x1b[K[{bar}] {}/{} {}: {left} partitions to heal, {moved} records moved so far",
             self.done, self.count, self.node
         );
         let _ = io::stderr().flush();
@@ -119,5 +127,31 @@ impl Progress<'_> {
         if self.is_shown {
             eprint!("\r\x1b[K");
         }
+    }
+}
+
+/// A bar of `nodes` equal parts, of which `done` are filled, and one more by the share of `most` that is `healed`.
+fn bar(done: usize, nodes: usize, healed: u64, most: u64) -> String {
+    let permille =
+        (healed * 1000).checked_div(most).map_or(0, |permille| usize::try_from(permille).unwrap_or(1000));
+    let filled = (BAR_WIDTH * done + BAR_WIDTH * permille / 1000) / nodes.max(1);
+    format!("{}{}", "#".repeat(filled.min(BAR_WIDTH)), ".".repeat(BAR_WIDTH.saturating_sub(filled)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The bar grows by nodes, and within one by what it has healed of what it had to.
+    #[test]
+    fn bars_grow() {
+        let filled = |done, nodes, healed, most| bar(done, nodes, healed, most).matches('#').count();
+        let steps =
+            [(0, 3, 0, 0), (0, 3, 2048, 4096), (0, 3, 4096, 4096), (1, 3, 0, 7), (2, 3, 7, 7), (3, 3, 0, 0)];
+        assert_eq!(
+            steps.map(|(done, nodes, healed, most)| filled(done, nodes, healed, most)),
+            [0, 4, 8, 8, 24, 24]
+        );
+        assert_eq!(bar(0, 1, 1, 2).len(), BAR_WIDTH);
     }
 }

@@ -226,6 +226,8 @@ pub struct CoordinatorMetrics {
     pub repair_rounds: AtomicU64,
     /// Partitions that differed in the latest comparison.
     pub repair_differing: AtomicU64,
+    /// Partitions that comparisons under way have yet to heal.
+    pub repair_to_heal: AtomicU64,
     /// Records that comparisons brought here.
     pub repair_pulled: AtomicU64,
     /// Records that comparisons brought to others.

@@ -21,7 +21,7 @@ use crate::replica::Vote;
 use kvorum_core::{NodeIndex, Partition};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -193,6 +193,7 @@ impl Coordinator {
         is_urgent: bool,
     ) -> Result<Option<Cause>, Cause> {
         let mut heals = Calls::new();
+        let mut to_heal = ToHeal::new(&self.shared.metrics.repair_to_heal, work.len());
         let (mut unhealed, mut put_off) = (None, 0);
         let (mut has_begun, mut is_from_behind) = (false, false);
         loop {
@@ -228,6 +229,7 @@ impl Coordinator {
                 continue;
             };
             put_off = 0;
+            to_heal.one_is_done();
             match outcome {
                 Ok(was_different) => {
                     if let Some(known) = differences.get_mut(&partition) {
@@ -261,6 +263,30 @@ impl Coordinator {
             Ok(_) => Err(Cause::OffTopic),
             Err(error) => Err(Cause::Call(error)),
         }
+    }
+}
+
+/// What a comparison has yet to heal, for whoever looks; nothing any more when it ends.
+struct ToHeal<'a> {
+    shown: &'a AtomicU64,
+    left: u64,
+}
+
+impl<'a> ToHeal<'a> {
+    fn new(shown: &'a AtomicU64, partitions: usize) -> Self {
+        shown.fetch_add(partitions as u64, Ordering::Relaxed);
+        Self { shown, left: partitions as u64 }
+    }
+
+    fn one_is_done(&mut self) {
+        self.shown.fetch_sub(1, Ordering::Relaxed);
+        self.left -= 1;
+    }
+}
+
+impl Drop for ToHeal<'_> {
+    fn drop(&mut self) {
+        self.shown.fetch_sub(self.left, Ordering::Relaxed);
     }
 }
 

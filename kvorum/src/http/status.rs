@@ -150,6 +150,7 @@ fn render_repair(shared: &Shared) -> serde_json::Value {
     serde_json::json!({
         "rounds": read(&metrics.repair_rounds),
         "partitions_differing": read(&metrics.repair_differing),
+        "partitions_to_heal": read(&metrics.repair_to_heal),
         "pulled": read(&metrics.repair_pulled),
         "pushed": read(&metrics.repair_pushed),
     })

@@ -34,7 +34,8 @@ impl Lead {
 
     /// Learns that the timer woke its task so `late`: down at once, for who wakes too early spins; up slowly.
     fn learn(&mut self, late: Duration) {
-        self.0 = late.min(self.0 + late.saturating_sub(self.0) / 32).min(Self::MAX);
+        let late = late.min(Self::MAX);
+        self.0 = late.min(self.0 + late.saturating_sub(self.0) / 32);
     }
 }
 
@@ -123,6 +124,9 @@ mod tests {
         assert!(lead.0 > micros(25) && lead.0 <= Lead::MAX, "{lead:?}");
         lead.learn(micros(8));
         assert_eq!(lead.0, micros(8));
+        // One long delay says little about the next.
+        lead.learn(Duration::from_secs(1));
+        assert!(lead.0 < micros(10), "{lead:?}");
         lead.learn(Duration::ZERO);
         assert_eq!(lead.0, Duration::ZERO);
     }

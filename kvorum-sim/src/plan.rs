@@ -140,7 +140,7 @@ impl Plan {
         kinds.extend(shifts.iter().map(|event| event.kind));
         faults.extend(shifts);
         if kinds.contains(&FaultKind::CrashPoint) {
-            let led_to = led_to(&mut seed.stream("crash points"), nodes, &faults);
+            let led_to = led_to(&mut seed.stream("crash points"), nodes, length, &faults);
             faults.extend(led_to);
         }
         faults.sort_by_key(|event| event.at);
@@ -408,19 +408,42 @@ const BEING_BORN: &[Point] = &[
     Point::VotesAfter,
 ];
 
+/// The steps by which what is deleted goes.
+const PURGING: &[Point] = &[
+    Point::SettleBefore,
+    Point::SettleAfter,
+    Point::SealBefore,
+    Point::SealAfter,
+    Point::ReleaseBefore,
+    Point::ReleaseAfter,
+    Point::PurgeBefore,
+    Point::PurgeAfter,
+];
+/// The steps that an older store takes once it meets the others.
+const ADOPTING: &[Point] = &[Point::DropBefore, Point::DropAfter, Point::AdoptBefore, Point::AdoptAfter];
+/// The steps by which a damaged store is set aside.
+const SETTING_ASIDE: &[Point] = &[Point::AsideBefore, Point::AsideAfter, Point::AsideBegun];
+
 /// Deaths at steps that only another fault leads to: of new stores while they find out what they are, at the first start
-/// and after a wipe; and of stores that are opened again after a full disk.
-fn led_to(stream: &mut Stream, nodes: u16, faults: &[FaultEvent]) -> Vec<FaultEvent> {
+/// and after a wipe; of stores that are opened again after a full disk, that are older, or damaged; and, led to by
+/// nothing, deaths while what is deleted goes.
+fn led_to(stream: &mut Stream, nodes: u16, length: Duration, faults: &[FaultEvent]) -> Vec<FaultEvent> {
     let first = stream.between_u16(0, nodes - 1);
-    let mut leads = vec![(Duration::ZERO, Duration::ZERO, first, BEING_BORN)];
+    let mut leads = vec![(Duration::ZERO, Duration::ZERO, first, BEING_BORN, 1)];
+    for _ in 0..2 {
+        let at = stream.duration(Duration::from_secs(1), length);
+        leads.push((at, FAULT_MAX / 2, stream.between_u16(0, nodes - 1), PURGING, 8));
+    }
     leads.extend(faults.iter().filter_map(|event| match event.fault {
-        Fault::Wipe { node } => Some((event.at, event.lasts, node, BEING_BORN)),
-        Fault::DiskFull { node } => Some((event.at, event.lasts, node, REOPENING)),
+        Fault::Wipe { node } => Some((event.at, event.lasts, node, BEING_BORN, 1)),
+        Fault::DiskFull { node } => Some((event.at, event.lasts, node, REOPENING, 1)),
+        Fault::OlderDisk { node } => Some((event.at + event.lasts, Duration::ZERO, node, ADOPTING, 1)),
+        Fault::BitRot { node, .. } => Some((event.at, FAULT_MAX / 2, node, SETTING_ASIDE, 1)),
         _ => None,
     }));
     let mut events = Vec::new();
-    for (at, lasts, node, points) in leads {
-        let fault = crash(stream, node, points, 1);
+    for (at, lasts, node, points, most) in leads {
+        let fault = crash(stream, node, points, most);
         let lasts = (lasts + stream.duration(Duration::from_secs(1), FAULT_MAX / 2)).min(FAULT_MAX);
         if stream.percent(40) {
             events.push(FaultEvent { at, lasts, kind: FaultKind::CrashPoint, fault });

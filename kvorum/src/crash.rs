@@ -103,6 +103,40 @@ points! {
     VotesBefore = "votes-before",
     /// It is stored.
     VotesAfter = "votes-after",
+    /// It is about to be stored that all nodes held the same.
+    SettleBefore = "settle-before",
+    /// It is stored, and nobody has been told.
+    SettleAfter = "settle-after",
+    /// It is about to be stored that all nodes have settled.
+    SealBefore = "seal-before",
+    /// It is stored, and nobody has been told.
+    SealAfter = "seal-after",
+    /// It is about to be stored that all nodes have sealed.
+    ReleaseBefore = "release-before",
+    /// It is stored, and nothing that is dead has gone.
+    ReleaseAfter = "release-after",
+    /// A batch of tombstones that a floor lets go is about to be removed.
+    PurgeBefore = "purge-before",
+    /// It is removed.
+    PurgeAfter = "purge-after",
+    /// A batch of what an older store held below others' floors is about to be dropped.
+    DropBefore = "drop-before",
+    /// It is dropped.
+    DropAfter = "drop-after",
+    /// An older store has dropped all of that, and is about to take up the others' floors.
+    AdoptBefore = "adopt-before",
+    /// They are stored.
+    AdoptAfter = "adopt-after",
+    /// A damaged store is about to be set aside.
+    AsideBefore = "aside-before",
+    /// It is marked that it will be, and it is in its place.
+    AsideMarked = "aside-marked",
+    /// It is set aside, and nothing is in its place.
+    AsideAfter = "aside-after",
+    /// The store in its place has what its node knew, and nobody has been told of it.
+    AsideBegun = "aside-begun",
+    /// The store in its place knows what it lacks, and the mark has been removed.
+    AsideForgotten = "aside-forgotten",
     /// There is space again: a store that met a full disk is about to be opened again.
     ReopenBefore = "reopen-before",
     /// It is open again; what is remembered of it is still that of before.

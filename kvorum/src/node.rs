@@ -388,8 +388,13 @@ pub(crate) fn open(opening: Opening<'_>, service: &Service) -> Result<ReplicaThr
         started => started,
     };
     let (replica, threads, lease, facts, hints) = started.map_err(NodeError::Replica)?;
-    if let Err(error) = engine.forget_beginning() {
-        tracing::warn!(%error, "the mark that a store was set aside cannot be removed; it does no harm");
+    if engine.has_begun_anew() {
+        match engine.forget_beginning() {
+            Ok(()) => crash::point(Point::AsideForgotten),
+            Err(error) => {
+                tracing::warn!(%error, "the mark that a store was set aside cannot be removed; it does no harm");
+            }
+        }
     }
     let roster = Roster::new(node, replica.store_id(), topology.node_count(), facts.seen, facts.votes);
     let cluster = Cluster::new(config.cluster_name.clone(), topology, me, replica.store_id(), roster);

@@ -20,7 +20,6 @@ mod faults_support;
 mod support;
 
 use cluster_support::node::Cluster;
-use std::path::Path;
 use support::{kvorum, noise, wait_until};
 
 const KEYS: usize = 400;
@@ -145,19 +144,6 @@ fn killed_nodes_bring_nothing_back() {
     }
 }
 
-fn copy(from: &Path, to: &Path) {
-    std::fs::create_dir_all(to).unwrap();
-    for entry in std::fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        let target = to.join(entry.file_name());
-        if entry.file_type().unwrap().is_dir() {
-            copy(&entry.path(), &target);
-        } else {
-            std::fs::copy(entry.path(), target).unwrap();
-        }
-    }
-}
-
 /// Goal: a restored backup does not bring back what was purged since, is refilled, and votes again. Method: a node's
 /// directory is copied with all keys in it; all are deleted and purged, others written; the copy takes its place.
 #[test]
@@ -166,16 +152,14 @@ fn older_store_is_refilled_not_merged() {
     put_all(&cluster, "k", &[0, 1, 2]);
     wait_until("all nodes hold all", || (0..3).all(|node| rows(&cluster, node) >= KEYS as u64));
     cluster.kill9(2);
-    let backup = tempfile::TempDir::new().unwrap();
-    copy(cluster.data_dir(2), backup.path());
+    let backup = cluster.copy_of_data_dir(2);
     cluster.start_node(2);
     cluster.wait_until_connected();
     delete_all(&cluster, "k", &[0, 1, 2]);
     wait_until_empty(&cluster);
     put_all(&cluster, "new", &[0, 1, 2]);
     cluster.kill9(2);
-    std::fs::remove_dir_all(cluster.data_dir(2)).unwrap();
-    copy(backup.path(), cluster.data_dir(2));
+    cluster.put_back(2, &backup);
     cluster.start_node(2);
     let is_noticed = || cluster.log(2).contains("other nodes have purged what this store has not heard of");
     wait_until("the older store is noticed", is_noticed);

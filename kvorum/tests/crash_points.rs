@@ -23,7 +23,7 @@ mod support;
 use cluster_support::history::Class;
 use cluster_support::load::{Load as ClusterLoad, settle};
 use cluster_support::node::{Cluster, Launch};
-use faults_support::disk::Mounted;
+use faults_support::disk::{Mounted, flip_bit, record_files};
 use faults_support::history::History;
 use faults_support::load::{Load, Session, read_all};
 use faults_support::node::Node;
@@ -83,14 +83,34 @@ const AWAY: &[Point] = &[Point::HintBefore, Point::HintAfter, Point::GapBefore, 
 /// Points that it comes by once the other is back.
 const BACK: &[Point] =
     &[Point::HintsRemoveBefore, Point::HintsRemoveAfter, Point::GapsRemoveBefore, Point::GapsRemoveAfter];
+/// Points that every node of a cluster comes by until what was deleted is gone.
+const PURGING: &[Point] = &[
+    Point::SettleBefore,
+    Point::SettleAfter,
+    Point::SealBefore,
+    Point::SealAfter,
+    Point::ReleaseBefore,
+    Point::ReleaseAfter,
+    Point::PurgeBefore,
+    Point::PurgeAfter,
+];
+/// Points that a node with an older store comes by once it meets the others.
+const ADOPTING: &[Point] = &[Point::DropBefore, Point::DropAfter, Point::AdoptBefore, Point::AdoptAfter];
+/// Points that a node comes by whose store cannot be opened.
+const UNREADABLE: &[Point] =
+    &[Point::AsideBefore, Point::AsideMarked, Point::AsideAfter, Point::AsideForgotten];
+/// A point that a node comes by which finds its store damaged while it runs.
+const DAMAGED: &[Point] = &[Point::AsideBegun];
 
 const ARGUMENTS: &[&str] = &["--memory-budget", "16MiB"];
 
 /// Every point has its place in one of the tests below.
 #[test]
 fn every_point_is_reached_somewhere() {
-    let lists = [NEW, AGAIN, LOADED, INTERVAL, CLOSING, FULL_DISK, NEW_CLUSTER, UNCLEAN, AWAY, BACK];
-    let reached: BTreeSet<Point> = lists.into_iter().flatten().copied().collect();
+    let alone = [NEW, AGAIN, LOADED, INTERVAL, CLOSING, FULL_DISK];
+    let clustered = [NEW_CLUSTER, UNCLEAN, AWAY, BACK, PURGING, ADOPTING, UNREADABLE, DAMAGED];
+    let lists = alone.into_iter().chain(clustered);
+    let reached: BTreeSet<Point> = lists.flatten().copied().collect();
     let all: BTreeSet<Point> = Point::ALL.iter().copied().collect();
     assert_eq!(reached, all);
 }
@@ -285,4 +305,130 @@ fn while_another_is_away() {
         cluster.start_all();
     }
     settle(&cluster, &mut history, "crash points while another is away");
+}
+
+const KEYS: usize = 60;
+
+/// A cluster that purges often.
+fn purging_cluster() -> Cluster {
+    let mut cluster =
+        Cluster::new(3, &[ARGUMENTS, &["--settle-interval", "300ms", "--threads", "1"]].concat());
+    cluster.start_all();
+    cluster
+}
+
+/// Asks the nodes that do not die.
+fn ask_all(cluster: &Cluster, method: &str, body: Option<&[u8]>, expect: u16) {
+    for index in 0..KEYS {
+        let answer = cluster.ask(1 + index % 2, method, &format!("/v0/entity?id=k-{index}"), body);
+        assert_eq!(answer.status, expect, "{method} k-{index}: {}", answer.text());
+    }
+}
+
+fn rows(cluster: &Cluster) -> Vec<u64> {
+    (0..3).map(|node| cluster.metric(node, "kvorum_store_keys")).collect()
+}
+
+/// A node dies while what was deleted goes. All of it goes, and nothing comes back.
+#[test]
+fn while_rows_are_purged() {
+    let mut cluster = purging_cluster();
+    for point in PURGING {
+        cluster.kill9(0);
+        arm(&mut cluster, Some(*point));
+        // It may be told of a step at once: a round that began before has more of them.
+        cluster.spawn(0);
+        ask_all(&cluster, "PUT", Some(b"value"), 201);
+        ask_all(&cluster, "DELETE", None, 202);
+        wait_until_dead_at(&mut cluster, *point);
+        ask_all(&cluster, "GET", None, 404);
+        cluster.start_node(0);
+        wait_until("no row is left on any node", || rows(&cluster) == [0, 0, 0]);
+        ask_all(&cluster, "GET", None, 404);
+    }
+}
+
+/// A node with an older store dies while it drops what the others have purged. It does so when it is started again, and is
+/// refilled.
+#[test]
+fn while_an_older_store_meets_the_others() {
+    let mut cluster = purging_cluster();
+    for point in ADOPTING {
+        ask_all(&cluster, "PUT", Some(b"value"), 201);
+        wait_until("all nodes hold all", || rows(&cluster) == [KEYS as u64; 3]);
+        cluster.kill9(0);
+        let backup = cluster.copy_of_data_dir(0);
+        cluster.start_node(0);
+        cluster.wait_until_connected();
+        ask_all(&cluster, "DELETE", None, 202);
+        wait_until("no row is left on any node", || rows(&cluster) == [0, 0, 0]);
+        cluster.kill9(0);
+        cluster.put_back(0, &backup);
+        arm(&mut cluster, Some(*point));
+        cluster.spawn(0);
+        wait_until_dead_at(&mut cluster, *point);
+        cluster.start_node(0);
+        wait_until("the older store is refilled, and votes", || {
+            cluster.metric(0, "kvorum_store_votes") == 1 && rows(&cluster) == [0, 0, 0]
+        });
+        ask_all(&cluster, "GET", None, 404);
+    }
+}
+
+/// A node dies while it sets a store aside that cannot be opened. Whatever it came to, the next start goes on with it, and
+/// the node holds what it must.
+#[test]
+fn while_a_store_is_set_aside() {
+    let mut cluster = Cluster::new(3, ARGUMENTS);
+    cluster.start_all();
+    ask_all(&cluster, "PUT", Some(b"value"), 201);
+    wait_until("all nodes hold all", || rows(&cluster) == [KEYS as u64; 3]);
+    for point in UNREADABLE {
+        cluster.kill9(0);
+        flip_bit(&cluster.data_dir(0).join("store/version"), 0, 1);
+        arm(&mut cluster, Some(*point));
+        cluster.spawn(0);
+        wait_until_dead_at(&mut cluster, *point);
+        cluster.start_node(0);
+        wait_until("the new store is refilled, and votes", || {
+            cluster.metric(0, "kvorum_store_votes") == 1 && rows(&cluster) == [KEYS as u64; 3]
+        });
+        ask_all(&cluster, "GET", None, 200);
+    }
+}
+
+/// A node finds its store damaged while it runs, sets it aside, and dies before anybody knows of the new one.
+#[test]
+fn while_a_running_node_sets_its_store_aside() {
+    let arguments = ["--memory-budget", "16MiB", "--durability", "os", "--scrub-every", "1s"];
+    let mut cluster = Cluster::new(3, &arguments);
+    arm(&mut cluster, Some(DAMAGED[0]));
+    cluster.start_all();
+    let value = vec![7; 1000];
+    let has_tables = |cluster: &Cluster| {
+        cluster.metric(0, "kvorum_tables") >= 2 && cluster.metric(0, "kvorum_compactions_running") == 0
+    };
+    let mut count = 0;
+    while !has_tables(&cluster) {
+        assert!(count < 40_000, "no table was written");
+        for _ in 0..500 {
+            let target = format!("/v0/entity?id=key-{count}");
+            assert_eq!(cluster.ask(count % 3, "PUT", &target, Some(&value)).status, 201);
+            count += 1;
+        }
+    }
+    for table in record_files(cluster.data_dir(0), "tables") {
+        let bytes = table.metadata().unwrap().len();
+        for percent in [20, 45, 70] {
+            flip_bit(&table, bytes * percent / 100, 3);
+        }
+    }
+    wait_until_dead_at(&mut cluster, DAMAGED[0]);
+    cluster.start_node(0);
+    wait_until("the new store is refilled, and votes", || {
+        cluster.metric(0, "kvorum_store_votes") == 1 && rows(&cluster) == [count as u64; 3]
+    });
+    for index in (0..count).step_by(7) {
+        assert_eq!(cluster.ask(0, "GET", &format!("/v0/entity?id=key-{index}"), None).status, 200);
+    }
 }

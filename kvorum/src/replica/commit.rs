@@ -500,6 +500,7 @@ impl Committer {
             value: value.clone(),
         };
         self.engine.commit(rows.iter().map(put).collect(), Durability::Synced)?;
+        crash::point(Point::AsideBegun);
         Ok(())
     }
 

@@ -16,6 +16,7 @@
 
 use super::queue::{Removal, Request, Source};
 use super::{Applied, Replica, ReplicaError};
+use crate::crash::{self, Point};
 use crate::storage::{Change, Engine, Keyspace, format};
 use kvorum_core::{Key, Partition, Version};
 use std::ops::Bound;
@@ -280,6 +281,35 @@ impl FloorStep {
     }
 }
 
+impl FloorStep {
+    /// Names the crash points before and after what is stored of it.
+    fn passes(&self, is_stored: bool) {
+        match (self, is_stored) {
+            (Self::Close { .. } | Self::Defend { .. }, _) => {}
+            (Self::Settle { .. }, false) => crash::point(Point::SettleBefore),
+            (Self::Settle { .. }, true) => crash::point(Point::SettleAfter),
+            (Self::Seal { .. }, false) => crash::point(Point::SealBefore),
+            (Self::Seal { .. }, true) => crash::point(Point::SealAfter),
+            (Self::Release { .. }, false) => crash::point(Point::ReleaseBefore),
+            (Self::Release { .. }, true) => crash::point(Point::ReleaseAfter),
+            (Self::Adopt { .. }, false) => crash::point(Point::AdoptBefore),
+            (Self::Adopt { .. }, true) => crash::point(Point::AdoptAfter),
+        }
+    }
+}
+
+impl Removal {
+    /// Names the crash points before and after a batch of it.
+    fn passes(self, is_stored: bool) {
+        match (self, is_stored) {
+            (Self::Purged, false) => crash::point(Point::PurgeBefore),
+            (Self::Purged, true) => crash::point(Point::PurgeAfter),
+            (Self::Outlived, false) => crash::point(Point::DropBefore),
+            (Self::Outlived, true) => crash::point(Point::DropAfter),
+        }
+    }
+}
+
 /// The change of the store that goes with a floor.
 pub(super) fn row(partition: u16, floor: Floor) -> Change {
     Change::Put {
@@ -306,8 +336,13 @@ impl Replica {
     /// out.
     pub async fn step(&self, step: FloorStep) -> Result<bool, ReplicaError> {
         let (done, outcome) = oneshot::channel();
-        self.shared.queue.submit(Request::Floor { step, done })?;
-        outcome.await.map_err(|_| ReplicaError::Stopped)?
+        step.passes(false);
+        self.shared.queue.submit(Request::Floor { step: step.clone(), done })?;
+        let is_taken = outcome.await.map_err(|_| ReplicaError::Stopped)??;
+        if is_taken {
+            step.passes(true);
+        }
+        Ok(is_taken)
     }
 
     /// Takes up floors that others have and this store has not: what it holds below them may be what was purged, so it
@@ -347,8 +382,10 @@ impl Replica {
             for rows in rows.chunks(REMOVED_LEN_MAX) {
                 let (done, outcome) = oneshot::channel();
                 let rows = rows.to_vec();
+                which.passes(false);
                 self.shared.queue.submit(Request::Remove { partition, rows, which, done })?;
                 removed += outcome.await.map_err(|_| ReplicaError::Stopped)??;
+                which.passes(true);
             }
             if is_last {
                 return Ok(removed);

@@ -533,10 +533,16 @@ impl Engine for MemoryEngine {
     }
 
     fn set_aside(&self) -> Result<(), EngineError> {
+        self.connected()?;
+        crash::point(Point::AsideBefore);
+        self.connected()?;
         self.wipe();
-        let mut state = self.lock();
-        state.has_begun_anew = true;
-        state.counters.asides += 1;
+        {
+            let mut state = self.lock();
+            state.has_begun_anew = true;
+            state.counters.asides += 1;
+        }
+        crash::point(Point::AsideAfter);
         Ok(())
     }
 
@@ -545,6 +551,7 @@ impl Engine for MemoryEngine {
     }
 
     fn forget_beginning(&self) -> Result<(), EngineError> {
+        self.connected()?;
         self.lock().has_begun_anew = false;
         Ok(())
     }

@@ -8,6 +8,7 @@
 //! The newest is always kept; before it one more, as long as all are within a bound of bytes. They are for people:
 //! nothing here is read again.
 
+use crate::crash::{self, Point};
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -24,6 +25,7 @@ const PREFIX: &str = "store-";
 /// Safe to repeat after a crash at any point: either the store is still in its place, or it is set aside and the mark
 /// that it was is there.
 pub fn set_aside(store: &Path, bytes_max: u64) -> io::Result<PathBuf> {
+    crash::point(Point::AsideBefore);
     let data_dir = store.parent().ok_or_else(|| io::Error::other("the store is in no directory"))?;
     let folder = data_dir.join(FOLDER);
     #[expect(clippy::disallowed_methods, reason = "this room owns the data directory")]
@@ -32,12 +34,14 @@ pub fn set_aside(store: &Path, bytes_max: u64) -> io::Result<PathBuf> {
     File::create(folder.join(BEGUN_ANEW))?.sync_all()?;
     sync_folder(&folder)?;
     sync_folder(data_dir)?;
+    crash::point(Point::AsideMarked);
     let kept = stores(&folder)?;
     let number = kept.last().map_or(1, |(number, _)| number + 1);
     let target = folder.join(format!("{PREFIX}{number:06}"));
     std::fs::rename(store, &target)?;
     sync_folder(&folder)?;
     sync_folder(data_dir)?;
+    crash::point(Point::AsideAfter);
     let mut total = bytes_of(&target);
     for (place, (_, older)) in kept.iter().rev().enumerate() {
         total = total.saturating_add(bytes_of(older));

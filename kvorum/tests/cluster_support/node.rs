@@ -276,6 +276,19 @@ impl Cluster {
         node.data_dir = self.dir.path().join(format!("node-{index}-{}", node.wiped));
     }
 
+    /// A copy of a dead node's data directory.
+    pub fn copy_of_data_dir(&self, index: usize) -> TempDir {
+        let copy = TempDir::with_prefix("kvorum-copy-").unwrap();
+        copy_dir(self.data_dir(index), copy.path());
+        copy
+    }
+
+    /// Puts a copy in place of a dead node's data directory.
+    pub fn put_back(&self, index: usize, copy: &TempDir) {
+        std::fs::remove_dir_all(self.data_dir(index)).unwrap();
+        copy_dir(copy.path(), self.data_dir(index));
+    }
+
     /// Where the node's data is.
     pub fn data_dir(&self, index: usize) -> &Path {
         &self.nodes[index].data_dir
@@ -405,4 +418,17 @@ pub fn percent(key: &[u8]) -> String {
 /// The version that an answer shows.
 pub fn version_of(answer: &Answer) -> Option<Version> {
     answer.header("etag")?.strip_prefix('"')?.strip_suffix('"')?.parse().ok()
+}
+
+fn copy_dir(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy_dir(&entry.path(), &target);
+        } else {
+            std::fs::copy(entry.path(), target).unwrap();
+        }
+    }
 }

@@ -378,6 +378,10 @@ impl Engine for LsmEngine {
             for keyspace in RECLAIMED {
                 reclaim::keyspace(&self.config.path, &handle(keyspace), go_on)?;
             }
+            let (database, meta) = handle(Keyspace::Meta)()?;
+            let keyspaces =
+                self.with_open(|open| Ok(RECLAIMED.map(|keyspace| open.keyspace(keyspace).clone())))?;
+            reclaim::release(&database, &meta, &keyspaces.each_ref())?;
         }
         Ok(self.stats().removed_rows)
     }

@@ -70,11 +70,33 @@ pub(super) fn flush(handle: &Handle<'_>, go_on: &mut dyn FnMut() -> bool) -> Res
 /// Whether nobody reads a snapshot from before this call: what was removed until then can be dropped.
 pub(super) fn is_unread(database: &Database) -> bool {
     let now = database.visible_seqno();
+    unread_until(database) + 1 >= now
+}
+
+/// Below which of fjall's sequence numbers nobody reads any more.
+fn unread_until(database: &Database) -> u64 {
     // A millisecond or two: fjall has no other way to make it look.
     for _ in 0..SNAPSHOTS_A_LOOK {
         drop(database.snapshot());
     }
-    database.supervisor.snapshot_tracker.get_seqno_safe_to_gc() + 1 >= now
+    database.supervisor.snapshot_tracker.get_seqno_safe_to_gc()
+}
+
+/// Lets go of the files that were replaced. fjall does so when something is written later: it keeps the lists of tables
+/// before the one that is below what is read. So a small keyspace is merged, which takes a sequence number, first.
+pub(super) fn release(
+    database: &Database,
+    small: &Keyspace,
+    keyspaces: &[&Keyspace],
+) -> Result<(), EngineError> {
+    let attempted = "let go of replaced tables";
+    small.major_compact().map_err(|error| lsm::translate(attempted, error))?;
+    let unread = unread_until(database);
+    for keyspace in keyspaces {
+        let released = keyspace.tree.get_version_history_lock().maintenance(keyspace.path(), unread);
+        released.map_err(|error| lsm::translate(attempted, error.into()))?;
+    }
+    Ok(())
 }
 
 /// Gives back the space of a keyspace's removed rows, where they are worth it.

@@ -181,13 +181,17 @@ impl Reclaimer {
                 self.state.rows.fetch_add(rows, Ordering::Relaxed);
                 self.state.state.store(IDLE, Ordering::Relaxed);
                 let took_ms = now.saturating_sub(began).as_millis();
-                tracing::info!(
-                    freed_bytes = freed,
-                    rows,
-                    left,
-                    took_ms,
-                    "the space of removed records was given back"
-                );
+                if rows > 0 {
+                    tracing::info!(
+                        freed_bytes = freed,
+                        rows,
+                        left,
+                        took_ms,
+                        "the space of removed records was given back"
+                    );
+                } else {
+                    tracing::debug!(left, took_ms, "the space of removed records did not come back yet");
+                }
             }
             Err(error) => {
                 backlog.failed(now);

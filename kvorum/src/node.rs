@@ -401,7 +401,7 @@ pub(crate) fn open(opening: Opening<'_>, service: &Service) -> Result<ReplicaThr
     if config.trust_store {
         cluster.trust_store();
     }
-    let stamps = Stamps::resume(node, lease, Arc::clone(&clock), replica.clone());
+    let stamps = Stamps::resume(node, lease, Arc::clone(&clock), &*rng, replica.clone());
     let settings = Settings {
         factor: config.replication_factor,
         request_timeout: config.request_timeout,

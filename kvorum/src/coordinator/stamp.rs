@@ -2,7 +2,7 @@
 
 use super::CoordinatorError;
 use crate::canary::{self, Canary};
-use crate::clock::Clock;
+use crate::clock::{Clock, Rng};
 use crate::replica::Replica;
 use kvorum_core::hlc::LeaseNeeded;
 use kvorum_core::{Hlc, NodeId, UnixMillis, Version};
@@ -19,13 +19,19 @@ pub struct Stamps {
 impl Stamps {
     /// The clock of `node`, resumed behind the lease that the life before stored.
     ///
-    /// Versions carry the node's id mixed with its store's: a store that takes the place of a lost one does not know
-    /// the lease, and must not repeat a version that the lost one stamped.
-    pub fn resume(node: NodeId, lease: UnixMillis, clock: Arc<dyn Clock>, replica: Replica) -> Self {
-        let [high, low] =
-            [replica.store_id() >> 64, replica.store_id()].map(|word| word & u128::from(u64::MAX));
-        let store = u64::try_from(high ^ low).unwrap_or(0);
-        Self { clock, replica, hlc: Mutex::new(Hlc::resume(NodeId(node.0 ^ store), lease)) }
+    /// Versions carry the node's id mixed with a word of this life's own: a store that takes the place of a lost one does
+    /// not know the lease, an older copy knows an older one, and neither may repeat a version that was stamped since.
+    pub fn resume(
+        node: NodeId,
+        lease: UnixMillis,
+        clock: Arc<dyn Clock>,
+        rng: &dyn Rng,
+        replica: Replica,
+    ) -> Self {
+        let mut life = [0; 8];
+        rng.fill(&mut life);
+        let writer = NodeId(node.0 ^ u64::from_be_bytes(life));
+        Self { clock, replica, hlc: Mutex::new(Hlc::resume(writer, lease)) }
     }
 
     /// A version above every one stamped or seen before, within a stored lease.

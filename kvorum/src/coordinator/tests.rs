@@ -85,7 +85,7 @@ fn node_with(
     };
     let cluster = Cluster::new("test".to_owned(), topology, NodeIndex(0), replica.store_id(), roster);
     let hints = Hints::open(replica.clone(), bounds).unwrap();
-    let stamps = Stamps::resume(id, lease, Arc::clone(&clock), replica.clone());
+    let stamps = Stamps::resume(id, lease, Arc::clone(&clock), &SystemRng, replica.clone());
     let rng = Arc::new(SystemRng);
     let shared = Shared::new(cluster, clock, rng, replica.clone(), hints, stamps, settings);
     Node { shared, replica, _threads: threads }
@@ -181,6 +181,25 @@ fn versions_rise_over_restarts() {
     let node = node(&engine, &clock, Execution::Inline);
     let other = node.write_to(Key::new("other").unwrap(), put("2")).unwrap();
     assert!(other > before, "{other} after {before}");
+}
+
+/// Goal: a node with an older copy of its store, and so with an older lease, stamps nothing again, also where nobody
+/// could tell it what was stamped (seed 2294297245). Method: the same writes by the same clock, in two lives on one copy.
+#[test]
+fn older_store_stamps_nothing_again() {
+    let (engine, clock) = (Arc::new(MemoryEngine::new()), ManualClock::at(1_000_000));
+    drop(node(&engine, &clock, Execution::Inline));
+    let mut stamped = std::collections::BTreeSet::new();
+    for _ in 0..2 {
+        let copy = engine.copy_of_disk();
+        let node = node(&engine, &clock, Execution::Inline);
+        for _ in 0..20 {
+            let version = node.write(put("1")).unwrap();
+            assert!(stamped.insert(version), "{version} was stamped twice");
+        }
+        drop(node);
+        engine.put_back(copy);
+    }
 }
 
 /// Failures keep their meaning on the way up, and a failed store still reads.

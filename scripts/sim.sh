@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# What CI runs of the simulation: SEEDS seeds made of FROM, every seed that ever failed, some seeds twice, and every
-# canary. One build for all of it, then about three minutes on two cores. FROM stays the same from commit to commit for
-# as long as fresh seeds still find something now and then (docs/reports): a change is judged by what it breaks. Fresh
-# seeds: `bash scripts/sim.sh $(git rev-parse HEAD)`, or `make soak`.
+# What CI runs of the simulation: SEEDS fresh seeds made of FROM, every seed that ever failed, some seeds twice, and every
+# canary. One build for all of it. FROM is the commit's hash: another commit has other seeds, and the same one has the
+# same seeds each time. `bash scripts/sim.sh TEXT` takes those made of TEXT.
 set -uo pipefail
 cd "$(dirname "$0")/.."
-from=${1:-kvorum-1}
+# A tree without its history has seeds as well.
+from=${1:-$(git rev-parse HEAD 2>/dev/null || echo no-commit)}
 cargo build --profile sim --locked -p kvorum-sim --features canaries || exit 1
 sim=${CARGO_TARGET_DIR:-target}/sim/kvorum-sim
 result=0

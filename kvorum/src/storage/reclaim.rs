@@ -7,8 +7,8 @@
 //! It asks fjall's own levelled strategy, with a threshold of 0 for every level, for one compaction at a time: each is one
 //! that fjall's workers might have chosen, they go on beside it, and between two of them it can be stopped. What that
 //! strategy cannot push down (a table that reaches beyond the first or last key of the level below) is merged by
-//! `major_compact` where the keyspace is small; elsewhere it is two tables at most. That one is not used for more: fjall's workers wait for its end, for any
-//! keyspace, and it cannot be stopped (`docs/dev/storage.md`).
+//! `major_compact` where the keyspace is small; elsewhere it is two tables at most. That one is not used for more: fjall's
+//! workers wait for its end, for any keyspace, and it cannot be stopped (`docs/dev/storage.md`).
 
 use super::{EngineError, lsm};
 use fjall::compaction::Leveled;

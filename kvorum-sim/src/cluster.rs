@@ -7,7 +7,7 @@
 use crate::clock::{EPOCH, SimClock};
 use crate::fault::{Fault, FaultEvent, FaultKind};
 use crate::invariants::facts::{Facts, Loss, LossKind, Stall};
-use crate::net::{Power, host_of, url_of};
+use crate::net::{Power, host_of};
 use crate::node::STRANGER;
 use crate::plan::Plan;
 use crate::seed::{Seed, SimRng};
@@ -15,7 +15,6 @@ use crate::trace::Trace;
 use kvorum::crash::{self, Point, Watcher};
 use kvorum::storage::memory::{self, DiskCopy, MemoryEngine};
 use kvorum::storage::{Engine, Keyspace, format};
-use kvorum_core::NodeId;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::{Future, poll_fn};
@@ -453,7 +452,6 @@ impl Cluster<'_> {
             }
             Fault::StaleTopology { node } => {
                 self.with(*node, |machine| machine.is_stale.set(true));
-                self.facts.misled.insert(NodeId::of_url(&url_of(*node)));
                 self.stop(*node, MemoryEngine::kill);
                 self.start_idle();
             }

@@ -394,8 +394,6 @@ const RUNNING: &[Point] = &[
     Point::HintsRemoveBefore,
     Point::HintsRemoveAfter,
 ];
-/// The steps that a store takes that met a full disk, once there is space.
-const REOPENING: &[Point] = &[Point::ReopenBefore, Point::ReopenAfter, Point::ReopenCounted];
 /// The steps that a new store takes.
 const BEING_BORN: &[Point] = &[
     Point::BirthBefore,
@@ -408,19 +406,6 @@ const BEING_BORN: &[Point] = &[
     Point::VotesAfter,
 ];
 
-/// The steps by which what is deleted goes.
-const PURGING: &[Point] = &[
-    Point::SettleBefore,
-    Point::SettleAfter,
-    Point::SealBefore,
-    Point::SealAfter,
-    Point::ReleaseBefore,
-    Point::ReleaseAfter,
-    Point::PurgeBefore,
-    Point::PurgeAfter,
-];
-/// The steps that an older store takes once it meets the others.
-const ADOPTING: &[Point] = &[Point::DropBefore, Point::DropAfter, Point::AdoptBefore, Point::AdoptAfter];
 /// The steps by which a damaged store is set aside.
 const SETTING_ASIDE: &[Point] = &[Point::AsideBefore, Point::AsideAfter, Point::AsideBegun];
 
@@ -432,12 +417,12 @@ fn led_to(stream: &mut Stream, nodes: u16, length: Duration, faults: &[FaultEven
     let mut leads = vec![(Duration::ZERO, Duration::ZERO, first, BEING_BORN, 1)];
     for _ in 0..2 {
         let at = stream.duration(Duration::from_secs(1), length);
-        leads.push((at, FAULT_MAX / 2, stream.between_u16(0, nodes - 1), PURGING, 8));
+        leads.push((at, FAULT_MAX / 2, stream.between_u16(0, nodes - 1), Point::PURGING, 8));
     }
     leads.extend(faults.iter().filter_map(|event| match event.fault {
         Fault::Wipe { node } => Some((event.at, event.lasts, node, BEING_BORN, 1)),
-        Fault::DiskFull { node } => Some((event.at, event.lasts, node, REOPENING, 1)),
-        Fault::OlderDisk { node } => Some((event.at + event.lasts, Duration::ZERO, node, ADOPTING, 1)),
+        Fault::DiskFull { node } => Some((event.at, event.lasts, node, Point::REOPENING, 1)),
+        Fault::OlderDisk { node } => Some((event.at + event.lasts, Duration::ZERO, node, Point::ADOPTING, 1)),
         Fault::BitRot { node, .. } => Some((event.at, FAULT_MAX / 2, node, SETTING_ASIDE, 1)),
         _ => None,
     }));

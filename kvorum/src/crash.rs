@@ -153,6 +153,24 @@ points! {
     CloseDone = "close-done",
 }
 
+impl Point {
+    /// The steps by which what is deleted goes.
+    pub const PURGING: &[Self] = &[
+        Self::SettleBefore,
+        Self::SettleAfter,
+        Self::SealBefore,
+        Self::SealAfter,
+        Self::ReleaseBefore,
+        Self::ReleaseAfter,
+        Self::PurgeBefore,
+        Self::PurgeAfter,
+    ];
+    /// The steps that an older store takes once it meets the others.
+    pub const ADOPTING: &[Self] = &[Self::DropBefore, Self::DropAfter, Self::AdoptBefore, Self::AdoptAfter];
+    /// The steps that a store takes that met a full disk, once there is space.
+    pub const REOPENING: &[Self] = &[Self::ReopenBefore, Self::ReopenAfter, Self::ReopenCounted];
+}
+
 /// The environment variable that arms a point of a process. A build without crash points warns of it, as of any other
 /// that is no setting.
 pub const VARIABLE: &str = "KVORUM_CRASH_AT";

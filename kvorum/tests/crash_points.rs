@@ -65,8 +65,6 @@ const LOADED: &[Point] = &[
 const INTERVAL: &[Point] = &[Point::IntervalBeforeSync, Point::IntervalAfterSync];
 const CLOSING: &[Point] =
     &[Point::CloseDrained, Point::CloseBeforeSync, Point::CloseAfterSync, Point::CloseDone];
-/// Points that a store comes by that met a full disk, once there is space.
-const FULL_DISK: &[Point] = &[Point::ReopenBefore, Point::ReopenAfter, Point::ReopenCounted];
 /// Points that the nodes of a new cluster come by.
 const NEW_CLUSTER: &[Point] = &[
     Point::IndexBefore,
@@ -83,19 +81,6 @@ const AWAY: &[Point] = &[Point::HintBefore, Point::HintAfter, Point::GapBefore, 
 /// Points that it comes by once the other is back.
 const BACK: &[Point] =
     &[Point::HintsRemoveBefore, Point::HintsRemoveAfter, Point::GapsRemoveBefore, Point::GapsRemoveAfter];
-/// Points that every node of a cluster comes by until what was deleted is gone.
-const PURGING: &[Point] = &[
-    Point::SettleBefore,
-    Point::SettleAfter,
-    Point::SealBefore,
-    Point::SealAfter,
-    Point::ReleaseBefore,
-    Point::ReleaseAfter,
-    Point::PurgeBefore,
-    Point::PurgeAfter,
-];
-/// Points that a node with an older store comes by once it meets the others.
-const ADOPTING: &[Point] = &[Point::DropBefore, Point::DropAfter, Point::AdoptBefore, Point::AdoptAfter];
 /// Points that a node comes by whose store cannot be opened.
 const UNREADABLE: &[Point] =
     &[Point::AsideBefore, Point::AsideMarked, Point::AsideAfter, Point::AsideForgotten];
@@ -107,8 +92,8 @@ const ARGUMENTS: &[&str] = &["--memory-budget", "16MiB"];
 /// Every point has its place in one of the tests below.
 #[test]
 fn every_point_is_reached_somewhere() {
-    let alone = [NEW, AGAIN, LOADED, INTERVAL, CLOSING, FULL_DISK];
-    let clustered = [NEW_CLUSTER, UNCLEAN, AWAY, BACK, PURGING, ADOPTING, UNREADABLE, DAMAGED];
+    let alone = [NEW, AGAIN, LOADED, INTERVAL, CLOSING, Point::REOPENING];
+    let clustered = [NEW_CLUSTER, UNCLEAN, AWAY, BACK, Point::PURGING, Point::ADOPTING, UNREADABLE, DAMAGED];
     let lists = alone.into_iter().chain(clustered);
     let reached: BTreeSet<Point> = lists.flatten().copied().collect();
     let all: BTreeSet<Point> = Point::ALL.iter().copied().collect();
@@ -207,7 +192,7 @@ fn after_a_full_disk() {
     };
     let load = Load { bytes: (24, 6_000, 60_000), deletes: 5, ttls: 5, ..Load::MIXED };
     let mut history = History::default();
-    for point in FULL_DISK {
+    for point in Point::REOPENING {
         let node = Node::try_start_with(&disk.data_dir(), ARGUMENTS, &[(VARIABLE, point.name())]).unwrap();
         history.absorb(die_under(load, node, *point, |node| {
             // Most times the engine is hit before the node looks at the free space.
@@ -333,7 +318,7 @@ fn rows(cluster: &Cluster) -> Vec<u64> {
 #[test]
 fn while_rows_are_purged() {
     let mut cluster = purging_cluster();
-    for point in PURGING {
+    for point in Point::PURGING {
         cluster.kill9(0);
         arm(&mut cluster, Some(*point));
         // It may be told of a step at once: a round that began before has more of them.
@@ -353,7 +338,7 @@ fn while_rows_are_purged() {
 #[test]
 fn while_an_older_store_meets_the_others() {
     let mut cluster = purging_cluster();
-    for point in ADOPTING {
+    for point in Point::ADOPTING {
         ask_all(&cluster, "PUT", Some(b"value"), 201);
         wait_until("all nodes hold all", || rows(&cluster) == [KEYS as u64; 3]);
         cluster.kill9(0);

@@ -16,7 +16,7 @@
 use crate::history::{AckFrom, Operation};
 use crate::millis;
 use bytes::Bytes;
-use kvorum_core::{NodeId, Record, UnixMillis, Version};
+use kvorum_core::{Record, UnixMillis, Version};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -133,9 +133,6 @@ pub struct Facts {
     pub hints_suffice: bool,
     /// When something was wrong that a request may fail of.
     pub disturbed: Vec<(Duration, Duration)>,
-    /// Nodes that worked with an outdated list of nodes for a while: what they coordinated then was not acknowledged,
-    /// and may have left a copy where none belongs.
-    pub misled: BTreeSet<NodeId>,
     /// Keys of which a node had a row that could not be read, with the node and the version of that row.
     pub rotten: Vec<(Bytes, u16, Version)>,
     /// Every record that was ever seen on a disk: the least `from` that it said, and the nodes.

@@ -220,8 +220,8 @@ impl Coordinator {
     async fn take_from(&self, mut calls: Calls<Option<Reply>>, deadline: tokio::time::Instant) {
         while let Ok(Some((index, answer))) = tokio::time::timeout_at(deadline, calls.next()).await {
             let Some(Reply::HintsTaken { delivered, left, met }) = answer else { continue };
-            // Who comes back with an older disk has an older lease of its clock as well. What it stamped since and the
-            // others have met is not stamped again.
+            // Who comes back with an older disk has an older lease of its clock as well: it goes on above what the others
+            // have met.
             self.shared.stamps.observe(Version::from_words(met, 0));
             if delivered + left > 0 {
                 let node = self.shared.cluster.url_of(index);

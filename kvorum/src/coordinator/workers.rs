@@ -257,7 +257,7 @@ impl Shared {
         let sweeper = self.replica.sweeper();
         let purpose = "removes what has expired or been deleted";
         let mut sweep = self.listed(now, "sweep", purpose, "records", sweeper.purged());
-        sweep.paused_for = sweeper.pause_left(now);
+        sweep.paused_for = sweeper.pause.left(now);
         (sweep.state, sweep.detail) = match (sweep.paused_for, sweeper.name()) {
             (Some(_), _) => ("paused", String::new()),
             (None, "busy") => ("running", String::new()),
@@ -267,7 +267,7 @@ impl Shared {
         let reclaimer = self.replica.reclaimer();
         let purpose = "gives back the space of removed records";
         let mut reclaim = self.listed(now, "reclaim", purpose, "records", reclaimer.rows());
-        reclaim.paused_for = reclaimer.pause_left(now);
+        reclaim.paused_for = reclaimer.pause.left(now);
         reclaim.backlog = reclaimer.waiting();
         (reclaim.state, reclaim.detail) = match (reclaim.paused_for, reclaimer.name()) {
             (Some(_), _) => ("paused", String::new()),
@@ -318,8 +318,8 @@ impl Shared {
         let until = time.map(|time| self.clock.mono() + time.min(PAUSE_MAX));
         match name {
             "compaction" => return Err(WorkerError::NotPausable),
-            "sweep" => self.replica.sweeper().pause(until),
-            "reclaim" => self.replica.reclaimer().pause(until),
+            "sweep" => self.replica.sweeper().pause.set(until),
+            "reclaim" => self.replica.reclaimer().pause.set(until),
             _ => self.workers.find(name).ok_or(WorkerError::Unknown)?.set_pause(until),
         }
         tracing::info!(

@@ -19,6 +19,7 @@ mod health;
 mod hints;
 mod mending;
 mod open;
+mod pause;
 mod queue;
 mod recent;
 mod reclaim;

@@ -9,6 +9,7 @@
 use super::StoreState;
 use super::digest::Digests;
 use super::health::StoreHealth;
+use super::pause::Pause;
 use crate::clock::Clock;
 use crate::metrics::StoreMetrics;
 use crate::storage::{Engine, EngineError};
@@ -48,8 +49,8 @@ pub struct ReclaimState {
     rows: AtomicU64,
     bytes: AtomicU64,
     passes: AtomicU64,
-    /// Until when it is paused, in milliseconds of the node's monotonic clock; 0 where it is not.
-    paused_until: AtomicU64,
+    /// Its pause.
+    pub pause: Pause,
     is_stopped: AtomicBool,
     // Guards nothing but the wait of the thread, which `stop` ends.
     sleep: Mutex<()>,
@@ -84,18 +85,6 @@ impl ReclaimState {
     /// Passes since the node started.
     pub fn passes(&self) -> u64 {
         self.passes.load(Ordering::Relaxed)
-    }
-
-    /// Pauses it until that time of the node's monotonic clock, or lets it go on (`None`).
-    pub fn pause(&self, until: Option<Duration>) {
-        let millis = until.map_or(0, |until| u64::try_from(until.as_millis()).unwrap_or(u64::MAX));
-        self.paused_until.store(millis, Ordering::Relaxed);
-    }
-
-    /// How long it stays paused.
-    pub fn pause_left(&self, now: Duration) -> Option<Duration> {
-        let until = Duration::from_millis(self.paused_until.load(Ordering::Relaxed));
-        until.checked_sub(now).filter(|left| !left.is_zero())
     }
 
     pub(super) fn stop(&self) {
@@ -134,7 +123,7 @@ impl Reclaimer {
             let (now, removed) = (self.clock.mono(), self.metrics.removed.load(Ordering::Relaxed));
             backlog.look(removed, now);
             self.state.waiting.store(backlog.rows(), Ordering::Relaxed);
-            let is_paused = self.state.pause_left(now).is_some();
+            let is_paused = self.state.pause.left(now).is_some();
             if !is_paused && self.health.state() == StoreState::Ok && self.is_due(&mut backlog, now) {
                 self.pass(&mut backlog, removed);
             } else {
@@ -160,7 +149,7 @@ impl Reclaimer {
         let reclaimed = self.engine.reclaim(&mut || {
             let now = self.clock.mono();
             self.state.wait((now.saturating_sub(step_began)).min(STEP_REST_MAX));
-            while !self.state.is_stopped() && self.state.pause_left(self.clock.mono()).is_some() {
+            while !self.state.is_stopped() && self.state.pause.left(self.clock.mono()).is_some() {
                 self.state.state.store(WAITING, Ordering::Relaxed);
                 self.state.wait(PAUSED_LOOK);
             }

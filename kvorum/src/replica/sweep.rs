@@ -3,6 +3,7 @@
 //! It walks the `due` keyspace in order of time, so its cost follows what has become due and not what is stored.
 //! It only finds; the committer judges each find again and changes the store.
 
+use super::pause::Pause;
 use super::queue::{DueRow, Request};
 use super::{Replica, ReplicaError};
 use crate::clock::Clock;
@@ -37,8 +38,8 @@ const THROTTLED: u8 = 2;
 pub struct SweeperState {
     state: AtomicU8,
     purged: AtomicU64,
-    /// Until when it is paused, in milliseconds of the node's monotonic clock; 0 where it is not.
-    paused_until: AtomicU64,
+    /// Its pause.
+    pub pause: Pause,
     is_stopped: AtomicBool,
     stop: Notify,
 }
@@ -58,18 +59,6 @@ impl SweeperState {
         self.purged.load(Ordering::Relaxed)
     }
 
-    /// Pauses it until that time of the node's monotonic clock, or lets it go on (`None`).
-    pub fn pause(&self, until: Option<Duration>) {
-        let millis = until.map_or(0, |until| u64::try_from(until.as_millis()).unwrap_or(u64::MAX));
-        self.paused_until.store(millis, Ordering::Relaxed);
-    }
-
-    /// How long it stays paused.
-    pub fn pause_left(&self, now: Duration) -> Option<Duration> {
-        let until = Duration::from_millis(self.paused_until.load(Ordering::Relaxed));
-        until.checked_sub(now).filter(|left| !left.is_zero())
-    }
-
     pub(super) fn stop(&self) {
         self.is_stopped.store(true, Ordering::Relaxed);
         self.stop.notify_one();
@@ -79,7 +68,7 @@ impl SweeperState {
     pub(super) async fn run(&self, replica: &Replica, clock: &dyn Clock) {
         let mut sweep = Sweep { looks: 0, from: UnixMillis(0) };
         while !self.is_stopped.load(Ordering::Relaxed) {
-            if self.pause_left(clock.mono()).is_some() {
+            if self.pause.left(clock.mono()).is_some() {
                 self.state.store(IDLE, Ordering::Relaxed);
                 let _ = tokio::time::timeout(IDLE_WAIT, self.stop.notified()).await;
                 continue;

@@ -15,7 +15,7 @@ use tokio::time::sleep;
 /// Prints what a call costs over a loopback socket, as CPU time of either side. Not a judgement: run it with
 /// `cargo test --release -p kvorum --lib peer::tests::cost -- --ignored --nocapture`.
 #[test]
-#[ignore = "a measurement"]
+#[ignore = "prints figures and judges nothing: for a release build on a quiet machine"]
 fn cost_of_a_call() {
     let (address, addresses) = std::sync::mpsc::channel();
     let (stop, stopped) = tokio::sync::oneshot::channel();

@@ -667,7 +667,8 @@ impl Cluster<'_> {
 
     /// Flips a bit of a record, or, once in four times, of a row of the store's own: then all of it goes.
     fn rot(&mut self, node: u16, choice: u64) {
-        const OTHERS: [Keyspace; 4] = [Keyspace::Tokens, Keyspace::Meta, Keyspace::Due, Keyspace::Hints];
+        const OTHERS: [Keyspace; 5] =
+            [Keyspace::Tokens, Keyspace::Meta, Keyspace::Due, Keyspace::Hints, Keyspace::Delta];
         let Some(engine) = self.engine(node).cloned() else { return };
         let other = usize::try_from(choice.rotate_right(8) % 16).ok().and_then(|nth| OTHERS.get(nth));
         if other.is_some_and(|keyspace| engine.flip(*keyspace, choice).is_some()) {

@@ -30,7 +30,7 @@ const RUN_SECONDS_MAX: u64 = 120;
 #[cfg(feature = "canaries")]
 const CANARY_SEEDS: u64 = 20;
 #[cfg(feature = "canaries")]
-const CANARY_SEED_FIRST: u64 = 28;
+const CANARY_SEED_FIRST: u64 = 12;
 /// Seeds that are run twice.
 const SEEDS_TWICE: usize = 5;
 

@@ -15,6 +15,8 @@ use std::time::Duration;
 const START_AGAIN: Duration = Duration::from_secs(1);
 /// Between two rounds that purge: short, so that a run of seconds has many, which race with everything else.
 const SETTLE_EVERY: &str = "1s";
+/// Some rows of the index: it is folded into its tree again and again.
+const INDEX_BYTES: usize = 1500;
 /// The host that takes the place of one of the nodes in an outdated list of nodes. Nothing listens there.
 pub const STRANGER: &str = "stranger";
 
@@ -58,6 +60,7 @@ async fn live(plan: Rc<Plan>, life: Life, nodes: Nodes, trace: Trace) -> turmoil
             clock: life.clock.clone(),
             rng: life.rng.clone(),
             engine: life.engine.clone(),
+            index_bytes: INDEX_BYTES,
             listener: SimListener::bind(life.power.clone()).await?,
             connector: Rc::new(SimConnector { power: life.power.clone() }),
             started: Box::new(move |handle| started.set(number, Some(handle))),

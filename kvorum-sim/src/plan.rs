@@ -393,6 +393,8 @@ const RUNNING: &[Point] = &[
     Point::HintAfter,
     Point::HintsRemoveBefore,
     Point::HintsRemoveAfter,
+    Point::FoldBefore,
+    Point::FoldAfter,
 ];
 /// The steps that a new store takes.
 const BEING_BORN: &[Point] = &[

@@ -71,6 +71,10 @@ points! {
     CommitBeforeAnswers = "commit-before-answers",
     /// Everybody in a group has been answered.
     CommitAnswered = "commit-answered",
+    /// Rows of the index are about to be folded into its tree, and what they stand for is synced.
+    FoldBefore = "fold-before",
+    /// They are folded, and still in the log.
+    FoldAfter = "fold-after",
     /// The interval is over: what is not synced is about to be.
     IntervalBeforeSync = "interval-before-sync",
     /// It is synced.

@@ -136,11 +136,11 @@ impl Node {
         for (index, (listener, _)) in listeners.into_iter().enumerate() {
             node.network.push(serve_on_thread(index, listener, &service)?);
         }
-        let engine = open_engine(&node.data_dir, config, &names)?;
+        let (engine, index_bytes) = open_engine(&node.data_dir, config, &names)?;
         crash::point(Point::StoreOpened);
         let pool = Arc::new(Pool::start(config.workers).map_err(NodeError::Thread)?);
         let workers = Workers::Threads;
-        let parts = Opening { config, names: &names, clock, rng, engine, pool, workers };
+        let parts = Opening { config, names: &names, clock, rng, engine, index_bytes, pool, workers };
         node.replica = Some(open(parts, &service)?);
         Ok(node)
     }
@@ -200,6 +200,8 @@ pub struct LocalParts<L: Listener> {
     pub rng: Arc<dyn Rng>,
     /// Its store, which must never wait.
     pub engine: Arc<dyn Engine>,
+    /// Memory for the newest rows of the index, in bytes.
+    pub index_bytes: usize,
     /// Where clients and peers connect.
     pub listener: L,
     /// How it connects to peers.
@@ -234,12 +236,12 @@ impl Handle {
 /// # Cancel safety
 /// Dropping the future (and the tasks of its thread) is a crash: what was not committed is gone.
 pub async fn run_local<L: Listener>(parts: LocalParts<L>) -> Result<(), NodeError> {
-    let LocalParts { config, clock, rng, engine, listener, connector, started } = parts;
+    let LocalParts { config, clock, rng, engine, index_bytes, listener, connector, started } = parts;
     let names = Names::new(&config, config.listen);
     let service = service(&config, &names, &clock, &*rng, 1);
     let pool = Arc::new(Pool::inline());
     let workers = Workers::Tasks;
-    let opening = Opening { config: &config, names: &names, clock, rng, engine, pool, workers };
+    let opening = Opening { config: &config, names: &names, clock, rng, engine, index_bytes, pool, workers };
     let replica = open(opening, &service)?;
     started(Handle(Arc::clone(&service)));
     let metrics = service.thread_metrics.first().map(Arc::clone).unwrap_or_default();
@@ -316,13 +318,14 @@ pub(crate) struct Opening<'a> {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) rng: Arc<dyn Rng>,
     pub(crate) engine: Arc<dyn Engine>,
+    pub(crate) index_bytes: usize,
     pub(crate) pool: Arc<Pool>,
     pub(crate) workers: Workers,
 }
 
 /// Opens the rooms below HTTP; from then on the node serves its peers, and takes its hints.
 pub(crate) fn open(opening: Opening<'_>, service: &Service) -> Result<ReplicaThreads, NodeError> {
-    let Opening { config, names, clock, rng, engine, pool, workers } = opening;
+    let Opening { config, names, clock, rng, engine, index_bytes, pool, workers } = opening;
     let mut begins_anew = engine.has_begun_anew();
     let topology = Topology::of_urls(&names.cluster).map_err(NodeError::Topology)?;
     let node = NodeId::of_url(&names.url);
@@ -369,6 +372,7 @@ pub(crate) fn open(opening: Opening<'_>, service: &Service) -> Result<ReplicaThr
             node,
             birth: Birth { vote, topology: placed },
             partition_bits: topology.partition_bits(),
+            index_bytes,
             workers,
         })?;
         let facts = replica.facts()?;
@@ -427,8 +431,13 @@ pub fn durability_name(mode: DurabilityMode) -> String {
     }
 }
 
-/// Opens the store. One that is damaged is set aside where there are other nodes to refill a new one from.
-fn open_engine(data_dir: &DataDir, config: &Config, names: &Names) -> Result<Arc<dyn Engine>, NodeError> {
+/// Opens the store, and says how much of its memory is for the newest rows of the index. One that is damaged is set aside
+/// where there are other nodes to refill a new one from.
+fn open_engine(
+    data_dir: &DataDir,
+    config: &Config,
+    names: &Names,
+) -> Result<(Arc<dyn Engine>, usize), NodeError> {
     let path = data_dir.store_path();
     // As many as come before this one, in whatever order each node was given them.
     let place = names.cluster.iter().filter(|url| **url < names.url).count();
@@ -444,7 +453,8 @@ fn open_engine(data_dir: &DataDir, config: &Config, names: &Names) -> Result<Arc
         }
         opened => opened,
     };
-    Ok(Arc::new(opened.map_err(|error| NodeError::Store { path, error })?))
+    let index_bytes = parts().index_bytes();
+    Ok((Arc::new(opened.map_err(|error| NodeError::Store { path, error })?), index_bytes))
 }
 
 /// One listener per network thread, all on one port.

@@ -146,8 +146,8 @@ fn directories_of_others_are_refused_untouched() {
         Node::try_start(dir.path(), &[]).unwrap_err().expect_refusal(words);
         assert_eq!(contents(dir.path()), before, "{words:?}");
     };
-    let later = [("KVORUM", "kvorum data format 2\n"), ("store/0.jnl", "of a later format")];
-    check(&later, &["has format 2, written by a newer release"]);
+    let later = [("KVORUM", "kvorum data format 3\n"), ("store/0.jnl", "of a later format")];
+    check(&later, &["has format 3, written by a newer release"]);
     check(&[("KVORUM", "something else\n")], &["its KVORUM file says"]);
     check(&[("photos/cat.jpg", "meow")], &["it is not a data directory of kvorum's"]);
     check(&[("store/0.jnl", "a store whose marker is gone")], &["it is not a data directory of kvorum's"]);

@@ -63,6 +63,7 @@ fn node_with(
         node: NodeId::of_url("http://n:1"),
         birth: Birth { vote: Vote::Yes, topology: 1 },
         partition_bits: 12,
+        index_bytes: 4 << 10,
         workers: Workers::Threads,
     })
     .unwrap();

@@ -131,6 +131,7 @@ fn open_store(
         clock: Arc::clone(&service.clock),
         rng: Arc::new(SystemRng),
         engine,
+        index_bytes: 4 << 10,
         pool: Arc::new(Pool::start(1).unwrap()),
         workers: Workers::Threads,
     };

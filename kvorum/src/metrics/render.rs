@@ -139,6 +139,7 @@ impl Snapshot {
             ("block_cache_hits", engine.cache_hits, "Blocks served from the cache"),
             ("block_cache_misses", engine.cache_misses, "Blocks read from files"),
             ("compactions", engine.compactions_completed, "Compactions completed"),
+            ("index_folds", engine.folds, "Times that rows of the index were folded into its tree"),
             ("compaction_micros", engine.compaction_micros, "Time spent in compactions, in microseconds"),
         ];
         for (name, value, help) in counters {
@@ -165,6 +166,11 @@ impl Snapshot {
                 "reclaim_backlog_records",
                 scrape.reclaimer.waiting(),
                 "Removed records that still take space, as far as is known",
+            ),
+            (
+                "index_unfolded_bytes",
+                engine.unfolded_bytes,
+                "Bytes of rows of the index that are not in its tree yet",
             ),
             ("compactions_running", engine.compactions_active, "Compactions that run now"),
             ("flushes_outstanding", engine.flushes_outstanding, "Flushes that wait or run"),

@@ -194,12 +194,10 @@ pub(super) fn common_upto(
 ) -> Result<u64, ReplicaError> {
     let mut cells: Vec<Cell> = Vec::new();
     let start = format::encode_token_key(partition, &[]);
-    for pair in engine.scan(Keyspace::Tokens, &start, Bound::Unbounded)? {
+    let end = format::token_end(partition);
+    for pair in engine.scan(Keyspace::Tokens, &start, end.as_ref().map(AsRef::as_ref))? {
         let (row, mark) = pair?;
-        let (found, key) = format::decode_token_key(&row)?;
-        if found != partition {
-            break;
-        }
+        let (_, key) = format::decode_token_key(&row)?;
         let mark = format::decode_mark(&mark)?;
         let Ok(key) = Key::new(key) else { continue };
         if mark.version.clock() <= upto {

@@ -15,8 +15,8 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 
 /// The keyspaces in the order in which a walk visits them.
-const ROOMS: [Keyspace; 5] =
-    [Keyspace::Meta, Keyspace::Due, Keyspace::Hints, Keyspace::Tokens, Keyspace::Records];
+const ROOMS: [Keyspace; 6] =
+    [Keyspace::Meta, Keyspace::Due, Keyspace::Hints, Keyspace::Delta, Keyspace::Tokens, Keyspace::Records];
 
 /// This is a place in a walk over everything stored.
 #[derive(Debug, Clone, Default)]
@@ -111,6 +111,18 @@ impl Digests {
         let mark = engine.get(Keyspace::Tokens, &row)?;
         Ok(mark.map(|mark| format::decode_mark(&mark)).transpose()?)
     }
+
+    /// The same, where it is known without a look-up.
+    #[expect(clippy::option_option, reason = "not known and known not to be there are two things")]
+    pub(super) fn mark_at_hand(
+        &self,
+        engine: &dyn Engine,
+        key: &Key,
+    ) -> Result<Option<Option<Mark>>, ReplicaError> {
+        let row = format::encode_token_key(self.partition_of(key), key.as_ref());
+        let Some(mark) = engine.at_hand(Keyspace::Tokens, &row) else { return Ok(None) };
+        Ok(Some(mark.map(|mark| format::decode_mark(&mark)).transpose()?))
+    }
 }
 
 fn walk(engine: &dyn Engine, from: Place, bytes_max: u64) -> Result<Walked, ReplicaError> {
@@ -167,6 +179,7 @@ mod tests {
             node: NodeId(1),
             birth: Birth { vote: Vote::Yes, topology: 7 },
             partition_bits: 4,
+            index_bytes: 4 << 10,
             workers: Workers::Threads,
         };
         let (replica, threads, _) = Replica::start(parts).unwrap();
@@ -226,7 +239,7 @@ mod tests {
     #[tokio::test]
     async fn walks_find_damage() {
         for (room, is_record) in
-            [(Keyspace::Records, true), (Keyspace::Tokens, false), (Keyspace::Meta, false)]
+            [(Keyspace::Records, true), (Keyspace::Delta, false), (Keyspace::Meta, false)]
         {
             let engine = Arc::new(MemoryEngine::new());
             let (replica, _threads) = replica(&engine);

@@ -46,6 +46,7 @@ use crate::clock::{Clock, Rng};
 use crate::crash::{self, Point};
 use crate::metrics::StoreMetrics;
 use crate::storage::damage::{Damage, Watched};
+use crate::storage::delta::{Delta, Folding};
 use crate::storage::format::Mark;
 use crate::storage::{
     Batch, Change, Durability, Engine, EngineError, EngineStats, Keyspace, RECLAIM_THREAD, Scan, format,
@@ -171,6 +172,8 @@ pub struct ReplicaParts {
     pub birth: Birth,
     /// How many of a token's bits name its partition.
     pub partition_bits: u8,
+    /// Memory for the newest rows of the index, in bytes.
+    pub index_bytes: usize,
     /// Where the committer and the sweeper run.
     pub workers: Workers,
 }
@@ -235,7 +238,7 @@ impl Replica {
     /// When the store's own rows cannot be read or written, or a thread cannot be started.
     pub fn start(mut parts: ReplicaParts) -> Result<(Self, ReplicaThreads, UnixMillis), ReplicaError> {
         let damage = Arc::new(Damage::default());
-        parts.engine = Arc::new(Watched::new(parts.engine, Arc::clone(&damage)));
+        parts.engine = Arc::new(Watched::new(over_index(&parts)?, Arc::clone(&damage)));
         let lease = match parts.engine.get(Keyspace::Meta, format::META_CLOCK_LEASE)? {
             Some(row) => format::decode_lease(&row)?,
             None => UnixMillis(0),
@@ -412,12 +415,10 @@ impl Replica {
         let read = move || {
             let mut marks = Vec::new();
             let mut read = 0;
-            for pair in engine.scan(Keyspace::Tokens, &start, Bound::Unbounded)? {
+            let end = format::token_end(partition);
+            for pair in engine.scan(Keyspace::Tokens, &start, end.as_ref().map(AsRef::as_ref))? {
                 let (row, mark) = pair?;
-                let (found, key) = format::decode_token_key(&row)?;
-                if found != partition {
-                    break;
-                }
+                let (_, key) = format::decode_token_key(&row)?;
                 if read >= bytes {
                     return Ok((marks, false));
                 }
@@ -513,6 +514,11 @@ impl Replica {
     async fn observe(&self, key: &Key) -> Result<Observed, ReplicaError> {
         // Read before the look-up: every group that is not in the count is still known to the committer.
         let as_of = self.shared.groups.load(Ordering::Acquire);
+        if let Some(digests) = &self.shared.digests
+            && let Some(mark) = digests.mark_at_hand(&*self.shared.engine, key)?
+        {
+            return Ok(Observed { mark, as_of });
+        }
         let row = self.row(key).await;
         let mark = match row {
             Ok(row) => row.map(|row| format::decode_record_mark(&row)).transpose()?,
@@ -521,6 +527,19 @@ impl Replica {
         };
         Ok(Observed { mark, as_of })
     }
+}
+
+/// The engine by way of which the index is written, where there is one.
+fn over_index(parts: &ReplicaParts) -> Result<Arc<dyn Engine>, ReplicaError> {
+    let engine = Arc::clone(&parts.engine);
+    if parts.purge == Purge::Sole {
+        return Ok(engine);
+    }
+    let folding = match parts.workers {
+        Workers::Threads => Folding::Beside,
+        Workers::Tasks => Folding::Within,
+    };
+    Ok(Arc::new(Delta::open(engine, parts.index_bytes, folding)?))
 }
 
 /// Marks that this life confirms writes before they are synced, where it does: the mark goes when it ends as it should.

@@ -50,6 +50,7 @@ impl Bench {
             node: NodeId(1),
             birth: super::Birth { vote: super::Vote::Yes, topology: 1 },
             partition_bits: 12,
+            index_bytes: 4 << 10,
             workers: super::Workers::Threads,
         };
         let (groups, health) = (Arc::new(AtomicU64::new(0)), Arc::new(StoreHealth::default()));
@@ -579,6 +580,7 @@ async fn sweeper_rests_while_the_disk_is_full() {
         node: NodeId(1),
         birth: super::Birth { vote: super::Vote::Yes, topology: 1 },
         partition_bits: 12,
+        index_bytes: 4 << 10,
         workers: super::Workers::Tasks,
     };
     let local = tokio::task::LocalSet::new();

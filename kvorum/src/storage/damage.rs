@@ -126,6 +126,10 @@ impl Engine for Watched {
         found
     }
 
+    fn at_hand(&self, keyspace: Keyspace, key: &[u8]) -> Option<Option<Bytes>> {
+        self.inner.at_hand(keyspace, key)
+    }
+
     fn scan(&self, keyspace: Keyspace, start: &[u8], end: Bound<&[u8]>) -> Result<Scan, EngineError> {
         let damage = Arc::clone(&self.damage);
         let scan =
@@ -139,6 +143,14 @@ impl Engine for Watched {
 
     fn commit(&self, batch: Batch, durability: Durability) -> Result<(), EngineError> {
         self.inner.commit(batch, durability)
+    }
+
+    fn ingest(
+        &self,
+        keyspace: Keyspace,
+        rows: &mut dyn Iterator<Item = (Bytes, Option<Bytes>)>,
+    ) -> Result<(), EngineError> {
+        self.inner.ingest(keyspace, rows)
     }
 
     fn sync(&self) -> Result<(), EngineError> {
@@ -226,7 +238,7 @@ mod tests {
     /// Any other row is the store's own: only a store set aside is rid of it.
     #[test]
     fn damaged_bookkeeping_is_the_stores() {
-        for keyspace in [Keyspace::Meta, Keyspace::Tokens, Keyspace::Hints, Keyspace::Due] {
+        for keyspace in [Keyspace::Meta, Keyspace::Tokens, Keyspace::Hints, Keyspace::Due, Keyspace::Delta] {
             let (memory, engine, damage) = watched(keyspace);
             assert!(engine.scan(keyspace, b"", Bound::Unbounded).unwrap().next().unwrap().is_err());
             assert!(damage.store().is_some(), "{keyspace:?}");

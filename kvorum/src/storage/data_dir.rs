@@ -11,11 +11,15 @@
 use crate::crash::{self, Point};
 use std::fmt;
 use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// The format this release writes and reads.
-pub const DATA_FORMAT: u32 = 1;
+/// The format this release writes. It reads all earlier ones, and makes them this one: from then on an earlier release
+/// refuses the directory.
+///
+/// 2: the newest rows of the index are in a log (`delta`), which a release that knows 1 would pass over.
+pub const DATA_FORMAT: u32 = 2;
 
 const MARKER: &str = "KVORUM";
 const MARKER_BYTES_MAX: u64 = 256;
@@ -144,11 +148,12 @@ impl DataDir {
             Marker::Format(found) if found > DATA_FORMAT => {
                 return Err(DataDirError::NewerFormat { path: path.to_path_buf(), found });
             }
-            Marker::Format(_) => {}
-            // A crash between creating and writing the marker leaves it empty; nothing else was made by then.
-            Marker::Empty => {
+            Marker::Format(DATA_FORMAT) => {}
+            // A crash between creating and writing the marker leaves it empty; nothing else was made by then. In one of an
+            // earlier format a single byte changes, so it is always whole.
+            Marker::Empty | Marker::Format(_) => {
                 marker
-                    .write_all(format!("kvorum data format {DATA_FORMAT}\n").as_bytes())
+                    .write_all_at(format!("kvorum data format {DATA_FORMAT}\n").as_bytes(), 0)
                     .map_err(io("write the marker file in"))?;
                 crash::point(Point::MarkerWritten);
                 marker.sync_all().map_err(io("sync the marker file in"))?;
@@ -226,7 +231,7 @@ mod tests {
             assert!(expect(&error), "{file} {text:?}: {error}");
             assert_eq!(std::fs::read_to_string(dir.path().join(file)).unwrap(), text);
         };
-        check(MARKER, "kvorum data format 2\n", |e| matches!(e, DataDirError::NewerFormat { found: 2, .. }));
+        check(MARKER, "kvorum data format 3\n", |e| matches!(e, DataDirError::NewerFormat { found: 3, .. }));
         check(MARKER, "something else\n", |e| matches!(e, DataDirError::UnknownMarker { .. }));
         check("letters.txt", "dear", |e| matches!(e, DataDirError::NotEmpty { .. }));
     }
@@ -237,6 +242,15 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join(MARKER), "").unwrap();
         drop(DataDir::open(dir.path()).unwrap());
-        assert_eq!(std::fs::read_to_string(dir.path().join(MARKER)).unwrap(), "kvorum data format 1\n");
+        assert_eq!(std::fs::read_to_string(dir.path().join(MARKER)).unwrap(), "kvorum data format 2\n");
+    }
+
+    /// A directory of the release before is taken, and marked so that that release takes it no more.
+    #[test]
+    fn earlier_format_becomes_this_one() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join(MARKER), "kvorum data format 1\n").unwrap();
+        drop(DataDir::open(dir.path()).unwrap());
+        assert_eq!(std::fs::read_to_string(dir.path().join(MARKER)).unwrap(), "kvorum data format 2\n");
     }
 }

@@ -27,6 +27,9 @@
 //!
 //! `tokens`: (2 bytes partition, then the key) → 16 bytes version, 2 bytes `from`, 1 byte: 1 for a tombstone
 //!
+//! `delta`: 8 bytes number of a batch → for each row of `tokens` that it changed: 2 bytes length of the row's key, the
+//! key, 2 bytes length of its value, the value; or 0xffff in place of the latter two where it is removed
+//!
 //! `hints`: (8 bytes target node, 16 bytes version, then the key) → record, as in `records`
 //!
 //! A row is upgraded by writing it anew; a reader refuses a format byte that it does not know.
@@ -34,11 +37,14 @@
 use bytes::{BufMut, Bytes, BytesMut};
 use kvorum_core::{NodeId, Partition, Record, UnixMillis, Value, Version};
 use std::fmt;
+use std::ops::Bound;
 
 const FORMAT: u8 = 1;
 const FLAG_TOMBSTONE: u8 = 1;
 const FLAG_EXPIRY: u8 = 2;
 const HEADER_BYTES: usize = 20;
+/// The length that says that a row of `tokens` is removed.
+const REMOVED: u16 = u16::MAX;
 
 /// The key of the `meta` row that holds the clock's lease.
 pub const META_CLOCK_LEASE: &[u8] = b"clock-lease";
@@ -178,10 +184,111 @@ pub fn encode_token_key(partition: Partition, key: &[u8]) -> Bytes {
     row.freeze()
 }
 
+/// Where the `tokens` rows of a partition end: for `Bound::map`.
+pub fn token_end(partition: Partition) -> Bound<[u8; 2]> {
+    partition.0.checked_add(1).map_or(Bound::Unbounded, |next| Bound::Excluded(next.to_be_bytes()))
+}
+
 /// The partition and the key in a `tokens` row's key.
 pub fn decode_token_key(row: &Bytes) -> Result<(Partition, Bytes), FormatError> {
     let (partition, _) = row.split_first_chunk::<2>().ok_or(FormatError::Truncated { bytes: row.len() })?;
     Ok((Partition(u16::from_be_bytes(*partition)), row.slice(2..)))
+}
+
+/// The key of a `delta` row.
+pub fn encode_delta_key(number: u64) -> Bytes {
+    Bytes::copy_from_slice(&number.to_be_bytes())
+}
+
+/// The number in a `delta` row's key.
+pub fn decode_delta_key(row: &[u8]) -> Result<u64, FormatError> {
+    let number = row.try_into().map_err(|_| FormatError::Truncated { bytes: row.len() })?;
+    Ok(u64::from_be_bytes(number))
+}
+
+/// Bytes of a `delta` row for one of `tokens`, beyond its key and value.
+pub const DELTA_ROW_BYTES: usize = 4;
+
+/// This puts together the value of a `delta` row.
+#[derive(Debug)]
+pub struct DeltaWriter(BytesMut);
+
+impl DeltaWriter {
+    /// One with room for so many bytes.
+    pub fn with_capacity(bytes: usize) -> Self {
+        Self(BytesMut::with_capacity(bytes))
+    }
+
+    /// Adds that the row of `tokens` at `key` has become `value`, or is removed. Both are shorter than 64 KiB.
+    pub fn put(&mut self, key: &[u8], value: Option<&[u8]>) {
+        debug_assert!(
+            key.len().max(value.map_or(0, <[u8]>::len)) < usize::from(REMOVED),
+            "keys and marks are short"
+        );
+        self.0.put_u16(u16::try_from(key.len()).unwrap_or(REMOVED));
+        self.0.put_slice(key);
+        match value {
+            Some(value) => {
+                self.0.put_u16(u16::try_from(value.len()).unwrap_or(REMOVED));
+                self.0.put_slice(value);
+            }
+            None => self.0.put_u16(REMOVED),
+        }
+    }
+
+    /// The value.
+    pub fn finish(self) -> Bytes {
+        self.0.freeze()
+    }
+}
+
+/// This is one row of `tokens` as a `delta` row has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeltaRow<'a> {
+    /// Its key.
+    pub key: &'a [u8],
+    /// Its value; none when it is removed.
+    pub value: Option<&'a [u8]>,
+    /// All of this, as it is written.
+    pub encoded: &'a [u8],
+}
+
+impl DeltaRow<'_> {
+    /// Copies of its key and value.
+    pub fn to_owned(self) -> (Bytes, Option<Bytes>) {
+        (Bytes::copy_from_slice(self.key), self.value.map(Bytes::copy_from_slice))
+    }
+}
+
+/// What the value of a `delta` row says. Nothing comes after an error.
+pub fn delta_rows(row: &[u8]) -> impl Iterator<Item = Result<DeltaRow<'_>, FormatError>> {
+    let mut left = row;
+    std::iter::from_fn(move || {
+        let all = left;
+        let row = (!all.is_empty()).then(|| {
+            let key = take_short(&mut left)?.ok_or(FormatError::Contradiction)?;
+            let value = take_short(&mut left)?;
+            let (encoded, _) = all.split_at(all.len() - left.len());
+            Ok(DeltaRow { key, value, encoded })
+        })?;
+        if row.is_err() {
+            left = &[];
+        }
+        Some(row)
+    })
+}
+
+fn take_short<'a>(left: &mut &'a [u8]) -> Result<Option<&'a [u8]>, FormatError> {
+    let truncated = FormatError::Truncated { bytes: left.len() };
+    let (length, rest) = left.split_first_chunk::<2>().ok_or(truncated)?;
+    let length = u16::from_be_bytes(*length);
+    if length == REMOVED {
+        *left = rest;
+        return Ok(None);
+    }
+    let (bytes, rest) = rest.split_at_checked(usize::from(length)).ok_or(truncated)?;
+    *left = rest;
+    Ok(Some(bytes))
 }
 
 /// The value of a `tokens` row.
@@ -421,6 +528,33 @@ mod tests {
             assert_eq!(name, expected_name);
             assert_eq!(hex(&encode_record(&record)), row, "{name}");
             assert_eq!(decode_record(&encode_record(&record)), Ok(record), "{name}");
+        }
+    }
+
+    /// Rows of the index's log as released: a tombstone's mark, a removal, and another in one row.
+    #[test]
+    fn released_delta_fixture_still_reads_and_writes() {
+        let fixture = include_str!("../../../fixtures/delta-format-1.txt");
+        let version = Version::new(UnixMillis(0x0123_4567_89ab), 0xcdef, NodeId(0x1122_3344_5566_7788));
+        let mark = |from, is_tombstone| encode_mark(Mark { version, from, is_tombstone });
+        let rows = [
+            (encode_token_key(Partition(0x0fff), b"gone"), Some(mark(3, true))),
+            (encode_token_key(Partition(0), b"a"), None),
+            (encode_token_key(Partition(1), b""), Some(mark(1, false))),
+        ];
+        let mut writer = DeltaWriter::with_capacity(0);
+        for (key, value) in &rows {
+            writer.put(key, value.as_deref());
+        }
+        let row = writer.finish();
+        let expected = format!("{} {}\n", hex(&encode_delta_key(0x0102_0304_0506_0708)), hex(&row));
+        assert_eq!(expected, fixture);
+        let read: Vec<_> = delta_rows(&row).map(|row| row.unwrap().to_owned()).collect();
+        assert_eq!(read, rows);
+        for bytes in 1..row.len() {
+            let read: Vec<_> = delta_rows(&row[..bytes]).collect();
+            let is_whole = [29, 36].contains(&bytes);
+            assert_eq!(read.last().unwrap().is_ok(), is_whole, "{bytes} bytes");
         }
     }
 

@@ -53,7 +53,7 @@ enum Refuse {
 
 impl Janitor {
     /// Starts to look after the store at `path`.
-    pub(super) fn start(path: &Path, database: Database, trees: [Keyspace; 5]) -> io::Result<Self> {
+    pub(super) fn start(path: &Path, database: Database, trees: [Keyspace; 6]) -> io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         // Bounded by what is held: every memtable and file is sent at most once.
         let (sender, receiver) = mpsc::channel();
@@ -106,7 +106,7 @@ fn pause(time: Duration) {
 
 /// What the keeper thread knows.
 struct Keeper {
-    trees: [Keyspace; 5],
+    trees: [Keyspace; 6],
     memtables: Vec<HeldMemtable>,
     folders: Vec<Folder>,
     refuse: mpsc::Sender<Refuse>,
@@ -133,7 +133,7 @@ struct HeldFile {
 }
 
 impl Keeper {
-    fn new(path: &Path, trees: [Keyspace; 5], refuse: mpsc::Sender<Refuse>) -> Self {
+    fn new(path: &Path, trees: [Keyspace; 6], refuse: mpsc::Sender<Refuse>) -> Self {
         let folder = |path: PathBuf, suffix| Folder { path, suffix, listed: None, files: BTreeMap::new() };
         let mut folders = vec![folder(path.to_path_buf(), ".jnl")];
         for tree in &trees {

@@ -59,7 +59,8 @@ const RESERVE_BYTES_MAX: u64 = 256 << 20;
 /// The same as a fraction of the file system, for small ones: one in this many bytes.
 const RESERVE_FRACTION: u64 = 20;
 /// Keyspaces from which rows are removed.
-const RECLAIMED: [Keyspace; 4] = [Keyspace::Records, Keyspace::Tokens, Keyspace::Due, Keyspace::Hints];
+const RECLAIMED: [Keyspace; 5] =
+    [Keyspace::Records, Keyspace::Tokens, Keyspace::Due, Keyspace::Hints, Keyspace::Delta];
 
 /// This says where the store is and how much memory it may use.
 #[derive(Debug, Clone)]
@@ -108,6 +109,12 @@ impl LsmConfig {
         (self.memory_budget_bytes / 8).min(64 << 20) * self.buffer_percent / 100
     }
 
+    /// For [`super::delta`]: half of what the memtable of its tree would have, which stays empty, because buffers that grow
+    /// have room for up to twice of what is in them.
+    pub fn index_bytes(&self) -> usize {
+        usize::try_from(self.small_memtable_bytes() / 2).unwrap_or(usize::MAX)
+    }
+
     fn small_memtable_bytes(&self) -> u64 {
         (self.memory_budget_bytes / 32).min(8 << 20) * self.buffer_percent / 100
     }
@@ -131,6 +138,7 @@ struct Open {
     meta: fjall::Keyspace,
     hints: fjall::Keyspace,
     tokens: fjall::Keyspace,
+    delta: fjall::Keyspace,
     database: Database,
     active_bytes_max: u64,
 }
@@ -200,14 +208,15 @@ impl Open {
         let meta = keyspace("meta", &small)?;
         let hints = keyspace("hints", &small)?;
         let tokens = keyspace("tokens", &small)?;
+        let delta = keyspace("delta", &small)?;
         let janitor = Janitor::start(
             &config.path,
             database.clone(),
-            [&records, &due, &meta, &hints, &tokens].map(Clone::clone),
+            [&records, &due, &meta, &hints, &tokens, &delta].map(Clone::clone),
         )
         .map_err(|source| EngineError::Io { attempted: "start the janitor's threads", source })?;
         let active_bytes_max = BEHIND_ACTIVE * config.records_memtable_bytes();
-        Ok(Self { _janitor: janitor, records, due, meta, hints, tokens, database, active_bytes_max })
+        Ok(Self { _janitor: janitor, records, due, meta, hints, tokens, delta, database, active_bytes_max })
     }
 
     fn check(&self) -> Result<(), EngineError> {
@@ -241,7 +250,7 @@ impl Open {
     }
 
     fn is_behind(&self) -> bool {
-        [&self.records, &self.due, &self.hints, &self.tokens].iter().any(|keyspace| {
+        [&self.records, &self.due, &self.hints, &self.tokens, &self.delta].iter().any(|keyspace| {
             let tree = &keyspace.tree;
             tree.sealed_memtable_count() >= BEHIND_SEALED
                 || tree.l0_run_count() >= BEHIND_RUNS
@@ -256,6 +265,7 @@ impl Open {
             Keyspace::Meta => &self.meta,
             Keyspace::Hints => &self.hints,
             Keyspace::Tokens => &self.tokens,
+            Keyspace::Delta => &self.delta,
         }
     }
 }
@@ -310,6 +320,24 @@ impl Engine for LsmEngine {
             }
             self.is_unused.store(false, Ordering::Relaxed);
             Ok(())
+        })
+    }
+
+    fn ingest(
+        &self,
+        keyspace: Keyspace,
+        rows: &mut dyn Iterator<Item = (Bytes, Option<Bytes>)>,
+    ) -> Result<(), EngineError> {
+        self.with_open(|open| {
+            let failed = |error| translate("write a table", error);
+            let mut table = open.keyspace(keyspace).start_ingestion().map_err(failed)?;
+            for (key, value) in rows {
+                match value {
+                    Some(value) => table.write(key, value).map_err(failed)?,
+                    None => table.write_tombstone(key).map_err(failed)?,
+                }
+            }
+            table.finish().map_err(failed)
         })
     }
 
@@ -401,7 +429,7 @@ impl Engine for LsmEngine {
 
     fn stats(&self) -> EngineStats {
         let stats = self.with_open(|open| {
-            let trees = [&open.records, &open.due, &open.meta, &open.hints, &open.tokens];
+            let trees = [&open.records, &open.due, &open.meta, &open.hints, &open.tokens, &open.delta];
             let sum = |of: &dyn Fn(&fjall::Keyspace) -> usize| trees.iter().map(|tree| of(tree) as u64).sum();
             Ok(EngineStats {
                 memtable_bytes: open.database.write_buffer_size(),
@@ -419,6 +447,8 @@ impl Engine for LsmEngine {
                 compaction_micros: u64::try_from(open.database.time_compacting().as_micros())
                     .unwrap_or(u64::MAX),
                 flushes_outstanding: open.database.outstanding_flushes() as u64,
+                unfolded_bytes: 0,
+                folds: 0,
             })
         });
         stats.unwrap_or_default()

@@ -105,6 +105,7 @@ struct State {
     has_begun_anew: bool,
     capacity_bytes: Option<u64>,
     fault: Option<Fault>,
+    refuses_tables: bool,
     latency: Duration,
     unreadable: BTreeSet<(Keyspace, Bytes)>,
     poisoned: bool,
@@ -125,6 +126,11 @@ impl MemoryEngine {
     /// Makes each commit from now on take `latency`, where the caller waits for it.
     pub fn set_latency(&self, latency: Duration) {
         self.lock().latency = latency;
+    }
+
+    /// Makes [`Engine::ingest`] find no space, and nothing else; or go on.
+    pub fn refuse_tables(&self, are_refused: bool) {
+        self.lock().refuses_tables = are_refused;
     }
 
     /// Makes reads of `key` report an I/O error, or succeed again.
@@ -497,6 +503,32 @@ impl Engine for MemoryEngine {
         }
         state.write(batch);
         state.sync();
+        Ok(())
+    }
+
+    /// Not in the journal, so a power loss takes none of it back.
+    fn ingest(
+        &self,
+        keyspace: Keyspace,
+        rows: &mut dyn Iterator<Item = (Bytes, Option<Bytes>)>,
+    ) -> Result<(), EngineError> {
+        const ATTEMPTED: &str = "write a table";
+        self.connected()?;
+        let rows: Vec<_> = rows.collect();
+        let mut state = self.lock();
+        if state.poisoned {
+            return Err(EngineError::Poisoned { attempted: ATTEMPTED });
+        }
+        match state.fault {
+            Some(Fault::DiskFull) => return Err(EngineError::DiskFull { attempted: ATTEMPTED }),
+            Some(Fault::WriteError | Fault::SyncError) => return Err(injected(ATTEMPTED)),
+            None if state.refuses_tables => return Err(EngineError::DiskFull { attempted: ATTEMPTED }),
+            None => {}
+        }
+        for (key, value) in rows {
+            let row = value.map(|value| Row::new(keyspace, &key, value));
+            state.set(keyspace, key, row);
+        }
         Ok(())
     }
 

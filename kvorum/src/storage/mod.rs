@@ -2,13 +2,14 @@
 //!
 //! This room knows no nodes, no quorums and no versions. It offers an [`Engine`]: point reads, ordered scans over
 //! a snapshot, and atomic batches with an explicit durability. Two engines pass one contract suite: [`lsm`] on
-//! disk, and [`memory`], which can be told to fail. [`damage`] notes what either finds damaged. [`format`] alone knows
+//! disk, and [`memory`], which can be told to fail. [`delta`] writes the index over either; [`damage`] notes what is found damaged. [`format`] alone knows
 //! what the bytes of a record mean; [`data_dir`] guards the directory against a second process and a newer format; [`quarantine`] is where damaged stores go.
 //!
 //! All calls block for as long as the disk takes. Who may call them where is said in `replica`.
 
 pub mod damage;
 pub mod data_dir;
+pub mod delta;
 pub mod format;
 mod janitor;
 pub mod lsm;
@@ -38,6 +39,8 @@ pub enum Keyspace {
     Hints,
     /// (Partition, key) → version: what replicas compare.
     Tokens,
+    /// Number of a batch → what it changed in [`Keyspace::Tokens`], until that is there ([`delta`]).
+    Delta,
 }
 
 /// This is the engine's view of what must be on disk when a commit returns.
@@ -185,6 +188,10 @@ pub struct EngineStats {
     pub compaction_micros: u64,
     /// Flushes of sealed memtables that wait or run.
     pub flushes_outstanding: u64,
+    /// Bytes of rows of the index that are in memory and in the log alone.
+    pub unfolded_bytes: u64,
+    /// Times that such rows were folded into their tree since the store was opened.
+    pub folds: u64,
 }
 
 /// The thread that calls [`Engine::reclaim`].
@@ -197,6 +204,11 @@ pub trait Engine: Send + Sync + 'static {
     /// The value of `key`, without a copy where the engine can.
     fn get(&self, keyspace: Keyspace, key: &[u8]) -> Result<Option<Bytes>, EngineError>;
 
+    /// What is known of a row without looking it up, where anything is: that it is not there, or its value. Cheap.
+    fn at_hand(&self, _keyspace: Keyspace, _key: &[u8]) -> Option<Option<Bytes>> {
+        None
+    }
+
     /// All pairs with `start` <= key and key within `end`, in key order, as of now.
     fn scan(&self, keyspace: Keyspace, start: &[u8], end: Bound<&[u8]>) -> Result<Scan, EngineError>;
 
@@ -206,6 +218,17 @@ pub trait Engine: Send + Sync + 'static {
     /// [`EngineError::Busy`] means that nothing was done. After any other error it is unknown whether the batch took effect, and every later commit fails until
     /// [`Engine::reopen`] succeeds.
     fn commit(&self, batch: Batch, durability: Durability) -> Result<(), EngineError>;
+
+    /// Sets and removes rows of a keyspace that no batch changes, in rising order of their keys, and durably: all or none.
+    /// By one thread at a time, which may be another than the one that commits.
+    ///
+    /// # Errors
+    /// Nothing was done then, and commits go on.
+    fn ingest(
+        &self,
+        keyspace: Keyspace,
+        rows: &mut dyn Iterator<Item = (Bytes, Option<Bytes>)>,
+    ) -> Result<(), EngineError>;
 
     /// Makes everything committed so far survive a power loss. Errors as for [`Engine::commit`].
     fn sync(&self) -> Result<(), EngineError>;

@@ -101,6 +101,10 @@ pub struct BenchArgs {
     /// Compare every body with what it must be
     #[arg(long)]
     pub verify: bool,
+    /// Open loop: wake no more often than this, and send what has become due together; latency counts from when it was
+    /// due. The driver then costs less of a machine that it shares with the nodes
+    #[arg(long, value_parser = parse_duration)]
+    pub coalesce: Option<Duration>,
     /// How long an operation may take (a scan: may make no progress)
     #[arg(long, default_value = "5s", value_parser = parse_duration)]
     pub timeout: Duration,
@@ -458,6 +462,7 @@ pub fn options(args: &BenchArgs) -> Result<RunOptions, LabError> {
     };
     Ok(RunOptions {
         warm_up: args.warmup.unwrap_or_default(),
+        coalesce: args.coalesce.unwrap_or_default(),
         key_bytes: args.key_size,
         value_bytes: Some(args.value_size),
         mix,

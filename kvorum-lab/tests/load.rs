@@ -131,6 +131,20 @@ fn the_warm_up_is_not_counted() {
     assert!(windows > 0 && windows <= seen.tally.succeeded, "{windows}");
 }
 
+/// Goal: operations that wait for the driver's next waking are all sent, and count from when they were due. Method: wakings
+/// 20 ms apart for an operation each millisecond; of the twenty that go together three quarters were due 5 ms before.
+#[test]
+fn coalesced_operations_count_from_when_they_were_due() {
+    let (toy, target) = Toy::start(|_| Behaviour::Right);
+    let plan = plan(target, 500, vec![stream(Operation::Put, open(1000))]);
+    let options = RunOptions { coalesce: Duration::from_millis(20), ..RunOptions::default() };
+    let outcome = run_with(&plan, &options).unwrap();
+    let tally = &only(&outcome).tally;
+    assert_eq!(toy.requests() + tally.unsent, 500);
+    let late = tally.latency.count_over(Duration::from_millis(5));
+    assert!(late + tally.unsent >= 300, "{late} late");
+}
+
 /// Goal: stages are offered at their rates. Method: 100/s, then a ramp to 500/s; every slot arrives.
 #[test]
 fn stages_are_offered() {

@@ -71,6 +71,9 @@ pub struct Plan {
 pub struct RunOptions {
     /// How long operations are made, at the rate that the plan begins with, before any is counted.
     pub warm_up: Duration,
+    /// Operations that become due within so long after the driver woke for one wait for its next waking. Zero: it wakes for
+    /// each. Latency counts from when they were due all the same.
+    pub coalesce: Duration,
     /// Sizes of keys, in place of the plan's.
     pub key_bytes: Option<Sizes>,
     /// Sizes of values, in place of the plan's.

@@ -51,6 +51,8 @@ struct Lane {
     next: Cell<u64>,
     in_flight: Cell<u64>,
     connections: usize,
+    /// The least time between two wakings of the dispatcher.
+    coalesce: Duration,
     /// Permits of slots that are due and not taken. Not used in a closed loop.
     due: Semaphore,
     tally: RefCell<Tally>,
@@ -191,6 +193,7 @@ impl Lane {
             next: Cell::new(0),
             in_flight: Cell::new(0),
             connections,
+            coalesce: options.coalesce,
             due: Semaphore::new(0),
             tally: RefCell::new(tally),
             ticker: RefCell::new(ticker),
@@ -309,9 +312,13 @@ async fn tick(lane: Rc<Lane>) {
 /// Releases the lane's slots when they are due, and in the end lets waiting connections go.
 async fn dispatch(lane: Rc<Lane>, alarm: Alarm) {
     let mut released = 0;
+    let mut waking = lane.timetable.start;
     for nth in 0..lane.slots {
         let due = lane.timetable.start + lane.schedule.due(nth);
-        if let Some(early) = due.checked_duration_since(Instant::now()) {
+        if due > waking {
+            waking = due.max(waking + lane.coalesce);
+        }
+        if let Some(early) = waking.checked_duration_since(Instant::now()) {
             released = 0;
             if alarm.sleep(early).await.is_err() {
                 break;

@@ -323,7 +323,7 @@ impl Coordinator {
         let seen = shared.cluster.roster().entries();
         let stored = shared.replica.store_seen(&seen).await;
         let stored = match stored {
-            Ok(()) => shared.replica.store_lease(shared.stamps.lease()).await,
+            Ok(()) => shared.stamps.store_lease().await,
             error => error,
         };
         if let Err(error) = stored {

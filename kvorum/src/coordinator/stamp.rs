@@ -3,7 +3,7 @@
 use super::CoordinatorError;
 use crate::canary::{self, Canary};
 use crate::clock::{Clock, Rng};
-use crate::replica::Replica;
+use crate::replica::{LeaseStored, Replica, ReplicaError};
 use kvorum_core::hlc::LeaseNeeded;
 use kvorum_core::{Hlc, NodeId, UnixMillis, Version};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,8 +12,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub struct Stamps {
     clock: Arc<dyn Clock>,
     replica: Replica,
-    // Guards the clock; held for one stamp, which is a few instructions.
-    hlc: Mutex<Hlc>,
+    // Guards the clock, and that leases are stored in their order; held for one stamp, which is a few instructions.
+    state: Mutex<State>,
+}
+
+struct State {
+    hlc: Hlc,
+    /// The next lease on its way to the disk.
+    renewal: Option<LeaseStored>,
 }
 
 impl Stamps {
@@ -31,31 +37,54 @@ impl Stamps {
         let mut life = [0; 8];
         rng.fill(&mut life);
         let writer = NodeId(node.0 ^ u64::from_be_bytes(life));
-        Self { clock, replica, hlc: Mutex::new(Hlc::resume(writer, lease)) }
+        let state = State { hlc: Hlc::resume(writer, lease), renewal: None };
+        Self { clock, replica, state: Mutex::new(state) }
     }
 
-    /// A version above every one stamped or seen before, within a stored lease.
+    /// A version above every one stamped or seen before, within a stored lease. It waits for the disk only when nothing has
+    /// been stamped for most of a second, or the disk is that slow.
     pub(super) async fn next(&self) -> Result<Version, CoordinatorError> {
         loop {
-            let stamped = self.lock().stamp(self.clock.wall());
-            match stamped {
-                Ok(version) => return Ok(version),
-                Err(LeaseNeeded { until }) => {
-                    self.replica.store_lease(until).await?;
-                    self.lock().extend(until);
+            let stored = {
+                let mut state = self.lock();
+                state.take_renewal();
+                match state.hlc.stamp(self.clock.wall()) {
+                    Ok(version) => {
+                        self.renew(&mut state);
+                        return Ok(version);
+                    }
+                    Err(LeaseNeeded { until }) => self.replica.begin_lease(until)?,
                 }
-            }
+            };
+            let until = stored.wait().await?;
+            self.lock().hlc.extend(until);
         }
+    }
+
+    /// Has the next lease stored, if it is time to and nobody has.
+    fn renew(&self, state: &mut State) {
+        if state.renewal.is_none()
+            && let Some(until) = state.hlc.renewal()
+        {
+            // Whoever needs it and cannot have it is told why.
+            state.renewal = self.replica.begin_lease(until).ok();
+        }
+    }
+
+    /// Stores the lease anew, in a store that may not have it.
+    pub(super) async fn store_lease(&self) -> Result<(), ReplicaError> {
+        let stored = self.replica.begin_lease(self.lock().lease())?;
+        stored.wait().await.map(drop)
     }
 
     /// A clock word that every later stamp is above, while the clock of this node does not go back.
     pub(super) fn reading(&self) -> u64 {
-        self.lock().reading(self.clock.wall())
+        self.lock().hlc.reading(self.clock.wall())
     }
 
     /// The clock word of the highest version that was stamped here or met, in this life.
     pub(super) fn met(&self) -> u64 {
-        self.lock().met()
+        self.lock().hlc.met()
     }
 
     /// Makes every later stamp higher than `version`.
@@ -63,15 +92,32 @@ impl Stamps {
         if canary::is(Canary::LocalClockOnly) {
             return;
         }
-        self.lock().observe(version);
+        self.lock().hlc.observe(version);
     }
 
-    /// The lease that was stored last: no version stamped here is later.
+    /// A lease that is stored or about to be: no version stamped here is later.
     pub(super) fn lease(&self) -> UnixMillis {
         self.lock().lease()
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Hlc> {
-        self.hlc.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Goes on to the next lease if it has been stored by now.
+    fn take_renewal(&mut self) {
+        if let Some(outcome) = self.renewal.as_mut().and_then(LeaseStored::poll) {
+            self.renewal = None;
+            if let Ok(until) = outcome {
+                self.hlc.extend(until);
+            }
+        }
+    }
+
+    fn lease(&self) -> UnixMillis {
+        let renewed = self.renewal.as_ref().map(|renewal| renewal.until);
+        renewed.map_or(self.hlc.lease(), |until| until.max(self.hlc.lease()))
     }
 }

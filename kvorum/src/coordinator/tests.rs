@@ -9,8 +9,8 @@ use crate::replica::{
     Applied, Birth, DurabilityMode, Execution, Fetched, HintBounds, Hints, Purge, Replica, ReplicaError,
     ReplicaParts, ReplicaThreads, Source, Vote, Workers,
 };
-use crate::storage::Engine;
 use crate::storage::memory::{Fault, MemoryEngine};
+use crate::storage::{Engine, Keyspace, format};
 use crate::worker::Pool;
 use bytes::Bytes;
 use kvorum_core::{
@@ -201,6 +201,41 @@ fn older_store_stamps_nothing_again() {
         drop(node);
         engine.put_back(copy);
     }
+}
+
+/// Goal: whoever writes while others do does not wait for the clock's lease. Method: the next lease is stored when three
+/// quarters of the first are over; from then on the disk takes nothing, and a version beyond the first is stamped all the same.
+#[test]
+fn lease_is_renewed_before_it_ends() {
+    let (engine, clock) = (Arc::new(MemoryEngine::new()), ManualClock::at(1_000_000));
+    let node = node(&engine, &clock, Execution::Inline);
+    let stamps = &node.shared.stamps;
+    let stored = || {
+        let row = engine.get(Keyspace::Meta, format::META_CLOCK_LEASE).unwrap();
+        row.map(|row| format::decode_lease(&row).unwrap().0)
+    };
+    let stamp = || run(stamps.next());
+    stamp().unwrap();
+    assert_eq!(stored(), Some(1_001_000));
+    clock.set_wall(1_000_700);
+    stamp().unwrap();
+    assert_eq!((stored(), stamps.lease().0), (Some(1_001_000), 1_001_000));
+    clock.set_wall(1_000_800);
+    stamp().unwrap();
+    assert_eq!(stamps.lease().0, 1_001_800, "on its way");
+    // Behind it in the commit thread's queue: by the end of the second it has been told of.
+    for _ in 0..2 {
+        node.write(put("1")).unwrap();
+    }
+    assert_eq!(stored(), Some(1_001_800));
+    engine.set_fault(Some(Fault::WriteError));
+    clock.set_wall(1_001_500);
+    assert_eq!(stamp().unwrap().millis().0, 1_001_500);
+    // The one after cannot be stored: stamps go on until the second has ended, and not beyond.
+    clock.set_wall(1_001_790);
+    stamp().unwrap();
+    clock.set_wall(1_001_801);
+    assert!(stamp().is_err());
 }
 
 /// Failures keep their meaning on the way up, and a failed store still reads.

@@ -431,14 +431,15 @@ impl Replica {
         self.shared.pool.run(read).await?
     }
 
-    /// Stores a lease of the node's clock durably, whatever the durability of writes is.
-    pub async fn store_lease(&self, until: UnixMillis) -> Result<(), ReplicaError> {
+    /// Begins to store a lease of the node's clock, durably whatever the durability of writes is. Leases are stored in the
+    /// order in which this is called; who is told of the end may wait for it or not.
+    pub fn begin_lease(&self, until: UnixMillis) -> Result<LeaseStored, ReplicaError> {
         let key = Bytes::from_static(format::META_CLOCK_LEASE);
         let row = Change::Put { keyspace: Keyspace::Meta, key, value: format::encode_lease(until) };
         crash::point(Point::LeaseBefore);
-        self.store_side(vec![row], true).await?;
-        crash::point(Point::LeaseAfter);
-        Ok(())
+        let (done, outcome) = oneshot::channel();
+        self.shared.queue.submit(Request::Side { changes: vec![row], is_synced: true, done })?;
+        Ok(LeaseStored { until, outcome })
     }
 
     /// Stores rows that are no records, all or none; `is_synced` when they must survive a power loss whatever the
@@ -526,6 +527,37 @@ impl Replica {
             Err(error) => return Err(error),
         };
         Ok(Observed { mark, as_of })
+    }
+}
+
+/// This tells when a lease has been stored.
+#[derive(Debug)]
+pub struct LeaseStored {
+    /// Until when it reaches.
+    pub until: UnixMillis,
+    outcome: oneshot::Receiver<Result<(), ReplicaError>>,
+}
+
+impl LeaseStored {
+    /// Waits until it is; returns until when it reaches.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost by a future that is dropped: the lease is stored all the same, or is not.
+    pub async fn wait(self) -> Result<UnixMillis, ReplicaError> {
+        self.outcome.await.map_err(|_| ReplicaError::Stopped)??;
+        crash::point(Point::LeaseAfter);
+        Ok(self.until)
+    }
+
+    /// Whether it is by now; none before that.
+    pub fn poll(&mut self) -> Option<Result<UnixMillis, ReplicaError>> {
+        let outcome = match self.outcome.try_recv() {
+            Ok(outcome) => outcome,
+            Err(oneshot::error::TryRecvError::Empty) => return None,
+            Err(oneshot::error::TryRecvError::Closed) => Err(ReplicaError::Stopped),
+        };
+        crash::point(Point::LeaseAfter);
+        Some(outcome.map(|()| self.until))
     }
 }
 

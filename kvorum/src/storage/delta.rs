@@ -31,8 +31,9 @@ use std::time::Duration;
 const PART_BYTES_MIN: usize = 512;
 /// The log may have so many times the bytes of the rows in memory: keys that are written again and again are in it each time.
 const LOG_FACTOR: usize = 2;
-/// Rows of the log that a batch removes at most; it adds one, so the removal keeps ahead of the growth.
-const TRIM_ROWS: u64 = 16;
+/// Rows of the log that a batch removes at most. It adds one, so the removal keeps ahead of the growth, and no more: with 16
+/// at a time commits cost twice as much for most of a second after each fold, which clients felt.
+const TRIM_ROWS: u64 = 2;
 /// While a fold is under way, the maps may grow to this many times their size before commits wait for it.
 const BEHIND: usize = 4;
 /// How long a commit waits for a fold before it is refused.

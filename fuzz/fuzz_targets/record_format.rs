@@ -21,6 +21,13 @@ fuzz_target!(|bytes: &[u8]| {
     if let Ok(version) = format::decode_due_version(&row) {
         assert_eq!(format::encode_version(version), row);
     }
+    if let Ok(rows) = format::delta_rows(&row).collect::<Result<Vec<_>, _>>() {
+        let mut writer = format::DeltaWriter::with_capacity(row.len());
+        for delta in rows {
+            writer.put(delta.key, delta.value);
+        }
+        assert_eq!(writer.finish(), row);
+    }
     if let Ok(until) = format::decode_lease(&row) {
         assert_eq!(format::encode_lease(until), row);
     }

@@ -233,7 +233,7 @@ fn damaged_store_is_set_aside_once_the_disk_takes_writes() {
                 client.ask(0, key, Request::Put { ttl: None }, (3, 3)).await;
             }
             let engine = Arc::clone(&client.engines[1]);
-            engine.flip(Keyspace::Tokens, 7).unwrap();
+            engine.flip(Keyspace::Delta, 7).unwrap();
             engine.set_fault(Some(fault));
             tokio::time::sleep(Duration::from_secs(15)).await;
             engine.set_fault(None);
@@ -256,10 +256,10 @@ fn damaged_store_is_set_aside_once_the_disk_takes_writes() {
 /// know what was begun (seed 2537178300, where the modelled disk did not).
 #[test]
 fn damaged_store_under_an_outdated_list_comes_back() {
-    // The row of the index that comes first; and of the store's own the one behind the lease, the mark of the index, two
+    // The row of the index's log that comes first; and of the store's own the one behind the lease, the mark of the index, two
     // nodes that were seen and the identity.
     for (keyspace, choice, is_full, asides) in
-        [(Keyspace::Tokens, 0, false, 1), (Keyspace::Meta, 5, false, 2), (Keyspace::Meta, 5, true, 2)]
+        [(Keyspace::Delta, 0, false, 1), (Keyspace::Meta, 5, false, 2), (Keyspace::Meta, 5, true, 2)]
     {
         let mut plan = calm(3);
         let (stale_at, right_at) = (Duration::from_secs(5), Duration::from_secs(9));
@@ -284,7 +284,7 @@ fn damaged_store_under_an_outdated_list_comes_back() {
             }
             until(stale_at.saturating_sub(Duration::from_millis(1))).await;
             let damaged = client.engines[0].flip(keyspace, choice).unwrap();
-            assert!(keyspace == Keyspace::Tokens || damaged == "topology", "{damaged:?}");
+            assert!(keyspace == Keyspace::Delta || damaged == "topology", "{damaged:?}");
             until(right_at + Duration::from_secs(15)).await;
             assert!(serves(&mut client, 0, &keys).await);
         });

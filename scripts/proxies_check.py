@@ -123,12 +123,20 @@ def contract(proxy, nodes):
         expect(ask(proxy, "HEAD", "/v0/entity?id=p/big")[1]["Content-Length"], str(8 * MIB))
 
     with check("a body over the limit is told the node's limit"):
-        # The answer may come while the body is still being sent.
-        connection = http.client.HTTPConnection("127.0.0.1", proxy, timeout=30)
-        with contextlib.suppress(OSError):
-            connection.request("PUT", "/v0/entity?id=p/over", big + b"x")
-        answer = connection.getresponse()
-        expect((answer.status, answer.read()), (413, b"the value is over the limit of 8388608 bytes\n"))
+        # The answer may come while the body is still being sent. A proxy that then closes with some of the body unread resets
+        # the connection, and the answer may be lost on the way (RFC 9112, section 9.6): seen once with HAProxy.
+        for place in range(5):
+            connection = http.client.HTTPConnection("127.0.0.1", proxy, timeout=30)
+            with contextlib.suppress(OSError):
+                connection.request("PUT", "/v0/entity?id=p/over", big + b"x")
+            try:
+                answer = connection.getresponse()
+            except ConnectionError:
+                assert place < 4, "five times in a row no answer came"
+                continue
+            expect((answer.status, answer.read()), (413, b"the value is over the limit of 8388608 bytes\n"))
+            break
+        expect(ask(proxy, "GET", "/v0/entity?id=p/over")[0], 404)
 
     with check("chunked uploads"):
         for pieces in ([], [b"a"], [b"a", b"bc"] * 50, [big[at:at + 100_000] for at in range(0, len(big), 100_000)]):

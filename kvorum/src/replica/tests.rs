@@ -545,6 +545,25 @@ fn full_disk_passes() {
     assert_eq!(bench.stored("k"), Some(value(3, "x")));
 }
 
+/// Goal: a full disk passes also where the engine's background met it after writes were refused, and nobody noticed before
+/// there was space again. The store used to be failed for good then. Method: an engine that is poisoned in between.
+#[test]
+fn full_disk_that_stopped_the_background_passes() {
+    let mut bench = Bench::new(DurabilityMode::Always, Purge::Keep);
+    bench.apply("k", value(1, "v")).unwrap();
+    bench.engine.set_fault(Some(Fault::DiskFull));
+    bench.clock.pass(1000);
+    bench.committer.commit(Vec::new());
+    assert_eq!(bench.health.state(), StoreState::DiskFull);
+    assert!(bench.engine.sync().is_err(), "the background");
+    bench.engine.set_fault(None);
+    bench.clock.pass(1000);
+    bench.committer.commit(Vec::new());
+    assert_eq!(bench.health.state(), StoreState::Ok);
+    bench.apply("k", value(2, "w")).unwrap();
+    assert_eq!(bench.stored("k"), Some(value(2, "w")));
+}
+
 /// Goal: a committer whose sync is due while the store takes no writes waits; it used to be woken again at once, for as
 /// long as the failure lasted. Method: a sync is due when the disk fills up, and when a sync fails.
 #[test]

@@ -166,6 +166,22 @@ fn lsm_engine_is_set_aside_by_the_next_attempt() {
     assert_eq!(super::quarantine::count(dir.path()), 2);
 }
 
+/// Goal: a store takes writes that is opened with less memory than what its journal brings back; all were refused for good.
+/// Method: four megabytes in one memtable, of which the smaller budget allows two.
+#[test]
+fn lsm_engine_takes_writes_with_less_memory_than_before() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = |bytes| LsmEngine::open(LsmConfig::new(dir.path().join("store"), bytes)).unwrap();
+    let large = open(64 << 20);
+    put_numbered(&large, 0..4_000);
+    drop(large);
+    let small = open(4 << 20);
+    for first in [4_000, 8_000, 12_000] {
+        put_numbered(&small, first..first + 4_000);
+    }
+    assert_eq!(keys(&small, b"", Bound::Unbounded).len(), 16_000);
+}
+
 /// Bytes of all files of tables that have a name: journals come and go as they like.
 fn table_bytes(dir: &std::path::Path) -> u64 {
     let bytes = |entry: std::io::Result<std::fs::DirEntry>| {

@@ -230,7 +230,11 @@ impl Open {
     fn wait_for_background(&self, path: &Path) -> Result<(), EngineError> {
         let mut waited = Duration::ZERO;
         let mut was_full = false;
+        let mut is_sealed = false;
         while self.is_behind() {
+            if !std::mem::replace(&mut is_sealed, true) {
+                self.seal_large()?;
+            }
             if waited >= BEHIND_WAIT_MAX {
                 return Err(EngineError::Busy);
             }
@@ -245,6 +249,18 @@ impl Open {
             )]
             std::thread::sleep(BEHIND_PAUSE);
             waited += BEHIND_PAUSE;
+        }
+        Ok(())
+    }
+
+    /// Seals active memtables that are over the bound. fjall does so after a write, and as large as the keyspace was made
+    /// with: one that came out of the journal at the start, or of a larger budget, would have all writes refused for good.
+    fn seal_large(&self) -> Result<(), EngineError> {
+        for keyspace in [&self.records, &self.due, &self.hints, &self.tokens, &self.delta] {
+            let is_large = keyspace.tree.active_memtable().size() > self.active_bytes_max;
+            if is_large && keyspace.tree.sealed_memtable_count() < BEHIND_SEALED {
+                keyspace.rotate_memtable().map_err(|error| translate("seal a memtable", error))?;
+            }
         }
         Ok(())
     }

@@ -665,7 +665,7 @@ impl Cluster<'_> {
         }
     }
 
-    /// Flips a bit of a record, or, once in four times, of a row of the store's own: then all of it goes.
+    /// Flips a bit of a record, or, five times in sixteen, of a row of the store's own: then all of it goes.
     fn rot(&mut self, node: u16, choice: u64) {
         const OTHERS: [Keyspace; 5] =
             [Keyspace::Tokens, Keyspace::Meta, Keyspace::Due, Keyspace::Hints, Keyspace::Delta];

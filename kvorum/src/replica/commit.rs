@@ -663,11 +663,7 @@ impl Committer {
             return;
         }
         // The engine's background may have met the full disk after the last write was refused, and nobody has noticed yet.
-        if self.health.state() == StoreState::DiskFull
-            && matches!(self.engine.check(), Err(EngineError::Poisoned { .. }))
-        {
-            self.poisoned = true;
-        }
+        self.poisoned |= self.health.state() == StoreState::DiskFull && self.engine.check().is_err();
         if self.poisoned {
             crash::point(Point::ReopenBefore);
             match self.engine.reopen() {

@@ -66,7 +66,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
-use tokio::sync::oneshot;
+use tokio::sync::oneshot::{self, error::TryRecvError};
 
 /// How long the node's end waits for tables that are being rewritten.
 const RECLAIM_END_MAX: Duration = Duration::from_secs(3);
@@ -437,17 +437,20 @@ impl Replica {
         let key = Bytes::from_static(format::META_CLOCK_LEASE);
         let row = Change::Put { keyspace: Keyspace::Meta, key, value: format::encode_lease(until) };
         crash::point(Point::LeaseBefore);
-        let (done, outcome) = oneshot::channel();
-        self.shared.queue.submit(Request::Side { changes: vec![row], is_synced: true, done })?;
-        Ok(LeaseStored { until, outcome })
+        Ok(LeaseStored { until, outcome: self.begin_side(vec![row], true)? })
     }
 
     /// Stores rows that are no records, all or none; `is_synced` when they must survive a power loss whatever the
     /// durability of writes is.
     async fn store_side(&self, changes: Vec<Change>, is_synced: bool) -> Result<(), ReplicaError> {
+        self.begin_side(changes, is_synced)?.await.map_err(|_| ReplicaError::Stopped)?
+    }
+
+    /// The same, for whoever does not wait for it.
+    fn begin_side(&self, changes: Vec<Change>, is_synced: bool) -> Result<SideStored, ReplicaError> {
         let (done, outcome) = oneshot::channel();
         self.shared.queue.submit(Request::Side { changes, is_synced, done })?;
-        outcome.await.map_err(|_| ReplicaError::Stopped)?
+        Ok(outcome)
     }
 
     /// Makes the calling thread's writes share their wake-ups, until the future is dropped. Each network thread runs
@@ -530,12 +533,15 @@ impl Replica {
     }
 }
 
+/// What became of rows that are no records.
+type SideStored = oneshot::Receiver<Result<(), ReplicaError>>;
+
 /// This tells when a lease has been stored.
 #[derive(Debug)]
 pub struct LeaseStored {
     /// Until when it reaches.
     pub until: UnixMillis,
-    outcome: oneshot::Receiver<Result<(), ReplicaError>>,
+    outcome: SideStored,
 }
 
 impl LeaseStored {
@@ -543,21 +549,24 @@ impl LeaseStored {
     ///
     /// # Cancel safety
     /// Nothing is lost by a future that is dropped: the lease is stored all the same, or is not.
-    pub async fn wait(self) -> Result<UnixMillis, ReplicaError> {
-        self.outcome.await.map_err(|_| ReplicaError::Stopped)??;
-        crash::point(Point::LeaseAfter);
-        Ok(self.until)
+    pub async fn wait(mut self) -> Result<UnixMillis, ReplicaError> {
+        let outcome = (&mut self.outcome).await;
+        self.told(outcome.map_err(|_| ReplicaError::Stopped)?)
     }
 
     /// Whether it is by now; none before that.
     pub fn poll(&mut self) -> Option<Result<UnixMillis, ReplicaError>> {
-        let outcome = match self.outcome.try_recv() {
-            Ok(outcome) => outcome,
-            Err(oneshot::error::TryRecvError::Empty) => return None,
-            Err(oneshot::error::TryRecvError::Closed) => Err(ReplicaError::Stopped),
-        };
+        match self.outcome.try_recv() {
+            Ok(outcome) => Some(self.told(outcome)),
+            Err(TryRecvError::Empty) => None,
+            Err(TryRecvError::Closed) => Some(Err(ReplicaError::Stopped)),
+        }
+    }
+
+    fn told(&self, outcome: Result<(), ReplicaError>) -> Result<UnixMillis, ReplicaError> {
+        outcome?;
         crash::point(Point::LeaseAfter);
-        Some(outcome.map(|()| self.until))
+        Ok(self.until)
     }
 }
 

@@ -5,7 +5,7 @@
 //! that could not be read, which is mended by writing it anew where the engine can, and damage of the *store*, which
 //! stays whatever is written: a scan that could not go on, or a row of the store's own bookkeeping.
 
-use super::{Batch, Durability, Engine, EngineError, EngineStats, Keyspace, Scan};
+use super::{Batch, Durability, Engine, EngineError, EngineStats, Keyspace, Rows, Scan};
 use bytes::Bytes;
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -145,11 +145,7 @@ impl Engine for Watched {
         self.inner.commit(batch, durability)
     }
 
-    fn ingest(
-        &self,
-        keyspace: Keyspace,
-        rows: &mut dyn Iterator<Item = (Bytes, Option<Bytes>)>,
-    ) -> Result<(), EngineError> {
+    fn ingest(&self, keyspace: Keyspace, rows: Rows<'_>) -> Result<(), EngineError> {
         self.inner.ingest(keyspace, rows)
     }
 

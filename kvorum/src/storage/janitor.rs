@@ -13,7 +13,7 @@
 //! None of this changes what is stored: a file is shrunk only when no name leads to it any more, and fjall unlinks
 //! a table only when nothing reads it. If the janitor is late or gives up, fjall is merely slow again.
 
-use super::writeback;
+use super::{wait, writeback};
 use fjall::{AbstractTree, Database, Keyspace};
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -65,7 +65,7 @@ impl Janitor {
             while !stopped.load(Ordering::Relaxed) {
                 let busy = database.outstanding_flushes() > 0 || database.active_compactions() > 0;
                 let grew = keeper.look();
-                pause(if busy || grew { TICK_BUSY } else { TICK_IDLE });
+                wait::pause(if busy || grew { TICK_BUSY } else { TICK_IDLE });
             }
         };
         let free = move || {
@@ -97,11 +97,6 @@ impl Drop for Janitor {
 #[expect(clippy::disallowed_methods, reason = "the janitor owns these two threads")]
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
     thread::Builder::new().name(name.to_owned()).spawn(run)
-}
-
-#[expect(clippy::disallowed_methods, reason = "the janitor's own threads serve nobody")]
-fn pause(time: Duration) {
-    thread::sleep(time);
 }
 
 /// What the keeper thread knows.
@@ -231,7 +226,7 @@ fn shrink(file: &File) {
         if file.set_len(metadata.len().saturating_sub(SHRINK_BYTES)).is_err() {
             return;
         }
-        pause(SHRINK_PAUSE);
+        wait::pause(SHRINK_PAUSE);
     }
 }
 

@@ -7,8 +7,10 @@
 //! fjall checksums its blocks and its journal; damage is reported as [`EngineError::Corrupt`], never served.
 
 use super::janitor::{self, Janitor};
-use super::{Batch, Change, Durability, Engine, EngineError, EngineStats, Keyspace, RECLAIM_THREAD, Scan};
-use super::{quarantine, reclaim};
+use super::{
+    Batch, Change, Durability, Engine, EngineError, EngineStats, Keyspace, RECLAIM_THREAD, Rows, Scan,
+};
+use super::{is_empty, quarantine, reclaim, wait};
 use crate::crash::{self, Point};
 use crate::profile::waits::{self, Wait};
 use bytes::Bytes;
@@ -46,9 +48,6 @@ const STAGGER_PERCENT_MIN: u64 = 70;
 const BEHIND_RUNS: usize = 24;
 const BEHIND_SEALED: usize = 3;
 const BEHIND_ACTIVE: u64 = 4;
-/// How long a commit waits for the background before it is refused.
-const BEHIND_WAIT_MAX: Duration = Duration::from_secs(2);
-const BEHIND_PAUSE: Duration = Duration::from_millis(1);
 /// How long is waited for snapshots of a store that is set aside: a scan that nobody goes on with ends after a minute.
 const RELEASE_WAIT_MAX: Duration = Duration::from_secs(90);
 const RELEASE_PAUSE: Duration = Duration::from_millis(20);
@@ -58,8 +57,8 @@ const QUARANTINE_BYTES_MAX: u64 = 16 << 30;
 const RESERVE_BYTES_MAX: u64 = 256 << 20;
 /// The same as a fraction of the file system, for small ones: one in this many bytes.
 const RESERVE_FRACTION: u64 = 20;
-/// Keyspaces from which rows are removed.
-const RECLAIMED: [Keyspace; 5] =
+/// Keyspaces that grow with what is written, and from which rows are removed: all but `meta`.
+const GROWING: [Keyspace; 5] =
     [Keyspace::Records, Keyspace::Tokens, Keyspace::Due, Keyspace::Hints, Keyspace::Delta];
 
 /// This says where the store is and how much memory it may use.
@@ -228,35 +227,28 @@ impl Open {
     /// A background that dies while it waits says nothing of why. If the disk was full meanwhile, that was it, also when
     /// there is space again by the time that it is noticed.
     fn wait_for_background(&self, path: &Path) -> Result<(), EngineError> {
-        let mut waited = Duration::ZERO;
         let mut was_full = false;
         let mut is_sealed = false;
-        while self.is_behind() {
+        wait::until_caught_up(|| {
+            if !self.is_behind() {
+                return Ok(false);
+            }
             if !std::mem::replace(&mut is_sealed, true) {
                 self.seal_large()?;
-            }
-            if waited >= BEHIND_WAIT_MAX {
-                return Err(EngineError::Busy);
             }
             was_full |= is_short_of_space(path);
             self.check().map_err(|error| match error {
                 EngineError::Poisoned { attempted } if was_full => EngineError::DiskFull { attempted },
                 error => error,
             })?;
-            #[expect(
-                clippy::disallowed_methods,
-                reason = "the commit thread waits here, and serves nobody meanwhile"
-            )]
-            std::thread::sleep(BEHIND_PAUSE);
-            waited += BEHIND_PAUSE;
-        }
-        Ok(())
+            Ok(true)
+        })
     }
 
     /// Seals active memtables that are over the bound. fjall does so after a write, and as large as the keyspace was made
     /// with: one that came out of the journal at the start, or of a larger budget, would have all writes refused for good.
     fn seal_large(&self) -> Result<(), EngineError> {
-        for keyspace in [&self.records, &self.due, &self.hints, &self.tokens, &self.delta] {
+        for keyspace in self.that_grow() {
             let is_large = keyspace.tree.active_memtable().size() > self.active_bytes_max;
             if is_large && keyspace.tree.sealed_memtable_count() < BEHIND_SEALED {
                 keyspace.rotate_memtable().map_err(|error| translate("seal a memtable", error))?;
@@ -266,12 +258,16 @@ impl Open {
     }
 
     fn is_behind(&self) -> bool {
-        [&self.records, &self.due, &self.hints, &self.tokens, &self.delta].iter().any(|keyspace| {
+        self.that_grow().any(|keyspace| {
             let tree = &keyspace.tree;
             tree.sealed_memtable_count() >= BEHIND_SEALED
                 || tree.l0_run_count() >= BEHIND_RUNS
                 || tree.active_memtable().size() > self.active_bytes_max
         })
+    }
+
+    fn that_grow(&self) -> impl Iterator<Item = &fjall::Keyspace> {
+        GROWING.into_iter().map(|keyspace| self.keyspace(keyspace))
     }
 
     fn keyspace(&self, keyspace: Keyspace) -> &fjall::Keyspace {
@@ -296,9 +292,7 @@ impl Engine for LsmEngine {
 
     fn scan(&self, keyspace: Keyspace, start: &[u8], end: Bound<&[u8]>) -> Result<Scan, EngineError> {
         self.with_open(|open| {
-            if matches!(end, Bound::Included(end) if end < start)
-                || matches!(end, Bound::Excluded(end) if end <= start)
-            {
+            if is_empty(start, end) {
                 return Ok(Box::new(std::iter::empty()) as Scan);
             }
             let range: (Bound<&[u8]>, Bound<&[u8]>) = (Bound::Included(start), end);
@@ -339,11 +333,7 @@ impl Engine for LsmEngine {
         })
     }
 
-    fn ingest(
-        &self,
-        keyspace: Keyspace,
-        rows: &mut dyn Iterator<Item = (Bytes, Option<Bytes>)>,
-    ) -> Result<(), EngineError> {
+    fn ingest(&self, keyspace: Keyspace, rows: Rows<'_>) -> Result<(), EngineError> {
         self.with_open(|open| {
             let failed = |error| translate("write a table", error);
             let mut table = open.keyspace(keyspace).start_ingestion().map_err(failed)?;
@@ -412,19 +402,19 @@ impl Engine for LsmEngine {
             move || self.with_open(|open| Ok((open.database.clone(), open.keyspace(keyspace).clone())))
         };
         // `meta` as well: a journal stays as long as anything in it is nowhere else.
-        for keyspace in RECLAIMED.into_iter().chain([Keyspace::Meta]) {
+        for keyspace in GROWING.into_iter().chain([Keyspace::Meta]) {
             if !reclaim::flush(&handle(keyspace), go_on)? {
                 return Ok(self.stats().removed_rows);
             }
         }
         // Where a range is being read that began before, nothing could be dropped yet.
         if self.with_open(|open| Ok(reclaim::is_unread(&open.database)))? {
-            for keyspace in RECLAIMED {
+            for keyspace in GROWING {
                 reclaim::keyspace(&self.config.path, &handle(keyspace), go_on)?;
             }
             let (database, meta) = handle(Keyspace::Meta)()?;
             let keyspaces =
-                self.with_open(|open| Ok(RECLAIMED.map(|keyspace| open.keyspace(keyspace).clone())))?;
+                self.with_open(|open| Ok(GROWING.map(|keyspace| open.keyspace(keyspace).clone())))?;
             reclaim::release(&database, &meta, &keyspaces.each_ref())?;
         }
         Ok(self.stats().removed_rows)
@@ -483,19 +473,8 @@ fn wait_until_released(store: &Path) -> Result<(), EngineError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(failed_aside(error)),
     };
-    let mut waited = Duration::ZERO;
-    while lock.try_lock().is_err() {
-        if waited >= RELEASE_WAIT_MAX {
-            return Err(EngineError::Locked);
-        }
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "the commit thread waits here, and serves nobody meanwhile"
-        )]
-        std::thread::sleep(RELEASE_PAUSE);
-        waited += RELEASE_PAUSE;
-    }
-    Ok(())
+    let is_released = wait::wait_while(RELEASE_WAIT_MAX, RELEASE_PAUSE, || Ok(lock.try_lock().is_err()))?;
+    if is_released { Ok(()) } else { Err(EngineError::Locked) }
 }
 
 fn set_aside_closed(config: &LsmConfig) -> Result<(), EngineError> {

@@ -10,7 +10,7 @@
 //! Nothing here waits: how long a commit is to take, [`Engine::latency`] tells the caller. And nothing here is random:
 //! which batches survive and which bit flips comes in from outside.
 
-use super::{Batch, Change, Durability, Engine, EngineError, EngineStats, Keyspace, Scan};
+use super::{Batch, Change, Durability, Engine, EngineError, EngineStats, Keyspace, Rows, Scan, is_empty};
 use crate::crash::{self, Point};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
@@ -454,13 +454,8 @@ impl Engine for MemoryEngine {
 
     fn scan(&self, keyspace: Keyspace, start: &[u8], end: Bound<&[u8]>) -> Result<Scan, EngineError> {
         self.connected()?;
-        let is_empty = match end {
-            Bound::Included(end) => end < start,
-            Bound::Excluded(end) => end <= start,
-            Bound::Unbounded => false,
-        };
         let state = self.lock();
-        let Some(rows) = state.live.get(&keyspace).filter(|_| !is_empty) else {
+        let Some(rows) = state.live.get(&keyspace).filter(|_| !is_empty(start, end)) else {
             return Ok(Box::new(std::iter::empty()));
         };
         // Rows share their bytes with the map, so the copy that makes the snapshot is one of pointers.
@@ -507,11 +502,7 @@ impl Engine for MemoryEngine {
     }
 
     /// Not in the journal, so a power loss takes none of it back.
-    fn ingest(
-        &self,
-        keyspace: Keyspace,
-        rows: &mut dyn Iterator<Item = (Bytes, Option<Bytes>)>,
-    ) -> Result<(), EngineError> {
+    fn ingest(&self, keyspace: Keyspace, rows: Rows<'_>) -> Result<(), EngineError> {
         const ATTEMPTED: &str = "write a table";
         self.connected()?;
         let rows: Vec<_> = rows.collect();

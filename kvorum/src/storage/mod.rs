@@ -16,6 +16,7 @@ pub mod lsm;
 pub mod memory;
 pub mod quarantine;
 mod reclaim;
+mod wait;
 mod writeback;
 
 #[cfg(test)]
@@ -90,6 +91,18 @@ pub type Batch = Vec<Change>;
 ///
 /// It may be sent to another thread. While it lives it holds back the engine's clean-up: bound its life.
 pub type Scan = Box<dyn Iterator<Item = Result<(Bytes, Bytes), EngineError>> + Send>;
+
+/// These are rows for [`Engine::ingest`]: keys, and values or that they are removed.
+pub type Rows<'a> = &'a mut dyn Iterator<Item = (Bytes, Option<Bytes>)>;
+
+/// Whether no key can be between `start`, included, and `end`.
+fn is_empty(start: &[u8], end: Bound<&[u8]>) -> bool {
+    match end {
+        Bound::Included(end) => end < start,
+        Bound::Excluded(end) => end <= start,
+        Bound::Unbounded => false,
+    }
+}
 
 /// This says what an engine could not do.
 #[derive(Debug)]
@@ -224,11 +237,7 @@ pub trait Engine: Send + Sync + 'static {
     ///
     /// # Errors
     /// Nothing was done then, and commits go on.
-    fn ingest(
-        &self,
-        keyspace: Keyspace,
-        rows: &mut dyn Iterator<Item = (Bytes, Option<Bytes>)>,
-    ) -> Result<(), EngineError>;
+    fn ingest(&self, keyspace: Keyspace, rows: Rows<'_>) -> Result<(), EngineError>;
 
     /// Makes everything committed so far survive a power loss. Errors as for [`Engine::commit`].
     fn sync(&self) -> Result<(), EngineError>;

@@ -10,7 +10,7 @@
 //! `major_compact` where the keyspace is small; elsewhere it is two tables at most. That one is not used for more: fjall's
 //! workers wait for its end, for any keyspace, and it cannot be stopped (`docs/dev/storage.md`).
 
-use super::{EngineError, lsm};
+use super::{EngineError, lsm, wait};
 use fjall::compaction::Leveled;
 use fjall::{AbstractTree, Database, Keyspace};
 use std::path::Path;
@@ -62,7 +62,7 @@ pub(super) fn flush(handle: &Handle<'_>, go_on: &mut dyn FnMut() -> bool) -> Res
         if !go_on() {
             return Ok(false);
         }
-        pause(FLUSH_PAUSE);
+        wait::pause(FLUSH_PAUSE);
         waited += FLUSH_PAUSE;
     }
 }
@@ -128,7 +128,7 @@ pub(super) fn keyspace(
         } else if database.active_compactions() > 0 && unchanged < AGAIN_MAX {
             unchanged += 1;
             drop((database, keyspace));
-            pause(AGAIN_PAUSE);
+            wait::pause(AGAIN_PAUSE);
         } else if table_bytes < TABLE_BYTES_MAX {
             table_bytes *= 4;
         } else {
@@ -159,9 +159,4 @@ fn need_space(store: &Path, bytes: u64) -> Result<(), EngineError> {
         return Err(EngineError::DiskFull { attempted: "rewrite tables to give back space" });
     }
     Ok(())
-}
-
-#[expect(clippy::disallowed_methods, reason = "the thread that reclaims serves nobody")]
-fn pause(time: Duration) {
-    std::thread::sleep(time);
 }

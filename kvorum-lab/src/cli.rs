@@ -452,6 +452,12 @@ pub fn options(args: &BenchArgs) -> Result<RunOptions, LabError> {
     if args.key_size.is_some_and(|sizes| sizes.min() < KEY_BYTES) {
         return Err(LabError::Usage(format!("--key-size: no key is below {KEY_BYTES} bytes")));
     }
+    let is_open = args.rate.is_some() || args.put_rate.is_some() || args.find_max.is_some();
+    if args.coalesce.is_some() && !is_open {
+        return Err(LabError::Usage(
+            "--coalesce: as fast as possible nothing becomes due; give a --rate".into(),
+        ));
+    }
     let (work, ..) = args.read_words()?;
     let mix = match (work, args.ycsb, args.mix) {
         (Work::Delete, ..) => Some(Mix::deletes()),
@@ -723,6 +729,7 @@ mod tests {
             "get --distribution uniform:0.5 127.0.0.1:1",
             "get --value-size 9-8 127.0.0.1:1",
             "get --key-size 8 127.0.0.1:1",
+            "get --coalesce 1ms 127.0.0.1:1",
             "get --prefill 0 127.0.0.1:1",
             "mixed --find-max 5ms --put-rate 5 --get-rate 5 127.0.0.1:1",
             "mixed --put-rate 5 127.0.0.1:1",

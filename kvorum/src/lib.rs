@@ -16,5 +16,6 @@ pub mod node;
 pub mod peer;
 pub mod profile;
 pub mod replica;
+pub mod sched;
 pub mod storage;
 pub mod worker;

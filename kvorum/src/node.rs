@@ -1,7 +1,7 @@
 //! The node: opens the store, starts the threads, and ends them in order.
 //!
 //! One network thread per core, each with its own single-threaded runtime and its own listener on the shared port
-//! (`SO_REUSEPORT`); a request stays on its thread. One commit thread and one sweeper per store, a pool of workers,
+//! (`SO_REUSEPORT`); a request stays on its thread. One commit thread and one sweeper per store, two pools of workers,
 //! and the engine's own threads.
 
 use crate::canary::{self, Canary};
@@ -19,10 +19,11 @@ use crate::replica::{
     Birth, DurabilityMode, Hints, Home, Purge, Replica, ReplicaError, ReplicaParts, ReplicaThreads, Vote,
     Workers,
 };
+use crate::sched::{self, Turns};
 use crate::storage::data_dir::{DataDir, DataDirError};
 use crate::storage::lsm::{LsmConfig, LsmEngine};
 use crate::storage::{Engine, EngineError};
-use crate::worker::Pool;
+use crate::worker::Pools;
 use kvorum_core::{NodeId, Topology, TopologyError};
 use rustix::net::sockopt;
 use std::fmt;
@@ -138,9 +139,9 @@ impl Node {
         }
         let (engine, index_bytes) = open_engine(&node.data_dir, config, &names)?;
         crash::point(Point::StoreOpened);
-        let pool = Arc::new(Pool::start(config.workers).map_err(NodeError::Thread)?);
+        let pools = Arc::new(Pools::start(config.workers).map_err(NodeError::Thread)?);
         let workers = Workers::Threads;
-        let parts = Opening { config, names: &names, clock, rng, engine, index_bytes, pool, workers };
+        let parts = Opening { config, names: &names, clock, rng, engine, index_bytes, pools, workers };
         node.replica = Some(open(parts, &service)?);
         Ok(node)
     }
@@ -239,9 +240,9 @@ pub async fn run_local<L: Listener>(parts: LocalParts<L>) -> Result<(), NodeErro
     let LocalParts { config, clock, rng, engine, index_bytes, listener, connector, started } = parts;
     let names = Names::new(&config, config.listen);
     let service = service(&config, &names, &clock, &*rng, 1);
-    let pool = Arc::new(Pool::inline());
+    let pools = Arc::new(Pools::inline());
     let workers = Workers::Tasks;
-    let opening = Opening { config: &config, names: &names, clock, rng, engine, index_bytes, pool, workers };
+    let opening = Opening { config: &config, names: &names, clock, rng, engine, index_bytes, pools, workers };
     let replica = open(opening, &service)?;
     started(Handle(Arc::clone(&service)));
     let metrics = service.thread_metrics.first().map(Arc::clone).unwrap_or_default();
@@ -319,13 +320,13 @@ pub(crate) struct Opening<'a> {
     pub(crate) rng: Arc<dyn Rng>,
     pub(crate) engine: Arc<dyn Engine>,
     pub(crate) index_bytes: usize,
-    pub(crate) pool: Arc<Pool>,
+    pub(crate) pools: Arc<Pools>,
     pub(crate) workers: Workers,
 }
 
 /// Opens the rooms below HTTP; from then on the node serves its peers, and takes its hints.
 pub(crate) fn open(opening: Opening<'_>, service: &Service) -> Result<ReplicaThreads, NodeError> {
-    let Opening { config, names, clock, rng, engine, index_bytes, pool, workers } = opening;
+    let Opening { config, names, clock, rng, engine, index_bytes, pools, workers } = opening;
     let mut begins_anew = engine.has_begun_anew();
     let topology = Topology::of_urls(&names.cluster).map_err(NodeError::Topology)?;
     let node = NodeId::of_url(&names.url);
@@ -363,7 +364,7 @@ pub(crate) fn open(opening: Opening<'_>, service: &Service) -> Result<ReplicaThr
             engine: Arc::clone(&engine),
             clock: Arc::clone(&clock),
             rng: Arc::clone(&rng),
-            pool: Arc::clone(&pool),
+            pools: Arc::clone(&pools),
             metrics: Arc::clone(&store_metrics),
             execution: config.execution,
             durability: config.durability,
@@ -417,7 +418,7 @@ pub(crate) fn open(opening: Opening<'_>, service: &Service) -> Result<ReplicaThr
     };
     let shared = Shared::new(cluster, clock, rng, replica.clone(), hints, stamps, settings);
     // Set once, here.
-    let _ = service.rooms.set(Rooms::new(shared, replica, pool, store_metrics));
+    let _ = service.rooms.set(Rooms::new(shared, replica, pools, store_metrics));
     service.phase.send_replace(Phase::Joining);
     Ok(threads)
 }
@@ -493,6 +494,7 @@ fn serve_on_thread(
 ) -> Result<JoinHandle<()>, NodeError> {
     let service = Arc::clone(service);
     let run = move || {
+        sched::take_own(Turns::Prompt);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
         let local = tokio::task::LocalSet::new();
         let serve = |runtime: tokio::runtime::Runtime| {

@@ -1,9 +1,11 @@
-//! The worker pool: a bounded number of threads for calls that may wait for the disk.
+//! The worker pools: a bounded number of threads for calls that may wait for the disk.
 //!
-//! Ranges are always read here; point reads too with `--execution pool`. The queue is bounded: when it is full the
+//! Ranges are always read here; point reads too with `--execution pool`; and so are, in a pool of their own that yields
+//! to all others, batches of records that repair and hints bring or take. The queues are bounded: when one is full the
 //! caller is told at once ([`PoolFull`]), so that overload becomes a refusal and not a wait.
 
 use crate::profile::waits::{Since, Wait};
+use crate::sched::{self, Turns};
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
@@ -29,6 +31,32 @@ impl fmt::Display for PoolFull {
 
 impl std::error::Error for PoolFull {}
 
+/// These are a node's pools: what a background job takes of the processors does not keep a client's request.
+pub struct Pools {
+    /// For what a client waits for.
+    pub serving: Pool,
+    /// For repair, refill, hints and the looks after the store.
+    pub background: Pool,
+}
+
+impl Pools {
+    /// Starts both, with `threads` threads each, at least one.
+    ///
+    /// # Errors
+    /// When the operating system starts no thread.
+    pub fn start(threads: usize) -> io::Result<Self> {
+        Ok(Self {
+            serving: Pool::start("kvorum:worker", threads, Turns::Prompt)?,
+            background: Pool::start("kvorum:behind", threads, Turns::Polite)?,
+        })
+    }
+
+    /// Pools without threads: the caller runs its jobs itself. For engines that never wait, in the simulation.
+    pub fn inline() -> Self {
+        Self { serving: Pool::inline(), background: Pool::inline() }
+    }
+}
+
 /// This runs jobs on its threads. Dropping it waits for the jobs that were accepted.
 pub struct Pool {
     shared: Arc<Shared>,
@@ -50,26 +78,23 @@ struct Queue {
 }
 
 impl Pool {
-    /// Starts `threads` threads, at least one.
-    ///
-    /// # Errors
-    /// When the operating system starts no thread.
-    pub fn start(threads: usize) -> io::Result<Self> {
+    fn start(name: &str, threads: usize, turns: Turns) -> io::Result<Self> {
         let shared =
             Arc::new(Shared { queue: Mutex::default(), arrived: Condvar::new(), busy: AtomicUsize::new(0) });
         let mut pool = Self { shared, threads: Vec::new(), is_inline: false };
         for index in 0..threads.max(1) {
             let shared = Arc::clone(&pool.shared);
             #[expect(clippy::disallowed_methods, reason = "this is the room that owns the worker threads")]
-            let thread =
-                thread::Builder::new().name(format!("kvorum:worker{index}")).spawn(move || shared.work())?;
+            let thread = thread::Builder::new().name(format!("{name}{index}")).spawn(move || {
+                sched::take_own(turns);
+                shared.work();
+            })?;
             pool.threads.push(thread);
         }
         Ok(pool)
     }
 
-    /// A pool without threads: the caller runs its jobs itself. For engines that never wait, in the simulation.
-    pub fn inline() -> Self {
+    fn inline() -> Self {
         let shared =
             Arc::new(Shared { queue: Mutex::default(), arrived: Condvar::new(), busy: AtomicUsize::new(0) });
         Self { shared, threads: Vec::new(), is_inline: true }
@@ -167,7 +192,7 @@ mod tests {
     /// A full queue refuses at once and does not run the job; after the blockage it accepts again.
     #[test]
     fn full_queue_refuses() {
-        let pool = Pool::start(1).unwrap();
+        let pool = Pool::start("worker", 1, Turns::Prompt).unwrap();
         let (release, gate) = mpsc::channel::<()>();
         let (running, is_running) = mpsc::channel();
         pool.submit(Box::new(move || {
@@ -190,7 +215,7 @@ mod tests {
     /// A panicking job leaves the pool's only thread working.
     #[test]
     fn panic_costs_no_thread() {
-        let pool = Pool::start(1).unwrap();
+        let pool = Pool::start("worker", 1, Turns::Prompt).unwrap();
         assert_eq!(block_on(pool.run(|| -> u8 { panic!("as the test wants") })), Err(PoolFull));
         assert_eq!(block_on(pool.run(|| 3)), Ok(3));
     }

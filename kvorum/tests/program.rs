@@ -24,6 +24,35 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 use support::{Ended, MIB, RANGE, Server, escape, fill, kvorum, noise, one, run, wait_until};
 
+// ---- Its threads ------------------------------------------------------------------------------------------------
+
+/// What requests wait for has the nice value of the process, what nobody waits for a higher one, and what may hold a lock
+/// that requests need, but for fjall's workers, does not yield.
+#[test]
+fn threads_yield_to_those_that_serve() {
+    let server = Server::start(&[]);
+    let niceness = |name: &str| {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", server.pid())).unwrap();
+        let stats = tasks.filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("stat")).ok());
+        let named = stats.filter_map(|stat| {
+            let (head, tail) = stat.rsplit_once(") ")?;
+            let comm = head.split_once('(')?.1;
+            // proc_pid_stat(5): field 19; what follows the name begins with field 3.
+            comm.starts_with(name).then(|| tail.split(' ').nth(16).unwrap().parse::<i32>().unwrap())
+        });
+        let named: Vec<i32> = named.collect();
+        assert!(!named.is_empty(), "no thread is called {name}");
+        named
+    };
+    let usual = niceness("kvorum:net")[0];
+    for name in ["kvorum:net", "kvorum:commit", "kvorum:worker", "kvorum:sweep"] {
+        assert!(niceness(name).iter().all(|&nice| nice == usual), "{name}");
+    }
+    for name in ["kvorum:behind", "kvorum:reclaim", "kvorum:freer", "fjall:worker"] {
+        wait_until(name, || niceness(name).iter().all(|&nice| nice >= usual.max(10)));
+    }
+}
+
 // ---- The end of a node -----------------------------------------------------------------------------------------
 
 /// A node that is told to stop answers what it has begun: an upload is completed, a range is whole; idle connections

@@ -8,6 +8,7 @@ mod profile;
 mod repair;
 mod serve;
 
+use crate::sched::{self, Turns};
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use kvorum_lab::cli::BenchArgs;
 use kvorum_lab::lab::LabArgs;
@@ -28,7 +29,12 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             Some(("serve", matches)) => serve::run(matches),
             Some(("dev", matches)) => dev::run(matches),
             Some(("bench", matches)) => match BenchArgs::from_arg_matches(matches) {
-                Ok(arguments) => kvorum_lab::cli::run(&arguments),
+                Ok(arguments) => {
+                    // Late turns of the driver would be charged to the node. Its threads are this one's, and no other
+                    // program is started that would inherit it.
+                    sched::take_own(Turns::Prompt);
+                    kvorum_lab::cli::run(&arguments)
+                }
                 Err(error) => complain(error, USAGE),
             },
             Some(("profile", matches)) => profile::run(matches),

@@ -11,7 +11,7 @@ use crate::replica::{
 };
 use crate::storage::memory::{Fault, MemoryEngine};
 use crate::storage::{Engine, Keyspace, format};
-use crate::worker::Pool;
+use crate::worker::Pools;
 use bytes::Bytes;
 use kvorum_core::{
     Key, NodeId, NodeIndex, Quorum, Record, ReplicationFactor, Token, Topology, UnixMillis, Value, Version,
@@ -55,7 +55,7 @@ fn node_with(
         engine: Arc::clone(engine) as Arc<dyn Engine>,
         clock: Arc::clone(&clock),
         rng: Arc::new(SystemRng),
-        pool: Arc::new(Pool::start(1).unwrap()),
+        pools: Arc::new(Pools::start(1).unwrap()),
         metrics: Arc::new(StoreMetrics::default()),
         execution,
         durability,

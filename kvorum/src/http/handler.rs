@@ -20,7 +20,7 @@ use crate::metrics::{self, Operation, StoreMetrics, ThreadMetrics};
 use crate::peer::{Hello, UPGRADE_PROTOCOL};
 use crate::profile;
 use crate::replica::{Digests, Replica};
-use crate::worker::Pool;
+use crate::worker::Pools;
 use bytes::Bytes;
 use http::header::{
     ACCEPT, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, ETAG, HOST, HeaderName, LAST_MODIFIED,
@@ -75,8 +75,8 @@ pub struct Rooms {
     pub shared: Arc<Shared>,
     /// This node's replica, for its gauges.
     pub replica: Replica,
-    /// The worker pool, for its gauges.
-    pub pool: Arc<Pool>,
+    /// The worker pools, for their gauges.
+    pub pools: Arc<Pools>,
     /// The store's counters.
     pub store_metrics: Arc<StoreMetrics>,
     epoch: HeaderValue,
@@ -87,12 +87,12 @@ impl Rooms {
     pub fn new(
         shared: Arc<Shared>,
         replica: Replica,
-        pool: Arc<Pool>,
+        pools: Arc<Pools>,
         store_metrics: Arc<StoreMetrics>,
     ) -> Self {
         let epoch = HeaderValue::try_from(topology::epoch(&shared.cluster));
         let epoch = epoch.unwrap_or_else(|_| HeaderValue::from_static(""));
-        Self { shared, replica, pool, store_metrics, epoch }
+        Self { shared, replica, pools, store_metrics, epoch }
     }
 }
 
@@ -560,7 +560,7 @@ fn workers_of<B>(shared: &Shared, request: &Request<B>) -> Response<ReplyBody> {
 
 fn show_metrics<B>(service: &Service, request: &Request<B>) -> Result<Response<ReplyBody>, Failure> {
     target::parse_nothing(request.uri().query())?;
-    let Rooms { shared, replica, pool, store_metrics, .. } = service.rooms()?;
+    let Rooms { shared, replica, pools, store_metrics, .. } = service.rooms()?;
     let scrape = metrics::Scrape {
         threads: &service.thread_metrics,
         store: store_metrics,
@@ -568,8 +568,7 @@ fn show_metrics<B>(service: &Service, request: &Request<B>) -> Result<Response<R
         connections: service.connection_count.load(Ordering::Relaxed),
         body_bytes: service.body_budget.used(),
         commit_queue: replica.queue_len(),
-        pool_queue: pool.queue_len(),
-        pool_busy: pool.busy_count(),
+        pools,
         purged: replica.sweeper().purged(),
         sweeper: replica.sweeper().name(),
         reclaimer: replica.reclaimer(),

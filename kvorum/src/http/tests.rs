@@ -11,7 +11,7 @@ use crate::peer::{BoxedStream, Connector};
 use crate::replica::{ReplicaThreads, Workers};
 use crate::storage::memory::MemoryEngine;
 use crate::storage::{Engine, Keyspace};
-use crate::worker::Pool;
+use crate::worker::Pools;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Bound;
@@ -132,7 +132,7 @@ fn open_store(
         rng: Arc::new(SystemRng),
         engine,
         index_bytes: 4 << 10,
-        pool: Arc::new(Pool::start(1).unwrap()),
+        pools: Arc::new(Pools::start(1).unwrap()),
         workers: Workers::Threads,
     };
     node::open(opening, service)

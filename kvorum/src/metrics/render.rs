@@ -4,6 +4,7 @@ use super::{LATENCY_BOUNDS_MICROS, LatencyHistogram, Operation, STATUSES, StoreM
 use crate::coordinator::{PeerStatus, Shared};
 use crate::replica::{ReclaimState, StoreState};
 use crate::storage::EngineStats;
+use crate::worker::{Pool, Pools};
 use kvorum_core::Version;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet, text};
@@ -28,10 +29,8 @@ pub struct Scrape<'a> {
     pub body_bytes: u64,
     /// Writes that wait for the commit thread.
     pub commit_queue: usize,
-    /// Jobs that wait for the worker pool.
-    pub pool_queue: usize,
-    /// Worker threads that run a job.
-    pub pool_busy: usize,
+    /// The worker pools.
+    pub pools: &'a Pools,
     /// Records that the sweeper removed or made tombstones.
     pub purged: u64,
     /// What the sweeper does.
@@ -149,8 +148,6 @@ impl Snapshot {
             ("connections_open", scrape.connections as u64, "Connections open now"),
             ("body_bytes_in_flight", scrape.body_bytes, "Bytes of request bodies in memory"),
             ("commit_queue_requests", scrape.commit_queue as u64, "Writes that wait for the commit thread"),
-            ("pool_queue_jobs", scrape.pool_queue as u64, "Jobs that wait for the worker pool"),
-            ("pool_busy_threads", scrape.pool_busy as u64, "Worker threads that run a job"),
             (
                 "commit_group_records_max",
                 scrape.store.group_records_max.load(Ordering::Relaxed),
@@ -178,6 +175,13 @@ impl Snapshot {
         for (name, value, help) in gauges {
             family(name, None, Kind::Gauge(one(value)), help);
         }
+        let pools = |count: fn(&Pool) -> usize| {
+            let pools = [("serving", &scrape.pools.serving), ("background", &scrape.pools.background)];
+            let row = |(name, pool): (&str, _)| (vec![("pool", name.to_owned())], count(pool) as u64);
+            Kind::Gauge(pools.map(row).to_vec())
+        };
+        family("pool_queue_jobs", None, pools(Pool::queue_len), "Jobs that wait for a worker pool, by pool");
+        family("pool_busy_threads", None, pools(Pool::busy_count), "Worker threads that run a job, by pool");
         let mut commit = Default::default();
         add(&mut commit, &scrape.store.commit);
         let mut synced = Default::default();

@@ -1,6 +1,6 @@
 //! Batches: many records read or applied in one go, for whoever copies what exists already.
 //!
-//! A batch costs one job of the worker pool for its look-ups, whatever [`super::Execution`] says, so that no network
+//! A batch costs one job of the background pool for its look-ups, whatever [`super::Execution`] says, so that no network
 //! thread is kept by it; one place in the commit queue; and one answer.
 
 use super::answer::Applied;
@@ -52,7 +52,7 @@ impl Replica {
             }
             Ok::<_, ReplicaError>(found)
         };
-        self.shared.pool.run(read).await?
+        self.shared.pools.background.run(read).await?
     }
 
     /// Applies `records` as [`Self::apply`] does each of them, in one group. What became of each, in their order; none
@@ -89,7 +89,7 @@ impl Replica {
             }
             Ok((observed, places))
         };
-        let (records, places) = self.shared.pool.run(observe).await??;
+        let (records, places) = self.shared.pools.background.run(observe).await??;
         let (done, outcome) = oneshot::channel();
         let courier = Courier::of_thread();
         self.shared.queue.submit(Request::ApplyMany { records, source, done, courier })?;

@@ -201,7 +201,7 @@ impl Hints {
     }
 
     /// The next hints for `target` behind `after`, in order: at most `count_max`, about `bytes_max`. Reads the store
-    /// on the worker pool.
+    /// in the background pool.
     pub async fn next(
         &self,
         target: NodeId,
@@ -231,7 +231,7 @@ impl Hints {
             }
             Ok::<_, ReplicaError>(hints)
         };
-        self.replica.shared.pool.run(read).await?
+        self.replica.shared.pools.background.run(read).await?
     }
 
     /// The partitions of whose keys hints are kept, for whomever, ascending, each with a clock word at or below that of

@@ -75,14 +75,14 @@ impl Replica {
             }
             Ok(true)
         };
-        self.shared.pool.run(read).await?
+        self.shared.pools.background.run(read).await?
     }
 
     /// Reads about `bytes` of the store from `from` on, to find what is damaged; what it finds is noted in
     /// [`Replica::damage`].
     pub async fn walk(&self, from: Place, bytes: u64) -> Result<Walked, ReplicaError> {
         let engine = Arc::clone(&self.shared.engine);
-        self.shared.pool.run(move || walk(&*engine, from, bytes)).await?
+        self.shared.pools.background.run(move || walk(&*engine, from, bytes)).await?
     }
 
     /// Sets the store aside and begins anew with an empty one, which lacks what was in it and does not vote. Its
@@ -163,7 +163,7 @@ mod tests {
         Workers,
     };
     use crate::storage::memory::{Fault, MemoryEngine};
-    use crate::worker::Pool;
+    use crate::worker::Pools;
     use kvorum_core::{NodeId, Record, Value};
 
     fn replica(engine: &Arc<MemoryEngine>) -> (Replica, ReplicaThreads) {
@@ -171,7 +171,7 @@ mod tests {
             engine: Arc::clone(engine) as Arc<dyn Engine>,
             clock: ManualClock::at(1_000_000),
             rng: Arc::new(SystemRng),
-            pool: Arc::new(Pool::inline()),
+            pools: Arc::new(Pools::inline()),
             metrics: Arc::new(StoreMetrics::default()),
             execution: Execution::Inline,
             durability: DurabilityMode::Always,

@@ -45,13 +45,12 @@ pub use sweep::SweeperState;
 use crate::clock::{Clock, Rng};
 use crate::crash::{self, Point};
 use crate::metrics::StoreMetrics;
+use crate::sched::{self, Turns};
 use crate::storage::damage::{Damage, Watched};
 use crate::storage::delta::{Delta, Folding};
 use crate::storage::format::Mark;
-use crate::storage::{
-    Batch, Change, Durability, Engine, EngineError, EngineStats, Keyspace, RECLAIM_THREAD, Scan, format,
-};
-use crate::worker::{Pool, PoolFull};
+use crate::storage::{Batch, Change, Durability, Engine, EngineError, EngineStats, Keyspace, Scan, format};
+use crate::worker::{PoolFull, Pools};
 use bytes::Bytes;
 use commit::Committer;
 use courier::Courier;
@@ -157,7 +156,7 @@ pub struct ReplicaParts {
     /// For the store's identity, when it is new.
     pub rng: Arc<dyn Rng>,
     /// Threads for calls that may wait for the disk.
-    pub pool: Arc<Pool>,
+    pub pools: Arc<Pools>,
     /// Counters of the store.
     pub metrics: Arc<StoreMetrics>,
     /// Where storage calls run.
@@ -204,7 +203,7 @@ pub struct Replica {
 
 struct Shared {
     engine: Arc<dyn Engine>,
-    pool: Arc<Pool>,
+    pools: Arc<Pools>,
     execution: Execution,
     queue: Arc<CommitQueue>,
     groups: Arc<AtomicU64>,
@@ -279,7 +278,7 @@ impl Replica {
         let replica = Self {
             shared: Arc::new(Shared {
                 engine: parts.engine,
-                pool: parts.pool,
+                pools: parts.pools,
                 execution: parts.execution,
                 queue: Arc::clone(&queue),
                 groups,
@@ -310,6 +309,7 @@ impl Replica {
         match parts.workers {
             Workers::Threads => {
                 threads.spawn("kvorum:commit", move || {
+                    sched::take_own(Turns::Prompt);
                     while let Some(group) = queue.take(committer.idle_wait(), committer.gather_wait()) {
                         committer.commit(group);
                     }
@@ -319,7 +319,7 @@ impl Replica {
                 let failed = |source| EngineError::Io { attempted: "start a thread of the store", source };
                 let runtime = runtime.map_err(failed)?;
                 threads.spawn("kvorum:sweep", move || runtime.block_on(sweep))?;
-                threads.spawn(RECLAIM_THREAD, move || reclaimer.run())?;
+                threads.spawn("kvorum:reclaim", move || reclaimer.run())?;
                 threads.reclaims = threads.threads.pop();
             }
             Workers::Tasks => {
@@ -376,8 +376,8 @@ impl Replica {
             let end = end.as_ref().map_or(Bound::Unbounded, |end| Bound::Excluded(end.as_ref()));
             engine.scan(Keyspace::Records, start.as_ref(), end)
         };
-        let scan = self.shared.pool.run(open).await??;
-        Ok(RangeReader { pool: Arc::clone(&self.shared.pool), scan: Some(scan) })
+        let scan = self.shared.pools.serving.run(open).await??;
+        Ok(RangeReader { pools: Arc::clone(&self.shared.pools), scan: Some(scan) })
     }
 
     /// What this replica's partitions hold, for comparison with another's; none in a cluster of one.
@@ -386,7 +386,7 @@ impl Replica {
     }
 
     /// One number for what the node of rank `rank` among `nodes` must have in common with the others, of what is not
-    /// above the clock word `upto`. Scans the partition's index on the worker pool.
+    /// above the clock word `upto`. Scans the partition's index in the background pool.
     pub async fn common_upto(
         &self,
         partition: Partition,
@@ -396,7 +396,7 @@ impl Replica {
     ) -> Result<u64, ReplicaError> {
         let engine = Arc::clone(&self.shared.engine);
         let read = move || digest::common_upto(&*engine, partition, rank, nodes, upto);
-        self.shared.pool.run(read).await?
+        self.shared.pools.background.run(read).await?
     }
 
     /// The keys of `partition` behind `after` with what is stored of each but the value, in order of the keys: about
@@ -428,7 +428,7 @@ impl Replica {
             }
             Ok::<_, ReplicaError>((marks, true))
         };
-        self.shared.pool.run(read).await?
+        self.shared.pools.background.run(read).await?
     }
 
     /// Begins to store a lease of the node's clock, durably whatever the durability of writes is. Leases are stored in the
@@ -509,7 +509,12 @@ impl Replica {
             Execution::Inline => Ok(self.shared.engine.get(Keyspace::Records, key.as_ref())?),
             Execution::Pool => {
                 let (engine, key) = (Arc::clone(&self.shared.engine), key.clone());
-                Ok(self.shared.pool.run(move || engine.get(Keyspace::Records, key.as_ref())).await??)
+                Ok(self
+                    .shared
+                    .pools
+                    .serving
+                    .run(move || engine.get(Keyspace::Records, key.as_ref()))
+                    .await??)
             }
         }
     }
@@ -697,7 +702,7 @@ impl Drop for ReplicaThreads {
 
 /// This reads a range in parts, each on the worker pool, so that no network thread waits for the disk.
 pub struct RangeReader {
-    pool: Arc<Pool>,
+    pools: Arc<Pools>,
     scan: Option<Scan>,
 }
 
@@ -719,7 +724,7 @@ impl RangeReader {
             }
             Ok::<_, ReplicaError>((part, Some(scan)))
         };
-        let (part, rest) = self.pool.run(read).await??;
+        let (part, rest) = self.pools.serving.run(read).await??;
         self.scan = rest;
         Ok(part)
     }

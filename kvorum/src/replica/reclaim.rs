@@ -12,6 +12,7 @@ use super::health::StoreHealth;
 use super::pause::Pause;
 use crate::clock::Clock;
 use crate::metrics::StoreMetrics;
+use crate::sched::{self, Turns};
 use crate::storage::{Engine, EngineError};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -118,6 +119,7 @@ pub(super) struct Reclaimer {
 impl Reclaimer {
     /// Reclaims until it is stopped.
     pub(super) fn run(&self) {
+        sched::take_own(Turns::Polite);
         let mut backlog = Backlog { before: self.engine.stats().removed_rows, ..Backlog::default() };
         while !self.state.is_stopped() {
             let (now, removed) = (self.clock.mono(), self.metrics.removed.load(Ordering::Relaxed));

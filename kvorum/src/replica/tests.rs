@@ -10,7 +10,7 @@ use crate::clock::{ManualClock, SystemRng};
 use crate::metrics::StoreMetrics;
 use crate::storage::memory::{Fault, MemoryEngine};
 use crate::storage::{Change, Engine, Keyspace, format};
-use crate::worker::Pool;
+use crate::worker::Pools;
 use bytes::Bytes;
 use kvorum_core::{Key, NodeId, Partition, Record, Token, UnixMillis, Value, Version};
 use proptest::prelude::*;
@@ -42,7 +42,7 @@ impl Bench {
             engine: Arc::clone(&engine) as Arc<dyn Engine>,
             clock: Arc::clone(&clock) as Arc<dyn crate::clock::Clock>,
             rng: Arc::new(SystemRng),
-            pool: Arc::new(Pool::start(1).unwrap()),
+            pools: Arc::new(Pools::start(1).unwrap()),
             metrics: Arc::new(StoreMetrics::default()),
             execution: Execution::Inline,
             durability,
@@ -591,7 +591,7 @@ async fn sweeper_rests_while_the_disk_is_full() {
         engine: Arc::clone(&engine) as Arc<dyn Engine>,
         clock: Arc::clone(&bench.clock) as Arc<dyn crate::clock::Clock>,
         rng: Arc::new(SystemRng),
-        pool: Arc::new(Pool::inline()),
+        pools: Arc::new(Pools::inline()),
         metrics: Arc::new(StoreMetrics::default()),
         execution: Execution::Inline,
         durability: DurabilityMode::Always,

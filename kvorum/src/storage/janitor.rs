@@ -14,6 +14,7 @@
 //! a table only when nothing reads it. If the janitor is late or gives up, fjall is merely slow again.
 
 use super::{wait, writeback};
+use crate::sched::{self, Turns};
 use fjall::{AbstractTree, Database, Keyspace};
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -36,8 +37,6 @@ const SHRINK_BYTES: u64 = 4 << 20;
 const SHRINK_PAUSE: Duration = Duration::from_millis(2);
 /// Descriptors held at most. Beyond it the files that come last are not held, and cost what they cost in fjall.
 const FILES_MAX: usize = 4096;
-/// The politeness of the threads that flush, compact and free: they yield to those that serve.
-const WORKER_NICE: i32 = 10;
 
 /// This runs the janitor's threads until it is dropped.
 pub(super) struct Janitor {
@@ -59,7 +58,7 @@ impl Janitor {
         let (sender, receiver) = mpsc::channel();
         let mut keeper = Keeper::new(path, trees, sender);
         keeper.look();
-        be_polite("fjall:worker");
+        sched::take_named("fjall:worker", Turns::Polite);
         let stopped = Arc::clone(&stop);
         let keep = move || {
             while !stopped.load(Ordering::Relaxed) {
@@ -69,7 +68,7 @@ impl Janitor {
             }
         };
         let free = move || {
-            be_polite("kvorum:freer");
+            sched::take_own(Turns::Polite);
             for refuse in receiver {
                 match refuse {
                     Refuse::Memtable(memtable) => drop(memtable),
@@ -227,21 +226,6 @@ fn shrink(file: &File) {
             return;
         }
         wait::pause(SHRINK_PAUSE);
-    }
-}
-
-/// Raises the nice value of this process's threads called `name`; where that is not allowed, nothing changes.
-pub(super) fn be_polite(name: &str) {
-    let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return };
-    for task in tasks.flatten() {
-        #[expect(clippy::disallowed_methods, reason = "a thread's name is read from /proc")]
-        let named =
-            std::fs::read_to_string(task.path().join("comm")).is_ok_and(|comm| comm.trim_end() == name);
-        let id =
-            task.file_name().to_str().and_then(|id| id.parse().ok()).and_then(rustix::process::Pid::from_raw);
-        if let (true, Some(id)) = (named, id) {
-            let _ = rustix::process::setpriority_process(Some(id), WORKER_NICE);
-        }
     }
 }
 

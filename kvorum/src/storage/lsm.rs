@@ -6,10 +6,8 @@
 //!
 //! fjall checksums its blocks and its journal; damage is reported as [`EngineError::Corrupt`], never served.
 
-use super::janitor::{self, Janitor};
-use super::{
-    Batch, Change, Durability, Engine, EngineError, EngineStats, Keyspace, RECLAIM_THREAD, Rows, Scan,
-};
+use super::janitor::Janitor;
+use super::{Batch, Change, Durability, Engine, EngineError, EngineStats, Keyspace, Rows, Scan};
 use super::{is_empty, quarantine, reclaim, wait};
 use crate::crash::{self, Point};
 use crate::profile::waits::{self, Wait};
@@ -396,7 +394,6 @@ impl Engine for LsmEngine {
     }
 
     fn reclaim(&self, go_on: &mut dyn FnMut() -> bool) -> Result<u64, EngineError> {
-        janitor::be_polite(RECLAIM_THREAD);
         // Not under the lock, but for one piece of work at a time: a store that is opened again waits for that.
         let handle = |keyspace| {
             move || self.with_open(|open| Ok((open.database.clone(), open.keyspace(keyspace).clone())))

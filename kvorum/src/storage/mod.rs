@@ -207,9 +207,6 @@ pub struct EngineStats {
     pub folds: u64,
 }
 
-/// The thread that calls [`Engine::reclaim`].
-pub const RECLAIM_THREAD: &str = "kvorum:reclaim";
-
 /// This keeps bytes in ordered keyspaces.
 ///
 /// One thread commits at a time (the commit thread); any number may read meanwhile.

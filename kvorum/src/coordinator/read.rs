@@ -14,8 +14,9 @@ use tokio::time::Instant;
 
 /// A value up to this size is sent by every replica that is asked; of a larger one all but the first send the version.
 const INLINE_BYTES_MAX: u32 = 4096;
-/// Rounds that one read may need: each further one means that a newer write was met while an older was written back.
-const ROUNDS_MAX: usize = 8;
+/// Rounds that one read may need: each further one means that a newer write was met while an older was written back. On
+/// one key under 64 clients without a pause, half of them writers, 3 of 100 reads were seen to need more than 8.
+const ROUNDS_MAX: usize = 32;
 /// How often a read that waits looks whether the replicas it asked have stopped answering altogether.
 const SUSPECT_LOOK: Duration = Duration::from_millis(20);
 /// The least wait before a read is hedged: below it, timers and scheduling are most of the latency.

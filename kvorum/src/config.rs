@@ -71,7 +71,7 @@ pub struct Config {
     pub execution: Execution,
     /// Network threads.
     pub threads: usize,
-    /// Threads of the worker pool.
+    /// Threads of each worker pool.
     pub workers: usize,
     /// Bytes for storage caches and write buffers together.
     pub memory_budget_bytes: u64,
@@ -277,7 +277,7 @@ pub const SETTINGS: &[Setting] = &[
         name: "workers",
         value_name: "N",
         default: "0",
-        help: "Threads of the worker pool, for ranges and --execution pool; 0 for two per core",
+        help: "Threads of each worker pool: for ranges and --execution pool, and for repair; 0 for two per core",
         set: |draft, text| set(&mut draft.config.workers, parse_number(text, 0, 1024)),
     },
     Setting {

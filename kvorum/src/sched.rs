@@ -61,8 +61,12 @@ fn set(thread: libc::pid_t, turns: Turns) -> io::Result<()> {
         Turns::Prompt => attributes.sched_runtime = PROMPT_SLICE,
         Turns::Polite => attributes.sched_nice = attributes.sched_nice.max(POLITE_NICE),
     }
+    put(thread, &attributes)
+}
+
+fn put(thread: libc::pid_t, attributes: &libc::sched_attr) -> io::Result<()> {
     // SAFETY: the structure outlives the call, which reads as many bytes of it as its first field says: all.
-    let result = unsafe { libc::syscall(libc::SYS_sched_setattr, thread, &raw const attributes, 0) };
+    let result = unsafe { libc::syscall(libc::SYS_sched_setattr, thread, &raw const *attributes, 0) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
@@ -119,9 +123,7 @@ mod tests {
         on_thread("batch", || {
             let mut batch = get(OWN).unwrap();
             batch.sched_policy = u32::try_from(libc::SCHED_BATCH).unwrap();
-            // SAFETY: as in `set`.
-            let result = unsafe { libc::syscall(libc::SYS_sched_setattr, OWN, &raw const batch, 0) };
-            assert_eq!(result, 0);
+            put(OWN, &batch).unwrap();
             let before = get(OWN).unwrap();
             set(OWN, Turns::Polite).unwrap();
             assert_eq!(get(OWN).unwrap().sched_nice, before.sched_nice);

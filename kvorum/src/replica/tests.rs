@@ -127,6 +127,12 @@ impl Bench {
 }
 
 impl Bench {
+    /// Has the committer look again, as it does without being asked.
+    fn look_after_a_second(&mut self) {
+        self.clock.pass(1000);
+        self.committer.commit(Vec::new());
+    }
+
     /// Takes a step in the partition of `k`.
     fn step(&mut self, step: FloorStep) -> bool {
         let (done, mut answer) = oneshot::channel();
@@ -534,12 +540,10 @@ fn full_disk_passes() {
     assert_eq!(bench.health.state(), StoreState::DiskFull);
     assert!(matches!(bench.health.admit(&value(2, "w")), Err(ReplicaError::DiskFull)));
     assert!(bench.committer.idle_wait() <= Duration::from_secs(1), "it must look again without being asked");
-    bench.clock.pass(1000);
-    bench.committer.commit(Vec::new());
+    bench.look_after_a_second();
     assert_eq!(bench.health.state(), StoreState::DiskFull, "the disk is still full");
     bench.engine.set_fault(None);
-    bench.clock.pass(1000);
-    bench.committer.commit(Vec::new());
+    bench.look_after_a_second();
     assert_eq!(bench.health.state(), StoreState::Ok);
     bench.apply("k", value(3, "x")).unwrap();
     assert_eq!(bench.stored("k"), Some(value(3, "x")));
@@ -552,13 +556,11 @@ fn full_disk_that_stopped_the_background_passes() {
     let mut bench = Bench::new(DurabilityMode::Always, Purge::Keep);
     bench.apply("k", value(1, "v")).unwrap();
     bench.engine.set_fault(Some(Fault::DiskFull));
-    bench.clock.pass(1000);
-    bench.committer.commit(Vec::new());
+    bench.look_after_a_second();
     assert_eq!(bench.health.state(), StoreState::DiskFull);
     assert!(bench.engine.sync().is_err(), "the background");
     bench.engine.set_fault(None);
-    bench.clock.pass(1000);
-    bench.committer.commit(Vec::new());
+    bench.look_after_a_second();
     assert_eq!(bench.health.state(), StoreState::Ok);
     bench.apply("k", value(2, "w")).unwrap();
     assert_eq!(bench.stored("k"), Some(value(2, "w")));

@@ -1,0 +1,737 @@
+//! The table of odd requests, in groups: bytes, and the exact status that each must get. `http_raw.rs` sends them.
+
+use Expect::{Bare, Closed, Refused, Served};
+
+/// What a case must get.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Expect {
+    /// This success (or 404), from the handler.
+    Served(u16),
+    /// This failure, from the handler: text, or JSON for who accepts it.
+    Refused(u16),
+    /// This failure, before the handler: always text, and the connection ends.
+    Bare(u16),
+    /// No answer: the connection ends. Only where there is nobody to answer to.
+    Closed,
+}
+
+/// Bytes that a client sends, and what it must get.
+pub(crate) struct Case {
+    pub name: String,
+    pub bytes: Vec<u8>,
+    pub expect: Expect,
+    /// The client sends nothing more after these bytes.
+    pub ends: bool,
+}
+
+pub(crate) fn case(name: impl Into<String>, bytes: impl AsRef<[u8]>, expect: Expect) -> Case {
+    Case { name: name.into(), bytes: bytes.as_ref().to_vec(), expect, ends: false }
+}
+
+/// A GET of `target`, given as bytes.
+pub(crate) fn get(target: impl AsRef<[u8]>) -> Vec<u8> {
+    [b"GET ", target.as_ref(), b" HTTP/1.1\r\nHost: a\r\n\r\n"].concat()
+}
+
+/// A request without headers but these, each with its line end.
+pub(crate) fn with(line: &str, headers: impl AsRef<[u8]>, body: impl AsRef<[u8]>) -> Vec<u8> {
+    [line.as_bytes(), b"\r\nHost: a\r\n", headers.as_ref(), b"\r\n", body.as_ref()].concat()
+}
+
+/// A PUT of the key `raw`.
+pub(crate) fn put(headers: impl AsRef<[u8]>, body: impl AsRef<[u8]>) -> Vec<u8> {
+    with("PUT /v0/entity?id=raw HTTP/1.1", headers, body)
+}
+
+/// A chunked PUT of the key `raw`.
+pub(crate) fn put_chunks(body: impl AsRef<[u8]>) -> Vec<u8> {
+    put("Transfer-Encoding: chunked\r\n", body)
+}
+
+pub(crate) fn request_lines() -> Vec<Case> {
+    let mut cases: Vec<Case> = [
+        ("no method", " /v0/status HTTP/1.1"),
+        ("no target", "GET HTTP/1.1"),
+        ("empty target", "GET  HTTP/1.1"),
+        ("nothing but a method", "GET"),
+        ("nothing but spaces", "   "),
+        ("two spaces before the target", "GET  /v0/status HTTP/1.1"),
+        ("two spaces before the version", "GET /v0/status  HTTP/1.1"),
+        ("a space behind the version", "GET /v0/status HTTP/1.1 "),
+        ("a word behind the version", "GET /v0/status HTTP/1.1 x"),
+        ("a tab before the target", "GET\t/v0/status HTTP/1.1"),
+        ("a tab before the version", "GET /v0/status\tHTTP/1.1"),
+        ("HTTP/0.9 with a version", "GET /v0/status HTTP/0.9"),
+        ("HTTP/1.2", "GET /v0/status HTTP/1.2"),
+        ("HTTP/1.10", "GET /v0/status HTTP/1.10"),
+        ("HTTP/11", "GET /v0/status HTTP/11"),
+        ("HTTP/1.", "GET /v0/status HTTP/1."),
+        ("HTTP/1", "GET /v0/status HTTP/1"),
+        ("HTTP/2.0", "GET /v0/status HTTP/2.0"),
+        ("HTTP/3", "GET /v0/status HTTP/3"),
+        ("http/1.1", "GET /v0/status http/1.1"),
+        ("another protocol", "OPTIONS rtsp://a/v0 RTSP/1.0"),
+        ("a method with @", "G@T /v0/status HTTP/1.1"),
+        ("a method with NUL", "G\0T /v0/status HTTP/1.1"),
+        ("a method with ESC", "\x1b[AGET /v0/status HTTP/1.1"),
+        ("a method in UTF-8", "GÉT /v0/status HTTP/1.1"),
+        ("a space in the target", "GET /v0/entity?id=a b HTTP/1.1"),
+        ("a NUL in the target", "GET /v0/entity?id=a\0b HTTP/1.1"),
+        ("a SOH in the target", "GET /v0/entity?id=a\x01b HTTP/1.1"),
+        ("a DEL in the target", "GET /v0/entity?id=a\x7fb HTTP/1.1"),
+        ("a CR in the target", "GET /v0/entity?id=a\rb HTTP/1.1"),
+        ("a relative target", "GET v0/status HTTP/1.1"),
+        ("a target of a query alone", "GET ?id=a HTTP/1.1"),
+        ("a response in place of a request", "HTTP/1.1 200 OK"),
+        ("a PROXY line", "PROXY TCP4 127.0.0.1 127.0.0.1 1 2"),
+    ]
+    .map(|(name, line)| case(name, with(line, "", ""), Bare(400)))
+    .into();
+    cases.push(case("raw bytes that are no UTF-8", get(b"/v0/entity?id=\xff\xfe"), Bare(400)));
+    cases.push(case("half a UTF-8 sequence", get(b"/v0/entity?id=\xc3"), Bare(400)));
+    cases.push(case("HTTP/0.9", b"GET /v0/status\r\n\r\n", Bare(400)));
+    cases.push(case("HTTP/0.9 with a bare line feed", b"GET /v0/status\n\n", Bare(400)));
+    cases.push(case("the HTTP/2 preface", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0", Closed));
+    cases.push(case("a TLS hello", b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03\r\n\r\n", Bare(400)));
+    cases.push(case("an SSH banner", b"SSH-2.0-OpenSSH_9.9\r\n\r\n", Bare(400)));
+    cases.push(case("zeros", [0; 64], Bare(400)));
+    cases.push(case("bytes of all kinds", (0..=255).rev().collect::<Vec<u8>>(), Bare(400)));
+    cases.push(case(
+        "empty lines before a request",
+        [b"\r\n\r\n", &get("/v0/status")[..]].concat(),
+        Served(200),
+    ));
+    cases
+}
+
+pub(crate) fn methods() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for path in ["/v0/entity?id=raw", "/v0/entities?start=raw", "/v0/status", "/metrics"] {
+        for method in ["get", "Get", "PATCH", "POST", "OPTIONS", "TRACE", "BREW", "put", "PROPFIND"] {
+            let line = format!("{method} {path} HTTP/1.1");
+            cases.push(case(&line, with(&line, "Content-Length: 0\r\n", ""), Refused(405)));
+        }
+    }
+    for path in ["/v0/entities?start=raw", "/v0/status", "/metrics"] {
+        for method in ["PUT", "DELETE"] {
+            let line = format!("{method} {path} HTTP/1.1");
+            cases.push(case(&line, with(&line, "Content-Length: 3\r\n", "abc"), Refused(405)));
+        }
+    }
+    let odd = |name: &str, line: &str, expect| case(name, with(line, "", ""), expect);
+    cases.extend([
+        odd("CONNECT to an authority", "CONNECT a:80 HTTP/1.1", Refused(400)),
+        odd("CONNECT to a path", "CONNECT /v0/status HTTP/1.1", Refused(405)),
+        odd("POST with no length", "POST /v0/entity?id=raw HTTP/1.1", Refused(405)),
+        odd("an unknown path is told before the method", "PATCH /v0/nothing HTTP/1.1", Refused(400)),
+        odd("GET with a long method", &format!("{} /v0/status HTTP/1.1", "G".repeat(5000)), Refused(405)),
+    ]);
+    cases
+}
+
+pub(crate) fn targets() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for target in [
+        "/",
+        "/v0",
+        "/v0/",
+        "/v0/entity/",
+        "/v0/entity/raw",
+        "/v0/entitys?id=raw",
+        "/V0/entity?id=raw",
+        "/v0/Entity?id=raw",
+        "/v0//entity?id=raw",
+        "//v0/entity?id=raw",
+        "//v0/status",
+        "/v0/../v0/entity?id=raw",
+        "/v0/./entity?id=raw",
+        "/../../etc/passwd",
+        "/v0/%65ntity?id=raw",
+        "/v0%2fentity?id=raw",
+        "/v0/entity%3fid=raw",
+        "/v0/entity;x=1?id=raw",
+        "/v0/entity%00?id=raw",
+        "/v0/metrics",
+        "/metrics/",
+        "/v1/status",
+        "/favicon.ico",
+        "/v0/entity&id=raw",
+        // Forms that are for proxies, or for nobody.
+        "http://a/v0/status",
+        "HTTP://a/v0/status",
+        "https://a/v0/status",
+        "ftp://a/v0/status",
+        "http://a:1/v0/entity?id=raw",
+        "http://u:p@a/v0/status",
+        "*",
+        "a",
+        "a:80",
+        // Fragments never come this far in a well-formed client.
+        "/v0/status#",
+        "/v0/entity?id=raw#top",
+        "/v0/entity#?id=raw",
+        "/#/v0/entity?id=raw",
+    ] {
+        cases.push(case(format!("target {target}"), get(target), Refused(400)));
+    }
+    cases.push(case("target http://", get("http://"), Bare(400)));
+    cases.push(case("target http:///v0/status", get("http:///v0/status"), Bare(400)));
+    cases.push(case("OPTIONS *", with("OPTIONS * HTTP/1.1", "", ""), Refused(400)));
+    cases
+}
+
+pub(crate) fn entity_parameters() -> Vec<Case> {
+    let mut cases = Vec::new();
+    let long = "k".repeat(1024);
+    let escaped = "%6b".repeat(1024);
+    let found = [
+        "id=raw-absent".to_owned(),
+        "id=%00".to_owned(),
+        "id=%ff%fe".to_owned(),
+        "id=+".to_owned(),
+        "id=%2B%2b".to_owned(),
+        "id==".to_owned(),
+        "id=a=b".to_owned(),
+        "id=a/b?c".to_owned(),
+        "id=a:@!$'()*,;~".to_owned(),
+        "%69%64=x".to_owned(),
+        "&&id=raw-absent&".to_owned(),
+        format!("id={long}"),
+        format!("id={escaped}"),
+        "id=raw-absent&replicas=1/1".to_owned(),
+        "id=raw-absent&replicas=1%2f1".to_owned(),
+        "id=raw-absent&ack=1&from=1".to_owned(),
+        "from=1&id=raw-absent&ack=1".to_owned(),
+        "id=raw-absent&ack=1".to_owned(),
+        "id=raw-absent&from=1".to_owned(),
+        "id=raw-absent&replicas=01/01".to_owned(),
+    ];
+    for query in found {
+        let name = format!("GET {query}");
+        cases.push(case(name, get(format!("/v0/entity?{query}")), Served(404)));
+    }
+    cases.push(case("GET of a raw UTF-8 key", get("/v0/entity?id=schlüssel"), Served(404)));
+    let bad = [
+        String::new(),
+        "id".to_owned(),
+        "id=".to_owned(),
+        "id=&id=".to_owned(),
+        "ID=raw".to_owned(),
+        "key=raw".to_owned(),
+        "raw".to_owned(),
+        "=raw".to_owned(),
+        "id=raw&id=raw".to_owned(),
+        "id=raw&%69d=raw".to_owned(),
+        format!("id={long}k"),
+        format!("id={escaped}%6b"),
+        "id=%".to_owned(),
+        "id=%4".to_owned(),
+        "id=a%".to_owned(),
+        "id=%zz".to_owned(),
+        "id=%4g".to_owned(),
+        "id=%%41".to_owned(),
+        "id=%u0041".to_owned(),
+        "id=%+1".to_owned(),
+        "id=%-1".to_owned(),
+        "id=%&x".to_owned(),
+        "%6=raw".to_owned(),
+        "i%64%=raw".to_owned(),
+        "id=raw&x=1".to_owned(),
+        "id=raw&start=a".to_owned(),
+        "id=raw&%0d%0aX-Injected:%201=1".to_owned(),
+        "id=raw&=".to_owned(),
+        "id=raw;ack=1".replace(';', "&ack=1;"),
+    ];
+    for query in bad {
+        cases.push(case(format!("GET {query}"), get(format!("/v0/entity?{query}")), Refused(400)));
+    }
+    cases.push(case("GET without a query", get("/v0/entity"), Refused(400)));
+    for replicas in [
+        "replicas",
+        "replicas=",
+        "replicas=1",
+        "replicas=/",
+        "replicas=1/",
+        "replicas=/1",
+        "replicas=1/1/1",
+        "replicas=1//1",
+        "replicas=-1/1",
+        "replicas=+1/1",
+        "replicas=%2b1/1",
+        "replicas=1.0/1",
+        "replicas=0x1/1",
+        "replicas=a/b",
+        "replicas=%D9%A1/1",
+        "replicas=1%20/1",
+        "replicas=1,1",
+        "replicas=0/1",
+        "replicas=0/0",
+        "replicas=1/0",
+        "replicas=2/1",
+        "replicas=1/2",
+        "replicas=2/2",
+        "replicas=2/3",
+        "replicas=1/65536",
+        "replicas=65537/1",
+        "replicas=18446744073709551617/1",
+        "replicas=1/1&replicas=1/1",
+        "replicas=1/1&ack=1",
+        "replicas=1/1&from=1",
+        "replicas=1/1&ack=1&from=1",
+        "ack=",
+        "ack=0",
+        "ack=2",
+        "ack=x",
+        "ack=-1",
+        "ack=1/1",
+        "ack=1&ack=1",
+        "ack=2&from=1",
+        "ack=0&from=1",
+        "ack=99999",
+        "from=",
+        "from=0",
+        "from=2",
+        "from=x",
+        "from=1&from=1",
+        "ttl=",
+        "ttl=5",
+    ] {
+        cases.push(case(
+            format!("GET {replicas}"),
+            get(format!("/v0/entity?id=raw&{replicas}")),
+            Refused(400),
+        ));
+        let line = format!("DELETE /v0/entity?id=raw-kept&{replicas} HTTP/1.1");
+        cases.push(case(format!("DELETE {replicas}"), with(&line, "", ""), Refused(400)));
+    }
+    for ttl in [
+        "",
+        "0",
+        "0s",
+        "0ms",
+        "0.0",
+        "00",
+        "-1",
+        "-1s",
+        "+1s",
+        "%2b1s",
+        "1.5m",
+        "1.5s",
+        ".5",
+        "5.",
+        "1e3",
+        "1w",
+        "1y",
+        "1S",
+        "1 s",
+        "1%20s",
+        "%201s",
+        "1s%20",
+        "s",
+        "ms",
+        "1sm",
+        "1m30s",
+        "0x10",
+        "NaN",
+        "inf",
+        "1,5",
+        "1..5",
+        "1%00",
+        "%D9%A1s",
+        "18446744073709551616",
+        "18446744073709551615",
+        "18446744073709551615d",
+        "0.0000000000000000001",
+        "1&ttl=1",
+    ] {
+        let line = format!("PUT /v0/entity?id=raw-kept&ttl={} HTTP/1.1", ttl.replace(' ', "%20"));
+        cases.push(case(format!("PUT ttl={ttl}"), with(&line, "Content-Length: 1\r\n", "x"), Refused(400)));
+    }
+    cases
+}
+
+pub(crate) fn other_parameters() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for query in [
+        "",
+        "start",
+        "start=",
+        "end=b",
+        "id=a",
+        "start=raw&start=raw",
+        "start=%",
+        "start=%4",
+        "start=raw&end=",
+        "start=raw&end",
+        "start=raw&end=%g1",
+        "start=raw&end=a&end=b",
+        "start=raw&limit=",
+        "start=raw&limit=0",
+        "start=raw&limit=-1",
+        "start=raw&limit=+1",
+        "start=raw&limit=1.0",
+        "start=raw&limit=1k",
+        "start=raw&limit=all",
+        "start=raw&limit=18446744073709551616",
+        "start=raw&limit=1&limit=1",
+        "start=raw&scope=",
+        "start=raw&scope=all",
+        "start=raw&scope=Local",
+        "start=raw&scope=local&scope=local",
+        "start=raw&replicas=1/1",
+        "start=raw&id=a",
+        "start=raw&x",
+    ] {
+        cases.push(case(format!("range {query}"), get(format!("/v0/entities?{query}")), Refused(400)));
+    }
+    for start in ["k".repeat(1025), "%00".repeat(1025)] {
+        let target = format!("/v0/entities?start={start}");
+        cases.push(case(format!("range from a long key {start:.3}"), get(target), Refused(400)));
+    }
+    cases.push(case("range without a query", get("/v0/entities"), Refused(400)));
+    let http_10 = "GET /v0/entities?start=a HTTP/1.0";
+    cases.push(case("range in HTTP/1.0", with(http_10, "", ""), Refused(400)));
+    for target in ["/v0/status?x", "/v0/status?x=1", "/v0/status?%", "/metrics?name[]=x", "/metrics?id=a"] {
+        cases.push(case(format!("parameters on {target}"), get(target), Refused(400)));
+    }
+    for target in ["/v0/status?", "/v0/status?&", "/metrics?"] {
+        cases.push(case(format!("no parameters on {target}"), get(target), Served(200)));
+    }
+    cases
+}
+
+pub(crate) fn hosts_and_versions() -> Vec<Case> {
+    let status = |headers: &str| format!("GET /v0/status HTTP/1.1\r\n{headers}\r\n");
+    let mut cases = vec![
+        case("no Host", status(""), Refused(400)),
+        case("two Hosts", status("Host: a\r\nHost: b\r\n"), Refused(400)),
+        case("two equal Hosts", status("Host: a\r\nhost: a\r\n"), Refused(400)),
+        case("an empty and a good Host", status("Host:\r\nHost: a\r\n"), Refused(400)),
+        // RFC 9112, 3.2: empty is what a client sends whose target has no authority.
+        case("an empty Host", status("Host:\r\n"), Served(200)),
+        case("HTTP/1.0 with a Host", "GET /v0/status HTTP/1.0\r\nHost: a\r\n\r\n", Served(200)),
+        case("HTTP/1.0 without a Host", "GET /v0/status HTTP/1.0\r\n\r\n", Served(200)),
+        case(
+            "HTTP/1.0 with two Hosts",
+            "GET /v0/status HTTP/1.0\r\nHost: a\r\nHost: a\r\n\r\n",
+            Refused(400),
+        ),
+        case("HTTP/1.0 that stays", "GET /v0/status HTTP/1.0\r\nConnection: keep-alive\r\n\r\n", Served(200)),
+    ];
+    for host in ["a", "a:80", "127.0.0.1:8080", "[::1]:80", "[::1]", "a.example.", "A-b.c", "a:"] {
+        cases.push(case(format!("Host: {host}"), status(&format!("Host: {host}\r\n")), Served(200)));
+    }
+    for host in ["a b", "a/b", "http://a", "a@b", "a\\b", "a\"b", "<a>", "a#b", "a?b", "a\tb", "a{b"] {
+        cases.push(case(format!("Host: {host}"), status(&format!("Host: {host}\r\n")), Refused(400)));
+    }
+    cases.push(case("Host with UTF-8", status("Host: ä\r\n"), Refused(400)));
+    cases
+}
+
+pub(crate) fn head_lines() -> Vec<Case> {
+    let status = "GET /v0/status HTTP/1.1";
+    let line = |name: &str, header: &str, expect| case(name, with(status, header, ""), expect);
+    let mut cases = vec![
+        case("a bare LF behind the request line", "GET /v0/status HTTP/1.1\nHost: a\r\n\r\n", Refused(400)),
+        case("a bare LF behind a header", "GET /v0/status HTTP/1.1\r\nHost: a\n\r\n", Refused(400)),
+        case("a bare LF as the end of the head", "GET /v0/status HTTP/1.1\r\nHost: a\r\n\n", Refused(400)),
+        case("bare LFs alone", "GET /v0/status HTTP/1.1\nHost: a\n\n", Refused(400)),
+        case("a bare LF between two headers", with(status, "A: b\nC: d\r\n", ""), Refused(400)),
+        case("a bare LF before the request", [b"\n", &get("/v0/status")[..]].concat(), Refused(400)),
+        case(
+            "a bare LF behind a long header",
+            with(status, format!("A: {}\n", "b".repeat(4000)), ""),
+            Refused(400),
+        ),
+        case("a CR alone behind the request line", "GET /v0/status HTTP/1.1\rHost: a\r\n\r\n", Bare(400)),
+        case(
+            "a CR alone as the end of the head",
+            "GET /v0/status HTTP/1.1\r\nHost: a\r\n\rx\r\n\r\n",
+            Bare(400),
+        ),
+        case("two CRs", "GET /v0/status HTTP/1.1\r\r\nHost: a\r\n\r\n", Bare(400)),
+        case("a CR before the request", [b"\rx", &get("/v0/status")[..]].concat(), Bare(400)),
+        line("a CR in a value", "A: b\rc\r\n", Bare(400)),
+        line("two CRs behind a value", "A: b\r\r\n", Bare(400)),
+        line("a NUL in a value", "A: b\0c\r\n", Bare(400)),
+        line("a BEL in a value", "A: b\x07c\r\n", Bare(400)),
+        line("a DEL in a value", "A: b\x7fc\r\n", Bare(400)),
+        line("a NUL in a name", "A\0: b\r\n", Bare(400)),
+        line("a space in a name", "A b: c\r\n", Bare(400)),
+        line("a space before the colon", "A : b\r\n", Bare(400)),
+        line("a tab before the colon", "A\t: b\r\n", Bare(400)),
+        line("an empty name", ": b\r\n", Bare(400)),
+        line("a name alone", "A\r\n", Bare(400)),
+        line("a name with a bracket", "A(b): c\r\n", Bare(400)),
+        line("a name in UTF-8", "Ä: b\r\n", Bare(400)),
+        line("a folded value", "A: b\r\n c\r\n", Bare(400)),
+        line("a value folded with a tab", "A: b\r\n\tc\r\n", Bare(400)),
+        line("a folded empty line", "A: b\r\n \r\n", Bare(400)),
+        case("a space before the first header", "GET /v0/status HTTP/1.1\r\n Host: a\r\n\r\n", Bare(400)),
+        line("an empty value", "A:\r\n", Served(200)),
+        line("a value in UTF-8", "A: ä\r\n", Served(200)),
+        line("no space behind the colon", "A:b\r\n", Served(200)),
+        line("spaces and tabs around a value", "A: \t b \t \r\n", Served(200)),
+        line("an unknown expectation", "Expect: tea\r\n", Served(200)),
+        line("an upgrade that is not wanted", "Connection: upgrade\r\nUpgrade: h2c\r\n", Served(200)),
+        line("odd connection options", "Connection: ,,x, keep-alive,\r\n", Served(200)),
+        line("100 headers", &"A: b\r\n".repeat(99), Served(200)),
+        line("101 headers", &"A: b\r\n".repeat(100), Bare(431)),
+        line("a header of 60000 bytes", &format!("A: {}\r\n", "b".repeat(60_000)), Served(200)),
+        line("a header of 70000 bytes", &format!("A: {}\r\n", "b".repeat(70_000)), Bare(431)),
+        line("a name of 70000 bytes", &format!("{}: b\r\n", "A".repeat(70_000)), Bare(431)),
+        line(
+            "many headers, 90000 bytes in all",
+            &format!("A: {}\r\n", "b".repeat(1000)).repeat(90),
+            Bare(431),
+        ),
+        case("a target of 70000 bytes", get(format!("/v0/entity?id={}", "k".repeat(70_000))), Bare(431)),
+        case("a target of 60000 bytes", get(format!("/v0/entity?id={}", "k".repeat(60_000))), Refused(400)),
+    ];
+    for (name, head) in
+        [("nothing", ""), ("half a request line", "GET /v0"), ("half a head", "GET / HTTP/1.1\r\nHo")]
+    {
+        // Who goes away in the middle of a head does not wait for an answer.
+        cases.push(Case { ends: true, ..case(format!("{name}, then the end"), head, Closed) });
+    }
+    cases
+}
+
+pub(crate) fn lengths() -> Vec<Case> {
+    let length = |value: &str, expect| {
+        case(
+            format!("Content-Length: {value:.30}"),
+            put(format!("Content-Length: {value}\r\n"), "abc"),
+            expect,
+        )
+    };
+    let mut cases = vec![
+        case("no length", put("", ""), Refused(411)),
+        // Such a client is likely to send a body all the same: it must not be read as a request.
+        case("no length, with a body", put("", "abc"), Refused(411)),
+        case("no length in HTTP/1.0", "PUT /v0/entity?id=raw HTTP/1.0\r\n\r\n", Refused(411)),
+        length("3", Served(201)),
+        length("003", Served(201)),
+        length("\t3 \t", Served(201)),
+        // Equal lengths may be read as one (RFC 9110, 8.6): two parsers cannot differ about them.
+        case("equal lengths", put("Content-Length: 3\r\nContent-Length: 3\r\n", "abc"), Served(201)),
+        case("different lengths", put("Content-Length: 3\r\nContent-Length: 4\r\n", "abcd"), Bare(400)),
+        case(
+            "different lengths, larger first",
+            put("Content-Length: 4\r\nContent-Length: 3\r\n", "abcd"),
+            Bare(400),
+        ),
+        case(
+            "a good and an odd length",
+            put("Content-Length: 3\r\nContent-Length: +3\r\n", "abc"),
+            Bare(400),
+        ),
+        case(
+            "a length on a GET",
+            with("GET /v0/status HTTP/1.1", "Content-Length: 3\r\n", "abc"),
+            Served(200),
+        ),
+        case(
+            "a length on a DELETE",
+            with("DELETE /v0/entity?id=raw HTTP/1.1", "Content-Length: 3\r\n", "abc"),
+            Served(202),
+        ),
+        case("one byte over the limit", put("Content-Length: 65537\r\n", [0; 65_537]), Refused(413)),
+        case("one byte over the limit, not sent", put("Content-Length: 65537\r\n", ""), Refused(413)),
+        case("far over the limit", put("Content-Length: 9223372036854775807\r\n", "abc"), Refused(413)),
+        case(
+            "over the limit and asked before",
+            put("Content-Length: 65537\r\nExpect: 100-continue\r\n", ""),
+            Refused(413),
+        ),
+        case(
+            "a length and a chunked body",
+            put("Content-Length: 3\r\nTransfer-Encoding: chunked\r\n", "3\r\nabc\r\n0\r\n\r\n"),
+            Refused(400),
+        ),
+        case(
+            "a chunked body and a length",
+            put("Transfer-Encoding: chunked\r\nContent-Length: 3\r\n", "3\r\nabc\r\n0\r\n\r\n"),
+            Refused(400),
+        ),
+        case(
+            "a chunked body and an odd length",
+            put("Transfer-Encoding: chunked\r\nContent-Length: x\r\n", "3\r\nabc\r\n0\r\n\r\n"),
+            Refused(400),
+        ),
+        case(
+            "a chunked body and a length of 0",
+            put("transfer-encoding: chunked\r\ncontent-length: 0\r\n", "3\r\nabc\r\n0\r\n\r\n"),
+            Refused(400),
+        ),
+    ];
+    for odd in [
+        "3, 3",
+        "3,4",
+        "+3",
+        "-1",
+        "-0",
+        "0x3",
+        "3h",
+        "3.0",
+        "1e1",
+        "3 3",
+        "",
+        " ",
+        "٣",
+        "\"3\"",
+        "3;",
+        "3,",
+        ",3",
+        "18446744073709551615",
+        "18446744073709551616",
+        "99999999999999999999999999",
+        "NaN",
+    ] {
+        cases.push(length(odd, Bare(400)));
+    }
+    for (name, body) in [("no byte", ""), ("part", "ab")] {
+        let bytes = put("Content-Length: 3\r\n", body);
+        cases.push(Case {
+            ends: true,
+            ..case(format!("{name} of a body, then the end"), bytes, Refused(400))
+        });
+    }
+    cases
+}
+
+pub(crate) fn codings() -> Vec<Case> {
+    let whole = "3\r\nabc\r\n0\r\n\r\n";
+    let coding = |value: &str, expect| {
+        case(
+            format!("Transfer-Encoding: {value}"),
+            put(format!("Transfer-Encoding: {value}\r\n"), whole),
+            expect,
+        )
+    };
+    let mut cases = vec![
+        coding("chunked", Served(201)),
+        coding("Chunked", Served(201)),
+        coding("\t chunked \t", Served(201)),
+        // These end in chunked, so the body's end is known; what is in it is not.
+        coding("gzip, chunked", Refused(400)),
+        coding("chunked, chunked", Refused(400)),
+        coding("identity, chunked", Refused(400)),
+        coding(", chunked", Refused(400)),
+        // These do not.
+        coding("gzip", Bare(400)),
+        coding("identity", Bare(400)),
+        coding("chunked, identity", Bare(400)),
+        coding("chunked;q=1", Bare(400)),
+        coding("xchunked", Bare(400)),
+        coding("chunked,", Bare(400)),
+        coding("", Bare(400)),
+        coding("\"chunked\"", Bare(400)),
+        coding("chun ked", Bare(400)),
+        coding("\x0bchunked", Bare(400)),
+        case(
+            "two codings",
+            put("Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n", whole),
+            Refused(400),
+        ),
+        case(
+            "two codings, identity first",
+            put("Transfer-Encoding: identity\r\nTransfer-Encoding: chunked\r\n", whole),
+            Refused(400),
+        ),
+        case(
+            "two codings, identity last",
+            put("Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n", whole),
+            Bare(400),
+        ),
+        case(
+            "a coding in HTTP/1.0",
+            with("PUT /v0/entity?id=raw HTTP/1.0", "Transfer-Encoding: chunked\r\n", whole),
+            Bare(400),
+        ),
+        case(
+            "a coding and a length in HTTP/1.0",
+            with(
+                "PUT /v0/entity?id=raw HTTP/1.0",
+                "Transfer-Encoding: chunked\r\nContent-Length: 13\r\n",
+                whole,
+            ),
+            Bare(400),
+        ),
+        case(
+            "a coding on a GET",
+            with("GET /v0/status HTTP/1.1", "Transfer-Encoding: chunked\r\n", whole),
+            Served(200),
+        ),
+        case(
+            "an odd coding on a GET",
+            with("GET /v0/status HTTP/1.1", "Transfer-Encoding: gzip\r\n", ""),
+            Bare(400),
+        ),
+        // A name that is only similar is another header.
+        case(
+            "Transfer_Encoding",
+            put("Transfer_Encoding: chunked\r\nContent-Length: 3\r\n", "abc"),
+            Served(201),
+        ),
+        case("a space behind the name", put("Transfer-Encoding : chunked\r\n", whole), Bare(400)),
+        case("a folded coding", put("Transfer-Encoding:\r\n chunked\r\n", whole), Bare(400)),
+    ];
+    let chunks = |name: &str, body: &str, expect| case(format!("chunks: {name}"), put_chunks(body), expect);
+    cases.extend([
+        chunks("none", "0\r\n\r\n", Served(201)),
+        chunks("size in capitals and zeros", "0000A\r\n0123456789\r\n000\r\n\r\n", Served(201)),
+        chunks("an extension", "3;a=b\r\nabc\r\n0;c\r\n\r\n", Served(201)),
+        chunks("a trailer", "3\r\nabc\r\n0\r\nA: b\r\nC: d\r\n\r\n", Served(201)),
+        chunks("no size", "\r\nabc\r\n0\r\n\r\n", Refused(400)),
+        chunks("a size that is none", "g\r\nabc\r\n0\r\n\r\n", Refused(400)),
+        chunks("a negative size", "-3\r\nabc\r\n0\r\n\r\n", Refused(400)),
+        chunks("a size with a plus", "+3\r\nabc\r\n0\r\n\r\n", Refused(400)),
+        chunks("a size with 0x", "0x3\r\nabc\r\n0\r\n\r\n", Refused(400)),
+        chunks("a space before a size", " 3\r\nabc\r\n0\r\n\r\n", Refused(400)),
+        chunks("a size in quotes", "\"3\"\r\nabc\r\n0\r\n\r\n", Refused(400)),
+        chunks("two sizes", "3 3\r\nabc\r\n0\r\n\r\n", Refused(400)),
+        chunks("a size over 64 bits", "10000000000000003\r\nabc\r\n0\r\n\r\n", Refused(400)),
+        chunks("a very long size", &format!("{}3\r\nabc\r\n0\r\n\r\n", "f".repeat(100)), Refused(400)),
+        chunks("a bare LF behind the size", "3\nabc\r\n0\r\n\r\n", Refused(400)),
+        chunks("a bare CR behind the size", "3\rabc\r\n0\r\n\r\n", Refused(400)),
+        chunks("a bare LF behind an extension", "3;a\nabc\r\n0\r\n\r\n", Refused(400)),
+        chunks("no line end behind the data", "3\r\nabc0\r\n\r\n", Refused(400)),
+        chunks("a bare LF behind the data", "3\r\nabc\n0\r\n\r\n", Refused(400)),
+        chunks("more data than its size", "3\r\nabcd\r\n0\r\n\r\n", Refused(400)),
+        chunks("less data than its size", "5\r\nabc\r\n0\r\n\r\n", Refused(400)),
+        chunks("a bare LF as the end", "3\r\nabc\r\n0\r\n\n\r\n", Refused(400)),
+        chunks("a bare LF behind the last size", "3\r\nabc\r\n0\n\r\n", Refused(400)),
+        chunks("a bare LF behind a trailer", "3\r\nabc\r\n0\r\nA: b\n\r\n\r\n", Refused(400)),
+        chunks("a trailer without a colon", "3\r\nabc\r\n0\r\nA\r\n\r\n", Refused(400)),
+        chunks(
+            "a very long extension",
+            &format!("3;{}\r\nabc\r\n0\r\n\r\n", "a".repeat(70_000)),
+            Refused(400),
+        ),
+        chunks(
+            "a very long trailer",
+            &format!("3\r\nabc\r\n0\r\nA: {}\r\n\r\n", "b".repeat(90_000)),
+            Refused(400),
+        ),
+        chunks("200 trailers", &format!("3\r\nabc\r\n0\r\n{}\r\n", "A: b\r\n".repeat(200)), Refused(400)),
+        chunks("exactly the limit", &format!("10000\r\n{}\r\n0\r\n\r\n", "a".repeat(65_536)), Served(201)),
+        chunks(
+            "one byte over the limit",
+            &format!("10000\r\n{}\r\n1\r\nb\r\n0\r\n\r\n", "a".repeat(65_536)),
+            Refused(413),
+        ),
+        chunks("far over the limit", &format!("10000\r\n{}\r\n", "a".repeat(65_536)).repeat(8), Refused(413)),
+    ]);
+    for (name, body) in [
+        ("nothing", ""),
+        ("half a size", "3"),
+        ("half a chunk", "3\r\nab"),
+        ("a chunk alone", "3\r\nabc\r\n"),
+        ("no end of the trailer", "3\r\nabc\r\n0\r\n"),
+    ] {
+        let name = format!("chunks: {name}, then the end");
+        cases.push(Case { ends: true, ..case(name, put_chunks(body), Refused(400)) });
+    }
+    cases
+}

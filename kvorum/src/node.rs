@@ -377,7 +377,7 @@ pub(crate) fn open(opening: Opening<'_>, service: &Service) -> Result<ReplicaThr
             workers,
         })?;
         let facts = replica.facts()?;
-        let hints = Hints::open(replica.clone(), config.hints)?;
+        let hints = Hints::open(replica.clone(), config.hints, lease)?;
         Ok::<_, ReplicaError>((replica, threads, lease, facts, hints))
     };
     let vote = match (is_alone, begins_anew) {

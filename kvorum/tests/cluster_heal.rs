@@ -124,6 +124,46 @@ fn disk_lost_under_load() {
     settle(&cluster, &mut history, "a lost disk");
 }
 
+/// Goal: reads do not ask a node that is known to lack something while others can answer, and the marks that say so go once
+/// all agree. Method: writes without hints beside a node that is away, while all repair is paused; reads through the others,
+/// few of which may meet the third (a hedge does); then repair goes on.
+#[test]
+fn reads_pass_over_a_node_until_it_lacks_nothing() {
+    const KEYS: usize = 400;
+    let mut cluster = Cluster::new(3, &["--hint-max-size", "0", "--settle-interval", "1s"]);
+    cluster.start_all();
+    let admin = |cluster: &Cluster, node: usize, what: &str| {
+        let listed = cluster.ask(node, "GET", "/admin/workers", None).text();
+        let names = listed.lines().filter_map(|line| line.split_whitespace().next());
+        let repair: Vec<&str> = names.filter(|name| name.starts_with("repair-")).collect();
+        assert_eq!(repair.len(), 2, "{listed}");
+        for name in repair {
+            let target = format!("/admin/workers/{name}/{what}");
+            assert_eq!(cluster.ask(node, "POST", &target, None).status, 200);
+        }
+    };
+    (0..2).for_each(|node| admin(&cluster, node, "pause"));
+    cluster.kill9(2);
+    let mut session = Session::new(&cluster.addresses());
+    for number in 0..KEYS {
+        assert_eq!(session.put(number % 2, QUORUMS, &key(number), 100), 201);
+    }
+    cluster.start_node(2);
+    admin(&cluster, 2, "pause");
+    let sum = |name: &str| (0..2).map(|node| cluster.metric(node, name)).sum::<u64>();
+    wait_until("the node is met again", || sum("kvorum_peer_up") == 4);
+    for number in 0..KEYS {
+        assert_eq!(session.get(number % 2, QUORUMS, &key(number)), 200);
+    }
+    let (marks, written_back) = (sum("kvorum_partitions_to_repair"), sum("kvorum_read_repairs_total"));
+    println!("{marks} marks of {KEYS} keys, {written_back} records written back");
+    assert!(marks > 0 && written_back <= KEYS as u64 / 10, "{marks} marks, {written_back} written back");
+    (0..3).for_each(|node| admin(&cluster, node, "resume"));
+    wait_until("no mark is left", || sum("kvorum_partitions_to_repair") == 0);
+    assert_eq!(cluster.metric(2, "kvorum_store_keys"), KEYS as u64);
+    session.history.assert_holds("a node that lacks something");
+}
+
 /// Goal: a node that was away longer than hints are kept takes what it missed, and brings back nothing that was deleted.
 /// Method: it holds half of the keys when it goes; all are written meanwhile and a quarter deleted, with hints of 64 KiB; the
 /// purge must wait for it. `KVORUM_TEST_ROUNDS=10` makes it 200,000 writes and 50,000 deletions.

@@ -91,7 +91,7 @@ impl Coordinator {
         let quorum = self.default_quorum();
         let partition = shared.cluster.partition_of(&key);
         let list = shared.cluster.preference_list(partition);
-        let first = self.by_readiness(shared.cluster.plan(&key, quorum).replicas);
+        let first = self.by_readiness(partition, shared.cluster.plan(&key, quorum).replicas);
         let asked = first.get(..usize::from(quorum.ack())).unwrap_or(&first);
         let now = shared.clock.wall();
         let mut calls = Calls::new();

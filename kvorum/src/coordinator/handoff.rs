@@ -6,6 +6,7 @@
 //! and before that for what the others purged while it was away.
 
 use super::calls::{Calls, Write};
+use super::pace::charged;
 use super::{Coordinator, Shared};
 use crate::cluster::VotesVerdict;
 use crate::peer::{ApplyKind, LinkState, Reply, Request};
@@ -172,10 +173,10 @@ impl Coordinator {
         if self.shared.hints.is_too_old(hint.record.version, now) {
             let target = self.shared.cluster.id_of(index);
             let partition = self.shared.cluster.partition_of(&hint.key);
-            self.shared.hints.mark_gap(target, partition.0, now).await?;
+            self.shared.hints.mark_gap(target, partition.0, hint.record.version, now).await?;
             return Ok(true);
         }
-        self.wait_for_pace([(&hint.key, &hint.record)]).await;
+        self.shared.wait_for_pace(charged(&hint.key, &hint.record)).await;
         let call = self.ask_apply(index, &hint.key, &hint.record, ApplyKind::Hint, DELIVERY_TIMEOUT);
         Ok(matches!(call.await, Write::Stored | Write::Uncounted | Write::Superseded(_)))
     }

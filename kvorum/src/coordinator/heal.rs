@@ -5,6 +5,7 @@
 //! is superseded.
 
 use super::calls::{Calls, Cause};
+use super::pace::charged_all;
 use super::{Coordinator, Shared};
 use crate::peer::{Reply, Request, VersionRow};
 use crate::replica::{Applied, Fetched, Floor, ReplicaError, Source};
@@ -181,7 +182,7 @@ impl Coordinator {
             if records.is_empty() {
                 continue;
             }
-            self.wait_for_pace(records.iter().map(|(key, record)| (key, record))).await;
+            shared.wait_for_pace(charged_all(&records)).await;
             let sent: Vec<Key> = records.iter().map(|(key, _)| key.clone()).collect();
             let outcomes = match link.call(&Request::ApplyMany { settled, records }, CALL_TIMEOUT).await {
                 Ok(Reply::AppliedMany(outcomes)) if outcomes.len() == sent.len() => outcomes,
@@ -236,7 +237,7 @@ impl Coordinator {
             // it was promised that a read which overlaps with that write finds it or something newer.
             let records = belonging(std::mem::replace(&mut keys, rest), found, my_rank);
             let Some(newest) = records.iter().map(|(_, record)| record.version).max() else { continue };
-            self.wait_for_pace(records.iter().map(|(key, record)| (key, record))).await;
+            shared.wait_for_pace(charged_all(&records)).await;
             shared.stamps.observe(newest);
             let applied = shared.replica.apply_many(records, Source::Repair { settled }).await;
             let count = applied.map_err(Cause::Replica)?.iter().flatten().count() as u64;

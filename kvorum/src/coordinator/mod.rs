@@ -49,7 +49,7 @@ use crate::cluster::Cluster;
 use crate::peer::{ApplyKind, Connector, Hello, Link, LinkObserver, LinkParts};
 use crate::replica::{Hints, RangeReader, Replica, ReplicaError};
 use bytes::Bytes;
-use kvorum_core::{Key, NodeIndex, Quorum, Record, ReplicationFactor, UnixMillis, Value, Version};
+use kvorum_core::{Key, NodeIndex, Partition, Quorum, Record, ReplicationFactor, UnixMillis, Value, Version};
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::fmt;
@@ -287,6 +287,7 @@ pub struct Shared {
     pub settings: Settings,
     /// Counters.
     pub metrics: CoordinatorMetrics,
+    pace: pace::Pace,
 }
 
 /// This serves the requests of one network thread.
@@ -295,9 +296,6 @@ pub struct Coordinator {
     links: Vec<Option<Rc<Link>>>,
     hedges: Cell<f32>,
     writes: Cell<usize>,
-    /// Clients' requests of this thread so far.
-    requests: Cell<u64>,
-    pace: pace::Pace,
 }
 
 impl Coordinator {
@@ -308,14 +306,7 @@ impl Coordinator {
         let links = (0..shared.cluster.node_count())
             .map(|index| start_link(&shared, connector, NodeIndex(index)))
             .collect();
-        let coordinator = Rc::new(Self {
-            shared,
-            links,
-            hedges: Cell::new(0.0),
-            writes: Cell::new(0),
-            requests: Cell::new(0),
-            pace: pace::Pace::default(),
-        });
+        let coordinator = Rc::new(Self { shared, links, hedges: Cell::new(0.0), writes: Cell::new(0) });
         tokio::task::spawn_local(Rc::clone(&coordinator).keep_gauges(thread));
         for index in coordinator.shared.cluster.others() {
             tokio::task::spawn_local(Rc::clone(&coordinator).watch_signs(index));
@@ -392,16 +383,19 @@ impl Coordinator {
         self.link(index).is_none_or(|link| link.is_usable())
     }
 
-    /// `replicas` in the order in which they are best asked: this node, the quick ones, and last those that do not
-    /// answer.
-    fn by_readiness(&self, replicas: &[NodeIndex]) -> Vec<NodeIndex> {
-        let me = self.shared.cluster.me();
+    /// `replicas` of a partition in the order in which they are best asked: this node, the quick ones, those that are
+    /// known to lack something of it, and last those that do not answer.
+    fn by_readiness(&self, partition: Partition, replicas: &[NodeIndex]) -> Vec<NodeIndex> {
+        let cluster = &self.shared.cluster;
+        let lacks = |index| self.shared.hints.lacks(cluster.id_of(index), partition.0);
         let mut order: Vec<(u8, Duration, NodeIndex)> = replicas
             .iter()
             .map(|index| match self.link(*index) {
-                _ if *index == me && self.shared.cluster.votes() => (0, Duration::ZERO, *index),
-                Some(link) if link.is_usable() => (1, link.latency().mean, *index),
-                _ => (2, Duration::ZERO, *index),
+                None if cluster.votes() => (if lacks(*index) { 2 } else { 0 }, Duration::ZERO, *index),
+                Some(link) if link.is_usable() => {
+                    (if lacks(*index) { 2 } else { 1 }, link.latency().mean, *index)
+                }
+                _ => (3, Duration::ZERO, *index),
             })
             .collect();
         order.sort_by_key(|(class, latency, _)| (*class, *latency));
@@ -494,6 +488,7 @@ impl Shared {
             gauges: Gauges::default(),
             settings,
             metrics,
+            pace: pace::Pace::default(),
         })
     }
 

@@ -1,15 +1,16 @@
 //! The pace of repair, refill and hints: at most so many bytes a second, and less while clients are there and feel it.
 //!
-//! One [`Pace`] for all of a node's comparisons and deliveries, on the thread that runs them. What goes over is charged,
-//! and waits until what was charged before is worked off. While clients ask this node for anything, the allowed share of
-//! the rate falls by a third whenever the thread's tasks come late or writes queue up, and rises slowly otherwise
-//! (additive increase, multiplicative decrease: Chiu and Jain, 1989); without clients it is the whole rate.
+//! One [`Pace`] for all of a node's comparisons and deliveries, and for those of its peers that reach it: what goes over is
+//! charged on both sides, and waits on either until what was charged there before is worked off. So a node that comes
+//! back is not swamped, however many others have something for it. While clients ask this node for anything, the allowed
+//! share of the rate falls by a third whenever the first thread's tasks come late or writes queue up, and rises slowly
+//! otherwise (additive increase, multiplicative decrease: Chiu and Jain, 1989); without clients it is the whole rate.
 
-use super::Coordinator;
+use super::{Coordinator, Shared};
 use kvorum_core::{Key, Record};
-use std::cell::Cell;
 use std::rc::Rc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// How often the load is looked at.
@@ -20,61 +21,100 @@ const LATE: Duration = Duration::from_millis(3);
 const QUEUE_LEN: usize = 64;
 /// The share of the rate while clients are there, at least (repair must come to an end) and at most.
 const SHARE_MIN: f64 = 0.02;
-const SHARE_MAX: f64 = 0.5;
+const SHARE_MAX: f64 = 0.42;
 const SHARE_FALL: f64 = 0.67;
 const SHARE_RISE: f64 = 0.02;
 /// What a record is charged at least, in bytes: small ones cost the processor more than the network.
 const RECORD_BYTES_MIN: usize = 512;
 /// What may be charged ahead: timers are not finer.
 const AHEAD_MAX: Duration = Duration::from_millis(5);
+/// How long a message of a peer waits at most: well below the time after which the peer gives it up.
+const WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// This is how much may be sent and taken now for what nobody waits for.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Pace {
-    /// When all that was charged is worked off, on the monotonic clock.
-    free_at: Cell<Duration>,
-    share: Cell<f64>,
+    // Guards two numbers; held for a few additions.
+    state: Mutex<State>,
+    /// What clients asked of this node so far, here or through another.
+    requests: AtomicU64,
 }
 
-impl Default for Pace {
+#[derive(Debug)]
+struct State {
+    /// When all that was charged is worked off, on the monotonic clock.
+    free_at: Duration,
+    share: f64,
+}
+
+impl Default for State {
     fn default() -> Self {
-        Self { free_at: Cell::default(), share: Cell::new(1.0) }
+        Self { free_at: Duration::ZERO, share: 1.0 }
     }
 }
 
 impl Pace {
+    /// Notes that a client asked for something, of this node or of another that asks this one.
+    pub(super) fn note_request(&self) {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Charges `bytes` at `rate` bytes a second. How long they wait for what was charged before.
     fn charge(&self, now: Duration, bytes: usize, rate: u64) -> Option<Duration> {
+        let mut state = self.state();
         #[expect(clippy::cast_precision_loss, reason = "a pace need not be exact")]
-        let time = bytes as f64 / (rate.max(1) as f64 * self.share.get());
-        let free_at = self.free_at.get().max(now);
-        self.free_at.set(free_at + Duration::from_secs_f64(time));
+        let time = bytes as f64 / (rate.max(1) as f64 * state.share);
+        let free_at = state.free_at.max(now);
+        state.free_at = free_at + Duration::from_secs_f64(time);
         free_at.checked_sub(now).filter(|ahead| *ahead > AHEAD_MAX)
     }
 
     /// Takes in how it went since the last look.
     fn look(&self, has_clients: bool, is_late: bool) {
-        self.share.set(match (has_clients, is_late) {
+        let mut state = self.state();
+        state.share = match (has_clients, is_late) {
             (false, _) => 1.0,
-            (true, true) => (self.share.get().min(SHARE_MAX) * SHARE_FALL).max(SHARE_MIN),
-            (true, false) => (self.share.get() + SHARE_RISE).min(SHARE_MAX),
-        });
+            (true, true) => (state.share.min(SHARE_MAX) * SHARE_FALL).max(SHARE_MIN),
+            (true, false) => (state.share + SHARE_RISE).min(SHARE_MAX),
+        };
     }
 }
 
-impl Coordinator {
-    /// Charges records that go over for repair, or as hints, and waits until they may.
-    pub(super) async fn wait_for_pace(&self, records: impl IntoIterator<Item = (&Key, &Record)>) {
-        let bytes = |(key, record): (&Key, &Record)| {
-            (key.as_ref().len() + record.value_bytes()).max(RECORD_BYTES_MIN)
-        };
-        let bytes = records.into_iter().map(bytes).sum();
-        let rate = self.shared.settings.upkeep.repair_rate;
-        if let Some(wait) = self.pace.charge(self.shared.clock.mono(), bytes, rate) {
+impl Shared {
+    /// Charges what goes over for repair, or as a hint, and waits until it may.
+    pub(super) async fn wait_for_pace(&self, bytes: usize) {
+        if let Some(wait) = self.charge(bytes) {
             tokio::time::sleep(wait).await;
         }
     }
 
+    /// The same for what a peer sends or has asked for: it waits for an answer, and not for ever.
+    pub(super) async fn hold_to_pace(&self, bytes: usize) {
+        if let Some(wait) = self.charge(bytes) {
+            tokio::time::sleep(wait.min(WAIT_MAX)).await;
+        }
+    }
+
+    fn charge(&self, bytes: usize) -> Option<Duration> {
+        self.pace.charge(self.clock.mono(), bytes, self.settings.upkeep.repair_rate)
+    }
+}
+
+/// The bytes that a record is charged.
+pub(super) fn charged(key: &Key, record: &Record) -> usize {
+    (key.as_ref().len() + record.value_bytes()).max(RECORD_BYTES_MIN)
+}
+
+/// The bytes that records are charged together.
+pub(super) fn charged_all(records: &[(Key, Record)]) -> usize {
+    records.iter().map(|(key, record)| charged(key, record)).sum()
+}
+
+impl Coordinator {
     /// Looks after the pace, forever. Called on the thread that repairs.
     pub(super) async fn keep_pace(self: Rc<Self>) {
         let mut before = 0;
@@ -82,11 +122,9 @@ impl Coordinator {
             let begun = self.shared.clock.mono();
             tokio::time::sleep(LOOK_EVERY).await;
             let late = self.shared.clock.mono().saturating_sub(begun + LOOK_EVERY);
-            // The first cause is a client's write, that another node coordinates.
-            let of_peers = self.shared.metrics.applied.first();
-            let asked = self.requests.get() + of_peers.map_or(0, |count| count.load(Ordering::Relaxed));
+            let asked = self.shared.pace.requests.load(Ordering::Relaxed);
             let is_late = late > LATE || self.shared.replica.queue_len() > QUEUE_LEN;
-            self.pace.look(asked != before, is_late);
+            self.shared.pace.look(asked != before, is_late);
             before = asked;
         }
     }
@@ -116,14 +154,14 @@ mod tests {
     fn clients_come_first() {
         let pace = Pace::default();
         pace.look(true, true);
-        assert!(pace.share.get() < SHARE_MAX);
+        assert!(pace.state().share < SHARE_MAX);
         (0..100).for_each(|_| pace.look(true, true));
         pace.charge(NOW, 20_000, 1_000_000);
         let wait = pace.charge(NOW, 1, 1_000_000).map(|wait| wait.as_millis());
         assert_eq!(wait, Some(1000), "one part in fifty");
         (0..100).for_each(|_| pace.look(true, false));
-        assert!(pace.share.get() >= SHARE_MAX);
+        assert!(pace.state().share >= SHARE_MAX);
         pace.look(false, true);
-        assert!(pace.share.get() >= 1.0);
+        assert!(pace.state().share >= 1.0);
     }
 }

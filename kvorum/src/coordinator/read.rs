@@ -52,7 +52,7 @@ impl Coordinator {
         let begun = Instant::now();
         let deadline = begun + self.shared.settings.request_timeout;
         self.hedge_allowance();
-        self.requests.set(self.requests.get() + 1);
+        self.shared.pace.note_request();
         let mut ask_first = None;
         for _ in 0..ROUNDS_MAX {
             let since = Since::now();
@@ -119,7 +119,7 @@ impl Coordinator {
     ) -> Result<Replies, CoordinatorError> {
         let deadline = begun + self.shared.settings.request_timeout;
         let plan = self.shared.cluster.plan(key, quorum);
-        let mut unasked = self.by_readiness(plan.replicas);
+        let mut unasked = self.by_readiness(plan.partition, plan.replicas);
         // The last one is asked first; the order of the others stays.
         unasked.reverse();
         unasked.sort_by_key(|node| Some(*node) == ask_first);
@@ -224,7 +224,7 @@ impl Coordinator {
         let mut holders = allowed.iter().filter(|node| has(node)).count();
         let mut stale: Vec<NodeIndex> = Vec::new();
         let mut others: Vec<NodeIndex> = Vec::new();
-        for node in self.by_readiness(allowed) {
+        for node in self.by_readiness(plan.partition, allowed) {
             if !has(&node) {
                 let answered = replies.held.iter().any(|(at, _)| *at == node);
                 if answered { stale.push(node) } else { others.push(node) }

@@ -135,7 +135,7 @@ impl Coordinator {
         }
         let target = self.shared.cluster.id_of(index);
         let gaps = self.shared.hints.gaps_of(target);
-        let (mut differ, mut unlike) = (0, BTreeSet::new());
+        let mut differ = 0;
         let mut work = VecDeque::new();
         for (partition, (ours, theirs)) in (0u16..).zip(ours.into_iter().zip(theirs)) {
             if ours == theirs {
@@ -155,7 +155,6 @@ impl Coordinator {
             if is_at_rest && known.is_compared && !is_urgent {
                 continue;
             }
-            unlike.insert(partition);
             known.is_compared = false;
             let is_gap = gaps.contains(&partition);
             if is_urgent || is_gap || is_at_rest || known.rounds >= RESTLESS_ROUNDS {
@@ -168,34 +167,28 @@ impl Coordinator {
         work.rotate_left(work.partition_point(|(partition, _)| u32::from(*partition) < first));
         // What is known to be lacking there comes first.
         work.make_contiguous().sort_by_key(|(partition, _)| !gaps.contains(partition));
-        let unhealed = self.heal_all(index, work, differences, &mut unlike, is_urgent).await?;
+        let unhealed = self.heal_all(index, work, differences, is_urgent).await?;
         self.shared.metrics.repair_differing.store(differ, Ordering::Relaxed);
         if let Some(count) = self.shared.differing.get(usize::from(index.0)) {
             count.store(differ, Ordering::Relaxed);
         }
-        // Of partitions for which this node comes first, it holds all that the other must.
-        let is_healed = |partition| {
-            let me = self.shared.rank_of(self.shared.cluster.me(), Partition(partition));
-            !unlike.contains(&partition) && me < self.shared.rank_of(index, Partition(partition))
-        };
-        self.shared.hints.forget_gaps(target, is_healed).await.map_err(Cause::Replica)?;
         unhealed.map_or(Ok(()), Err)
     }
 
-    /// Heals partitions, [`PARTITIONS_IN_FLIGHT_MAX`] at a time, those last that are being healed with another node, and
-    /// takes them out of `unlike`. Why one was left out, where one was.
+    /// Heals partitions, [`PARTITIONS_IN_FLIGHT_MAX`] at a time, those last that are being healed with another node.
+    /// Why one was left out, where one was.
     async fn heal_all(
         self: &Rc<Self>,
         index: NodeIndex,
         mut work: VecDeque<(u16, bool)>,
         differences: &mut BTreeMap<u16, Difference>,
-        unlike: &mut BTreeSet<u16>,
         is_urgent: bool,
     ) -> Result<Option<Cause>, Cause> {
         let mut heals = Calls::new();
         let mut to_heal = ToHeal::new(&self.shared.metrics.repair_to_heal, work.len());
         let (mut unhealed, mut put_off) = (None, 0);
-        let (mut has_begun, mut is_from_behind) = (false, false);
+        // The two nodes of a pair begin in the same place, and go different ways.
+        let (mut has_begun, mut is_from_behind) = (false, index < self.shared.cluster.me());
         loop {
             while heals.nodes().count() < PARTITIONS_IN_FLIGHT_MAX && put_off < work.len() {
                 if !is_urgent && self.shared.gives_way(index, has_begun) {
@@ -235,7 +228,6 @@ impl Coordinator {
                     if let Some(known) = differences.get_mut(&partition) {
                         known.is_compared = is_at_rest;
                     }
-                    unlike.remove(&partition);
                     // Another node is at work here: side by side the two would bring the same.
                     is_from_behind ^= !was_different;
                 }
@@ -329,7 +321,7 @@ impl Shared {
             return;
         }
         let me = self.cluster.id_of(self.cluster.me());
-        match self.hints.forget_gaps(me, |_| true).await {
+        match self.hints.forget_gaps(|target, _, _| target == me).await {
             Ok(()) => tracing::info!("what the life before may have lost was looked for on all other nodes"),
             Err(error) => tracing::warn!(%error, "marks of partitions that were compared cannot be removed"),
         }

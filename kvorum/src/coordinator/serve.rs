@@ -2,9 +2,10 @@
 
 use super::Shared;
 use super::calls::source_of;
+use super::pace::{charged, charged_all};
 use super::range::Share;
 use crate::peer::{ApplyKind, Caller, Held, Hello, Refusal, Reply, Request, Service};
-use crate::replica::{Applied, Floors, RangeReader, ReplicaError, Source};
+use crate::replica::{Applied, Fetched, Floors, RangeReader, ReplicaError, Source};
 use bytes::Bytes;
 use kvorum_core::{Key, Partition, Record};
 use std::cell::{Cell, RefCell};
@@ -224,6 +225,11 @@ impl Scans {
 async fn apply(shared: Arc<Shared>, key: Key, record: Record, kind: ApplyKind) -> Reply {
     shared.stamps.observe(record.version);
     shared.count_applied(kind.index(), 1);
+    match kind {
+        ApplyKind::Write => shared.pace.note_request(),
+        ApplyKind::Hint => shared.hold_to_pace(charged(&key, &record)).await,
+        ApplyKind::ReadRepair => {}
+    }
     // The store remembers keys for a while; a slice would keep all that was read with it.
     let Ok(key) = Key::new(Bytes::copy_from_slice(key.as_ref())) else { return unknown() };
     match shared.replica.apply(key, record, source_of(kind)).await {
@@ -240,6 +246,7 @@ async fn apply_many(shared: Arc<Shared>, settled: u64, records: Vec<(Key, Record
         shared.stamps.observe(newest);
     }
     shared.count_applied(APPLIED_BY_REPAIR, records.len() as u64);
+    shared.hold_to_pace(charged_all(&records)).await;
     match shared.replica.apply_many(records, Source::Repair { settled }).await {
         Ok(outcomes) => Reply::AppliedMany(outcomes),
         Err(error) => refuse(&error),
@@ -250,13 +257,24 @@ async fn fetch(shared: Arc<Shared>, keys: Vec<Key>, bytes: u32) -> Reply {
     // Read first: what is read from the store afterwards is at least as settled.
     let settled = shared.settled_of(&keys);
     let bytes = usize::try_from(bytes.min(FETCHED_BYTES_MAX)).unwrap_or(1);
-    match shared.replica.get_many(keys, bytes).await {
-        Ok(records) => Reply::Fetched { settled, records },
+    match shared.replica.get_many(keys.clone(), bytes).await {
+        Ok(records) => {
+            // One is asked for where somebody waits for it.
+            if keys.len() > 1 {
+                let charged = keys.iter().zip(&records).map(|(key, fetched)| match fetched {
+                    Fetched::Record(record) => charged(key, record),
+                    Fetched::Nothing | Fetched::Damaged => 0,
+                });
+                shared.hold_to_pace(charged.sum()).await;
+            }
+            Reply::Fetched { settled, records }
+        }
         Err(error) => refuse(&error),
     }
 }
 
 async fn get(shared: Arc<Shared>, key: Key, value_bytes_max: u32) -> Reply {
+    shared.pace.note_request();
     if !shared.cluster.votes() {
         return not_voting();
     }

@@ -140,6 +140,9 @@ impl Coordinator {
             let wait = tokio::time::timeout(shared.settings.settle_every, called.changed());
             let is_called = matches!(wait.await, Ok(Ok(())));
             self.settle_round(&mut rounds, is_called).await;
+            if let Err(error) = shared.forget_healed_gaps().await {
+                tracing::debug!(%error, "marks of partitions that are alike again cannot be removed");
+            }
             shared.metrics.settle_rounds.fetch_add(1, Ordering::Relaxed);
             shared.settling.ended.send_modify(|ended| *ended += 1);
         }
@@ -454,6 +457,15 @@ impl Shared {
         let mut hinted = self.hints.oldest();
         hinted.retain(|(partition, _)| partitions.binary_search(partition).is_ok());
         hinted
+    }
+
+    /// Forgets which partitions of other nodes lack something, where all have been found to agree past it.
+    async fn forget_healed_gaps(&self) -> Result<(), ReplicaError> {
+        let agreed = self.settling.agreed().words.clone();
+        let me = self.cluster.id_of(self.cluster.me());
+        let is_past =
+            |partition: u16, clock| agreed.get(usize::from(partition)).is_some_and(|word| *word >= clock);
+        self.hints.forget_gaps(|target, partition, clock| target != me && is_past(partition, clock)).await
     }
 
     /// A clock word below everything that this node stamps from now on.

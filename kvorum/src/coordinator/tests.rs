@@ -1,10 +1,10 @@
 //! The coordinator over a real replica and the in-memory engine.
 
-use super::{Coordinator, CoordinatorError, Fanout, Mutation, Settings, Shared, Stamps};
+use super::{Coordinator, CoordinatorError, Fanout, Mutation, PeerDesk, Settings, Shared, Stamps};
 use crate::clock::{Clock, ManualClock, SystemRng};
 use crate::cluster::{Cluster, Roster};
 use crate::metrics::StoreMetrics;
-use crate::peer::{BoxedStream, Connector};
+use crate::peer::{BoxedStream, Caller, Connector, Reply, Request, Service};
 use crate::replica::{
     Applied, Birth, DurabilityMode, Execution, Fetched, HintBounds, Hints, Purge, Replica, ReplicaError,
     ReplicaParts, ReplicaThreads, Source, Vote, Workers,
@@ -85,7 +85,7 @@ fn node_with(
         },
     };
     let cluster = Cluster::new("test".to_owned(), topology, NodeIndex(0), replica.store_id(), roster);
-    let hints = Hints::open(replica.clone(), bounds).unwrap();
+    let hints = Hints::open(replica.clone(), bounds, lease).unwrap();
     let stamps = Stamps::resume(id, lease, Arc::clone(&clock), &SystemRng, replica.clone());
     let rng = Arc::new(SystemRng);
     let shared = Shared::new(cluster, clock, rng, replica.clone(), hints, stamps, settings);
@@ -298,11 +298,38 @@ fn unclean_ends_leave_marks() {
     assert_eq!(next.shared.hints.waiting_for(NodeId::of_url("http://n:1")).gaps, 4096);
     let again = start(DurabilityMode::Os);
     assert_eq!(gaps(&again).len(), 4096, "they stay until they are forgotten");
-    run(again.shared.hints.forget_gaps(NodeId::of_url("http://n:1"), |_| true)).unwrap();
+    run(again.shared.hints.forget_gaps(|_, _, _| true)).unwrap();
     for node in [again, next, cut_short] {
         stop(node);
     }
     assert_eq!(gaps(&start(DurabilityMode::Always)).len(), 0);
+}
+
+/// What a peer sends is held to this node's pace, whatever the peer's allows, and not for longer than the peer waits.
+#[test]
+fn what_peers_send_is_held_to_the_pace() {
+    let (engine, clock) = (Arc::new(MemoryEngine::new()), ManualClock::at(1_000_000));
+    let node = node(&engine, &clock, Execution::Inline);
+    let desk = PeerDesk::new(Arc::clone(&node.shared));
+    let caller = Caller { peer: NodeId::of_url("http://n:2"), connection: 1 };
+    let version = Version::from_words(1_000_000 << 16, 1);
+    let record = Record { version, expires: None, from: 3, value: Value::Tombstone };
+    let request = Request::ApplyMany { settled: 0, records: vec![(key(), record)] };
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    let took = |request: Request| {
+        let serve = async {
+            let begun = tokio::time::Instant::now();
+            let reply = desk.serve(caller, request, Duration::ZERO).await;
+            assert_eq!(reply, Reply::AppliedMany(vec![Some(Applied::Stored)]));
+            begun.elapsed()
+        };
+        runtime.block_on(tokio::task::LocalSet::new().run_until(serve))
+    };
+    assert!(took(request.clone()) < Duration::from_secs(1));
+    // An hour at the test's rate is charged ahead; the clock of the node stands still.
+    runtime.block_on(node.shared.hold_to_pace(3600 << 30));
+    assert!(took(request) >= Duration::from_secs(1));
 }
 
 /// Always-synced lives leave nothing to look for, however they end.

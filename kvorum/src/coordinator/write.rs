@@ -38,7 +38,7 @@ impl Coordinator {
         let me = self.shared.cluster.me();
         let is_local = self.shared.cluster.plan(&key, quorum).replicas == [me];
         self.writes.set(self.writes.get() + 1);
-        self.requests.set(self.requests.get() + 1);
+        self.shared.pace.note_request();
         let begun = Instant::now();
         let writing =
             Writing { coordinator: Rc::clone(self), key, mutation, quorum, begun, report: Some(report) };
@@ -156,7 +156,7 @@ impl Writing {
         let shared = &self.coordinator.shared;
         let plan = shared.cluster.plan(&self.key, self.quorum);
         let record = self.mutation.record(version, self.quorum.from());
-        let mut unasked: Vec<NodeIndex> = self.coordinator.by_readiness(plan.replicas);
+        let mut unasked: Vec<NodeIndex> = self.coordinator.by_readiness(plan.partition, plan.replicas);
         let at_once = match shared.settings.fanout {
             Fanout::Parallel => unasked.len(),
             Fanout::Sequential => usize::from(self.quorum.ack()),

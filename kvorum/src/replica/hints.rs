@@ -14,6 +14,7 @@ use bytes::Bytes;
 use kvorum_core::{Key, NodeId, Record, UnixMillis, Version};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// How much may be kept for one target.
@@ -66,7 +67,8 @@ struct Hinted {
 struct Books {
     waiting: BTreeMap<NodeId, Waiting>,
     hinted: BTreeMap<u16, Hinted>,
-    gaps: BTreeSet<(NodeId, u16)>,
+    /// Nodes and partitions in which they lack something, each with a clock word that what is lacking does not exceed.
+    gaps: BTreeMap<(NodeId, u16), u64>,
 }
 
 /// This keeps hints in the node's store. Cheap to clone.
@@ -76,15 +78,18 @@ pub struct Hints {
     bounds: HintBounds,
     // Guards the counts; held for a few additions.
     books: Arc<Mutex<Books>>,
+    /// How many gaps there are: nearly always none, and then nobody has to look.
+    gap_count: Arc<AtomicU64>,
 }
 
 impl Hints {
-    /// The hints that the store holds.
+    /// The hints that the store holds, of a life that stamped nothing later than `lease`.
     ///
     /// # Errors
     /// When they cannot be read.
-    pub fn open(replica: Replica, bounds: HintBounds) -> Result<Self, ReplicaError> {
+    pub fn open(replica: Replica, bounds: HintBounds, lease: UnixMillis) -> Result<Self, ReplicaError> {
         let engine = &replica.shared.engine;
+        let clock = Version::new(lease, u16::MAX, NodeId(0)).clock();
         let mut books = Books::default();
         for pair in engine.scan(Keyspace::Hints, &[], Bound::Unbounded)? {
             let (row, record) = pair?;
@@ -100,9 +105,10 @@ impl Hints {
                 break;
             }
             let (target, partition) = format::decode_gap_key(&row)?;
-            books.mark(target, partition);
+            books.mark(target, partition, clock);
         }
-        Ok(Self { replica, bounds, books: Arc::new(Mutex::new(books)) })
+        let gap_count = Arc::new(AtomicU64::new(books.gaps.len() as u64));
+        Ok(Self { replica, bounds, books: Arc::new(Mutex::new(books)), gap_count })
     }
 
     /// Keeps `record` for `target`, or marks the gap when a bound is reached. `now` judges the age.
@@ -129,7 +135,7 @@ impl Hints {
             waiting.bytes + bytes as u64 > self.bounds.bytes_max
         };
         if is_full || self.is_too_old(record.version, now) {
-            self.mark_gap(target, partition, now).await?;
+            self.mark_gap(target, partition, record.version, now).await?;
             return Ok(Kept::Gap);
         }
         // Counted first: a hint that is delivered and dropped at once must not be subtracted before it is added.
@@ -150,53 +156,66 @@ impl Hints {
         kept.map(|()| Kept::Hint)
     }
 
-    /// Marks durably that `target` lacks something in `partition`.
+    /// Marks durably that `target` lacks the write of `version` in `partition`.
     pub async fn mark_gap(
         &self,
         target: NodeId,
         partition: u16,
+        version: Version,
         since: UnixMillis,
     ) -> Result<(), ReplicaError> {
-        if self.lock().gaps.contains(&(target, partition)) {
+        if self.lock().is_marked(target, partition, version.clock()) {
             return Ok(());
         }
         let row = put(Keyspace::Meta, format::encode_gap_key(target, partition), format::encode_lease(since));
         crash::point(Point::GapBefore);
         self.replica.store_side(vec![row], true).await?;
         crash::point(Point::GapAfter);
-        self.lock().mark(target, partition);
+        let mut books = self.lock();
+        books.mark(target, partition, version.clock());
+        self.gap_count.store(books.gaps.len() as u64, Ordering::Relaxed);
         Ok(())
     }
 
     /// The partitions in which `target` lacks something.
     pub fn gaps_of(&self, target: NodeId) -> BTreeSet<u16> {
-        self.lock().gaps.range((target, 0)..=(target, u16::MAX)).map(|(_, partition)| *partition).collect()
+        let books = self.lock();
+        books.gaps.range((target, 0)..=(target, u16::MAX)).map(|((_, partition), _)| *partition).collect()
     }
 
-    /// Forgets the gaps of `target` in partitions that `is_healed`: it has been found to hold what it must.
+    /// Whether `target` is known to lack something in `partition`.
+    pub fn lacks(&self, target: NodeId, partition: u16) -> bool {
+        self.gap_count.load(Ordering::Relaxed) > 0 && self.lock().gaps.contains_key(&(target, partition))
+    }
+
+    /// Forgets the gaps that `is_healed`, by target, partition and a clock word that what is lacking does not exceed: the
+    /// target has been found to hold what it must.
     pub async fn forget_gaps(
         &self,
-        target: NodeId,
-        is_healed: impl Fn(u16) -> bool,
+        is_healed: impl Fn(NodeId, u16, u64) -> bool,
     ) -> Result<(), ReplicaError> {
-        let gaps: Vec<u16> =
-            self.gaps_of(target).into_iter().filter(|partition| is_healed(*partition)).collect();
+        if self.gap_count.load(Ordering::Relaxed) == 0 {
+            return Ok(());
+        }
+        let mut gaps = self.lock().gaps.clone();
+        gaps.retain(|(target, partition), clock| is_healed(*target, *partition, *clock));
         if gaps.is_empty() {
             return Ok(());
         }
-        let row = |partition: &u16| Change::Remove {
+        let row = |(target, partition): &(NodeId, u16)| Change::Remove {
             keyspace: Keyspace::Meta,
-            key: format::encode_gap_key(target, *partition),
+            key: format::encode_gap_key(*target, *partition),
         };
         crash::point(Point::GapsRemoveBefore);
-        self.replica.store_side(gaps.iter().map(row).collect(), false).await?;
+        self.replica.store_side(gaps.keys().map(row).collect(), false).await?;
         crash::point(Point::GapsRemoveAfter);
         let mut books = self.lock();
-        for partition in gaps {
-            books.gaps.remove(&(target, partition));
-            let waiting = books.waiting.entry(target).or_default();
+        for place in gaps.into_keys() {
+            books.gaps.remove(&place);
+            let waiting = books.waiting.entry(place.0).or_default();
             waiting.gaps = waiting.gaps.saturating_sub(1);
         }
+        self.gap_count.store(books.gaps.len() as u64, Ordering::Relaxed);
         Ok(())
     }
 
@@ -321,10 +340,18 @@ impl Books {
         }
     }
 
-    fn mark(&mut self, target: NodeId, partition: u16) {
-        if self.gaps.insert((target, partition)) {
+    fn mark(&mut self, target: NodeId, partition: u16, clock: u64) {
+        if !self.is_marked(target, partition, clock) {
+            self.gaps.insert((target, partition), clock);
             self.waiting.entry(target).or_default().gaps += 1;
         }
+    }
+
+    /// Whether there is a mark; then it covers `clock` as well.
+    fn is_marked(&mut self, target: NodeId, partition: u16, clock: u64) -> bool {
+        let Some(covered) = self.gaps.get_mut(&(target, partition)) else { return false };
+        *covered = clock.max(*covered);
+        true
     }
 }
 

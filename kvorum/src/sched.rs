@@ -16,6 +16,7 @@
 
 use std::io;
 use std::mem;
+use std::thread;
 
 /// How a thread shares the processors with the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,8 +32,41 @@ const PROMPT_SLICE: u64 = 100_000;
 /// The nice value of a thread that yields, at least. It keeps a tenth of a processor beside one that never rests: what
 /// flushes and compacts must come along.
 const POLITE_NICE: i32 = 10;
+/// Look-ups, and rows of a scan, between two times at which others may go first: each a few tens of microseconds.
+const LOOK_UPS_IN_A_ROW: u32 = 8;
+const ROWS_IN_A_ROW: u32 = 32;
 /// The calling thread, to the kernel.
 const OWN: libc::pid_t = 0;
+
+/// This lets others go first now and then, in the loops of what nobody waits for.
+///
+/// A nice value decides how much of a processor a thread gets, not for how long at a time: what wakes on its processor
+/// may wait for all of its slice, while another one is idle. Only where no lock is held.
+#[derive(Debug)]
+pub struct Courtesy {
+    every: u32,
+    steps: u32,
+}
+
+impl Courtesy {
+    /// In a loop that looks a key up in each step.
+    pub fn of_look_ups() -> Self {
+        Self { every: LOOK_UPS_IN_A_ROW, steps: 0 }
+    }
+
+    /// In a loop that reads the next row in each step.
+    pub fn of_rows() -> Self {
+        Self { every: ROWS_IN_A_ROW, steps: 0 }
+    }
+
+    /// Counts a step.
+    pub fn step(&mut self) {
+        self.steps = (self.steps + 1) % self.every;
+        if self.steps == 0 {
+            thread::yield_now();
+        }
+    }
+}
 
 /// Has the calling thread, and those that it starts, take such turns from now on.
 pub fn take_own(turns: Turns) {

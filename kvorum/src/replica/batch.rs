@@ -7,6 +7,7 @@ use super::answer::Applied;
 use super::courier::Courier;
 use super::queue::{Observed, Request, Source};
 use super::{Replica, ReplicaError, stored_mark};
+use crate::sched::Courtesy;
 use crate::storage::{EngineError, Keyspace, format};
 use bytes::Bytes;
 use kvorum_core::{Key, Record};
@@ -35,7 +36,9 @@ impl Replica {
         let engine = Arc::clone(&self.shared.engine);
         let read = move || {
             let (mut found, mut bytes) = (Vec::with_capacity(keys.len()), 0);
+            let mut courtesy = Courtesy::of_look_ups();
             for key in keys {
+                courtesy.step();
                 bytes += key.as_ref().len();
                 found.push(match engine.get(Keyspace::Records, key.as_ref()) {
                     Ok(None) => Fetched::Nothing,
@@ -74,7 +77,9 @@ impl Replica {
         let shared = Arc::clone(&self.shared);
         let observe = move || {
             let (mut observed, mut places) = (Vec::with_capacity(records.len()), Vec::new());
+            let mut courtesy = Courtesy::of_look_ups();
             for (key, record) in records {
+                courtesy.step();
                 // Read before the look-up, as for one record.
                 let as_of = shared.groups.load(Ordering::Acquire);
                 match stored_mark(&*shared.engine, shared.digests.as_deref(), &key) {

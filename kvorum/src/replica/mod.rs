@@ -45,7 +45,7 @@ pub use sweep::SweeperState;
 use crate::clock::{Clock, Rng};
 use crate::crash::{self, Point};
 use crate::metrics::StoreMetrics;
-use crate::sched::{self, Turns};
+use crate::sched::{self, Courtesy, Turns};
 use crate::storage::damage::{Damage, Watched};
 use crate::storage::delta::{Delta, Folding};
 use crate::storage::format::Mark;
@@ -416,7 +416,9 @@ impl Replica {
             let mut marks = Vec::new();
             let mut read = 0;
             let end = format::token_end(partition);
+            let mut courtesy = Courtesy::of_rows();
             for pair in engine.scan(Keyspace::Tokens, &start, end.as_ref().map(AsRef::as_ref))? {
+                courtesy.step();
                 let (row, mark) = pair?;
                 let (_, key) = format::decode_token_key(&row)?;
                 if read >= bytes {

@@ -285,8 +285,9 @@ def tails(report):
     """Latencies and outcomes of each of a report's loads."""
     def line(load):
         nanos = load["latency"]["nanos"]
+        kinds = ", ".join(f"{kind} {each['nanos']['p99'] / 1e6:.2f}" for kind, each in load["by_kind"].items())
         return (f"{load['name']}: {load['requests_per_second']:.0f} a second, p50 {nanos['p50'] / 1e6:.2f} ms, "
-                f"p99 {nanos['p99'] / 1e6:.2f} ms, statuses {load['statuses']}, failures {load['failures']}, "
+                f"p99 {nanos['p99'] / 1e6:.2f} ms ({kinds or 'one kind'}), statuses {load['statuses']}, failures {load['failures']}, "
                 f"wrong bodies {load['wrong_bodies']}")
     return "; ".join(line(load) for load in report["streams"])
 

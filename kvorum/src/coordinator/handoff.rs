@@ -6,7 +6,7 @@
 //! and before that for what the others purged while it was away.
 
 use super::calls::{Calls, Write};
-use super::pace::charged;
+use super::pace::charged_hint;
 use super::{Coordinator, Shared};
 use crate::cluster::VotesVerdict;
 use crate::peer::{ApplyKind, LinkState, Reply, Request};
@@ -176,7 +176,7 @@ impl Coordinator {
             self.shared.hints.mark_gap(target, partition.0, hint.record.version, now).await?;
             return Ok(true);
         }
-        self.shared.wait_for_pace(charged(&hint.key, &hint.record)).await;
+        self.shared.wait_for_pace(charged_hint(&hint.key, &hint.record)).await;
         let call = self.ask_apply(index, &hint.key, &hint.record, ApplyKind::Hint, DELIVERY_TIMEOUT);
         Ok(matches!(call.await, Write::Stored | Write::Uncounted | Write::Superseded(_)))
     }

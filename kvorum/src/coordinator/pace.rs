@@ -17,8 +17,8 @@ use std::time::Duration;
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// From here on the thread's tasks come late: a client's request would wait as long.
 const LATE: Duration = Duration::from_millis(3);
-/// Writes that wait for the commit thread from which on it is behind.
-const QUEUE_LEN: usize = 64;
+/// Writes that wait for the commit thread from which on it is behind: more than the hints that two peers have on their way.
+const QUEUE_LEN: usize = 512;
 /// The share of the rate while clients are there, at least (repair must come to an end) and at most.
 const SHARE_MIN: f64 = 0.02;
 const SHARE_MAX: f64 = 0.42;
@@ -26,6 +26,8 @@ const SHARE_FALL: f64 = 0.67;
 const SHARE_RISE: f64 = 0.02;
 /// What a record is charged at least, in bytes: small ones cost the processor more than the network.
 const RECORD_BYTES_MIN: usize = 512;
+/// The same for a hint, which nobody had to look for.
+const HINT_BYTES_MIN: usize = 256;
 /// What may be charged ahead: timers are not finer.
 const AHEAD_MAX: Duration = Duration::from_millis(5);
 /// How long a message of a peer waits at most: well below the time after which the peer gives it up.
@@ -106,7 +108,16 @@ impl Shared {
 
 /// The bytes that a record is charged.
 pub(super) fn charged(key: &Key, record: &Record) -> usize {
-    (key.as_ref().len() + record.value_bytes()).max(RECORD_BYTES_MIN)
+    bytes(key, record).max(RECORD_BYTES_MIN)
+}
+
+/// The bytes that a hint is charged.
+pub(super) fn charged_hint(key: &Key, record: &Record) -> usize {
+    bytes(key, record).max(HINT_BYTES_MIN)
+}
+
+fn bytes(key: &Key, record: &Record) -> usize {
+    key.as_ref().len() + record.value_bytes()
 }
 
 /// The bytes that records are charged together.

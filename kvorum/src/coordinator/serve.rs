@@ -2,7 +2,7 @@
 
 use super::Shared;
 use super::calls::source_of;
-use super::pace::{charged, charged_all};
+use super::pace::{charged, charged_all, charged_hint};
 use super::range::Share;
 use crate::peer::{ApplyKind, Caller, Held, Hello, Refusal, Reply, Request, Service};
 use crate::replica::{Applied, Fetched, Floors, RangeReader, ReplicaError, Source};
@@ -227,7 +227,7 @@ async fn apply(shared: Arc<Shared>, key: Key, record: Record, kind: ApplyKind) -
     shared.count_applied(kind.index(), 1);
     match kind {
         ApplyKind::Write => shared.pace.note_request(),
-        ApplyKind::Hint => shared.hold_to_pace(charged(&key, &record)).await,
+        ApplyKind::Hint => shared.hold_to_pace(charged_hint(&key, &record)).await,
         ApplyKind::ReadRepair => {}
     }
     // The store remembers keys for a while; a slice would keep all that was read with it.

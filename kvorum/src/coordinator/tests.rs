@@ -305,6 +305,27 @@ fn unclean_ends_leave_marks() {
     assert_eq!(gaps(&start(DurabilityMode::Always)).len(), 0);
 }
 
+/// A mark stays where something newer was dropped while it was being forgotten, over a restart too; another one goes.
+#[test]
+fn marks_that_are_renewed_meanwhile_stay() {
+    let (engine, clock) = (Arc::new(MemoryEngine::new()), ManualClock::at(1_000_000));
+    let first = node(&engine, &clock, Execution::Inline);
+    let (hints, target) = (&first.shared.hints, NodeId::of_url("http://n:2"));
+    let mark = |partition, clock| {
+        hints.mark_gap(target, partition, Version::from_words(clock, 1), UnixMillis(1_000_000))
+    };
+    run(mark(7, 10)).unwrap();
+    run(mark(8, 10)).unwrap();
+    let (forgotten, marked) =
+        run(async { tokio::join!(hints.forget_gaps(|_, _, clock| clock <= 10), mark(7, 11)) });
+    assert!(forgotten.is_ok() && marked.is_ok());
+    let gaps = |node: &Node| node.shared.hints.gaps_of(target).into_iter().collect::<Vec<_>>();
+    assert_eq!(gaps(&first), [7]);
+    assert!(hints.lacks(target, 7) && !hints.lacks(target, 8));
+    drop(first);
+    assert_eq!(gaps(&node(&engine, &clock, Execution::Inline)), [7]);
+}
+
 /// What a peer sends is held to this node's pace, whatever the peer's allows, and not for longer than the peer waits.
 #[test]
 fn what_peers_send_is_held_to_the_pace() {

@@ -210,14 +210,28 @@ impl Hints {
         crash::point(Point::GapsRemoveBefore);
         self.replica.store_side(gaps.keys().map(row).collect(), false).await?;
         crash::point(Point::GapsRemoveAfter);
-        let mut books = self.lock();
-        for place in gaps.into_keys() {
-            books.gaps.remove(&place);
-            let waiting = books.waiting.entry(place.0).or_default();
-            waiting.gaps = waiting.gaps.saturating_sub(1);
+        // What was dropped meanwhile found its mark there, and stored none.
+        let mut newer = Vec::new();
+        {
+            let mut books = self.lock();
+            for (place, clock) in gaps {
+                let covered = books.gaps.get(&place).copied();
+                if let Some(covered) = covered.filter(|covered| *covered > clock) {
+                    newer.push((place, Version::from_words(covered, 0).millis()));
+                } else if books.gaps.remove(&place).is_some() {
+                    let waiting = books.waiting.entry(place.0).or_default();
+                    waiting.gaps = waiting.gaps.saturating_sub(1);
+                }
+            }
+            self.gap_count.store(books.gaps.len() as u64, Ordering::Relaxed);
         }
-        self.gap_count.store(books.gaps.len() as u64, Ordering::Relaxed);
-        Ok(())
+        if newer.is_empty() {
+            return Ok(());
+        }
+        let rows = newer.into_iter().map(|((target, partition), since)| {
+            put(Keyspace::Meta, format::encode_gap_key(target, partition), format::encode_lease(since))
+        });
+        self.replica.store_side(rows.collect(), true).await
     }
 
     /// The next hints for `target` behind `after`, in order: at most `count_max`, about `bytes_max`. Reads the store

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures how a cluster of three real nodes heals itself: what docs/reports says of self-healing is made with it.
 
-    scripts/heal.py digests|put-cost|idle|one-key|stream|refill|wiped|away|space
+    scripts/heal.py digests|put-cost|idle|one-key|stream|refill|wiped|away|hints|space
 
 KVORUM names the program (the release build by default), BASE_PORT the first of three ports, N the number of keys, VALUE
 the bytes of a value, RATE the operations a second of the load beside it (0 for none), WORK a directory for the nodes'
@@ -262,6 +262,21 @@ def stream():
         cluster.say(f"records moved by repair: {moved(cluster):.0f}")
 
 
+def hints():
+    """N writes that one node missed, all of them kept as hints; taken beside a load of RATE."""
+    with Cluster() as cluster:
+        cluster.kill(2)
+        cluster.fill(nodes=[0, 1])
+        cluster.say(f"{cluster.sum('kvorum_hints_waiting', [0, 1]):.0f} hints wait")
+        load = cluster.load([0, 1], seconds=20) if RATE else None
+        begun = time.monotonic()
+        cluster.start(2)
+        cluster.wait("no hint waits", lambda: cluster.sum("kvorum_hints_waiting", [0, 1]) == 0, every=0.5)
+        cluster.say(f"all taken {time.monotonic() - begun:.1f} s after the start")
+        if load:
+            cluster.say(f"meanwhile: {tails(cluster.loaded(load))}")
+
+
 def wait_keys(cluster, node, keys, sent_before):
     """Waits until `node` holds `keys`, and says how fast they came."""
     first, held = None, 0
@@ -434,8 +449,8 @@ def space():
 
 
 if __name__ == "__main__":
-    scenarios = {"idle": idle, "one-key": one_key, "stream": stream, "refill": refill, "wiped": refill, "away": away, "digests": digests,
-                 "put-cost": put_cost, "space": space}
+    scenarios = {"idle": idle, "one-key": one_key, "stream": stream, "refill": refill, "wiped": refill, "away": away, "hints": hints,
+                 "digests": digests, "put-cost": put_cost, "space": space}
     if len(sys.argv) != 2 or sys.argv[1] not in scenarios:
         sys.exit(__doc__)
     scenarios[sys.argv[1]]()

@@ -125,7 +125,6 @@ fn get(thread: libc::pid_t) -> io::Result<libc::sched_attr> {
 mod tests {
     use super::*;
     use std::sync::mpsc;
-    use std::thread;
 
     /// Runs `test` on a thread of its own: what it sets ends with it.
     #[expect(clippy::disallowed_methods, reason = "a test of threads")]

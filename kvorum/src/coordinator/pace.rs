@@ -21,6 +21,7 @@ const LATE: Duration = Duration::from_millis(3);
 const QUEUE_LEN: usize = 512;
 /// The share of the rate while clients are there, at least (repair must come to an end) and at most.
 const SHARE_MIN: f64 = 0.02;
+// At the default rate 55,000 small records a second: repair is to manage 50,000 beside clients.
 const SHARE_MAX: f64 = 0.42;
 const SHARE_FALL: f64 = 0.67;
 const SHARE_RISE: f64 = 0.02;
@@ -67,12 +68,19 @@ impl Pace {
 
     /// Charges `bytes` at `rate` bytes a second. How long they wait for what was charged before.
     fn charge(&self, now: Duration, bytes: usize, rate: u64) -> Option<Duration> {
+        self.charge_within(now, bytes, rate, Duration::MAX)
+    }
+
+    /// The same, of what waits for `wait_max` at most: it is charged no further ahead, or what was let through without
+    /// having waited long enough would be a debt of all that comes later.
+    fn charge_within(&self, now: Duration, bytes: usize, rate: u64, wait_max: Duration) -> Option<Duration> {
         let mut state = self.state();
         #[expect(clippy::cast_precision_loss, reason = "a pace need not be exact")]
         let time = bytes as f64 / (rate.max(1) as f64 * state.share);
         let free_at = state.free_at.max(now);
-        state.free_at = free_at + Duration::from_secs_f64(time);
-        free_at.checked_sub(now).filter(|ahead| *ahead > AHEAD_MAX)
+        let charged = free_at + Duration::from_secs_f64(time);
+        state.free_at = charged.min(now.saturating_add(wait_max)).max(free_at);
+        free_at.checked_sub(now).filter(|ahead| *ahead > AHEAD_MAX).map(|ahead| ahead.min(wait_max))
     }
 
     /// Takes in how it went since the last look.
@@ -89,20 +97,18 @@ impl Pace {
 impl Shared {
     /// Charges what goes over for repair, or as a hint, and waits until it may.
     pub(super) async fn wait_for_pace(&self, bytes: usize) {
-        if let Some(wait) = self.charge(bytes) {
+        let rate = self.settings.upkeep.repair_rate;
+        if let Some(wait) = self.pace.charge(self.clock.mono(), bytes, rate) {
             tokio::time::sleep(wait).await;
         }
     }
 
     /// The same for what a peer sends or has asked for: it waits for an answer, and not for ever.
     pub(super) async fn hold_to_pace(&self, bytes: usize) {
-        if let Some(wait) = self.charge(bytes) {
-            tokio::time::sleep(wait.min(WAIT_MAX)).await;
+        let rate = self.settings.upkeep.repair_rate;
+        if let Some(wait) = self.pace.charge_within(self.clock.mono(), bytes, rate, WAIT_MAX) {
+            tokio::time::sleep(wait).await;
         }
-    }
-
-    fn charge(&self, bytes: usize) -> Option<Duration> {
-        self.pace.charge(self.clock.mono(), bytes, self.settings.upkeep.repair_rate)
     }
 }
 
@@ -158,6 +164,19 @@ mod tests {
         let later = NOW + Duration::from_mins(1);
         assert_eq!(charge(later, 100_000), None);
         assert_eq!(charge(later, 1), Some(100));
+    }
+
+    /// What peers send beyond the pace goes through after the longest wait, and leaves no more than that to be worked off,
+    /// however much there is of it and however low the pace.
+    #[test]
+    fn what_goes_through_leaves_no_debt() {
+        let pace = Pace::default();
+        (0..100).for_each(|_| pace.look(true, true));
+        let held = |bytes| pace.charge_within(NOW, bytes, 1_000_000, WAIT_MAX);
+        assert_eq!(held(1_000_000), None);
+        assert!((0..1000).all(|_| held(1_000_000) == Some(WAIT_MAX)));
+        assert_eq!(pace.charge(NOW, 1, 1_000_000), Some(WAIT_MAX));
+        assert_eq!(pace.charge(NOW + WAIT_MAX, 1, 1_000_000), None);
     }
 
     /// Clients who feel it have the pace fall, at most to its least; without clients it is the whole rate at once.

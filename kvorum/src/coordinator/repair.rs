@@ -162,11 +162,8 @@ impl Coordinator {
                 work.push_back((partition, is_at_rest));
             }
         }
-        // Comparisons with several nodes begin in different places, so that they do not bring the same.
         let first = self.shared.first_partition(index, partitions);
-        work.rotate_left(work.partition_point(|(partition, _)| u32::from(*partition) < first));
-        // What is known to be lacking there comes first.
-        work.make_contiguous().sort_by_key(|(partition, _)| !gaps.contains(partition));
+        put_in_order(&mut work, first, index < self.shared.cluster.me(), &gaps);
         let unhealed = self.heal_all(index, work, differences, is_urgent).await?;
         self.shared.metrics.repair_differing.store(differ, Ordering::Relaxed);
         if let Some(count) = self.shared.differing.get(usize::from(index.0)) {
@@ -187,8 +184,7 @@ impl Coordinator {
         let mut heals = Calls::new();
         let mut to_heal = ToHeal::new(&self.shared.metrics.repair_to_heal, work.len());
         let (mut unhealed, mut put_off) = (None, 0);
-        // The two nodes of a pair begin in the same place, and go different ways.
-        let (mut has_begun, mut is_from_behind) = (false, index < self.shared.cluster.me());
+        let (mut has_begun, mut is_from_behind) = (false, false);
         loop {
             while heals.nodes().count() < PARTITIONS_IN_FLIGHT_MAX && put_off < work.len() {
                 if !is_urgent && self.shared.gives_way(index, has_begun) {
@@ -256,6 +252,18 @@ impl Coordinator {
             Err(error) => Err(Cause::Call(error)),
         }
     }
+}
+
+/// Puts partitions, ascending, into the order in which they are healed: those in `gaps` first, because the other node is
+/// known to lack something there. Comparisons with several nodes begin in different places, and the two nodes of a pair go
+/// different ways from theirs, so that they do not bring the same.
+fn put_in_order(work: &mut VecDeque<(u16, bool)>, first: u32, is_second: bool, gaps: &BTreeSet<u16>) {
+    work.rotate_left(work.partition_point(|(partition, _)| u32::from(*partition) < first));
+    let work = work.make_contiguous();
+    if is_second {
+        work.reverse();
+    }
+    work.sort_by_key(|(partition, _)| !gaps.contains(partition));
 }
 
 /// What a comparison has yet to heal, for whoever looks; nothing any more when it ends.
@@ -421,5 +429,22 @@ impl Shared {
             }
             Err(error) => tracing::warn!(%error, "this store has been refilled, which cannot be stored"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the other node is known to lack comes first on both sides, and the two go different ways from one place.
+    #[test]
+    fn gaps_come_first_and_pairs_go_different_ways() {
+        let order = |is_second| {
+            let mut work: VecDeque<_> = (0..8).map(|partition| (partition, false)).collect();
+            put_in_order(&mut work, 3, is_second, &BTreeSet::from([1, 6]));
+            work.into_iter().map(|(partition, _)| partition).collect::<Vec<_>>()
+        };
+        assert_eq!(order(false), [6, 1, 3, 4, 5, 7, 0, 2]);
+        assert_eq!(order(true), [1, 6, 2, 0, 7, 5, 4, 3]);
     }
 }

@@ -461,10 +461,10 @@ impl Shared {
 
     /// Forgets which partitions of other nodes lack something, where all have been found to agree past it.
     async fn forget_healed_gaps(&self) -> Result<(), ReplicaError> {
-        let agreed = self.settling.agreed().words.clone();
         let me = self.cluster.id_of(self.cluster.me());
-        let is_past =
-            |partition: u16, clock| agreed.get(usize::from(partition)).is_some_and(|word| *word >= clock);
+        let is_past = |partition: u16, clock| {
+            self.settling.agreed().words.get(usize::from(partition)).is_some_and(|word| *word >= clock)
+        };
         self.hints.forget_gaps(|target, partition, clock| target != me && is_past(partition, clock)).await
     }
 

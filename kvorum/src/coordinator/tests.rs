@@ -348,7 +348,7 @@ fn what_peers_send_is_held_to_the_pace() {
         runtime.block_on(tokio::task::LocalSet::new().run_until(serve))
     };
     assert!(took(request.clone()) < Duration::from_secs(1));
-    // An hour at the test's rate is charged ahead; the clock of the node stands still.
+    // All that may be charged ahead is, at the test's rate; the clock of the node stands still.
     runtime.block_on(node.shared.hold_to_pace(3600 << 30));
     assert!(took(request) >= Duration::from_secs(1));
 }

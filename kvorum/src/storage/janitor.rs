@@ -13,6 +13,7 @@
 //! None of this changes what is stored: a file is shrunk only when no name leads to it any more, and fjall unlinks
 //! a table only when nothing reads it. If the janitor is late or gives up, fjall is merely slow again.
 
+use super::lsm::WORKER_THREAD;
 use super::{wait, writeback};
 use crate::sched::{self, Turns};
 use fjall::{AbstractTree, Database, Keyspace};
@@ -58,7 +59,7 @@ impl Janitor {
         let (sender, receiver) = mpsc::channel();
         let mut keeper = Keeper::new(path, trees, sender);
         keeper.look();
-        sched::take_named("fjall:worker", Turns::Polite);
+        sched::take_named(WORKER_THREAD, Turns::Polite);
         let stopped = Arc::clone(&stop);
         let keep = move || {
             while !stopped.load(Ordering::Relaxed) {

@@ -23,6 +23,7 @@ use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::thread::{self, ScopedJoinHandle};
 use std::time::Duration;
 
 /// Small tables make each unlink and each sync of a compaction short.
@@ -38,6 +39,8 @@ const SEPARATE_VALUE_BYTES: u32 = 64 << 10;
 /// again, without a pause, until another thread takes it. With two threads that cost a core for as long as a
 /// compaction ran; with four it happens only while three run at once.
 const WORKERS: usize = 4;
+/// What fjall calls them.
+pub(super) const WORKER_THREAD: &str = "fjall:worker";
 /// The smallest memtables and journal of a node, in percent of the largest ([`LsmConfig::staggered`]).
 const STAGGER_PERCENT_MIN: u64 = 70;
 /// Runs in level 0, sealed memtables, and sizes of the active memtable over its bound, from which on a commit waits.
@@ -168,9 +171,16 @@ impl LsmEngine {
 
 impl Open {
     /// A panic of fjall's over bytes that it did not expect is damage like any other.
+    ///
+    /// It is opened on a thread that is called what fjall's workers are. They have its name from their first moment, and
+    /// their own only once they have run, which on a busy machine is later than the janitor looks for them.
     fn new(config: &LsmConfig, workers: usize) -> Result<Self, EngineError> {
-        let open = || Self::new_or_panic(config, workers);
-        std::panic::catch_unwind(std::panic::AssertUnwindSafe(open)).unwrap_or_else(|panic| {
+        let opened = thread::scope(|scope| {
+            let opener = thread::Builder::new().name(WORKER_THREAD.to_owned());
+            opener.spawn_scoped(scope, || Self::new_or_panic(config, workers)).map(ScopedJoinHandle::join)
+        });
+        let failed = |source| EngineError::Io { attempted: "start a thread of the store", source };
+        opened.map_err(failed)?.unwrap_or_else(|panic| {
             let said = panic.downcast_ref::<String>().map(String::as_str);
             let said = said.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a word");
             let detail = format!("the engine panicked: {said}");
@@ -527,6 +537,51 @@ pub(super) fn translate(attempted: &'static str, error: fjall::Error) -> EngineE
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Threads of fjall's that yield, of all stores that are open.
+    #[expect(clippy::disallowed_methods, reason = "what the kernel says of a thread is read from /proc")]
+    fn yielding_workers() -> usize {
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+        let stats = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("stat")).ok());
+        stats
+            .filter(|stat| {
+                let (named, after) = stat.rsplit_once(')').unwrap();
+                let nice: i32 = after.split_whitespace().nth(16).unwrap().parse().unwrap();
+                named.contains(WORKER_THREAD) && nice >= 10
+            })
+            .count()
+    }
+
+    /// Goal: what flushes and compacts yields to those that serve, however busy the machine was when the store was opened: a
+    /// worker that had not run yet was not found by its name. Method: stores that there are already, which are opened at
+    /// once, while more threads spin than there are processors.
+    #[test]
+    fn workers_yield_however_busy_the_machine_is() {
+        let directory = tempfile::tempdir().unwrap();
+        let open = |index: usize| {
+            let path = directory.path().join(index.to_string());
+            LsmEngine::open(LsmConfig::new(path, 4 << 20)).unwrap()
+        };
+        let stores = 0..8;
+        stores.clone().for_each(|index| drop(open(index)));
+        let is_over = AtomicBool::new(false);
+        let opened: Vec<_> = thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    while !is_over.load(Ordering::Relaxed) {
+                        std::hint::spin_loop();
+                    }
+                });
+            }
+            let opened = stores.map(|index| (open(index), yielding_workers())).collect();
+            is_over.store(true, Ordering::Relaxed);
+            opened
+        });
+        for (index, (_, yielding)) in opened.iter().enumerate() {
+            // Those of other tests may come and go.
+            assert!(*yielding >= WORKERS * (index + 1), "store {index}: {yielding}");
+        }
+    }
 
     /// Nodes side by side have buffers that differ by a tenth at least, all within the budget and fjall's least journal.
     #[test]

@@ -8,20 +8,30 @@ use std::ops::Bound;
 /// The least that a partition's rows grow to before those that were replaced are dropped.
 const PART_BYTES_MIN: usize = 512;
 
-/// Rows by the first two bytes of their keys, which name the partition.
+/// Rows by the first two bytes of their keys, which name the partition: parts up to the last that has any.
 #[derive(Default)]
 pub(super) struct Layer {
-    parts: BTreeMap<[u8; 2], Part>,
+    parts: Vec<Part>,
     bytes: usize,
 }
 
 /// Rows as they came, one behind the other as in the log: the last of a key counts. Writing one is a copy of some forty
-/// bytes, and reading one a walk over all. With 4,096 partitions that is a kilobyte or two.
+/// bytes, and reading one a walk over its list of heads, eight bytes a row.
 #[derive(Default)]
 struct Part {
     rows: Vec<u8>,
+    heads: Vec<Head>,
     /// Bytes that were left when rows that had been replaced were dropped last.
     dense: usize,
+}
+
+/// What a look-up reads of a row that it does not look for.
+#[derive(Clone, Copy)]
+struct Head {
+    /// Of the key's hash.
+    tag: u32,
+    /// Where the row begins.
+    at: u32,
 }
 
 impl Layer {
@@ -38,9 +48,13 @@ impl Layer {
     pub(super) fn add(&mut self, rows: &[u8]) -> Result<(), FormatError> {
         for row in format::delta_rows(rows) {
             let row = row?;
-            let part = self.parts.entry(part_of(row.key)).or_default();
+            let index = part_of(row.key);
+            if self.parts.len() <= index {
+                self.parts.resize_with(index + 1, Part::default);
+            }
+            let Some(part) = self.parts.get_mut(index) else { continue };
             self.bytes += row.encoded.len();
-            part.rows.extend_from_slice(row.encoded);
+            part.push(row);
             if part.rows.len() >= part.dense.saturating_mul(2).max(PART_BYTES_MIN) {
                 self.bytes -= part.rows.len();
                 part.drop_replaced();
@@ -53,8 +67,7 @@ impl Layer {
     /// What the row at `key` is: its value, or that it is removed; none where it is not here.
     #[expect(clippy::option_option, reason = "not here and here as removed are two things")]
     pub(super) fn get(&self, key: &[u8]) -> Option<Option<Bytes>> {
-        let rows = self.parts.get(&part_of(key))?.read();
-        let row = rows.filter(|row| row.key == key).last()?;
+        let row = self.parts.get(part_of(key))?.latest_of(key)?;
         Some(row.value.map(Bytes::copy_from_slice))
     }
 
@@ -62,14 +75,15 @@ impl Layer {
     pub(super) fn copy(&self, start: &[u8], end: Bound<&[u8]>, to: &mut BTreeMap<Bytes, Option<Bytes>>) {
         let last = match end {
             Bound::Included(end) | Bound::Excluded(end) => part_of(end),
-            Bound::Unbounded => [u8::MAX; 2],
+            Bound::Unbounded => usize::MAX,
         };
         let is_within = |key: &[u8]| match end {
             Bound::Included(end) => key <= end,
             Bound::Excluded(end) => key < end,
             Bound::Unbounded => true,
         };
-        for (_, part) in self.parts.range(part_of(start)..=last) {
+        let first = part_of(start);
+        for part in self.parts.iter().take(last.saturating_add(1)).skip(first) {
             let rows = part.read().filter(|row| row.key >= start && is_within(row.key));
             to.extend(rows.map(DeltaRow::to_owned));
         }
@@ -77,11 +91,29 @@ impl Layer {
 
     /// All rows, in order, each key once.
     pub(super) fn sorted(&self) -> impl Iterator<Item = (Bytes, Option<Bytes>)> + '_ {
-        self.parts.values().flat_map(|part| part.latest().map(DeltaRow::to_owned))
+        self.parts.iter().flat_map(|part| part.latest().map(DeltaRow::to_owned))
     }
 }
 
 impl Part {
+    fn push(&mut self, row: DeltaRow<'_>) {
+        // A part is a few kilobytes; what begins beyond four gigabytes would not be found.
+        let at = u32::try_from(self.rows.len()).unwrap_or(u32::MAX);
+        self.heads.push(Head { tag: tag_of(row.key), at });
+        self.rows.extend_from_slice(row.encoded);
+    }
+
+    /// The row of `key` that counts.
+    fn latest_of(&self, key: &[u8]) -> Option<DeltaRow<'_>> {
+        let tag = tag_of(key);
+        let alike = self.heads.iter().rev().filter(|head| head.tag == tag);
+        let rows = alike.filter_map(|head| {
+            let (_, rows) = self.rows.split_at_checked(usize::try_from(head.at).ok()?)?;
+            format::delta_rows(rows).next()?.ok()
+        });
+        rows.into_iter().find(|row| row.key == key)
+    }
+
     /// What was put in by [`Layer::add`] can be read.
     fn read(&self) -> impl Iterator<Item = DeltaRow<'_>> {
         format::delta_rows(&self.rows).map_while(Result::ok)
@@ -103,16 +135,23 @@ impl Part {
     }
 
     fn drop_replaced(&mut self) {
-        let mut rows = Vec::with_capacity(self.rows.len());
+        let mut dense = Self { rows: Vec::with_capacity(self.rows.len()), ..Self::default() };
         for row in self.latest() {
-            rows.extend_from_slice(row.encoded);
+            dense.push(row);
         }
-        self.dense = rows.len();
-        self.rows = rows;
+        dense.dense = dense.rows.len();
+        *self = dense;
     }
 }
 
+/// Some bits of the key's hash.
+fn tag_of(key: &[u8]) -> u32 {
+    let [.., a, b, c, d] = xxhash_rust::xxh3::xxh3_64(key).to_be_bytes();
+    u32::from_be_bytes([a, b, c, d])
+}
+
 /// Keys in order have parts in order: what is missing at the end of a short one is least.
-fn part_of(key: &[u8]) -> [u8; 2] {
-    [key.first().copied().unwrap_or_default(), key.get(1).copied().unwrap_or_default()]
+fn part_of(key: &[u8]) -> usize {
+    let byte = |index| key.get(index).copied().unwrap_or_default();
+    u16::from_be_bytes([byte(0), byte(1)]).into()
 }

@@ -5,7 +5,8 @@
 
 KVORUM names the program (the release build by default), BASE_PORT the first of three ports, N the number of keys, VALUE
 the bytes of a value, RATE the operations a second of the load beside it (0 for none), WORK a directory for the nodes'
-data. Every line that is printed is a measurement; nothing is judged. The nodes end with the script.
+data, or several with colons between them, which the nodes take in turn: a disk each. Every line that is printed is a
+measurement; nothing is judged. The nodes end with the script.
 """
 import json
 import os
@@ -38,7 +39,9 @@ def steal():
 class Cluster:
     def __init__(self, *flags):
         self.flags = list(flags)
-        self.work = tempfile.mkdtemp(prefix="kvorum-heal.", dir=os.environ.get("WORK"))
+        disks = os.environ["WORK"].split(":") if "WORK" in os.environ else [None]
+        disks = [tempfile.mkdtemp(prefix="kvorum-heal.", dir=disk) for disk in disks]
+        self.work, self.disks = disks[0], disks
         self.nodes = [None, None, None]
         self.began, self.steal = time.monotonic(), steal()
 
@@ -55,7 +58,11 @@ class Cluster:
             if process:
                 process.kill()
                 process.wait()
-        shutil.rmtree(self.work, ignore_errors=True)
+        for disk in self.disks:
+            shutil.rmtree(disk, ignore_errors=True)
+
+    def data(self, node):
+        return f"{self.disks[node % len(self.disks)]}/n{node}"
 
     def say(self, text):
         print(f"{time.monotonic() - self.began:7.1f} s  {text}", flush=True)
@@ -64,7 +71,7 @@ class Cluster:
         log = open(f"{self.work}/log{node}", "a", encoding="utf-8")
         self.nodes[node] = subprocess.Popen(
             [PROGRAM, "serve", "--listen", f"127.0.0.1:{PORT + node}", "--cluster", ",".join(URLS), "--data-dir",
-             f"{self.work}/n{node}", "--durability", DURABILITY, "--threads", "1", *self.flags, *flags],
+             self.data(node), "--durability", DURABILITY, "--threads", "1", *self.flags, *flags],
             stderr=log, stdout=log)
 
     def kill(self, node):
@@ -97,7 +104,7 @@ class Cluster:
         return (int(words[11]) + int(words[12])) / 100
 
     def disk(self, node):
-        return int(subprocess.check_output(["du", "-sk", f"{self.work}/n{node}"]).split()[0]) / 1024
+        return int(subprocess.check_output(["du", "-sk", self.data(node)]).split()[0]) / 1024
 
     def keys(self, node):
         return int(self.metrics(node)["kvorum_store_keys"])
@@ -317,7 +324,7 @@ def refill():
             cluster.say(f"before: {tails(cluster.loaded(cluster.load(seconds=15)))}")
         load = cluster.load([0, 1], seconds=30) if RATE else None
         cluster.kill(2)
-        shutil.rmtree(f"{cluster.work}/n2")
+        shutil.rmtree(cluster.data(2))
         time.sleep(1)
         sent = cluster.sent()
         before = moved(cluster)

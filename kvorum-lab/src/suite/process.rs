@@ -88,6 +88,22 @@ impl Server {
         Self::start(command, address, Vec::new(), directory)
     }
 
+    /// Starts `count` bare responders in one process, each on a thread and an address of its own, of which each answer costs
+    /// `busy` of a processor.
+    pub fn busy_bare(
+        binary: &Path,
+        scratch: &Path,
+        core: Option<usize>,
+        (count, busy): (u16, Duration),
+    ) -> Result<Self, LabError> {
+        let directory = scratch_directory(scratch)?;
+        let (address, others) = free_addresses(count)?;
+        let mut command = pinned(binary, core);
+        command.arg("--busy").arg(busy.as_micros().to_string());
+        command.arg(address.to_string()).args(others.iter().map(SocketAddr::to_string));
+        Self::start(command, address, others, directory)
+    }
+
     fn start(
         mut command: Command,
         address: SocketAddr,

@@ -1,4 +1,5 @@
-//! Latency at half of the throughput that wrk found: an open loop over all nodes, beside the bare device.
+//! Latency at half of the throughput that wrk found: an open loop over all nodes, beside the bare device, and beside bare
+//! responders that need as much of the processors: what those miss no server has here at such a load.
 
 use std::time::Duration;
 
@@ -8,8 +9,10 @@ use crate::dataset::Dataset;
 use crate::error::LabError;
 use crate::fdatasync::{FdatasyncLoop, FdatasyncOutcome, RATE_PER_SECOND};
 use crate::histogram::Latencies;
-use crate::load::{Operation, Outcome, Pacing, StreamOutcome, run as run_load};
+use crate::load::{Operation, Outcome, Pacing, Plan, StreamOutcome, StreamPlan, run as run_load};
+use crate::machine;
 use crate::suite::Suite;
+use crate::suite::process::Server;
 use crate::suite::table::{Table, verdict};
 use crate::suite::wrk::WrkLoad;
 use crate::units::{grouped, latency, nanos};
@@ -44,6 +47,14 @@ struct Attempt {
     outcome: Outcome,
     /// For PUTs, which the device takes part in.
     device: Option<FdatasyncOutcome>,
+    bare: Bare,
+}
+
+/// The same load on bare responders, as many as nodes.
+struct Bare {
+    /// What an answer costs them, as it cost the nodes.
+    busy: Duration,
+    latency: Latencies,
 }
 
 /// Runs each row until the machine was left alone, a few times at most; shows every run and judges the quietest.
@@ -94,6 +105,11 @@ pub(super) fn run(suite: &Suite, costs: &Costs) -> Result<Table, LabError> {
         "The rate is half of the requests/s above, of GET any key and of PUT, where the server had a core for itself; \
          here it runs {place}, beside the driver."
     ));
+    table.note(
+        "The bare responders do nothing but spend as much of a processor on each answer as the nodes did, under the same \
+         load, in the same minute. What they miss is the machine's."
+            .to_owned(),
+    );
     table.note(format!(
         "Aim: p99.9 below {LATENCY_MAX:?}, nothing failed, the rate kept. Runs with more than {STEAL_CORES_MAX} cores \
          of steal are repeated; of several the quietest is judged."
@@ -119,11 +135,33 @@ fn attempt(suite: &Suite, costs: &Costs, subject: Subject) -> Result<Vec<Attempt
             Operation::Put => Some(FdatasyncLoop::start(server.directory(), RATE_PER_SECOND, duration)?),
             Operation::Get | Operation::Scan { .. } => None,
         };
+        let before = machine::cpu_time(server.pid())?;
         let outcome = run_load(&plan)?;
+        let used = machine::cpu_time(server.pid())?.saturating_sub(before);
         let device = probe.map(FdatasyncLoop::finish).transpose()?;
-        Ok(Attempt { rate_per_second, outcome, device })
+        let bare = bare(suite, core, &plan, each_of(used, &outcome))?;
+        Ok(Attempt { rate_per_second, outcome, device, bare })
     };
     ROWS.iter().map(run_row).collect()
+}
+
+/// Puts the load of `plan` on bare responders that need `busy` for each answer.
+fn bare(suite: &Suite, core: Option<usize>, plan: &Plan, busy: Duration) -> Result<Bare, LabError> {
+    let server = Server::busy_bare(&suite.bare, suite.scratch(), core, (NODES, busy))?;
+    // They send the same whatever they are asked for.
+    let streams = plan.streams.iter().map(|stream| StreamPlan { verify: false, ..stream.clone() }).collect();
+    let plan = Plan { targets: server.addresses().collect(), streams, ..plan.clone() };
+    let mut latency = Latencies::new()?;
+    for stream in run_load(&plan)?.streams {
+        latency.merge(&stream.tally.latency)?;
+    }
+    Ok(Bare { busy, latency })
+}
+
+/// What each operation cost of what all did.
+fn each_of(used: Duration, outcome: &Outcome) -> Duration {
+    let done: u64 = outcome.streams.iter().map(|stream| stream.tally.succeeded).sum();
+    used / u32::try_from(done).unwrap_or(u32::MAX).max(1)
 }
 
 /// Half of `rate`, at least one.
@@ -145,13 +183,16 @@ fn add_rows(table: &mut Table, name: &str, attempts: &[Attempt]) -> Result<(), L
             cells[8] = format!("{:.3}", steal(attempt));
             if steal(attempt) <= least {
                 cells[9] = format!("p99.9 < {LATENCY_MAX:?}");
-                cells[10] = judgement(stream);
+                cells[10] = judgement(stream, &attempt.bare.latency);
             }
             table.row(cells);
             if let Some(caution) = caution(stream) {
                 table.note(format!("!! {name}: {caution}."));
             }
         }
+        let bare = &attempt.bare;
+        let named = format!("  bare responders that need {} us a request", bare.busy.as_micros());
+        table.row(cells(named, attempt.rate_per_second, &bare.latency));
         if let Some(device) = &attempt.device {
             table.row(cells("  bare fdatasync beside it".into(), RATE_PER_SECOND.into(), &device.latency));
             let seen = device.as_seen_at(attempt.rate_per_second)?;
@@ -169,10 +210,16 @@ fn cells(name: String, rate_per_second: u64, seen: &Latencies) -> [String; 11] {
     [name, rate, at(50.0), at(99.0), at(99.9), latency(seen.max()), none(), none(), none(), none(), none()]
 }
 
-/// The aim. Failed and unsent operations took longer than allowed, whatever they took.
-fn judgement(stream: &StreamOutcome) -> String {
-    let is_fast = stream.tally.latency.percentile(99.9) < nanos(LATENCY_MAX);
-    verdict(is_fast && stream.tally.succeeded > 0 && stream.failed() == 0 && !stream.is_saturated())
+/// The aim, and whether it can be had here. Failed and unsent operations took longer than allowed, whatever they took.
+fn judgement(stream: &StreamOutcome, bare: &Latencies) -> String {
+    let is_fast = |seen: &Latencies| seen.percentile(99.9) < nanos(LATENCY_MAX);
+    let is_whole = stream.tally.succeeded > 0 && stream.failed() == 0 && !stream.is_saturated();
+    let judged = verdict(is_whole && is_fast(&stream.tally.latency));
+    if is_whole && !is_fast(&stream.tally.latency) && !is_fast(bare) {
+        format!("{judged}, as by bare responders")
+    } else {
+        judged
+    }
 }
 
 /// Why a run's latencies are not the nodes' alone, if so.
@@ -191,6 +238,12 @@ mod tests {
     use super::*;
     use crate::load::Tally;
 
+    fn latencies(millis: u64) -> Latencies {
+        let mut latencies = Latencies::new().unwrap();
+        latencies.record(Duration::from_millis(millis));
+        latencies
+    }
+
     fn attempt_of(millis: u64, succeeded: u64, unsent: u64, steal_cores: f64) -> Attempt {
         let plan = stream("PUT", Operation::Put, WRITTEN, None, Pacing::Open { rate_per_second: 1 });
         let mut tally = Tally::new().unwrap();
@@ -198,19 +251,33 @@ mod tests {
         tally.succeeded = succeeded;
         tally.unsent = unsent;
         let streams = vec![StreamOutcome { plan, tally, elapsed: Duration::from_secs(1) }];
-        Attempt { rate_per_second: 1, outcome: Outcome { streams, steal_cores }, device: None }
+        let bare = Bare { busy: Duration::ZERO, latency: latencies(1) };
+        Attempt { rate_per_second: 1, outcome: Outcome { streams, steal_cores }, device: None, bare }
     }
 
-    /// Goal: what is slow, missing or undone misses the aim. Method: a table.
+    /// Goal: what is slow, missing or undone misses the aim, and only of what is slow the machine may be the reason. Method:
+    /// a table.
     #[test]
     fn latencies_are_judged() {
-        let check = |attempt: &Attempt, expect: &str| {
-            assert_eq!(judgement(&attempt.outcome.streams[0]), expect);
+        let check = |attempt: &Attempt, bare_millis, expect: &str| {
+            assert_eq!(judgement(&attempt.outcome.streams[0], &latencies(bare_millis)), expect);
         };
-        check(&attempt_of(4, 1, 0, 0.0), "met");
-        check(&attempt_of(6, 1, 0, 0.0), "MISSED");
-        check(&attempt_of(4, 1, 1, 0.0), "MISSED");
-        check(&attempt_of(4, 0, 0, 0.0), "MISSED");
+        check(&attempt_of(4, 1, 0, 0.0), 1, "met");
+        check(&attempt_of(4, 1, 0, 0.0), 6, "met");
+        check(&attempt_of(6, 1, 0, 0.0), 4, "MISSED");
+        check(&attempt_of(6, 1, 0, 0.0), 6, "MISSED, as by bare responders");
+        check(&attempt_of(4, 1, 1, 0.0), 6, "MISSED");
+        check(&attempt_of(6, 1, 1, 0.0), 6, "MISSED");
+        check(&attempt_of(4, 0, 0, 0.0), 6, "MISSED");
+    }
+
+    /// What was spent is shared out over what succeeded.
+    #[test]
+    fn cost_of_each() {
+        let outcome = attempt_of(4, 1000, 0, 0.0).outcome;
+        assert_eq!(each_of(Duration::from_millis(84), &outcome), Duration::from_micros(84));
+        let none = attempt_of(4, 0, 0, 0.0).outcome;
+        assert_eq!(each_of(Duration::ZERO, &none), Duration::ZERO);
     }
 
     /// Goal: every run is shown and the quietest alone is judged, fast or not. Method: the slow one is the quiet one.
@@ -220,8 +287,8 @@ mod tests {
         let attempts = [attempt_of(4, 1, 0, 0.3), attempt_of(6, 1, 0, 0.2)];
         add_rows(&mut table, "PUT", &attempts).unwrap();
         let judged: Vec<&str> = table.rows.iter().map(|row| row[10].as_str()).collect();
-        assert_eq!(judged, ["", "MISSED"]);
-        assert_eq!(table.rows[1][0], "PUT, run 2");
+        assert_eq!(judged, ["", "", "MISSED", ""]);
+        assert_eq!(table.rows[2][0], "PUT, run 2");
     }
 
     /// Goal: half is half, and never nothing. Method: a few.

@@ -3,8 +3,8 @@
 //! One thread and one epoll for each address; for every read that brings bytes it sends one fixed response with a 100-byte
 //! body, without looking at the request: one recv and one send a request, and epoll only when there is nothing to
 //! read. What a node costs above this is what it does itself. With `--busy` each answer costs so much of the thread's
-//! processor, its calls included, and the rest is spun away: then its latencies are what this machine leaves of those of any
-//! server that needs as much. Usage: `bare-responder [--busy MICROSECONDS] [HOST:PORT ...]`.
+//! processor, its calls included, and the rest is spun away: then its latencies are what this machine leaves of those of a
+//! server that needs as much, however many requests wait. Usage: `bare-responder [--busy MICROSECONDS] [HOST:PORT ...]`.
 //!
 //! A request must fit one read, as those of the bench do: a request in two pieces would get two answers.
 #![expect(clippy::disallowed_types, reason = "the lab measures the real machine")]

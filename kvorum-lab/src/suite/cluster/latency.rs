@@ -1,5 +1,5 @@
 //! Latency at half of the throughput that wrk found: an open loop over all nodes, beside the bare device, and beside bare
-//! responders that need as much of the processors: what those miss no server has here at such a load.
+//! responders that need as much of the processors: what this machine leaves of the latencies of whoever is as busy.
 
 use std::time::Duration;
 
@@ -107,7 +107,8 @@ pub(super) fn run(suite: &Suite, costs: &Costs) -> Result<Table, LabError> {
     ));
     table.note(
         "The bare responders do nothing but spend as much of a processor on each answer as the nodes did, under the same \
-         load, in the same minute. What they miss is the machine's."
+         load, in the same minute. They spend it however many requests wait, where nodes do many at once for less: near \
+         the limit of the machine they fall behind sooner."
             .to_owned(),
     );
     table.note(format!(

@@ -120,7 +120,9 @@ fn section_of(load: WrkLoad) -> Section {
 /// Every round begins with a new process and an empty store: rows do not inherit each other's work.
 fn measure(suite: &Suite, wrk: &Wrk, row: &Row) -> Result<WrkSample, LabError> {
     let server = match row.durability {
-        None => Server::bare(&suite.bare, suite.scratch(), Some(suite.args.server_core))?,
+        None => {
+            Server::bare(&suite.bare, suite.scratch(), Some(suite.args.server_core), (1, Duration::ZERO))?
+        }
         Some(durability) => {
             Server::node(&suite.node(durability, MEMORY_BUDGET, Some(suite.args.server_core)))?
         }

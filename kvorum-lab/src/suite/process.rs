@@ -79,18 +79,9 @@ impl Server {
         Self::start(command, address, others, directory)
     }
 
-    /// Starts the bare responder.
-    pub fn bare(binary: &Path, scratch: &Path, core: Option<usize>) -> Result<Self, LabError> {
-        let directory = scratch_directory(scratch)?;
-        let address = free_address()?;
-        let mut command = pinned(binary, core);
-        command.arg(address.to_string());
-        Self::start(command, address, Vec::new(), directory)
-    }
-
     /// Starts `count` bare responders in one process, each on a thread and an address of its own, of which each answer costs
-    /// `busy` of a processor.
-    pub fn busy_bare(
+    /// `busy` of a processor, or as little as it can.
+    pub fn bare(
         binary: &Path,
         scratch: &Path,
         core: Option<usize>,

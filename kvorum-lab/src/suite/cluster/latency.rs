@@ -148,7 +148,7 @@ fn attempt(suite: &Suite, costs: &Costs, subject: Subject) -> Result<Vec<Attempt
 
 /// Puts the load of `plan` on bare responders that need `busy` for each answer.
 fn bare(suite: &Suite, core: Option<usize>, plan: &Plan, busy: Duration) -> Result<Bare, LabError> {
-    let server = Server::busy_bare(&suite.bare, suite.scratch(), core, (NODES, busy))?;
+    let server = Server::bare(&suite.bare, suite.scratch(), core, (NODES, busy))?;
     // They send the same whatever they are asked for.
     let streams = plan.streams.iter().map(|stream| StreamPlan { verify: false, ..stream.clone() }).collect();
     let plan = Plan { targets: server.addresses().collect(), streams, ..plan.clone() };
@@ -211,7 +211,7 @@ fn cells(name: String, rate_per_second: u64, seen: &Latencies) -> [String; 11] {
     [name, rate, at(50.0), at(99.0), at(99.9), latency(seen.max()), none(), none(), none(), none(), none()]
 }
 
-/// The aim, and whether it can be had here. Failed and unsent operations took longer than allowed, whatever they took.
+/// The aim, and whether bare responders miss it as well. Failed and unsent operations took longer than allowed, whatever they took.
 fn judgement(stream: &StreamOutcome, bare: &Latencies) -> String {
     let is_fast = |seen: &Latencies| seen.percentile(99.9) < nanos(LATENCY_MAX);
     let is_whole = stream.tally.succeeded > 0 && stream.failed() == 0 && !stream.is_saturated();

@@ -35,7 +35,7 @@ struct Head {
 }
 
 impl Layer {
-    /// Bytes of all rows.
+    /// Bytes of all rows, without their heads: eight for some forty.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -107,11 +107,11 @@ impl Part {
     fn latest_of(&self, key: &[u8]) -> Option<DeltaRow<'_>> {
         let tag = tag_of(key);
         let alike = self.heads.iter().rev().filter(|head| head.tag == tag);
-        let rows = alike.filter_map(|head| {
+        let mut rows = alike.filter_map(|head| {
             let (_, rows) = self.rows.split_at_checked(usize::try_from(head.at).ok()?)?;
             format::delta_rows(rows).next()?.ok()
         });
-        rows.into_iter().find(|row| row.key == key)
+        rows.find(|row| row.key == key)
     }
 
     /// What was put in by [`Layer::add`] can be read.

@@ -3,7 +3,7 @@
 //! One [`Pace`] for all of a node's comparisons and deliveries, and for those of its peers that reach it: what goes over is
 //! charged on both sides, and waits on either until what was charged there before is worked off. So a node that comes
 //! back is not swamped, however many others have something for it. While clients ask this node for anything, the allowed
-//! share of the rate falls by a third whenever the first thread's tasks come late or writes queue up, and rises slowly
+//! share of the rate falls by a third whenever the first thread's tasks come late or clients' writes queue up, and rises slowly
 //! otherwise (additive increase, multiplicative decrease: Chiu and Jain, 1989); without clients it is the whole rate.
 
 use super::{Coordinator, Shared};
@@ -17,8 +17,8 @@ use std::time::Duration;
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// From here on the thread's tasks come late: a client's request would wait as long.
 const LATE: Duration = Duration::from_millis(3);
-/// Writes that wait for the commit thread from which on it is behind: more than the hints that two peers have on their way.
-const QUEUE_LEN: usize = 512;
+/// Writes of clients that wait for the commit thread from which on it is behind.
+const AWAITED_LEN: usize = 512;
 /// The share of the rate while clients are there, at least (repair must come to an end) and at most.
 const SHARE_MIN: f64 = 0.02;
 // At the default rate 55,000 small records a second: repair is to manage 50,000 beside clients.
@@ -140,7 +140,7 @@ impl Coordinator {
             tokio::time::sleep(LOOK_EVERY).await;
             let late = self.shared.clock.mono().saturating_sub(begun + LOOK_EVERY);
             let asked = self.shared.pace.requests.load(Ordering::Relaxed);
-            let is_late = late > LATE || self.shared.replica.queue_len() > QUEUE_LEN;
+            let is_late = late > LATE || self.shared.replica.awaited_len() > AWAITED_LEN;
             self.shared.pace.look(asked != before, is_late);
             before = asked;
         }

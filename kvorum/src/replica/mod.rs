@@ -500,6 +500,11 @@ impl Replica {
         self.shared.queue.len()
     }
 
+    /// Those of them that clients wait for.
+    pub fn awaited_len(&self) -> usize {
+        self.shared.queue.awaited_len()
+    }
+
     /// The engine's gauges.
     pub fn engine_stats(&self) -> EngineStats {
         self.shared.engine.stats()

@@ -144,7 +144,7 @@ impl State {
 
 /// This carries requests from the network threads to the commit thread.
 pub(super) struct CommitQueue {
-    // Guards the queue; held for a push, or for moving a group out.
+    // Guards the queue; held for a push, or for moving a group out or counting it.
     state: Mutex<State>,
     /// Wakes a commit thread.
     arrived: Condvar,
@@ -269,6 +269,12 @@ impl CommitQueue {
         self.lock().requests.len()
     }
 
+    /// How many of them clients wait for.
+    pub(super) fn awaited_len(&self) -> usize {
+        let is_awaited = |request: &Request| matches!(request, Request::Apply { source: Source::Writer, .. });
+        self.lock().requests.iter().filter(|(_, request)| is_awaited(request)).count()
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -294,6 +300,25 @@ mod tests {
         assert!(matches!(queue.submit(side().0), Err(ReplicaError::Overloaded)));
         assert_eq!(queue.take(Duration::from_secs(1), Duration::ZERO).unwrap().len(), COMMIT_QUEUE_LEN_MAX);
         queue.submit(side().0).unwrap();
+    }
+
+    /// A client's write is one that is waited for; a hint is not, and what the node stores for itself neither.
+    #[test]
+    fn clients_wait_for_their_own_writes_only() {
+        let queue = CommitQueue::new();
+        let apply = |source| {
+            let key = Key::new(Bytes::from_static(b"k")).unwrap();
+            let version = Version::from_words(1, 1);
+            let record = Record { version, expires: None, from: 3, value: kvorum_core::Value::Tombstone };
+            let observed = Observed { mark: None, as_of: 0 };
+            let done = oneshot::channel().0;
+            queue.submit(Request::Apply { key, record, source, observed, done, courier: None }).unwrap();
+        };
+        apply(Source::Copy);
+        queue.submit(side().0).unwrap();
+        assert_eq!((queue.len(), queue.awaited_len()), (2, 0));
+        apply(Source::Writer);
+        assert_eq!((queue.len(), queue.awaited_len()), (3, 1));
     }
 
     /// What was queued before the close is still handed out; then the consumer is told to end.

@@ -466,7 +466,7 @@ impl Shared {
         let count_nodes = || (0..cluster.node_count()).map(|_| AtomicU64::new(0)).collect();
         let (differing, healed_by) = (count_nodes(), count_nodes());
         let (refilled_from, metrics) = (Mutex::default(), CoordinatorMetrics::default());
-        let settling = Settling::new(cluster.topology().partition_bits(), cluster.node_count());
+        let settling = Settling::new(cluster.topology().partition_bits(), cluster.node_count(), clock.mono());
         Arc::new(Self {
             cluster,
             clock,

@@ -39,6 +39,8 @@ const RETRY_WAIT: Duration = Duration::from_secs(1);
 /// This is what is known of the rounds: up to where all nodes agree, and who holds it back.
 #[derive(Debug)]
 pub struct Settling {
+    /// When the node started, by the monotonic clock.
+    begun: Duration,
     // Guards the words; held for a copy or an update.
     agreed: Mutex<Agreed>,
     /// Partitions whose dead rows may go.
@@ -73,13 +75,14 @@ pub struct Watermark {
 }
 
 impl Settling {
-    pub(super) fn new(partition_bits: u8, nodes: u16) -> Self {
+    pub(super) fn new(partition_bits: u8, nodes: u16, begun: Duration) -> Self {
         let agreed = Agreed {
             words: vec![0; 1 << partition_bits],
             held_by: vec![None; usize::from(nodes)],
             heard: vec![None; usize::from(nodes)],
         };
         Self {
+            begun,
             agreed: Mutex::new(agreed),
             purges: Mutex::default(),
             purge: Notify::new(),
@@ -619,10 +622,16 @@ impl Shared {
                 let place = usize::from(leader.0);
                 let heard = agreed.heard.get(place).copied().flatten();
                 let is_silent = heard.is_none_or(|at| now > at + silent_after);
+                // It may have nothing to say yet, in the first moments.
+                let why = if now > self.settling.begun + silent_after {
+                    HeldBack::Away
+                } else {
+                    HeldBack::NotHeard
+                };
                 let held_by = if is_alone {
                     None
                 } else if is_silent && leader != self.cluster.me() {
-                    Some((leader, HeldBack::Away))
+                    Some((leader, why))
                 } else {
                     let held_by = agreed.held_by.get(place).copied().flatten();
                     held_by.map(|(node, why)| (NodeIndex(node), why))

@@ -4,7 +4,7 @@ use super::{Coordinator, CoordinatorError, Fanout, Mutation, PeerDesk, Settings,
 use crate::clock::{Clock, ManualClock, SystemRng};
 use crate::cluster::{Cluster, Roster};
 use crate::metrics::StoreMetrics;
-use crate::peer::{BoxedStream, Caller, Connector, Reply, Request, Service};
+use crate::peer::{BoxedStream, Caller, Connector, HeldBack, Reply, Request, Service};
 use crate::replica::{
     Applied, Birth, DurabilityMode, Execution, Fetched, HintBounds, Hints, Purge, Replica, ReplicaError,
     ReplicaParts, ReplicaThreads, Source, Vote, Workers,
@@ -50,6 +50,17 @@ fn node_with(
     execution: Execution,
     durability: DurabilityMode,
 ) -> Node {
+    node_among(&["http://n:1"], engine, clock, execution, durability)
+}
+
+/// The first of the nodes at `urls`.
+fn node_among(
+    urls: &[&str],
+    engine: &Arc<MemoryEngine>,
+    clock: &Arc<ManualClock>,
+    execution: Execution,
+    durability: DurabilityMode,
+) -> Node {
     let clock: Arc<dyn Clock> = Arc::clone(clock) as Arc<dyn Clock>;
     let (replica, threads, lease) = Replica::start(ReplicaParts {
         engine: Arc::clone(engine) as Arc<dyn Engine>,
@@ -67,7 +78,7 @@ fn node_with(
         workers: Workers::Threads,
     })
     .unwrap();
-    let topology = Topology::of_urls(["http://n:1"]).unwrap();
+    let topology = Topology::of_urls(urls.iter().copied()).unwrap();
     let id = NodeId::of_url("http://n:1");
     let roster = Roster::new(id, replica.store_id(), 1, std::collections::BTreeMap::new(), Vote::Yes);
     let bounds = HintBounds { bytes_max: 1 << 20, age_max_millis: 3_600_000 };
@@ -324,6 +335,23 @@ fn marks_that_are_renewed_meanwhile_stay() {
     assert!(hints.lacks(target, 7) && !hints.lacks(target, 8));
     drop(first);
     assert_eq!(gaps(&node(&engine, &clock, Execution::Inline)), [7]);
+}
+
+/// A node that is silent in the first moments after a start was merely not heard yet; later it is away.
+#[test]
+fn silence_means_away_only_after_a_while() {
+    let (engine, clock) = (Arc::new(MemoryEngine::new()), ManualClock::at(1_000_000));
+    let urls = ["http://n:1", "http://n:2"];
+    let node = node_among(&urls, &engine, &clock, Execution::Inline, DurabilityMode::Always);
+    let led_by_the_other = || {
+        let all = node.shared.watermarks();
+        let led = all.iter().filter(|watermark| watermark.leader == NodeIndex(1));
+        led.map(|watermark| watermark.held_by).collect::<Vec<_>>()
+    };
+    let all_say = |why| led_by_the_other().iter().all(|held_by| *held_by == Some((NodeIndex(1), why)));
+    assert!(!led_by_the_other().is_empty() && all_say(HeldBack::NotHeard));
+    clock.pass(120_000);
+    assert!(all_say(HeldBack::Away));
 }
 
 /// What a peer sends is held to this node's pace, whatever the peer's allows, and not for longer than the peer waits.

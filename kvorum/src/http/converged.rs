@@ -61,5 +61,6 @@ pub(super) fn why_name(why: HeldBack) -> &'static str {
         HeldBack::NotVoting => "not-voting",
         HeldBack::Hints => "hints",
         HeldBack::Differs => "differs",
+        HeldBack::NotHeard => "not-heard",
     }
 }

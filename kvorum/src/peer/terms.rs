@@ -37,6 +37,8 @@ pub enum HeldBack {
     Hints,
     /// It holds something else.
     Differs,
+    /// It leads rounds, and has not been heard since this node started a moment ago.
+    NotHeard,
 }
 
 /// This says why a peer did not do what it was asked.
@@ -219,6 +221,7 @@ impl HeldBack {
             Self::NotVoting => 2,
             Self::Hints => 3,
             Self::Differs => 4,
+            Self::NotHeard => 5,
         }
     }
 
@@ -229,6 +232,7 @@ impl HeldBack {
             2 => Self::NotVoting,
             3 => Self::Hints,
             4 => Self::Differs,
+            5 => Self::NotHeard,
             value => return Err(MessageError::UnknownValue { value }),
         }))
     }

@@ -50,7 +50,7 @@ fn floor() -> impl Strategy<Value = Floor> {
 }
 
 fn held_by() -> impl Strategy<Value = Option<(u16, HeldBack)>> {
-    let why = (1..5u8).prop_map(|code| HeldBack::of_code(code).unwrap().unwrap());
+    let why = (1..6u8).prop_map(|code| HeldBack::of_code(code).unwrap().unwrap());
     prop::option::of((0..NOBODY, why))
 }
 

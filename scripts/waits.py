@@ -16,7 +16,7 @@ import sys
 import time
 
 TRACE = pathlib.Path("/sys/kernel/tracing")
-EVENTS = ("sched_switch", "sched_wakeup")
+EVENTS = ("sched/sched_switch", "sched/sched_wakeup")
 BUFFER_KIB = 80_000
 SWITCH = re.compile(r"\[(\d+)\].* (\d+\.\d+): sched_switch: prev_comm=(.*?) prev_pid=(\d+) prev_prio=\d+ "
                     r"prev_state=(\S+) ==> next_comm=(.*?) next_pid=(\d+)")
@@ -27,7 +27,7 @@ def tell(path, text):
     (TRACE / path).write_text(text, encoding="ascii")
 
 
-def traced(seconds):
+def traced(seconds, events=EVENTS):
     """The lines of a trace of so many seconds; nothing of it stays switched on."""
     size = (TRACE / "buffer_size_kb").read_text(encoding="ascii").split()[0]
     try:
@@ -35,16 +35,16 @@ def traced(seconds):
         tell("current_tracer", "nop")
         tell("buffer_size_kb", str(BUFFER_KIB))
         tell("trace", "")
-        for event in EVENTS:
-            tell(f"events/sched/{event}/enable", "1")
+        for event in events:
+            tell(f"events/{event}/enable", "1")
         tell("tracing_on", "1")
         time.sleep(seconds)
         tell("tracing_on", "0")
         with open(TRACE / "trace", encoding="utf-8", errors="replace") as file:
             yield from file
     finally:
-        for event in EVENTS:
-            tell(f"events/sched/{event}/enable", "0")
+        for event in events:
+            tell(f"events/{event}/enable", "0")
         tell("trace", "")
         tell("buffer_size_kb", size)
 

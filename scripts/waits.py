@@ -20,6 +20,7 @@ EVENTS = ("sched/sched_switch", "sched/sched_wakeup")
 BUFFER_KIB = 80_000
 SWITCH = re.compile(r"\[(\d+)\].* (\d+\.\d+): sched_switch: prev_comm=(.*?) prev_pid=(\d+) prev_prio=\d+ "
                     r"prev_state=(\S+) ==> next_comm=(.*?) next_pid=(\d+)")
+KEPT = re.compile(r"entries-in-buffer/entries-written: (\d+)/(\d+)")
 WAKEUP = re.compile(r" (\d+\.\d+): sched_wakeup: comm=(.*?) pid=(\d+)")
 
 
@@ -41,7 +42,11 @@ def traced(seconds, events=EVENTS):
         time.sleep(seconds)
         tell("tracing_on", "0")
         with open(TRACE / "trace", encoding="utf-8", errors="replace") as file:
-            yield from file
+            for line in file:
+                kept = KEPT.search(line) if line.startswith("#") else None
+                if kept and kept[1] != kept[2]:
+                    print(f"!! only the last {kept[1]} of {kept[2]} events were kept: trace for less long", file=sys.stderr)
+                yield line
     finally:
         for event in events:
             tell(f"events/{event}/enable", "0")

@@ -615,6 +615,9 @@ impl Shared {
         let now = self.clock.mono();
         // A round and what it may wait for, twice.
         let silent_after = 2 * (self.settings.settle_every + STEP_TIMEOUT);
+        // In the first moments who is silent may have had nothing to say yet.
+        let is_young = now <= self.settling.begun + silent_after;
+        let silence = if is_young { HeldBack::NotHeard } else { HeldBack::Away };
         Partition::all(self.cluster.topology().partition_bits())
             .map(|partition| {
                 let leader = self.cluster.preference_list(partition).first().copied();
@@ -622,16 +625,10 @@ impl Shared {
                 let place = usize::from(leader.0);
                 let heard = agreed.heard.get(place).copied().flatten();
                 let is_silent = heard.is_none_or(|at| now > at + silent_after);
-                // It may have nothing to say yet, in the first moments.
-                let why = if now > self.settling.begun + silent_after {
-                    HeldBack::Away
-                } else {
-                    HeldBack::NotHeard
-                };
                 let held_by = if is_alone {
                     None
                 } else if is_silent && leader != self.cluster.me() {
-                    Some((leader, why))
+                    Some((leader, silence))
                 } else {
                     let held_by = agreed.held_by.get(place).copied().flatten();
                     held_by.map(|(node, why)| (NodeIndex(node), why))

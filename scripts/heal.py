@@ -260,13 +260,13 @@ def stream():
         if RATE:
             cluster.say(f"before: {tails(cluster.loaded(cluster.load([0, 1], seconds=15)))}")
         load = cluster.load([0, 1], seconds=20) if RATE else None
-        sent = cluster.sent()
+        sent, before = cluster.sent(), moved(cluster)
         cluster.start(2)
-        wait_keys(cluster, 2, KEYS, sent)
+        wait_keys(cluster, 2, KEYS, sent, before)
         if load:
             cluster.say(f"meanwhile: {tails(cluster.loaded(load))}")
         cluster.wait_alike()
-        cluster.say(f"records moved by repair: {moved(cluster):.0f}")
+        cluster.say(f"records moved by repair: {moved(cluster, before):.0f}")
 
 
 def hints():
@@ -284,23 +284,27 @@ def hints():
             cluster.say(f"meanwhile: {tails(cluster.loaded(load))}")
 
 
-def wait_keys(cluster, node, keys, sent_before):
-    """Waits until `node` holds `keys`, and says how fast they came."""
-    first, held = None, 0
+def wait_keys(cluster, node, keys, sent_before, moved_before):
+    """Waits until `node` holds `keys`, and says how fast repair brought them: from the moment when it had moved the first."""
     begun = time.monotonic()
+    first, held = None, 0
     while held < keys and time.monotonic() - begun < WAIT:
-        time.sleep(0.5)
+        time.sleep(0.2 if first else 0.05)
         try:
-            held = cluster.keys(node)
+            held, records = cluster.keys(node), moved(cluster, moved_before)
         except (OSError, KeyError):
             continue
-        if held and not first:
-            first = (time.monotonic() - 0.5, cluster.cpu(node))
+        # Clients' own writes, or hints, may have brought some before.
+        if not first and records > 0:
+            first = (time.monotonic(), cluster.cpu(node), held, records)
+    if held < keys or not first:
+        cluster.say(f"{held} of {keys} keys came in {WAIT} s")
+        return
     took = time.monotonic() - first[0]
     sent = cluster.sent() - sent_before
-    cluster.say(f"{held} keys came in {took:.1f} s: {held / took:.0f} records/s, {sent / took / 1e6:.1f} MB/s between "
-                f"nodes ({sent / 1e6:.0f} MB); the first {first[0] - begun:.1f} s after the start; processor seconds "
-                f"of the node {cluster.cpu(node) - first[1]:.1f}")
+    cluster.say(f"{held} keys are there, {records:.0f} by repair in {took:.1f} s: {(records - first[3]) / took:.0f} records/s, "
+                f"{sent / took / 1e6:.1f} MB/s between nodes ({sent / 1e6:.0f} MB); the first by repair {first[0] - begun:.1f} s "
+                f"after the start, when {first[2]} were there; processor seconds of the node {cluster.cpu(node) - first[1]:.1f}")
 
 
 def tails(report):
@@ -326,11 +330,10 @@ def refill():
         cluster.kill(2)
         shutil.rmtree(cluster.data(2))
         time.sleep(1)
-        sent = cluster.sent()
-        before = moved(cluster)
+        sent, before = cluster.sent(), moved(cluster)
         cluster.start(2)
         begun = time.monotonic()
-        wait_keys(cluster, 2, KEYS, sent)
+        wait_keys(cluster, 2, KEYS, sent, before)
         cluster.wait("it votes", lambda: cluster.votes(2))
         took = time.monotonic() - begun
         if load:

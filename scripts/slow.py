@@ -9,12 +9,11 @@ the thread that ran the longest meanwhile, of those that no request waits for, i
 Needs root and the kernel's tracefs. Latencies are from the call that sends to the one that receives: what a request waits
 for in the driver before that is not in them.
 """
-import bisect
 import collections
 import re
 import sys
 
-from waits import EVENTS, read, tell, traced
+from waits import EVENTS, ran_in, read, tell, traced
 
 CALLS = ("syscalls/sys_enter_sendto", "syscalls/sys_enter_recvfrom", "syscalls/sys_exit_recvfrom")
 DRIVER = 'comm ~ "load-*"'
@@ -54,18 +53,6 @@ def clusters(slow):
     return found
 
 
-def ran(runs, begins, begin, end):
-    """The time of each thread on each processor in a span."""
-    times = collections.Counter()
-    for cpu, all_runs in runs.items():
-        at = max(0, bisect.bisect_right(begins[cpu], begin) - 1)
-        for run_begin, run_end, name in all_runs[at:]:
-            if run_begin >= end:
-                break
-            times[(cpu, name.split("/")[0])] += max(0.0, min(end, run_end) - max(begin, run_begin))
-    return times
-
-
 def main():
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 7
     least = float(sys.argv[2]) / 1e3 if len(sys.argv) > 2 else 0.004
@@ -86,14 +73,16 @@ def main():
     blamed = collections.defaultdict(list)
     first = min((begin for begin, _ in calls), default=0)
     for begin, end, many in slow:
-        by_place = ran(runs, begins, begin, end)
+        by_place = {(cpu, name): time for cpu in runs
+                    for name, time in ran_in(runs, begins, [(begin, end, cpu)]).items()}
         by_name = collections.Counter()
         for (_, name), time in by_place.items():
             if not SERVING.search(name):
-                by_name[name] += time
+                by_name[name.split("/")[0]] += time
         name, time = (by_name.most_common(1) or [("", 0)])[0]
         blamed[name if time >= (end - begin) / 5 else "nobody else"].append((many, end - begin))
-        told = ", ".join(f"{cpu} {name} {1e3 * time:.1f}" for (cpu, name), time in by_place.most_common(6))
+        told = ", ".join(f"{cpu} {name} {1e3 * time:.1f}" for (cpu, name), time in
+                         sorted(by_place.items(), key=lambda item: -item[1])[:6])
         print(f"  at {begin - first:.3f} s for {1e3 * (end - begin):.1f} ms, {many} requests; ms by processor: {told}")
     for name, its in sorted(blamed.items(), key=lambda item: -sum(many for many, _ in item[1])):
         print(f"{name}: {sum(many for many, _ in its)} requests in {len(its)} clusters, "

@@ -76,8 +76,8 @@ def read(lines):
     return {cpu: [(begin, end, name) for name, begin, end in all_runs] for cpu, all_runs in runs.items()}, waits
 
 
-def shares(runs, begins, spans):
-    """Who ran in the spans (begin, end, processor), by share of their time."""
+def ran_in(runs, begins, spans):
+    """Who ran in the spans (begin, end, processor), and for how long."""
     ran = collections.Counter()
     for begin, end, processor in spans:
         at = max(0, bisect.bisect_right(begins[processor], begin) - 1)
@@ -85,6 +85,12 @@ def shares(runs, begins, spans):
             if run_begin >= end:
                 break
             ran[name] += max(0.0, min(end, run_end) - max(begin, run_begin))
+    return ran
+
+
+def shares(runs, begins, spans):
+    """The same as text, by share of their time."""
+    ran = ran_in(runs, begins, spans)
     total = sum(ran.values()) or 1
     return ", ".join(f"{name} {100 * time / total:.0f} %" for name, time in ran.most_common(8))
 

@@ -5,6 +5,7 @@ use crate::net::{SimConnector, SimListener, host_of, url_of};
 use crate::plan::Plan;
 use crate::trace::Trace;
 use kvorum::config::{self, Config, ConfigError};
+use kvorum::coordinator::Transferring;
 use kvorum::node::{Handle, LocalParts, durability_name, run_local};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -88,7 +89,13 @@ fn config_of(plan: &Plan, life: &Life) -> Result<Config, ConfigError> {
         // A store here is small, and a seed short.
         ("scrub-every", "3s".to_owned()),
     ]);
-    Ok(config::resolve(&flags, &BTreeMap::new(), None)?.0)
+    let mut config = config::resolve(&flags, &BTreeMap::new(), None)?.0;
+    if plan.transfers_early {
+        // As if every partition had many keys.
+        config.upkeep.transferring =
+            Transferring { probed_min: 1, stretch_bytes: 2 << 10, ..Transferring::default() };
+    }
+    Ok(config)
 }
 
 fn url_of_stranger() -> String {

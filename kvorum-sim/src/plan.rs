@@ -109,6 +109,8 @@ pub struct Plan {
     pub ttl: Option<TtlPlan>,
     /// The largest value.
     pub value_bytes_max: usize,
+    /// Whether a comparison walks through the store for a peer as soon as one partition says that it lacks most.
+    pub transfers_early: bool,
     /// How long load and faults last.
     pub length: Duration,
     /// How long convergence may take afterwards.
@@ -154,6 +156,7 @@ impl Plan {
             keys: keys(&mut seed.stream("keys"), nodes, &kinds),
             ttl: ttl(&mut seed.stream("ttl")),
             value_bytes_max,
+            transfers_early: seed.stream("transfers").percent(50),
             length,
             settle: Duration::from_secs(30),
             faults,
@@ -525,6 +528,9 @@ impl fmt::Display for Plan {
             writeln!(f, "  ttl        {percent} % of PUTs, {min:?} to {max:?}")?;
         }
         writeln!(f, "  values     up to {} bytes", self.value_bytes_max)?;
+        if self.transfers_early {
+            writeln!(f, "  transfers  early")?;
+        }
         writeln!(f, "  faults     {}", self.faults.len())?;
         self.faults.iter().try_for_each(|event| writeln!(f, "  {event}"))
     }

@@ -28,11 +28,13 @@ pub enum Canary {
     StaleTopology,
     /// A replica that holds something newer counts as if it had taken the write.
     SupersededIgnored,
+    /// A transfer sends records to replicas that their `from` excludes.
+    TransferIgnoresFrom,
 }
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::AckBeforeSync,
         Self::DigestForgetsUpdate,
         Self::EmptyReplicaVotes,
@@ -44,6 +46,7 @@ impl Canary {
         Self::RepairIgnoresFrom,
         Self::StaleTopology,
         Self::SupersededIgnored,
+        Self::TransferIgnoresFrom,
     ];
 
     /// The canary's name.
@@ -60,6 +63,7 @@ impl Canary {
             Self::RepairIgnoresFrom => "repair-ignores-from",
             Self::StaleTopology => "stale-topology",
             Self::SupersededIgnored => "superseded-ignored",
+            Self::TransferIgnoresFrom => "transfer-ignores-from",
         }
     }
 }

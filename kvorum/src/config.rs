@@ -7,7 +7,7 @@
 
 mod values;
 
-use crate::coordinator::{Fanout, Upkeep};
+use crate::coordinator::{Fanout, Transferring, Upkeep};
 use crate::crash;
 use crate::http::Limits;
 use crate::http::connection::Waits;
@@ -576,7 +576,12 @@ impl Draft {
                 drain_timeout: none,
                 waits: Waits { head: none, body: none, idle: none, write: none },
             },
-            upkeep: Upkeep { scrub_every: none, scrub_rate: 0, repair_rate: 0 },
+            upkeep: Upkeep {
+                scrub_every: none,
+                scrub_rate: 0,
+                repair_rate: 0,
+                transferring: Transferring::default(),
+            },
             quarantine_bytes_max: 0,
             log_format: LogFormat::Text,
         };

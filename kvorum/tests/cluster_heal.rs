@@ -164,6 +164,46 @@ fn reads_pass_over_a_node_until_it_lacks_nothing() {
     session.history.assert_holds("a node that lacks something");
 }
 
+/// Goal: a node that lacks most of what it ought to hold gets it by transfers, each record about once and none that does not
+/// belong there. Method: writes with several `from` beside a node that is away, without hints; then every copy is counted.
+#[test]
+fn lacking_most_is_brought_by_transfers() {
+    const KEYS: usize = 3_000;
+    let classes = [QUORUMS, Class::new("two", (1, 2), (1, 2)), Class::new("one", (1, 1), (1, 1))];
+    let class = |number: usize| classes[usize::from(number % 8 == 1) + 2 * usize::from(number % 8 == 2)];
+    let mut cluster = Cluster::new(3, &["--hint-max-size", "0", "--settle-interval", "1s"]);
+    cluster.start_all();
+    cluster.kill9(2);
+    let mut session = Session::new(&cluster.addresses());
+    let mut written = vec![false; KEYS];
+    for (number, is_written) in written.iter_mut().enumerate() {
+        *is_written = session.put(number % 2, class(number), &key(number), 100) == 201;
+    }
+    let begun = Instant::now();
+    cluster.start_node(2);
+    let sum = |name: &str| (0..3).map(|node| cluster.metric(node, name)).sum::<u64>();
+    wait_until("no mark is left", || sum("kvorum_partitions_to_repair") == 0);
+    let alike = begun.elapsed();
+    let copies = cluster.copies();
+    let (transfers, moved) = (sum("kvorum_repair_transfers_total"), repaired(&cluster, 0..3));
+    let lacked = copies.values().filter(|held| held.contains_key(&2)).count() as u64;
+    println!(
+        "{transfers} transfers, {moved} records moved of {lacked}, alike after {} ms",
+        alike.as_millis()
+    );
+    assert!(transfers > 0, "no transfer");
+    assert!(moved >= lacked && moved <= lacked + lacked / 2, "{moved} moved of {lacked}");
+    for (number, is_written) in written.iter().enumerate() {
+        let held = copies.get(&key(number)).map_or(0, std::collections::BTreeMap::len);
+        let expected = [3, 2, 1][usize::from(number % 8 == 1) + 2 * usize::from(number % 8 == 2)];
+        if *is_written {
+            assert_eq!(held, expected, "copies of {number}");
+            assert_eq!(session.get(2, class(number), &key(number)), 200, "{number}");
+        }
+    }
+    session.history.assert_holds("transfers");
+}
+
 /// Goal: a node that was away longer than hints are kept takes what it missed, and brings back nothing that was deleted.
 /// Method: it holds half of the keys when it goes; all are written meanwhile and a quarter deleted, with hints of 64 KiB; the
 /// purge must wait for it. `KVORUM_TEST_ROUNDS=10` makes it 200,000 writes and 50,000 deletions.

@@ -6,6 +6,7 @@
 
 use super::calls::{Calls, Cause};
 use super::pace::charged_all;
+use super::transfer::Lacking;
 use super::{Coordinator, Shared};
 use crate::peer::{Reply, Request, VersionRow};
 use crate::replica::{Applied, Fetched, Floor, ReplicaError, Source};
@@ -21,8 +22,8 @@ pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 const LIST_BYTES: u32 = 64 << 10;
 /// Records of a batch, in number and bytes: few enough that a client's write behind them in the commit queue hardly
 /// waits, and so many that a call and a sync are shared by them.
-const BATCH_LEN_MAX: usize = 128;
-const BATCH_BYTES_MAX: u32 = 128 << 10;
+pub(super) const BATCH_LEN_MAX: usize = 128;
+pub(super) const BATCH_BYTES_MAX: u32 = 128 << 10;
 /// Batches of one partition on their way at a time.
 const BATCHES_IN_FLIGHT_MAX: usize = 2;
 
@@ -83,14 +84,19 @@ impl Batch {
 }
 
 impl Coordinator {
-    /// Makes the two replicas of `partition` alike.
+    /// Makes the two replicas of `partition` alike. What the peer lacked.
     ///
     /// A record that cannot be read on the side that has it is left to the mender of that side: for this comparison it
     /// counts as lost with its disk.
     ///
     /// # Cancel safety
     /// Dropping the future ends it between two batches; what is healed stays.
-    pub(super) async fn heal(self: &Rc<Self>, index: NodeIndex, partition: Partition) -> Result<(), Cause> {
+    pub(super) async fn heal(
+        self: &Rc<Self>,
+        index: NodeIndex,
+        partition: Partition,
+    ) -> Result<Lacking, Cause> {
+        let mut lacking = Lacking::default();
         let (mut ours, mut theirs) = (List::new(), List::new());
         let mut calls: Calls<Result<(), Cause>> = Calls::new();
         let (mut batch, mut floor) = (Batch::default(), Floor::default());
@@ -107,11 +113,15 @@ impl Coordinator {
                 let after = ours.last.clone();
                 let listed = self.shared.versions_with(index, partition, after, LIST_BYTES, floor).await;
                 let (rows, is_last) = listed.map_err(Cause::Replica)?;
+                lacking.listed += rows.len() as u64;
                 ours.extend(rows, is_last);
                 continue;
             }
             match next_difference(&mut ours, &mut theirs) {
-                Some(task) => batch.add(task),
+                Some(task) => {
+                    lacking.lacked += u64::from(matches!(task, Task::Push(_)));
+                    batch.add(task);
+                }
                 None if ours.is_at_end() && theirs.is_at_end() => break,
                 None => continue,
             }
@@ -129,7 +139,7 @@ impl Coordinator {
         while let Some((_, outcome)) = calls.next().await {
             outcome?;
         }
-        Ok(())
+        Ok(lacking)
     }
 
     async fn ask_versions(
@@ -169,7 +179,6 @@ impl Coordinator {
         mut keys: Vec<Key>,
     ) -> Result<Vec<Key>, Cause> {
         let shared = &self.shared;
-        let Some(link) = self.link(index) else { return Err(Cause::Unreachable) };
         let their_rank = shared.rank_of(index, partition);
         let mut superseded = Vec::new();
         while !keys.is_empty() {
@@ -182,30 +191,44 @@ impl Coordinator {
             if records.is_empty() {
                 continue;
             }
-            shared.wait_for_pace(charged_all(&records)).await;
-            let sent: Vec<Key> = records.iter().map(|(key, _)| key.clone()).collect();
-            let outcomes = match link.call(&Request::ApplyMany { settled, records }, CALL_TIMEOUT).await {
-                Ok(Reply::AppliedMany(outcomes)) if outcomes.len() == sent.len() => outcomes,
-                Ok(_) => return Err(Cause::OffTopic),
-                Err(error) => {
-                    shared.count_failure(index);
-                    return Err(Cause::Call(error));
-                }
-            };
-            let mut stored = 0;
-            for (key, outcome) in sent.into_iter().zip(outcomes) {
-                match outcome {
-                    Some(Applied::Stored) => stored += 1,
-                    Some(Applied::Superseded { by }) => {
-                        shared.stamps.observe(by);
-                        superseded.push(key);
-                    }
-                    None => {}
-                }
-            }
-            shared.metrics.repair_pushed.fetch_add(stored, Ordering::Relaxed);
-            shared.workers.repair(index).count(stored);
+            superseded.extend(self.push_records(index, settled, records).await?);
         }
+        Ok(superseded)
+    }
+
+    /// Sends records that were read by a store that had `settled` so far in each of their partitions. Those of which the
+    /// peer has something newer.
+    pub(super) async fn push_records(
+        &self,
+        index: NodeIndex,
+        settled: u64,
+        records: Vec<(Key, Record)>,
+    ) -> Result<Vec<Key>, Cause> {
+        let shared = &self.shared;
+        let Some(link) = self.link(index) else { return Err(Cause::Unreachable) };
+        shared.wait_for_pace(charged_all(&records)).await;
+        let sent: Vec<Key> = records.iter().map(|(key, _)| key.clone()).collect();
+        let outcomes = match link.call(&Request::ApplyMany { settled, records }, CALL_TIMEOUT).await {
+            Ok(Reply::AppliedMany(outcomes)) if outcomes.len() == sent.len() => outcomes,
+            Ok(_) => return Err(Cause::OffTopic),
+            Err(error) => {
+                shared.count_failure(index);
+                return Err(Cause::Call(error));
+            }
+        };
+        let (mut stored, mut superseded) = (0, Vec::new());
+        for (key, outcome) in sent.into_iter().zip(outcomes) {
+            match outcome {
+                Some(Applied::Stored) => stored += 1,
+                Some(Applied::Superseded { by }) => {
+                    shared.stamps.observe(by);
+                    superseded.push(key);
+                }
+                None => {}
+            }
+        }
+        shared.metrics.repair_pushed.fetch_add(stored, Ordering::Relaxed);
+        shared.workers.repair(index).count(stored);
         Ok(superseded)
     }
 

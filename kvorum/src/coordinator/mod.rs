@@ -29,6 +29,7 @@ mod settle;
 mod stamp;
 #[cfg(test)]
 mod tests;
+mod transfer;
 mod workers;
 mod write;
 
@@ -42,6 +43,7 @@ pub use repair_now::Repaired;
 pub use serve::PeerDesk;
 pub use settle::{Settling, Watermark};
 pub use stamp::Stamps;
+pub use transfer::Transferring;
 pub use workers::{PAUSE_DEFAULT, PAUSE_MAX, WorkerError, WorkerStatus, Workers};
 
 use crate::clock::{Clock, Rng};
@@ -158,6 +160,8 @@ pub struct Upkeep {
     pub scrub_rate: u64,
     /// Bytes a second that repair and refill send and take at most.
     pub repair_rate: u64,
+    /// When records go over in one walk for many partitions.
+    pub transferring: Transferring,
 }
 
 /// This says why a request was not carried out.
@@ -232,6 +236,8 @@ pub struct CoordinatorMetrics {
     pub repair_pulled: AtomicU64,
     /// Records that comparisons brought to others.
     pub repair_pushed: AtomicU64,
+    /// Walks through the store for a node that lacked most of what it ought to hold.
+    pub repair_transfers: AtomicU64,
     /// Rounds of settling that this node led.
     pub settle_rounds: AtomicU64,
     /// Partitions that they settled for their dead rows.

@@ -14,10 +14,11 @@
 use super::calls::{Calls, Cause};
 use super::heal::CALL_TIMEOUT;
 use super::mend::Beginning;
+use super::transfer::{Lacking, Probe};
 use super::{Coordinator, Shared};
 use crate::cluster::VotesVerdict;
 use crate::peer::{Reply, Request};
-use crate::replica::Vote;
+use crate::replica::{Digests, Vote};
 use kvorum_core::{NodeIndex, Partition};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
@@ -119,20 +120,9 @@ impl Coordinator {
         differences: &mut BTreeMap<u16, Difference>,
         is_urgent: bool,
     ) -> Result<(), Cause> {
-        let Some(link) = self.link(index).cloned() else { return Err(Cause::Unreachable) };
         let partitions = 1u32 << self.shared.cluster.topology().partition_bits();
-        let count = u16::try_from(partitions).unwrap_or(u16::MAX);
-        let request = Request::Digests { first_partition: 0, count };
-        let theirs = match link.call(&request, CALL_TIMEOUT).await {
-            Ok(Reply::DigestList(digests)) => digests,
-            Ok(_) => return Err(Cause::OffTopic),
-            Err(error) => return Err(Cause::Call(error)),
-        };
-        let ours = self.shared.digests_with(index, 0, count);
+        let (ours, theirs) = self.digests_of_both(index, 0, self.shared.partition_count()).await?;
         self.shared.metrics.repair_rounds.fetch_add(1, Ordering::Relaxed);
-        if theirs.len() != ours.len() {
-            return Err(Cause::OffTopic);
-        }
         let target = self.shared.cluster.id_of(index);
         let gaps = self.shared.hints.gaps_of(target);
         let mut differ = 0;
@@ -172,8 +162,8 @@ impl Coordinator {
         unhealed.map_or(Ok(()), Err)
     }
 
-    /// Heals partitions, [`PARTITIONS_IN_FLIGHT_MAX`] at a time, those last that are being healed with another node.
-    /// Why one was left out, where one was.
+    /// Heals partitions, [`PARTITIONS_IN_FLIGHT_MAX`] at a time, those last that are being healed with another node; many
+    /// in one go where the other node lacks most ([`super::transfer`]). Why one was left out, where one was.
     async fn heal_all(
         self: &Rc<Self>,
         index: NodeIndex,
@@ -183,14 +173,24 @@ impl Coordinator {
     ) -> Result<Option<Cause>, Cause> {
         let mut heals = Calls::new();
         let mut to_heal = ToHeal::new(&self.shared.metrics.repair_to_heal, work.len());
+        let (mut probe, mut is_transferring) = (Probe::default(), false);
         let (mut unhealed, mut put_off) = (None, 0);
         let (mut has_begun, mut is_from_behind) = (false, false);
         loop {
-            while heals.nodes().count() < PARTITIONS_IN_FLIGHT_MAX && put_off < work.len() {
-                if !is_urgent && self.shared.gives_way(index, has_begun) {
-                    work.clear();
-                    break;
-                }
+            if !is_urgent && self.shared.gives_way(index, has_begun) {
+                work.clear();
+            }
+            let probed_min = self.shared.settings.upkeep.transferring.probed_min;
+            let held = || self.shared.replica.digests().map_or(0, Digests::held);
+            let left = work.iter().map(|(partition, _)| *partition);
+            if let Some(partitions) =
+                probe.choose(probed_min, held, left.filter(|left| self.transfers(index, Partition(*left))))
+            {
+                is_transferring = true;
+                heals.push(index, Rc::clone(self).transfer_claimed(index, partitions, is_urgent));
+            }
+            while !is_transferring && heals.nodes().count() < PARTITIONS_IN_FLIGHT_MAX && put_off < work.len()
+            {
                 let next = if is_from_behind { work.pop_back() } else { work.pop_front() };
                 let Some((partition, is_at_rest)) = next else { break };
                 let Some(claim) = Claim::take(&self.shared, partition) else {
@@ -203,13 +203,9 @@ impl Coordinator {
                     continue;
                 };
                 (put_off, has_begun) = (0, true);
-                let coordinator = Rc::clone(self);
-                heals.push(index, async move {
-                    let _claim = claim;
-                    (partition, is_at_rest, coordinator.heal_if_different(index, Partition(partition)).await)
-                });
+                heals.push(index, Rc::clone(self).heal_claimed(index, claim, is_at_rest));
             }
-            let Some((_, (partition, is_at_rest, outcome))) = heals.next().await else {
+            let Some((_, done)) = heals.next().await else {
                 if work.is_empty() {
                     return Ok(unhealed);
                 }
@@ -218,15 +214,28 @@ impl Coordinator {
                 continue;
             };
             put_off = 0;
-            to_heal.one_is_done();
-            match outcome {
-                Ok(was_different) => {
-                    if let Some(known) = differences.get_mut(&partition) {
-                        known.is_compared = is_at_rest;
-                    }
-                    // Another node is at work here: side by side the two would bring the same.
-                    is_from_behind ^= !was_different;
+            let outcome = match done {
+                Done::Healed { partition, is_at_rest, outcome } => {
+                    to_heal.are_done(1);
+                    outcome.map(|found| {
+                        if let Some(known) = differences.get_mut(&partition) {
+                            known.is_compared = is_at_rest;
+                        }
+                        // Another node is at work here: side by side the two would bring the same.
+                        is_from_behind ^= found.is_none();
+                        if let Some(found) = found {
+                            probe.note(found);
+                        }
+                    })
                 }
+                Done::Transferred(outcome) => {
+                    is_transferring = false;
+                    to_heal.are_done(self.drop_alike(index, &mut work).await?);
+                    outcome
+                }
+            };
+            match outcome {
+                Ok(()) => {}
                 // Tried again in the next round. A row that cannot be read keeps back its own partition only.
                 Err(cause) if cause.is_damage() => unhealed = Some(cause),
                 Err(cause) => return Err(cause),
@@ -234,24 +243,71 @@ impl Coordinator {
         }
     }
 
-    /// Heals a partition unless it is alike by now: another comparison may have brought what was lacking. Whether it was
-    /// not.
-    async fn heal_if_different(
+    async fn heal_claimed(self: Rc<Self>, index: NodeIndex, claim: Claim, is_at_rest: bool) -> Done {
+        let outcome = self.heal_if_different(index, Partition(claim.partition)).await;
+        Done::Healed { partition: claim.partition, is_at_rest, outcome }
+    }
+
+    /// Transfers those of `partitions` that are not being healed with another node.
+    async fn transfer_claimed(
         self: Rc<Self>,
         index: NodeIndex,
-        partition: Partition,
-    ) -> Result<bool, Cause> {
-        let Some(link) = self.link(index) else { return Err(Cause::Unreachable) };
-        let request = Request::Digests { first_partition: partition.0, count: 1 };
-        match link.call(&request, CALL_TIMEOUT).await {
-            Ok(Reply::DigestList(theirs)) if theirs == self.shared.digests_with(index, partition.0, 1) => {
-                Ok(false)
-            }
-            Ok(Reply::DigestList(_)) => self.heal(index, partition).await.map(|()| true),
-            Ok(_) => Err(Cause::OffTopic),
-            Err(error) => Err(Cause::Call(error)),
-        }
+        partitions: BTreeSet<u16>,
+        is_urgent: bool,
+    ) -> Done {
+        let claims: Vec<Claim> =
+            partitions.into_iter().filter_map(|partition| Claim::take(&self.shared, partition)).collect();
+        let partitions = claims.iter().map(|claim| claim.partition).collect();
+        Done::Transferred(self.transfer(index, partitions, is_urgent).await)
     }
+
+    /// Leaves of `work` what differs by now. How many do not any more.
+    async fn drop_alike(&self, index: NodeIndex, work: &mut VecDeque<(u16, bool)>) -> Result<usize, Cause> {
+        let (ours, theirs) = self.digests_of_both(index, 0, self.shared.partition_count()).await?;
+        let before = work.len();
+        work.retain(|(partition, _)| {
+            let partition = usize::from(*partition);
+            ours.get(partition) != theirs.get(partition)
+        });
+        Ok(before - work.len())
+    }
+
+    /// Heals a partition unless it is alike by now: another comparison may have brought what was lacking. What the other
+    /// node lacked, if it was not.
+    async fn heal_if_different(
+        self: &Rc<Self>,
+        index: NodeIndex,
+        partition: Partition,
+    ) -> Result<Option<Lacking>, Cause> {
+        let (ours, theirs) = self.digests_of_both(index, partition.0, 1).await?;
+        if ours == theirs { Ok(None) } else { self.heal(index, partition).await.map(Some) }
+    }
+
+    /// The digests of `count` partitions from `first` on, here and at the node at `index`: as many of each.
+    async fn digests_of_both(
+        &self,
+        index: NodeIndex,
+        first: u16,
+        count: u16,
+    ) -> Result<(Vec<u64>, Vec<u64>), Cause> {
+        let Some(link) = self.link(index).cloned() else { return Err(Cause::Unreachable) };
+        let request = Request::Digests { first_partition: first, count };
+        let theirs = match link.call(&request, CALL_TIMEOUT).await {
+            Ok(Reply::DigestList(digests)) => digests,
+            Ok(_) => return Err(Cause::OffTopic),
+            Err(error) => return Err(Cause::Call(error)),
+        };
+        let ours = self.shared.digests_with(index, first, count);
+        if ours.len() == theirs.len() { Ok((ours, theirs)) } else { Err(Cause::OffTopic) }
+    }
+}
+
+/// What became of a piece of a comparison's work.
+enum Done {
+    /// A partition is healed: what the other node lacked, unless the two were alike by now.
+    Healed { partition: u16, is_at_rest: bool, outcome: Result<Option<Lacking>, Cause> },
+    /// A transfer has ended.
+    Transferred(Result<(), Cause>),
 }
 
 /// Puts partitions, ascending, into the order in which they are healed: those in `gaps` first, because the other node is
@@ -278,9 +334,9 @@ impl<'a> ToHeal<'a> {
         Self { shown, left: partitions as u64 }
     }
 
-    fn one_is_done(&mut self) {
-        self.shown.fetch_sub(1, Ordering::Relaxed);
-        self.left -= 1;
+    fn are_done(&mut self, partitions: usize) {
+        self.shown.fetch_sub(partitions as u64, Ordering::Relaxed);
+        self.left -= partitions as u64;
     }
 }
 
@@ -365,10 +421,14 @@ impl Shared {
 
     /// Whether the healing is left to the node at `index`, which is at it and would bring the same: by a node that has not
     /// begun, to one that comes first, and to one that is being refilled.
-    fn gives_way(&self, index: NodeIndex, has_begun: bool) -> bool {
+    pub(super) fn gives_way(&self, index: NodeIndex, has_begun: bool) -> bool {
         let at = self.healed_by.get(usize::from(index.0)).map_or(0, |at| at.load(Ordering::Relaxed));
         let heals = at > 0 && Duration::from_millis(self.millis() - at.min(self.millis())) < GIVE_WAY;
         heals && (!has_begun || index < self.cluster.me() || !self.peer_votes(index))
+    }
+
+    fn partition_count(&self) -> u16 {
+        u16::try_from(1u32 << self.cluster.topology().partition_bits()).unwrap_or(u16::MAX)
     }
 
     fn millis(&self) -> u64 {

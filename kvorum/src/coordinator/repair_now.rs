@@ -47,7 +47,7 @@ impl Coordinator {
         for index in shared.cluster.others() {
             let compared = match self.meet_floors(index).await {
                 Ok(()) => match partition {
-                    Some(partition) => self.heal(index, partition).await,
+                    Some(partition) => self.heal(index, partition).await.map(|_| ()),
                     None => self.compare_once(index).await,
                 },
                 Err(cause) => Err(cause),

@@ -88,7 +88,12 @@ impl Service for PeerDesk {
                 Box::pin(std::future::ready(Reply::Done))
             }
             Request::Fetch { keys, bytes } => Box::pin(fetch(shared, keys, bytes)),
-            Request::ApplyMany { settled, records } => Box::pin(apply_many(shared, settled, records)),
+            Request::ApplyMany { settled, records } => {
+                if let Some(index) = shared.index_of(caller.peer) {
+                    shared.note_healing(index);
+                }
+                Box::pin(apply_many(shared, settled, records))
+            }
             Request::Survey { agreed, held_by } => Box::pin(async move {
                 let Some(index) = shared.index_of(caller.peer) else { return unknown() };
                 shared.surveyed(index, agreed, held_by)

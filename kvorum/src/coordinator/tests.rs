@@ -93,6 +93,7 @@ fn node_among(
             scrub_every: Duration::from_mins(1),
             scrub_rate: 1 << 20,
             repair_rate: 1 << 30,
+            transferring: super::Transferring::default(),
         },
     };
     let cluster = Cluster::new("test".to_owned(), topology, NodeIndex(0), replica.store_id(), roster);
@@ -283,6 +284,44 @@ fn many_keys_are_read_up_to_a_bound() {
     assert_eq!(read(1), all[..1]);
     assert_eq!(read(0), all[..1]);
     assert_eq!(read(200), all);
+}
+
+/// A walk in parts, however small, meets every record once, in order, and returns those that are wanted.
+#[test]
+fn walks_go_on_where_they_were() {
+    let (engine, clock) = (Arc::new(MemoryEngine::new()), ManualClock::at(1_000_000));
+    let node = node(&engine, &clock, Execution::Inline);
+    let record = |value: Value| Record {
+        version: Version::new(UnixMillis(7), 0, NodeId(1)),
+        from: 3,
+        expires: None,
+        value,
+    };
+    let records: Vec<(Key, Record)> = (0..100u8)
+        .map(|number| {
+            let value = Value::Present(Bytes::from(vec![number; 10]));
+            (Key::new(vec![number; 1 + usize::from(number % 3)]).unwrap(), record(value))
+        })
+        .chain([(Key::new("a tombstone").unwrap(), record(Value::Tombstone))])
+        .collect();
+    run(node.replica.apply_many(records.clone(), Source::Repair { settled: 0 })).unwrap();
+    let mut sorted = records;
+    sorted.sort_by(|(a, _), (b, _)| a.cmp(b));
+    sorted.retain(|(key, _)| key.as_ref().len() != 2);
+    for bytes_max in [1, 100, 1 << 20] {
+        let (mut found, mut after, mut rows) = (Vec::new(), None, 0);
+        loop {
+            let part = run(node.replica.stretch(after, bytes_max, |key| key.as_ref().len() != 2)).unwrap();
+            assert!(part.bytes >= bytes_max || part.last.is_none());
+            rows += part.rows;
+            found.extend(part.records);
+            after = part.last;
+            if after.is_none() {
+                break;
+            }
+        }
+        assert_eq!((found, rows), (sorted.clone(), 101), "{bytes_max} bytes at a time");
+    }
 }
 
 /// A life that confirms writes before they are synced, and does not end as it should, leaves every partition of its node

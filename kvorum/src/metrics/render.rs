@@ -251,6 +251,11 @@ fn cluster(scrape: &Scrape<'_>) -> Vec<Family> {
         ("repair_rounds", &metrics.repair_rounds, "Comparisons with other replicas"),
         ("repair_pulled_records", &metrics.repair_pulled, "Records that comparisons brought here"),
         ("repair_pushed_records", &metrics.repair_pushed, "Records that comparisons brought to others"),
+        (
+            "repair_transfers",
+            &metrics.repair_transfers,
+            "Walks through the store for a node that lacked most of it",
+        ),
         ("records_healed", &shared.mending.rows_healed, "Damaged records replaced by another node's copy"),
         ("stores_set_aside", &shared.mending.stores_set_aside, "Damaged stores set aside while the node ran"),
         ("scrubs", &shared.mending.walks, "Walks over the whole store that looked for damage"),

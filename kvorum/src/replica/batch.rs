@@ -11,6 +11,7 @@ use crate::sched::Courtesy;
 use crate::storage::{EngineError, Keyspace, format};
 use bytes::Bytes;
 use kvorum_core::{Key, Record};
+use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tokio::sync::oneshot;
@@ -26,7 +27,61 @@ pub enum Fetched {
     Damaged,
 }
 
+/// This is a part of a walk over the records in the order of their keys.
+#[derive(Debug)]
+pub struct Stretch {
+    /// Those that were wanted, tombstones and expired ones included.
+    pub records: Vec<(Key, Record)>,
+    /// Rows that were read, wanted or not.
+    pub rows: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// The last key that was read: the next part goes on behind it. None at the end of the store.
+    pub last: Option<Key>,
+}
+
 impl Replica {
+    /// Reads about `bytes_max` bytes of records from behind `after` on, and returns those whose keys are wanted. Nothing is
+    /// held between two parts.
+    ///
+    /// # Errors
+    /// Those of reading: also [`EngineError::Corrupt`], for it cannot be told where damage ends.
+    pub async fn stretch(
+        &self,
+        after: Option<Key>,
+        bytes_max: u64,
+        is_wanted: impl Fn(&Key) -> bool + Send + 'static,
+    ) -> Result<Stretch, ReplicaError> {
+        let engine = Arc::clone(&self.shared.engine);
+        let read = move || {
+            let mut start = after.map_or_else(Vec::new, |key| key.as_ref().to_vec());
+            if !start.is_empty() {
+                start.push(0);
+            }
+            let mut stretch = Stretch { records: Vec::new(), rows: 0, bytes: 0, last: None };
+            let mut courtesy = Courtesy::of_rows();
+            for pair in engine.scan(Keyspace::Records, &start, Bound::Unbounded)? {
+                courtesy.step();
+                let (key, row) = pair?;
+                stretch.rows += 1;
+                stretch.bytes += (key.len() + row.len()) as u64;
+                let Ok(key) = Key::new(key) else { continue };
+                let is_last = stretch.bytes >= bytes_max;
+                if is_last {
+                    stretch.last = Some(key.clone());
+                }
+                if is_wanted(&key) {
+                    stretch.records.push((key, format::decode_record(&row)?));
+                }
+                if is_last {
+                    break;
+                }
+            }
+            Ok::<_, ReplicaError>(stretch)
+        };
+        self.shared.pools.background.run(read).await?
+    }
+
     /// What is stored of `keys`, in their order: of the first at least, and of no more once there are `bytes_max` bytes
     /// of keys and values.
     ///
@@ -82,7 +137,12 @@ impl Replica {
                 courtesy.step();
                 // Read before the look-up, as for one record.
                 let as_of = shared.groups.load(Ordering::Acquire);
-                match stored_mark(&*shared.engine, shared.digests.as_deref(), &key) {
+                // By the index, where there is one: its newest rows are in buffers, those of the store in a large skip list.
+                let mark = match &shared.digests {
+                    Some(digests) => digests.mark(&*shared.engine, &key),
+                    None => stored_mark(&*shared.engine, None, &key),
+                };
+                match mark {
                     Ok(mark) => {
                         places.push(true);
                         let Ok(key) = Key::new(Bytes::copy_from_slice(key.as_ref())) else { continue };

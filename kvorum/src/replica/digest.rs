@@ -168,6 +168,11 @@ impl Digests {
         cells.iter().fold((0, 0), |(keys, dead), cell| (keys + cell.keys, dead + cell.dead))
     }
 
+    /// Partitions that hold anything.
+    pub fn held(&self) -> usize {
+        self.lock().iter().filter(|cells| cells.iter().any(|cell| cell.keys > 0)).count()
+    }
+
     /// Keys that the store holds, tombstones included.
     pub fn keys(&self) -> u64 {
         self.lock().iter().flatten().map(|cell| cell.keys).sum()

@@ -17,6 +17,7 @@ mod facts;
 mod floor;
 mod health;
 mod hints;
+mod key_hash;
 mod mending;
 mod open;
 mod pause;

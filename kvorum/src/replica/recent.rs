@@ -1,5 +1,6 @@
 //! What the latest groups did, so that the committer need not read what it has just written.
 
+use super::key_hash::KeyHash;
 use super::stage::Changed;
 use crate::storage::format::Mark;
 use kvorum_core::{Key, Version};
@@ -17,8 +18,8 @@ const ACCEPTED_LEN_MAX: usize = 32;
 /// a reader may have seen it, so it must not be stamped again and take effect a second time.
 #[derive(Default)]
 pub(super) struct Recent {
-    current: HashMap<Key, Seen>,
-    previous: HashMap<Key, Seen>,
+    current: HashMap<Key, Seen, KeyHash>,
+    previous: HashMap<Key, Seen, KeyHash>,
     /// The first group of the current generation and of the previous one.
     current_from: u64,
     previous_from: u64,
@@ -79,7 +80,9 @@ impl Recent {
             }
         }
         if self.current.len() >= RECENT_LEN_MAX {
-            self.previous = std::mem::take(&mut self.current);
+            // As large as the one before will be.
+            let next = HashMap::with_capacity_and_hasher(self.current.len(), KeyHash::default());
+            self.previous = std::mem::replace(&mut self.current, next);
             self.previous_from = self.current_from;
             self.current_from = group + 1;
         }

@@ -1,6 +1,7 @@
 //! The stage: what one group makes of the store, put together before anything is written.
 
 use super::floor::Floor;
+use super::key_hash::KeyHash;
 use crate::storage::format::Mark;
 use crate::storage::{Change, Keyspace};
 use bytes::Bytes;
@@ -26,7 +27,7 @@ pub(super) fn mark_of(record: &Record) -> Mark {
 #[derive(Default)]
 pub(super) struct Stage {
     pub(super) records: Vec<Staged>,
-    pub(super) index: HashMap<Key, usize>,
+    pub(super) index: HashMap<Key, usize, KeyHash>,
     pub(super) due: BTreeMap<Bytes, Option<Bytes>>,
     pub(super) side: BTreeMap<(Keyspace, Bytes), Option<Bytes>>,
     /// Whether some of the side rows must be on disk whatever the durability of writes is.

@@ -6,7 +6,7 @@
 
 use super::calls::{Calls, Cause};
 use super::pace::charged_all;
-use super::transfer::Lacking;
+use super::transfer::Found;
 use super::{Coordinator, Shared};
 use crate::peer::{Reply, Request, VersionRow};
 use crate::replica::{Applied, Fetched, Floor, ReplicaError, Source};
@@ -84,7 +84,7 @@ impl Batch {
 }
 
 impl Coordinator {
-    /// Makes the two replicas of `partition` alike. What the peer lacked.
+    /// Makes the two replicas of `partition` alike. What either lacked.
     ///
     /// A record that cannot be read on the side that has it is left to the mender of that side: for this comparison it
     /// counts as lost with its disk.
@@ -95,8 +95,8 @@ impl Coordinator {
         self: &Rc<Self>,
         index: NodeIndex,
         partition: Partition,
-    ) -> Result<Lacking, Cause> {
-        let mut lacking = Lacking::default();
+    ) -> Result<Found, Cause> {
+        let mut found = Found::default();
         let (mut ours, mut theirs) = (List::new(), List::new());
         let mut calls: Calls<Result<(), Cause>> = Calls::new();
         let (mut batch, mut floor) = (Batch::default(), Floor::default());
@@ -104,6 +104,7 @@ impl Coordinator {
             // Theirs first: with it comes what they have purged.
             if theirs.needs_more() {
                 let (rows, is_last, met) = self.ask_versions(index, partition, theirs.last.clone()).await?;
+                found.here.listed += rows.len() as u64;
                 theirs.extend(rows, is_last);
                 floor = met;
                 self.shared.meet_floor(partition, floor).await.map_err(Cause::Replica)?;
@@ -113,13 +114,14 @@ impl Coordinator {
                 let after = ours.last.clone();
                 let listed = self.shared.versions_with(index, partition, after, LIST_BYTES, floor).await;
                 let (rows, is_last) = listed.map_err(Cause::Replica)?;
-                lacking.listed += rows.len() as u64;
+                found.there.listed += rows.len() as u64;
                 ours.extend(rows, is_last);
                 continue;
             }
             match next_difference(&mut ours, &mut theirs) {
                 Some(task) => {
-                    lacking.lacked += u64::from(matches!(task, Task::Push(_)));
+                    let side = if matches!(task, Task::Push(_)) { &mut found.there } else { &mut found.here };
+                    side.lacked += 1;
                     batch.add(task);
                 }
                 None if ours.is_at_end() && theirs.is_at_end() => break,
@@ -139,7 +141,7 @@ impl Coordinator {
         while let Some((_, outcome)) = calls.next().await {
             outcome?;
         }
-        Ok(lacking)
+        Ok(found)
     }
 
     async fn ask_versions(
@@ -259,14 +261,26 @@ impl Coordinator {
             // A newer record that belongs on fewer replicas does not come here. The older copy here stays: whoever wrote
             // it was promised that a read which overlaps with that write finds it or something newer.
             let records = belonging(std::mem::replace(&mut keys, rest), found, my_rank);
-            let Some(newest) = records.iter().map(|(_, record)| record.version).max() else { continue };
-            shared.wait_for_pace(charged_all(&records)).await;
-            shared.stamps.observe(newest);
-            let applied = shared.replica.apply_many(records, Source::Repair { settled }).await;
-            let count = applied.map_err(Cause::Replica)?.iter().flatten().count() as u64;
-            shared.metrics.repair_pulled.fetch_add(count, Ordering::Relaxed);
-            shared.workers.repair(index).count(count);
+            self.take_records(index, settled, records).await?;
         }
+        Ok(())
+    }
+
+    /// Takes in records that the peer had read by a store that had `settled` so far in each of their partitions.
+    pub(super) async fn take_records(
+        &self,
+        index: NodeIndex,
+        settled: u64,
+        records: Vec<(Key, Record)>,
+    ) -> Result<(), Cause> {
+        let shared = &self.shared;
+        let Some(newest) = records.iter().map(|(_, record)| record.version).max() else { return Ok(()) };
+        shared.wait_for_pace(charged_all(&records)).await;
+        shared.stamps.observe(newest);
+        let applied = shared.replica.apply_many(records, Source::Repair { settled }).await;
+        let count = applied.map_err(Cause::Replica)?.iter().flatten().count() as u64;
+        shared.metrics.repair_pulled.fetch_add(count, Ordering::Relaxed);
+        shared.workers.repair(index).count(count);
         Ok(())
     }
 }

@@ -14,7 +14,7 @@
 use super::calls::{Calls, Cause};
 use super::heal::CALL_TIMEOUT;
 use super::mend::Beginning;
-use super::transfer::{Lacking, Probe};
+use super::transfer::{Found, Probe, Way, is_worth};
 use super::{Coordinator, Shared};
 use crate::cluster::VotesVerdict;
 use crate::peer::{Reply, Request};
@@ -163,7 +163,7 @@ impl Coordinator {
     }
 
     /// Heals partitions, [`PARTITIONS_IN_FLIGHT_MAX`] at a time, those last that are being healed with another node; many
-    /// in one go where the other node lacks most ([`super::transfer`]). Why one was left out, where one was.
+    /// in one go where a side lacks most ([`super::transfer`]). Why one was left out, where one was.
     async fn heal_all(
         self: &Rc<Self>,
         index: NodeIndex,
@@ -181,13 +181,12 @@ impl Coordinator {
                 work.clear();
             }
             let probed_min = self.shared.settings.upkeep.transferring.probed_min;
-            let held = || self.shared.replica.digests().map_or(0, Digests::held);
-            let left = work.iter().map(|(partition, _)| *partition);
-            if let Some(partitions) =
-                probe.choose(probed_min, held, left.filter(|left| self.transfers(index, Partition(*left))))
-            {
-                is_transferring = true;
-                heals.push(index, Rc::clone(self).transfer_claimed(index, partitions, is_urgent));
+            if let Some(way) = probe.is_due(probed_min) {
+                let partitions = self.claim_for_transfer(index, way, &work);
+                if !partitions.is_empty() {
+                    is_transferring = true;
+                    heals.push(index, Rc::clone(self).transfer_claimed(index, way, partitions, is_urgent));
+                }
             }
             while !is_transferring && heals.nodes().count() < PARTITIONS_IN_FLIGHT_MAX && put_off < work.len()
             {
@@ -231,7 +230,8 @@ impl Coordinator {
                 Done::Transferred(outcome) => {
                     is_transferring = false;
                     to_heal.are_done(self.drop_alike(index, &mut work).await?);
-                    outcome
+                    // Which partitions it keeps back is seen when they are healed.
+                    outcome.or_else(|cause| if cause.is_damage() { Ok(()) } else { Err(cause) })
                 }
             };
             match outcome {
@@ -248,17 +248,32 @@ impl Coordinator {
         Done::Healed { partition: claim.partition, is_at_rest, outcome }
     }
 
-    /// Transfers those of `partitions` that are not being healed with another node.
+    /// The right to transfer those partitions of `work` of which the sender is to do that, ascending, and which are not being
+    /// healed with another node; none where a transfer is not worth its while.
+    fn claim_for_transfer(&self, index: NodeIndex, way: Way, work: &VecDeque<(u16, bool)>) -> Vec<Claim> {
+        let chosen = work.iter().map(|(partition, _)| *partition);
+        let chosen: BTreeSet<u16> =
+            chosen.filter(|chosen| self.is_transferred(index, way, Partition(*chosen))).collect();
+        // What this node holds says nothing where it is the one that lacks most: all that differs the peer holds, then.
+        let held = match way {
+            Way::Send => self.shared.replica.digests().map_or(0, Digests::held),
+            Way::Take => work.len(),
+        };
+        if !is_worth(chosen.len(), held) {
+            return Vec::new();
+        }
+        chosen.into_iter().filter_map(|partition| Claim::take(&self.shared, partition)).collect()
+    }
+
     async fn transfer_claimed(
         self: Rc<Self>,
         index: NodeIndex,
-        partitions: BTreeSet<u16>,
+        way: Way,
+        claims: Vec<Claim>,
         is_urgent: bool,
     ) -> Done {
-        let claims: Vec<Claim> =
-            partitions.into_iter().filter_map(|partition| Claim::take(&self.shared, partition)).collect();
         let partitions = claims.iter().map(|claim| claim.partition).collect();
-        Done::Transferred(self.transfer(index, partitions, is_urgent).await)
+        Done::Transferred(self.transfer(index, way, partitions, is_urgent).await)
     }
 
     /// Leaves of `work` what differs by now. How many do not any more.
@@ -272,13 +287,13 @@ impl Coordinator {
         Ok(before - work.len())
     }
 
-    /// Heals a partition unless it is alike by now: another comparison may have brought what was lacking. What the other
-    /// node lacked, if it was not.
+    /// Heals a partition unless it is alike by now: another comparison may have brought what was lacking. What either
+    /// side lacked, if it was not.
     async fn heal_if_different(
         self: &Rc<Self>,
         index: NodeIndex,
         partition: Partition,
-    ) -> Result<Option<Lacking>, Cause> {
+    ) -> Result<Option<Found>, Cause> {
         let (ours, theirs) = self.digests_of_both(index, partition.0, 1).await?;
         if ours == theirs { Ok(None) } else { self.heal(index, partition).await.map(Some) }
     }
@@ -304,8 +319,8 @@ impl Coordinator {
 
 /// What became of a piece of a comparison's work.
 enum Done {
-    /// A partition is healed: what the other node lacked, unless the two were alike by now.
-    Healed { partition: u16, is_at_rest: bool, outcome: Result<Option<Lacking>, Cause> },
+    /// A partition is healed: what either side lacked, unless the two were alike by now.
+    Healed { partition: u16, is_at_rest: bool, outcome: Result<Option<Found>, Cause> },
     /// A transfer has ended.
     Transferred(Result<(), Cause>),
 }

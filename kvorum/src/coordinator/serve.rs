@@ -4,10 +4,11 @@ use super::Shared;
 use super::calls::source_of;
 use super::pace::{charged, charged_all, charged_hint};
 use super::range::Share;
+use super::transfer::Part;
 use crate::peer::{ApplyKind, Caller, Held, Hello, Refusal, Reply, Request, Service};
 use crate::replica::{Applied, Fetched, Floors, RangeReader, ReplicaError, Source};
 use bytes::Bytes;
-use kvorum_core::{Key, Partition, Record};
+use kvorum_core::{Key, NodeIndex, Partition, Record};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -94,6 +95,11 @@ impl Service for PeerDesk {
                 }
                 Box::pin(apply_many(shared, settled, records))
             }
+            Request::Stretch { partitions, after, bytes } => Box::pin(async move {
+                let Some(index) = shared.index_of(caller.peer) else { return unknown() };
+                shared.note_healing(index);
+                stretch(shared, index, partitions, after, bytes).await
+            }),
             Request::Survey { agreed, held_by } => Box::pin(async move {
                 let Some(index) = shared.index_of(caller.peer) else { return unknown() };
                 shared.surveyed(index, agreed, held_by)
@@ -273,6 +279,22 @@ async fn fetch(shared: Arc<Shared>, keys: Vec<Key>, bytes: u32) -> Reply {
                 shared.hold_to_pace(charged.sum()).await;
             }
             Reply::Fetched { settled, records }
+        }
+        Err(error) => refuse(&error),
+    }
+}
+
+async fn stretch(
+    shared: Arc<Shared>,
+    index: NodeIndex,
+    partitions: Vec<u16>,
+    after: Option<Key>,
+    bytes: u32,
+) -> Reply {
+    match shared.part_for(index, &partitions, after, bytes.min(FETCHED_BYTES_MAX)).await {
+        Ok(Part { records, last, is_large }) => {
+            shared.hold_to_pace(records.iter().map(|(_, key, record)| charged(key, record)).sum()).await;
+            Reply::Stretched { last, is_large, records }
         }
         Err(error) => refuse(&error),
     }

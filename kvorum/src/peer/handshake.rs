@@ -7,7 +7,7 @@
 //! Host: AUTHORITY
 //! Connection: Upgrade
 //! Upgrade: kvorum-peer
-//! Kvorum-Protocol: 2
+//! Kvorum-Protocol: 3
 //! Kvorum-Cluster: NAME
 //! Kvorum-Node: <id of the node, 16 hexadecimal digits>
 //! Kvorum-Topology: <16 hexadecimal digits>
@@ -33,7 +33,7 @@ pub const UPGRADE_PATH: &str = "/v0/peer";
 /// The protocol that is upgraded to.
 pub const UPGRADE_PROTOCOL: &str = "kvorum-peer";
 /// The version of the protocol that this release speaks.
-pub const PROTOCOL: u16 = 2;
+pub const PROTOCOL: u16 = 3;
 /// The longest name of a cluster, in bytes; all of them visible ASCII.
 pub const CLUSTER_BYTES_MAX: usize = 128;
 
@@ -443,8 +443,8 @@ mod tests {
     /// Another version of the protocol is named as such, whatever its other headers are.
     #[test]
     fn protocol_is_judged_first() {
-        let newer = [("Kvorum-Protocol", "3".to_owned())];
-        assert_eq!(parse(&newer), Err(HandshakeError::Protocol { ours: 2, theirs: 3 }));
+        let newer = [("Kvorum-Protocol", (PROTOCOL + 1).to_string())];
+        assert_eq!(parse(&newer), Err(HandshakeError::Protocol { ours: PROTOCOL, theirs: PROTOCOL + 1 }));
     }
 
     /// Each difference is refused in a sentence with both values.
@@ -456,7 +456,7 @@ mod tests {
             let text = hello().check(&theirs).unwrap_err().to_string();
             assert!(shown.iter().all(|part| text.contains(part)) && !text.contains('\n'), "{text}");
         };
-        check(Hello { protocol: 3, ..other.clone() }, ["version 2", "3 at"]);
+        check(Hello { protocol: 4, ..other.clone() }, ["version 3", "4 at"]);
         check(Hello { cluster: "red".to_owned(), ..other.clone() }, ["\"blue\" at node", "\"red\" at node"]);
         check(Hello { topology: 1, ..other.clone() }, ["000000000000beef", "0000000000000001"]);
         check(Hello { node: NodeId(0xa), ..other.clone() }, ["both ends", "000000000000000a"]);

@@ -46,6 +46,7 @@ pub(super) mod kind {
     pub(in crate::peer) const STEP: u8 = 0x0d;
     pub(in crate::peer) const FLOORS: u8 = 0x0e;
     pub(in crate::peer) const APPLY_MANY: u8 = 0x0f;
+    pub(in crate::peer) const STRETCH: u8 = 0x10;
     pub(in crate::peer) const APPLIED: u8 = 0x81;
     pub(in crate::peer) const FOUND: u8 = 0x82;
     pub(in crate::peer) const PONG: u8 = 0x83;
@@ -59,6 +60,7 @@ pub(super) mod kind {
     pub(in crate::peer) const FETCHED: u8 = 0x8c;
     pub(in crate::peer) const FLOOR_LIST: u8 = 0x8d;
     pub(in crate::peer) const APPLIED_MANY: u8 = 0x8e;
+    pub(in crate::peer) const STRETCHED: u8 = 0x8f;
     pub(in crate::peer) const REFUSED: u8 = 0xff;
 }
 
@@ -181,6 +183,15 @@ pub enum Request {
         /// The records by their keys, each key once.
         records: Vec<(Key, Record)>,
     },
+    /// Reads on in the order of keys, to copy what belongs on the sender. Answered by [`Reply::Stretched`].
+    Stretch {
+        /// Of which partitions records are wanted; ascending.
+        partitions: Vec<u16>,
+        /// The last key that was read; none at the beginning.
+        after: Option<Key>,
+        /// About how many bytes of records to read, wanted or not.
+        bytes: u32,
+    },
 }
 
 /// This is an answer to a [`Request`].
@@ -255,6 +266,15 @@ pub enum Reply {
     FloorList(Vec<u64>),
     /// What became of each record; none where what is stored of its key is damaged and cannot be judged.
     AppliedMany(Vec<Option<Applied>>),
+    /// What was found on the way.
+    Stretched {
+        /// The last key that was read; none at the end of the store.
+        last: Option<Key>,
+        /// Whether records are so large that looking up those that are wanted is cheaper.
+        is_large: bool,
+        /// Those that are wanted, each behind how far the peer had settled in its partition before it was read.
+        records: Vec<(u64, Key, Record)>,
+    },
     /// It was not done, or not wholly: see the code.
     Refused {
         /// Why, for programs.
@@ -283,6 +303,7 @@ impl Request {
             Self::Step { .. } => kind::STEP,
             Self::Floors => kind::FLOORS,
             Self::ApplyMany { .. } => kind::APPLY_MANY,
+            Self::Stretch { .. } => kind::STRETCH,
         }
     }
 
@@ -302,6 +323,7 @@ impl Request {
             Self::Step { .. } => kind::STEPPED,
             Self::Floors => kind::FLOOR_LIST,
             Self::ApplyMany { .. } => kind::APPLIED_MANY,
+            Self::Stretch { .. } => kind::STRETCHED,
         }
     }
 
@@ -366,6 +388,11 @@ impl Request {
                     put_record(to, record)?;
                 }
             }
+            Self::Stretch { partitions, after, bytes } => {
+                to.short.put_u32(*bytes);
+                put_key_or_none(to, after.as_ref());
+                put_partitions(to, partitions)?;
+            }
             Self::Survey { agreed, held_by } => {
                 let (node, why) = held_by.map_or((NOBODY, 0), |(node, why)| (node, why.code()));
                 to.short.put_u16(node);
@@ -392,7 +419,7 @@ impl Request {
     pub(super) fn decode(frame: Frame) -> Result<(Self, Duration), MessageError> {
         let mut payload = frame.payload;
         let from = &mut payload;
-        if !matches!(frame.kind, kind::APPLY..=kind::APPLY_MANY) {
+        if !matches!(frame.kind, kind::APPLY..=kind::STRETCH) {
             return Err(MessageError::UnknownKind { kind: frame.kind });
         }
         let left = Duration::from_millis(u64::from(from.try_get_u32()?));
@@ -428,6 +455,11 @@ impl Request {
                     records: get_list(from, count, KEY_BYTES_MIN + HELD_BYTES_MIN, record)?,
                 }
             }
+            kind::STRETCH => Self::Stretch {
+                bytes: from.try_get_u32()?,
+                after: get_key_or_none(from)?,
+                partitions: get_partitions(from)?,
+            },
             kind::SURVEY => {
                 let (node, why) = (from.try_get_u16()?, HeldBack::of_code(from.try_get_u8()?)?);
                 if (node == NOBODY) != why.is_none() {
@@ -472,6 +504,7 @@ impl Reply {
             Self::Fetched { .. } => kind::FETCHED,
             Self::FloorList(_) => kind::FLOOR_LIST,
             Self::AppliedMany(_) => kind::APPLIED_MANY,
+            Self::Stretched { .. } => kind::STRETCHED,
             Self::Refused { .. } => kind::REFUSED,
         }
     }
@@ -524,6 +557,16 @@ impl Reply {
                     put_applied(to, *applied);
                 }
             }
+            Self::Stretched { last, is_large, records } => {
+                put_key_or_none(to, last.as_ref());
+                to.short.put_u8(u8::from(*is_large));
+                to.short.put_u32(count_u32(records.len())?);
+                for (settled, key, record) in records {
+                    to.short.put_u64(*settled);
+                    put_key(to, key);
+                    put_record(to, record)?;
+                }
+            }
             Self::VersionList { rows, is_last, floor } => {
                 to.short.put_u8(u8::from(*is_last));
                 put_floor(to, *floor);
@@ -548,7 +591,7 @@ impl Reply {
     /// Refuses a kind byte that no reply has.
     pub(super) fn check_kind(kind: u8) -> Result<(), MessageError> {
         match kind {
-            kind::APPLIED..=kind::SCAN_PART | kind::DONE..=kind::APPLIED_MANY | kind::REFUSED => Ok(()),
+            kind::APPLIED..=kind::SCAN_PART | kind::DONE..=kind::STRETCHED | kind::REFUSED => Ok(()),
             kind => Err(MessageError::UnknownKind { kind }),
         }
     }
@@ -600,6 +643,13 @@ impl Reply {
             kind::APPLIED_MANY => {
                 let count = usize::from(from.try_get_u16()?);
                 Self::AppliedMany(get_list(from, count, 1, get_applied_or_damaged)?)
+            }
+            kind::STRETCHED => {
+                let (last, is_large) = (get_key_or_none(from)?, get_bool(from)?);
+                let count = from.try_get_u32()? as usize;
+                let record = |from: &mut Bytes| Ok((from.try_get_u64()?, get_key(from)?, get_record(from)?));
+                let bytes_min = 8 + KEY_BYTES_MIN + HELD_BYTES_MIN;
+                Self::Stretched { last, is_large, records: get_list(from, count, bytes_min, record)? }
             }
             kind::VERSION_LIST => {
                 let (is_last, floor) = (get_bool(from)?, get_floor(from)?);

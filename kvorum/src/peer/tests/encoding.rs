@@ -73,6 +73,8 @@ fn request() -> impl Strategy<Value = Request> {
             .prop_map(|(keys, bytes)| Request::Fetch { keys, bytes }),
         (any::<u64>(), prop::collection::vec((key(), record()), 0..4))
             .prop_map(|(settled, records)| Request::ApplyMany { settled, records }),
+        (partitions(), prop::option::of(key()), any::<u32>())
+            .prop_map(|(partitions, after, bytes)| Request::Stretch { partitions, after, bytes }),
         (key(), prop::option::of(key()), any::<u32>(), sources, any::<(u16, u16)>()).prop_map(
             |(start, end, bytes, sources, (ack, from))| {
                 let sources = sources.into_iter().collect();
@@ -131,6 +133,12 @@ fn reply() -> impl Strategy<Value = Reply> {
         (any::<u64>(), prop::collection::vec(fetched, 0..4))
             .prop_map(|(settled, records)| Reply::Fetched { settled, records }),
         prop::collection::vec(applied, 0..4).prop_map(Reply::AppliedMany),
+        (
+            prop::option::of(key()),
+            any::<bool>(),
+            prop::collection::vec((any::<u64>(), key(), record()), 0..4)
+        )
+            .prop_map(|(last, is_large, records)| Reply::Stretched { last, is_large, records }),
         (any::<u64>(), hinted, any::<bool>(), words()).prop_map(|(reading, hinted, votes, digests)| {
             Reply::Surveyed { reading, hinted: hinted.into_iter().collect(), votes, digests }
         }),

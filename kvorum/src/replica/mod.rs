@@ -71,6 +71,8 @@ use tokio::sync::oneshot::{self, error::TryRecvError};
 /// How long the node's end waits for tables that are being rewritten.
 const RECLAIM_END_MAX: Duration = Duration::from_secs(3);
 const RECLAIM_END_LOOK: Duration = Duration::from_millis(10);
+/// How often a store is opened before it is said that it cannot be used.
+const OPENINGS_MAX: u32 = 5;
 
 /// This says where storage calls of a read or write run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -245,7 +247,7 @@ impl Replica {
         };
         // What the life before wrote and did not sync is visible now: it must be safe before anybody reads it.
         crash::point(Point::StartBeforeSync);
-        parts.engine.sync()?;
+        sync_first(&*parts.engine)?;
         crash::point(Point::StartAfterSync);
         let (store_id, is_new) = store_id(&*parts.engine, &*parts.rng, parts.birth)?;
         if parts.purge == Purge::Keep {
@@ -736,6 +738,18 @@ impl RangeReader {
         self.scan = rest;
         Ok(part)
     }
+}
+
+/// Syncs a store that has just been opened. Where its background met a full disk in the moments since, the engine has
+/// stopped, and is opened again; on a disk that stays full the store is to be read all the same.
+fn sync_first(engine: &dyn Engine) -> Result<(), EngineError> {
+    for _ in 1..OPENINGS_MAX {
+        match engine.sync() {
+            Err(EngineError::Poisoned { .. }) => engine.reopen()?,
+            outcome => return outcome,
+        }
+    }
+    engine.sync()
 }
 
 /// Reads what is stored of a key, but for its value, where the committer must look for itself. Of a record that cannot

@@ -120,8 +120,8 @@ impl Coordinator {
         differences: &mut BTreeMap<u16, Difference>,
         is_urgent: bool,
     ) -> Result<(), Cause> {
-        let partitions = 1u32 << self.shared.cluster.topology().partition_bits();
-        let (ours, theirs) = self.digests_of_both(index, 0, self.shared.partition_count()).await?;
+        let partitions = self.shared.partition_count();
+        let (ours, theirs) = self.digests_of_both(index, 0, partitions).await?;
         self.shared.metrics.repair_rounds.fetch_add(1, Ordering::Relaxed);
         let target = self.shared.cluster.id_of(index);
         let gaps = self.shared.hints.gaps_of(target);
@@ -152,7 +152,7 @@ impl Coordinator {
                 work.push_back((partition, is_at_rest));
             }
         }
-        let first = self.shared.first_partition(index, partitions);
+        let first = self.shared.first_partition(index, partitions.into());
         put_in_order(&mut work, first, index < self.shared.cluster.me(), &gaps);
         let unhealed = self.heal_all(index, work, differences, is_urgent).await?;
         self.shared.metrics.repair_differing.store(differ, Ordering::Relaxed);

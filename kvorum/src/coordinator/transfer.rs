@@ -12,7 +12,6 @@
 
 use super::calls::{Calls, Cause};
 use super::heal::{BATCH_BYTES_MAX, BATCH_LEN_MAX, CALL_TIMEOUT};
-use super::pace::charged_all;
 use super::{Coordinator, Shared};
 use crate::canary::{self, Canary};
 use crate::peer::{Reply, Request};
@@ -279,15 +278,14 @@ impl Piles {
     /// A batch, if there is one, if more wait than may, or if it `is_end` and any do.
     fn take(&mut self, is_end: bool) -> Option<(u64, Vec<(Key, Record)>)> {
         let (settled, pile) = self.piles.iter_mut().max_by_key(|(_, pile)| pile.len())?;
-        let settled = *settled;
-        let is_batch = pile.len() >= BATCH_LEN_MAX || charged_all(pile) >= BATCH_BYTES_MAX as usize;
-        if !is_batch && !is_end && self.count <= PILED_MAX {
-            return None;
-        }
-        let (mut bytes, mut length) = (0, 0);
+        let (settled, mut bytes, mut length) = (*settled, 0, 0);
         while length < pile.len().min(BATCH_LEN_MAX) && bytes < BATCH_BYTES_MAX as usize {
             bytes += pile.get(length).map_or(0, |(key, record)| key.as_ref().len() + record.value_bytes());
             length += 1;
+        }
+        let is_batch = length == BATCH_LEN_MAX || bytes >= BATCH_BYTES_MAX as usize;
+        if !is_batch && !is_end && self.count <= PILED_MAX {
+            return None;
         }
         let rest = pile.split_off(length);
         let batch = std::mem::replace(pile, rest);

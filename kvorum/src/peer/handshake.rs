@@ -456,7 +456,8 @@ mod tests {
             let text = hello().check(&theirs).unwrap_err().to_string();
             assert!(shown.iter().all(|part| text.contains(part)) && !text.contains('\n'), "{text}");
         };
-        check(Hello { protocol: 4, ..other.clone() }, ["version 3", "4 at"]);
+        let (ours, theirs) = (format!("version {PROTOCOL}"), format!("{} at", PROTOCOL + 1));
+        check(Hello { protocol: PROTOCOL + 1, ..other.clone() }, [&ours, &theirs]);
         check(Hello { cluster: "red".to_owned(), ..other.clone() }, ["\"blue\" at node", "\"red\" at node"]);
         check(Hello { topology: 1, ..other.clone() }, ["000000000000beef", "0000000000000001"]);
         check(Hello { node: NodeId(0xa), ..other.clone() }, ["both ends", "000000000000000a"]);

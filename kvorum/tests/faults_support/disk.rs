@@ -203,12 +203,17 @@ pub fn newest_journal(data_dir: &Path) -> PathBuf {
     journals.filter(|path| path.extension().is_some_and(|it| it == "jnl")).max_by_key(number).unwrap()
 }
 
-/// The files in the folders called `name` (`tables`, `blobs`) of the records keyspace, which is the largest.
+/// The files in the folders called `name` (`tables`, `blobs`) of the records keyspace, which is the largest. Where the
+/// node was killed while it began a file, that is empty, no part of the store, and left out.
 pub fn record_files(data_dir: &Path, name: &str) -> Vec<PathBuf> {
     let folders = std::fs::read_dir(data_dir.join("store/keyspaces")).unwrap();
     let files = |folder: PathBuf| if folder.is_dir() { files_below(&folder) } else { Vec::new() };
-    let bytes = |files: &Vec<PathBuf>| files.iter().map(|file| file.metadata().unwrap().len()).sum::<u64>();
-    folders.map(|folder| files(folder.unwrap().path().join(name))).max_by_key(bytes).unwrap()
+    let bytes = |file: &PathBuf| file.metadata().unwrap().len();
+    let all_bytes = |files: &Vec<PathBuf>| files.iter().map(bytes).sum::<u64>();
+    let mut largest =
+        folders.map(|folder| files(folder.unwrap().path().join(name))).max_by_key(all_bytes).unwrap();
+    largest.retain(|file| bytes(file) > 0);
+    largest
 }
 
 fn files_below(folder: &Path) -> Vec<PathBuf> {

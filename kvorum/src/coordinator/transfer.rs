@@ -11,7 +11,7 @@
 //! `docs/decisions/0019-what-most-is-lacking-of-goes-over-in-order-of-keys.md`.
 
 use super::calls::{Calls, Cause};
-use super::heal::{BATCH_BYTES_MAX, BATCH_LEN_MAX, CALL_TIMEOUT};
+use super::heal::{BATCH_BYTES_MAX, CALL_TIMEOUT};
 use super::{Coordinator, Shared};
 use crate::canary::{self, Canary};
 use crate::peer::{Reply, Request};
@@ -25,6 +25,8 @@ use std::sync::atomic::Ordering;
 /// A transfer is for one in this many of the partitions that hold anything, at least: what it does not send, it reads for
 /// nothing.
 const WORTH: usize = 8;
+/// Records of a batch, at most: each batch costs a sync.
+const BATCH_LEN_MAX: usize = 256;
 /// Batches on their way at a time.
 const IN_FLIGHT_MAX: usize = 4;
 /// Records that are kept until there is a batch of them, at most.
@@ -147,8 +149,8 @@ impl Coordinator {
         others.all(|other| rank(other) > rank(sender))
     }
 
-    /// Has what one side holds of `partitions`, ascending, go over to the other, as far as it belongs there. Ends early where records are
-    /// so large that healing is cheaper, and, unless it `is_urgent`, when another node heals there.
+    /// Has what one side holds of `partitions`, ascending, go over to the other, as far as it belongs there. Ends early
+    /// where records are so large that healing is cheaper, and, unless it `is_urgent`, when another node heals there.
     ///
     /// # Cancel safety
     /// Dropping the future ends it between two batches; what went over stays.

@@ -4,15 +4,25 @@
 //! body, without looking at the request: one recv and one send a request, and epoll only when there is nothing to
 //! read. What a node costs above this is what it does itself. With `--busy` each answer costs so much of the thread's
 //! processor, its calls included, and the rest is spun away: then its latencies are what this machine leaves of those of a
-//! server that needs as much, however many requests wait. Usage: `bare-responder [--busy MICROSECONDS] [HOST:PORT ...]`.
+//! server that needs as much, however many requests wait. With `--sync` each address has a file in that directory, and a
+//! request is answered once it has been appended there and synced, together with all that came during the sync before:
+//! then they are what this machine and its disk leave of those of a server that loses nothing. With `--acks` it is appended
+//! to the files of all addresses, and answered once so many are synced: the least that can be called a replicated write,
+//! for nothing goes over a network. What syncing costs counts as busy.
+//!
+//! Usage: `bare-responder [--busy MICROSECONDS] [--sync DIRECTORY [--acks COUNT]] [HOST:PORT ...]`.
 //!
 //! A request must fit one read, as those of the bench do: a request in two pieces would get two answers.
-#![expect(clippy::disallowed_types, reason = "the lab measures the real machine")]
+#![expect(clippy::disallowed_methods, clippy::disallowed_types, reason = "the lab measures the real machine")]
 
 use std::collections::HashMap;
-use std::io;
+use std::fs::File;
+use std::io::{self, Write};
 use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -30,63 +40,152 @@ const READ_BYTES: usize = 16 * 1024;
 /// Events taken from the kernel at once.
 const EVENTS_MAX: usize = 1024;
 
+/// Bytes that a journal's file has from the beginning: its length is no matter of a sync, as in most engines.
+const JOURNAL_BYTES: u64 = 64 << 20;
+
 /// The event of the listening socket; connections count up from the next number.
 const LISTENER: u64 = 0;
 
+/// What is asked of the responders.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Plan {
+    /// What each answer is to cost.
+    busy: Duration,
+    /// Where requests are synced.
+    sync: Option<PathBuf>,
+    /// In how many of all files before they are answered; none: in their address's own.
+    acks: Option<i32>,
+    /// Where to listen.
+    addresses: Vec<String>,
+}
+
 fn main() -> ExitCode {
-    let Some((busy, addresses)) = parse(std::env::args().skip(1)) else {
-        eprintln!("usage: bare-responder [--busy MICROSECONDS] [HOST:PORT ...]");
+    let Some(plan) = parse(std::env::args().skip(1)) else {
+        eprintln!(
+            "usage: bare-responder [--busy MICROSECONDS] [--sync DIRECTORY [--acks COUNT]] [HOST:PORT ...]"
+        );
         return ExitCode::FAILURE;
     };
+    let journals: Vec<Journal> = plan.addresses.iter().map(|_| Journal::default()).collect();
     thread::scope(|scope| {
-        for address in &addresses {
-            scope.spawn(move || match serve(address, Busy::new(busy)) {
-                Ok(never) => match never {},
-                Err(error) => {
-                    eprintln!("bare-responder {address}: {error}");
-                    // The others would answer for it.
-                    std::process::exit(1);
-                }
+        for ((address, journal), number) in plan.addresses.iter().zip(&journals).zip(0..) {
+            let is_synced = plan.sync.as_ref().map(|directory| {
+                let path = directory.join(format!("bare-journal-{number}"));
+                scope.spawn(move || end(&path.display().to_string(), journal.write(&path)));
+            });
+            let busy = Busy { each: plan.busy, owed: Duration::ZERO, journal };
+            let (own, all) = (std::slice::from_ref(journal), &*journals);
+            let to = is_synced.map(|()| plan.acks.map_or((own, 1), |acks| (all, acks)));
+            scope.spawn(move || {
+                end(address, TcpListener::bind(address).and_then(|listener| serve(&listener, busy, to)))
             });
         }
     });
     ExitCode::FAILURE
 }
 
-/// What each answer is to cost, and where to listen.
-fn parse(mut words: impl Iterator<Item = String>) -> Option<(Duration, Vec<String>)> {
-    let (mut busy, mut addresses) = (Duration::ZERO, Vec::new());
+/// Ends the process: the others would answer for the one that failed.
+fn end(place: &str, outcome: io::Result<std::convert::Infallible>) -> ! {
+    match outcome {
+        Ok(never) => match never {},
+        Err(error) => eprintln!("bare-responder {place}: {error}"),
+    }
+    std::process::exit(1)
+}
+
+fn parse(mut words: impl Iterator<Item = String>) -> Option<Plan> {
+    let mut plan = Plan::default();
     while let Some(word) = words.next() {
-        if word == "--busy" {
-            busy = Duration::from_micros(words.next()?.parse().ok()?);
-        } else if word.starts_with('-') {
-            return None;
-        } else {
-            addresses.push(word);
+        match &*word {
+            "--busy" => plan.busy = Duration::from_micros(words.next()?.parse().ok()?),
+            "--sync" => plan.sync = Some(PathBuf::from(words.next()?)),
+            "--acks" => plan.acks = Some(words.next()?.parse().ok().filter(|acks| *acks > 0)?),
+            flag if flag.starts_with('-') => return None,
+            _ => plan.addresses.push(word),
         }
     }
-    if addresses.is_empty() {
-        addresses.push("127.0.0.1:8080".to_owned());
+    if plan.addresses.is_empty() {
+        plan.addresses.push("127.0.0.1:8080".to_owned());
     }
-    Some((busy, addresses))
+    let files = plan.sync.as_ref().map_or(0, |_| plan.addresses.len());
+    let acks = usize::try_from(plan.acks.unwrap_or_default()).ok()?;
+    (acks <= files).then_some(plan)
+}
+
+/// Requests that wait to be synced.
+#[derive(Default)]
+struct Journal {
+    // Guards what waits; held for a push, or for taking it all.
+    waiting: Mutex<Waiting>,
+    arrived: Condvar,
+    /// Nanoseconds of a processor that syncing took so far.
+    cost: AtomicU64,
+}
+
+#[derive(Default)]
+struct Waiting {
+    bytes: Vec<u8>,
+    requests: Vec<Arc<Pending>>,
+}
+
+/// A request that has been read and not answered.
+struct Pending {
+    connection: Arc<TcpStream>,
+    /// Syncs until it is answered: who makes the last one does.
+    missing: AtomicI32,
+}
+
+impl Journal {
+    fn push(&self, pending: &Arc<Pending>, request: &[u8]) {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting.bytes.extend_from_slice(request);
+        waiting.requests.push(Arc::clone(pending));
+        drop(waiting);
+        self.arrived.notify_one();
+    }
+
+    /// Writes to a new file at `path`, syncs and answers what waits, for ever.
+    fn write(&self, path: &Path) -> io::Result<std::convert::Infallible> {
+        let mut file = File::create(path)?;
+        file.set_len(JOURNAL_BYTES)?;
+        let response = response();
+        loop {
+            let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut waiting = self
+                .arrived
+                .wait_while(waiting, |waiting| waiting.requests.is_empty())
+                .unwrap_or_else(PoisonError::into_inner);
+            let group = std::mem::take(&mut *waiting);
+            drop(waiting);
+            file.write_all(&group.bytes)?;
+            file.sync_data()?;
+            for pending in group.requests {
+                if pending.missing.fetch_sub(1, Ordering::AcqRel) == 1 {
+                    // Who has gone needs no answer.
+                    let _ = send(&pending.connection, &response, SendFlags::NOSIGNAL);
+                }
+            }
+            let cost = u64::try_from(cpu_time_of_thread().as_nanos()).unwrap_or(u64::MAX);
+            self.cost.store(cost, Ordering::Relaxed);
+        }
+    }
 }
 
 /// Keeps the thread that calls busy for so long an answer.
-struct Busy {
+struct Busy<'a> {
     each: Duration,
     /// What all answers so far were to cost.
     owed: Duration,
+    /// Whose thread's costs are its own.
+    journal: &'a Journal,
 }
 
-impl Busy {
-    fn new(each: Duration) -> Self {
-        Self { each, owed: Duration::ZERO }
-    }
-
+impl Busy<'_> {
     /// Spends what one more answer has left over. What a thread needs by itself it does not spend again.
     fn spend_one(&mut self) {
         self.owed += self.each;
-        while !self.each.is_zero() && cpu_time_of_thread() < self.owed {
+        let synced = || Duration::from_nanos(self.journal.cost.load(Ordering::Relaxed));
+        while !self.each.is_zero() && cpu_time_of_thread() + synced() < self.owed {
             std::hint::spin_loop();
         }
     }
@@ -97,16 +196,32 @@ fn cpu_time_of_thread() -> Duration {
     time.try_into().unwrap_or_default()
 }
 
-fn serve(address: &str, mut busy: Busy) -> io::Result<std::convert::Infallible> {
-    let listener = TcpListener::bind(address)?;
+/// Answers each request, at once or after as many syncs in these journals.
+fn serve(
+    listener: &TcpListener,
+    mut busy: Busy,
+    sync: Option<(&[Journal], i32)>,
+) -> io::Result<std::convert::Infallible> {
     listener.set_nonblocking(true)?;
     let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-    epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
+    epoll::add(&epoll, listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
     let response = response();
-    let mut connections: HashMap<u64, TcpStream> = HashMap::new();
+    let mut connections: HashMap<u64, Arc<TcpStream>> = HashMap::new();
     let mut next = LISTENER + 1;
     let mut events = Vec::with_capacity(EVENTS_MAX);
     let mut request = vec![0_u8; READ_BYTES];
+    let answer = |connection: &Arc<TcpStream>, request: &[u8]| match sync {
+        Some((journals, acks)) => {
+            let (connection, missing) = (Arc::clone(connection), AtomicI32::new(acks));
+            let pending = Arc::new(Pending { connection, missing });
+            for journal in journals {
+                journal.push(&pending, request);
+            }
+            true
+        }
+        // A full send buffer would need a queue; a client that waits for each answer cannot fill it.
+        None => send(connection, &response, SendFlags::NOSIGNAL) == Ok(response.len()),
+    };
     loop {
         match epoll::wait(&epoll, spare_capacity(&mut events), None) {
             Ok(_) | Err(Errno::INTR) => {}
@@ -119,30 +234,24 @@ fn serve(address: &str, mut busy: Busy) -> io::Result<std::convert::Infallible> 
                     connection.set_nonblocking(true)?;
                     connection.set_nodelay(true)?;
                     epoll::add(&epoll, &connection, EventData::new_u64(next), EventFlags::IN)?;
-                    connections.insert(next, connection);
+                    connections.insert(next, Arc::new(connection));
                     next += 1;
                 }
-            } else if let Some(connection) = connections.get(&id)
-                && !answer(connection, &mut request, &response, &mut busy)
-            {
-                // Closing the socket takes it out of the epoll.
-                connections.remove(&id);
+            } else if let Some(connection) = connections.get(&id) {
+                let is_open = match recv(connection, &mut request, RecvFlags::empty()) {
+                    Ok((_, 0)) => false,
+                    Ok((bytes, _)) => {
+                        busy.spend_one();
+                        answer(connection, request.get(..bytes).unwrap_or_default())
+                    }
+                    Err(errno) => matches!(errno, Errno::AGAIN | Errno::INTR),
+                };
+                if !is_open {
+                    // Closing the socket takes it out of the epoll.
+                    connections.remove(&id);
+                }
             }
         }
-    }
-}
-
-/// One recv, one send. `false` = the connection is at its end.
-fn answer(connection: &TcpStream, request: &mut [u8], response: &[u8], busy: &mut Busy) -> bool {
-    match recv(connection, request, RecvFlags::empty()) {
-        Ok((_, 0)) => false,
-        Ok(_) => {
-            busy.spend_one();
-            // A full send buffer would need a queue; a client that waits for each answer cannot fill it.
-            send(connection, response, SendFlags::NOSIGNAL) == Ok(response.len())
-        }
-        Err(Errno::AGAIN | Errno::INTR) => true,
-        Err(_) => false,
     }
 }
 
@@ -152,4 +261,68 @@ fn response() -> Vec<u8> {
         "HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\nContent-Length: {BODY_BYTES}\r\n\r\n{body}"
     )
     .into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+
+    fn plan(words: &str) -> Option<Plan> {
+        parse(words.split_whitespace().map(str::to_owned))
+    }
+
+    /// What is asked for is understood, and no more files are waited for than there are.
+    #[test]
+    fn words_are_understood() {
+        let plain = plan("").unwrap();
+        assert_eq!((plain.busy, plain.sync, plain.addresses.len()), (Duration::ZERO, None, 1));
+        let full = plan("--busy 70 a:1 --sync dir --acks 2 b:1").unwrap();
+        assert_eq!((full.busy, full.acks), (Duration::from_micros(70), Some(2)));
+        assert_eq!((full.sync, full.addresses.len()), (Some(PathBuf::from("dir")), 2));
+        for bad in
+            ["--busy", "--busy x", "--sync", "--acks 1", "--sync d --acks 0", "--sync d --acks 2", "-x"]
+        {
+            assert_eq!(plan(bad), None, "{bad}");
+        }
+    }
+
+    /// Goal: a request is answered after as many syncs as it asks for, and is in each file then. Method: two journals, of
+    /// which the second one's thread is started late.
+    #[test]
+    fn answers_wait_for_syncs() {
+        let directory = tempfile::TempDir::new().unwrap();
+        let journals: &'static [Journal] = Box::leak(Box::new([Journal::default(), Journal::default()]));
+        let paths = [0, 1].map(|number| directory.path().join(number.to_string()));
+        let start = |number: usize| {
+            let path = paths[number].clone();
+            thread::spawn(move || journals[number].write(&path));
+        };
+        let connect = |acks| {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let address = listener.local_addr().unwrap();
+            let busy = Busy { each: Duration::from_micros(1), owed: Duration::ZERO, journal: &journals[0] };
+            thread::spawn(move || serve(&listener, busy, Some((journals, acks))));
+            let client = TcpStream::connect(address).unwrap();
+            client.set_read_timeout(Some(Duration::from_mins(1))).unwrap();
+            client
+        };
+        let answer = |client: &mut TcpStream| {
+            let mut answer = vec![0; response().len()];
+            client.read_exact(&mut answer).map(|()| assert_eq!(answer, response()))
+        };
+        start(0);
+        let mut of_one = connect(1);
+        of_one.write_all(b"one").unwrap();
+        answer(&mut of_one).unwrap();
+        assert!(std::fs::read(&paths[0]).unwrap().starts_with(b"one"));
+        let mut of_two = connect(2);
+        of_two.write_all(b"two").unwrap();
+        of_two.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+        answer(&mut of_two).unwrap_err();
+        of_two.set_read_timeout(Some(Duration::from_mins(1))).unwrap();
+        start(1);
+        answer(&mut of_two).unwrap();
+        assert!(paths.iter().all(|path| std::fs::read(path).unwrap().starts_with(b"onetwo")));
+    }
 }

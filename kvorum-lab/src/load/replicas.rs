@@ -28,6 +28,16 @@ impl Replicas {
         Self { ack: self.from, from: self.from }
     }
 
+    /// How many must confirm.
+    pub const fn ack(self) -> u16 {
+        self.ack.get()
+    }
+
+    /// Of how many.
+    pub const fn from(self) -> u16 {
+        self.from.get()
+    }
+
     /// The parameter, to be put behind others: `&replicas=ACK/FROM`.
     pub fn query(self) -> String {
         format!("&replicas={self}")

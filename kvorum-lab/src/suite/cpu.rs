@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::process::Server;
+use super::process::{BareOptions, Server, Syncs};
 use super::table::{Table, median, verdict};
 use super::wrk::{HOT_KEY, Wrk, WrkLoad, WrkSample};
 use super::{Section, Suite};
@@ -121,7 +121,8 @@ fn section_of(load: WrkLoad) -> Section {
 fn measure(suite: &Suite, wrk: &Wrk, row: &Row) -> Result<WrkSample, LabError> {
     let server = match row.durability {
         None => {
-            Server::bare(&suite.bare, suite.scratch(), Some(suite.args.server_core), (1, Duration::ZERO))?
+            let bare = BareOptions { count: 1, busy: Duration::ZERO, syncs: Syncs::Nowhere };
+            Server::bare(&suite.bare, suite.scratch(), Some(suite.args.server_core), bare)?
         }
         Some(durability) => {
             Server::node(&suite.node(durability, MEMORY_BUDGET, Some(suite.args.server_core)))?

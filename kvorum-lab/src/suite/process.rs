@@ -57,6 +57,31 @@ pub struct NodeOptions<'a> {
     pub extra: &'a [String],
 }
 
+/// What bare responders do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BareOptions {
+    /// How many there are.
+    pub count: u16,
+    /// What each answer costs of a processor; zero: as little as it can.
+    pub busy: Duration,
+    /// Where a request is synced before it is answered.
+    pub syncs: Syncs,
+}
+
+/// Where bare responders sync.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Syncs {
+    /// They keep nothing.
+    Nowhere,
+    /// In the file of the one that was asked.
+    Own,
+    /// In the files of all; it is answered after so many.
+    Everywhere {
+        /// How many.
+        acks: u16,
+    },
+}
+
 impl Server {
     /// Starts a node with an empty data directory and waits until it accepts requests.
     pub fn node(options: &NodeOptions<'_>) -> Result<Self, LabError> {
@@ -79,18 +104,23 @@ impl Server {
         Self::start(command, address, others, directory)
     }
 
-    /// Starts `count` bare responders in one process, each on a thread and an address of its own, of which each answer costs
-    /// `busy` of a processor, or as little as it can.
+    /// Starts bare responders in one process, each on a thread and an address of its own.
     pub fn bare(
         binary: &Path,
         scratch: &Path,
         core: Option<usize>,
-        (count, busy): (u16, Duration),
+        bare: BareOptions,
     ) -> Result<Self, LabError> {
         let directory = scratch_directory(scratch)?;
-        let (address, others) = free_addresses(count)?;
+        let (address, others) = free_addresses(bare.count)?;
         let mut command = pinned(binary, core);
-        command.arg("--busy").arg(busy.as_micros().to_string());
+        command.arg("--busy").arg(bare.busy.as_micros().to_string());
+        if bare.syncs != Syncs::Nowhere {
+            command.arg("--sync").arg(directory.path());
+        }
+        if let Syncs::Everywhere { acks } = bare.syncs {
+            command.arg("--acks").arg(acks.to_string());
+        }
         command.arg(address.to_string()).args(others.iter().map(SocketAddr::to_string));
         Self::start(command, address, others, directory)
     }

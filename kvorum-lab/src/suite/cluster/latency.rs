@@ -12,7 +12,7 @@ use crate::histogram::Latencies;
 use crate::load::{Operation, Outcome, Pacing, Plan, StreamOutcome, StreamPlan, run as run_load};
 use crate::machine;
 use crate::suite::Suite;
-use crate::suite::process::Server;
+use crate::suite::process::{BareOptions, Server, Syncs};
 use crate::suite::table::{Table, verdict};
 use crate::suite::wrk::WrkLoad;
 use crate::units::{grouped, latency, nanos};
@@ -52,8 +52,8 @@ struct Attempt {
 
 /// The same load on bare responders, as many as nodes.
 struct Bare {
-    /// What an answer costs them, as it cost the nodes.
-    busy: Duration,
+    /// What they do; an answer costs them what it cost the nodes.
+    options: BareOptions,
     latency: Latencies,
 }
 
@@ -107,8 +107,9 @@ pub(super) fn run(suite: &Suite, costs: &Costs) -> Result<Table, LabError> {
     ));
     table.note(
         "The bare responders do nothing but spend as much of a processor on each answer as the nodes did, under the same \
-         load, in the same minute. They spend it however many requests wait, where nodes do many at once for less: near \
-         the limit of the machine they fall behind sooner."
+         load, in the same minute, and sync what is put in as many files, of which they wait for as many; nothing goes \
+         from one to another. They spend it however many requests wait, where nodes do many at once for less: near the \
+         limit of the machine they fall behind sooner."
             .to_owned(),
     );
     table.note(format!(
@@ -140,15 +141,26 @@ fn attempt(suite: &Suite, costs: &Costs, subject: Subject) -> Result<Vec<Attempt
         let outcome = run_load(&plan)?;
         let used = machine::cpu_time(server.pid())?.saturating_sub(before);
         let device = probe.map(FdatasyncLoop::finish).transpose()?;
-        let bare = bare(suite, core, &plan, each_of(used, &outcome))?;
+        let syncs = syncs(row.operation, subject);
+        let bare =
+            bare(suite, core, &plan, BareOptions { count: NODES, busy: each_of(used, &outcome), syncs })?;
         Ok(Attempt { rate_per_second, outcome, device, bare })
     };
     ROWS.iter().map(run_row).collect()
 }
 
-/// Puts the load of `plan` on bare responders that need `busy` for each answer.
-fn bare(suite: &Suite, core: Option<usize>, plan: &Plan, busy: Duration) -> Result<Bare, LabError> {
-    let server = Server::bare(&suite.bare, suite.scratch(), core, (NODES, busy))?;
+/// Where bare responders sync that are to promise what the nodes do.
+fn syncs(operation: Operation, subject: Subject) -> Syncs {
+    match (operation, subject.replicas()) {
+        (Operation::Get | Operation::Scan { .. }, _) => Syncs::Nowhere,
+        (Operation::Put, Some(replicas)) if replicas.from() > 1 => Syncs::Everywhere { acks: replicas.ack() },
+        (Operation::Put, _) => Syncs::Own,
+    }
+}
+
+/// Puts the load of `plan` on bare responders.
+fn bare(suite: &Suite, core: Option<usize>, plan: &Plan, bare: BareOptions) -> Result<Bare, LabError> {
+    let server = Server::bare(&suite.bare, suite.scratch(), core, bare)?;
     // They send the same whatever they are asked for.
     let streams = plan.streams.iter().map(|stream| StreamPlan { verify: false, ..stream.clone() }).collect();
     let plan = Plan { targets: server.addresses().collect(), streams, ..plan.clone() };
@@ -156,7 +168,7 @@ fn bare(suite: &Suite, core: Option<usize>, plan: &Plan, busy: Duration) -> Resu
     for stream in run_load(&plan)?.streams {
         latency.merge(&stream.tally.latency)?;
     }
-    Ok(Bare { busy, latency })
+    Ok(Bare { options: bare, latency })
 }
 
 /// What each operation cost of what all did.
@@ -192,7 +204,13 @@ fn add_rows(table: &mut Table, name: &str, attempts: &[Attempt]) -> Result<(), L
             }
         }
         let bare = &attempt.bare;
-        let named = format!("  bare responders that need {} us a request", bare.busy.as_micros());
+        let synced = match bare.options.syncs {
+            Syncs::Nowhere => "",
+            Syncs::Own => " and sync it",
+            Syncs::Everywhere { .. } => " and sync it in all their files",
+        };
+        let named =
+            format!("  bare responders that need {} us a request{synced}", bare.options.busy.as_micros());
         table.row(cells(named, attempt.rate_per_second, &bare.latency));
         if let Some(device) = &attempt.device {
             table.row(cells("  bare fdatasync beside it".into(), RATE_PER_SECOND.into(), &device.latency));
@@ -252,7 +270,8 @@ mod tests {
         tally.succeeded = succeeded;
         tally.unsent = unsent;
         let streams = vec![StreamOutcome { plan, tally, elapsed: Duration::from_secs(1) }];
-        let bare = Bare { busy: Duration::ZERO, latency: latencies(1) };
+        let options = BareOptions { count: NODES, busy: Duration::ZERO, syncs: Syncs::Nowhere };
+        let bare = Bare { options, latency: latencies(1) };
         Attempt { rate_per_second: 1, outcome: Outcome { streams, steal_cores }, device: None, bare }
     }
 
@@ -270,6 +289,16 @@ mod tests {
         check(&attempt_of(4, 1, 1, 0.0), 6, "MISSED");
         check(&attempt_of(6, 1, 1, 0.0), 6, "MISSED");
         check(&attempt_of(4, 0, 0, 0.0), 6, "MISSED");
+    }
+
+    /// Responders sync what the nodes do: nothing of a GET, one copy or all of a PUT.
+    #[test]
+    fn syncs_are_those_of_the_nodes() {
+        let of = |operation, (ack, from)| syncs(operation, Subject::Cluster(super::super::quorum(ack, from)));
+        assert_eq!(of(Operation::Get, (2, 3)), Syncs::Nowhere);
+        assert_eq!(of(Operation::Put, (1, 1)), Syncs::Own);
+        assert_eq!(of(Operation::Put, (2, 3)), Syncs::Everywhere { acks: 2 });
+        assert_eq!(syncs(Operation::Put, Subject::Single), Syncs::Own);
     }
 
     /// What was spent is shared out over what succeeded.

@@ -28,7 +28,7 @@ const WORTH: usize = 8;
 /// Records of a batch, at most: each batch costs a sync.
 const BATCH_LEN_MAX: usize = 256;
 /// Batches on their way at a time.
-const IN_FLIGHT_MAX: usize = 4;
+const IN_FLIGHT_MAX: usize = 2;
 /// Records that are kept until there is a batch of them, at most.
 const PILED_MAX: usize = 8 * BATCH_LEN_MAX;
 

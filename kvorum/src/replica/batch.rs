@@ -17,10 +17,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tokio::sync::oneshot;
 
-/// A scan costs as much as a few look-ups: it is not begun for fewer records than this.
-const NEIGHBOURS_MIN: usize = 16;
-/// Rows that it reads for each record at most, and their bytes together: beyond it looking up is cheaper. As two peers send
-/// a node what it lacks, there is one of the other's for each of the one's.
+/// Rows that are read in one go for each record of a batch, at most, and their bytes together: beyond it looking up is
+/// cheaper. As two peers send a node what it lacks, there is one of the other's for each of the one's.
 const BETWEEN_MAX: usize = 2;
 const BETWEEN_BYTES_MAX: usize = 256 << 10;
 
@@ -53,7 +51,7 @@ pub struct Stretch {
 /// something there cannot be read: then each is looked up.
 fn neighbours(engine: &dyn Engine, records: &[(Key, Record)]) -> Option<Vec<Option<Mark>>> {
     let [(first, _), .., (last, _)] = records else { return None };
-    if records.len() < NEIGHBOURS_MIN || !records.is_sorted_by(|(one, _), (next, _)| one < next) {
+    if !records.is_sorted_by(|(one, _), (next, _)| one < next) {
         return None;
     }
     let (mut rows, mut bytes) = (Vec::new(), 0);
@@ -271,7 +269,7 @@ mod tests {
         let mut twice = batch(1);
         twice.insert(100, twice[100].clone());
         assert_eq!(neighbours(&engine, &twice), None);
-        assert_eq!(neighbours(&engine, &batch(1)[..NEIGHBOURS_MIN - 1]), None);
+        assert_eq!(neighbours(&engine, &batch(1)[..1]), None);
         assert_eq!(neighbours(&engine, &[]), None);
         assert_eq!(neighbours(&engine_with(2, 1 << 10), &batch(1)), None);
         engine.flip(Keyspace::Records, 250).unwrap();

@@ -254,7 +254,7 @@ def moved(cluster, before=0):
 
 
 def stream():
-    """N keys that one node lacks, with hints that hold none of them; beside a load of RATE."""
+    """N keys that one node lacks, with hints that hold none of them; beside a load of RATE, which runs before and afterwards too."""
     with Cluster("--hint-max-size", "0") as cluster:
         cluster.kill(2)
         cluster.fill(nodes=[0, 1])

@@ -16,6 +16,7 @@
 
 use std::io;
 use std::mem;
+use std::num::NonZeroU32;
 use std::thread;
 
 /// How a thread shares the processors with the others.
@@ -41,28 +42,37 @@ const OWN: libc::pid_t = 0;
 /// This lets others go first now and then, in the loops of what nobody waits for.
 ///
 /// A nice value decides how much of a processor a thread gets, not for how long at a time: what wakes on its processor
-/// may wait for all of its slice, while another one is idle. Only where no lock is held.
-#[derive(Debug)]
+/// may wait for all of its slice, while another one is idle. Only where no lock is held. The default lets nobody go first.
+#[derive(Debug, Default)]
 pub struct Courtesy {
-    every: u32,
+    every: Option<NonZeroU32>,
     steps: u32,
 }
 
 impl Courtesy {
     /// In a loop that looks a key up in each step.
     pub fn of_look_ups() -> Self {
-        Self { every: LOOK_UPS_IN_A_ROW, steps: 0 }
+        Self { every: NonZeroU32::new(LOOK_UPS_IN_A_ROW), steps: 0 }
     }
 
     /// In a loop that reads the next row in each step.
     pub fn of_rows() -> Self {
-        Self { every: ROWS_IN_A_ROW, steps: 0 }
+        Self { every: NonZeroU32::new(ROWS_IN_A_ROW), steps: 0 }
     }
 
     /// Counts a step.
     pub fn step(&mut self) {
-        self.steps = (self.steps + 1) % self.every;
+        let Some(every) = self.every else { return };
+        self.steps = (self.steps + 1) % every;
         if self.steps == 0 {
+            thread::yield_now();
+        }
+    }
+
+    /// Lets others go first now, between two things that take as long as some steps.
+    pub fn pause(&mut self) {
+        if self.every.is_some() {
+            self.steps = 0;
             thread::yield_now();
         }
     }

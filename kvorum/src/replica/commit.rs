@@ -21,6 +21,7 @@ use crate::canary::{self, Canary};
 use crate::clock::Clock;
 use crate::crash::{self, Point};
 use crate::metrics::StoreMetrics;
+use crate::sched::Courtesy;
 use crate::storage::{Batch, Change, Durability, Engine, EngineError, Keyspace, format};
 use bytes::Bytes;
 use kvorum_core::{Key, Partition, Record, UnixMillis, Value, Version};
@@ -214,7 +215,9 @@ impl Committer {
                 (courier, Answer::Apply { outcome, done })
             }
             Request::ApplyMany { records, source, done, courier } => {
+                stage.courtesy = Courtesy::of_rows();
                 let judge = |(key, record, observed)| {
+                    stage.courtesy.step();
                     match self.judge_record(stage, key, record, source, observed) {
                         Ok(applied) => Ok(Some(applied)),
                         // It keeps back itself only.
@@ -516,7 +519,8 @@ impl Committer {
         let is_synced = stage.is_synced;
         let overwritten = std::mem::take(&mut stage.overwritten);
         let floors = std::mem::take(&mut stage.floors);
-        let (batch, changes) = self.batch(stage);
+        let mut courtesy = std::mem::take(&mut stage.courtesy);
+        let (batch, changes) = self.batch(stage, &mut courtesy);
         if batch.is_empty() {
             return Ok(());
         }
@@ -524,10 +528,12 @@ impl Committer {
         let waits_for_sync = self.durability == DurabilityMode::Always && !canary::is(Canary::AckBeforeSync);
         let durability = if waits_for_sync || is_synced { Durability::Synced } else { Durability::Buffered };
         crash::point(Point::CommitBeforeWrite);
+        courtesy.pause();
         if let Err(error) = self.engine.commit(batch, durability) {
             return Err(self.fail(&error));
         }
         crash::point(Point::CommitBeforeAnswers);
+        courtesy.pause();
         let took = self.clock.mono().saturating_sub(now);
         self.usual = (self.usual * 7 + took) / 8;
         self.metrics.committed(applied, took, durability == Durability::Synced);
@@ -546,17 +552,19 @@ impl Committer {
         if let Some(known) = &self.floors {
             known.moved(floors);
         }
+        courtesy.pause();
         self.recent.remember(changes, overwritten, group);
         self.committed.store(group, Memory::Release);
         Ok(())
     }
 
     /// The batch of a stage, and what it changes: of each key what was there and what will be.
-    fn batch(&self, stage: Stage) -> (Batch, Vec<Changed>) {
+    fn batch(&self, stage: Stage, courtesy: &mut Courtesy) -> (Batch, Vec<Changed>) {
         let mut batch = Batch::with_capacity(2 * stage.records.len() + stage.due.len() + stage.side.len());
         let mut changes = Vec::with_capacity(stage.records.len());
         let mut due = stage.due;
         for Staged { key, record, before } in stage.records {
+            courtesy.step();
             let after = record.as_ref().map(mark_of);
             if let Some(digests) = &self.digests {
                 batch.push(digests.row(&key, after));

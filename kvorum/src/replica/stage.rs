@@ -2,6 +2,7 @@
 
 use super::floor::Floor;
 use super::key_hash::KeyHash;
+use crate::sched::Courtesy;
 use crate::storage::format::Mark;
 use crate::storage::{Change, Keyspace};
 use bytes::Bytes;
@@ -36,6 +37,8 @@ pub(super) struct Stage {
     pub(super) overwritten: Vec<(Key, Version)>,
     /// Floors as they will be.
     pub(super) floors: BTreeMap<u16, Floor>,
+    /// Whom a batch that nobody waits for lets go first.
+    pub(super) courtesy: Courtesy,
 }
 
 impl Stage {

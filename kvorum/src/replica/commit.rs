@@ -533,8 +533,8 @@ impl Committer {
             return Err(self.fail(&error));
         }
         crash::point(Point::CommitBeforeAnswers);
-        courtesy.pause();
         let took = self.clock.mono().saturating_sub(now);
+        courtesy.pause();
         self.usual = (self.usual * 7 + took) / 8;
         self.metrics.committed(applied, took, durability == Durability::Synced);
         if took > SLOW_COMMIT {

@@ -147,11 +147,18 @@ impl Node {
     }
 
     /// Waits until the node serves clients: it has taken the hints that its peers hold for it, or waited long enough.
-    pub fn wait_until_ready(&self) {
-        let Some(service) = &self.service else { return };
+    /// Ends early, with `false`, when the process is told to end.
+    pub fn wait_until_ready(&self, stop: &StopSignals) -> bool {
+        let Some(service) = &self.service else { return false };
         let mut phase = service.phase.subscribe();
-        let Ok(runtime) = tokio::runtime::Builder::new_current_thread().build() else { return };
-        let _ = runtime.block_on(phase.wait_for(|phase| matches!(phase, Phase::Ready | Phase::Draining)));
+        stop.waiting.block_on(async {
+            tokio::select! {
+                phase = phase.wait_for(|phase| matches!(phase, Phase::Ready | Phase::Draining)) => {
+                    phase.is_ok_and(|phase| *phase == Phase::Ready)
+                }
+                _ = stop.told() => false,
+            }
+        })
     }
 
     /// The address that the node listens on.
@@ -553,33 +560,62 @@ impl Connector for TcpConnector {
     }
 }
 
-/// Waits until the process is told to end: SIGTERM or SIGINT. A second one ends it at once.
+/// These are the signals that tell the process to end, SIGTERM and SIGINT: the first is for whoever asks, a second one
+/// ends the process at once.
 ///
-/// # Errors
-/// When the system lets no handler be set.
-pub fn wait_for_signal() -> io::Result<&'static str> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
-    let entered = runtime.enter();
-    let mut term = signal(SignalKind::terminate())?;
-    let mut int = signal(SignalKind::interrupt())?;
-    drop(entered);
-    // The same two listeners for both waits: a signal between them must not be lost.
-    let mut next = move || {
-        runtime.block_on(async {
-            tokio::select! {
-                _ = term.recv() => "SIGTERM",
-                _ = int.recv() => "SIGINT",
-            }
-        })
-    };
-    let name = next();
-    #[expect(clippy::disallowed_methods, reason = "a thread of the process itself, not of the node's code")]
-    let second = thread::Builder::new().name("kvorum:signal".to_owned()).spawn(move || {
-        next();
-        std::process::exit(130);
-    });
-    second.map(|_| name)
+/// Either of them kills a process that has not made this, so it is made before anybody can see that there is a node. One
+/// that comes while a store is being opened is answered once it is open: it is then closed in order.
+pub struct StopSignals {
+    first: watch::Receiver<Option<&'static str>>,
+    /// Where whoever waits for them waits.
+    waiting: tokio::runtime::Runtime,
+}
+
+impl StopSignals {
+    /// Listens from now on.
+    ///
+    /// # Errors
+    /// When the system lets no handler be set, or gives no thread.
+    pub fn listen() -> io::Result<Self> {
+        use tokio::signal::unix::{SignalKind, signal};
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+        let entered = runtime.enter();
+        let mut term = signal(SignalKind::terminate())?;
+        let mut int = signal(SignalKind::interrupt())?;
+        drop(entered);
+        let mut next = move || {
+            runtime.block_on(async {
+                tokio::select! {
+                    _ = term.recv() => "SIGTERM",
+                    _ = int.recv() => "SIGINT",
+                }
+            })
+        };
+        let sender = watch::Sender::new(None);
+        let first = sender.subscribe();
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "a thread of the process itself, not of the node's code"
+        )]
+        let listener = thread::Builder::new().name("kvorum:signal".to_owned()).spawn(move || {
+            sender.send_replace(Some(next()));
+            next();
+            std::process::exit(130);
+        });
+        listener?;
+        Ok(Self { first, waiting: tokio::runtime::Builder::new_current_thread().build()? })
+    }
+
+    /// Waits for the first of them, and names it. One that came before is not lost.
+    pub fn wait(&self) -> &'static str {
+        self.waiting.block_on(self.told())
+    }
+
+    async fn told(&self) -> &'static str {
+        let mut first = self.first.clone();
+        let name = first.wait_for(Option::is_some).await.ok().and_then(|name| *name);
+        name.unwrap_or("the end of the listener")
+    }
 }
 
 /// Lets this process have as many open files as the system allows: tables and connections need them.

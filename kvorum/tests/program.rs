@@ -16,10 +16,14 @@ mod support;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::OsStr;
+use std::io::{BufRead as _, BufReader, Lines};
+use std::net::TcpListener;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::ExitStatusExt;
-use std::process::Output;
+use std::path::Path;
+use std::process::{Child, ChildStderr, Output, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use support::{Ended, MIB, RANGE, Server, escape, fill, kvorum, noise, one, run, wait_until};
@@ -118,6 +122,49 @@ fn signals_end_a_node() {
     server.signal(libc::SIGTERM);
     let status = server.wait();
     assert!(!status.success() && status.signal().is_none(), "{status}");
+}
+
+/// A node as a child process, for those who watch it before it serves, and the lines of its log.
+fn watched(data_dir: &Path, listen: &str, arguments: &[&str]) -> (Child, Lines<BufReader<ChildStderr>>) {
+    let mut command = kvorum(&["serve", "--listen", listen, "--data-dir"]);
+    let mut child = command.arg(data_dir).args(arguments).stderr(Stdio::piped()).spawn().unwrap();
+    let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    (child, lines)
+}
+
+/// Who has read that a node serves may tell it to stop: it drains. Once it listened to signals only after it had said
+/// so, and about one in ten was killed instead.
+#[test]
+fn signal_at_the_very_beginning_is_heard() {
+    let directory = tempfile::tempdir().unwrap();
+    for start in 1..=20 {
+        let (mut node, mut log) = watched(directory.path(), "127.0.0.1:0", &[]);
+        let serves = log.find(|line| line.as_ref().unwrap().contains("kvorum serves"));
+        kill_process(Pid::from_child(&node), Signal::TERM).unwrap();
+        assert!(serves.is_some());
+        let rest: Vec<String> = log.map(Result::unwrap).collect();
+        let status = node.wait().unwrap();
+        assert_eq!(status.code(), Some(0), "start {start}: {status}; {rest:?}");
+    }
+}
+
+/// A node that still waits for what a silent peer may keep for it ends when it is told to.
+#[test]
+fn signal_ends_the_wait_for_hints() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let own = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let cluster = format!("http://{own},http://{}", silent.local_addr().unwrap());
+    let directory = tempfile::tempdir().unwrap();
+    let (mut node, log) = watched(directory.path(), &own, &["--cluster", &cluster, "--hint-wait", "1m"]);
+    // It calls its peers once its store is open.
+    let _call = silent.accept().unwrap();
+    let begun = Instant::now();
+    kill_process(Pid::from_child(&node), Signal::TERM).unwrap();
+    let log: Vec<String> = log.map(Result::unwrap).collect();
+    let status = node.wait().unwrap();
+    assert_eq!(status.code(), Some(0), "{status}; {log:?}");
+    assert!(begun.elapsed() < Duration::from_secs(30), "it waited {:?}", begun.elapsed());
+    assert!(!log.iter().any(|line| line.contains("kvorum serves")), "{log:?}");
 }
 
 /// One directory, one node: the second is refused, in words, and does no harm.

@@ -3,7 +3,7 @@
 use super::serve::{read_config_with, start_log};
 use super::{FAILED, USAGE, complain, flag, text_of};
 use crate::config::{Config, SETTINGS};
-use crate::node::{self, Node};
+use crate::node::{self, Node, StopSignals};
 use clap::{ArgMatches, Command};
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -45,6 +45,13 @@ pub(super) fn run(matches: &ArgMatches) -> ExitCode {
         start_log(first.log_format);
     }
     node::raise_file_limit();
+    let stop = match StopSignals::listen() {
+        Ok(stop) => stop,
+        Err(error) => {
+            tracing::error!(%error, "cannot listen for signals");
+            return ExitCode::from(FAILED);
+        }
+    };
     let mut nodes = Vec::with_capacity(configs.len());
     for config in &configs {
         match Node::start(config) {
@@ -55,8 +62,20 @@ pub(super) fn run(matches: &ArgMatches) -> ExitCode {
             }
         }
     }
-    nodes.iter().for_each(Node::wait_until_ready);
-    for config in &configs {
+    if nodes.iter().all(|node| node.wait_until_ready(&stop)) {
+        tell(&configs);
+    }
+    tracing::info!(signal = stop.wait(), "draining");
+    // Together, so that none waits for another's drain.
+    nodes.iter().for_each(Node::begin_to_stop);
+    nodes.into_iter().for_each(Node::stop);
+    tracing::info!("stopped");
+    ExitCode::SUCCESS
+}
+
+/// Says that the nodes serve, and how to try them.
+fn tell(configs: &[Config]) {
+    for config in configs {
         tracing::info!(
             version = env!("CARGO_PKG_VERSION"),
             url = config.advertise,
@@ -71,15 +90,6 @@ pub(super) fn run(matches: &ArgMatches) -> ExitCode {
             first.advertise
         );
     }
-    match node::wait_for_signal() {
-        Ok(signal) => tracing::info!(signal, "draining"),
-        Err(error) => tracing::error!(%error, "cannot wait for signals; stopping"),
-    }
-    // Together, so that none waits for another's drain.
-    nodes.iter().for_each(Node::begin_to_stop);
-    nodes.into_iter().for_each(Node::stop);
-    tracing::info!("stopped");
-    ExitCode::SUCCESS
 }
 
 /// The nodes' configurations.

@@ -2,7 +2,7 @@
 
 use super::{FAILED, USAGE, complain, flag, text_of};
 use crate::config::{self, Config, LogFormat, Resolved, SETTINGS};
-use crate::node::{self, Node, NodeError};
+use crate::node::{self, Node, NodeError, StopSignals};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -56,6 +56,13 @@ pub(super) fn run(matches: &ArgMatches) -> ExitCode {
 
 fn serve(config: &Config) -> ExitCode {
     node::raise_file_limit();
+    let stop = match StopSignals::listen() {
+        Ok(stop) => stop,
+        Err(error) => {
+            tracing::error!(%error, "cannot listen for signals");
+            return ExitCode::from(FAILED);
+        }
+    };
     let node = match Node::start(config) {
         Ok(node) => node,
         Err(error) => {
@@ -68,19 +75,17 @@ fn serve(config: &Config) -> ExitCode {
             return ExitCode::from(code);
         }
     };
-    node.wait_until_ready();
-    tracing::info!(
-        version = env!("CARGO_PKG_VERSION"),
-        address = %node.address(),
-        data_dir = %config.data_dir.display(),
-        durability = node::durability_name(config.durability),
-        cluster = config.cluster.join(","),
-        "kvorum serves"
-    );
-    match node::wait_for_signal() {
-        Ok(signal) => tracing::info!(signal, "draining"),
-        Err(error) => tracing::error!(%error, "cannot wait for signals; stopping"),
+    if node.wait_until_ready(&stop) {
+        tracing::info!(
+            version = env!("CARGO_PKG_VERSION"),
+            address = %node.address(),
+            data_dir = %config.data_dir.display(),
+            durability = node::durability_name(config.durability),
+            cluster = config.cluster.join(","),
+            "kvorum serves"
+        );
     }
+    tracing::info!(signal = stop.wait(), "draining");
     node.stop();
     tracing::info!("stopped");
     ExitCode::SUCCESS

@@ -47,6 +47,8 @@ pub enum Cause {
     Damaged,
     /// It answered something that was not asked.
     OffTopic,
+    /// An operator has paused the work.
+    Paused,
 }
 
 impl fmt::Display for Cause {
@@ -63,6 +65,7 @@ impl fmt::Display for Cause {
             ),
             Self::Damaged => f.write_str("what it holds is damaged and cannot be read"),
             Self::OffTopic => f.write_str("it answered something that was not asked"),
+            Self::Paused => f.write_str("the worker is paused"),
         }
     }
 }

@@ -73,17 +73,18 @@ impl Coordinator {
             worker.turn(&*self.shared.clock, doing).await;
             let is_ready = self.is_ready(index);
             if is_ready {
-                // What others have purged must be known before anything is taken or given.
-                let is_met = !refills && self.shared.cluster.has_met_floors_of(index);
-                let met = if is_met { Ok(()) } else { self.meet_floors(index).await };
-                let compared = match met {
-                    Ok(()) => self.compare(index, &mut differences, refills || is_first).await,
-                    Err(cause) => Err(cause),
+                let compared = tokio::select! {
+                    biased;
+                    compared = self.compare_as_met(index, &mut differences, refills, is_first) => compared,
+                    // It may have begun what takes hours.
+                    () = worker.until_paused(&*self.shared.clock) => Err(Cause::Paused),
                 };
                 match compared {
                     Ok(()) if refills => self.shared.compared_with(index, beginning).await,
                     Ok(()) if is_first => self.shared.compared_after_start(index).await,
                     Ok(()) => {}
+                    // Anew as soon as the pause is over.
+                    Err(Cause::Paused) => continue,
                     Err(cause) => {
                         let node = self.shared.cluster.url_of(index);
                         tracing::debug!(node, %cause, "a comparison of replicas was cut short");
@@ -100,6 +101,21 @@ impl Coordinator {
                 }
             }
         }
+    }
+
+    /// Meets the node at `index`, unless that was done, and compares with it.
+    async fn compare_as_met(
+        self: &Rc<Self>,
+        index: NodeIndex,
+        differences: &mut BTreeMap<u16, Difference>,
+        refills: bool,
+        is_first: bool,
+    ) -> Result<(), Cause> {
+        // What others have purged must be known before anything is taken or given.
+        if refills || !self.shared.cluster.has_met_floors_of(index) {
+            self.meet_floors(index).await?;
+        }
+        self.compare(index, differences, refills || is_first).await
     }
 
     /// Both nodes of a pair look, in case one of them cannot; one of them less often, because each heals both.

@@ -1,8 +1,8 @@
 //! Workers: what the node does without a client, each with a name, a state, a rate, and a pause that ends by itself.
 //!
 //! A worker asks [`Worker::turn`] before each piece of work and waits there while it is paused; a piece that was begun is
-//! finished. What is somebody else's (the engine's compactions, the store's sweeper and reclaimer) is
-//! listed from its own figures.
+//! finished, unless it may take long: then [`Worker::until_paused`] cuts it short. What is somebody else's (the engine's
+//! compactions, the store's sweeper and reclaimer) is listed from its own figures.
 
 use super::Shared;
 use crate::clock::Clock;
@@ -119,6 +119,16 @@ impl Worker {
         }
         let mut life = self.lock();
         (life.doing, life.begun_at) = (doing, Some(clock.mono()));
+    }
+
+    /// Waits until the worker is paused.
+    ///
+    /// # Cancel safety
+    /// Dropping the future changes nothing.
+    pub(super) async fn until_paused(&self, clock: &dyn Clock) {
+        while self.pause_left(clock.mono()).is_none() {
+            tokio::time::sleep(PAUSED_LOOK).await;
+        }
     }
 
     /// Notes that there is nothing to do.
@@ -313,7 +323,8 @@ impl Shared {
 
     /// Pauses the worker `name` for `time`, at most [`PAUSE_MAX`], or lets it go on at once (`None`).
     ///
-    /// A piece of work that was begun is finished first. The pause ends by itself, and with the node.
+    /// What was begun is finished first if it is short; a comparison of replicas is cut short between two batches, and made
+    /// anew afterwards. The pause ends by itself, and with the node.
     pub fn pause_worker(&self, name: &str, time: Option<Duration>) -> Result<(), WorkerError> {
         let until = time.map(|time| self.clock.mono() + time.min(PAUSE_MAX));
         match name {
@@ -359,7 +370,11 @@ mod tests {
         assert!(tokio::time::timeout(Duration::from_secs(9), &mut turn).await.is_err());
         clock.pass(60_000);
         tokio::time::timeout(Duration::from_secs(1), turn).await.unwrap();
+        let paused = worker.until_paused(&*clock);
+        tokio::pin!(paused);
+        assert!(tokio::time::timeout(Duration::from_secs(9), &mut paused).await.is_err());
         worker.set_pause(Some(clock.mono() + PAUSE_MAX));
+        tokio::time::timeout(Duration::from_secs(1), paused).await.unwrap();
         worker.set_pause(None);
         tokio::time::timeout(Duration::from_secs(1), worker.turn(&*clock, "")).await.unwrap();
     }

@@ -1,9 +1,9 @@
 //! `kvorum dev`: a cluster on this machine in one process, with one store per node and real sockets between them.
 
-use super::serve::{read_config_with, start_log};
+use super::serve::{listen_for_signals, read_config_with, start_log};
 use super::{FAILED, USAGE, complain, flag, text_of};
 use crate::config::{Config, SETTINGS};
-use crate::node::{self, Node, StopSignals};
+use crate::node::{self, Node};
 use clap::{ArgMatches, Command};
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -45,13 +45,7 @@ pub(super) fn run(matches: &ArgMatches) -> ExitCode {
         start_log(first.log_format);
     }
     node::raise_file_limit();
-    let stop = match StopSignals::listen() {
-        Ok(stop) => stop,
-        Err(error) => {
-            tracing::error!(%error, "cannot listen for signals");
-            return ExitCode::from(FAILED);
-        }
-    };
+    let Some(stop) = listen_for_signals() else { return ExitCode::from(FAILED) };
     let mut nodes = Vec::with_capacity(configs.len());
     for config in &configs {
         match Node::start(config) {

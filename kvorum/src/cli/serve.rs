@@ -56,13 +56,7 @@ pub(super) fn run(matches: &ArgMatches) -> ExitCode {
 
 fn serve(config: &Config) -> ExitCode {
     node::raise_file_limit();
-    let stop = match StopSignals::listen() {
-        Ok(stop) => stop,
-        Err(error) => {
-            tracing::error!(%error, "cannot listen for signals");
-            return ExitCode::from(FAILED);
-        }
-    };
+    let Some(stop) = listen_for_signals() else { return ExitCode::from(FAILED) };
     let node = match Node::start(config) {
         Ok(node) => node,
         Err(error) => {
@@ -89,6 +83,11 @@ fn serve(config: &Config) -> ExitCode {
     node.stop();
     tracing::info!("stopped");
     ExitCode::SUCCESS
+}
+
+/// Listens for what tells the process to end, or complains.
+pub(super) fn listen_for_signals() -> Option<StopSignals> {
+    StopSignals::listen().inspect_err(|error| tracing::error!(%error, "cannot listen for signals")).ok()
 }
 
 fn read_config(matches: &ArgMatches) -> Result<(Config, Vec<Resolved>), String> {

@@ -147,18 +147,26 @@ impl Node {
     }
 
     /// Waits until the node serves clients: it has taken the hints that its peers hold for it, or waited long enough.
-    /// Ends early, with `false`, when the process is told to end.
-    pub fn wait_until_ready(&self, stop: &StopSignals) -> bool {
-        let Some(service) = &self.service else { return false };
-        let mut phase = service.phase.subscribe();
+    pub fn wait_until_ready(&self) {
+        let Ok(runtime) = tokio::runtime::Builder::new_current_thread().build() else { return };
+        runtime.block_on(self.ready());
+    }
+
+    /// As [`Node::wait_until_ready`], unless the process is told to end first. Whether the node serves.
+    pub fn wait_until_ready_or(&self, stop: &StopSignals) -> bool {
         stop.waiting.block_on(async {
             tokio::select! {
-                phase = phase.wait_for(|phase| matches!(phase, Phase::Ready | Phase::Draining)) => {
-                    phase.is_ok_and(|phase| *phase == Phase::Ready)
-                }
+                is_ready = self.ready() => is_ready,
                 _ = stop.told() => false,
             }
         })
+    }
+
+    async fn ready(&self) -> bool {
+        let Some(service) = &self.service else { return false };
+        let mut phase = service.phase.subscribe();
+        let phase = phase.wait_for(|phase| matches!(phase, Phase::Ready | Phase::Draining)).await;
+        phase.is_ok_and(|phase| *phase == Phase::Ready)
     }
 
     /// The address that the node listens on.

@@ -56,7 +56,7 @@ pub(super) fn run(matches: &ArgMatches) -> ExitCode {
             }
         }
     }
-    if nodes.iter().all(|node| node.wait_until_ready(&stop)) {
+    if nodes.iter().all(|node| node.wait_until_ready_or(&stop)) {
         tell(&configs);
     }
     tracing::info!(signal = stop.wait(), "draining");

@@ -69,7 +69,7 @@ fn serve(config: &Config) -> ExitCode {
             return ExitCode::from(code);
         }
     };
-    if node.wait_until_ready(&stop) {
+    if node.wait_until_ready_or(&stop) {
         tracing::info!(
             version = env!("CARGO_PKG_VERSION"),
             address = %node.address(),

@@ -15,7 +15,7 @@ use super::heal::{BATCH_BYTES_MAX, CALL_TIMEOUT};
 use super::{Coordinator, Shared};
 use crate::canary::{self, Canary};
 use crate::peer::{Reply, Request};
-use crate::replica::{Floor, Floors, ReplicaError};
+use crate::replica::{Floor, Floors, ReplicaError, Row};
 use kvorum_core::{Key, NodeIndex, Partition, Record, Value};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -241,19 +241,20 @@ impl Shared {
         // Read first: what is read from the store afterwards is at least as settled.
         let floors = self.replica.floors().map(Floors::all).unwrap_or_default();
         let (wanted, shared) = (partitions.to_vec(), Arc::clone(self));
-        let is_wanted = move |key: &Key| wanted.binary_search(&shared.cluster.partition_of(key).0).is_ok();
-        let stretch = self.replica.stretch(after, bytes.into(), is_wanted).await?;
-        let is_large =
-            stretch.bytes > stretch.rows.saturating_mul(self.settings.upkeep.transferring.row_bytes_max);
-        let mut records = Vec::with_capacity(stretch.records.len());
-        for (key, record) in stretch.records {
-            let partition = self.cluster.partition_of(&key);
-            let floor = floors.get(usize::from(partition.0)).copied().unwrap_or_default();
-            if self.is_for(index, partition, &record, floor) {
-                records.push((floor.settled, key, record));
+        let pick = move |key: &Key, row: Row<'_>| {
+            let partition = shared.cluster.partition_of(key);
+            if wanted.binary_search(&partition.0).is_err() {
+                return Ok(None);
             }
-        }
-        Ok(Part { records, last: stretch.last, is_large })
+            let record = row.record()?;
+            let floor = floors.get(usize::from(partition.0)).copied().unwrap_or_default();
+            let is_for = shared.is_for(index, partition, &record, floor);
+            Ok(is_for.then(|| (floor.settled, key.clone(), record)))
+        };
+        let stretch = self.replica.stretch(after, bytes.into(), pick).await?;
+        let row_bytes_max = self.settings.upkeep.transferring.row_bytes_max;
+        let is_large = stretch.bytes > stretch.rows.saturating_mul(row_bytes_max);
+        Ok(Part { records: stretch.picked, last: stretch.last, is_large })
     }
 
     /// Whether `record` belongs on the node at `index`, and is nothing that it may have purged.

@@ -33,11 +33,25 @@ pub enum Fetched {
     Damaged,
 }
 
+/// This is a record as it lies in the store: not yet read, for whoever may not want it.
+#[derive(Debug, Clone, Copy)]
+pub struct Row<'a>(&'a Bytes);
+
+impl Row<'_> {
+    /// The record, a tombstone or an expired one included.
+    ///
+    /// # Errors
+    /// [`ReplicaError::Format`] where the row is none.
+    pub fn record(self) -> Result<Record, ReplicaError> {
+        Ok(format::decode_record(self.0)?)
+    }
+}
+
 /// This is a part of a walk over the records in the order of their keys.
 #[derive(Debug)]
-pub struct Stretch {
-    /// Those that were wanted, tombstones and expired ones included.
-    pub records: Vec<(Key, Record)>,
+pub struct Stretch<T> {
+    /// What was picked.
+    pub picked: Vec<T>,
     /// Rows that were read, wanted or not.
     pub rows: u64,
     /// Their bytes.
@@ -73,24 +87,24 @@ fn neighbours(engine: &dyn Engine, records: &[(Key, Record)]) -> Option<Vec<Opti
 }
 
 impl Replica {
-    /// Reads about `bytes_max` bytes of records from behind `after` on, and returns those whose keys are wanted. Nothing is
-    /// held between two parts.
+    /// Reads about `bytes_max` bytes of records from behind `after` on, and returns what `pick` makes of them, which runs
+    /// where the reading does. Nothing is held between two parts.
     ///
     /// # Errors
-    /// Those of reading: also [`EngineError::Corrupt`], for it cannot be told where damage ends.
-    pub async fn stretch(
+    /// Those of reading: also [`EngineError::Corrupt`], for it cannot be told where damage ends. Those of `pick`.
+    pub async fn stretch<T: Send + 'static>(
         &self,
         after: Option<Key>,
         bytes_max: u64,
-        is_wanted: impl Fn(&Key) -> bool + Send + 'static,
-    ) -> Result<Stretch, ReplicaError> {
+        pick: impl Fn(&Key, Row<'_>) -> Result<Option<T>, ReplicaError> + Send + 'static,
+    ) -> Result<Stretch<T>, ReplicaError> {
         let engine = Arc::clone(&self.shared.engine);
         let read = move || {
             let mut start = after.map_or_else(Vec::new, |key| key.as_ref().to_vec());
             if !start.is_empty() {
                 start.push(0);
             }
-            let mut stretch = Stretch { records: Vec::new(), rows: 0, bytes: 0, last: None };
+            let mut stretch = Stretch { picked: Vec::new(), rows: 0, bytes: 0, last: None };
             let mut courtesy = Courtesy::of_rows();
             for pair in engine.scan(Keyspace::Records, &start, Bound::Unbounded)? {
                 courtesy.step();
@@ -98,14 +112,9 @@ impl Replica {
                 stretch.rows += 1;
                 stretch.bytes += (key.len() + row.len()) as u64;
                 let Ok(key) = Key::new(key) else { continue };
-                let is_last = stretch.bytes >= bytes_max;
-                if is_last {
-                    stretch.last = Some(key.clone());
-                }
-                if is_wanted(&key) {
-                    stretch.records.push((key, format::decode_record(&row)?));
-                }
-                if is_last {
+                stretch.picked.extend(pick(&key, Row(&row))?);
+                if stretch.bytes >= bytes_max {
+                    stretch.last = Some(key);
                     break;
                 }
             }

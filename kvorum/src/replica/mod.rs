@@ -30,7 +30,7 @@ mod sweep;
 mod tests;
 
 pub use answer::Applied;
-pub use batch::{Fetched, Stretch};
+pub use batch::{Fetched, Row, Stretch};
 pub use commit::{DurabilityMode, Purge};
 pub use digest::Digests;
 pub use facts::{Facts, Home, Vote};

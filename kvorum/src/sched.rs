@@ -62,11 +62,16 @@ impl Courtesy {
 
     /// Counts a step.
     pub fn step(&mut self) {
-        let Some(every) = self.every else { return };
-        self.steps = (self.steps + 1) % every;
-        if self.steps == 0 {
+        if self.is_due() {
             thread::yield_now();
         }
+    }
+
+    /// Counts a step. Whether others go first after it.
+    fn is_due(&mut self) -> bool {
+        let Some(every) = self.every else { return false };
+        self.steps = (self.steps + 1) % every;
+        self.steps == 0
     }
 
     /// Lets others go first now, between two things that take as long as some steps.
@@ -158,6 +163,22 @@ mod tests {
             assert_eq!(polite.sched_nice, before.sched_nice.max(POLITE_NICE));
             assert_eq!(polite.sched_policy, before.sched_policy);
         });
+    }
+
+    /// Others go first after so many steps, counted anew from where they did, and never by default.
+    #[test]
+    fn others_go_first_now_and_then() {
+        let due = |courtesy: &mut Courtesy| (1..=64).filter(|_| courtesy.is_due()).count();
+        assert_eq!(due(&mut Courtesy::of_look_ups()), 8);
+        assert_eq!(due(&mut Courtesy::of_rows()), 2);
+        assert_eq!(due(&mut Courtesy::default()), 0);
+        let mut courtesy = Courtesy::of_look_ups();
+        (0..5).for_each(|_| courtesy.step());
+        courtesy.pause();
+        assert_eq!((1..=8).find(|_| courtesy.is_due()), Some(8));
+        let mut never = Courtesy::default();
+        never.pause();
+        assert!(!never.is_due());
     }
 
     /// A thread in another scheduling class than the usual one is left there.

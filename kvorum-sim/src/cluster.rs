@@ -49,6 +49,32 @@ pub struct Life {
     pub power: Power,
     /// Whether it works with an outdated list of nodes.
     pub is_stale: bool,
+    /// Where an operator reaches what runs.
+    pub desk: Desk,
+}
+
+/// How an operator has the workers that are chosen wait for so long, or go on.
+type PauseWorkers = Box<dyn Fn(u64, Option<Duration>)>;
+
+/// This is where an operator gives orders to a machine's software; nobody takes them while nothing serves there.
+#[derive(Clone, Default)]
+pub struct Desk(Rc<RefCell<Option<PauseWorkers>>>);
+
+impl Desk {
+    /// Has `pause` take the orders from now on.
+    pub fn open(&self, pause: impl Fn(u64, Option<Duration>) + 'static) {
+        self.0.replace(Some(Box::new(pause)));
+    }
+
+    /// Has nobody take orders.
+    pub fn close(&self) {
+        self.0.replace(None);
+    }
+
+    /// Pauses the workers that `choice` names for `time`, or lets them go on (`None`). Whether the order was taken.
+    fn pause(&self, choice: u64, time: Option<Duration>) -> bool {
+        self.0.borrow().as_ref().map(|pause| pause(choice, time)).is_some()
+    }
 }
 
 /// This says when a machine's software may run, and hears which steps it takes.
@@ -118,6 +144,7 @@ struct Machine {
     pace: Rc<Pace>,
     lives: Rc<Cell<u64>>,
     is_stale: Rc<Cell<bool>>,
+    desk: Desk,
     /// Stores that it had set aside at the last look.
     asides: Cell<u64>,
     /// Copies of its disk with when they were taken, by the fault's place in the plan.
@@ -150,6 +177,7 @@ impl Machine {
             pace: Rc::new(pace),
             lives: Rc::default(),
             is_stale: Rc::default(),
+            desk: Desk::default(),
             asides: Cell::default(),
             copies: RefCell::default(),
         }
@@ -160,6 +188,7 @@ impl Machine {
         let (node, lives) = (self.node, Rc::clone(&self.lives));
         let (clock, engine) = (Arc::clone(&self.clock), Arc::clone(&self.engine));
         let (pace, is_stale, power) = (Rc::clone(&self.pace), Rc::clone(&self.is_stale), self.power.clone());
+        let desk = self.desk.clone();
         move || {
             let number = lives.replace(lives.get() + 1);
             let software = start(Life {
@@ -172,6 +201,7 @@ impl Machine {
                 // A store that is made under a wrong list belongs to those nodes for good: a mistake of the
                 // operator's, not a fault.
                 is_stale: is_stale.get() && engine.row_count(Keyspace::Meta) > 0,
+                desk: desk.clone(),
             });
             Box::pin(Rc::clone(&pace).run(software))
         }
@@ -418,6 +448,11 @@ impl Cluster<'_> {
             }
             return;
         }
+        if let Fault::PausedWorkers { node, choice } = event.fault
+            && !self.pause_workers(node, choice, Some(event.lasts))
+        {
+            return;
+        }
         self.trace.line(now, "driver", &format_args!("{} begins: {}", event.kind.name(), event.fault));
         *self.counts.entry(event.kind).or_default() += 1;
         match &event.fault {
@@ -466,7 +501,8 @@ impl Cluster<'_> {
             | Fault::Delay { .. }
             | Fault::Hold { .. }
             | Fault::CrashPoint { .. }
-            | Fault::OlderDisk { .. } => {}
+            | Fault::OlderDisk { .. }
+            | Fault::PausedWorkers { .. } => {}
         }
         self.disturb();
     }
@@ -499,6 +535,9 @@ impl Cluster<'_> {
             // A node that met these takes no more writes until it is restarted: somebody does.
             Fault::SyncError { node } | Fault::WriteError { node } => {
                 self.stop(*node, MemoryEngine::kill);
+            }
+            Fault::PausedWorkers { node, choice } => {
+                self.pause_workers(*node, *choice, None);
             }
             _ => {}
         }
@@ -619,6 +658,11 @@ impl Cluster<'_> {
         }
     }
 
+    /// Whether somebody took the order. A second order to the same worker takes the place of the first.
+    fn pause_workers(&self, node: u16, choice: u64, time: Option<Duration>) -> bool {
+        self.machines.get(usize::from(node)).is_some_and(|machine| machine.desk.pause(choice, time))
+    }
+
     fn lose_power(&mut self, node: u16, keep: u64) {
         if let Some(since) = self.plan.exposed_since(node, self.sim.elapsed()) {
             self.lose(node, LossKind::Unsynced, since);
@@ -642,6 +686,7 @@ impl Cluster<'_> {
         let Some(machine) = self.machines.get(usize::from(node)) else { return };
         if self.down.insert(node) {
             self.sim.crash(machine.host.as_str());
+            machine.desk.close();
         }
         then(&machine.engine);
         machine.power.set_off(false);

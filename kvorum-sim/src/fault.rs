@@ -53,11 +53,13 @@ pub enum FaultKind {
     CrashPoint,
     /// A node comes back with a copy of its disk from some time ago.
     OlderDisk,
+    /// An operator pauses some of a node's workers.
+    PausedWorkers,
 }
 
 impl FaultKind {
     /// All kinds.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 23] = [
         Self::Restart,
         Self::PowerLoss,
         Self::PowerLossOfAll,
@@ -80,6 +82,7 @@ impl FaultKind {
         Self::StaleTopology,
         Self::CrashPoint,
         Self::OlderDisk,
+        Self::PausedWorkers,
     ];
 
     /// The kind's name.
@@ -107,6 +110,7 @@ impl FaultKind {
             Self::StaleTopology => "stale-topology",
             Self::CrashPoint => "crash-point",
             Self::OlderDisk => "older-disk",
+            Self::PausedWorkers => "paused-workers",
         }
     }
 
@@ -124,12 +128,13 @@ impl FaultKind {
                 | Self::SlowDisk
                 | Self::ClockJump
                 | Self::ClockDrift
+                | Self::PausedWorkers
         )
     }
 
-    /// Whether a request may fail of it. No clock is trusted, so none is an excuse.
+    /// Whether a request may fail of it. No clock is trusted, so none is an excuse; and no request needs a worker.
     pub fn disturbs(self) -> bool {
-        !matches!(self, Self::ClockJump | Self::ClockDrift)
+        !matches!(self, Self::ClockJump | Self::ClockDrift | Self::PausedWorkers)
     }
 
     /// Whether it takes several nodes.
@@ -274,6 +279,13 @@ pub enum Fault {
         /// Microseconds in a second.
         ppm: i32,
     },
+    /// Some workers of `node` are paused. One that is started anew meanwhile has none paused.
+    PausedWorkers {
+        /// The node.
+        node: u16,
+        /// Chooses the workers: the one at place N of the list by bit N; all of them by none.
+        choice: u64,
+    },
 }
 
 /// This is a fault, when it begins and how long it lasts. What happens at once lasts 0.
@@ -350,6 +362,7 @@ impl fmt::Display for Fault {
             }
             Self::ClockJump { node, by_millis } => write!(f, "node {node} by {by_millis:+} ms"),
             Self::ClockDrift { node, ppm } => write!(f, "node {node} {ppm:+} ppm"),
+            Self::PausedWorkers { node, choice } => write!(f, "node {node}, workers {choice:b}"),
         }
     }
 }

@@ -55,7 +55,8 @@ async fn live(plan: Rc<Plan>, life: Life, nodes: Nodes, trace: Trace) -> turmoil
     let config = config_of(&plan, &life)?;
     loop {
         nodes.set(life.node, None);
-        let (started, number) = (nodes.clone(), life.node);
+        life.desk.close();
+        let (started, number, desk) = (nodes.clone(), life.node, life.desk.clone());
         let parts = LocalParts {
             config: config.clone(),
             clock: life.clock.clone(),
@@ -64,7 +65,11 @@ async fn live(plan: Rc<Plan>, life: Life, nodes: Nodes, trace: Trace) -> turmoil
             index_bytes: INDEX_BYTES,
             listener: SimListener::bind(life.power.clone()).await?,
             connector: Rc::new(SimConnector { power: life.power.clone() }),
-            started: Box::new(move |handle| started.set(number, Some(handle))),
+            started: Box::new(move |handle| {
+                let paused = handle.clone();
+                desk.open(move |choice, time| pause(&paused, choice, time));
+                started.set(number, Some(handle));
+            }),
         };
         let Err(error) = run_local(parts).await else { return Ok(()) };
         let now = turmoil::sim_elapsed().unwrap_or_default();
@@ -72,6 +77,18 @@ async fn live(plan: Rc<Plan>, life: Life, nodes: Nodes, trace: Trace) -> turmoil
         tokio::time::sleep(START_AGAIN).await;
         // A process that ends leaves its writes with the operating system.
         life.engine.kill();
+    }
+}
+
+/// Has the workers of a node that `choice` names wait for `time`, or go on: all that can where it names none.
+fn pause(node: &Handle, choice: u64, time: Option<Duration>) {
+    let Some(shared) = node.shared() else { return };
+    let workers = shared.workers();
+    for (place, worker) in (0..).zip(workers.iter().filter(|worker| worker.can_pause)) {
+        if choice == 0 || choice & (1 << place) != 0 {
+            let done = shared.pause_worker(&worker.name, time);
+            debug_assert_eq!(done, Ok(()), "{}", worker.name);
+        }
     }
 }
 
@@ -106,6 +123,7 @@ fn url_of_stranger() -> String {
 mod tests {
     use super::*;
     use crate::clock::SimClock;
+    use crate::cluster::Desk;
     use crate::net::Power;
     use crate::seed::{Seed, SimRng};
     use kvorum::storage::memory::MemoryEngine;
@@ -125,6 +143,7 @@ mod tests {
                 engine: Arc::new(MemoryEngine::new()),
                 power: Power::default(),
                 is_stale,
+                desk: Desk::default(),
             };
             config_of(&plan, &life).unwrap()
         };

@@ -483,6 +483,8 @@ fn fault(stream: &mut Stream, kind: FaultKind, nodes: u16, victim: u16) -> Fault
         }
         FaultKind::OlderDisk => Fault::OlderDisk { node: victim },
         FaultKind::StaleTopology => Fault::StaleTopology { node },
+        // 18 workers at most: two for each other node of seven, and six more.
+        FaultKind::PausedWorkers => Fault::PausedWorkers { node, choice: choice & ((1 << 18) - 1) },
         FaultKind::CrashPoint if stream.percent(15) => crash(stream, node, STARTING, 1),
         FaultKind::CrashPoint => crash(stream, node, RUNNING, 5),
         FaultKind::ClockDrift => {

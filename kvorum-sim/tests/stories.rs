@@ -6,7 +6,7 @@ use kvorum::storage::Keyspace;
 use kvorum::storage::memory::{self, MemoryEngine};
 use kvorum_sim::cluster::Cluster;
 use kvorum_sim::fault::{Fault, FaultEvent, FaultKind};
-use kvorum_sim::history::{AckFrom, Outcome, Request};
+use kvorum_sim::history::{AckFrom, Doubt, Outcome, Request};
 use kvorum_sim::http_client::{HttpClient, outcome_of, request_of};
 use kvorum_sim::net::authority_of;
 use kvorum_sim::node::{Nodes, start};
@@ -374,6 +374,55 @@ fn older_disk_shows_nothing_that_was_purged() {
 }
 
 /// Waits until so much simulated time has passed.
+/// Goal: a node that lost its disk stays empty, and votes nowhere, for as long as an operator has the workers of all nodes
+/// wait, while the others serve everything; it is refilled without being told once they go on. Method: a wiped node, all
+/// workers paused from before it can have taken anything, what its disk holds during the pause and after it, and reads
+/// that need its vote.
+#[test]
+fn paused_workers_refill_nobody_until_they_go_on() {
+    let mut plan = calm(3);
+    plan.transfers_early = true;
+    let at = |millis, lasts, kind, fault| FaultEvent {
+        at: Duration::from_millis(millis),
+        lasts: Duration::from_millis(lasts),
+        kind,
+        fault,
+    };
+    let pause = |millis, node| {
+        at(millis, 12_000 - millis, FaultKind::PausedWorkers, Fault::PausedWorkers { node, choice: 0 })
+    };
+    plan.faults = vec![
+        pause(3_000, 1),
+        pause(3_000, 2),
+        at(3_500, 500, FaultKind::Wipe, Fault::Wipe { node: 0 }),
+        pause(4_002, 0),
+    ];
+    let keys: Vec<String> = (0..200).map(|number| format!("key-{number}")).collect();
+    let cluster = tell(&plan, async move |mut client| {
+        for key in &keys {
+            let put = client.ask(0, key, Request::Put { ttl: None }, (3, 3)).await;
+            assert!(matches!(put, Outcome::Acknowledged { .. }), "{put}");
+        }
+        let held = |client: &Client| client.engines.first().unwrap().row_count(Keyspace::Records);
+        assert!(turmoil::sim_elapsed().unwrap() < Duration::from_secs(3) && held(&client) == keys.len());
+        until(Duration::from_secs(10)).await;
+        // Ranges bring nothing back to a replica that lacks it.
+        for key in &keys {
+            let range = client.just(1, key).await;
+            assert!(matches!(&range, Outcome::Range(found) if found.len() == 1), "{range}");
+        }
+        let all = client.ask(1, "key-0", Request::Get, (3, 3)).await;
+        assert_eq!(all, Outcome::Unknown(Doubt::Status(504)));
+        assert!(held(&client) <= 1, "{} keys came while all workers waited", held(&client));
+        assert!(turmoil::sim_elapsed().unwrap() < Duration::from_secs(12));
+        until(Duration::from_secs(22)).await;
+        assert_eq!(held(&client), keys.len());
+        let all = client.ask(1, "key-1", Request::Get, (3, 3)).await;
+        assert!(matches!(all, Outcome::Value { .. }), "{all}");
+    });
+    assert_eq!(cluster.counts().get(&FaultKind::PausedWorkers), Some(&3));
+}
+
 async fn until(at: Duration) {
     let now = turmoil::sim_elapsed().unwrap_or_default();
     tokio::time::sleep(at.saturating_sub(now)).await;

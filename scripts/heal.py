@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures how a cluster of three real nodes heals itself: what docs/reports says of self-healing is made with it.
 
-    scripts/heal.py digests|put-cost|idle|one-key|stream|refill|wiped|away|hints|space
+    scripts/heal.py digests|put-cost|idle|one-key|stream|refill|wiped|older|away|hints|space
 
 KVORUM names the program (the release build by default), BASE_PORT the first of three ports, N the number of keys, VALUE
 the bytes of a value, RATE the operations a second of the load beside it (0 for none), WORK a directory for the nodes'
@@ -360,6 +360,39 @@ def refill():
         cluster.verify(2)
 
 
+def older():
+    """One of three nodes comes back with a copy of its files that has a tenth of N keys, as of a backup; beside a load of RATE."""
+    with Cluster("--hint-max-size", "0") as cluster:
+        cluster.fill(keys=KEYS // 10)
+        cluster.wait_alike()
+        copy = f"{cluster.data(2)}.older"
+        cluster.kill(2)
+        shutil.copytree(cluster.data(2), copy)
+        cluster.start(2)
+        cluster.wait("ready", cluster.is_ready)
+        cluster.fill()
+        cluster.wait_alike()
+        if RATE:
+            cluster.say(f"before: {tails(cluster.loaded(cluster.load([0, 1], seconds=15)))}")
+        cluster.kill(2)
+        shutil.rmtree(cluster.data(2))
+        shutil.move(copy, cluster.data(2))
+        load = cluster.load([0, 1], seconds=20) if RATE else None
+        sent, before = cluster.sent(), moved(cluster)
+        cluster.start(2)
+        begun = time.monotonic()
+        wait_keys(cluster, 2, KEYS, sent)
+        cluster.wait("it votes", lambda: cluster.votes(2))
+        took = time.monotonic() - begun
+        if load:
+            cluster.say(f"meanwhile: {tails(cluster.loaded(load))}")
+        cluster.wait_alike()
+        cluster.say(f"refilled and voting {took:.1f} s after its start; records moved by repair {moved(cluster, before):.0f}")
+        if load:
+            cluster.say(f"afterwards: {tails(cluster.loaded(cluster.load([0, 1], seconds=15)))}")
+        cluster.verify(2)
+
+
 def away():
     """A node is away through N writes and N / 4 deletes with hints that hold few of them."""
     with Cluster("--hint-max-size", "1MiB") as cluster:
@@ -475,7 +508,7 @@ def space():
 
 
 if __name__ == "__main__":
-    scenarios = {"idle": idle, "one-key": one_key, "stream": stream, "refill": refill, "wiped": refill, "away": away, "hints": hints,
+    scenarios = {"idle": idle, "one-key": one_key, "stream": stream, "refill": refill, "wiped": refill, "older": older, "away": away, "hints": hints,
                  "digests": digests, "put-cost": put_cost, "space": space}
     if len(sys.argv) != 2 or sys.argv[1] not in scenarios:
         sys.exit(__doc__)

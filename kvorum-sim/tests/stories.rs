@@ -373,7 +373,6 @@ fn older_disk_shows_nothing_that_was_purged() {
     });
 }
 
-/// Waits until so much simulated time has passed.
 /// Goal: a node that lost its disk stays empty, and votes nowhere, for as long as an operator has the workers of all nodes
 /// wait, while the others serve everything; it is refilled without being told once they go on. Method: a wiped node, all
 /// workers paused from before it can have taken anything, what its disk holds during the pause and after it, and reads
@@ -423,6 +422,7 @@ fn paused_workers_refill_nobody_until_they_go_on() {
     assert_eq!(cluster.counts().get(&FaultKind::PausedWorkers), Some(&3));
 }
 
+/// Waits until so much simulated time has passed.
 async fn until(at: Duration) {
     let now = turmoil::sim_elapsed().unwrap_or_default();
     tokio::time::sleep(at.saturating_sub(now)).await;

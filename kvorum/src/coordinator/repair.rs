@@ -198,7 +198,7 @@ impl Coordinator {
             }
             let probed_min = self.shared.settings.upkeep.transferring.probed_min;
             if let Some(way) = probe.is_due(probed_min) {
-                let partitions = self.claim_for_transfer(index, way, &work);
+                let partitions = self.claim_for_transfer(index, way, differences);
                 if !partitions.is_empty() {
                     is_transferring = true;
                     heals.push(index, Rc::clone(self).transfer_claimed(index, way, partitions, is_urgent));
@@ -264,17 +264,23 @@ impl Coordinator {
         Done::Healed { partition: claim.partition, is_at_rest, outcome }
     }
 
-    /// The right to transfer those partitions of `work` of which the sender is to do that, ascending, and which are not being
-    /// healed with another node; none where a transfer is not worth its while.
-    fn claim_for_transfer(&self, index: NodeIndex, way: Way, work: &VecDeque<(u16, bool)>) -> Vec<Claim> {
-        let chosen = work.iter().map(|(partition, _)| *partition);
-        let chosen: BTreeSet<u16> =
-            chosen.filter(|chosen| self.is_transferred(index, way, Partition(*chosen))).collect();
+    /// The right to transfer those partitions of which the sender is to do that, ascending, and which are not being healed with
+    /// another node; none where a transfer is not worth its while. All that differ are meant, also those that are written just
+    /// now: keys are spread evenly, so where most is lacking in some it is in the others.
+    fn claim_for_transfer(
+        &self,
+        index: NodeIndex,
+        way: Way,
+        differences: &BTreeMap<u16, Difference>,
+    ) -> Vec<Claim> {
+        let differing = to_be_healed(differences);
         // What this node holds says nothing where it is the one that lacks most: all that differs the peer holds, then.
         let held = match way {
             Way::Send => self.shared.replica.digests().map_or(0, Digests::held),
-            Way::Take => work.len(),
+            Way::Take => differing.len(),
         };
+        let is_chosen = |partition: &u16| self.is_transferred(index, way, Partition(*partition));
+        let chosen: Vec<u16> = differing.into_iter().filter(is_chosen).collect();
         if !is_worth(chosen.len(), held) {
             return Vec::new();
         }
@@ -339,6 +345,13 @@ enum Done {
     Healed { partition: u16, is_at_rest: bool, outcome: Result<Option<Found>, Cause> },
     /// A transfer has ended.
     Transferred(Result<(), Cause>),
+}
+
+/// The partitions that differ, ascending, whether at rest or not, but for those that have been compared as they are: these
+/// differ for good.
+fn to_be_healed(differences: &BTreeMap<u16, Difference>) -> Vec<u16> {
+    let unlike = differences.iter().filter(|(_, known)| !known.is_compared);
+    unlike.map(|(partition, _)| *partition).collect()
 }
 
 /// Puts partitions, ascending, into the order in which they are healed: those in `gaps` first, because the other node is
@@ -526,6 +539,20 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A transfer is of the partitions that are being written as well: else a load keeps most of them back, each until a
+    /// comparison of its own. Those that have been compared as they are it leaves out.
+    #[test]
+    fn transfers_are_of_partitions_that_are_written_too() {
+        let known = |rounds, is_compared| Difference { ours: 1, theirs: 2, rounds, is_compared };
+        let differences = BTreeMap::from([
+            (9, known(1, false)),
+            (3, known(0, false)),
+            (5, known(0, true)),
+            (7, known(4, false)),
+        ]);
+        assert_eq!(to_be_healed(&differences), [3, 7, 9]);
+    }
 
     /// What the other node is known to lack comes first on both sides, and the two go different ways from one place.
     #[test]

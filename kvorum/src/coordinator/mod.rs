@@ -12,6 +12,7 @@
 //! its calls stay on one thread; what the threads share is [`Shared`].
 
 mod calls;
+mod compare;
 mod explain;
 mod floors;
 mod gauges;

@@ -12,12 +12,11 @@
 //! once it has been compared with every other node from the first partition to the last.
 
 use super::calls::{Calls, Cause};
-use super::heal::CALL_TIMEOUT;
+use super::compare::Unlike;
 use super::mend::Beginning;
 use super::transfer::{Found, Probe, Way, is_worth};
 use super::{Coordinator, Shared};
 use crate::cluster::VotesVerdict;
-use crate::peer::{Reply, Request};
 use crate::replica::{Digests, Vote};
 use kvorum_core::{NodeIndex, Partition};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -136,19 +135,14 @@ impl Coordinator {
         differences: &mut BTreeMap<u16, Difference>,
         is_urgent: bool,
     ) -> Result<(), Cause> {
-        let partitions = self.shared.partition_count();
-        let (ours, theirs) = self.digests_of_both(index, 0, partitions).await?;
+        let unlike = self.unlike(index).await?;
         self.shared.metrics.repair_rounds.fetch_add(1, Ordering::Relaxed);
         let target = self.shared.cluster.id_of(index);
         let gaps = self.shared.hints.gaps_of(target);
-        let mut differ = 0;
+        let differ = unlike.len() as u64;
         let mut work = VecDeque::new();
-        for (partition, (ours, theirs)) in (0u16..).zip(ours.into_iter().zip(theirs)) {
-            if ours == theirs {
-                differences.remove(&partition);
-                continue;
-            }
-            differ += 1;
+        differences.retain(|partition, _| unlike.contains_key(partition));
+        for (partition, Unlike { ours, theirs }) in unlike {
             let known = differences.entry(partition).or_insert(Difference {
                 ours: 0,
                 theirs: 0,
@@ -168,7 +162,7 @@ impl Coordinator {
                 work.push_back((partition, is_at_rest));
             }
         }
-        let first = self.shared.first_partition(index, partitions.into());
+        let first = self.shared.first_partition(index, self.shared.partition_count().into());
         put_in_order(&mut work, first, index < self.shared.cluster.me(), &gaps);
         let unhealed = self.heal_all(index, work, differences, is_urgent).await?;
         self.shared.metrics.repair_differing.store(differ, Ordering::Relaxed);
@@ -300,12 +294,9 @@ impl Coordinator {
 
     /// Leaves of `work` what differs by now. How many do not any more.
     async fn drop_alike(&self, index: NodeIndex, work: &mut VecDeque<(u16, bool)>) -> Result<usize, Cause> {
-        let (ours, theirs) = self.digests_of_both(index, 0, self.shared.partition_count()).await?;
+        let unlike = self.unlike(index).await?;
         let before = work.len();
-        work.retain(|(partition, _)| {
-            let partition = usize::from(*partition);
-            ours.get(partition) != theirs.get(partition)
-        });
+        work.retain(|(partition, _)| unlike.contains_key(partition));
         Ok(before - work.len())
     }
 
@@ -316,26 +307,11 @@ impl Coordinator {
         index: NodeIndex,
         partition: Partition,
     ) -> Result<Option<Found>, Cause> {
-        let (ours, theirs) = self.digests_of_both(index, partition.0, 1).await?;
-        if ours == theirs { Ok(None) } else { self.heal(index, partition).await.map(Some) }
-    }
-
-    /// The digests of `count` partitions from `first` on, here and at the node at `index`: as many of each.
-    async fn digests_of_both(
-        &self,
-        index: NodeIndex,
-        first: u16,
-        count: u16,
-    ) -> Result<(Vec<u64>, Vec<u64>), Cause> {
-        let Some(link) = self.link(index).cloned() else { return Err(Cause::Unreachable) };
-        let request = Request::Digests { first_partition: first, count };
-        let theirs = match link.call(&request, CALL_TIMEOUT).await {
-            Ok(Reply::DigestList(digests)) => digests,
-            Ok(_) => return Err(Cause::OffTopic),
-            Err(error) => return Err(Cause::Call(error)),
-        };
-        let ours = self.shared.digests_with(index, first, count);
-        if ours.len() == theirs.len() { Ok((ours, theirs)) } else { Err(Cause::OffTopic) }
+        if self.is_alike(index, partition).await? {
+            Ok(None)
+        } else {
+            self.heal(index, partition).await.map(Some)
+        }
     }
 }
 
@@ -471,10 +447,6 @@ impl Shared {
         heals && (!has_begun || index < self.cluster.me() || !self.peer_votes(index))
     }
 
-    fn partition_count(&self) -> u16 {
-        u16::try_from(1u32 << self.cluster.topology().partition_bits()).unwrap_or(u16::MAX)
-    }
-
     fn millis(&self) -> u64 {
         u64::try_from(self.clock.mono().as_millis()).unwrap_or(u64::MAX)
     }
@@ -495,16 +467,6 @@ impl Shared {
     /// The higher of this node's rank and that of the one at `index`.
     pub(super) fn rank_max(&self, index: NodeIndex, partition: Partition) -> u16 {
         self.rank_of(index, partition).max(self.rank_of(self.cluster.me(), partition))
-    }
-
-    /// Digests of what this node has in common with the one at `index`.
-    pub(super) fn digests_with(&self, index: NodeIndex, first: u16, count: u16) -> Vec<u64> {
-        let Some(digests) = self.replica.digests() else { return Vec::new() };
-        let last = first.saturating_add(count);
-        (first..last)
-            .map(Partition)
-            .map(|partition| digests.shared(partition, self.rank_max(index, partition)))
-            .collect()
     }
 
     /// Notes that a store which is being refilled has been compared with the node at `index`, wholly.

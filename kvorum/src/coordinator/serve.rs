@@ -129,6 +129,16 @@ impl Service for PeerDesk {
                 };
                 Box::pin(std::future::ready(reply))
             }
+            Request::Compare { sums } => {
+                let reply = match shared.index_of(caller.peer) {
+                    Some(index) => {
+                        shared.note_comparing(index);
+                        Reply::Compared(shared.compared(index, &sums))
+                    }
+                    None => unknown(),
+                };
+                Box::pin(std::future::ready(reply))
+            }
             Request::Versions { partition, after, bytes, floor } => Box::pin(async move {
                 let Some(index) = shared.index_of(caller.peer) else { return unknown() };
                 shared.note_healing(index);

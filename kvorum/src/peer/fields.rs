@@ -128,18 +128,18 @@ pub(super) fn put_words(to: &mut Pieces, words: &[u64]) -> Result<(), MessageErr
     Ok(())
 }
 
-pub(super) fn put_hinted(to: &mut Pieces, hinted: &[(u16, u64)]) -> Result<(), MessageError> {
-    to.short.put_u16(count_u16(hinted.len(), usize::from(u16::MAX))?);
-    check_hinted(hinted)?;
-    for (partition, oldest) in hinted {
+pub(super) fn put_by_partition(to: &mut Pieces, words: &[(u16, u64)]) -> Result<(), MessageError> {
+    to.short.put_u16(count_u16(words.len(), usize::from(u16::MAX))?);
+    check_by_partition(words)?;
+    for (partition, word) in words {
         to.short.put_u16(*partition);
-        to.short.put_u64(*oldest);
+        to.short.put_u64(*word);
     }
     Ok(())
 }
 
-fn check_hinted(hinted: &[(u16, u64)]) -> Result<(), MessageError> {
-    if hinted.is_sorted_by(|(a, _), (b, _)| a < b) { Ok(()) } else { Err(MessageError::Unsorted) }
+fn check_by_partition(words: &[(u16, u64)]) -> Result<(), MessageError> {
+    if words.is_sorted_by(|(a, _), (b, _)| a < b) { Ok(()) } else { Err(MessageError::Unsorted) }
 }
 
 pub(super) fn put_partitions(to: &mut Pieces, partitions: &[u16]) -> Result<(), MessageError> {
@@ -264,11 +264,11 @@ pub(super) fn get_words(from: &mut Bytes) -> Result<Vec<u64>, MessageError> {
     get_list(from, count, 8, |from| Ok(from.try_get_u64()?))
 }
 
-pub(super) fn get_hinted(from: &mut Bytes) -> Result<Vec<(u16, u64)>, MessageError> {
+pub(super) fn get_by_partition(from: &mut Bytes) -> Result<Vec<(u16, u64)>, MessageError> {
     let count = usize::from(from.try_get_u16()?);
-    let hinted = get_list(from, count, 10, |from| Ok((from.try_get_u16()?, from.try_get_u64()?)))?;
-    check_hinted(&hinted)?;
-    Ok(hinted)
+    let words = get_list(from, count, 10, |from| Ok((from.try_get_u16()?, from.try_get_u64()?)))?;
+    check_by_partition(&words)?;
+    Ok(words)
 }
 
 pub(super) fn get_partitions(from: &mut Bytes) -> Result<Vec<u16>, MessageError> {

@@ -33,7 +33,7 @@ pub const UPGRADE_PATH: &str = "/v0/peer";
 /// The protocol that is upgraded to.
 pub const UPGRADE_PROTOCOL: &str = "kvorum-peer";
 /// The version of the protocol that this release speaks.
-pub const PROTOCOL: u16 = 3;
+pub const PROTOCOL: u16 = 4;
 /// The longest name of a cluster, in bytes; all of them visible ASCII.
 pub const CLUSTER_BYTES_MAX: usize = 128;
 

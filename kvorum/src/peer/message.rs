@@ -9,10 +9,11 @@
 
 use super::fields::{
     HELD_BYTES_MIN, KEY_BYTES_MIN, VERSION_ROW_BYTES_MIN, check_ascending, check_from, count_u16, count_u32,
-    end, get_applied, get_applied_or_damaged, get_apply_kind, get_bool, get_bytes, get_fetched, get_floor,
-    get_held, get_hinted, get_key, get_key_or_none, get_list, get_partitions, get_record, get_roster,
-    get_scan_open, get_version_row, get_words, put_applied, put_fetched, put_floor, put_held, put_hinted,
-    put_key, put_key_or_none, put_partitions, put_record, put_roster, put_version, put_words,
+    end, get_applied, get_applied_or_damaged, get_apply_kind, get_bool, get_by_partition, get_bytes,
+    get_fetched, get_floor, get_held, get_key, get_key_or_none, get_list, get_partitions, get_record,
+    get_roster, get_scan_open, get_version_row, get_words, put_applied, put_by_partition, put_fetched,
+    put_floor, put_held, put_key, put_key_or_none, put_partitions, put_record, put_roster, put_version,
+    put_words,
 };
 use super::frame::{Frame, Pieces};
 use super::terms::{ApplyKind, Held, HeldBack, MessageError, Refusal, ScanRow, StepKind, VersionRow};
@@ -47,6 +48,7 @@ pub(super) mod kind {
     pub(in crate::peer) const FLOORS: u8 = 0x0e;
     pub(in crate::peer) const APPLY_MANY: u8 = 0x0f;
     pub(in crate::peer) const STRETCH: u8 = 0x10;
+    pub(in crate::peer) const COMPARE: u8 = 0x11;
     pub(in crate::peer) const APPLIED: u8 = 0x81;
     pub(in crate::peer) const FOUND: u8 = 0x82;
     pub(in crate::peer) const PONG: u8 = 0x83;
@@ -61,6 +63,7 @@ pub(super) mod kind {
     pub(in crate::peer) const FLOOR_LIST: u8 = 0x8d;
     pub(in crate::peer) const APPLIED_MANY: u8 = 0x8e;
     pub(in crate::peer) const STRETCHED: u8 = 0x8f;
+    pub(in crate::peer) const COMPARED: u8 = 0x90;
     pub(in crate::peer) const REFUSED: u8 = 0xff;
 }
 
@@ -125,6 +128,12 @@ pub enum Request {
         first_partition: u16,
         /// How many.
         count: u16,
+    },
+    /// Asks for the digests of partitions, of those stretches only whose sums are others there. Answered by
+    /// [`Reply::Compared`].
+    Compare {
+        /// The exclusive or of the asker's digests, for each of so many stretches of partitions of equal length.
+        sums: Vec<u64>,
     },
     /// Asks for the versions of a partition's keys. Answered by [`Reply::VersionList`].
     Versions {
@@ -232,6 +241,8 @@ pub enum Reply {
     Done,
     /// Digests in the order of their partitions.
     DigestList(Vec<u64>),
+    /// Digests by partition, ascending, of all stretches in which the two differ.
+    Compared(Vec<(u16, u64)>),
     /// Versions of a partition's keys.
     VersionList {
         /// The rows, by key.
@@ -304,6 +315,7 @@ impl Request {
             Self::Floors => kind::FLOORS,
             Self::ApplyMany { .. } => kind::APPLY_MANY,
             Self::Stretch { .. } => kind::STRETCH,
+            Self::Compare { .. } => kind::COMPARE,
         }
     }
 
@@ -324,6 +336,7 @@ impl Request {
             Self::Floors => kind::FLOOR_LIST,
             Self::ApplyMany { .. } => kind::APPLIED_MANY,
             Self::Stretch { .. } => kind::STRETCHED,
+            Self::Compare { .. } => kind::COMPARED,
         }
     }
 
@@ -393,6 +406,7 @@ impl Request {
                 put_key_or_none(to, after.as_ref());
                 put_partitions(to, partitions)?;
             }
+            Self::Compare { sums } => put_words(to, sums)?,
             Self::Survey { agreed, held_by } => {
                 let (node, why) = held_by.map_or((NOBODY, 0), |(node, why)| (node, why.code()));
                 to.short.put_u16(node);
@@ -419,7 +433,7 @@ impl Request {
     pub(super) fn decode(frame: Frame) -> Result<(Self, Duration), MessageError> {
         let mut payload = frame.payload;
         let from = &mut payload;
-        if !matches!(frame.kind, kind::APPLY..=kind::STRETCH) {
+        if !matches!(frame.kind, kind::APPLY..=kind::COMPARE) {
             return Err(MessageError::UnknownKind { kind: frame.kind });
         }
         let left = Duration::from_millis(u64::from(from.try_get_u32()?));
@@ -460,6 +474,7 @@ impl Request {
                 after: get_key_or_none(from)?,
                 partitions: get_partitions(from)?,
             },
+            kind::COMPARE => Self::Compare { sums: get_words(from)? },
             kind::SURVEY => {
                 let (node, why) = (from.try_get_u16()?, HeldBack::of_code(from.try_get_u8()?)?);
                 if (node == NOBODY) != why.is_none() {
@@ -505,6 +520,7 @@ impl Reply {
             Self::FloorList(_) => kind::FLOOR_LIST,
             Self::AppliedMany(_) => kind::APPLIED_MANY,
             Self::Stretched { .. } => kind::STRETCHED,
+            Self::Compared(_) => kind::COMPARED,
             Self::Refused { .. } => kind::REFUSED,
         }
     }
@@ -539,10 +555,11 @@ impl Reply {
             }
             Self::Done => {}
             Self::DigestList(words) | Self::FloorList(words) => put_words(to, words)?,
+            Self::Compared(digests) => put_by_partition(to, digests)?,
             Self::Surveyed { reading, hinted, votes, digests } => {
                 to.short.put_u64(*reading);
                 to.short.put_u8(u8::from(*votes));
-                put_hinted(to, hinted)?;
+                put_by_partition(to, hinted)?;
                 put_words(to, digests)?;
             }
             Self::Stepped(is_done) => to.short.put_u8(u8::from(*is_done)),
@@ -591,7 +608,7 @@ impl Reply {
     /// Refuses a kind byte that no reply has.
     pub(super) fn check_kind(kind: u8) -> Result<(), MessageError> {
         match kind {
-            kind::APPLIED..=kind::SCAN_PART | kind::DONE..=kind::STRETCHED | kind::REFUSED => Ok(()),
+            kind::APPLIED..=kind::SCAN_PART | kind::DONE..=kind::COMPARED | kind::REFUSED => Ok(()),
             kind => Err(MessageError::UnknownKind { kind }),
         }
     }
@@ -629,10 +646,11 @@ impl Reply {
             kind::DONE => Self::Done,
             kind::DIGEST_LIST => Self::DigestList(get_words(from)?),
             kind::FLOOR_LIST => Self::FloorList(get_words(from)?),
+            kind::COMPARED => Self::Compared(get_by_partition(from)?),
             kind::SURVEYED => Self::Surveyed {
                 reading: from.try_get_u64()?,
                 votes: get_bool(from)?,
-                hinted: get_hinted(from)?,
+                hinted: get_by_partition(from)?,
                 digests: get_words(from)?,
             },
             kind::STEPPED => Self::Stepped(get_bool(from)?),

@@ -84,6 +84,7 @@ fn request() -> impl Strategy<Value = Request> {
         any::<(u32, u32)>().prop_map(|(scan, bytes)| Request::ScanNext { scan, bytes }),
         any::<u32>().prop_map(|scan| Request::ScanClose { scan }),
         any::<(u16, u16)>().prop_map(|(first_partition, count)| Request::Digests { first_partition, count }),
+        words().prop_map(|sums| Request::Compare { sums }),
         (any::<u16>(), prop::option::of(key()), any::<u32>(), floor()).prop_map(
             |(partition, after, bytes, floor)| Request::Versions { partition, after, bytes, floor }
         ),
@@ -129,6 +130,8 @@ fn reply() -> impl Strategy<Value = Reply> {
         Just(Reply::Done),
         words().prop_map(Reply::DigestList),
         words().prop_map(Reply::FloorList),
+        prop::collection::btree_map(any::<u16>(), any::<u64>(), 0..4)
+            .prop_map(|digests| Reply::Compared(digests.into_iter().collect())),
         any::<bool>().prop_map(Reply::Stepped),
         (any::<u64>(), prop::collection::vec(fetched, 0..4))
             .prop_map(|(settled, records)| Reply::Fetched { settled, records }),

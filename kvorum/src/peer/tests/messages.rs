@@ -163,6 +163,11 @@ pub(super) fn samples() -> Vec<Sample> {
                 ("stretched-end", Reply::Stretched { last: None, is_large: true, records: Vec::new() }),
             ],
         ),
+        (
+            "compare",
+            Request::Compare { sums: vec![7, u64::MAX] },
+            vec![("compared", Reply::Compared(vec![(1, 9), (4095, 0)]))],
+        ),
     ]
 }
 
@@ -194,21 +199,24 @@ fn released_frames_still_read_and_write() {
             assert_eq!(Reply::decode(frame, request.reply_kind()), Ok(reply), "{name}");
         }
     }
-    let released: Vec<&str> = include_str!("../../../../fixtures/peer-frames-3.txt").lines().collect();
+    let released: Vec<&str> = include_str!("../../../../fixtures/peer-frames-4.txt").lines().collect();
     assert_eq!(lines, released, "\n{}\n", lines.join("\n"));
 }
 
-/// What version 2 had means the same: version 3 only has more.
+/// What version 2 had means the same in version 3, and that the same in version 4: each only has more.
 #[test]
-fn frames_of_version_2_are_those_of_version_3() {
-    let (second, third) = (
+fn frames_of_versions_2_and_3_are_those_of_version_4() {
+    let versions = [
         include_str!("../../../../fixtures/peer-frames-2.txt"),
         include_str!("../../../../fixtures/peer-frames-3.txt"),
-    );
-    let more: Vec<&str> =
-        third.lines().skip(second.lines().count()).filter_map(|line| line.split(' ').next()).collect();
-    assert!(third.starts_with(second));
-    assert_eq!(more, ["stretch", "stretched", "stretched-end"]);
+        include_str!("../../../../fixtures/peer-frames-4.txt"),
+    ];
+    let more = |before: &str, after: &'static str| {
+        let rest = after.strip_prefix(before).expect("what there was is as it was");
+        rest.lines().filter_map(|line| line.split(' ').next()).collect::<Vec<_>>()
+    };
+    assert_eq!(more(versions[0], versions[1]), ["stretch", "stretched", "stretched-end"]);
+    assert_eq!(more(versions[1], versions[2]), ["compare", "compared"]);
 }
 
 /// Goal: which frames of version 1 mean something else now is known, and none does harm: the handshake keeps such nodes

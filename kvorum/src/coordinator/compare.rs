@@ -1,0 +1,157 @@
+//! Comparing: in which partitions two replicas differ, for as few bytes as that takes.
+//!
+//! A digest has eight bytes, and there are thousands of partitions. So what is asked carries one sum for each stretch of
+//! partitions, as many stretches as each has partitions, and what is answered are the digests of those stretches alone whose
+//! sums are others there. Two replicas that agree exchange the square root of what a list of all digests would be; it is
+//! one round trip whatever differs.
+//!
+//! A sum is the exclusive or of digests, which are that of hashes of keys with their versions: of all keys of a stretch, as
+//! a digest is of all keys of a partition.
+
+use super::calls::Cause;
+use super::heal::CALL_TIMEOUT;
+use super::{Coordinator, Shared};
+use crate::peer::{Reply, Request};
+use kvorum_core::{NodeIndex, Partition};
+use std::collections::BTreeMap;
+
+/// These are two replicas' digests of a partition in which they differ.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Unlike {
+    pub(super) ours: u64,
+    pub(super) theirs: u64,
+}
+
+impl Coordinator {
+    /// The partitions in which this node and the one at `index` differ, of what they ought to have in common.
+    pub(super) async fn unlike(&self, index: NodeIndex) -> Result<BTreeMap<u16, Unlike>, Cause> {
+        let shared = &self.shared;
+        let sums = sums_of(&shared.digests_with(index, 0, shared.partition_count()));
+        let request = Request::Compare { sums };
+        let theirs = match self.link(index).ok_or(Cause::Unreachable)?.call(&request, CALL_TIMEOUT).await {
+            Ok(Reply::Compared(digests)) => digests,
+            Ok(_) => return Err(Cause::OffTopic),
+            Err(error) => return Err(Cause::Call(error)),
+        };
+        let mut unlike = BTreeMap::new();
+        for (partition, theirs) in theirs {
+            if partition >= shared.partition_count() {
+                return Err(Cause::OffTopic);
+            }
+            // As it is now: what was being written has arrived here, too, mostly.
+            let ours = shared.digest_with(index, Partition(partition));
+            if ours != theirs {
+                unlike.insert(partition, Unlike { ours, theirs });
+            }
+        }
+        Ok(unlike)
+    }
+
+    /// Whether this node and the one at `index` agree in `partition`, of what they ought to have in common.
+    pub(super) async fn is_alike(&self, index: NodeIndex, partition: Partition) -> Result<bool, Cause> {
+        let request = Request::Digests { first_partition: partition.0, count: 1 };
+        match self.link(index).ok_or(Cause::Unreachable)?.call(&request, CALL_TIMEOUT).await {
+            Ok(Reply::DigestList(theirs)) => Ok(theirs == self.shared.digests_with(index, partition.0, 1)),
+            Ok(_) => Err(Cause::OffTopic),
+            Err(error) => Err(Cause::Call(error)),
+        }
+    }
+}
+
+impl Shared {
+    /// This node's digests of the stretches of which the node at `index` has other sums, by partition.
+    pub(super) fn compared(&self, index: NodeIndex, sums: &[u64]) -> Vec<(u16, u64)> {
+        unlike_stretches(&self.digests_with(index, 0, self.partition_count()), sums)
+    }
+
+    /// Digests of `count` partitions from `first` on, of what this node has in common with the one at `index`.
+    pub(super) fn digests_with(&self, index: NodeIndex, first: u16, count: u16) -> Vec<u64> {
+        (first..first.saturating_add(count))
+            .map(|partition| self.digest_with(index, Partition(partition)))
+            .collect()
+    }
+
+    /// The digest of `partition`, of what this node has in common with the one at `index`: that of nothing without digests.
+    fn digest_with(&self, index: NodeIndex, partition: Partition) -> u64 {
+        self.replica.digests().map_or(0, |digests| digests.shared(partition, self.rank_max(index, partition)))
+    }
+
+    pub(super) fn partition_count(&self) -> u16 {
+        u16::try_from(1u32 << self.cluster.topology().partition_bits()).unwrap_or(u16::MAX)
+    }
+}
+
+fn sum(digests: &[u64]) -> u64 {
+    digests.iter().fold(0, |sum, digest| sum ^ digest)
+}
+
+/// The sums of stretches, about as many as each has partitions.
+fn sums_of(digests: &[u64]) -> Vec<u64> {
+    digests.chunks(digests.len().isqrt().max(1)).map(sum).collect()
+}
+
+/// The digests, by partition, of those of `sums`' stretches that sum up to something else here. All where there are none.
+fn unlike_stretches(digests: &[u64], sums: &[u64]) -> Vec<(u16, u64)> {
+    let length = digests.len().div_ceil(sums.len().max(1)).max(1);
+    let numbered: Vec<(u16, u64)> = (0u16..).zip(digests.iter().copied()).collect();
+    let mut sums = sums.iter();
+    let stretches = numbered.chunks(length).zip(digests.chunks(length));
+    stretches
+        .filter(|(_, digests)| sums.next() != Some(&sum(digests)))
+        .flat_map(|(numbered, _)| numbered)
+        .copied()
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Two that agree exchange sums and nothing more, whatever the number of partitions; one difference costs a stretch.
+    #[test]
+    fn what_agrees_costs_its_sums() {
+        for (partitions, sums, stretch) in
+            [(4_096, 64, 64), (256, 16, 16), (512, 24, 22), (1, 1, 1), (0, 0, 0)]
+        {
+            let ours: Vec<u64> = (0..partitions).map(|number| number * 0x9e37_79b9).collect();
+            assert_eq!(sums_of(&ours).len(), sums, "{partitions}");
+            assert_eq!(unlike_stretches(&ours, &sums_of(&ours)), [], "{partitions}");
+            let mut theirs = ours.clone();
+            theirs.iter_mut().take(1).for_each(|digest| *digest ^= 1);
+            assert_eq!(unlike_stretches(&theirs, &sums_of(&ours)).len(), stretch, "{partitions}");
+        }
+        assert_eq!(unlike_stretches(&[7, 8], &[]), [(0, 7), (1, 8)], "nothing is known of the asker");
+    }
+
+    proptest! {
+        /// Every partition that differs is in the answer, and each with its digest there.
+        #[test]
+        fn whatever_differs_is_answered(
+            ours in prop::collection::vec(any::<u64>(), 1..300),
+            changed in prop::collection::vec(any::<prop::sample::Index>(), 0..8),
+        ) {
+            let mut theirs = ours.clone();
+            // A bit of its own for each, so that no two cancel each other.
+            for (bit, at) in changed.iter().enumerate() {
+                *at.get_mut(&mut theirs) ^= 1 << bit;
+            }
+            let answer: BTreeMap<u16, u64> = unlike_stretches(&theirs, &sums_of(&ours)).into_iter().collect();
+            for (partition, (ours, theirs)) in (0u16..).zip(ours.iter().zip(&theirs)) {
+                let answered = answer.get(&partition);
+                prop_assert!(answered.map_or(ours == theirs, |answered| answered == theirs), "{partition}");
+            }
+        }
+
+        /// Any number of sums is answered.
+        #[test]
+        fn sums_of_another_length_do_no_harm(
+            digests in prop::collection::vec(any::<u64>(), 0..300),
+            sums in prop::collection::vec(any::<u64>(), 0..400),
+        ) {
+            let answer = unlike_stretches(&digests, &sums);
+            prop_assert!(answer.len() <= digests.len());
+            prop_assert!(answer.iter().all(|(partition, digest)| digests.get(usize::from(*partition)) == Some(digest)));
+        }
+    }
+}

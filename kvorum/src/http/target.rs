@@ -188,6 +188,11 @@ pub enum TargetError {
         /// What is allowed.
         allowed: &'static str,
     },
+    /// What is no partition's number.
+    BadPartition {
+        /// How many there are.
+        partitions: u32,
+    },
     /// Replica counts that are no quorum here.
     BadQuorum(QuorumError),
     /// A `ttl` on what is not a PUT.
@@ -213,6 +218,10 @@ impl fmt::Display for TargetError {
             Self::BadKey { name, error } => write!(f, "parameter {name}: {error}"),
             Self::BadValue { name, allowed } => {
                 write!(f, "parameter {name}: not understood; allowed is {allowed}")
+            }
+            Self::BadPartition { partitions } => {
+                let last = partitions.saturating_sub(1);
+                write!(f, "parameter partition: not the number of a partition; allowed is 0 to {last}")
             }
             Self::BadQuorum(error) => write!(f, "parameter replicas: {error}"),
             Self::TtlWithoutPut => f.write_str("parameter ttl: only a PUT takes one"),
@@ -308,16 +317,14 @@ pub fn parse_repair(query: Option<&str>, partitions: u32) -> Result<Option<u16>,
     for parameter in parameters(query) {
         let (name, value) = parameter?;
         match &*name {
-            b"partition" => set(&mut partition, "partition", parse_count("partition", &value)?)?,
+            b"partition" => {
+                let number = digits(&value).filter(|number| u32::from(*number) < partitions);
+                set(&mut partition, "partition", number.ok_or(TargetError::BadPartition { partitions })?)?;
+            }
             _ => return Err(unknown(&name, "partition")),
         }
     }
-    match partition {
-        Some(number) if u32::from(number) >= partitions => {
-            Err(TargetError::BadValue { name: "partition", allowed: "the number of a partition, from 0" })
-        }
-        partition => Ok(partition),
-    }
+    Ok(partition)
 }
 
 /// Reads the query of `/v0/topology`: how many nodes of each preference list are wanted.
@@ -559,6 +566,20 @@ mod tests {
         }
         assert!(key_of(&format!("id={}", "%00".repeat(1024))).is_ok());
         assert!(key_of(&format!("id={}", "%00".repeat(1025))).is_err());
+    }
+
+    /// What is no partition's number is told which are. It used to be told the number of nodes, or no end.
+    #[test]
+    fn partitions_are_read() {
+        let partition = |query: &str| parse_repair(Some(query), 4_096);
+        assert_eq!(partition(""), Ok(None));
+        assert_eq!(partition("partition=0"), Ok(Some(0)));
+        assert_eq!(partition("partition=4095"), Ok(Some(4_095)));
+        for bad in ["partition=4096", "partition=99999", "partition=-1", "partition=x", "partition="] {
+            let error = partition(bad).unwrap_err();
+            assert_eq!(error, TargetError::BadPartition { partitions: 4_096 }, "{bad}");
+            assert!(error.to_string().ends_with("allowed is 0 to 4095"), "{error}");
+        }
     }
 
     /// Both spellings of the quorum mean the same; mixtures and malformed ones are refused.

@@ -37,8 +37,9 @@ const PARTITIONS_IN_FLIGHT_MAX: usize = 4;
 const CLAIM_LOOK: Duration = Duration::from_millis(5);
 /// How long this node leaves the healing to a peer that has begun it.
 const GIVE_WAY: Duration = Duration::from_secs(3);
-/// Rounds after which a partition that is written all the time is compared although its digests change.
-const RESTLESS_ROUNDS: u32 = 15;
+/// Rounds after which a partition that is written all the time is healed although its digests change: no write is under way in
+/// so many, and where there always is another the list of its versions is not much.
+const RESTLESS_ROUNDS: u32 = 4;
 
 /// What is known of a partition that differed.
 #[derive(Debug, Clone, Copy)]

@@ -334,30 +334,36 @@ def tails(report):
     return "; ".join(line(load) for load in report["streams"])
 
 
+def fill_again(cluster, load):
+    """Starts node 2 beside `load`, if there is one, and waits until it has all keys and votes."""
+    sent, before = cluster.sent(), moved(cluster)
+    cluster.start(2)
+    begun = time.monotonic()
+    wait_keys(cluster, 2, KEYS, sent)
+    cluster.wait("it votes", lambda: cluster.votes(2))
+    took = time.monotonic() - begun
+    if load:
+        cluster.say(f"meanwhile: {tails(cluster.loaded(load))}")
+    cluster.wait_alike()
+    cluster.say(f"refilled and voting {took:.1f} s after its start; records moved by repair {moved(cluster, before):.0f}")
+    if load:
+        cluster.say(f"afterwards: {tails(cluster.loaded(cluster.load([0, 1], seconds=15)))}")
+    cluster.verify(2)
+
+
 def refill():
     """One of three nodes loses its disk; beside a load of RATE."""
     with Cluster() as cluster:
         cluster.fill()
         cluster.wait_alike()
-        disk = cluster.disk(0)
+        cluster.say(f"disk of each node: {cluster.disk(0):.0f} MiB")
         if RATE:
             cluster.say(f"before: {tails(cluster.loaded(cluster.load(seconds=15)))}")
         load = cluster.load([0, 1], seconds=30) if RATE else None
         cluster.kill(2)
         shutil.rmtree(cluster.data(2))
         time.sleep(1)
-        sent, before = cluster.sent(), moved(cluster)
-        cluster.start(2)
-        begun = time.monotonic()
-        wait_keys(cluster, 2, KEYS, sent)
-        cluster.wait("it votes", lambda: cluster.votes(2))
-        took = time.monotonic() - begun
-        if load:
-            cluster.say(f"meanwhile: {tails(cluster.loaded(load))}")
-        cluster.wait_alike()
-        cluster.say(f"refilled and voting {took:.1f} s after its start; records moved by repair {moved(cluster, before):.0f}; "
-                    f"disk of another node {disk:.0f} MiB")
-        cluster.verify(2)
+        fill_again(cluster, load)
 
 
 def older():
@@ -378,19 +384,7 @@ def older():
         shutil.rmtree(cluster.data(2))
         shutil.move(copy, cluster.data(2))
         load = cluster.load([0, 1], seconds=20) if RATE else None
-        sent, before = cluster.sent(), moved(cluster)
-        cluster.start(2)
-        begun = time.monotonic()
-        wait_keys(cluster, 2, KEYS, sent)
-        cluster.wait("it votes", lambda: cluster.votes(2))
-        took = time.monotonic() - begun
-        if load:
-            cluster.say(f"meanwhile: {tails(cluster.loaded(load))}")
-        cluster.wait_alike()
-        cluster.say(f"refilled and voting {took:.1f} s after its start; records moved by repair {moved(cluster, before):.0f}")
-        if load:
-            cluster.say(f"afterwards: {tails(cluster.loaded(cluster.load([0, 1], seconds=15)))}")
-        cluster.verify(2)
+        fill_again(cluster, load)
 
 
 def away():

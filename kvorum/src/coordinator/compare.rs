@@ -51,7 +51,7 @@ impl Coordinator {
     pub(super) async fn is_alike(&self, index: NodeIndex, partition: Partition) -> Result<bool, Cause> {
         let request = Request::Digests { first_partition: partition.0, count: 1 };
         match self.link(index).ok_or(Cause::Unreachable)?.call(&request, CALL_TIMEOUT).await {
-            Ok(Reply::DigestList(theirs)) => Ok(theirs == self.shared.digests_with(index, partition.0, 1)),
+            Ok(Reply::DigestList(theirs)) => Ok(theirs == [self.shared.digest_with(index, partition)]),
             Ok(_) => Err(Cause::OffTopic),
             Err(error) => Err(Cause::Call(error)),
         }
@@ -81,26 +81,24 @@ impl Shared {
     }
 }
 
-fn sum(digests: &[u64]) -> u64 {
-    digests.iter().fold(0, |sum, digest| sum ^ digest)
+fn sum(digests: impl IntoIterator<Item = u64>) -> u64 {
+    digests.into_iter().fold(0, |sum, digest| sum ^ digest)
 }
 
 /// The sums of stretches, about as many as each has partitions.
 fn sums_of(digests: &[u64]) -> Vec<u64> {
-    digests.chunks(digests.len().isqrt().max(1)).map(sum).collect()
+    digests.chunks(digests.len().isqrt().max(1)).map(|stretch| sum(stretch.iter().copied())).collect()
 }
 
 /// The digests, by partition, of those of `sums`' stretches that sum up to something else here. All where there are none.
 fn unlike_stretches(digests: &[u64], sums: &[u64]) -> Vec<(u16, u64)> {
     let length = digests.len().div_ceil(sums.len().max(1)).max(1);
     let numbered: Vec<(u16, u64)> = (0u16..).zip(digests.iter().copied()).collect();
-    let mut sums = sums.iter();
-    let stretches = numbered.chunks(length).zip(digests.chunks(length));
-    stretches
-        .filter(|(_, digests)| sums.next() != Some(&sum(digests)))
-        .flat_map(|(numbered, _)| numbered)
-        .copied()
-        .collect()
+    let theirs = sums.iter().copied().map(Some).chain(std::iter::repeat(None));
+    let stretches = numbered.chunks(length).zip(theirs);
+    let unlike =
+        stretches.filter(|(stretch, theirs)| *theirs != Some(sum(stretch.iter().map(|(_, digest)| *digest))));
+    unlike.flat_map(|(stretch, _)| stretch).copied().collect()
 }
 
 #[cfg(test)]

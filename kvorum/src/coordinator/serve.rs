@@ -119,26 +119,16 @@ impl Service for PeerDesk {
                 let sealed = floors.into_iter().map(|floor| floor.sealed).collect();
                 Box::pin(std::future::ready(Reply::FloorList(sealed)))
             }
-            Request::Digests { first_partition, count } => {
-                let reply = match shared.index_of(caller.peer) {
-                    Some(index) => {
-                        shared.note_comparing(index);
-                        Reply::DigestList(shared.digests_with(index, first_partition, count))
-                    }
-                    None => unknown(),
-                };
-                Box::pin(std::future::ready(reply))
-            }
-            Request::Compare { sums } => {
-                let reply = match shared.index_of(caller.peer) {
-                    Some(index) => {
-                        shared.note_comparing(index);
-                        Reply::Compared(shared.compared(index, &sums))
-                    }
-                    None => unknown(),
-                };
-                Box::pin(std::future::ready(reply))
-            }
+            Request::Digests { first_partition, count } => Box::pin(async move {
+                let Some(index) = shared.index_of(caller.peer) else { return unknown() };
+                shared.note_comparing(index);
+                Reply::DigestList(shared.digests_with(index, first_partition, count))
+            }),
+            Request::Compare { sums } => Box::pin(async move {
+                let Some(index) = shared.index_of(caller.peer) else { return unknown() };
+                shared.note_comparing(index);
+                Reply::Compared(shared.compared(index, &sums))
+            }),
             Request::Versions { partition, after, bytes, floor } => Box::pin(async move {
                 let Some(index) = shared.index_of(caller.peer) else { return unknown() };
                 shared.note_healing(index);

@@ -3,14 +3,17 @@
 //!
 //! It decides and remembers; it sends nothing. The set of nodes is fixed while a node runs.
 
+mod clock_offset;
 mod votes;
 
+pub use clock_offset::{ClockFilter, ClockOffset, Exchange};
 pub use votes::{Roster, Verdict as VotesVerdict};
 
 use crate::peer::{Hello, PROTOCOL};
 use kvorum_core::{Key, NodeId, NodeIndex, Partition, Placement, Quorum, Token, Topology, UnixMillis};
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// This is what all of a node's threads know of the cluster.
 pub struct Cluster {
@@ -30,8 +33,8 @@ pub struct Cluster {
 /// What is known of one node of the cluster.
 #[derive(Debug, Default)]
 pub struct Peer {
-    /// How far its wall clock is ahead of this node's, in milliseconds.
-    pub clock_offset_millis: AtomicI64,
+    // Guards the exchanges that show its wall clock; held for a look at a few numbers.
+    clock: Mutex<ClockFilter>,
     /// Whether that has been reported as too far.
     pub is_clock_reported: AtomicBool,
     /// Calls to it that failed or were not answered in time.
@@ -202,14 +205,42 @@ impl Cluster {
         self.roster().verdict() == VotesVerdict::Lacks
     }
 
-    /// Notes the difference to a peer's clock; true when it has just come to exceed `bound_millis`.
-    pub fn note_clock(&self, index: NodeIndex, offset_millis: i64, bound_millis: u64) -> bool {
-        let Some(peer) = self.peer(index) else { return false };
-        peer.clock_offset_millis.store(offset_millis, Ordering::Relaxed);
-        let is_over = offset_millis.unsigned_abs() > bound_millis;
-        let was_over = peer.is_clock_reported.swap(is_over, Ordering::Relaxed);
-        is_over && !was_over
+    /// Takes in an exchange with the node at `index`, and says what it changes: whether its clock has come to be surely
+    /// further than `bound_millis` from this node's, or surely no longer is.
+    pub fn note_clock(&self, index: NodeIndex, exchange: Exchange, bound_millis: u64) -> Option<ClockNews> {
+        let peer = self.peer(index)?;
+        let mut clock = peer.clock.lock().unwrap_or_else(PoisonError::into_inner);
+        clock.note(exchange);
+        let offset = clock.offset(exchange.answered, exchange.ours)?;
+        drop(clock);
+        let was_over = peer.is_clock_reported.load(Ordering::Relaxed);
+        let is_over = if was_over {
+            !offset.is_surely_within(bound_millis)
+        } else {
+            offset.is_surely_over(bound_millis)
+        };
+        peer.is_clock_reported.store(is_over, Ordering::Relaxed);
+        match (was_over, is_over) {
+            (false, true) => Some(ClockNews::Far(offset)),
+            (true, false) => Some(ClockNews::Near(offset)),
+            _ => None,
+        }
     }
+
+    /// How far the clock of the node at `index` is ahead of this node's, seen at the monotonic time `now` and the time of
+    /// day `wall`; none without a recent exchange.
+    pub fn clock_offset(&self, index: NodeIndex, now: Duration, wall: UnixMillis) -> Option<ClockOffset> {
+        self.peer(index)?.clock.lock().unwrap_or_else(PoisonError::into_inner).offset(now, wall)
+    }
+}
+
+/// What an exchange with a peer shows of its clock that was not known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClockNews {
+    /// It is far from this node's.
+    Far(ClockOffset),
+    /// It is near it again.
+    Near(ClockOffset),
 }
 
 #[cfg(test)]

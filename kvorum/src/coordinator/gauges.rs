@@ -4,7 +4,7 @@
 //! So no call pays for being counted by another thread.
 
 use super::{Coordinator, Shared};
-use crate::cluster::VotesVerdict;
+use crate::cluster::{ClockOffset, VotesVerdict};
 use crate::peer::{LinkCounts, LinkState};
 use crate::replica::Waiting;
 use kvorum_core::NodeIndex;
@@ -63,8 +63,8 @@ pub struct PeerStatus {
     pub counts: LinkCounts,
     /// Calls that this node's requests saw fail.
     pub failures: u64,
-    /// How far its clock is ahead, in milliseconds.
-    pub clock_offset_millis: i64,
+    /// How far its clock is ahead; none without a recent exchange.
+    pub clock_offset: Option<ClockOffset>,
     /// What waits for it.
     pub hints: Waiting,
     /// Hints delivered to it.
@@ -125,6 +125,7 @@ impl Shared {
                     some if some < of_peer.len() => "suspect",
                     _ => "up",
                 },
+                clock_offset: self.clock_offset(index),
                 hints: self.hints.waiting_for(self.cluster.id_of(index)),
                 ..PeerStatus::default()
             };
@@ -140,7 +141,6 @@ impl Shared {
             if let Some(peer) = self.cluster.peer(index) {
                 status.votes = peer.votes.load(Ordering::Relaxed);
                 status.failures = peer.failures.load(Ordering::Relaxed);
-                status.clock_offset_millis = peer.clock_offset_millis.load(Ordering::Relaxed);
                 status.hints_delivered = peer.hints_delivered.load(Ordering::Relaxed);
             }
             status

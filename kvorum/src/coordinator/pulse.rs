@@ -4,10 +4,10 @@
 //! by its owner), and show how far the clocks are apart.
 
 use super::{Coordinator, Shared};
-use crate::cluster::VotesVerdict;
+use crate::cluster::{ClockNews, ClockOffset, Exchange, VotesVerdict};
 use crate::peer::{Reply, Request};
 use crate::replica::Vote;
-use kvorum_core::{NodeId, NodeIndex, UnixMillis};
+use kvorum_core::{NodeId, NodeIndex};
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -32,12 +32,14 @@ impl Coordinator {
     async fn pulse(&self, index: NodeIndex) {
         let Some(link) = self.link(index) else { return };
         let shared = &self.shared;
-        let begun = shared.clock.mono();
+        let asked = shared.clock.mono();
         let roster = shared.cluster.roster().entries();
         let ping = Request::Ping { wall: shared.clock.wall(), roster };
         let Ok(Reply::Pong { wall, roster, votes }) = link.call(&ping, PULSE_TIMEOUT).await else { return };
-        let took = shared.clock.mono().saturating_sub(begun);
-        shared.note_clock(index, wall, took / 2);
+        // In this order: the process may be stopped between any two lines.
+        let ours = shared.clock.wall();
+        let answered = shared.clock.mono();
+        shared.note_clock(index, Exchange { asked, answered, ours, theirs: wall });
         if let Some(peer) = shared.cluster.peer(index) {
             peer.votes.store(votes, Ordering::Relaxed);
         }
@@ -85,19 +87,27 @@ impl Shared {
         }
     }
 
-    /// Notes a peer's clock, `ago` old, and reports one that is too far off.
-    pub(super) fn note_clock(&self, index: NodeIndex, theirs: UnixMillis, ago: Duration) {
-        let ago = u64::try_from(ago.as_millis()).unwrap_or(u64::MAX);
-        let (theirs, ours) = (theirs.saturating_add(ago).0, self.clock.wall().0);
-        let offset = i64::try_from(theirs).unwrap_or(i64::MAX) - i64::try_from(ours).unwrap_or(i64::MAX);
+    /// Notes what an exchange shows of a peer's clock, and reports one that is too far off, and its return.
+    fn note_clock(&self, index: NodeIndex, exchange: Exchange) {
         let bound = u64::try_from(self.settings.clock_offset_max.as_millis()).unwrap_or(u64::MAX);
-        if self.cluster.note_clock(index, offset, bound) {
-            let node = self.cluster.url_of(index);
-            tracing::warn!(
+        let Some(news) = self.cluster.note_clock(index, exchange, bound) else { return };
+        let node = self.cluster.url_of(index);
+        match news {
+            ClockNews::Far(ClockOffset { millis, error_millis }) => tracing::warn!(
                 node,
-                offset_ms = offset,
-                "the clock of a node is far from this one's; guarantees hold, expiry is only as good as the clocks"
-            );
+                offset_ms = millis,
+                error_ms = error_millis,
+                "the clock of a node is far from this one's; guarantees hold, expiry is only as good as the clocks: \
+                 have both machines keep the time (NTP)"
+            ),
+            ClockNews::Near(ClockOffset { millis, .. }) => {
+                tracing::info!(node, offset_ms = millis, "the clock of a node is near this one's again");
+            }
         }
+    }
+
+    /// How far the clock of the node at `index` is ahead of this node's now; none without a recent exchange.
+    pub fn clock_offset(&self, index: NodeIndex) -> Option<ClockOffset> {
+        self.cluster.clock_offset(index, self.clock.mono(), self.clock.wall())
     }
 }

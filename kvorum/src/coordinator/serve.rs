@@ -42,7 +42,6 @@ impl PeerDesk {
     /// Notes that a peer has connected.
     pub fn met(&self, theirs: &Hello) {
         if let Some(index) = self.shared.index_of(theirs.node) {
-            self.shared.note_clock(index, theirs.clock, Duration::ZERO);
             self.shared.note_sign_of_life(index);
             self.shared.handoff.call(index);
         }
@@ -62,10 +61,8 @@ impl Service for PeerDesk {
         match request {
             Request::Apply { key, record, kind } => Box::pin(apply(shared, key, record, kind)),
             Request::Get { key, value_bytes_max } => Box::pin(get(shared, key, value_bytes_max)),
-            Request::Ping { wall, roster } => Box::pin(async move {
-                if let Some(index) = shared.index_of(caller.peer) {
-                    shared.note_clock(index, wall, Duration::ZERO);
-                }
+            // The caller's time of day is not judged: it came one way, and may be as old as this node was stopped for.
+            Request::Ping { wall: _, roster } => Box::pin(async move {
                 shared.hear(caller.peer, &roster).await;
                 let roster = shared.cluster.roster().entries();
                 Reply::Pong { wall: shared.clock.wall(), roster, votes: shared.cluster.votes() }

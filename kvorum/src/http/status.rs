@@ -97,9 +97,11 @@ pub(super) fn render(facts: &NodeFacts, state: NodeState, shared: Option<&Shared
         }
     }
     for peer in &peers {
-        let PeerStatus { url, state, hints, clock_offset_millis, .. } = peer;
-        let _ =
-            write!(text, "peer {url} {state} hints {} clock-offset-ms {clock_offset_millis}", hints.count);
+        let PeerStatus { url, state, hints, clock_offset, .. } = peer;
+        let _ = write!(text, "peer {url} {state} hints {}", hints.count);
+        if let Some(offset) = clock_offset {
+            let _ = write!(text, " clock-offset-ms {}", offset.millis);
+        }
         if !peer.reason.is_empty() {
             let _ = write!(text, " ({})", one_line(&peer.reason));
         }
@@ -120,7 +122,8 @@ fn render_peer(peer: &PeerStatus) -> serde_json::Value {
         "in_flight": peer.in_flight,
         "calls": peer.counts.calls,
         "failures": peer.failures,
-        "clock_offset_ms": peer.clock_offset_millis,
+        "clock_offset_ms": peer.clock_offset.map(|offset| offset.millis),
+        "clock_offset_error_ms": peer.clock_offset.map(|offset| offset.error_millis),
         "hints": {
             "waiting": peer.hints.count,
             "bytes": peer.hints.bytes,

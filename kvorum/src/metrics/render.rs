@@ -336,7 +336,7 @@ fn peers(shared: &Shared) -> Vec<Family> {
         ("peer_latency_p95_micros", |p| micros(p.latency_p95), "95 % of reads take less"),
         (
             "peer_clock_offset_abs_millis",
-            |p| p.clock_offset_millis.unsigned_abs(),
+            |p| p.clock_offset.map_or(0, |offset| offset.millis.unsigned_abs()),
             "How far a peer's clock is off",
         ),
         ("hints_waiting", |p| p.hints.count, "Hints kept for a peer"),

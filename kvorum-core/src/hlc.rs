@@ -19,6 +19,15 @@ pub const LEASE_MILLIS: u64 = 1000;
 /// With so much of a lease left the next one is asked for: a disk's slow moments are shorter.
 const RENEWAL_MILLIS: u64 = LEASE_MILLIS / 4;
 
+/// The highest clock word that a node believes at physical time `now` (`--clock-offset-limit`): nobody whose clock is
+/// at most `limit_millis` ahead stamps above it.
+///
+/// One lease is added, because a clock that was just resumed begins that much ahead of its physical clock.
+pub fn believed_max(now: UnixMillis, limit_millis: u64) -> u64 {
+    let millis = now.saturating_add(limit_millis).saturating_add(LEASE_MILLIS);
+    Version::new(millis, u16::MAX, NodeId(0)).clock()
+}
+
 /// This stamps writes with versions that rise, and learns of versions seen elsewhere.
 ///
 /// A plain value: the node guards it and brings the time.

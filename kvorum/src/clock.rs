@@ -1,6 +1,9 @@
 //! Time and chance, as the node sees them. The simulation is the second user of both traits.
 
-use kvorum_core::UnixMillis;
+use kvorum_core::{UnixMillis, Version, hlc};
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 /// This tells the time.
@@ -64,6 +67,80 @@ impl Rng for SystemRng {
     }
 }
 
+/// The limit of a node that is alone: no other clock can be wrong, and its own must be able to come back from anywhere
+/// it has ever been.
+const LIMIT_ALONE: Duration = Duration::from_hours(24 * 36_500);
+
+/// The bound of the timestamps that this node believes: clock words of versions, floors, hints and leases, whether they
+/// come from a peer or from the disk. One that is further ahead of this node's wall clock than `--clock-offset-limit` is
+/// refused and counted: it is never stored, and never moves the node's own clock.
+pub struct TimestampBound {
+    clock: Arc<dyn Clock>,
+    limit_millis: u64,
+    refused: AtomicU64,
+}
+
+/// A timestamp that is too far ahead of this node's clock to be believed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TooFarAhead {
+    /// The clock word.
+    pub timestamp: u64,
+    /// How far it is ahead of this node's wall clock, in milliseconds.
+    pub ahead_millis: u64,
+    /// How far it may be, in milliseconds.
+    pub limit_millis: u64,
+}
+
+impl fmt::Display for TooFarAhead {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { timestamp, ahead_millis, limit_millis } = self;
+        write!(
+            f,
+            "the timestamp {timestamp:016x} is {ahead_millis} ms ahead of this node's clock; --clock-offset-limit allows \
+             {limit_millis} ms"
+        )
+    }
+}
+
+impl std::error::Error for TooFarAhead {}
+
+impl TimestampBound {
+    /// The bound `limit` ahead of `clock`, for a node that has peers.
+    pub fn new(clock: Arc<dyn Clock>, limit: Duration) -> Self {
+        let limit_millis = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
+        Self { clock, limit_millis, refused: AtomicU64::new(0) }
+    }
+
+    /// The bound of a node that is alone.
+    pub fn alone(clock: Arc<dyn Clock>) -> Self {
+        Self::new(clock, LIMIT_ALONE)
+    }
+
+    /// Whether `timestamp`, a clock word, is believed now. Counts nothing.
+    pub fn believes(&self, timestamp: u64) -> bool {
+        timestamp <= hlc::believed_max(self.clock.wall(), self.limit_millis)
+    }
+
+    /// Refuses `timestamp`, a clock word, unless it is believed now.
+    ///
+    /// # Errors
+    /// [`TooFarAhead`], which has been counted.
+    pub fn check(&self, timestamp: u64) -> Result<(), TooFarAhead> {
+        if self.believes(timestamp) {
+            return Ok(());
+        }
+        self.refused.fetch_add(1, Ordering::Relaxed);
+        let millis = Version::from_words(timestamp, 0).millis().0;
+        let ahead_millis = millis.saturating_sub(self.clock.wall().0);
+        Err(TooFarAhead { timestamp, ahead_millis, limit_millis: self.limit_millis })
+    }
+
+    /// How many timestamps were refused.
+    pub fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
+    }
+}
+
 /// A clock that stands still until a test moves it.
 #[cfg(test)]
 #[derive(Debug, Default)]
@@ -96,5 +173,40 @@ impl Clock for ManualClock {
 
     fn mono(&self) -> Duration {
         Duration::from_millis(self.mono_millis.load(std::sync::atomic::Ordering::Relaxed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn word(millis: u64) -> u64 {
+        Version::new(UnixMillis(millis), 0, kvorum_core::NodeId(0)).clock()
+    }
+
+    /// Goal: the bound follows the clock, to the millisecond, and nothing that a version can hold is above all bounds.
+    /// Method: words around the limit, before and after the clock has moved.
+    #[test]
+    fn timestamps_are_believed_up_to_the_limit() {
+        let clock = ManualClock::at(1_000_000);
+        let bound = TimestampBound::new(Arc::clone(&clock) as Arc<dyn Clock>, Duration::from_mins(1));
+        let last = 1_000_000 + 60_000 + hlc::LEASE_MILLIS;
+        assert_eq!((bound.check(word(last)), bound.check(0)), (Ok(()), Ok(())));
+        let refused = bound.check(word(last + 1)).unwrap_err();
+        assert_eq!((refused.ahead_millis, refused.limit_millis), (61_001, 60_000));
+        assert!(bound.check(u64::MAX).is_err());
+        assert_eq!(bound.refused(), 2);
+        clock.pass(1);
+        assert_eq!(bound.check(word(last + 1)), Ok(()));
+        clock.set_wall(0);
+        assert!(bound.check(word(last)).is_err());
+    }
+
+    /// A node that is alone believes what it stamped while its own clock was an hour ahead, and not the end of time.
+    #[test]
+    fn a_node_that_is_alone_believes_its_own_past() {
+        let bound = TimestampBound::alone(ManualClock::at(1_700_000_000_000));
+        assert_eq!(bound.check(word(1_700_000_000_000 + 3_600_000)), Ok(()));
+        assert!(bound.check(u64::MAX).is_err());
     }
 }

@@ -63,6 +63,8 @@ pub struct Config {
     pub settle_every: Duration,
     /// How far another node's clock may be off before it is reported.
     pub clock_offset_max: Duration,
+    /// How far ahead of this node's clock a timestamp from a peer or the disk may be.
+    pub clock_offset_limit: Duration,
     /// Replicas of a key where a request does not say.
     pub replication_factor: ReplicationFactor,
     /// What must be on disk before a write is confirmed.
@@ -413,6 +415,13 @@ pub const SETTINGS: &[Setting] = &[
         set: |draft, text| set(&mut draft.config.clock_offset_max, parse_duration(text)),
     },
     Setting {
+        name: "clock-offset-limit",
+        value_name: "DURATION",
+        default: "1m",
+        help: "How far ahead of this node's clock a timestamp from another node or the disk may be before it is refused; the same on all nodes",
+        set: |draft, text| set(&mut draft.config.clock_offset_limit, parse_duration(text)),
+    },
+    Setting {
         name: "head-timeout",
         value_name: "DURATION",
         default: "10s",
@@ -561,6 +570,7 @@ impl Draft {
             hints: HintBounds { bytes_max: 0, age_max_millis: 0 },
             settle_every: none,
             clock_offset_max: none,
+            clock_offset_limit: none,
             replication_factor: ReplicationFactor::All,
             durability: DurabilityMode::Always,
             execution: Execution::Inline,
@@ -607,6 +617,12 @@ impl Draft {
             return Err(bad(
                 "max-body-memory",
                 "less than max-value-size: such a value could never be received".into(),
+            ));
+        }
+        if config.clock_offset_limit < config.clock_offset_max {
+            return Err(bad(
+                "clock-offset-limit",
+                "less than max-clock-offset: what is refused must have been reported before".into(),
             ));
         }
         let own = format!("http://{}", config.listen);
@@ -732,6 +748,7 @@ mod tests {
             ("max-value-size", "257MiB"),
             ("memory-budget", "15MiB"),
             ("max-body-memory", "1MiB"),
+            ("clock-offset-limit", "499ms"),
             ("replication-factor", "0"),
             ("cluster", "http://a:1,http://b:2"),
             ("cluster-name", "a b"),

@@ -5,7 +5,7 @@
 //! and the engine's own threads.
 
 use crate::canary::{self, Canary};
-use crate::clock::{Clock, Rng, SystemClock, SystemRng};
+use crate::clock::{Clock, Rng, SystemClock, SystemRng, TimestampBound};
 use crate::cluster::{Cluster, Roster};
 use crate::config::Config;
 use crate::coordinator::{Settings, Shared, Stamps};
@@ -349,6 +349,11 @@ pub(crate) fn open(opening: Opening<'_>, service: &Service) -> Result<ReplicaThr
     let store_metrics = Arc::new(StoreMetrics::default());
     let is_alone = topology.node_count() == 1;
     let placed = placed_for(&topology);
+    let timestamps = Arc::new(if is_alone {
+        TimestampBound::alone(Arc::clone(&clock))
+    } else {
+        TimestampBound::new(Arc::clone(&clock), config.clock_offset_limit)
+    });
     let set_aside =
         || engine.set_aside().map_err(|error| NodeError::Store { path: config.data_dir.clone(), error });
     let set_aside_damaged = |error: &ReplicaError| {
@@ -416,7 +421,10 @@ pub(crate) fn open(opening: Opening<'_>, service: &Service) -> Result<ReplicaThr
             }
         }
     }
-    let roster = Roster::new(node, replica.store_id(), topology.node_count(), facts.seen, facts.votes);
+    let mut seen = facts.seen;
+    // A store may remember foreign nodes that a peer once named. Told on, they would fill the roster.
+    seen.retain(|node, _| topology.index_of(*node).is_some());
+    let roster = Roster::new(node, replica.store_id(), topology.node_count(), seen, facts.votes);
     let cluster = Cluster::new(config.cluster_name.clone(), topology, me, replica.store_id(), roster);
     if config.trust_store {
         cluster.trust_store();
@@ -431,7 +439,7 @@ pub(crate) fn open(opening: Opening<'_>, service: &Service) -> Result<ReplicaThr
         clock_offset_max: config.clock_offset_max,
         upkeep: config.upkeep,
     };
-    let shared = Shared::new(cluster, clock, rng, replica.clone(), hints, stamps, settings);
+    let shared = Shared::new(cluster, clock, timestamps, rng, replica.clone(), hints, stamps, settings);
     // Set once, here.
     let _ = service.rooms.set(Rooms::new(shared, replica, pools, store_metrics));
     service.phase.send_replace(Phase::Joining);

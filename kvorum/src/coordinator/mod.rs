@@ -47,7 +47,7 @@ pub use stamp::Stamps;
 pub use transfer::Transferring;
 pub use workers::{PAUSE_DEFAULT, PAUSE_MAX, WorkerError, WorkerStatus, Workers};
 
-use crate::clock::{Clock, Rng};
+use crate::clock::{Clock, Rng, TimestampBound};
 use crate::cluster::Cluster;
 use crate::peer::{ApplyKind, Connector, Hello, Link, LinkObserver, LinkParts};
 use crate::replica::{Hints, RangeReader, Replica, ReplicaError};
@@ -257,6 +257,8 @@ pub struct Shared {
     pub cluster: Cluster,
     /// The time.
     pub clock: Arc<dyn Clock>,
+    /// How far ahead of it a timestamp may be.
+    pub timestamps: Arc<TimestampBound>,
     /// Chance.
     pub rng: Arc<dyn Rng>,
     /// This node's replica.
@@ -458,9 +460,14 @@ impl LinkObserver for Observer {
 
 impl Shared {
     /// What the threads of a node share, of its parts.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "the parts of a node, each named once where it is put together"
+    )]
     pub fn new(
         cluster: Cluster,
         clock: Arc<dyn Clock>,
+        timestamps: Arc<TimestampBound>,
         rng: Arc<dyn Rng>,
         replica: Replica,
         hints: Hints,
@@ -477,6 +484,7 @@ impl Shared {
         Arc::new(Self {
             cluster,
             clock,
+            timestamps,
             rng,
             replica,
             hints,

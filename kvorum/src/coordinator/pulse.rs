@@ -52,9 +52,15 @@ impl Coordinator {
 }
 
 impl Shared {
-    /// Takes in what the node `from` said of everybody's stores, durably.
+    /// Takes in what the node `from` said of everybody's stores, durably. Who is no member of the cluster says nothing, and
+    /// nothing is heard of who is none: a roster has a place for each member only.
     pub(super) async fn hear(&self, from: NodeId, said: &[(NodeId, u128)]) {
-        let (verdict, news) = self.cluster.roster().hear(from, said);
+        if self.index_of(from).is_none() {
+            return;
+        }
+        let is_member = |(node, _): &&(NodeId, u128)| self.index_of(*node).is_some();
+        let said: Vec<(NodeId, u128)> = said.iter().filter(is_member).copied().collect();
+        let (verdict, news) = self.cluster.roster().hear(from, &said);
         if !news.is_empty() {
             self.remember(&news).await;
         }
@@ -74,6 +80,9 @@ impl Shared {
 
     /// Notes that the node `from` was met with `store`, durably, before anyone else is told.
     pub(super) async fn meet(&self, from: NodeId, store: u128, votes: bool) {
+        if self.index_of(from).is_none() {
+            return;
+        }
         let news = self.cluster.roster().meet(from, store, votes);
         if let Some(news) = news {
             self.remember(&[news]).await;

@@ -1,7 +1,7 @@
 //! The coordinator over a real replica and the in-memory engine.
 
 use super::{Coordinator, CoordinatorError, Fanout, Mutation, PeerDesk, Settings, Shared, Stamps};
-use crate::clock::{Clock, ManualClock, SystemRng};
+use crate::clock::{Clock, ManualClock, SystemRng, TimestampBound};
 use crate::cluster::{Cluster, Roster};
 use crate::metrics::StoreMetrics;
 use crate::peer::{BoxedStream, Caller, Connector, HeldBack, Reply, Request, Service};
@@ -100,7 +100,8 @@ fn node_among(
     let hints = Hints::open(replica.clone(), bounds, lease).unwrap();
     let stamps = Stamps::resume(id, lease, Arc::clone(&clock), &SystemRng, replica.clone());
     let rng = Arc::new(SystemRng);
-    let shared = Shared::new(cluster, clock, rng, replica.clone(), hints, stamps, settings);
+    let timestamps = Arc::new(TimestampBound::new(Arc::clone(&clock), Duration::from_mins(1)));
+    let shared = Shared::new(cluster, clock, timestamps, rng, replica.clone(), hints, stamps, settings);
     Node { shared, replica, _threads: threads }
 }
 
@@ -465,4 +466,29 @@ fn hints_are_known_by_partition() {
     assert_eq!(node.shared.hints.oldest(), [(b, word(6))]);
     run(node.shared.hints.remove(target, of_b)).unwrap();
     assert_eq!(node.shared.hints.oldest(), []);
+}
+
+/// Goal: whatever a peer says of nodes that are none of the cluster's, the roster has members only, so it can always be
+/// told on. Method: the Ping that silenced a node for good, with as many foreign nodes as a message can name.
+#[test]
+fn a_roster_has_members_only() {
+    let (engine, clock) = (Arc::new(MemoryEngine::new()), ManualClock::at(1_000_000));
+    let urls = ["http://n:1", "http://n:2"];
+    let node = node_among(&urls, &engine, &clock, Execution::Inline, DurabilityMode::Always);
+    let desk = PeerDesk::new(Arc::clone(&node.shared));
+    let peer = NodeId::of_url("http://n:2");
+    let before = node.shared.cluster.roster().entries();
+    let foreign: Vec<(NodeId, u128)> = (0..1024).map(|id| (NodeId(id), u128::from(id))).collect();
+    for caller in [peer, NodeId(4)] {
+        let request = Request::Ping { wall: UnixMillis(1_000_000), roster: foreign.clone() };
+        let caller = Caller { peer: caller, connection: 1 };
+        run(desk.serve(caller, request, Duration::ZERO));
+    }
+    run(node.shared.meet(NodeId(5), 5, true));
+    assert_eq!(node.shared.cluster.roster().entries(), before);
+    // A member is heard of all the same.
+    let request = Request::Ping { wall: UnixMillis(1_000_000), roster: vec![(peer, 22)] };
+    run(desk.serve(Caller { peer, connection: 1 }, request, Duration::ZERO));
+    run(node.shared.meet(peer, 22, true));
+    assert!(node.shared.cluster.roster().entries().contains(&(peer, 22)));
 }

@@ -271,6 +271,11 @@ fn cluster(scrape: &Scrape<'_>) -> Vec<Family> {
     for (name, count, help) in counters {
         family(name, Kind::Counter(one(count.load(Ordering::Relaxed))), help);
     }
+    family(
+        "timestamps_refused",
+        Kind::Counter(one(shared.timestamps.refused())),
+        "Timestamps of peers or of the store too far ahead of this node's clock (--clock-offset-limit)",
+    );
     let damaged = shared.replica.damage().row_count() as u64;
     family(
         "damaged_records",

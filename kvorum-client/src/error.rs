@@ -139,7 +139,8 @@ pub enum Error {
         /// Whether an earlier attempt may have changed the key, or may yet.
         may_have_taken_effect: bool,
     },
-    /// The node's disk is full (507): writes are refused, reads go on.
+    /// The disks of the replicas are full (507): writes are refused, reads go on. This attempt stored nothing anywhere;
+    /// where a replica may have stored it the node answers 504, which is [`Error::NotEnoughReplicas`].
     DiskFull {
         /// What was attempted.
         operation: Operation,

@@ -61,6 +61,7 @@ impl Failure {
     /// Whether this attempt, if it was a write, may have changed the key or may yet.
     fn is_outcome_unknown(&self) -> bool {
         match self.cause {
+            // The contract says of 503 and 507 that nothing was done, and of 504 that it is unknown.
             Cause::Status { code, .. } => !matches!(code, 400..=499 | 503 | 507),
             _ => self.sent,
         }
@@ -386,6 +387,17 @@ mod tests {
         fail(&mut course, Failure::sent(Cause::Lost("".into())), now).unwrap();
         let error = fail(&mut course, status(400, None), now).unwrap_err();
         assert!(matches!(error, Error::Refused { may_have_taken_effect: true, .. }), "{error}");
+    }
+
+    /// A full disk says of its own attempt that nothing was stored, and nothing of the one before.
+    #[test]
+    fn disk_full_does_not_take_an_earlier_attempt_back() {
+        let now = Instant::now();
+        let bold = RetryPolicy { repeat_unknown_writes: true, ..RetryPolicy::default() };
+        let mut course = course(true, bold, &nodes(2), now);
+        fail(&mut course, status(504, None), now).unwrap();
+        let error = fail(&mut course, status(507, None), now).unwrap_err();
+        assert!(matches!(error, Error::DiskFull { may_have_taken_effect: true, .. }), "{error}");
     }
 
     #[test]

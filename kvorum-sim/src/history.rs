@@ -59,7 +59,7 @@ pub struct Entry {
 /// This is why an outcome is not known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Doubt {
-    /// An answer that leaves it open: 500, 504, 507.
+    /// An answer that leaves it open: 500, 504.
     Status(u16),
     /// The client waited no longer.
     Timeout,
@@ -88,7 +88,7 @@ pub enum Outcome {
     Absent,
     /// A whole range was read.
     Range(Vec<Entry>),
-    /// Nothing was done, for sure: 400, 503, or no connection.
+    /// Nothing was done, for sure: 400, 503, 507, or no connection.
     Refused {
         /// The status; 0 where there was no connection.
         status: u16,

@@ -186,7 +186,7 @@ pub fn outcome_of(request: &Request, answer: Result<&Answer, Failure>) -> Outcom
         }),
         (Request::Get | Request::Head, 404) => Outcome::Absent,
         (Request::Range { .. }, 200) => entries_of(&answer.body).map_or(in_doubt, Outcome::Range),
-        (_, 400..=499 | 503) => Outcome::Refused { status },
+        (_, 400..=499 | 503 | 507) => Outcome::Refused { status },
         _ => in_doubt,
     }
 }
@@ -231,10 +231,10 @@ mod tests {
         let put = Request::Put { ttl: None };
         assert_eq!(of(&put, 201), Outcome::Acknowledged { version });
         assert_eq!(of(&Request::Delete, 202), Outcome::Acknowledged { version });
-        for status in [400, 405, 413, 503] {
+        for status in [400, 405, 413, 503, 507] {
             assert_eq!(of(&put, status), Outcome::Refused { status });
         }
-        for status in [200, 500, 504, 507] {
+        for status in [200, 500, 504] {
             assert_eq!(of(&put, status), Outcome::Unknown(Doubt::Status(status)));
         }
         assert_eq!(of(&Request::Get, 404), Outcome::Absent);

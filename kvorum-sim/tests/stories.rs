@@ -173,6 +173,50 @@ fn what_could_not_be_healed_is_tried_again() {
     assert_eq!(held, [2, 2, 2]);
 }
 
+/// Goal: 507 says that nothing was stored anywhere. It used to be the answer to a write to three replicas that two of them
+/// had stored. Method: the disk of one node is full; writes to all three, and writes to one, through another node and
+/// through the full one; what was answered 507 must stay absent, also once there is space again.
+#[test]
+fn disk_full_is_said_only_where_nothing_was_stored() {
+    let mut plan = calm(3);
+    let (full_at, space_at) = (Duration::from_secs(3), Duration::from_secs(8));
+    plan.faults = vec![FaultEvent {
+        at: full_at,
+        lasts: space_at.saturating_sub(full_at),
+        kind: FaultKind::DiskFull,
+        fault: Fault::DiskFull { node: 1 },
+    }];
+    tell(&plan, async move |mut client| {
+        let put = Request::Put { ttl: None };
+        until(full_at + Duration::from_millis(50)).await;
+        // The first one fills the disk up, the others are refused there before they begin.
+        for number in 0..3 {
+            let outcome = client.ask(0, &format!("wide-{number}"), put.clone(), (3, 3)).await;
+            assert_eq!(outcome, Outcome::Unknown(Doubt::Status(504)), "wide-{number}");
+        }
+        let mut refused = Vec::new();
+        for number in 0..40 {
+            let key = format!("narrow-{number}");
+            match client.ask(number % 2, &key, put.clone(), (1, 1)).await {
+                Outcome::Refused { status } => {
+                    assert_eq!(status, 507, "{key}");
+                    refused.push(key);
+                }
+                outcome => assert!(matches!(outcome, Outcome::Acknowledged { .. }), "{key}: {outcome}"),
+            }
+        }
+        assert!(refused.len() >= 5, "{refused:?}");
+        until(space_at + Duration::from_secs(5)).await;
+        for key in &refused {
+            for (node, ack) in [(0, 1), (1, 2), (2, 3)] {
+                assert_eq!(client.ask(node, key, Request::Get, (ack, 3)).await, Outcome::Absent, "{key}");
+            }
+        }
+        let stored = client.ask(2, "wide-2", Request::Get, (2, 3)).await;
+        assert!(matches!(stored, Outcome::Value { .. }), "{stored}");
+    });
+}
+
 /// Goal: a row that cannot be read keeps back the repair of its own partition only (seed 1509248271). Method: many keys,
 /// one of which rots on a node; then writes that this node misses and gets no hints of, because it coordinates them
 /// itself with a full disk.

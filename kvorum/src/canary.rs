@@ -8,6 +8,8 @@
 pub enum Canary {
     /// A write is confirmed before it has been synced.
     AckBeforeSync,
+    /// A write that too few replicas took because the disks of others are full is answered 507, "nothing was stored".
+    DiskFullForgetsStored,
     /// A record that overwrites another does not change the digest.
     DigestForgetsUpdate,
     /// A replica that lost its disk answers "absent".
@@ -34,8 +36,9 @@ pub enum Canary {
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::AckBeforeSync,
+        Self::DiskFullForgetsStored,
         Self::DigestForgetsUpdate,
         Self::EmptyReplicaVotes,
         Self::HintCountsAsAck,
@@ -53,6 +56,7 @@ impl Canary {
     pub fn name(self) -> &'static str {
         match self {
             Self::AckBeforeSync => "ack-before-sync",
+            Self::DiskFullForgetsStored => "disk-full-forgets-stored",
             Self::DigestForgetsUpdate => "digest-forgets-update",
             Self::EmptyReplicaVotes => "empty-replica-votes",
             Self::HintCountsAsAck => "hint-counts-as-ack",

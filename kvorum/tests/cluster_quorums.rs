@@ -18,7 +18,9 @@ mod faults_support;
 mod support;
 
 use cluster_support::node::{Cluster, Launch, percent, version_of};
+use faults_support::disk::Mounted;
 use faults_support::http::Answer;
+use faults_support::skip;
 use kvorum_core::Version;
 use std::fmt::Write as _;
 use std::thread;
@@ -639,4 +641,43 @@ fn explained_keys_tell_what_is_where() {
         let never = cluster.ask(0, GET, "/v0/explain?id=never", None).text();
         never.contains("\nall replicas of the partition agree up to ")
     });
+}
+
+/// Goal: 507 says that nothing was stored anywhere; it used to be the answer to a PUT at 3/3 that two of the replicas had
+/// stored. Method: the disk of one of three nodes is full. A PUT at 3/3 is unknown and its value is there; what is
+/// answered 507 is nowhere.
+#[test]
+fn disk_full_is_said_only_where_nothing_was_stored() {
+    let disk = match Mounted::tmpfs(96) {
+        Ok(disk) => disk,
+        Err(why) => return skip("disk_full_is_said_only_where_nothing_was_stored", &why),
+    };
+    let mut cluster = Cluster::new(3, &["--memory-budget", "16MiB"]);
+    cluster.set_data_dir(2, disk.data_dir());
+    cluster.start_all();
+    let ballast = disk.fill(0);
+    let value = [b'v'; 3000];
+    let status = |node, method, target: &str| {
+        cluster.ask(node, method, target, (method == PUT).then_some(&value[..])).status
+    };
+    wait_until("the full disk refuses", || status(2, PUT, "/v0/entity?id=full&replicas=3/3") == 504);
+    for number in 0..20 {
+        let target = format!("/v0/entity?id=wide-{number}&replicas=3/3");
+        let answer = cluster.ask(number % 3, PUT, &target, Some(&value));
+        assert_eq!(answer.status, 504, "{answer:?}");
+        assert!(answer.text().contains("full") || answer.text().contains("filled up"), "{answer:?}");
+        assert_eq!(status(1, GET, &format!("/v0/entity?id=wide-{number}&replicas=1/3")), 200);
+        assert_eq!(status(0, PUT, &format!("/v0/entity?id=wide-{number}&replicas=2/3")), 201);
+    }
+    let keys = (0..30).map(|number| format!("/v0/entity?id=narrow-{number}"));
+    let refused: Vec<String> =
+        keys.filter(|target| status(0, PUT, &format!("{target}&replicas=1/1")) == 507).collect();
+    assert!(!refused.is_empty(), "no key has the full node as its only replica");
+    std::fs::remove_file(ballast).unwrap();
+    wait_until("there is space", || status(2, PUT, "/v0/entity?id=full&replicas=3/3") == 201);
+    for target in refused {
+        for node in 0..3 {
+            assert_eq!(status(node, GET, &format!("{target}&replicas=3/3")), 404, "{target}");
+        }
+    }
 }

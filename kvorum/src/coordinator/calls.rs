@@ -111,7 +111,7 @@ fn is_nothing_done(error: &CallError) -> bool {
     match error {
         CallError::NotSent { .. } => true,
         CallError::Refused { code, .. } => {
-            matches!(code, Refusal::Overloaded | Refusal::Stopped | Refusal::Starting)
+            matches!(code, Refusal::Overloaded | Refusal::DiskFull | Refusal::Stopped | Refusal::Starting)
         }
         _ => false,
     }
@@ -199,9 +199,9 @@ impl Coordinator {
                         shared.stamps.observe(by);
                         Write::Superseded(by)
                     }
-                    Ok(Err(error @ (ReplicaError::Overloaded | ReplicaError::Stopped))) => {
-                        Write::Refused(Cause::Replica(error))
-                    }
+                    Ok(Err(
+                        error @ (ReplicaError::Overloaded | ReplicaError::DiskFull | ReplicaError::Stopped),
+                    )) => Write::Refused(Cause::Replica(error)),
                     Ok(Err(error)) => Write::Unknown(Cause::Replica(error)),
                     Err(_) => Write::Unknown(Cause::Late),
                 };

@@ -323,7 +323,10 @@ fn refuse(error: &ReplicaError) -> Reply {
         ReplicaError::DiskFull => Refusal::DiskFull,
         ReplicaError::Stopped => Refusal::Stopped,
         damaged if damaged.is_damage() => Refusal::Damaged,
-        ReplicaError::Failed { .. } | ReplicaError::Engine(_) | ReplicaError::Format(_) => Refusal::Failed,
+        ReplicaError::DiskFilledUp
+        | ReplicaError::Failed { .. }
+        | ReplicaError::Engine(_)
+        | ReplicaError::Format(_) => Refusal::Failed,
     };
     Reply::Refused { code, detail: error.to_string() }
 }

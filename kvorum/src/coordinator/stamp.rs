@@ -56,7 +56,11 @@ impl Stamps {
                     Err(LeaseNeeded { until }) => self.replica.begin_lease(until)?,
                 }
             };
-            let until = stored.wait().await?;
+            let until = stored.wait().await.map_err(|error| match error {
+                // Whether the lease was stored does not matter to the write, of which nothing has begun.
+                ReplicaError::DiskFilledUp => ReplicaError::DiskFull,
+                error => error,
+            })?;
             self.lock().hlc.extend(until);
         }
     }

@@ -258,7 +258,11 @@ fn failures_keep_their_meaning() {
     let node = node(&engine, &clock, Execution::Inline);
     node.write(put("1")).unwrap();
     engine.set_fault(Some(Fault::DiskFull));
-    let full = node.write(put("2"));
+    // The first write meets the full disk while it is stored, and may be found stored; the next one is refused before.
+    let filled_up = node.write(put("2"));
+    assert!(matches!(filled_up, Err(CoordinatorError::NotEnoughReplicas { .. })), "{filled_up:?}");
+    assert!(filled_up.unwrap_err().to_string().contains("filled up"));
+    let full = node.write(put("3"));
     assert!(matches!(full, Err(CoordinatorError::Replica(ReplicaError::DiskFull))), "{full:?}");
     assert_eq!(node.read().unwrap(), "1");
 }

@@ -117,12 +117,13 @@ impl Unanswered {
 impl Writing {
     async fn run(mut self) {
         let deadline = self.begun + self.coordinator.shared.settings.request_timeout;
-        for _ in 0..STAMPS_MAX {
+        for round in 0..STAMPS_MAX {
             let version = match tokio::time::timeout_at(deadline, self.coordinator.shared.stamps.next()).await
             {
                 Ok(Ok(version)) => version,
-                Ok(Err(error)) => return self.report(Err(error)),
-                Err(_) => break,
+                Ok(Err(error)) if round == 0 => return self.report(Err(error)),
+                // The record of an earlier stamp was sent: what became of it is unknown, whatever this error says.
+                Ok(Err(_)) | Err(_) => break,
             };
             let open = self.coordinator.shared.replica.open_write(version);
             let since = Since::now();
@@ -222,6 +223,10 @@ impl Writing {
 
     /// Hears the other replicas out and keeps hints for those that failed.
     async fn complete(self, mut rest: Unanswered) {
+        // Nothing left this node, and its client was told so: nothing may take effect any more.
+        if !rest.is_sent && rest.calls.is_empty() {
+            return;
+        }
         // Replicas that have not been asked yet have their whole time.
         let deadline = Instant::now() + self.coordinator.shared.settings.request_timeout;
         for node in std::mem::take(&mut rest.unasked) {
@@ -230,7 +235,7 @@ impl Writing {
         while let Some((node, answer)) = rest.calls.next().await {
             rest.note(node, answer);
         }
-        // Nothing left this node: nothing can take effect, so there is nothing to complete.
+        // No replica took it or may have: nothing can take effect, so there is nothing to complete.
         if !rest.is_sent {
             return;
         }
@@ -255,13 +260,18 @@ impl Writing {
         let shared = &self.coordinator.shared;
         let mut missing = std::mem::take(&mut rest.missing);
         let is_silent = rest.calls.is_empty();
-        if is_silent && !missing.is_empty() && missing.iter().all(|(_, cause)| cause.is_disk_full()) {
+        // The two that say "nothing was done": no replica took the record or may have taken it.
+        let is_nothing_done = is_silent && !rest.is_sent;
+        let is_nothing_stored = is_nothing_done || is_silent && canary::is(Canary::DiskFullForgetsStored);
+        if is_nothing_stored && !missing.is_empty() && missing.iter().all(|(_, cause)| cause.is_disk_full()) {
             return CoordinatorError::Replica(ReplicaError::DiskFull);
         }
-        if is_silent && !rest.is_sent && missing.iter().any(|(_, cause)| cause.is_overload()) {
+        if is_nothing_done && missing.iter().any(|(_, cause)| cause.is_overload()) {
             return CoordinatorError::Replica(ReplicaError::Overloaded);
         }
-        if let ([(_, Cause::Replica(_))], 1) = (&*missing, self.quorum.from())
+        // A write that met a full disk midway is unknown, and no fault of the node: a 504 as with more replicas.
+        if let ([(_, Cause::Replica(error))], 1) = (&*missing, self.quorum.from())
+            && !matches!(error, ReplicaError::DiskFilledUp)
             && let Some((_, Cause::Replica(error))) = missing.pop()
         {
             return CoordinatorError::Replica(error);

@@ -212,7 +212,7 @@ impl From<CoordinatorError> for Failure {
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "shutting_down", message)
             }
             CoordinatorError::Replica(ReplicaError::DiskFull) => {
-                let message = "the disks of the replicas that did not confirm are full: writes are refused until there is space, \
+                let message = "the disks of the replicas are full, nothing was stored: writes are refused until there is space, \
                      reads go on";
                 Self::new(StatusCode::INSUFFICIENT_STORAGE, "disk_full", message)
             }

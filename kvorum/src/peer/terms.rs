@@ -46,9 +46,9 @@ pub enum HeldBack {
 pub enum Refusal {
     /// A bounded queue is full. Nothing was done; a retry can help.
     Overloaded,
-    /// The disk is full. For a write it is unknown whether it took effect.
+    /// The disk is full. Nothing was done.
     DiskFull,
-    /// The store failed. For a write it is unknown whether it took effect.
+    /// The store failed, or its disk filled up during a write. For a write it is unknown whether it took effect.
     Failed,
     /// The peer does not take part in quorums now.
     NotVoting,

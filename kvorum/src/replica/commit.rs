@@ -643,7 +643,7 @@ impl Committer {
             self.poisoned = true;
             self.health.set_disk_full();
             tracing::warn!(%error, "a write met a full disk");
-            Refusal::DiskFull
+            Refusal::DiskFilledUp
         } else {
             self.health.set_failed(&error.to_string());
             if matches!(error, EngineError::Poisoned { .. })
@@ -700,7 +700,10 @@ impl Committer {
 /// Why a group was not stored.
 enum Refusal {
     Overloaded,
+    /// It was not begun.
     DiskFull,
+    /// It was begun, and may be found stored when the store is opened again.
+    DiskFilledUp,
     Failed(String),
 }
 
@@ -709,6 +712,7 @@ impl Refusal {
         match self {
             Self::Overloaded => ReplicaError::Overloaded,
             Self::DiskFull => ReplicaError::DiskFull,
+            Self::DiskFilledUp => ReplicaError::DiskFilledUp,
             Self::Failed(reason) => ReplicaError::Failed { reason: reason.clone() },
         }
     }

@@ -88,8 +88,10 @@ pub enum Execution {
 pub enum ReplicaError {
     /// A bounded queue is full. Nothing was done; a retry can help.
     Overloaded,
-    /// The disk is full. The write was refused, or (when the disk filled up during it) may still take effect.
+    /// The disk is full, and what was asked was refused: nothing was done.
     DiskFull,
+    /// The disk filled up while the write was being stored. It is unknown whether it took effect.
+    DiskFilledUp,
     /// An earlier write failed and the store takes no more until the node is restarted.
     Failed {
         /// What went wrong, and when.
@@ -108,6 +110,9 @@ impl fmt::Display for ReplicaError {
         match self {
             Self::Overloaded => f.write_str("a queue of the store is full"),
             Self::DiskFull => f.write_str("the disk of this node is full"),
+            Self::DiskFilledUp => {
+                f.write_str("the disk of this node filled up while the write was being stored")
+            }
             Self::Failed { reason } => write!(f, "the store takes no more writes: {reason}"),
             Self::Engine(error) => error.fmt(f),
             Self::Format(error) => write!(f, "a stored row cannot be read: {error}"),
@@ -347,8 +352,8 @@ impl Replica {
     /// Returns once the record is as durable as the mode asks. Applying the same record again changes nothing.
     ///
     /// # Errors
-    /// [`ReplicaError::Overloaded`] and a refusal for a full disk mean that nothing was done. After any other error
-    /// the write is of unknown outcome.
+    /// [`ReplicaError::Overloaded`], [`ReplicaError::DiskFull`] and [`ReplicaError::Stopped`] mean that nothing was
+    /// done. After any other error the write is of unknown outcome.
     ///
     /// # Cancel safety
     /// Once queued, the record is applied whether or not the future is still polled.
@@ -358,7 +363,11 @@ impl Replica {
         let (done, outcome) = oneshot::channel();
         let courier = Courier::of_thread();
         self.shared.queue.submit(Request::Apply { key, record, source, observed, done, courier })?;
-        outcome.await.map_err(|_| ReplicaError::Stopped)?
+        // The commit thread answers all that is queued before it ends, so one that says nothing has died, and may have
+        // died behind the write.
+        let died =
+            || ReplicaError::Failed { reason: "the commit thread ended before it answered".to_owned() };
+        outcome.await.map_err(|_| died())?
     }
 
     /// Notes that the client of the write stamped `version` waits for its answer, until the result is dropped.

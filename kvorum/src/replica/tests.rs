@@ -536,7 +536,7 @@ fn failed_sync_is_final() {
 fn full_disk_passes() {
     let mut bench = Bench::new(DurabilityMode::Always, Purge::Keep);
     bench.engine.set_fault(Some(Fault::DiskFull));
-    assert!(matches!(bench.apply("k", value(1, "v")), Err(ReplicaError::DiskFull)));
+    assert!(matches!(bench.apply("k", value(1, "v")), Err(ReplicaError::DiskFilledUp)));
     assert_eq!(bench.health.state(), StoreState::DiskFull);
     assert!(matches!(bench.health.admit(&value(2, "w")), Err(ReplicaError::DiskFull)));
     assert!(bench.committer.idle_wait() <= Duration::from_secs(1), "it must look again without being asked");
@@ -613,6 +613,28 @@ async fn store_that_stopped_while_it_was_opened_is_opened_again() {
         let (replica, threads, _) = super::Replica::start(parts).unwrap();
         assert_eq!(replica.health(), StoreState::Ok);
         drop(threads);
+    });
+    run.await;
+}
+
+/// Goal: a write that the commit thread had taken when it died is of unknown outcome; it used to end as a refusal, of which
+/// nothing was done. Method: the commit task is ended while it waits for the disk.
+#[tokio::test(start_paused = true)]
+async fn write_whose_commit_thread_died_is_unknown() {
+    let engine = Arc::new(MemoryEngine::new());
+    let parts = parts_over(&engine, &ManualClock::at(1_000_000));
+    let local = tokio::task::LocalSet::new();
+    let run = local.run_until(async {
+        let (replica, threads, _) = super::Replica::start(parts).unwrap();
+        engine.set_latency(Duration::from_mins(1));
+        let key = kvorum_core::Key::new("k").unwrap();
+        let apply = replica.apply(key, value(1, "v"), Source::Writer);
+        let dies = async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            drop(threads);
+        };
+        let (applied, ()) = tokio::join!(apply, dies);
+        assert!(matches!(applied, Err(ReplicaError::Failed { .. })), "{applied:?}");
     });
     run.await;
 }

@@ -89,7 +89,7 @@ impl Session {
                     self.history.complaints.push(format!("{method} {target}: no version"));
                     Outcome::Unknown
                 }
-                (503, _) => Outcome::Refused,
+                (503 | 507, _) => Outcome::Refused,
                 _ => Outcome::Unknown,
             },
             Err(NoAnswer::NotSent) => Outcome::Refused,

@@ -289,6 +289,11 @@ impl Cluster {
         copy_dir(copy.path(), self.data_dir(index));
     }
 
+    /// Has the node, which was never started, keep its data there.
+    pub fn set_data_dir(&mut self, index: usize, data_dir: PathBuf) {
+        self.nodes[index].data_dir = data_dir;
+    }
+
     /// Where the node's data is.
     pub fn data_dir(&self, index: usize) -> &Path {
         &self.nodes[index].data_dir

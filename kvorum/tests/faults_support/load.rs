@@ -134,7 +134,7 @@ impl Session {
                     self.history.faults.push(format!("{method} {key}: no version: {:?}", answer.headers));
                     (Outcome::Unknown, answer.status)
                 }
-                (503, _) => (Outcome::Refused, 503),
+                (status @ (503 | 507), _) => (Outcome::Refused, status),
                 (status, _) => (Outcome::Unknown, status),
             },
             Err(NoAnswer::NotTaken(_)) => (Outcome::Refused, 0),

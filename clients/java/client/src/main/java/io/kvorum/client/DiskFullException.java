@@ -1,6 +1,9 @@
 package io.kvorum.client;
 
-/** The disk of a node is full (507): it refuses writes, and goes on to read. */
+/**
+ * The disks of the replicas are full (507): they refuse writes, and go on to read. Nothing was stored anywhere; where a
+ * replica may have stored the value the node answers 504, a {@link NotEnoughReplicasException}.
+ */
 public final class DiskFullException extends KvorumException {
     private static final long serialVersionUID = 1;
 

@@ -105,7 +105,8 @@ record Failure(Cause cause, int status, String why, Duration retryAfter, Answer 
         return switch (cause) {
             case CONNECT, LOCAL -> false;
             case LOST, IMPATIENT, UNEXPECTED -> true;
-            // What a node refuses it has not begun; the contract says of 503 and 507 that nothing was done.
+            // What a node refuses it has not begun; the contract says of 503 and 507 that nothing was done, and of 504 that
+            // it is unknown.
             case STATUS -> !(status >= 400 && status <= 499 || status == 503 || status == 507);
         };
     }

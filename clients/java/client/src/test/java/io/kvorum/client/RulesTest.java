@@ -40,6 +40,7 @@ class RulesTest {
         check(status(504), true, false, true, true);
         check(status(500), true, false, false, true);
         check(status(502), true, false, false, true);
+        // A full disk refuses before anything is stored. Another try would meet the same disks.
         check(status(507), true, false, false, false);
         check(status(400), false, false, false, false);
         check(status(413), false, false, false, false);

@@ -231,14 +231,28 @@ const PREFILL_MAX: Duration = Duration::from_hours(1);
 /// The exit code is 0 where operations succeeded, rates were kept and no body was wrong, 1 otherwise, 2 for impossible arguments.
 pub fn run(args: &BenchArgs) -> ExitCode {
     match bench(args) {
-        Ok((text, is_good)) => {
-            print!("{text}");
-            if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-        }
+        Ok((text, is_good)) => match show(text) {
+            Ok(()) if is_good => ExitCode::SUCCESS,
+            Ok(()) => ExitCode::FAILURE,
+            Err(error) => {
+                kvorum_output::tell_line!("kvorum bench: {error}");
+                ExitCode::FAILURE
+            }
+        },
         Err(error) => {
-            eprintln!("kvorum bench: {error}");
+            kvorum_output::tell_line!("kvorum bench: {error}");
             ExitCode::from(if matches!(error, LabError::Usage(_)) { 2 } else { 1 })
         }
+    }
+}
+
+/// Prints a part of the result. A reader that has gone, as `head` has, is no failure.
+pub(crate) fn show(text: impl AsRef<[u8]>) -> Result<(), LabError> {
+    match kvorum_output::print(text) {
+        Err(error) if !kvorum_output::is_reader_gone(&error) => {
+            Err(LabError::machine("write to standard output")(error))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -291,7 +305,7 @@ fn bench(args: &BenchArgs) -> Result<(String, bool), LabError> {
     }
     if !std::io::stdout().is_terminal() {
         // Who sends the report elsewhere must hear it too.
-        eprint!("{}", report.complaints());
+        kvorum_output::tell(report.complaints());
     }
     Ok((format!("{}{report}", found.text), is_good(&outcome)))
 }
@@ -353,7 +367,7 @@ fn search(args: &BenchArgs, plan: &Plan, options: &RunOptions, bound: Duration) 
             grouped(stream.failed()),
         );
         if std::io::stderr().is_terminal() {
-            eprintln!("{line}");
+            kvorum_output::tell_line!("{line}");
         }
         // Writing into a `String` cannot fail.
         let _ = writeln!(text, "{line}");

@@ -14,6 +14,9 @@
 //!
 //! What it deliberately does not do: inject faults.
 #![expect(clippy::disallowed_methods, reason = "the lab measures the real machine")]
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
+
+use std::time::Duration;
 
 pub mod ask;
 pub mod cli;
@@ -32,3 +35,6 @@ pub mod report;
 pub mod rng;
 pub mod suite;
 pub mod units;
+
+/// How long a program that ends waits for its last diagnostics to be written.
+const FLUSH_MAX: Duration = Duration::from_secs(1);

@@ -4,7 +4,6 @@
 //! are lanes. It listens on a thread of its own, so that a slow terminal holds up no load.
 
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -106,7 +105,7 @@ impl Watch {
             }
         }
         if self.label.is_some() {
-            eprint!("\r\x1b[K");
+            kvorum_output::tell("\r\x1b[K");
         }
         Ok(Watched { log: self.log(&seconds), streams: self.streams(&seconds) })
     }
@@ -119,10 +118,7 @@ impl Watch {
             all.merge(&one.latency)?;
         }
         let failed = seconds.values().map(|one| one.failed).sum();
-        let mut terminal = std::io::stderr().lock();
-        // A terminal that has gone away is no reason to end a run.
-        let _ = write!(terminal, "\r\x1b[K{label}{}", progress(second, self.duration, &all, failed));
-        let _ = terminal.flush();
+        kvorum_output::tell(format!("\r\x1b[K{label}{}", progress(second, self.duration, &all, failed)));
         Ok(())
     }
 

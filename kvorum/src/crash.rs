@@ -245,7 +245,8 @@ mod armed {
             && *armed == point
             && left.fetch_sub(1, Ordering::SeqCst) == 1
         {
-            eprintln!("crash point {} is reached", point.name());
+            kvorum_output::tell(format!("crash point {} is reached\n", point.name()));
+            kvorum_output::flush(crate::log::FLUSH_MAX);
             std::process::abort();
         }
     }

@@ -3,6 +3,8 @@
 //! A request is read downwards: [`http`] → [`coordinator`] → [`replica`] → [`storage`]. Each room uses only rooms
 //! below it and the pure rules of `kvorum-core`. [`node`] puts them together; [`config`] says with what.
 
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
+
 pub mod canary;
 pub mod cli;
 pub mod clock;
@@ -11,6 +13,7 @@ pub mod config;
 pub mod coordinator;
 pub mod crash;
 pub mod http;
+pub mod log;
 pub mod metrics;
 pub mod node;
 pub mod peer;

@@ -41,6 +41,8 @@ use tokio::sync::watch;
 
 /// Silence on a connection before it is probed, and between probes.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
+/// How long a process that is told to end twice waits for its last lines to be written.
+const SECOND_SIGNAL_FLUSH_MAX: Duration = Duration::from_millis(100);
 /// Connections that the kernel may hold for each listener until they are accepted.
 const ACCEPT_BACKLOG: u32 = 1024;
 
@@ -616,6 +618,7 @@ impl StopSignals {
         let listener = thread::Builder::new().name("kvorum:signal".to_owned()).spawn(move || {
             sender.send_replace(Some(next()));
             next();
+            kvorum_output::flush(SECOND_SIGNAL_FLUSH_MAX);
             std::process::exit(130);
         });
         listener?;

@@ -18,13 +18,19 @@ mod cluster_support;
 mod faults_support;
 mod support;
 
-use cluster_support::node::{Cluster, connect};
-use faults_support::http::{encode, receive};
+use cluster_support::node::{Cluster, Launch, ask, connect};
+use faults_support::disk::Mounted;
+use faults_support::http::{Answer, encode, receive};
+use faults_support::skip;
+use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Child, Command};
 use std::thread;
 use std::time::Duration;
-use support::{PATIENCE, wait_until};
+use support::{PATIENCE, Server, kvorum, metric_sum, run, wait_until};
+use tempfile::TempDir;
 
 /// The node's status, and the code that it came with; none while nobody answers.
 fn try_status(address: SocketAddr, query: &str) -> Option<(u16, serde_json::Value)> {
@@ -33,6 +39,203 @@ fn try_status(address: SocketAddr, query: &str) -> Option<(u16, serde_json::Valu
     stream.get_mut().write_all(&encode("GET", &format!("/v0/status{query}"), headers, None)).ok()?;
     let answer = receive(&mut stream).ok()?;
     Some((answer.status, serde_json::from_slice(&answer.body).ok()?))
+}
+
+/// Has a node's standard error go where `redirection` of bash says.
+fn log_to(redirection: &str) -> Launch {
+    let command = format!("exec \"$@\" {redirection}");
+    let prefix = ["bash", "-c", &command, "bash"].map(ToOwned::to_owned).to_vec();
+    Launch { prefix, environment: Vec::new() }
+}
+
+/// Writes through the node to all replicas until that succeeds.
+fn wait_until_all_confirm(cluster: &Cluster, index: usize) {
+    let target = format!("/v0/entity?id=all&replicas={0}/{0}", cluster.len());
+    wait_until("a write is confirmed by all", || {
+        cluster.try_ask(index, "PUT", &target, Some(b"v")).is_ok_and(|answer| answer.status == 201)
+    });
+}
+
+// ---- The log ----------------------------------------------------------------------------------------------------
+
+/// Goal: a log whose reader has gone stops nothing. Method: node 0 logs into a pipe that is closed after its first line;
+/// then another node is killed and comes back, of which node 0 logs.
+#[test]
+fn closed_log_stops_no_link() {
+    let mut cluster = Cluster::new(3, &["--memory-budget", "16MiB"]);
+    cluster.set_launch(0, log_to("2> >(exec head -n 1 >/dev/null)"));
+    cluster.start_all();
+    for node in [1, 2] {
+        cluster.kill9(node);
+        // Several times, so that each of the node's threads logs it.
+        for _ in 0..8 {
+            let _ = cluster.try_ask(0, "PUT", "/v0/entity?id=k&replicas=3/3", Some(b"v"));
+        }
+        cluster.start_node(node);
+        wait_until_all_confirm(&cluster, 0);
+        cluster.wait_until_connected();
+        wait_until("hints are delivered", || cluster.metric(0, "kvorum_hints_waiting") == 0);
+    }
+    assert!(
+        cluster.metric(0, "kvorum_log_lines_dropped_total") > 0,
+        "the log was not closed: the test shows nothing"
+    );
+    assert_eq!(cluster.metric(0, "kvorum_panics_total"), 0);
+    cluster.terminate(0);
+}
+
+/// Goal: a log that takes nothing (`2>/dev/full`) keeps no node from starting, serving and ending with 0.
+#[test]
+fn full_log_stops_no_node() {
+    let mut cluster = Cluster::new(3, &["--memory-budget", "16MiB"]);
+    for index in 0..3 {
+        cluster.set_launch(index, log_to("2>/dev/full"));
+    }
+    cluster.start_all();
+    cluster.kill9(2);
+    cluster.start_node(2);
+    for index in 0..3 {
+        wait_until_all_confirm(&cluster, index);
+        assert_eq!(cluster.ask(index, "GET", "/v0/entity?id=all", None).body, b"v");
+        assert!(cluster.metric(index, "kvorum_log_lines_dropped_total") > 0);
+        assert_eq!(cluster.metric(index, "kvorum_panics_total"), 0);
+    }
+    for index in 0..3 {
+        cluster.terminate(index);
+    }
+}
+
+/// One node whose standard error is a file of the test's.
+struct Alone {
+    address: SocketAddr,
+    child: Child,
+}
+
+impl Alone {
+    /// Starts the node and waits until it serves. It logs everything that it does, so that there is much to lose.
+    fn start(data_dir: &Path, log: File) -> Self {
+        let address = Cluster::new(1, &[]).address(0);
+        let mut command = kvorum(&["serve", "--memory-budget", "16MiB", "--durability", "os", "--data-dir"]);
+        command.arg(data_dir).arg("--listen").arg(address.to_string()).env("KVORUM_LOG", "trace").stderr(log);
+        let alone = Self { address, child: command.spawn().unwrap() };
+        wait_until("the node serves", || try_status(address, "").is_some_and(|(code, _)| code == 200));
+        alone
+    }
+
+    fn ask(&self, method: &str, id: &str, body: Option<&[u8]>) -> Answer {
+        ask(self.address, method, &format!("/v0/entity?id={id}"), body, PATIENCE).unwrap()
+    }
+
+    fn metric(&self, name: &str) -> u64 {
+        metric_sum(&ask(self.address, "GET", "/metrics", None, PATIENCE).unwrap().text(), name)
+    }
+
+    /// Ends it by SIGTERM; gives its exit code.
+    fn terminate(mut self) -> Option<i32> {
+        rustix::process::kill_process(
+            rustix::process::Pid::from_child(&self.child),
+            rustix::process::Signal::TERM,
+        )
+        .unwrap();
+        let mut code = None;
+        wait_until("the node has ended", || {
+            code = self.child.try_wait().unwrap();
+            code.is_some()
+        });
+        code.unwrap().code()
+    }
+}
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Goal: the log on the data's disk, which fills: reads go on, writes after there is space again, and the log says in one
+/// line that lines are missing. Method: a small tmpfs with store and log of one node.
+#[test]
+fn log_on_the_full_data_disk() {
+    let disk = match Mounted::tmpfs(64) {
+        Ok(disk) => disk,
+        Err(reason) => return skip("log_on_the_full_data_disk", &reason),
+    };
+    let log = disk.path().join("log");
+    let file = OpenOptions::new().create(true).append(true).open(&log).unwrap();
+    let node = Alone::start(&disk.data_dir(), file);
+    assert_eq!(node.ask("PUT", "kept", Some(b"v")).status, 201);
+    let ballast = disk.fill(0);
+    wait_until("the full disk is noticed", || node.ask("PUT", "k", Some(&vec![0; 65536])).status == 507);
+    wait_until("lines are dropped", || node.metric("kvorum_log_lines_dropped_total") > 0);
+    assert_eq!(node.ask("GET", "kept", None).body, b"v");
+    std::fs::remove_file(ballast).unwrap();
+    wait_until("writes are taken again", || node.ask("PUT", "k", Some(b"v")).status == 201);
+    wait_until("it is told that lines are missing", || {
+        std::fs::read_to_string(&log).unwrap().contains("lines of the log were dropped here")
+    });
+    assert_eq!(node.metric("kvorum_panics_total"), 0);
+    assert_eq!(node.terminate(), Some(0));
+}
+
+/// Goal: a log whose reader does not read holds up neither requests nor the end of the node. Method: a FIFO that nobody
+/// reads, and a log of everything, until lines have been dropped; then SIGTERM.
+#[test]
+fn reader_that_does_not_read_holds_up_nothing() {
+    let dir = TempDir::with_prefix("kvorum-fifo-").unwrap();
+    let fifo = dir.path().join("log");
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    // Opened for both ends, so that it has a reader.
+    let file = OpenOptions::new().read(true).write(true).open(&fifo).unwrap();
+    let node = Alone::start(&dir.path().join("data"), file);
+    let mut number = 0;
+    wait_until("lines are dropped", || {
+        number += 1;
+        assert_eq!(node.ask("PUT", &number.to_string(), Some(b"v")).status, 201);
+        node.metric("kvorum_log_lines_dropped_total") > 0
+    });
+    for number in 1..=number {
+        assert_eq!(node.ask("GET", &number.to_string(), None).body, b"v");
+    }
+    assert_eq!(node.terminate(), Some(0));
+}
+
+/// Goal: no command panics where its output is full or closed: what was asked for and could not be printed is a failure, a
+/// reader that has gone is none. Method: each command that prints, with `/dev/full` and with a closed pipe.
+#[test]
+fn outputs_that_fail_make_no_command_panic() {
+    let server = Server::start(&[]);
+    server.put("id=k", b"v");
+    let url = format!("http://{}", server.address());
+    let program = kvorum(&[]).get_program().to_str().unwrap().to_owned();
+    let commands = [
+        "serve --print-config".to_owned(),
+        "lab ladder".to_owned(),
+        format!("bench get -d 100ms -c 2 -t 1 {url}"),
+        format!("bench get -d 100ms -c 2 -t 1 -R 50 --find-max 1s {url}"),
+        format!("status --url {url}"),
+        format!("get k --url {url}"),
+        format!("get k --show --url {url}"),
+        format!("put k --value v --url {url}"),
+        format!("scan --url {url}"),
+        format!("explain k --url {url}"),
+        format!("repair --url {url}"),
+        "nonsense".to_owned(),
+        "get".to_owned(),
+        "serve --listen nonsense".to_owned(),
+        "--help".to_owned(),
+    ];
+    for command in commands {
+        for redirection in
+            [">/dev/full", "2>/dev/full", ">/dev/full 2>&1", "| true", "2>&1 | true", "2> >(true) > >(true)"]
+        {
+            let line = format!("set -o pipefail; {program} {command} {redirection}");
+            let output = run(Command::new("bash").args(["-c", &line]), b"");
+            let code = output.status.code().expect("the command was killed");
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert!(code <= 3 && !said.contains("panicked"), "{command} {redirection}: {code}: {said}");
+        }
+    }
 }
 
 // ---- Clocks -----------------------------------------------------------------------------------------------------

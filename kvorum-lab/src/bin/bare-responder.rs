@@ -61,7 +61,7 @@ struct Plan {
 
 fn main() -> ExitCode {
     let Some(plan) = parse(std::env::args().skip(1)) else {
-        eprintln!(
+        kvorum_output::tell_line!(
             "usage: bare-responder [--busy MICROSECONDS] [--sync DIRECTORY [--acks COUNT]] [HOST:PORT ...]"
         );
         return ExitCode::FAILURE;
@@ -88,7 +88,7 @@ fn main() -> ExitCode {
 fn end(place: &str, outcome: io::Result<std::convert::Infallible>) -> ! {
     match outcome {
         Ok(never) => match never {},
-        Err(error) => eprintln!("bare-responder {place}: {error}"),
+        Err(error) => kvorum_output::tell_line!("bare-responder {place}: {error}"),
     }
     std::process::exit(1)
 }

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
+use crate::cli::show;
 use crate::error::LabError;
 use crate::units::parse_duration;
 
@@ -104,16 +105,13 @@ pub fn run_command(args: &LabArgs) -> ExitCode {
     let done = match &args.command {
         LabCommand::Run(args) => measure(args),
         LabCommand::Compare(args) => put_beside(args),
-        LabCommand::Ladder => {
-            print!("{}", file::LADDER);
-            Ok(true)
-        }
+        LabCommand::Ladder => show(file::LADDER).map(|()| true),
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            eprintln!("kvorum lab: {error}");
+            kvorum_output::tell_line!("kvorum lab: {error}");
             ExitCode::from(if matches!(error, LabError::Usage(_)) { 2 } else { 1 })
         }
     }
@@ -143,14 +141,14 @@ fn measure(args: &RunArgs) -> Result<bool, LabError> {
     let profiles = load_profiles(&args.output, &results)?;
     report::write(&args.output, &results, &profiles)?;
     for warning in conclusions::warnings(&results) {
-        eprintln!("!! {warning}");
+        kvorum_output::tell_line!("!! {warning}");
     }
     for conclusion in conclusions::conclusions(&results, &profiles) {
-        println!("{conclusion}");
+        show(format!("{conclusion}\n"))?;
     }
-    println!("{}", args.output.join("report.html").display());
+    show(format!("{}\n", args.output.join("report.html").display()))?;
     if !is_whole {
-        println!("Not everything has been measured yet: the same command goes on.");
+        show("Not everything has been measured yet: the same command goes on.\n")?;
     }
     let is_kept = results.steps.iter().all(|step| {
         step.error.is_none() && step.runs.iter().all(|run| run.is_latency_result() && run.wrong_bodies == 0)
@@ -164,16 +162,16 @@ fn put_beside(args: &CompareArgs) -> Result<bool, LabError> {
     let (a, b) = (Results::read(&args.a)?, Results::read(&args.b)?);
     let profiles = (load_profiles(&args.a, &a)?, load_profiles(&args.b, &b)?);
     let both = Comparison::new(a, b)?;
-    print!("{}", both.text());
+    show(both.text())?;
     if let Some(folder) = &args.output {
         std::fs::create_dir_all(folder).map_err(LabError::machine(format!("make {}", folder.display())))?;
         let (results, profiles) = both.merged(profiles.0, profiles.1);
         report::write(folder, &results, &profiles)?;
-        println!("{}", folder.join("report.html").display());
+        show(format!("{}\n", folder.join("report.html").display()))?;
     }
     let met = both.met(&conditions)?;
     for one in &met {
-        eprintln!("!! {one}");
+        kvorum_output::tell_line!("!! {one}");
     }
     Ok(met.is_empty())
 }

@@ -17,6 +17,7 @@ use tempfile::TempDir;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::file::Configuration;
+use crate::FLUSH_MAX;
 use crate::ask::ask;
 use crate::cli::parse_url;
 use crate::error::LabError;
@@ -91,7 +92,10 @@ impl Keeper {
                 // Held until the program has ended: nothing is started any more.
                 let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
                 kept.end();
-                eprintln!("\nkvorum lab: interrupted; nodes are stopped, what was measured is kept");
+                kvorum_output::tell_line!(
+                    "\nkvorum lab: interrupted; nodes are stopped, what was measured is kept"
+                );
+                kvorum_output::flush(FLUSH_MAX);
                 std::process::exit(code)
             })
             .map_err(LabError::machine("start a thread"))?;

@@ -2,7 +2,7 @@
 //!
 //! To stderr: one line that is replaced on a terminal, a line for each step elsewhere.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 /// The state of a run.
@@ -42,7 +42,7 @@ impl Progress {
         step.clone_into(&mut self.step);
         self.begun = Instant::now();
         if !self.is_terminal {
-            eprintln!("{} {}", self.place(), self.step);
+            kvorum_output::tell_line!("{} {}", self.place(), self.step);
         }
     }
 
@@ -52,24 +52,21 @@ impl Progress {
         self.done += 1;
         self.spent = (self.spent.0 + planned, self.spent.1 + elapsed);
         if self.is_terminal {
-            eprint!("\r\x1b[K");
+            kvorum_output::tell("\r\x1b[K");
         }
     }
 
     /// What the step is doing now.
     pub fn say(&self, what: &str) {
         if self.is_terminal {
-            let mut terminal = std::io::stderr().lock();
-            // A terminal that has gone away is no reason to end a run.
-            let _ = write!(terminal, "\r\x1b[K{} {}: {what}", self.place(), self.step);
-            let _ = terminal.flush();
+            kvorum_output::tell(format!("\r\x1b[K{} {}: {what}", self.place(), self.step));
         }
     }
 
     /// What a person should not overlook, on lines of their own.
     pub fn complain(&self, what: &str) {
         let erase = if self.is_terminal { "\r\x1b[K" } else { "" };
-        eprintln!("{erase}!! {}: {what}", self.step);
+        kvorum_output::tell_line!("{erase}!! {}: {what}", self.step);
     }
 
     /// Which step of how many, and how long all will still take.

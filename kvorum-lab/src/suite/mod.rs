@@ -13,6 +13,8 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use tempfile::TempDir;
 
+use crate::FLUSH_MAX;
+use crate::cli::show;
 use crate::error::LabError;
 use crate::load::{Plan, StreamPlan};
 
@@ -134,14 +136,16 @@ struct Suite {
 ///
 /// The exit code is 0 where every wanted row was measured, whatever the aims; 1 otherwise.
 pub fn run(args: &SuiteArgs) -> ExitCode {
-    match Suite::new(args).and_then(|suite| suite.run()) {
+    let code = match Suite::new(args).and_then(|suite| suite.run()) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            eprintln!("kvorum-bench-suite: {error}");
+            kvorum_output::tell_line!("kvorum-bench-suite: {error}");
             ExitCode::FAILURE
         }
-    }
+    };
+    kvorum_output::flush(FLUSH_MAX);
+    code
 }
 
 /// What the figures depend on and what else the machine was doing.
@@ -177,7 +181,7 @@ impl Suite {
     /// Measures what is wanted, row by row. `false` = something could not be measured.
     fn run(&self) -> Result<bool, LabError> {
         let machine = machine();
-        println!("{}", machine.text());
+        show(format!("{}\n", machine.text()))?;
         let mut markdown = machine.markdown();
         let mut is_whole = true;
         let parts: [(&[Section], Measure); 5] = [
@@ -202,7 +206,7 @@ impl Suite {
                 if self.args.quick {
                     table.note("Quick: small data sets and short windows; not to be compared with anything.");
                 }
-                println!("{}", table.text());
+                show(format!("{}\n", table.text()))?;
                 markdown.push_str(&table.markdown());
             }
         }
@@ -221,7 +225,7 @@ impl Suite {
     }
 
     fn say(&self, progress: &str) {
-        eprintln!("# {progress}{}", if self.args.quick { " (quick)" } else { "" });
+        kvorum_output::tell_line!("# {progress}{}", if self.args.quick { " (quick)" } else { "" });
     }
 
     fn node<'a>(

@@ -10,7 +10,7 @@ use kvorum_client::{
     Client, DeleteOptions, Entry, Error, PutOptions, ReadOptions, Replicas, ScanOptions, Scope,
 };
 use std::ffi::OsString;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
@@ -186,12 +186,12 @@ async fn get(client: &Client, matches: &ArgMatches) -> Result<ExitCode, Failure>
         return Ok(complain("not found", NOT_FOUND));
     };
     if matches.get_flag("show") {
-        eprintln!("version {}", entry.version);
+        kvorum_output::tell(format!("version {}\n", entry.version));
         if let Some(at) = entry.expires {
-            eprintln!("expires {}", httpdate::fmt_http_date(at));
+            kvorum_output::tell(format!("expires {}\n", httpdate::fmt_http_date(at)));
         }
         if let Some(replicas) = &entry.replicas {
-            eprintln!("replicas {replicas}");
+            kvorum_output::tell(format!("replicas {replicas}\n"));
         }
     }
     match matches.get_one::<OsString>("output") {
@@ -217,7 +217,7 @@ async fn put(client: &Client, matches: &ArgMatches) -> Result<ExitCode, Failure>
         }
     };
     let version = client.put_with(key, value, options).await?;
-    eprintln!("version {version}");
+    kvorum_output::tell(format!("version {version}\n"));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -357,7 +357,5 @@ fn plain(value: &serde_json::Value) -> String {
 
 /// Writes to standard output. A reader that has gone (a closed pipe) ends the command like any failure.
 pub(super) fn write_out(bytes: &[u8]) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    out.write_all(bytes)?;
-    out.flush()
+    kvorum_output::print(bytes)
 }

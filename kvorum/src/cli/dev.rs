@@ -1,8 +1,9 @@
 //! `kvorum dev`: a cluster on this machine in one process, with one store per node and real sockets between them.
 
-use super::serve::{listen_for_signals, read_config_with, start_log};
+use super::serve::{listen_for_signals, read_config_with};
 use super::{FAILED, USAGE, complain, flag, text_of};
 use crate::config::{Config, SETTINGS};
+use crate::log;
 use crate::node::{self, Node};
 use clap::{ArgMatches, Command};
 use std::collections::BTreeMap;
@@ -42,7 +43,7 @@ pub(super) fn run(matches: &ArgMatches) -> ExitCode {
         Err(reason) => return complain(reason, USAGE),
     };
     if let Some(first) = configs.first() {
-        start_log(first.log_format);
+        log::start(first.log_format);
     }
     node::raise_file_limit();
     let Some(stop) = listen_for_signals() else { return ExitCode::from(FAILED) };

@@ -8,6 +8,7 @@ mod profile;
 mod repair;
 mod serve;
 
+use crate::log;
 use crate::sched::{self, Turns};
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use kvorum_lab::cli::BenchArgs;
@@ -24,6 +25,12 @@ pub(crate) const FAILED: u8 = 3;
 
 /// Runs the program.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let code = run_command(arguments);
+    kvorum_output::flush(log::FLUSH_MAX);
+    code
+}
+
+fn run_command(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     match command().try_get_matches_from(arguments) {
         Ok(matches) => match matches.subcommand() {
             Some(("serve", matches)) => serve::run(matches),
@@ -81,8 +88,18 @@ fn text_of<'a>(matches: &'a ArgMatches, name: &str) -> Option<&'a str> {
 }
 
 fn complain(what: impl std::fmt::Display, code: u8) -> ExitCode {
-    eprintln!("kvorum: {what}");
+    kvorum_output::tell(format!("kvorum: {what}\n"));
     ExitCode::from(code)
+}
+
+/// Prints what was asked for. A reader that has gone, as `head` has, is no failure.
+fn print(text: impl AsRef<[u8]>) -> ExitCode {
+    match kvorum_output::print(text) {
+        Err(error) if !kvorum_output::is_reader_gone(&error) => {
+            complain(format!("cannot write to standard output: {error}"), FAILED)
+        }
+        _ => ExitCode::SUCCESS,
+    }
 }
 
 /// Says why a client's command failed, and whose fault it was.

@@ -5,7 +5,7 @@ use super::{FAILED, text_of};
 use clap::ArgMatches;
 use kvorum_client::Client;
 use std::fmt::Write as _;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -116,16 +116,15 @@ impl Progress<'_> {
             (number("/repair/partitions_to_heal"), number("/repair/pulled") + number("/repair/pushed"));
         self.most = self.most.max(left);
         let bar = bar(self.done, self.count, self.most - left, self.most);
-        eprint!(
+        kvorum_output::tell(format!(
             "\r\x1b[K[{bar}] {}/{} {}: {left} partitions to heal, {moved} records moved so far",
             self.done, self.count, self.node
-        );
-        let _ = io::stderr().flush();
+        ));
     }
 
     fn clear(&self) {
         if self.is_shown {
-            eprint!("\r\x1b[K");
+            kvorum_output::tell("\r\x1b[K");
         }
     }
 }

@@ -1,13 +1,13 @@
 //! `kvorum serve`: reads the configuration, starts the node, waits to be told to stop.
 
-use super::{FAILED, USAGE, complain, flag, text_of};
-use crate::config::{self, Config, LogFormat, Resolved, SETTINGS};
+use super::{FAILED, USAGE, complain, flag, print, text_of};
+use crate::config::{self, Config, Resolved, SETTINGS};
+use crate::log;
 use crate::node::{self, Node, NodeError, StopSignals};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::ExitCode;
-use tracing_subscriber::EnvFilter;
 
 pub(super) fn command() -> Command {
     let command = Command::new("serve")
@@ -37,10 +37,9 @@ pub(super) fn run(matches: &ArgMatches) -> ExitCode {
         Err(reason) => return complain(reason, USAGE),
     };
     if matches.get_flag("print-config") {
-        print!("{}", config::print(&resolved));
-        return ExitCode::SUCCESS;
+        return print(config::print(&resolved));
     }
-    start_log(config.log_format);
+    log::start(config.log_format);
     let environment = environment();
     for name in config::unknown_variables(&environment) {
         tracing::warn!(name, "this environment variable is no setting of kvorum's");
@@ -124,18 +123,4 @@ fn environment() -> BTreeMap<String, String> {
     std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
         .collect()
-}
-
-/// Starts logging to standard error; `KVORUM_LOG` holds a filter such as `debug` or `kvorum=debug,fjall=info`.
-pub(super) fn start_log(format: LogFormat) {
-    let filter = EnvFilter::try_from_env("KVORUM_LOG")
-        .unwrap_or_else(|_| EnvFilter::new("info,fjall=warn,lsm_tree=warn,inferno=off"));
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    // A second logger in one process (tests) is refused; the first stays.
-    let _ = match format {
-        LogFormat::Text => {
-            log.with_target(false).with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).try_init()
-        }
-        LogFormat::Json => log.json().flatten_event(true).try_init(),
-    };
 }

@@ -108,7 +108,13 @@ impl Snapshot {
             "Time from a request's head to its answer, by operation",
         );
         let threads = scrape.threads;
-        let counters: [(_, u64, _); 8] = [
+        let counters: [(_, u64, _); 10] = [
+            (
+                "log_lines_dropped",
+                kvorum_output::lines_dropped(),
+                "Lines of this process's log that could not be written",
+            ),
+            ("panics", crate::log::panic_count(), "Panics in this process"),
             ("received_bytes", sum(threads, |t| &t.bytes_in), "Bytes read from connections"),
             ("sent_bytes", sum(threads, |t| &t.bytes_out), "Bytes written to connections"),
             ("connections_accepted", sum(threads, |t| &t.connections_accepted), "Connections accepted"),

@@ -38,11 +38,16 @@ pub struct Hlc {
     lease: UnixMillis,
 }
 
-/// This says that a stamp lies beyond the lease: store a lease up to `until`, call [`Hlc::extend`], stamp again.
+/// Why a write could not be stamped. The clock is unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LeaseNeeded {
-    /// The lease to store durably.
-    pub until: UnixMillis,
+pub enum StampError {
+    /// The stamp lies beyond the lease: store a lease up to `until`, call [`Hlc::extend`], stamp again.
+    LeaseNeeded {
+        /// The lease to store durably.
+        until: UnixMillis,
+    },
+    /// The clock has reached the highest version there can be: nothing can be stamped above it.
+    Exhausted,
 }
 
 impl Hlc {
@@ -55,14 +60,15 @@ impl Hlc {
     /// Stamps a write at physical time `now`: a version higher than every one stamped or observed before.
     ///
     /// # Errors
-    /// [`LeaseNeeded`] when the stamp would lie beyond the lease; the clock is unchanged.
-    pub fn stamp(&mut self, now: UnixMillis) -> Result<Version, LeaseNeeded> {
+    /// [`StampError::LeaseNeeded`] when the stamp would lie beyond the lease, [`StampError::Exhausted`] when no version is
+    /// left above the last one.
+    pub fn stamp(&mut self, now: UnixMillis) -> Result<Version, StampError> {
         let physical = Version::new(now, 0, self.node).clock();
-        let clock = physical.max(self.last.saturating_add(1));
+        let clock = physical.max(self.last.checked_add(1).ok_or(StampError::Exhausted)?);
         let version = Version::from_words(clock, self.node.0);
         if version.millis() > self.lease {
             let until = version.millis().saturating_add(LEASE_MILLIS);
-            return Err(LeaseNeeded { until: UnixMillis(until.0.min(MILLIS_MAX)) });
+            return Err(StampError::LeaseNeeded { until: UnixMillis(until.0.min(MILLIS_MAX)) });
         }
         self.last = clock;
         Ok(version)
@@ -111,9 +117,39 @@ mod tests {
         loop {
             match clock.stamp(UnixMillis(now)) {
                 Ok(version) => return version,
-                Err(LeaseNeeded { until }) => clock.extend(until),
+                Err(StampError::LeaseNeeded { until }) => clock.extend(until),
+                Err(StampError::Exhausted) => panic!("no version is left"),
             }
         }
+    }
+
+    /// Goal: a clock at its end says so, and never gives the same version twice. Method: the last version but one is
+    /// observed; one more is left, and nothing above it.
+    #[test]
+    fn a_clock_at_its_end_is_an_error() {
+        let mut clock = Hlc::resume(NodeId(1), UnixMillis(0));
+        clock.extend(UnixMillis(MILLIS_MAX));
+        clock.observe(Version::from_words(u64::MAX - 1, 9));
+        assert_eq!(clock.stamp(UnixMillis(5)).map(Version::clock), Ok(u64::MAX));
+        for _ in 0..2 {
+            assert_eq!(clock.stamp(UnixMillis(5)), Err(StampError::Exhausted));
+        }
+        assert_eq!(clock.met(), u64::MAX);
+        let resumed = Hlc::resume(NodeId(1), UnixMillis(MILLIS_MAX)).stamp(UnixMillis(5));
+        assert_eq!(resumed, Err(StampError::Exhausted));
+    }
+
+    /// Goal: no clock that is at most the limit ahead stamps above what is believed, resumed or not; and no word is
+    /// beyond all bounds. Method: both ends of a limit, and clocks at the end of time.
+    #[test]
+    fn what_is_believed_covers_every_clock_within_the_limit() {
+        let (now, limit) = (1_000_000, 60_000);
+        let mut resumed = Hlc::resume(NodeId(1), UnixMillis(now + limit + LEASE_MILLIS - 1));
+        let fresh = stamp(&mut Hlc::resume(NodeId(1), UnixMillis(0)), now + limit);
+        let max = believed_max(UnixMillis(now), limit);
+        assert!(fresh.clock() <= max && stamp(&mut resumed, now + limit).clock() <= max);
+        assert_eq!(Version::from_words(max + 1, 0).millis().0, now + limit + LEASE_MILLIS + 1);
+        assert_eq!(believed_max(UnixMillis(u64::MAX), u64::MAX), u64::MAX);
     }
 
     /// The physical clock goes back by an hour over a restart: stamps still rise, because the lease was stored.
@@ -130,7 +166,10 @@ mod tests {
     #[test]
     fn stamp_beyond_lease_is_refused() {
         let mut clock = Hlc::resume(NodeId(1), UnixMillis(0));
-        assert_eq!(clock.stamp(UnixMillis(5)), Err(LeaseNeeded { until: UnixMillis(5 + LEASE_MILLIS) }));
+        assert_eq!(
+            clock.stamp(UnixMillis(5)),
+            Err(StampError::LeaseNeeded { until: UnixMillis(5 + LEASE_MILLIS) })
+        );
         clock.extend(UnixMillis(6));
         assert_eq!(clock.stamp(UnixMillis(5)).map(|v| (v.millis().0, v.counter())), Ok((5, 0)));
         assert!(clock.stamp(UnixMillis(7)).is_err());

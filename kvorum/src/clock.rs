@@ -116,9 +116,9 @@ impl TimestampBound {
         Self::new(clock, LIMIT_ALONE)
     }
 
-    /// Whether `timestamp`, a clock word, is believed now. Counts nothing.
-    pub fn believes(&self, timestamp: u64) -> bool {
-        timestamp <= hlc::believed_max(self.clock.wall(), self.limit_millis)
+    /// The highest clock word that is believed now.
+    pub fn max(&self) -> u64 {
+        hlc::believed_max(self.clock.wall(), self.limit_millis)
     }
 
     /// Refuses `timestamp`, a clock word, unless it is believed now.
@@ -126,7 +126,7 @@ impl TimestampBound {
     /// # Errors
     /// [`TooFarAhead`], which has been counted.
     pub fn check(&self, timestamp: u64) -> Result<(), TooFarAhead> {
-        if self.believes(timestamp) {
+        if timestamp <= self.max() {
             return Ok(());
         }
         self.refused.fetch_add(1, Ordering::Relaxed);

@@ -14,7 +14,7 @@ use crate::http::body::BodyBudget;
 use crate::http::server::{self, Listener, Phase};
 use crate::http::{Desk, NodeFacts, Rooms, Service};
 use crate::metrics::{StoreMetrics, ThreadMetrics};
-use crate::peer::{BoxedStream, Connector};
+use crate::peer::{BoxedStream, Connector, PeerLimits};
 use crate::replica::{
     Birth, DurabilityMode, Hints, Home, Purge, Replica, ReplicaError, ReplicaParts, ReplicaThreads, Vote,
     Workers,
@@ -351,11 +351,7 @@ pub(crate) fn open(opening: Opening<'_>, service: &Service) -> Result<ReplicaThr
     let store_metrics = Arc::new(StoreMetrics::default());
     let is_alone = topology.node_count() == 1;
     let placed = placed_for(&topology);
-    let timestamps = Arc::new(if is_alone {
-        TimestampBound::alone(Arc::clone(&clock))
-    } else {
-        TimestampBound::new(Arc::clone(&clock), config.clock_offset_limit)
-    });
+    let timestamps = timestamp_bound(config, is_alone, &clock);
     let set_aside =
         || engine.set_aside().map_err(|error| NodeError::Store { path: config.data_dir.clone(), error });
     let set_aside_damaged = |error: &ReplicaError| {
@@ -385,6 +381,8 @@ pub(crate) fn open(opening: Opening<'_>, service: &Service) -> Result<ReplicaThr
         let (replica, threads, lease) = Replica::start(ReplicaParts {
             engine: Arc::clone(&engine),
             clock: Arc::clone(&clock),
+            timestamps: Arc::clone(&timestamps),
+            value_bytes_max: config.limits.value_bytes_max,
             rng: Arc::clone(&rng),
             pools: Arc::clone(&pools),
             metrics: Arc::clone(&store_metrics),
@@ -431,8 +429,36 @@ pub(crate) fn open(opening: Opening<'_>, service: &Service) -> Result<ReplicaThr
     if config.trust_store {
         cluster.trust_store();
     }
-    let stamps = Stamps::resume(node, lease, Arc::clone(&clock), &*rng, replica.clone());
-    let settings = Settings {
+    let stamps = Stamps::resume(
+        node,
+        lease,
+        Arc::clone(&clock),
+        Arc::clone(&timestamps),
+        Arc::clone(&rng),
+        replica.clone(),
+    );
+    let peer_limits = Arc::new(PeerLimits { timestamps });
+    let shared =
+        Shared::new(cluster, clock, peer_limits, rng, replica.clone(), hints, stamps, settings(config));
+    // Set once, here.
+    let _ = service.rooms.set(Rooms::new(shared, replica, pools, store_metrics));
+    service.phase.send_replace(Phase::Joining);
+    Ok(threads)
+}
+
+/// How far ahead of `clock` a timestamp may be on a node that is alone or has peers.
+fn timestamp_bound(config: &Config, is_alone: bool, clock: &Arc<dyn Clock>) -> Arc<TimestampBound> {
+    let clock = Arc::clone(clock);
+    Arc::new(if is_alone {
+        TimestampBound::alone(clock)
+    } else {
+        TimestampBound::new(clock, config.clock_offset_limit)
+    })
+}
+
+/// The coordinator's settings.
+fn settings(config: &Config) -> Settings {
+    Settings {
         factor: config.replication_factor,
         request_timeout: config.request_timeout,
         fanout: config.fanout,
@@ -440,12 +466,7 @@ pub(crate) fn open(opening: Opening<'_>, service: &Service) -> Result<ReplicaThr
         settle_every: config.settle_every,
         clock_offset_max: config.clock_offset_max,
         upkeep: config.upkeep,
-    };
-    let shared = Shared::new(cluster, clock, timestamps, rng, replica.clone(), hints, stamps, settings);
-    // Set once, here.
-    let _ = service.rooms.set(Rooms::new(shared, replica, pools, store_metrics));
-    service.phase.send_replace(Phase::Joining);
-    Ok(threads)
+    }
 }
 
 /// The mode as it is written in the configuration.

@@ -111,7 +111,15 @@ fn is_nothing_done(error: &CallError) -> bool {
     match error {
         CallError::NotSent { .. } => true,
         CallError::Refused { code, .. } => {
-            matches!(code, Refusal::Overloaded | Refusal::DiskFull | Refusal::Stopped | Refusal::Starting)
+            matches!(
+                code,
+                Refusal::Overloaded
+                    | Refusal::DiskFull
+                    | Refusal::Stopped
+                    | Refusal::Starting
+                    | Refusal::TooFarAhead
+                    | Refusal::TooLong
+            )
         }
         _ => false,
     }
@@ -200,7 +208,11 @@ impl Coordinator {
                         Write::Superseded(by)
                     }
                     Ok(Err(
-                        error @ (ReplicaError::Overloaded | ReplicaError::DiskFull | ReplicaError::Stopped),
+                        error @ (ReplicaError::Overloaded
+                        | ReplicaError::DiskFull
+                        | ReplicaError::Stopped
+                        | ReplicaError::TooFarAhead(_)
+                        | ReplicaError::ValueTooLong { .. }),
                     )) => Write::Refused(Cause::Replica(error)),
                     Ok(Err(error)) => Write::Unknown(Cause::Replica(error)),
                     Err(_) => Write::Unknown(Cause::Late),

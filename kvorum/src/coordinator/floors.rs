@@ -9,7 +9,7 @@ use super::{Coordinator, Shared};
 use crate::canary::{self, Canary};
 use crate::cluster::VotesVerdict;
 use crate::peer::{Reply, Request};
-use crate::replica::{Floor, FloorStep, Floors, ReplicaError, Vote};
+use crate::replica::{Floor, FloorStep, ReplicaError, Vote};
 use kvorum_core::{NodeIndex, Partition};
 use std::rc::Rc;
 use std::sync::{Arc, PoisonError};
@@ -53,7 +53,7 @@ impl Coordinator {
             Ok(_) => return Err(Cause::OffTopic),
             Err(error) => return Err(Cause::Call(error)),
         };
-        let Some(ours) = self.shared.replica.floors().map(Floors::all) else { return Ok(()) };
+        let Some(ours) = self.shared.replica.believed_floors() else { return Ok(()) };
         if theirs.len() != ours.len() {
             return Err(Cause::OffTopic);
         }

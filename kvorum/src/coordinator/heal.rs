@@ -371,6 +371,8 @@ impl Shared {
             let rows: Vec<VersionRow> = marks
                 .into_iter()
                 .filter(|(_, mark)| mark.from > rank_max)
+                // The other side would not take it, and with it the whole list.
+                .filter(|(_, mark)| self.timestamps.check(mark.version.clock()).is_ok())
                 .filter(|(_, mark)| !mark.is_tombstone || mark.version.clock() > purged)
                 .map(|(key, mark)| VersionRow {
                     key,

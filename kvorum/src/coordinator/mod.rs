@@ -49,7 +49,7 @@ pub use workers::{PAUSE_DEFAULT, PAUSE_MAX, WorkerError, WorkerStatus, Workers};
 
 use crate::clock::{Clock, Rng, TimestampBound};
 use crate::cluster::Cluster;
-use crate::peer::{ApplyKind, Connector, Hello, Link, LinkObserver, LinkParts};
+use crate::peer::{ApplyKind, Connector, Hello, Link, LinkObserver, LinkParts, PeerLimits};
 use crate::replica::{Hints, RangeReader, Replica, ReplicaError};
 use bytes::Bytes;
 use kvorum_core::{Key, NodeIndex, Partition, Quorum, Record, ReplicationFactor, UnixMillis, Value, Version};
@@ -181,6 +181,8 @@ pub enum CoordinatorError {
     },
     /// This node's replica could not do it.
     Replica(ReplicaError),
+    /// The node's clock has reached the highest version there can be.
+    ClockExhausted,
     /// The node is shutting down.
     Stopped,
 }
@@ -199,6 +201,9 @@ impl fmt::Display for CoordinatorError {
                 missing.iter().try_for_each(|Missing { url, reason }| write!(f, "; {url}: {reason}"))
             }
             Self::Replica(error) => error.fmt(f),
+            Self::ClockExhausted => f.write_str(
+                "this node's clock has reached the highest version there can be: nothing can be written above it",
+            ),
             Self::Stopped => f.write_str("the node is shutting down"),
         }
     }
@@ -259,6 +264,8 @@ pub struct Shared {
     pub clock: Arc<dyn Clock>,
     /// How far ahead of it a timestamp may be.
     pub timestamps: Arc<TimestampBound>,
+    /// The bounds of what peers send.
+    pub peer_limits: Arc<PeerLimits>,
     /// Chance.
     pub rng: Arc<dyn Rng>,
     /// This node's replica.
@@ -438,6 +445,7 @@ fn start_link(shared: &Arc<Shared>, connector: &Rc<dyn Connector>, index: NodeIn
         connector: Rc::clone(connector),
         hello: Box::new(move || greeting.cluster.hello(greeting.clock.wall())),
         clock: Arc::clone(&shared.clock),
+        limits: Arc::clone(&shared.peer_limits),
         rng: Arc::clone(&shared.rng),
         observer: Rc::new(Observer { shared: Arc::clone(shared), index }),
     }))
@@ -467,7 +475,7 @@ impl Shared {
     pub fn new(
         cluster: Cluster,
         clock: Arc<dyn Clock>,
-        timestamps: Arc<TimestampBound>,
+        peer_limits: Arc<PeerLimits>,
         rng: Arc<dyn Rng>,
         replica: Replica,
         hints: Hints,
@@ -484,7 +492,8 @@ impl Shared {
         Arc::new(Self {
             cluster,
             clock,
-            timestamps,
+            timestamps: Arc::clone(&peer_limits.timestamps),
+            peer_limits,
             rng,
             replica,
             hints,

@@ -6,7 +6,7 @@ use super::pace::{charged, charged_all, charged_hint};
 use super::range::Share;
 use super::transfer::Part;
 use crate::peer::{ApplyKind, Caller, Held, Hello, Refusal, Reply, Request, Service};
-use crate::replica::{Applied, Fetched, Floors, RangeReader, ReplicaError, Source};
+use crate::replica::{Applied, Fetched, RangeReader, ReplicaError, Source};
 use bytes::Bytes;
 use kvorum_core::{Key, NodeIndex, Partition, Record};
 use std::cell::{Cell, RefCell};
@@ -58,6 +58,9 @@ impl Service for PeerDesk {
         deadline: Duration,
     ) -> Pin<Box<dyn Future<Output = Reply>>> {
         let shared = Arc::clone(&self.shared);
+        let Some(index) = shared.index_of(caller.peer) else {
+            return Box::pin(std::future::ready(foreign()));
+        };
         match request {
             Request::Apply { key, record, kind } => Box::pin(apply(shared, key, record, kind)),
             Request::Get { key, value_bytes_max } => Box::pin(get(shared, key, value_bytes_max)),
@@ -68,7 +71,6 @@ impl Service for PeerDesk {
                 Reply::Pong { wall: shared.clock.wall(), roster, votes: shared.cluster.votes() }
             }),
             Request::TakeHints => Box::pin(async move {
-                let Some(index) = shared.index_of(caller.peer) else { return unknown() };
                 let timeout = deadline.saturating_sub(shared.clock.mono());
                 let (delivered, left) = shared.drain_hints(index, timeout).await;
                 Reply::HintsTaken { delivered, left, met: shared.stamps.met() }
@@ -87,20 +89,16 @@ impl Service for PeerDesk {
             }
             Request::Fetch { keys, bytes } => Box::pin(fetch(shared, keys, bytes)),
             Request::ApplyMany { settled, records } => {
-                if let Some(index) = shared.index_of(caller.peer) {
-                    shared.note_healing(index);
-                }
+                shared.note_healing(index);
                 Box::pin(apply_many(shared, settled, records))
             }
             Request::Stretch { partitions, after, bytes } => Box::pin(async move {
-                let Some(index) = shared.index_of(caller.peer) else { return unknown() };
                 shared.note_healing(index);
                 stretch(shared, index, partitions, after, bytes).await
             }),
-            Request::Survey { agreed, held_by } => Box::pin(async move {
-                let Some(index) = shared.index_of(caller.peer) else { return unknown() };
-                shared.surveyed(index, agreed, held_by)
-            }),
+            Request::Survey { agreed, held_by } => {
+                Box::pin(async move { shared.surveyed(index, agreed, held_by) })
+            }
             Request::Close { round, upto, by_scan, partitions } => Box::pin(async move {
                 match shared.closed(round, upto, by_scan, &partitions).await {
                     Ok(reply) => reply.unwrap_or_else(not_voting),
@@ -112,22 +110,19 @@ impl Service for PeerDesk {
                 stepped.unwrap_or_else(|error| refuse(&error))
             }),
             Request::Floors => {
-                let floors = shared.replica.floors().map(Floors::all).unwrap_or_default();
+                let floors = shared.replica.believed_floors().unwrap_or_default();
                 let sealed = floors.into_iter().map(|floor| floor.sealed).collect();
                 Box::pin(std::future::ready(Reply::FloorList(sealed)))
             }
             Request::Digests { first_partition, count } => Box::pin(async move {
-                let Some(index) = shared.index_of(caller.peer) else { return unknown() };
                 shared.note_comparing(index);
                 Reply::DigestList(shared.digests_with(index, first_partition, count))
             }),
             Request::Compare { sums } => Box::pin(async move {
-                let Some(index) = shared.index_of(caller.peer) else { return unknown() };
                 shared.note_comparing(index);
                 Reply::Compared(shared.compared(index, &sums))
             }),
             Request::Versions { partition, after, bytes, floor } => Box::pin(async move {
-                let Some(index) = shared.index_of(caller.peer) else { return unknown() };
                 shared.note_healing(index);
                 let partition = Partition(partition);
                 if let Err(error) = shared.meet_floor(partition, floor).await {
@@ -322,6 +317,8 @@ fn refuse(error: &ReplicaError) -> Reply {
         ReplicaError::Overloaded => Refusal::Overloaded,
         ReplicaError::DiskFull => Refusal::DiskFull,
         ReplicaError::Stopped => Refusal::Stopped,
+        ReplicaError::TooFarAhead(_) => Refusal::TooFarAhead,
+        ReplicaError::ValueTooLong { .. } => Refusal::TooLong,
         damaged if damaged.is_damage() => Refusal::Damaged,
         ReplicaError::DiskFilledUp
         | ReplicaError::Failed { .. }
@@ -329,6 +326,13 @@ fn refuse(error: &ReplicaError) -> Reply {
         | ReplicaError::Format(_) => Refusal::Failed,
     };
     Reply::Refused { code, detail: error.to_string() }
+}
+
+fn foreign() -> Reply {
+    Reply::Refused {
+        code: Refusal::Unknown,
+        detail: "the node that asks is no member of this cluster".to_owned(),
+    }
 }
 
 fn unknown() -> Reply {

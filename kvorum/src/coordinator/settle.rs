@@ -459,6 +459,11 @@ impl Shared {
     fn hinted(&self, partitions: &[u16]) -> Vec<(u16, u64)> {
         let mut hinted = self.hints.oldest();
         hinted.retain(|(partition, _)| partitions.binary_search(partition).is_ok());
+        // A hint from the future holds back what is stamped now: at or below it is enough.
+        let reading = self.reading();
+        for (_, oldest) in &mut hinted {
+            *oldest = reading.min(*oldest);
+        }
         hinted
     }
 

@@ -2,15 +2,18 @@
 
 use super::CoordinatorError;
 use crate::canary::{self, Canary};
-use crate::clock::{Clock, Rng};
+use crate::clock::{Clock, Rng, TimestampBound};
 use crate::replica::{LeaseStored, Replica, ReplicaError};
-use kvorum_core::hlc::LeaseNeeded;
+use kvorum_core::hlc::StampError;
 use kvorum_core::{Hlc, NodeId, UnixMillis, Version};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// This is the node's clock for writes, shared by its threads.
 pub struct Stamps {
+    node: NodeId,
     clock: Arc<dyn Clock>,
+    rng: Arc<dyn Rng>,
+    timestamps: Arc<TimestampBound>,
     replica: Replica,
     // Guards the clock, and that leases are stored in their order; held for one stamp, which is a few instructions.
     state: Mutex<State>,
@@ -31,29 +34,33 @@ impl Stamps {
         node: NodeId,
         lease: UnixMillis,
         clock: Arc<dyn Clock>,
-        rng: &dyn Rng,
+        timestamps: Arc<TimestampBound>,
+        rng: Arc<dyn Rng>,
         replica: Replica,
     ) -> Self {
-        let mut life = [0; 8];
-        rng.fill(&mut life);
-        let writer = NodeId(node.0 ^ u64::from_be_bytes(life));
-        let state = State { hlc: Hlc::resume(writer, lease), renewal: None };
-        Self { clock, replica, state: Mutex::new(state) }
+        let hlc = Hlc::resume(new_writer(node, &*rng), lease);
+        let state = Mutex::new(State { hlc, renewal: None });
+        Self { node, clock, rng, timestamps, replica, state }
     }
 
     /// A version above every one stamped or seen before, within a stored lease. It waits for the disk only when nothing has
     /// been stamped for most of a second, or the disk is that slow.
+    ///
+    /// # Errors
+    /// [`CoordinatorError::ClockExhausted`], and what keeps a lease from being stored.
     pub(super) async fn next(&self) -> Result<Version, CoordinatorError> {
         loop {
             let stored = {
                 let mut state = self.lock();
                 state.take_renewal();
+                self.return_to_the_wall_clock(&mut state);
                 match state.hlc.stamp(self.clock.wall()) {
                     Ok(version) => {
                         self.renew(&mut state);
                         return Ok(version);
                     }
-                    Err(LeaseNeeded { until }) => self.replica.begin_lease(until)?,
+                    Err(StampError::LeaseNeeded { until }) => self.replica.begin_lease(until)?,
+                    Err(StampError::Exhausted) => return Err(CoordinatorError::ClockExhausted),
                 }
             };
             let until = stored.wait().await.map_err(|error| match error {
@@ -63,6 +70,21 @@ impl Stamps {
             })?;
             self.lock().hlc.extend(until);
         }
+    }
+
+    /// Begins the clock anew where this node's wall clock was set back by more than `--clock-offset-limit`: no other node
+    /// would take a stamp that is so far ahead. The new stamps are another writer's, so none is given out twice; where one
+    /// of them meets a record of before, that record's replicas do not confirm it.
+    fn return_to_the_wall_clock(&self, state: &mut State) {
+        if self.timestamps.check(state.hlc.met()).is_ok() {
+            return;
+        }
+        tracing::warn!(
+            "this node's clock was set back by more than --clock-offset-limit: versions go on from the new time; keys \
+             written in the future cannot be written again until that time has come (kvorum repair \
+             --drop-unbelievable)"
+        );
+        *state = State { hlc: Hlc::resume(new_writer(self.node, &*self.rng), UnixMillis(0)), renewal: None };
     }
 
     /// Has the next lease stored, if it is time to and nobody has.
@@ -91,9 +113,9 @@ impl Stamps {
         self.lock().hlc.met()
     }
 
-    /// Makes every later stamp higher than `version`.
+    /// Makes every later stamp higher than `version`, unless it is too far ahead to be believed.
     pub fn observe(&self, version: Version) {
-        if canary::is(Canary::LocalClockOnly) {
+        if canary::is(Canary::LocalClockOnly) || self.timestamps.check(version.clock()).is_err() {
             return;
         }
         self.lock().hlc.observe(version);
@@ -107,6 +129,13 @@ impl Stamps {
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The node's id mixed with a word that no other life of it has.
+fn new_writer(node: NodeId, rng: &dyn Rng) -> NodeId {
+    let mut life = [0; 8];
+    rng.fill(&mut life);
+    NodeId(node.0 ^ u64::from_be_bytes(life))
 }
 
 impl State {

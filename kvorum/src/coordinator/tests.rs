@@ -4,13 +4,15 @@ use super::{Coordinator, CoordinatorError, Fanout, Mutation, PeerDesk, Settings,
 use crate::clock::{Clock, ManualClock, SystemRng, TimestampBound};
 use crate::cluster::{Cluster, Roster};
 use crate::metrics::StoreMetrics;
-use crate::peer::{BoxedStream, Caller, Connector, HeldBack, Reply, Request, Service};
+use crate::peer::{
+    ApplyKind, BoxedStream, Caller, Connector, HeldBack, PeerLimits, Refusal, Reply, Request, Service,
+};
 use crate::replica::{
     Applied, Birth, DurabilityMode, Execution, Fetched, HintBounds, Hints, Purge, Replica, ReplicaError,
     ReplicaParts, ReplicaThreads, Row, Source, Vote, Workers,
 };
 use crate::storage::memory::{Fault, MemoryEngine};
-use crate::storage::{Engine, Keyspace, format};
+use crate::storage::{Change, Durability, Engine, Keyspace, format};
 use crate::worker::Pools;
 use bytes::Bytes;
 use kvorum_core::{
@@ -62,9 +64,15 @@ fn node_among(
     durability: DurabilityMode,
 ) -> Node {
     let clock: Arc<dyn Clock> = Arc::clone(clock) as Arc<dyn Clock>;
+    let timestamps = Arc::new(match urls {
+        [_] => TimestampBound::alone(Arc::clone(&clock)),
+        _ => TimestampBound::new(Arc::clone(&clock), Duration::from_mins(1)),
+    });
     let (replica, threads, lease) = Replica::start(ReplicaParts {
         engine: Arc::clone(engine) as Arc<dyn Engine>,
         clock: Arc::clone(&clock),
+        timestamps: Arc::clone(&timestamps),
+        value_bytes_max: 8 << 20,
         rng: Arc::new(SystemRng),
         pools: Arc::new(Pools::start(1).unwrap()),
         metrics: Arc::new(StoreMetrics::default()),
@@ -98,10 +106,19 @@ fn node_among(
     };
     let cluster = Cluster::new("test".to_owned(), topology, NodeIndex(0), replica.store_id(), roster);
     let hints = Hints::open(replica.clone(), bounds, lease).unwrap();
-    let stamps = Stamps::resume(id, lease, Arc::clone(&clock), &SystemRng, replica.clone());
     let rng = Arc::new(SystemRng);
-    let timestamps = Arc::new(TimestampBound::new(Arc::clone(&clock), Duration::from_mins(1)));
-    let shared = Shared::new(cluster, clock, timestamps, rng, replica.clone(), hints, stamps, settings);
+    let stamps =
+        Stamps::resume(id, lease, Arc::clone(&clock), Arc::clone(&timestamps), rng.clone(), replica.clone());
+    let shared = Shared::new(
+        cluster,
+        clock,
+        Arc::new(PeerLimits { timestamps }),
+        rng,
+        replica.clone(),
+        hints,
+        stamps,
+        settings,
+    );
     Node { shared, replica, _threads: threads }
 }
 
@@ -407,7 +424,7 @@ fn what_peers_send_is_held_to_the_pace() {
     let (engine, clock) = (Arc::new(MemoryEngine::new()), ManualClock::at(1_000_000));
     let node = node(&engine, &clock, Execution::Inline);
     let desk = PeerDesk::new(Arc::clone(&node.shared));
-    let caller = Caller { peer: NodeId::of_url("http://n:2"), connection: 1 };
+    let caller = Caller { peer: NodeId::of_url("http://n:1"), connection: 1 };
     let version = Version::from_words(1_000_000 << 16, 1);
     let record = Record { version, expires: None, from: 3, value: Value::Tombstone };
     let request = Request::ApplyMany { settled: 0, records: vec![(key(), record)] };
@@ -495,4 +512,167 @@ fn a_roster_has_members_only() {
     run(desk.serve(Caller { peer, connection: 1 }, request, Duration::ZERO));
     run(node.shared.meet(peer, 22, true));
     assert!(node.shared.cluster.roster().entries().contains(&(peer, 22)));
+}
+
+/// One of two nodes, and a key of which it is the first replica.
+fn one_of_two(engine: &Arc<MemoryEngine>, clock: &Arc<ManualClock>) -> (Node, Key) {
+    let urls = ["http://n:1", "http://n:2"];
+    let node = node_among(&urls, engine, clock, Execution::Inline, DurabilityMode::Always);
+    let first = |name: &u32| {
+        let key = Key::new(name.to_be_bytes().to_vec()).unwrap();
+        node.shared.cluster.plan(&key, Quorum::majority_of(1)).replicas == [NodeIndex(0)]
+    };
+    let name = (0..100u32).find(first).unwrap();
+    // A lone test node has met nobody.
+    node.shared.cluster.trust_store();
+    (node, Key::new(name.to_be_bytes().to_vec()).unwrap())
+}
+
+/// The highest version there is.
+fn forever() -> Version {
+    Version::from_words(u64::MAX, u64::MAX)
+}
+
+fn tombstone_of(version: Version) -> Record {
+    Record { version, expires: None, from: 3, value: Value::Tombstone }
+}
+
+/// Goal: a forged version, whatever brings it, is refused with a code and counted, changes no record and does not move
+/// the clock: one used to make every later write of the cluster share one version, for good. Method: the highest version
+/// there is by every kind of message that applies, and by every place that observes versions; then a write.
+#[test]
+fn forged_versions_change_nothing() {
+    let (engine, clock) = (Arc::new(MemoryEngine::new()), ManualClock::at(1_000_000));
+    let (node, key) = one_of_two(&engine, &clock);
+    let desk = PeerDesk::new(Arc::clone(&node.shared));
+    let caller = Caller { peer: NodeId::of_url("http://n:2"), connection: 1 };
+    let record = tombstone_of(forever());
+    let apply = |kind| Request::Apply { key: key.clone(), record: record.clone(), kind };
+    let many = Request::ApplyMany { settled: 0, records: vec![(key.clone(), record.clone())] };
+    let forged = [apply(ApplyKind::Write), apply(ApplyKind::Hint), apply(ApplyKind::ReadRepair), many];
+    for request in forged {
+        let reply = run(desk.serve(caller, request.clone(), Duration::MAX));
+        let is_refused = matches!(reply, Reply::Refused { code: Refusal::TooFarAhead, .. });
+        assert!(is_refused, "{request:?}: {reply:?}");
+    }
+    node.shared.stamps.observe(forever());
+    assert!(node.shared.timestamps.refused() >= 5);
+    assert_eq!(node.shared.stamps.met(), 0);
+    assert_eq!(run(node.replica.get(&key)).unwrap(), None);
+    let version = node.write_to(key.clone(), put("1")).unwrap();
+    assert_eq!(version.millis(), UnixMillis(1_000_000));
+    assert!(node.write_to(key.clone(), put("2")).unwrap() > version);
+}
+
+/// Goal: a record from the future that is on the disk already harms nobody but its key: it is in no list, no batch and no
+/// answer, and nothing supersedes by it. Method: the row is put into the engine past the door.
+#[test]
+fn stored_versions_from_the_future_are_not_passed_on() {
+    let (engine, clock) = (Arc::new(MemoryEngine::new()), ManualClock::at(1_000_000));
+    let (node, key) = one_of_two(&engine, &clock);
+    let other = Key::new("other").unwrap();
+    let partition = node.shared.cluster.partition_of(&key);
+    let mark = format::Mark { version: forever(), from: 3, is_tombstone: true };
+    let put_row = |keyspace, row: Bytes, value: Bytes| {
+        let change = Change::Put { keyspace, key: row, value };
+        engine.commit(vec![change], Durability::Synced).unwrap();
+    };
+    drop(node);
+    put_row(Keyspace::Records, key.clone().into_bytes(), format::encode_record(&tombstone_of(forever())));
+    put_row(Keyspace::Tokens, format::encode_token_key(partition, key.as_ref()), format::encode_mark(mark));
+    let (node, key) = one_of_two(&engine, &clock);
+    let is_refused = |error: &ReplicaError| matches!(error, ReplicaError::TooFarAhead(_));
+    assert!(is_refused(&run(node.replica.get(&key)).unwrap_err()));
+    assert!(is_refused(&run(node.replica.get_many(vec![key.clone()], 1)).unwrap_err()));
+    let found = run(node.replica.get_many(vec![other.clone(), key.clone()], 1 << 20)).unwrap();
+    assert_eq!(found, [Fetched::Nothing, Fetched::Damaged]);
+    let newer = tombstone_of(Version::new(UnixMillis(1_000_000), 0, NodeId(1)));
+    assert!(is_refused(&run(node.replica.apply(key.clone(), newer.clone(), Source::Writer)).unwrap_err()));
+    let records = vec![(other.clone(), newer.clone()), (key.clone(), newer)];
+    let applied = run(node.replica.apply_many(records, Source::Repair { settled: 0 })).unwrap();
+    assert_eq!(applied, [Some(Applied::Stored), None]);
+    let floor = crate::replica::Floor::default();
+    let listed = run(node.shared.versions_with(NodeIndex(1), partition, None, 1 << 20, floor)).unwrap();
+    assert_eq!(listed, (Vec::new(), true));
+    let written = node.write_to(key.clone(), put("1"));
+    let Err(CoordinatorError::Replica(error)) = written else { panic!("{written:?}") };
+    assert!(is_refused(&error));
+    // Its time comes.
+    clock.set_wall(1 << 48);
+    assert_eq!(run(node.replica.get(&key)).unwrap(), Some(tombstone_of(forever())));
+}
+
+/// A lease from the future, as a node leaves it whose clock was years ahead, is no reason to stamp there.
+#[test]
+fn leases_from_the_future_are_not_believed() {
+    let (engine, clock) = (Arc::new(MemoryEngine::new()), ManualClock::at(1_000_000));
+    let lease = format::encode_lease(UnixMillis((1 << 48) - 1));
+    let change = Change::Put {
+        keyspace: Keyspace::Meta,
+        key: Bytes::from_static(format::META_CLOCK_LEASE),
+        value: lease,
+    };
+    engine.commit(vec![change], Durability::Synced).unwrap();
+    let (node, key) = one_of_two(&engine, &clock);
+    assert_eq!(node.write_to(key.clone(), put("1")).unwrap().millis(), UnixMillis(1_000_000));
+}
+
+/// Goal: a node whose clock was ahead, and is right again, stamps by the right clock at once, without a restart, and
+/// nothing twice. Method: a year ahead and back; the same instants once more.
+#[test]
+fn a_clock_that_comes_back_is_followed() {
+    let (engine, clock) = (Arc::new(MemoryEngine::new()), ManualClock::at(1_000_000));
+    let (node, key) = one_of_two(&engine, &clock);
+    let other = (0..1000u32).map(|name| Key::new(name.to_be_bytes().to_vec()).unwrap()).find(|name| {
+        *name != key && node.shared.cluster.plan(name, Quorum::majority_of(1)).replicas == [NodeIndex(0)]
+    });
+    let other = other.unwrap();
+    let first = node.write_to(other.clone(), put("0")).unwrap();
+    clock.set_wall(31_536_000_000);
+    node.write_to(key.clone(), put("ahead")).unwrap();
+    clock.set_wall(1_000_000);
+    let back = node.write_to(other.clone(), put("1")).unwrap();
+    assert_eq!(back.millis(), UnixMillis(1_000_000));
+    assert_ne!(back.node(), first.node(), "another writer: no version is given out twice");
+    // Within the limit a clock that goes back changes nothing: versions rise.
+    clock.set_wall(1_000_000 - 50_000);
+    let last = node.write_to(other.clone(), put("2")).unwrap();
+    assert!(last > back && last.node() == back.node());
+}
+
+/// Goal: a node that is alone goes on above its own past, however far ahead that is: there is nobody to disagree with.
+#[test]
+fn a_node_that_is_alone_goes_on_above_its_past() {
+    let (engine, clock) = (Arc::new(MemoryEngine::new()), ManualClock::at(1_000_000));
+    let node = node(&engine, &clock, Execution::Inline);
+    clock.set_wall(31_536_000_000);
+    let ahead = node.write(put("ahead")).unwrap();
+    clock.set_wall(1_000_000);
+    assert!(node.write(put("back")).unwrap() > ahead);
+    assert!(run(node.replica.get(&key())).unwrap().is_some());
+}
+
+/// A value that is longer than a client may send is not taken from a peer either, by any way.
+#[test]
+fn values_from_peers_obey_the_limit_of_clients() {
+    let (engine, clock) = (Arc::new(MemoryEngine::new()), ManualClock::at(1_000_000));
+    let (node, key) = one_of_two(&engine, &clock);
+    let desk = PeerDesk::new(Arc::clone(&node.shared));
+    let caller = Caller { peer: NodeId::of_url("http://n:2"), connection: 1 };
+    let serve = |bytes: usize| {
+        let value = Value::Present(Bytes::from(vec![7; bytes]));
+        let version = Version::new(UnixMillis(1_000_000), 0, NodeId(1));
+        let record = Record { version, expires: None, from: 3, value };
+        let apply = |kind| Request::Apply { key: key.clone(), record: record.clone(), kind };
+        let many = Request::ApplyMany { settled: 0, records: vec![(key.clone(), record.clone())] };
+        let all = [apply(ApplyKind::Write), apply(ApplyKind::Hint), apply(ApplyKind::ReadRepair), many];
+        all.map(|request| run(desk.serve(caller, request, Duration::MAX)))
+    };
+    for reply in serve((8 << 20) + 1) {
+        assert!(matches!(reply, Reply::Refused { code: Refusal::TooLong, .. }), "{reply:?}");
+    }
+    assert_eq!(run(node.replica.get(&key)).unwrap(), None);
+    for reply in serve(8 << 20) {
+        assert!(matches!(reply, Reply::Applied(_) | Reply::AppliedMany(_)), "{reply:?}");
+    }
 }

@@ -15,7 +15,7 @@ use super::heal::{BATCH_BYTES_MAX, CALL_TIMEOUT};
 use super::{Coordinator, Shared};
 use crate::canary::{self, Canary};
 use crate::peer::{Reply, Request};
-use crate::replica::{Floor, Floors, ReplicaError, Row};
+use crate::replica::{Floor, ReplicaError, Row};
 use kvorum_core::{Key, NodeIndex, Partition, Record, Value};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -239,7 +239,7 @@ impl Shared {
         bytes: u32,
     ) -> Result<Part, ReplicaError> {
         // Read first: what is read from the store afterwards is at least as settled.
-        let floors = self.replica.floors().map(Floors::all).unwrap_or_default();
+        let floors = self.replica.believed_floors().unwrap_or_default();
         let (wanted, shared) = (partitions.to_vec(), Arc::clone(self));
         let pick = move |key: &Key, row: Row<'_>| {
             let partition = shared.cluster.partition_of(key);
@@ -257,11 +257,11 @@ impl Shared {
         Ok(Part { records: stretch.picked, last: stretch.last, is_large })
     }
 
-    /// Whether `record` belongs on the node at `index`, and is nothing that it may have purged.
+    /// Whether `record` belongs on the node at `index`, and is nothing that it may have purged or would not believe.
     fn is_for(&self, index: NodeIndex, partition: Partition, record: &Record, floor: Floor) -> bool {
         let is_purged = record.value == Value::Tombstone && record.version.clock() <= floor.purged;
         let belongs = record.from > self.rank_of(index, partition) || canary::is(Canary::TransferIgnoresFrom);
-        belongs && !is_purged
+        belongs && !is_purged && self.timestamps.check(record.version.clock()).is_ok()
     }
 }
 

@@ -216,7 +216,11 @@ impl From<CoordinatorError> for Failure {
                      reads go on";
                 Self::new(StatusCode::INSUFFICIENT_STORAGE, "disk_full", message)
             }
-            CoordinatorError::Replica(error) => {
+            CoordinatorError::Replica(error @ ReplicaError::TooFarAhead(_)) => {
+                let message = format!("Not Enough Replicas: {error}");
+                Self::new(StatusCode::GATEWAY_TIMEOUT, "not_enough_replicas", message)
+            }
+            error @ (CoordinatorError::Replica(_) | CoordinatorError::ClockExhausted) => {
                 Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", error.to_string())
             }
         }

@@ -248,7 +248,8 @@ async fn serve_peer<S: AsyncRead + AsyncWrite + Unpin + 'static>(
     let clock = Arc::clone(&desk.service.clock);
     let number = desk.service.peer_connections.fetch_add(1, Ordering::Relaxed);
     let caller = Caller { peer: theirs.node, connection: number };
-    peer::serve(stream, already_read, Rc::new(peers), caller, clock).await;
+    let limits = Arc::clone(&rooms.shared.peer_limits);
+    peer::serve(stream, already_read, Rc::new(peers), caller, clock, limits).await;
 }
 
 async fn linger<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S) {

@@ -15,11 +15,12 @@
 use super::frame::{Frame, PushError};
 use super::handshake::{self, ConnectError, Hello};
 use super::latency::{Estimator, Latency};
+use super::limits::PeerLimits;
 use super::message::{Reply, Request};
 use super::pump::{End, Inbox, Outbox, Pump};
 use super::terms::{MessageError, Refusal};
 use super::{BoxedStream, Connector};
-use crate::clock::{Clock, Rng};
+use crate::clock::{Clock, Rng, TooFarAhead};
 use crate::profile::waits::{self, Wait};
 use bytes::Bytes;
 use kvorum_core::NodeId;
@@ -65,6 +66,8 @@ pub struct LinkParts {
     pub hello: Box<dyn Fn() -> Hello>,
     /// For deadlines and latencies.
     pub clock: Arc<dyn Clock>,
+    /// The bounds of what the peer may answer.
+    pub limits: Arc<PeerLimits>,
     /// For the pauses between attempts.
     pub rng: Arc<dyn Rng>,
     /// Hears of the connection's beginning and end.
@@ -143,6 +146,8 @@ pub enum CallError {
         /// Why, for people.
         detail: String,
     },
+    /// A reply came and is not believed: a timestamp in it is too far ahead of this node's clock.
+    TooFarAhead(TooFarAhead),
 }
 
 /// This says why a call was not sent.
@@ -167,6 +172,7 @@ impl fmt::Display for CallError {
             Self::Lost => f.write_str("the connection ended before the reply"),
             Self::TimedOut => f.write_str("no reply in time"),
             Self::Refused { code, detail } => write!(f, "refused ({code:?}): {detail}"),
+            Self::TooFarAhead(error) => write!(f, "its reply was not believed: {error}"),
         }
     }
 }
@@ -632,7 +638,9 @@ impl Inbox for Shared {
             Ok(reply) => {
                 waits::note(Wait::PeerReply, self.heard.get().saturating_sub(call.sent));
                 self.measure(&call, self.heard.get());
-                call.slot.settle(Ok(reply));
+                // The one door for every timestamp that a peer's reply brings.
+                let believed = self.parts.limits.timestamps.check(reply.newest());
+                call.slot.settle(believed.map(|()| reply).map_err(CallError::TooFarAhead));
             }
             Err(error) => {
                 self.counts.borrow_mut().calls_lost += 1;

@@ -295,6 +295,21 @@ pub enum Reply {
     },
 }
 
+fn newest_of(words: impl Iterator<Item = u64>) -> u64 {
+    words.max().unwrap_or_default()
+}
+
+fn newest_of_floor(floor: Floor) -> u64 {
+    floor.settled.max(floor.sealed).max(floor.purged)
+}
+
+fn newest_of_applied(applied: Option<Applied>) -> u64 {
+    match applied {
+        Some(Applied::Superseded { by }) => by.clock(),
+        Some(Applied::Stored) | None => 0,
+    }
+}
+
 impl Request {
     /// The byte that names this message.
     pub(super) fn kind(&self) -> u8 {
@@ -337,6 +352,30 @@ impl Request {
             Self::ApplyMany { .. } => kind::APPLIED_MANY,
             Self::Stretch { .. } => kind::STRETCHED,
             Self::Compare { .. } => kind::COMPARED,
+        }
+    }
+
+    /// The highest timestamp in it, a clock word; 0 where it has none. Wall clocks, which are only compared, do not count.
+    pub(super) fn newest(&self) -> u64 {
+        match self {
+            Self::Apply { record, .. } => record.version.clock(),
+            Self::Versions { floor, .. } => newest_of_floor(*floor),
+            Self::Survey { agreed, .. } => newest_of(agreed.iter().copied()),
+            Self::Close { upto, .. } | Self::Step { upto, .. } => *upto,
+            Self::ApplyMany { settled, records } => {
+                newest_of(records.iter().map(|(_, record)| record.version.clock())).max(*settled)
+            }
+            Self::Get { .. }
+            | Self::Ping { .. }
+            | Self::TakeHints
+            | Self::ScanOpen { .. }
+            | Self::ScanNext { .. }
+            | Self::ScanClose { .. }
+            | Self::Digests { .. }
+            | Self::Compare { .. }
+            | Self::Fetch { .. }
+            | Self::Floors
+            | Self::Stretch { .. } => 0,
         }
     }
 
@@ -603,6 +642,40 @@ impl Reply {
             }
         }
         Ok(())
+    }
+
+    /// The highest timestamp in it, a clock word; 0 where it has none.
+    pub(super) fn newest(&self) -> u64 {
+        match self {
+            Self::Applied(applied) => newest_of_applied(Some(*applied)),
+            Self::Found(held) => held.as_ref().map_or(0, Held::timestamp),
+            Self::HintsTaken { met, .. } => *met,
+            Self::ScanPart { rows, .. } => newest_of(rows.iter().map(|row| row.held.timestamp())),
+            Self::VersionList { rows, floor, .. } => {
+                newest_of(rows.iter().map(|row| row.version.clock())).max(newest_of_floor(*floor))
+            }
+            Self::Surveyed { reading, hinted, .. } => {
+                newest_of(hinted.iter().map(|(_, oldest)| *oldest)).max(*reading)
+            }
+            Self::Fetched { settled, records } => {
+                let word = |fetched: &Fetched| match fetched {
+                    Fetched::Record(record) => record.version.clock(),
+                    Fetched::Nothing | Fetched::Damaged => 0,
+                };
+                newest_of(records.iter().map(word)).max(*settled)
+            }
+            Self::FloorList(words) => newest_of(words.iter().copied()),
+            Self::AppliedMany(outcomes) => newest_of(outcomes.iter().copied().map(newest_of_applied)),
+            Self::Stretched { records, .. } => {
+                newest_of(records.iter().map(|(settled, _, record)| record.version.clock().max(*settled)))
+            }
+            Self::Pong { .. }
+            | Self::Done
+            | Self::DigestList(_)
+            | Self::Compared(_)
+            | Self::Stepped(_)
+            | Self::Refused { .. } => 0,
+        }
     }
 
     /// Refuses a kind byte that no reply has.

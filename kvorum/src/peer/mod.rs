@@ -18,6 +18,7 @@ mod fields;
 mod frame;
 mod handshake;
 mod latency;
+mod limits;
 mod link;
 mod message;
 mod pump;
@@ -29,6 +30,7 @@ mod tests;
 pub use frame::{FRAME_BYTES_MAX, FrameError};
 pub use handshake::{CLUSTER_BYTES_MAX, HandshakeError, Hello, PROTOCOL, UPGRADE_PATH, UPGRADE_PROTOCOL};
 pub use latency::{Estimator, Latency};
+pub use limits::PeerLimits;
 pub use link::{
     CALLS_IN_FLIGHT_MAX, CONNECT_TIMEOUT, Call, CallError, Link, LinkCounts, LinkObserver, LinkParts,
     LinkState, Unsent,

@@ -4,6 +4,7 @@
 //! reply is written with those of all the other frames of that read. A future that must wait becomes a task.
 
 use super::frame::{Frame, PushError};
+use super::limits::PeerLimits;
 use super::message::{Reply, Request};
 use super::pump::{End, Inbox, OUT_BYTES_MAX, Outbox, Pump};
 use super::terms::{MessageError, Refusal};
@@ -69,6 +70,7 @@ pub async fn serve(
     service: Rc<dyn Service>,
     caller: Caller,
     clock: Arc<dyn Clock>,
+    limits: Arc<PeerLimits>,
 ) {
     let outbox = Rc::new(Outbox::default());
     let mut pump = Pump::new(stream, already_read, Rc::clone(&outbox));
@@ -77,6 +79,7 @@ pub async fn serve(
         service,
         caller,
         clock,
+        limits,
         outbox,
         received,
         bytes_in: Cell::new(0),
@@ -101,6 +104,7 @@ struct Serving {
     service: Rc<dyn Service>,
     caller: Caller,
     clock: Arc<dyn Clock>,
+    limits: Arc<PeerLimits>,
     outbox: Rc<Outbox>,
     /// When the frames that are handled now were read.
     received: Cell<Duration>,
@@ -161,6 +165,12 @@ impl Inbox for Served {
         let deadline = serving.received.get().saturating_add(left);
         if serving.clock.mono() >= deadline {
             serving.service.expired(serving.caller);
+            return Ok(());
+        }
+        // The one door for every timestamp that a peer's request brings.
+        if let Err(error) = serving.limits.timestamps.check(request.newest()) {
+            let (code, detail) = (Refusal::TooFarAhead, error.to_string());
+            serving.reply(id, &Reply::Refused { code, detail });
             return Ok(());
         }
         if serving.in_flight.get() >= SERVED_IN_FLIGHT_MAX {

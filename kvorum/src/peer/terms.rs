@@ -60,6 +60,10 @@ pub enum Refusal {
     Damaged,
     /// Something that this release has no name for.
     Unknown,
+    /// A timestamp, in the request or in the peer's store, is too far ahead of the peer's clock. Nothing was done.
+    TooFarAhead,
+    /// A value in the request, or the request itself, is longer than the peer takes. Nothing was done.
+    TooLong,
 }
 
 /// This is a record as one replica holds it, with or without its value.
@@ -249,6 +253,8 @@ impl Refusal {
             Self::Stopped => 5,
             Self::Starting => 6,
             Self::Damaged => 7,
+            Self::TooFarAhead => 8,
+            Self::TooLong => 9,
         }
     }
 
@@ -261,6 +267,8 @@ impl Refusal {
             5 => Self::Stopped,
             6 => Self::Starting,
             7 => Self::Damaged,
+            8 => Self::TooFarAhead,
+            9 => Self::TooLong,
             _ => Self::Unknown,
         }
     }
@@ -278,6 +286,11 @@ impl Held {
             },
             _ => Self::Whole(record),
         }
+    }
+
+    /// The record's timestamp, as a clock word.
+    pub(super) fn timestamp(&self) -> u64 {
+        self.version().clock()
     }
 
     /// The record's version.

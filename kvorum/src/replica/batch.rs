@@ -124,13 +124,14 @@ impl Replica {
     }
 
     /// What is stored of `keys`, in their order: of the first at least, and of no more once there are `bytes_max` bytes
-    /// of keys and values.
+    /// of keys and values. A record from the future counts as one that cannot be read.
     ///
     /// # Errors
     /// What cannot be read for another reason than damage fails the batch.
     pub async fn get_many(&self, keys: Vec<Key>, bytes_max: usize) -> Result<Vec<Fetched>, ReplicaError> {
-        let engine = Arc::clone(&self.shared.engine);
+        let (engine, timestamps) = (Arc::clone(&self.shared.engine), Arc::clone(&self.shared.timestamps));
         let read = move || {
+            let is_one = keys.len() == 1;
             let (mut found, mut bytes) = (Vec::with_capacity(keys.len()), 0);
             let mut courtesy = Courtesy::of_look_ups();
             for key in keys {
@@ -140,7 +141,13 @@ impl Replica {
                     Ok(None) => Fetched::Nothing,
                     Ok(Some(row)) => {
                         bytes += row.len();
-                        Fetched::Record(format::decode_record(&row)?)
+                        let record = format::decode_record(&row)?;
+                        match timestamps.check(record.version.clock()) {
+                            Ok(()) => Fetched::Record(record),
+                            // Whoever asks for one is told why.
+                            Err(error) if is_one => return Err(error.into()),
+                            Err(_) => Fetched::Damaged,
+                        }
                     }
                     Err(EngineError::Corrupt { .. }) => Fetched::Damaged,
                     Err(error) => return Err(error.into()),
@@ -169,7 +176,7 @@ impl Replica {
         records: Vec<(Key, Record)>,
         source: Source,
     ) -> Result<Vec<Option<Applied>>, ReplicaError> {
-        records.iter().try_for_each(|(_, record)| self.shared.health.admit(record))?;
+        records.iter().try_for_each(|(_, record)| self.admit(record))?;
         let shared = Arc::clone(&self.shared);
         let observe = move || {
             let (mut observed, mut places) = (Vec::with_capacity(records.len()), Vec::new());

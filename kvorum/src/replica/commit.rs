@@ -18,7 +18,7 @@ use super::recent::Recent;
 use super::stage::{Changed, Stage, Staged, mark_of};
 use super::{ReplicaError, ReplicaParts, StoreState, stored_mark};
 use crate::canary::{self, Canary};
-use crate::clock::Clock;
+use crate::clock::{Clock, TimestampBound};
 use crate::crash::{self, Point};
 use crate::metrics::StoreMetrics;
 use crate::sched::Courtesy;
@@ -72,6 +72,7 @@ pub enum Purge {
 pub(super) struct Committer {
     engine: Arc<dyn Engine>,
     clock: Arc<dyn Clock>,
+    timestamps: Arc<TimestampBound>,
     metrics: Arc<StoreMetrics>,
     health: Arc<StoreHealth>,
     durability: DurabilityMode,
@@ -109,6 +110,7 @@ impl Committer {
         Self {
             engine: Arc::clone(&parts.engine),
             clock: Arc::clone(&parts.clock),
+            timestamps: Arc::clone(&parts.timestamps),
             metrics: Arc::clone(&parts.metrics),
             health,
             durability: parts.durability,
@@ -221,6 +223,7 @@ impl Committer {
                     match self.judge_record(stage, key, record, source, observed) {
                         Ok(applied) => Ok(Some(applied)),
                         // It keeps back itself only.
+                        Err(ReplicaError::TooFarAhead(_)) => Ok(None),
                         Err(error) if error.is_damage() => Ok(None),
                         Err(error) => Err(error),
                     }
@@ -350,7 +353,7 @@ impl Committer {
                     return Ok(Applied::Superseded { by: self.floor });
                 }
                 if let Some(answer) = self.barred(&key, &record, true, source) {
-                    return Ok(answer);
+                    return self.believed(answer);
                 }
             }
             stage.put(key, record, None);
@@ -364,10 +367,10 @@ impl Committer {
                     self.recent.note_accepted(&key, record.version);
                 }
             }
-            Ordering::Less => return Ok(Applied::Superseded { by: stored.version }),
+            Ordering::Less => return self.believed(Applied::Superseded { by: stored.version }),
             Ordering::Greater => {
                 if let Some(answer) = self.barred(&key, &record, false, source) {
-                    return Ok(answer);
+                    return self.believed(answer);
                 }
                 stage.overwritten.push((key.clone(), stored.version));
                 stage.put(key, record, Some(stored));
@@ -389,6 +392,14 @@ impl Committer {
             }
         }
         Ok(Applied::Stored)
+    }
+
+    /// `applied`, unless what supersedes the record is from the future: nobody may stamp above that.
+    fn believed(&self, applied: Applied) -> Result<Applied, ReplicaError> {
+        if let Applied::Superseded { by } = applied {
+            self.timestamps.check(by.clock())?;
+        }
+        Ok(applied)
     }
 
     /// Whether a client's write met only a write beside it: `by` is newer and still open, and what `by` replaced is older.

@@ -38,6 +38,15 @@ pub struct Floor {
     pub purged: u64,
 }
 
+impl Floor {
+    /// Without the words above `max`.
+    fn within(self, max: u64) -> Self {
+        let believed = |word| if word > max { 0 } else { word };
+        let Self { settled, sealed, purged } = self;
+        Self { settled: believed(settled), sealed: believed(sealed), purged: believed(purged) }
+    }
+}
+
 /// This is a step of a round, for some partitions.
 #[derive(Debug, Clone)]
 pub enum FloorStep {
@@ -325,9 +334,16 @@ impl Replica {
         self.shared.floors.as_deref()
     }
 
-    /// The floor of `partition`.
+    /// The floor of `partition`, as far as it is believed: nobody is told of a word from the future.
     pub fn floor(&self, partition: Partition) -> Floor {
-        self.floors().map_or_else(Floor::default, |floors| floors.of(partition))
+        let floor = self.floors().map_or_else(Floor::default, |floors| floors.of(partition));
+        floor.within(self.timestamps().max())
+    }
+
+    /// The floors of all partitions, in order, as far as they are believed; none in a cluster of one.
+    pub fn believed_floors(&self) -> Option<Vec<Floor>> {
+        let max = self.timestamps().max();
+        Some(self.floors()?.all().into_iter().map(|floor| floor.within(max)).collect())
     }
 
     /// Takes a step; false when this store cannot.

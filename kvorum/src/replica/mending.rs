@@ -173,6 +173,8 @@ mod tests {
         let parts = ReplicaParts {
             engine: Arc::clone(engine) as Arc<dyn Engine>,
             clock: ManualClock::at(1_000_000),
+            timestamps: Arc::new(crate::clock::TimestampBound::alone(ManualClock::at(1_000_000))),
+            value_bytes_max: 8 << 20,
             rng: Arc::new(SystemRng),
             pools: Arc::new(Pools::inline()),
             metrics: Arc::new(StoreMetrics::default()),

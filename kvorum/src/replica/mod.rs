@@ -43,7 +43,7 @@ pub use queue::{COMMIT_QUEUE_BYTES_MAX, COMMIT_QUEUE_LEN_MAX, Source};
 pub use reclaim::ReclaimState;
 pub use sweep::SweeperState;
 
-use crate::clock::{Clock, Rng};
+use crate::clock::{Clock, Rng, TimestampBound, TooFarAhead};
 use crate::crash::{self, Point};
 use crate::metrics::StoreMetrics;
 use crate::sched::{self, Courtesy, Turns};
@@ -55,6 +55,7 @@ use crate::worker::{PoolFull, Pools};
 use bytes::Bytes;
 use commit::Committer;
 use courier::Courier;
+use kvorum_core::hlc::LEASE_MILLIS;
 use kvorum_core::{Key, NodeId, Partition, Record, UnixMillis, Version};
 use open::OpenWrites;
 use queue::{CommitQueue, Observed, Request};
@@ -101,6 +102,15 @@ pub enum ReplicaError {
     Engine(EngineError),
     /// A stored row is not of a format that this release knows.
     Format(format::FormatError),
+    /// A record's timestamp, given or stored, is too far ahead of this node's clock. Nothing was done.
+    TooFarAhead(TooFarAhead),
+    /// A record's value is longer than this node takes. Nothing was done.
+    ValueTooLong {
+        /// Its bytes.
+        bytes: usize,
+        /// How many there may be (`--max-value-size`).
+        bytes_max: u64,
+    },
     /// The replica is shutting down.
     Stopped,
 }
@@ -116,6 +126,10 @@ impl fmt::Display for ReplicaError {
             Self::Failed { reason } => write!(f, "the store takes no more writes: {reason}"),
             Self::Engine(error) => error.fmt(f),
             Self::Format(error) => write!(f, "a stored row cannot be read: {error}"),
+            Self::TooFarAhead(error) => error.fmt(f),
+            Self::ValueTooLong { bytes, bytes_max } => {
+                write!(f, "a value of {bytes} bytes is longer than --max-value-size allows: {bytes_max}")
+            }
             Self::Stopped => f.write_str("the store is shutting down"),
         }
     }
@@ -131,6 +145,12 @@ impl ReplicaError {
             Self::Engine(EngineError::Corrupt { .. })
                 | Self::Format(format::FormatError::Truncated { .. } | format::FormatError::Contradiction)
         )
+    }
+}
+
+impl From<TooFarAhead> for ReplicaError {
+    fn from(error: TooFarAhead) -> Self {
+        Self::TooFarAhead(error)
     }
 }
 
@@ -161,6 +181,10 @@ pub struct ReplicaParts {
     pub engine: Arc<dyn Engine>,
     /// For intervals between syncs and the sweeper's pace.
     pub clock: Arc<dyn Clock>,
+    /// How far ahead of the clock a timestamp may be.
+    pub timestamps: Arc<TimestampBound>,
+    /// The longest value that is taken from a peer, in bytes.
+    pub value_bytes_max: u64,
     /// For the store's identity, when it is new.
     pub rng: Arc<dyn Rng>,
     /// Threads for calls that may wait for the disk.
@@ -213,6 +237,8 @@ struct Shared {
     engine: Arc<dyn Engine>,
     pools: Arc<Pools>,
     execution: Execution,
+    timestamps: Arc<TimestampBound>,
+    value_bytes_max: u64,
     queue: Arc<CommitQueue>,
     groups: Arc<AtomicU64>,
     health: Arc<StoreHealth>,
@@ -246,10 +272,7 @@ impl Replica {
     pub fn start(mut parts: ReplicaParts) -> Result<(Self, ReplicaThreads, UnixMillis), ReplicaError> {
         let damage = Arc::new(Damage::default());
         parts.engine = Arc::new(Watched::new(over_index(&parts)?, Arc::clone(&damage)));
-        let lease = match parts.engine.get(Keyspace::Meta, format::META_CLOCK_LEASE)? {
-            Some(row) => format::decode_lease(&row)?,
-            None => UnixMillis(0),
-        };
+        let lease = stored_lease(&parts)?;
         // What the life before wrote and did not sync is visible now: it must be safe before anybody reads it.
         crash::point(Point::StartBeforeSync);
         sync_first(&*parts.engine)?;
@@ -288,6 +311,8 @@ impl Replica {
                 engine: parts.engine,
                 pools: parts.pools,
                 execution: parts.execution,
+                timestamps: parts.timestamps,
+                value_bytes_max: parts.value_bytes_max,
                 queue: Arc::clone(&queue),
                 groups,
                 health,
@@ -358,7 +383,7 @@ impl Replica {
     /// # Cancel safety
     /// Once queued, the record is applied whether or not the future is still polled.
     pub async fn apply(&self, key: Key, record: Record, source: Source) -> Result<Applied, ReplicaError> {
-        self.shared.health.admit(&record)?;
+        self.admit(&record)?;
         let observed = self.observe(&key).await?;
         let (done, outcome) = oneshot::channel();
         let courier = Courier::of_thread();
@@ -370,15 +395,37 @@ impl Replica {
         outcome.await.map_err(|_| died())?
     }
 
+    /// Refuses a record that no door lets in: one from the future, one that is too long, or any while the store takes none.
+    fn admit(&self, record: &Record) -> Result<(), ReplicaError> {
+        let (bytes, bytes_max) = (record.value_bytes(), self.shared.value_bytes_max);
+        if bytes as u64 > bytes_max {
+            return Err(ReplicaError::ValueTooLong { bytes, bytes_max });
+        }
+        self.shared.timestamps.check(record.version.clock())?;
+        self.shared.health.admit(record)
+    }
+
+    /// How far ahead of this node's clock a timestamp may be.
+    pub fn timestamps(&self) -> &TimestampBound {
+        &self.shared.timestamps
+    }
+
     /// Notes that the client of the write stamped `version` waits for its answer, until the result is dropped.
     pub fn open_write(&self, version: Version) -> OpenWrite {
         self.shared.open.begin(version)
     }
 
     /// What is stored of `key`, tombstones and expired records included.
+    ///
+    /// # Errors
+    /// Those of reading; [`ReplicaError::TooFarAhead`] for a record from the future, which no quorum may count.
     pub async fn get(&self, key: &Key) -> Result<Option<Record>, ReplicaError> {
         let row = self.row(key).await?;
-        Ok(row.map(|row| format::decode_record(&row)).transpose()?)
+        let record = row.map(|row| format::decode_record(&row)).transpose()?;
+        if let Some(record) = &record {
+            self.shared.timestamps.check(record.version.clock())?;
+        }
+        Ok(record)
     }
 
     /// Reads the records of start <= key < end (all later ones without `end`), as of one instant.
@@ -592,6 +639,24 @@ impl LeaseStored {
         crash::point(Point::LeaseAfter);
         Ok(self.until)
     }
+}
+
+/// The lease that the life before stored; none where it is too far ahead to be believed: then it is no reason to stamp
+/// there, and the versions of this life are another writer's anyway.
+fn stored_lease(parts: &ReplicaParts) -> Result<UnixMillis, ReplicaError> {
+    let Some(row) = parts.engine.get(Keyspace::Meta, format::META_CLOCK_LEASE)? else {
+        return Ok(UnixMillis(0));
+    };
+    let lease = format::decode_lease(&row)?;
+    // One lease more: what was stamped last may have been as far ahead as is believed.
+    let begin = UnixMillis(lease.0.saturating_sub(LEASE_MILLIS));
+    Ok(match parts.timestamps.check(Version::new(begin, 0, parts.node).clock()) {
+        Ok(()) => lease,
+        Err(error) => {
+            tracing::warn!(%error, "the stored lease of this node's clock is not believed: versions go on from the time now");
+            UnixMillis(0)
+        }
+    })
 }
 
 /// The engine by way of which the index is written, where there is one.

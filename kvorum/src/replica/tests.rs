@@ -41,6 +41,8 @@ impl Bench {
         let parts = ReplicaParts {
             engine: Arc::clone(&engine) as Arc<dyn Engine>,
             clock: Arc::clone(&clock) as Arc<dyn crate::clock::Clock>,
+            timestamps: Arc::new(crate::clock::TimestampBound::alone(ManualClock::at(1_000_000))),
+            value_bytes_max: 8 << 20,
             rng: Arc::new(SystemRng),
             pools: Arc::new(Pools::start(1).unwrap()),
             metrics: Arc::new(StoreMetrics::default()),
@@ -584,6 +586,8 @@ fn parts_over(engine: &Arc<MemoryEngine>, clock: &Arc<ManualClock>) -> ReplicaPa
     ReplicaParts {
         engine: Arc::clone(engine) as Arc<dyn Engine>,
         clock: Arc::clone(clock) as Arc<dyn crate::clock::Clock>,
+        timestamps: Arc::new(crate::clock::TimestampBound::alone(ManualClock::at(1_000_000))),
+        value_bytes_max: 8 << 20,
         rng: Arc::new(SystemRng),
         pools: Arc::new(Pools::inline()),
         metrics: Arc::new(StoreMetrics::default()),

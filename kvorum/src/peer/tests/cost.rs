@@ -1,6 +1,7 @@
 //! What a call costs, measured.
 
 use super::support::*;
+use crate::clock::Clock;
 use crate::peer::*;
 use crate::replica::Floor;
 use bytes::{Bytes, BytesMut};
@@ -60,7 +61,8 @@ fn cost_of_a_call() {
                     let service = Rc::new(Bare { peer: Rc::clone(&peer) });
                     let caller = Caller { peer: US, connection: 1 };
                     let clock = Arc::new(crate::clock::SystemClock::new());
-                    spawn_local(serve(stream, Bytes::new(), service, caller, clock));
+                    let limits = limits(Arc::clone(&clock) as Arc<dyn Clock>);
+                    spawn_local(serve(stream, Bytes::new(), service, caller, clock, limits));
                 }
             };
             tokio::select! {
@@ -79,6 +81,7 @@ fn cost_of_a_call() {
             connector: Rc::new(Tcp),
             hello: Box::new(|| hello(US)),
             clock: Arc::new(crate::clock::SystemClock::new()),
+            limits: limits(Arc::new(crate::clock::SystemClock::new())),
             rng: Arc::new(LongestRng),
             observer: Rc::new(Witness::default()),
         });

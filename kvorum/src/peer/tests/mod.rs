@@ -1,5 +1,6 @@
 //! Both sides of a call, over streams in memory and virtual time.
 
+mod bounds;
 mod cost;
 mod encoding;
 mod messages;
@@ -281,7 +282,9 @@ fn servers_end_what_is_corrupt() {
             let caller = Caller { peer: US, connection: 7 };
             // The last frame that was read before the upgrade was handed over is served like any other.
             let good = Bytes::from(frame(4, &[0, 0, 0, 9]));
-            let serving = serve(theirs, good, service, caller, Arc::clone(&peer.clock) as Arc<dyn Clock>);
+            let clock = Arc::clone(&peer.clock) as Arc<dyn Clock>;
+            let limits = limits(Arc::clone(&clock));
+            let serving = serve(theirs, good, service, caller, clock, limits);
             let serving = spawn_local(serving);
             ours.write_all(&bytes).await.unwrap();
             let mut reply = Vec::new();

@@ -1,6 +1,6 @@
 //! A peer, a connector and a clock for tests.
 
-use crate::clock::{Clock, Rng};
+use crate::clock::{Clock, Rng, TimestampBound};
 use crate::peer::*;
 use bytes::{Bytes, BytesMut};
 use kvorum_core::{NodeId, Record, UnixMillis, Value, Version};
@@ -38,6 +38,12 @@ impl Rng for LongestRng {
     fn fill(&self, bytes: &mut [u8]) {
         bytes.fill(0xff);
     }
+}
+
+/// The limits of a node whose clock is `clock`.
+pub(super) fn limits(clock: Arc<dyn Clock>) -> Arc<PeerLimits> {
+    let timestamps = Arc::new(TimestampBound::new(clock, Duration::from_mins(1)));
+    Arc::new(PeerLimits { timestamps })
 }
 
 pub(super) fn hello(node: NodeId) -> Hello {
@@ -206,7 +212,8 @@ pub(super) async fn accept(peer: Rc<Peer>, mut stream: DuplexStream) {
     let caller = Caller { peer: caller.node, connection };
     let clock = Arc::clone(&peer.clock);
     let service: Rc<dyn Service> = Rc::new(Answers { peer });
-    serve(stream, Bytes::new(), service, caller, clock).await;
+    let limits = limits(Arc::clone(&clock) as Arc<dyn Clock>);
+    serve(stream, Bytes::new(), service, caller, clock, limits).await;
 }
 
 /// Carries bytes to the peer slowly, or not at all while it is stalled, and back at once.
@@ -313,6 +320,7 @@ pub(super) fn start(peer: &Rc<Peer>) -> (Rc<Link>, Rc<Witness>) {
         connector: Rc::new(ToPeer { peer: Rc::clone(peer) }),
         hello: Box::new(|| hello(US)),
         clock: Arc::clone(&peer.clock) as Arc<dyn Clock>,
+        limits: limits(Arc::clone(&peer.clock) as Arc<dyn Clock>),
         rng: Arc::new(LongestRng),
         observer: Rc::clone(&witness) as Rc<dyn LinkObserver>,
     });

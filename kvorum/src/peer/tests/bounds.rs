@@ -1,0 +1,156 @@
+//! What a peer says is believed within bounds only, whichever side it is on.
+
+use super::support::*;
+use crate::peer::*;
+use crate::replica::{Applied, Fetched, Floor};
+use kvorum_core::{Key, NodeId, Record, UnixMillis, Value, Version};
+use std::time::Duration;
+
+/// A minute and a lease ahead of the test's clock, and a millisecond more.
+const TOO_FAR: UnixMillis = UnixMillis(1_700_000_000_000 + 60_000 + 1_000 + 1);
+
+fn key() -> Key {
+    Key::new("k").unwrap()
+}
+
+fn record(word: u64) -> Record {
+    Record { version: Version::from_words(word, 1), from: 3, expires: None, value: Value::Tombstone }
+}
+
+/// Every request with a timestamp in it, once for each place where one may be.
+fn requests(word: u64) -> Vec<Request> {
+    let versions = |floor| Request::Versions { partition: 0, after: None, bytes: 1, floor };
+    let step = |kind| Request::Step { kind, round: 1, upto: word, partitions: vec![1] };
+    let apply = |kind| Request::Apply { key: key(), record: record(word), kind };
+    vec![
+        apply(ApplyKind::Write),
+        apply(ApplyKind::Hint),
+        apply(ApplyKind::ReadRepair),
+        versions(Floor { settled: word, sealed: 0, purged: 0 }),
+        versions(Floor { settled: 0, sealed: word, purged: 0 }),
+        versions(Floor { settled: 0, sealed: 0, purged: word }),
+        Request::Survey { agreed: vec![0, word, 0], held_by: None },
+        Request::Close { round: 1, upto: word, by_scan: false, partitions: vec![1] },
+        step(StepKind::Settle),
+        step(StepKind::Seal),
+        step(StepKind::Release),
+        Request::ApplyMany { settled: word, records: Vec::new() },
+        Request::ApplyMany { settled: 0, records: vec![(key(), record(1)), (key(), record(word))] },
+    ]
+}
+
+/// Every reply with a timestamp in it, the same, each with a request that it answers.
+fn replies(word: u64) -> Vec<(Request, Reply)> {
+    let version = Version::from_words(word, 1);
+    let header = Held::HeaderOnly { version, from: 3, expires: None, value_bytes: 9 };
+    let versions = Request::Versions { partition: 0, after: None, bytes: 1, floor: Floor::default() };
+    let row = VersionRow { key: key(), version, from: 3, is_tombstone: false };
+    let list = |rows, floor| Reply::VersionList { rows, is_last: true, floor };
+    let apply = Request::Apply { key: key(), record: record(1), kind: ApplyKind::Write };
+    let get = Request::Get { key: key(), value_bytes_max: 1 };
+    let survey = Request::Survey { agreed: Vec::new(), held_by: None };
+    let surveyed = |reading, hinted| Reply::Surveyed { reading, hinted, votes: true, digests: Vec::new() };
+    let fetch = Request::Fetch { keys: vec![key()], bytes: 1 };
+    let many = Request::ApplyMany { settled: 0, records: Vec::new() };
+    let stretch = Request::Stretch { partitions: vec![1], after: None, bytes: 1 };
+    let stretched = |settled, word| Reply::Stretched {
+        last: None,
+        is_large: false,
+        records: vec![(settled, key(), record(word))],
+    };
+    let scan = Request::ScanNext { scan: 1, bytes: 1 };
+    let scanned = |held| Reply::ScanPart { scan: 1, rows: vec![ScanRow { key: key(), held }], is_last: true };
+    let superseded = Applied::Superseded { by: version };
+    vec![
+        (apply, Reply::Applied(superseded)),
+        (get.clone(), Reply::Found(Some(Held::Whole(record(word))))),
+        (get, Reply::Found(Some(header.clone()))),
+        (Request::TakeHints, Reply::HintsTaken { delivered: 0, left: 0, met: word }),
+        (scan.clone(), scanned(Held::Whole(record(word)))),
+        (scan, scanned(header)),
+        (versions.clone(), list(vec![row], Floor::default())),
+        (versions.clone(), list(Vec::new(), Floor { settled: word, sealed: 0, purged: 0 })),
+        (versions.clone(), list(Vec::new(), Floor { settled: 0, sealed: word, purged: 0 })),
+        (versions, list(Vec::new(), Floor { settled: 0, sealed: 0, purged: word })),
+        (survey.clone(), surveyed(word, Vec::new())),
+        (survey, surveyed(0, vec![(1, word)])),
+        (fetch.clone(), Reply::Fetched { settled: word, records: Vec::new() }),
+        (fetch, Reply::Fetched { settled: 0, records: vec![Fetched::Record(record(word))] }),
+        (Request::Floors, Reply::FloorList(vec![0, word])),
+        (many, Reply::AppliedMany(vec![Some(Applied::Stored), None, Some(superseded)])),
+        (stretch.clone(), stretched(word, 1)),
+        (stretch, stretched(0, word)),
+    ]
+}
+
+/// Goal: whatever kind of request brings a timestamp from the future, the service never sees it, the caller is told why,
+/// and the connection lives on. Method: every place of every message, a millisecond and an eternity beyond the limit; and
+/// at the limit, where all are served.
+#[test]
+fn requests_from_the_future_are_refused() {
+    run(async {
+        let served = || Reply::Refused { code: Refusal::Unknown, detail: "served".to_owned() };
+        let peer = Peer::new(move |_| Box::pin(async move { served() }));
+        let link = connected(&peer).await;
+        let too_far = Version::new(TOO_FAR, 0, NodeId(0)).clock();
+        for request in [requests(too_far), requests(u64::MAX)].concat() {
+            let answer = link.call(&request, SECOND).await;
+            let Err(CallError::Refused { code: Refusal::TooFarAhead, detail }) = answer else {
+                panic!("{request:?}: {answer:?}")
+            };
+            assert!(detail.contains("ahead of this node's clock"), "{detail}");
+        }
+        assert_eq!(peer.seen.borrow().len(), 0);
+        assert_eq!((link.counts().connects, link.is_usable()), (1, true));
+        let allowed = requests(too_far - 1);
+        for request in &allowed {
+            let _ = link.call(request, SECOND).await;
+        }
+        assert_eq!(*peer.seen.borrow(), allowed);
+    });
+}
+
+/// The same of replies: their calls fail, with the reason.
+#[test]
+fn replies_from_the_future_fail_their_calls() {
+    run(async {
+        let too_far = Version::new(TOO_FAR, 0, NodeId(0)).clock();
+        let (all, allowed) = ([replies(too_far), replies(u64::MAX)].concat(), replies(too_far - 1));
+        for (is_allowed, (request, reply)) in
+            all.into_iter().map(|pair| (false, pair)).chain(allowed.into_iter().map(|pair| (true, pair)))
+        {
+            let said = reply.clone();
+            let peer = Peer::new(move |_| {
+                let said = said.clone();
+                Box::pin(async move { said })
+            });
+            let link = connected(&peer).await;
+            let answer = link.call(&request, SECOND).await;
+            match answer {
+                Ok(answer) if is_allowed => assert_eq!(answer, reply),
+                Err(CallError::TooFarAhead(error)) if !is_allowed => {
+                    assert_eq!(error.limit_millis, 60_000, "{reply:?}");
+                }
+                answer => panic!("{reply:?}: {answer:?}"),
+            }
+            assert_eq!((link.counts().connects, link.is_usable()), (1, true));
+        }
+    });
+}
+
+/// A peer's wall clock is compared, not believed: whatever it is, its pings are answered.
+#[test]
+fn wall_clocks_are_compared_only() {
+    run(async {
+        let peer = Peer::new(|request| {
+            Box::pin(async move {
+                let Request::Ping { wall, roster } = request else { return Reply::Done };
+                Reply::Pong { wall, roster, votes: true }
+            })
+        });
+        let link = connected(&peer).await;
+        let wall = UnixMillis(u64::MAX);
+        let answer = link.call(&Request::Ping { wall, roster: Vec::new() }, Duration::from_secs(1)).await;
+        assert_eq!(answer, Ok(Reply::Pong { wall, roster: Vec::new(), votes: true }));
+    });
+}

@@ -9,6 +9,7 @@
 //! is [`token`] (a key's partition), [`topology`] (which nodes there are) and [`placement`] (who holds a partition).
 
 pub mod hlc;
+pub mod identity;
 pub mod key;
 pub mod placement;
 pub mod quorum;
@@ -18,6 +19,7 @@ pub mod topology;
 pub mod version;
 
 pub use hlc::Hlc;
+pub use identity::{ClusterId, Run, StoreSeen};
 pub use key::{Key, KeyError};
 pub use placement::{ChangeError, Placement};
 pub use quorum::{Quorum, QuorumError, ReplicationFactor, Tally, Verdict, WriteTally, WriteVerdict};

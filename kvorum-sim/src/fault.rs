@@ -302,7 +302,8 @@ pub struct FaultEvent {
 }
 
 /// The steps that every start of a node takes: a fault at one of them begins with a restart.
-pub(crate) const STARTING: &[Point] = &[Point::StartBeforeSync, Point::StartAfterSync];
+pub(crate) const STARTING: &[Point] =
+    &[Point::StartBeforeSync, Point::StartAfterSync, Point::RunBefore, Point::RunAfter];
 
 impl Fault {
     /// Whether it begins with a restart, because what it is about happens then.

@@ -405,6 +405,8 @@ const BEING_BORN: &[Point] = &[
     Point::BirthAfter,
     Point::IndexBefore,
     Point::IndexAfter,
+    Point::IdentityBefore,
+    Point::IdentityAfter,
     Point::SeenBefore,
     Point::SeenAfter,
     Point::VotesBefore,

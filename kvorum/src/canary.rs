@@ -22,12 +22,16 @@ pub enum Canary {
     NoWriteBack,
     /// Tombstones go by age, whoever may still hold something older.
     PurgeByAge,
+    /// A store of which other nodes saw a later run is taken for it.
+    OlderRunVotes,
     /// A store that is older than the one that others knew is taken for it: it votes, and its records are merged.
     OlderStoreMerges,
     /// Repair copies a record to replicas that its `from` excludes.
     RepairIgnoresFrom,
     /// Nodes with another list of nodes are talked to.
     StaleTopology,
+    /// A store that was seen as another node's is talked to.
+    StoreOfAnotherNode,
     /// A replica that holds something newer counts as if it had taken the write.
     SupersededIgnored,
     /// A transfer sends records to replicas that their `from` excludes.
@@ -36,7 +40,7 @@ pub enum Canary {
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 15] = [
         Self::AckBeforeSync,
         Self::DiskFullForgetsStored,
         Self::DigestForgetsUpdate,
@@ -45,9 +49,11 @@ impl Canary {
         Self::LocalClockOnly,
         Self::NoWriteBack,
         Self::PurgeByAge,
+        Self::OlderRunVotes,
         Self::OlderStoreMerges,
         Self::RepairIgnoresFrom,
         Self::StaleTopology,
+        Self::StoreOfAnotherNode,
         Self::SupersededIgnored,
         Self::TransferIgnoresFrom,
     ];
@@ -63,9 +69,11 @@ impl Canary {
             Self::LocalClockOnly => "local-clock-only",
             Self::NoWriteBack => "no-write-back",
             Self::PurgeByAge => "purge-by-age",
+            Self::OlderRunVotes => "older-run-votes",
             Self::OlderStoreMerges => "older-store-merges",
             Self::RepairIgnoresFrom => "repair-ignores-from",
             Self::StaleTopology => "stale-topology",
+            Self::StoreOfAnotherNode => "store-of-another-node",
             Self::SupersededIgnored => "superseded-ignored",
             Self::TransferIgnoresFrom => "transfer-ignores-from",
         }

@@ -50,6 +50,14 @@ points! {
     BirthBefore = "birth-before",
     /// It has it.
     BirthAfter = "birth-after",
+    /// A start of the store is about to be counted.
+    RunBefore = "run-before",
+    /// It is counted, and nobody has heard of it.
+    RunAfter = "run-after",
+    /// The store is about to remember to which cluster it belongs, or that its run has a later number.
+    IdentityBefore = "identity-before",
+    /// It remembers.
+    IdentityAfter = "identity-after",
     /// A batch of the index that replicas compare is about to be written for a store that has none.
     IndexBefore = "index-before",
     /// The index is complete, and marked so.

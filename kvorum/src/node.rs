@@ -24,7 +24,7 @@ use crate::storage::data_dir::{DataDir, DataDirError};
 use crate::storage::lsm::{LsmConfig, LsmEngine};
 use crate::storage::{Engine, EngineError};
 use crate::worker::Pools;
-use kvorum_core::{NodeId, Topology, TopologyError};
+use kvorum_core::{NodeId, StoreSeen, Topology, TopologyError};
 use rustix::net::sockopt;
 use std::fmt;
 use std::io;
@@ -424,8 +424,10 @@ pub(crate) fn open(opening: Opening<'_>, service: &Service) -> Result<ReplicaThr
     let mut seen = facts.seen;
     // A store may remember foreign nodes that a peer once named. Told on, they would fill the roster.
     seen.retain(|node, _| topology.index_of(*node).is_some());
-    let roster = Roster::new(node, replica.store_id(), topology.node_count(), seen, facts.votes);
-    let cluster = Cluster::new(config.cluster_name.clone(), topology, me, replica.store_id(), roster);
+    let own = StoreSeen { node, store: replica.store_id(), run: replica.run() };
+    let roster = Roster::new(own, topology.node_count(), seen, facts.votes);
+    let name = config.cluster_name.clone();
+    let cluster = Cluster::new(name, facts.cluster_id, topology, me, replica.store_id(), roster);
     if config.trust_store {
         cluster.trust_store();
     }

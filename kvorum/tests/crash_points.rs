@@ -47,10 +47,18 @@ const NEW: &[Point] = &[
     Point::StartAfterSync,
     Point::BirthBefore,
     Point::BirthAfter,
+    Point::RunBefore,
+    Point::RunAfter,
 ];
 /// Points that a node comes by that is started with data.
-const AGAIN: &[Point] =
-    &[Point::DataDirTaken, Point::StoreOpened, Point::StartBeforeSync, Point::StartAfterSync];
+const AGAIN: &[Point] = &[
+    Point::DataDirTaken,
+    Point::StoreOpened,
+    Point::StartBeforeSync,
+    Point::StartAfterSync,
+    Point::RunBefore,
+    Point::RunAfter,
+];
 /// Points that a node comes by under load.
 const LOADED: &[Point] = &[
     Point::LeaseBefore,
@@ -69,6 +77,8 @@ const CLOSING: &[Point] =
 const NEW_CLUSTER: &[Point] = &[
     Point::IndexBefore,
     Point::IndexAfter,
+    Point::IdentityBefore,
+    Point::IdentityAfter,
     Point::SeenBefore,
     Point::SeenAfter,
     Point::VotesBefore,

@@ -7,17 +7,24 @@ mod clock_offset;
 mod votes;
 
 pub use clock_offset::{ClockFilter, ClockOffset, Exchange};
-pub use votes::{Roster, Verdict as VotesVerdict};
+pub use votes::{Heard, Roster, Verdict as VotesVerdict};
 
-use crate::peer::{Hello, PROTOCOL};
-use kvorum_core::{Key, NodeId, NodeIndex, Partition, Placement, Quorum, Token, Topology, UnixMillis};
+use crate::canary::{self, Canary};
+use crate::peer::{HandshakeError, Hello, PROTOCOL};
+use kvorum_core::{
+    ClusterId, Key, NodeId, NodeIndex, Partition, Placement, Quorum, Token, Topology, UnixMillis,
+};
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 /// This is what all of a node's threads know of the cluster.
 pub struct Cluster {
     name: String,
+    id: OnceLock<ClusterId>,
+    // Guards the nodes that have said in this run that they know no cluster id; held for an insertion.
+    without_id: Mutex<BTreeSet<NodeIndex>>,
     topology: Topology,
     placement: Placement,
     me: NodeIndex,
@@ -59,13 +66,23 @@ pub struct Plan<'a> {
 }
 
 impl Cluster {
-    /// The cluster `name` of `topology`, seen from the node at `me` whose store is `store_id`.
-    pub fn new(name: String, topology: Topology, me: NodeIndex, store_id: u128, roster: Roster) -> Self {
+    /// The cluster `name` of `topology`, seen from the node at `me` whose store is `store_id`; `id` is the cluster's id,
+    /// where the store knows it.
+    pub fn new(
+        name: String,
+        id: Option<ClusterId>,
+        topology: Topology,
+        me: NodeIndex,
+        store_id: u128,
+        roster: Roster,
+    ) -> Self {
         let placement = Placement::initial(&topology);
         let peers = topology.members().iter().map(|_| Peer::default()).collect();
         let is_alone = topology.node_count() == 1;
         Self {
             name,
+            id: id.map_or_else(OnceLock::new, OnceLock::from),
+            without_id: Mutex::default(),
             topology,
             placement,
             me,
@@ -138,11 +155,48 @@ impl Cluster {
         Hello {
             protocol: PROTOCOL,
             cluster: self.name.clone(),
+            cluster_id: self.id(),
             node: self.id_of(self.me),
             topology: self.topology.hash(),
             store: self.store_id,
+            run: self.roster().run(),
+            members: self.topology.members().iter().map(|member| member.url.clone()).collect(),
             clock,
         }
+    }
+
+    /// Judges whether this node talks to the one that says `theirs`, of which `ours` is what it says itself.
+    ///
+    /// # Errors
+    /// What differs, or whose store the other one has.
+    pub fn admit(&self, ours: &Hello, theirs: &Hello) -> Result<(), HandshakeError> {
+        ours.check(theirs)?;
+        match self.roster().owner_of(theirs.store, theirs.node) {
+            Some(owner) if !canary::is(Canary::StoreOfAnotherNode) => Err(HandshakeError::StoreOfAnother {
+                theirs: theirs.name_of(theirs.node),
+                store: theirs.store,
+                owner: ours.name_of(owner),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// The random id of the cluster; none while no node has made one.
+    pub fn id(&self) -> Option<ClusterId> {
+        self.id.get().copied()
+    }
+
+    /// Takes up the cluster's id, which has been stored durably. The first one stays.
+    pub fn adopt_id(&self, id: ClusterId) {
+        let _ = self.id.set(id);
+    }
+
+    /// Notes that the node at `index` has said that it knows no cluster id. True when this node is to make one: it is the
+    /// first of the members, and all others have said so in this run.
+    pub fn note_without_id(&self, index: NodeIndex) -> bool {
+        let mut without = self.without_id.lock().unwrap_or_else(PoisonError::into_inner);
+        without.insert(index);
+        self.me == NodeIndex(0) && without.len() + 1 == usize::from(self.node_count())
     }
 
     /// Who was seen with which store, and what follows for this node's vote.
@@ -247,6 +301,7 @@ pub enum ClockNews {
 mod tests {
     use super::*;
     use crate::replica::Vote;
+    use kvorum_core::{Run, StoreSeen};
     use std::collections::BTreeMap;
 
     /// Whatever was found out in an earlier life: a node votes once it has met as many others as make a majority with
@@ -257,9 +312,10 @@ mod tests {
             let urls: Vec<String> = (0..nodes).map(|node| format!("http://n-{node}:1")).collect();
             let topology = Topology::of_urls(&urls).unwrap();
             let me = NodeId::of_url(&urls[0]);
-            let roster = Roster::new(me, 11, nodes, BTreeMap::new(), Vote::Yes);
+            let own = StoreSeen { node: me, store: 11, run: Run::default() };
+            let roster = Roster::new(own, nodes, BTreeMap::new(), Vote::Yes);
             let index = topology.index_of(me).unwrap();
-            let cluster = Cluster::new("test".to_owned(), topology, index, 11, roster);
+            let cluster = Cluster::new("test".to_owned(), None, topology, index, 11, roster);
             for (met, other) in cluster.others().enumerate() {
                 assert_eq!(
                     (cluster.votes(), cluster.is_undecided()),

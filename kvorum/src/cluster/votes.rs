@@ -12,7 +12,7 @@
 
 use crate::canary::{self, Canary};
 use crate::replica::Vote;
-use kvorum_core::NodeId;
+use kvorum_core::{NodeId, Run, StoreSeen};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// This says whether this node's store votes.
@@ -26,13 +26,30 @@ pub enum Verdict {
     Lacks,
 }
 
+/// The highest number of a run that is believed: more starts than a thousand a second make in 30 years.
+const RUN_NUMBER_MAX: u64 = 1 << 40;
+
+/// What follows from another node's word about everybody's stores. The caller stores durably what has changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Heard {
+    /// The verdict, when it has changed.
+    pub verdict: Option<Verdict>,
+    /// This node's run, when it has changed.
+    pub run: Option<Run>,
+    /// Whether the other remembers a run of this node that this store has not come to.
+    pub is_behind: bool,
+    /// Entries of nodes that were not known here.
+    pub news: Vec<StoreSeen>,
+}
+
 /// This is who was seen with which store, and what others said of this node's own.
 #[derive(Debug, Clone)]
 pub struct Roster {
     me: NodeId,
     store_id: u128,
+    run: Run,
     node_count: u16,
-    seen: BTreeMap<NodeId, u128>,
+    seen: BTreeMap<NodeId, (u128, Run)>,
     verdict: Verdict,
     confirmed_by: BTreeSet<NodeId>,
 }
@@ -40,19 +57,14 @@ pub struct Roster {
 impl Roster {
     /// The roster of the node `me` in a cluster of `node_count`, with what its store remembers. `votes` is what was
     /// found out in an earlier life.
-    pub fn new(
-        me: NodeId,
-        store_id: u128,
-        node_count: u16,
-        seen: BTreeMap<NodeId, u128>,
-        votes: Vote,
-    ) -> Self {
+    pub fn new(own: StoreSeen, node_count: u16, seen: BTreeMap<NodeId, (u128, Run)>, votes: Vote) -> Self {
+        let StoreSeen { node: me, store: store_id, run } = own;
         let verdict = match votes {
             Vote::Yes => Verdict::Votes,
             Vote::No => Verdict::Lacks,
             Vote::Unknown => Verdict::Unknown,
         };
-        Self { me, store_id, node_count, seen, verdict, confirmed_by: BTreeSet::new() }
+        Self { me, store_id, run, node_count, seen, verdict, confirmed_by: BTreeSet::new() }
     }
 
     /// Whether this node's store votes.
@@ -60,36 +72,67 @@ impl Roster {
         if canary::is(Canary::EmptyReplicaVotes) { Verdict::Votes } else { self.verdict }
     }
 
-    /// What to tell others: this node with its store, and every other node with the store it was seen with.
-    pub fn entries(&self) -> Vec<(NodeId, u128)> {
-        let seen = self.seen.iter().map(|(node, store)| (*node, *store));
-        seen.filter(|(node, _)| *node != self.me).chain([(self.me, self.store_id)]).collect()
+    /// The run that this node's store is in.
+    pub fn run(&self) -> Run {
+        self.run
     }
 
-    /// Notes that `node` was met with `store`, and says what must be remembered durably before it is told to others.
+    /// What to tell others: this node with its store, and every other node with the store it was seen with.
+    pub fn entries(&self) -> Vec<StoreSeen> {
+        let seen =
+            self.seen.iter().map(|(node, (store, run))| StoreSeen { node: *node, store: *store, run: *run });
+        let own = StoreSeen { node: self.me, store: self.store_id, run: self.run };
+        seen.filter(|seen| seen.node != self.me).chain([own]).collect()
+    }
+
+    /// Notes with which store and run a node was met, and says what must be remembered durably before it is told to
+    /// others.
     ///
-    /// A node that comes with another store than before is remembered with the old one until it says that it
-    /// votes: so it learns from whomever it meets that it lost something.
-    pub fn meet(&self, node: NodeId, store: u128, votes: bool) -> Option<(NodeId, u128)> {
-        let is_news = match self.seen.get(&node) {
+    /// A node that comes with another store than before, or with one that has gone back to an earlier run, is remembered
+    /// as it was until it says that it votes: so it learns from whomever it meets that it lost something.
+    pub fn meet(&self, met: StoreSeen, votes: bool) -> Option<StoreSeen> {
+        let is_news = match self.seen.get(&met.node) {
             None => true,
-            Some(known) => *known != store && votes,
+            Some(&(store, run)) if store == met.store => met.run != run && (votes || !met.run.is_behind(run)),
+            Some(_) => votes,
         };
-        is_news.then_some((node, store))
+        is_news.then_some(met)
+    }
+
+    /// The other node whose store `store` is, as far as this node remembers.
+    pub fn owner_of(&self, store: u128, other_than: NodeId) -> Option<NodeId> {
+        if store == self.store_id && other_than != self.me {
+            return Some(self.me);
+        }
+        self.seen
+            .iter()
+            .find(|(node, (seen, _))| *seen == store && **node != other_than)
+            .map(|(node, _)| *node)
     }
 
     /// Takes up what has been stored durably.
-    pub fn remember(&mut self, entries: &[(NodeId, u128)]) {
-        self.seen.extend(entries.iter().copied());
+    pub fn remember(&mut self, entries: &[StoreSeen]) {
+        self.seen.extend(entries.iter().map(|seen| (seen.node, (seen.store, seen.run))));
     }
 
-    /// Takes in what `from` said of everybody. Returns the verdict when it has changed, and the entries that are news
-    /// here; both must be stored durably by the caller.
-    pub fn hear(&mut self, from: NodeId, said: &[(NodeId, u128)]) -> (Option<Verdict>, Vec<(NodeId, u128)>) {
-        let of_me = said.iter().find(|(node, _)| *node == self.me).map(|(_, store)| *store);
-        let before = self.verdict;
+    /// Takes in what `from` said of everybody.
+    ///
+    /// A run of this node that is remembered elsewhere and that this store has not come to was that of another store, or
+    /// of this one's later self: what happened in it is lost here. This run then counts on from there, so that the same
+    /// memory, told once more by a node that was away, says nothing new.
+    pub fn hear(&mut self, from: NodeId, said: &[StoreSeen]) -> Heard {
+        let of_me = said.iter().find(|seen| seen.node == self.me && seen.run.number <= RUN_NUMBER_MAX);
+        let before = (self.verdict, self.run);
+        let is_behind = of_me.is_some_and(|seen| {
+            let is_later = seen.run.number > self.run.number;
+            is_later || (seen.store == self.store_id && self.run.is_behind(seen.run))
+        }) && !canary::is(Canary::OlderRunVotes);
+        if let Some(seen) = of_me.filter(|seen| is_behind || seen.store != self.store_id) {
+            self.run.number = self.run.number.max(seen.run.number + 1);
+        }
         match (of_me, self.verdict) {
-            (Some(store), Verdict::Unknown) if store != self.store_id => self.verdict = Verdict::Lacks,
+            (Some(seen), Verdict::Unknown) if seen.store != self.store_id => self.verdict = Verdict::Lacks,
+            (_, Verdict::Unknown | Verdict::Votes) if is_behind => self.verdict = Verdict::Lacks,
             (_, Verdict::Unknown) => {
                 self.confirmed_by.insert(from);
                 if self.confirmed_by.len() + 1 >= usize::from(self.node_count) {
@@ -100,10 +143,15 @@ impl Roster {
         }
         let news = said
             .iter()
-            .filter(|(node, _)| *node != self.me && *node != from && !self.seen.contains_key(node))
+            .filter(|seen| seen.node != self.me && seen.node != from && !self.seen.contains_key(&seen.node))
             .copied()
             .collect();
-        ((self.verdict != before).then_some(self.verdict), news)
+        Heard {
+            verdict: (self.verdict != before.0).then_some(self.verdict),
+            run: (self.run != before.1).then_some(self.run),
+            is_behind,
+            news,
+        }
     }
 
     /// The nodes that have not said what they know of this one's store.
@@ -134,8 +182,16 @@ mod tests {
     const A: NodeId = NodeId(2);
     const B: NodeId = NodeId(3);
 
+    fn seen(node: NodeId, store: u128, number: u64) -> StoreSeen {
+        StoreSeen { node, store, run: Run { number, nonce: 5 } }
+    }
+
+    fn roster(nodes: u16, number: u64, vote: Vote) -> Roster {
+        Roster::new(seen(ME, 11, number), nodes, BTreeMap::new(), vote)
+    }
+
     fn fresh(nodes: u16) -> Roster {
-        Roster::new(ME, 11, nodes, BTreeMap::new(), Vote::Unknown)
+        roster(nodes, 1, Vote::Unknown)
     }
 
     /// A new cluster: everybody must have been met, however often the first says the same.
@@ -143,31 +199,86 @@ mod tests {
     fn new_store_votes_once_all_know_nothing_older() {
         let mut roster = fresh(3);
         assert_eq!(roster.verdict(), Verdict::Unknown);
-        assert_eq!(roster.hear(A, &[(A, 22)]).0, None);
-        assert_eq!(roster.hear(A, &[(ME, 11)]).0, None);
-        assert_eq!(roster.hear(B, &[]).0, Some(Verdict::Votes));
+        assert_eq!(roster.hear(A, &[seen(A, 22, 1)]).verdict, None);
+        assert_eq!(roster.hear(A, &[seen(ME, 11, 1)]).verdict, None);
+        assert_eq!(roster.hear(B, &[]).verdict, Some(Verdict::Votes));
     }
 
     /// A wiped disk: one that remembers is enough, and nobody else can outvote it.
     #[test]
     fn wiped_store_does_not_vote() {
         let mut roster = fresh(3);
-        assert_eq!(roster.hear(A, &[(ME, 10)]).0, Some(Verdict::Lacks));
-        assert_eq!(roster.hear(B, &[]).0, None);
+        assert_eq!(roster.hear(A, &[seen(ME, 10, 0)]).verdict, Some(Verdict::Lacks));
+        assert_eq!(roster.hear(B, &[]).verdict, None);
         assert_eq!(roster.verdict(), Verdict::Lacks);
-        let again = Roster::new(ME, 11, 3, BTreeMap::new(), Vote::No);
+        let again = Roster::new(seen(ME, 11, 1), 3, BTreeMap::new(), Vote::No);
         assert_eq!(again.verdict(), Verdict::Lacks);
+    }
+
+    /// A store of which another node saw a later run is an older copy; so is one of two copies that were started from the
+    /// same state. It says so once, and goes on with a number that nobody has seen.
+    #[test]
+    fn older_run_does_not_vote() {
+        let mut restored = roster(3, 4, Vote::Yes);
+        assert_eq!(restored.hear(A, &[seen(ME, 11, 4)]).verdict, None, "the same run");
+        assert_eq!(restored.hear(A, &[seen(ME, 11, 3)]).verdict, None, "the run before");
+        let heard = restored.hear(A, &[seen(ME, 11, 7)]);
+        assert_eq!((heard.verdict, heard.run.map(|run| run.number)), (Some(Verdict::Lacks), Some(8)));
+        restored.refilled();
+        assert_eq!(restored.hear(B, &[seen(ME, 11, 7)]).verdict, None, "told once more by one that was away");
+        let mut copy = roster(3, 4, Vote::Yes);
+        let other = StoreSeen { run: Run { number: 4, nonce: 6 }, ..seen(ME, 11, 4) };
+        assert_eq!(copy.hear(A, &[other]).verdict, Some(Verdict::Lacks));
+        assert_eq!(copy.run().number, 5);
+        let forged = seen(ME, 11, u64::MAX);
+        assert_eq!(roster(3, 4, Vote::Yes).hear(A, &[forged]).verdict, None, "no store was started so often");
+    }
+
+    /// An older disk of a node whose store was replaced since: its store is another than the one that is remembered, and
+    /// the run is earlier.
+    #[test]
+    fn store_before_a_replacement_does_not_vote() {
+        let mut replaced = fresh(3);
+        let heard = replaced.hear(A, &[seen(ME, 10, 6)]);
+        assert_eq!((heard.verdict, heard.run.map(|run| run.number)), (Some(Verdict::Lacks), Some(7)));
+        let mut older = Roster::new(seen(ME, 10, 5), 3, BTreeMap::new(), Vote::Yes);
+        assert_eq!(older.hear(A, &[seen(ME, 11, 7)]).verdict, Some(Verdict::Lacks));
+        // The store that replaced it is told of the older one by a node that was away: nothing new.
+        replaced.refilled();
+        assert_eq!(replaced.hear(B, &[seen(ME, 10, 6)]).verdict, None);
     }
 
     /// The old store of a node is remembered until its new one votes, also by those who heard of it only.
     #[test]
     fn old_stores_are_remembered() {
         let mut roster = fresh(3);
-        assert_eq!(roster.meet(A, 20, false), Some((A, 20)));
-        roster.remember(&[(A, 20)]);
-        assert_eq!(roster.meet(A, 21, false), None);
-        assert_eq!(roster.entries(), [(A, 20), (ME, 11)]);
-        assert_eq!(roster.meet(A, 21, true), Some((A, 21)));
-        assert_eq!(roster.hear(A, &[(B, 30), (ME, 11)]).1, [(B, 30)]);
+        assert_eq!(roster.meet(seen(A, 20, 1), false), Some(seen(A, 20, 1)));
+        roster.remember(&[seen(A, 20, 1)]);
+        assert_eq!(roster.meet(seen(A, 21, 1), false), None);
+        assert_eq!(roster.entries(), [seen(A, 20, 1), seen(ME, 11, 1)]);
+        assert_eq!(roster.meet(seen(A, 21, 1), true), Some(seen(A, 21, 1)));
+        assert_eq!(roster.hear(A, &[seen(B, 30, 1), seen(ME, 11, 1)]).news, [seen(B, 30, 1)]);
+    }
+
+    /// The latest run of a store is remembered; an earlier one only from a store that votes, because it was refilled.
+    #[test]
+    fn latest_runs_are_remembered() {
+        let mut roster = fresh(3);
+        roster.remember(&[seen(A, 20, 3)]);
+        assert_eq!(roster.meet(seen(A, 20, 3), true), None);
+        assert_eq!(roster.meet(seen(A, 20, 4), false), Some(seen(A, 20, 4)));
+        assert_eq!(roster.meet(seen(A, 20, 2), false), None);
+        assert_eq!(roster.meet(seen(A, 20, 2), true), Some(seen(A, 20, 2)));
+    }
+
+    /// A store is found under every name that it was seen with, but for the one that is asked about.
+    #[test]
+    fn stores_have_owners() {
+        let mut roster = fresh(3);
+        roster.remember(&[seen(A, 20, 1)]);
+        assert_eq!(roster.owner_of(20, A), None);
+        assert_eq!(roster.owner_of(20, B), Some(A));
+        assert_eq!(roster.owner_of(11, B), Some(ME));
+        assert_eq!(roster.owner_of(30, B), None);
     }
 }

@@ -13,7 +13,7 @@
 
 use super::calls::Calls;
 use super::{Coordinator, heal};
-use crate::peer::{Reply, Request};
+use crate::peer::Reply;
 use crate::replica::{Place, ReplicaError, Source, StoreState};
 use bytes::Bytes;
 use kvorum_core::{Key, Record};
@@ -333,9 +333,7 @@ impl Coordinator {
 
     /// Whether every other node answers now and says that its store votes.
     async fn all_others_vote(&self) -> bool {
-        let ping =
-            Request::Ping { wall: self.shared.clock.wall(), roster: self.shared.cluster.roster().entries() };
-        let Ok(mut calls) = self.ask_others(&ping, CALL_TIMEOUT) else { return false };
+        let Ok(mut calls) = self.ask_others(&self.shared.ping(), CALL_TIMEOUT) else { return false };
         let mut all = true;
         while let Some((index, answer)) = calls.next().await {
             let votes = matches!(answer, Ok(Reply::Pong { votes: true, .. }));

@@ -49,7 +49,7 @@ pub use workers::{PAUSE_DEFAULT, PAUSE_MAX, WorkerError, WorkerStatus, Workers};
 
 use crate::clock::{Clock, Rng, TimestampBound};
 use crate::cluster::Cluster;
-use crate::peer::{ApplyKind, Connector, Hello, Link, LinkObserver, LinkParts, PeerLimits};
+use crate::peer::{ApplyKind, Connector, HandshakeError, Hello, Link, LinkObserver, LinkParts, PeerLimits};
 use crate::replica::{Hints, RangeReader, Replica, ReplicaError};
 use bytes::Bytes;
 use kvorum_core::{Key, NodeIndex, Partition, Quorum, Record, ReplicationFactor, UnixMillis, Value, Version};
@@ -297,6 +297,9 @@ pub struct Shared {
     healed_by: Vec<AtomicU64>,
     /// Whether a repair that somebody asked for is under way.
     is_repairing: AtomicBool,
+    // Held while the cluster's id is stored, so that only one id is ever stored; across an await, by tasks that nothing
+    // else waits for.
+    making_cluster_id: tokio::sync::Mutex<()>,
     /// How the threads' links are.
     pub gauges: Gauges,
     /// Settings.
@@ -464,6 +467,10 @@ impl LinkObserver for Observer {
     }
 
     fn disconnected(&self) {}
+
+    fn admit(&self, ours: &Hello, theirs: &Hello) -> Result<(), HandshakeError> {
+        self.shared.cluster.admit(ours, theirs)
+    }
 }
 
 impl Shared {
@@ -509,6 +516,7 @@ impl Shared {
             healing: Mutex::default(),
             healed_by,
             is_repairing: AtomicBool::new(false),
+            making_cluster_id: tokio::sync::Mutex::new(()),
             gauges: Gauges::default(),
             settings,
             metrics,

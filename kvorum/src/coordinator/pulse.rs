@@ -4,10 +4,10 @@
 //! by its owner), and show how far the clocks are apart.
 
 use super::{Coordinator, Shared};
-use crate::cluster::{ClockNews, ClockOffset, Exchange, VotesVerdict};
+use crate::cluster::{ClockNews, ClockOffset, Exchange, Heard, VotesVerdict};
 use crate::peer::{Reply, Request};
 use crate::replica::Vote;
-use kvorum_core::{NodeId, NodeIndex};
+use kvorum_core::{ClusterId, NodeId, NodeIndex, StoreSeen};
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -32,10 +32,12 @@ impl Coordinator {
     async fn pulse(&self, index: NodeIndex) {
         let Some(link) = self.link(index) else { return };
         let shared = &self.shared;
+        let ping = shared.ping();
         let asked = shared.clock.mono();
-        let roster = shared.cluster.roster().entries();
-        let ping = Request::Ping { wall: shared.clock.wall(), roster };
-        let Ok(Reply::Pong { wall, roster, votes }) = link.call(&ping, PULSE_TIMEOUT).await else { return };
+        let Ok(Reply::Pong { wall, cluster_id, roster, votes }) = link.call(&ping, PULSE_TIMEOUT).await
+        else {
+            return;
+        };
         // In this order: the process may be stopped between any two lines.
         let ours = shared.clock.wall();
         let answered = shared.clock.mono();
@@ -43,26 +45,68 @@ impl Coordinator {
         if let Some(peer) = shared.cluster.peer(index) {
             peer.votes.store(votes, Ordering::Relaxed);
         }
+        shared.meet_cluster_id(index, cluster_id).await;
         let peer = shared.cluster.id_of(index);
-        if let Some((_, store)) = roster.iter().find(|(node, _)| *node == peer) {
-            shared.meet(peer, *store, votes).await;
+        if let Some(met) = roster.iter().find(|seen| seen.node == peer) {
+            shared.meet(*met, votes).await;
         }
         shared.hear(peer, &roster).await;
     }
 }
 
 impl Shared {
+    /// The question how a peer is.
+    pub(super) fn ping(&self) -> Request {
+        let (cluster_id, roster) = (self.cluster.id(), self.cluster.roster().entries());
+        Request::Ping { wall: self.clock.wall(), cluster_id, roster }
+    }
+
+    /// Takes in what the node at `index` said of the cluster's id: adopts it, or makes it where this node is to.
+    pub(super) async fn meet_cluster_id(&self, index: NodeIndex, theirs: Option<ClusterId>) {
+        if self.cluster.id().is_some() {
+            return;
+        }
+        let (id, is_made) = match theirs {
+            Some(id) => (id, false),
+            None if self.cluster.note_without_id(index) => {
+                let mut bytes = [0; 16];
+                self.rng.fill(&mut bytes);
+                let Some(id) = ClusterId::new(u128::from_be_bytes(bytes)) else { return };
+                (id, true)
+            }
+            None => return,
+        };
+        // Before it is told to anybody. Of two tasks that come here at once, the later finds the id of the earlier.
+        let _making = self.making_cluster_id.lock().await;
+        if self.cluster.id().is_some() {
+            return;
+        }
+        match self.replica.store_cluster_id(id).await {
+            Ok(()) => {
+                self.cluster.adopt_id(id);
+                let how = if is_made { "made" } else { "adopted" };
+                tracing::info!(cluster_id = %id, "{how} the cluster's id: stores of another id are refused from now on");
+            }
+            Err(error) => tracing::warn!(%error, "cannot store the cluster's id; it is tried again"),
+        }
+    }
+
     /// Takes in what the node `from` said of everybody's stores, durably. Who is no member of the cluster says nothing, and
     /// nothing is heard of who is none: a roster has a place for each member only.
-    pub(super) async fn hear(&self, from: NodeId, said: &[(NodeId, u128)]) {
+    pub(super) async fn hear(&self, from: NodeId, said: &[StoreSeen]) {
         if self.index_of(from).is_none() {
             return;
         }
-        let is_member = |(node, _): &&(NodeId, u128)| self.index_of(*node).is_some();
-        let said: Vec<(NodeId, u128)> = said.iter().filter(is_member).copied().collect();
-        let (verdict, news) = self.cluster.roster().hear(from, &said);
+        let said: Vec<StoreSeen> =
+            said.iter().filter(|seen| self.index_of(seen.node).is_some()).copied().collect();
+        let Heard { verdict, run, is_behind, news } = self.cluster.roster().hear(from, &said);
         if !news.is_empty() {
             self.remember(&news).await;
+        }
+        if let Some(run) = run
+            && let Err(error) = self.replica.store_run(run).await
+        {
+            tracing::warn!(%error, "cannot store the number of this run; other nodes correct it again after a restart");
         }
         let Some(verdict) = verdict else { return };
         let votes = verdict == VotesVerdict::Votes;
@@ -70,7 +114,12 @@ impl Shared {
         if let Err(error) = self.replica.store_votes(vote).await {
             tracing::warn!(%error, "cannot store whether this node votes; it is found out again after a restart");
         }
-        if !votes {
+        if is_behind {
+            tracing::warn!(
+                "another node saw a later run of this node: the data directory is an older copy, or is used twice; this \
+                 replica does not vote in reads until it has been refilled"
+            );
+        } else if !votes {
             tracing::warn!(
                 "another node knows an older store of this node: what it held is lost here, so this replica does not \
                  vote in reads until it has been refilled"
@@ -78,18 +127,18 @@ impl Shared {
         }
     }
 
-    /// Notes that the node `from` was met with `store`, durably, before anyone else is told.
-    pub(super) async fn meet(&self, from: NodeId, store: u128, votes: bool) {
-        if self.index_of(from).is_none() {
+    /// Notes with which store and run a node was met, durably, before anyone else is told.
+    pub(super) async fn meet(&self, met: StoreSeen, votes: bool) {
+        if self.index_of(met.node).is_none() {
             return;
         }
-        let news = self.cluster.roster().meet(from, store, votes);
+        let news = self.cluster.roster().meet(met, votes);
         if let Some(news) = news {
             self.remember(&[news]).await;
         }
     }
 
-    async fn remember(&self, news: &[(NodeId, u128)]) {
+    async fn remember(&self, news: &[StoreSeen]) {
         match self.replica.store_seen(news).await {
             Ok(()) => self.cluster.roster().remember(news),
             Err(error) => tracing::warn!(%error, "cannot store which node was seen with which store"),

@@ -8,7 +8,7 @@ use super::transfer::Part;
 use crate::peer::{ApplyKind, Caller, Held, Hello, Refusal, Reply, Request, Service};
 use crate::replica::{Applied, Fetched, RangeReader, ReplicaError, Source};
 use bytes::Bytes;
-use kvorum_core::{Key, NodeIndex, Partition, Record};
+use kvorum_core::{Key, NodeIndex, Partition, Record, StoreSeen};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -45,8 +45,9 @@ impl PeerDesk {
             self.shared.note_sign_of_life(index);
             self.shared.handoff.call(index);
         }
-        let (shared, node, store) = (Arc::clone(&self.shared), theirs.node, theirs.store);
-        tokio::task::spawn_local(async move { shared.meet(node, store, false).await });
+        let shared = Arc::clone(&self.shared);
+        let met = StoreSeen { node: theirs.node, store: theirs.store, run: theirs.run };
+        tokio::task::spawn_local(async move { shared.meet(met, false).await });
     }
 }
 
@@ -65,10 +66,14 @@ impl Service for PeerDesk {
             Request::Apply { key, record, kind } => Box::pin(apply(shared, key, record, kind)),
             Request::Get { key, value_bytes_max } => Box::pin(get(shared, key, value_bytes_max)),
             // The caller's time of day is not judged: it came one way, and may be as old as this node was stopped for.
-            Request::Ping { wall: _, roster } => Box::pin(async move {
+            Request::Ping { wall: _, cluster_id, roster } => Box::pin(async move {
+                if let Some(index) = shared.index_of(caller.peer) {
+                    shared.meet_cluster_id(index, cluster_id).await;
+                }
                 shared.hear(caller.peer, &roster).await;
                 let roster = shared.cluster.roster().entries();
-                Reply::Pong { wall: shared.clock.wall(), roster, votes: shared.cluster.votes() }
+                let (cluster_id, votes) = (shared.cluster.id(), shared.cluster.votes());
+                Reply::Pong { wall: shared.clock.wall(), cluster_id, roster, votes }
             }),
             Request::TakeHints => Box::pin(async move {
                 let timeout = deadline.saturating_sub(shared.clock.mono());

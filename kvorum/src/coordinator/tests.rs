@@ -16,7 +16,8 @@ use crate::storage::{Change, Durability, Engine, Keyspace, format};
 use crate::worker::Pools;
 use bytes::Bytes;
 use kvorum_core::{
-    Key, NodeId, NodeIndex, Quorum, Record, ReplicationFactor, Token, Topology, UnixMillis, Value, Version,
+    Key, NodeId, NodeIndex, Quorum, Record, ReplicationFactor, Run, StoreSeen, Token, Topology, UnixMillis,
+    Value, Version,
 };
 use std::io;
 use std::pin::Pin;
@@ -88,7 +89,8 @@ fn node_among(
     .unwrap();
     let topology = Topology::of_urls(urls.iter().copied()).unwrap();
     let id = NodeId::of_url("http://n:1");
-    let roster = Roster::new(id, replica.store_id(), 1, std::collections::BTreeMap::new(), Vote::Yes);
+    let own = StoreSeen { node: id, store: replica.store_id(), run: replica.run() };
+    let roster = Roster::new(own, 1, std::collections::BTreeMap::new(), Vote::Yes);
     let bounds = HintBounds { bytes_max: 1 << 20, age_max_millis: 3_600_000 };
     let settings = Settings {
         factor: ReplicationFactor::Count(3),
@@ -104,7 +106,7 @@ fn node_among(
             transferring: super::Transferring::default(),
         },
     };
-    let cluster = Cluster::new("test".to_owned(), topology, NodeIndex(0), replica.store_id(), roster);
+    let cluster = Cluster::new("test".to_owned(), None, topology, NodeIndex(0), replica.store_id(), roster);
     let hints = Hints::open(replica.clone(), bounds, lease).unwrap();
     let rng = Arc::new(SystemRng);
     let stamps =
@@ -499,19 +501,20 @@ fn a_roster_has_members_only() {
     let desk = PeerDesk::new(Arc::clone(&node.shared));
     let peer = NodeId::of_url("http://n:2");
     let before = node.shared.cluster.roster().entries();
-    let foreign: Vec<(NodeId, u128)> = (0..1024).map(|id| (NodeId(id), u128::from(id))).collect();
+    let seen = |node, store| StoreSeen { node, store, run: Run { number: 1, nonce: 1 } };
+    let ping = |roster| Request::Ping { wall: UnixMillis(1_000_000), cluster_id: None, roster };
+    let foreign: Vec<StoreSeen> = (0..1024).map(|id| seen(NodeId(id), u128::from(id))).collect();
     for caller in [peer, NodeId(4)] {
-        let request = Request::Ping { wall: UnixMillis(1_000_000), roster: foreign.clone() };
+        let request = ping(foreign.clone());
         let caller = Caller { peer: caller, connection: 1 };
         run(desk.serve(caller, request, Duration::ZERO));
     }
-    run(node.shared.meet(NodeId(5), 5, true));
+    run(node.shared.meet(seen(NodeId(5), 5), true));
     assert_eq!(node.shared.cluster.roster().entries(), before);
     // A member is heard of all the same.
-    let request = Request::Ping { wall: UnixMillis(1_000_000), roster: vec![(peer, 22)] };
-    run(desk.serve(Caller { peer, connection: 1 }, request, Duration::ZERO));
-    run(node.shared.meet(peer, 22, true));
-    assert!(node.shared.cluster.roster().entries().contains(&(peer, 22)));
+    run(desk.serve(Caller { peer, connection: 1 }, ping(vec![seen(peer, 22)]), Duration::ZERO));
+    run(node.shared.meet(seen(peer, 22), true));
+    assert!(node.shared.cluster.roster().entries().contains(&seen(peer, 22)));
 }
 
 /// One of two nodes, and a key of which it is the first replica.

@@ -432,7 +432,7 @@ fn welcome<B>(
     let theirs = Hello::parse(|name| headers.get(name).and_then(|value| value.to_str().ok()))
         .map_err(|error| Failure::malformed(error.to_string()))?;
     let ours = shared.cluster.hello(service.clock.wall());
-    ours.check(&theirs).map_err(|error| Failure::stranger(error.to_string()))?;
+    shared.cluster.admit(&ours, &theirs).map_err(|error| Failure::stranger(error.to_string()))?;
     if shared.index_of(theirs.node).is_none_or(|index| index == shared.cluster.me()) {
         return Err(Failure::stranger(format!("node {} is no other node of this cluster", theirs.node)));
     }

@@ -5,7 +5,7 @@ use super::message::{ROSTER_LEN_MAX, Request};
 use super::terms::{ApplyKind, Held, MessageError, VersionRow};
 use crate::replica::{Applied, Fetched, Floor};
 use bytes::{Buf, BufMut, Bytes};
-use kvorum_core::{Key, NodeId, Record, UnixMillis, Value, Version};
+use kvorum_core::{ClusterId, Key, NodeId, Record, Run, StoreSeen, UnixMillis, Value, Version};
 
 const FLAG_TOMBSTONE: u8 = 1;
 const FLAG_EXPIRY: u8 = 2;
@@ -151,13 +151,20 @@ pub(super) fn put_partitions(to: &mut Pieces, partitions: &[u16]) -> Result<(), 
     Ok(())
 }
 
-pub(super) fn put_roster(to: &mut Pieces, roster: &[(NodeId, u128)]) -> Result<(), MessageError> {
+pub(super) fn put_roster(to: &mut Pieces, roster: &[StoreSeen]) -> Result<(), MessageError> {
     to.short.put_u16(count_u16(roster.len(), ROSTER_LEN_MAX)?);
-    for (node, store) in roster {
+    for StoreSeen { node, store, run } in roster {
         to.short.put_u64(node.0);
         to.short.put_u128(*store);
+        to.short.put_u64(run.number);
+        to.short.put_u64(run.nonce);
     }
     Ok(())
+}
+
+/// 0 stands for none.
+pub(super) fn put_cluster_id(to: &mut Pieces, id: Option<ClusterId>) {
+    to.short.put_u128(id.map_or(0, ClusterId::get));
 }
 
 pub(super) fn get_bytes(from: &mut Bytes, bytes: usize) -> Result<Bytes, MessageError> {
@@ -278,12 +285,20 @@ pub(super) fn get_partitions(from: &mut Bytes) -> Result<Vec<u16>, MessageError>
     Ok(partitions)
 }
 
-pub(super) fn get_roster(from: &mut Bytes) -> Result<Vec<(NodeId, u128)>, MessageError> {
+pub(super) fn get_roster(from: &mut Bytes) -> Result<Vec<StoreSeen>, MessageError> {
     let count = usize::from(from.try_get_u16()?);
     if count > ROSTER_LEN_MAX {
         return Err(MessageError::TooMany { count, count_max: ROSTER_LEN_MAX });
     }
-    get_list(from, count, 24, |from| Ok((NodeId(from.try_get_u64()?), from.try_get_u128()?)))
+    get_list(from, count, 40, |from| {
+        let (node, store) = (NodeId(from.try_get_u64()?), from.try_get_u128()?);
+        let run = Run { number: from.try_get_u64()?, nonce: from.try_get_u64()? };
+        Ok(StoreSeen { node, store, run })
+    })
+}
+
+pub(super) fn get_cluster_id(from: &mut Bytes) -> Result<Option<ClusterId>, MessageError> {
+    Ok(ClusterId::new(from.try_get_u128()?))
 }
 
 pub(super) fn get_scan_open(from: &mut Bytes) -> Result<Request, MessageError> {

@@ -7,11 +7,14 @@
 //! Host: AUTHORITY
 //! Connection: Upgrade
 //! Upgrade: kvorum-peer
-//! Kvorum-Protocol: 3
+//! Kvorum-Protocol: 5
 //! Kvorum-Cluster: NAME
+//! Kvorum-Cluster-Id: <random id of the cluster, 32 hexadecimal digits; all 0 while the node knows none>
 //! Kvorum-Node: <id of the node, 16 hexadecimal digits>
 //! Kvorum-Topology: <16 hexadecimal digits>
 //! Kvorum-Store: <identity of the store, 32 hexadecimal digits>
+//! Kvorum-Run: <number of the run, and its nonce of 16 hexadecimal digits, with - between>
+//! Kvorum-Members: <URLs of all nodes, with , between; or -, where they are too many>
 //! Kvorum-Clock: <time of day in Unix milliseconds>
 //! ```
 //!
@@ -22,7 +25,7 @@
 use super::BoxedStream;
 use crate::canary::{self, Canary};
 use bytes::{Bytes, BytesMut};
-use kvorum_core::{NodeId, UnixMillis};
+use kvorum_core::{ClusterId, NodeId, Run, UnixMillis};
 use std::fmt;
 use std::io;
 use std::time::Duration;
@@ -33,23 +36,32 @@ pub const UPGRADE_PATH: &str = "/v0/peer";
 /// The protocol that is upgraded to.
 pub const UPGRADE_PROTOCOL: &str = "kvorum-peer";
 /// The version of the protocol that this release speaks.
-pub const PROTOCOL: u16 = 4;
+pub const PROTOCOL: u16 = 5;
 /// The longest name of a cluster, in bytes; all of them visible ASCII.
 pub const CLUSTER_BYTES_MAX: usize = 128;
 
 const PROTOCOL_HEADER: &str = "Kvorum-Protocol";
 const CLUSTER_HEADER: &str = "Kvorum-Cluster";
+const CLUSTER_ID_HEADER: &str = "Kvorum-Cluster-Id";
 const NODE_HEADER: &str = "Kvorum-Node";
 const TOPOLOGY_HEADER: &str = "Kvorum-Topology";
 const STORE_HEADER: &str = "Kvorum-Store";
+const RUN_HEADER: &str = "Kvorum-Run";
+const MEMBERS_HEADER: &str = "Kvorum-Members";
 const CLOCK_HEADER: &str = "Kvorum-Clock";
 
+/// The longest list of members, in bytes: half of the longest head. A longer one is not sent; its hash is.
+const MEMBERS_BYTES_MAX: usize = HEAD_BYTES_MAX / 2;
+/// What stands for a list of members that is not sent.
+const NO_MEMBERS: &str = "-";
+/// The most URLs of one side that a refusal names.
+const DIFFERENCES_SHOWN_MAX: usize = 3;
 /// The longest head of an answer, in bytes.
 const HEAD_BYTES_MAX: usize = 8 << 10;
 /// The most headers of an answer.
 const HEADERS_LEN_MAX: usize = 32;
 /// The most that is shown of a text from the other side, in characters.
-const SHOWN_LEN_MAX: usize = 200;
+const SHOWN_LEN_MAX: usize = 500;
 /// How long the text of a refusal is waited for once its status is known.
 const REFUSAL_TIMEOUT: Duration = Duration::from_millis(200);
 
@@ -60,12 +72,18 @@ pub struct Hello {
     pub protocol: u16,
     /// The name of the cluster.
     pub cluster: String,
+    /// The random id of the cluster; none while the node knows none.
+    pub cluster_id: Option<ClusterId>,
     /// The node.
     pub node: NodeId,
     /// What stands for the topology that it works with.
     pub topology: u64,
     /// The identity of its store.
     pub store: u128,
+    /// The run that the store is in.
+    pub run: Run,
+    /// The URLs of all nodes of its topology; none where they are too many for a header. Only for the texts of refusals.
+    pub members: Vec<String>,
     /// Its time of day. Nothing is refused because of it.
     pub clock: UnixMillis,
 }
@@ -92,19 +110,37 @@ pub enum HandshakeError {
         /// That of the other.
         theirs: u16,
     },
-    /// The nodes belong to different clusters.
+    /// The nodes belong to clusters of different names. Each node by its URL where that is known, and its cluster.
     Cluster {
-        /// The node that judges and its cluster.
-        ours: (NodeId, String),
-        /// The other and its cluster.
-        theirs: (NodeId, String),
+        /// The node that judges.
+        ours: (String, String),
+        /// The other.
+        theirs: (String, String),
+    },
+    /// The nodes belong to clusters of different ids.
+    ClusterId {
+        /// The node that judges.
+        ours: (String, ClusterId),
+        /// The other.
+        theirs: (String, ClusterId),
     },
     /// The nodes work with different topologies.
     Topology {
         /// The node that judges and its topology.
-        ours: (NodeId, u64),
+        ours: (String, u64),
         /// The other and its topology.
-        theirs: (NodeId, u64),
+        theirs: (String, u64),
+        /// URLs that the node that judges has alone, and those that the other has alone, where both lists are known.
+        differences: Option<(Vec<String>, Vec<String>)>,
+    },
+    /// The store of the other node was seen before as the store of a third one: its directory was exchanged or copied.
+    StoreOfAnother {
+        /// The other.
+        theirs: String,
+        /// The identity of its store.
+        store: u128,
+        /// The node that it belongs to.
+        owner: String,
     },
     /// Both are the same node.
     SameNode {
@@ -136,10 +172,31 @@ impl fmt::Display for HandshakeError {
                 )
             }
             Self::Cluster { ours: (us, ours), theirs: (them, theirs) } => {
-                write!(f, "the clusters differ: \"{ours}\" at node {us}, \"{theirs}\" at node {them}")
+                write!(f, "the clusters differ: \"{ours}\" at {us}, \"{theirs}\" at {them}")
             }
-            Self::Topology { ours: (us, ours), theirs: (them, theirs) } => {
-                write!(f, "the topologies differ: {ours:016x} at node {us}, {theirs:016x} at node {them}")
+            Self::ClusterId { ours: (us, ours), theirs: (them, theirs) } => {
+                write!(f, "the cluster ids differ: {ours} at {us}, {theirs} at {them}")
+            }
+            Self::Topology { ours: (us, ours), theirs: (them, theirs), differences } => {
+                write!(f, "the --cluster lists differ: hash {ours:016x} at {us}, {theirs:016x} at {them}")?;
+                let Some((only_ours, only_theirs)) = differences else { return Ok(()) };
+                for (node, only) in [(us, only_ours), (them, only_theirs)] {
+                    if !only.is_empty() {
+                        let shown = only.iter().take(DIFFERENCES_SHOWN_MAX).map(String::as_str);
+                        let shown = shown.collect::<Vec<_>>().join(", ");
+                        let rest = only.len().saturating_sub(DIFFERENCES_SHOWN_MAX);
+                        let more = if rest > 0 { format!(" and {rest} more") } else { String::new() };
+                        write!(f, "; only {node} lists {shown}{more}")?;
+                    }
+                }
+                Ok(())
+            }
+            Self::StoreOfAnother { theirs, store, owner } => {
+                write!(
+                    f,
+                    "{theirs} has the store {store:032x}, which belongs to {owner}: its data directory was exchanged or \
+                     copied; give it its own directory, or an empty one"
+                )
             }
             Self::SameNode { node } => write!(f, "both ends of the connection are node {node}"),
             Self::SameStore { ours, theirs, store } => {
@@ -160,9 +217,12 @@ impl Hello {
         vec![
             (PROTOCOL_HEADER, self.protocol.to_string()),
             (CLUSTER_HEADER, self.cluster.clone()),
+            (CLUSTER_ID_HEADER, format!("{:032x}", self.cluster_id.map_or(0, ClusterId::get))),
             (NODE_HEADER, self.node.to_string()),
             (TOPOLOGY_HEADER, format!("{:016x}", self.topology)),
             (STORE_HEADER, format!("{:032x}", self.store)),
+            (RUN_HEADER, self.run.to_string()),
+            (MEMBERS_HEADER, join_members(&self.members)),
             (CLOCK_HEADER, self.clock.0.to_string()),
         ]
     }
@@ -182,12 +242,15 @@ impl Hello {
         Ok(Self {
             protocol,
             cluster: fields.read(CLUSTER_HEADER, |text| is_name(text).then(|| text.to_owned()))?,
+            cluster_id: ClusterId::new(fields.read(CLUSTER_ID_HEADER, |text| hexadecimal(text, 32))?),
             node: NodeId(
                 fields.read(NODE_HEADER, |text| hexadecimal(text, 16).and_then(|n| n.try_into().ok()))?,
             ),
             topology: fields
                 .read(TOPOLOGY_HEADER, |text| hexadecimal(text, 16).and_then(|n| n.try_into().ok()))?,
             store: fields.read(STORE_HEADER, |text| hexadecimal(text, 32))?,
+            run: fields.read(RUN_HEADER, parse_run)?,
+            members: fields.read(MEMBERS_HEADER, split_members)?,
             clock: UnixMillis(fields.decimal(CLOCK_HEADER)?),
         })
     }
@@ -199,16 +262,30 @@ impl Hello {
             return Err(HandshakeError::Protocol { ours: self.protocol, theirs: theirs.protocol });
         }
         if self.cluster != theirs.cluster {
-            let (ours, theirs) = ((us, self.cluster.clone()), (them, theirs.cluster.clone()));
+            let (ours, theirs) =
+                ((self.name_of(us), self.cluster.clone()), (theirs.name_of(them), theirs.cluster.clone()));
             return Err(HandshakeError::Cluster { ours, theirs });
+        }
+        // A node that knows no id yet adopts the other's, once both are known to have the same topology.
+        if let (Some(our_id), Some(their_id)) = (self.cluster_id, theirs.cluster_id)
+            && our_id != their_id
+        {
+            let (ours, theirs) = ((self.name_of(us), our_id), (theirs.name_of(them), their_id));
+            return Err(HandshakeError::ClusterId { ours, theirs });
         }
         if us == them {
             return Err(HandshakeError::SameNode { node: us });
         }
         if self.topology != theirs.topology && !canary::is(Canary::StaleTopology) {
+            let only = |these: &[String], those: &[String]| {
+                these.iter().filter(|url| !those.contains(url)).cloned().collect()
+            };
+            let both_known = !self.members.is_empty() && !theirs.members.is_empty();
             return Err(HandshakeError::Topology {
-                ours: (us, self.topology),
-                theirs: (them, theirs.topology),
+                ours: (self.name_of(us), self.topology),
+                theirs: (theirs.name_of(them), theirs.topology),
+                differences: both_known
+                    .then(|| (only(&self.members, &theirs.members), only(&theirs.members, &self.members))),
             });
         }
         if self.store == theirs.store {
@@ -216,6 +293,36 @@ impl Hello {
         }
         Ok(())
     }
+}
+
+impl Hello {
+    /// How texts call the node `node`: by its URL where it is among the members, by its id otherwise.
+    pub fn name_of(&self, node: NodeId) -> String {
+        let url = self.members.iter().find(|url| NodeId::of_url(url) == node);
+        url.cloned().unwrap_or_else(|| format!("node {node}"))
+    }
+}
+
+/// Whether `text` may be a value of [`MEMBERS_HEADER`].
+fn are_members(text: &str) -> bool {
+    text.len() <= MEMBERS_BYTES_MAX && text.bytes().all(|byte| byte.is_ascii_graphic())
+}
+
+fn join_members(members: &[String]) -> String {
+    let joined = members.join(",");
+    let can_be_split = members.iter().all(|url| !url.is_empty() && !url.contains(','));
+    if !joined.is_empty() && are_members(&joined) && can_be_split { joined } else { NO_MEMBERS.to_owned() }
+}
+
+fn split_members(text: &str) -> Option<Vec<String>> {
+    let split = || text.split(',').map(str::to_owned).collect();
+    are_members(text).then(|| if text == NO_MEMBERS { Vec::new() } else { split() })
+}
+
+fn parse_run(text: &str) -> Option<Run> {
+    let (number, nonce) = text.split_once('-')?;
+    let number = number.bytes().all(|b| b.is_ascii_digit()).then(|| number.parse().ok())??;
+    Some(Run { number, nonce: hexadecimal(nonce, 16)?.try_into().ok()? })
 }
 
 /// Reads headers by name.
@@ -296,11 +403,14 @@ impl From<HandshakeError> for ConnectError {
     }
 }
 
-/// Asks for the upgrade on a fresh stream. Returns what the peer said of itself, and the first bytes behind.
+/// Judges whether this node talks to the one that says so of itself.
+type Admit<'a> = dyn Fn(&Hello) -> Result<(), HandshakeError> + 'a;
+
+/// Asks for the upgrade on a fresh stream, with what this node says of itself and what judges the peer. Returns what the peer said of itself, and the first bytes behind.
 pub(super) async fn ask(
     stream: &mut BoxedStream,
     authority: &str,
-    ours: &Hello,
+    (ours, admit): (&Hello, &Admit<'_>),
     peer: NodeId,
 ) -> Result<(Hello, Bytes), ConnectError> {
     let request = request(authority, ours)?;
@@ -326,7 +436,7 @@ pub(super) async fn ask(
         return Err(ConnectError::NotUpgraded);
     }
     let theirs = answer.hello?;
-    ours.check(&theirs)?;
+    admit(&theirs)?;
     if theirs.node != peer {
         return Err(ConnectError::OtherNode { expected: peer, found: theirs.node });
     }
@@ -408,9 +518,12 @@ mod tests {
         Hello {
             protocol: PROTOCOL,
             cluster: "blue".to_owned(),
+            cluster_id: ClusterId::new(0xc1),
             node: NodeId(0xa),
             topology: 0xbeef,
             store: 7,
+            run: Run { number: 3, nonce: 0xab },
+            members: vec!["http://a:1".to_owned(), "http://b:1".to_owned()],
             clock: UnixMillis(1_700_000_000_000),
         }
     }
@@ -433,7 +546,8 @@ mod tests {
             for bad in ["+1", "-1", "1 2", "é", &"1".repeat(200)] {
                 let mut changed = headers.clone();
                 changed[at].1 = bad.to_owned();
-                let is_a_name = header == CLUSTER_HEADER && bad.len() == 2 && bad.is_ascii();
+                let is_a_name = header == CLUSTER_HEADER && bad.len() == 2 && bad.is_ascii()
+                    || header == MEMBERS_HEADER && !bad.contains(' ') && bad.is_ascii();
                 let is_malformed = matches!(parse(&changed), Err(HandshakeError::Malformed { .. }));
                 assert_eq!(is_malformed, !is_a_name, "{header} {bad}");
             }
@@ -459,7 +573,23 @@ mod tests {
         let (ours, theirs) = (format!("version {PROTOCOL}"), format!("{} at", PROTOCOL + 1));
         check(Hello { protocol: PROTOCOL + 1, ..other.clone() }, [&ours, &theirs]);
         check(Hello { cluster: "red".to_owned(), ..other.clone() }, ["\"blue\" at node", "\"red\" at node"]);
+        let another = ClusterId::new(0xc2);
+        check(
+            Hello { cluster_id: another, ..other.clone() },
+            ["000000c1 at node 000000000000000a", "000000c2 at node"],
+        );
+        assert_eq!(hello().check(&Hello { cluster_id: None, ..other.clone() }), Ok(()), "adopted");
         check(Hello { topology: 1, ..other.clone() }, ["000000000000beef", "0000000000000001"]);
+        let members = ["http://a:1", "http://c:1", "http://d:1", "http://e:1", "http://f:1"];
+        let members: Vec<String> = members.iter().map(|url| (*url).to_owned()).collect();
+        check(
+            Hello { topology: 1, members, ..other.clone() },
+            [
+                "only node 000000000000000a lists http://b:1",
+                "lists http://c:1, http://d:1, http://e:1 and 1 more",
+            ],
+        );
+        check(Hello { topology: 1, members: Vec::new(), ..other.clone() }, ["beef at", "0001 at"]);
         check(Hello { node: NodeId(0xa), ..other.clone() }, ["both ends", "000000000000000a"]);
         check(Hello { store: 7, ..other }, ["000000000000000b", "00000000000000000000000000000007"]);
     }
@@ -479,6 +609,22 @@ mod tests {
             Err(ConnectError::Unsendable { .. })
         ));
         assert!(request("", &hello()).is_err());
+    }
+
+    /// Nodes are called by their URLs where those are known. A list that has no place in a header is left out, and the
+    /// hash stands for it.
+    #[test]
+    fn members_are_named() {
+        let url = "http://b:1".to_owned();
+        assert_eq!(hello().name_of(NodeId::of_url(&url)), url);
+        assert_eq!(hello().name_of(NodeId(9)), "node 0000000000000009");
+        let long: Vec<String> = (0..500).map(|node| format!("http://node-{node}:8080")).collect();
+        for unsendable in
+            [long, vec!["http://a,b:1".to_owned()], vec!["http://\u{e9}:1".to_owned()], Vec::new()]
+        {
+            let headers = Hello { members: unsendable, ..hello() }.headers();
+            assert_eq!(parse(&headers).unwrap().members, Vec::<String>::new());
+        }
     }
 
     /// What the other side says is shown as one short line.

@@ -13,7 +13,7 @@
 //! leaving it out would make a slow peer look fast.
 
 use super::frame::{Frame, PushError};
-use super::handshake::{self, ConnectError, Hello};
+use super::handshake::{self, ConnectError, HandshakeError, Hello};
 use super::latency::{Estimator, Latency};
 use super::limits::PeerLimits;
 use super::message::{Reply, Request};
@@ -80,6 +80,13 @@ pub trait LinkObserver {
     fn connected(&self, theirs: &Hello);
     /// The link that was up is down. All its calls have failed.
     fn disconnected(&self);
+    /// Judges whether this node, which says `ours` of itself, talks to the peer that says `theirs`.
+    ///
+    /// # Errors
+    /// Why not.
+    fn admit(&self, ours: &Hello, theirs: &Hello) -> Result<(), HandshakeError> {
+        ours.check(theirs)
+    }
 }
 
 /// This is the state of a link. Times are those of [`Clock::mono`].
@@ -410,11 +417,14 @@ impl Shared {
 
     /// One attempt, bounded by [`CONNECT_TIMEOUT`].
     async fn connect(&self) -> Result<(BoxedStream, Hello, Bytes), ConnectError> {
-        let LinkParts { authority, connector, hello, peer, .. } = &self.parts;
+        let LinkParts { authority, connector, hello, peer, observer, .. } = &self.parts;
         let attempt = async {
             let failed = |source| ConnectError::Io { attempted: "connect", source };
             let mut stream = connector.connect(authority).await.map_err(failed)?;
-            let (theirs, already_read) = handshake::ask(&mut stream, authority, &hello(), *peer).await?;
+            let ours = hello();
+            let admit = |theirs: &Hello| observer.admit(&ours, theirs);
+            let (theirs, already_read) =
+                handshake::ask(&mut stream, authority, (&ours, &admit), *peer).await?;
             Ok((stream, theirs, already_read))
         };
         let timed_out = |_| Err(ConnectError::TimedOut { after: CONNECT_TIMEOUT });

@@ -10,16 +10,16 @@
 use super::fields::{
     HELD_BYTES_MIN, KEY_BYTES_MIN, VERSION_ROW_BYTES_MIN, check_ascending, check_from, count_u16, count_u32,
     end, get_applied, get_applied_or_damaged, get_apply_kind, get_bool, get_by_partition, get_bytes,
-    get_fetched, get_floor, get_held, get_key, get_key_or_none, get_list, get_partitions, get_record,
-    get_roster, get_scan_open, get_version_row, get_words, put_applied, put_by_partition, put_fetched,
-    put_floor, put_held, put_key, put_key_or_none, put_partitions, put_record, put_roster, put_version,
-    put_words,
+    get_cluster_id, get_fetched, get_floor, get_held, get_key, get_key_or_none, get_list, get_partitions,
+    get_record, get_roster, get_scan_open, get_version_row, get_words, put_applied, put_by_partition,
+    put_cluster_id, put_fetched, put_floor, put_held, put_key, put_key_or_none, put_partitions, put_record,
+    put_roster, put_version, put_words,
 };
 use super::frame::{Frame, Pieces};
 use super::terms::{ApplyKind, Held, HeldBack, MessageError, Refusal, ScanRow, StepKind, VersionRow};
 use crate::replica::{Applied, Fetched, Floor};
 use bytes::{Buf, BufMut, Bytes};
-use kvorum_core::{Key, NodeId, Record, UnixMillis};
+use kvorum_core::{ClusterId, Key, Record, StoreSeen, UnixMillis};
 use std::time::Duration;
 
 /// The most nodes that a roster names: no cluster is larger.
@@ -90,8 +90,10 @@ pub enum Request {
     Ping {
         /// The time of day at the sender.
         wall: UnixMillis,
-        /// The store that each node was last seen with; at most [`ROSTER_LEN_MAX`].
-        roster: Vec<(NodeId, u128)>,
+        /// The id of the sender's cluster; none when it knows none yet.
+        cluster_id: Option<ClusterId>,
+        /// The store and the run that each node was last seen with; at most [`ROSTER_LEN_MAX`].
+        roster: Vec<StoreSeen>,
     },
     /// Asks for the hints that the peer keeps for this node. Answered by [`Reply::HintsTaken`].
     TakeHints,
@@ -214,8 +216,10 @@ pub enum Reply {
     Pong {
         /// The time of day at the sender.
         wall: UnixMillis,
-        /// The store that each node was last seen with; at most [`ROSTER_LEN_MAX`].
-        roster: Vec<(NodeId, u128)>,
+        /// The id of the sender's cluster; none when it knows none yet.
+        cluster_id: Option<ClusterId>,
+        /// The store and the run that each node was last seen with; at most [`ROSTER_LEN_MAX`].
+        roster: Vec<StoreSeen>,
         /// Whether its answers count in quorums.
         votes: bool,
     },
@@ -393,8 +397,9 @@ impl Request {
                 to.short.put_u32(*value_bytes_max);
                 put_key(to, key);
             }
-            Self::Ping { wall, roster } => {
+            Self::Ping { wall, cluster_id, roster } => {
                 to.short.put_u64(wall.0);
+                put_cluster_id(to, *cluster_id);
                 put_roster(to, roster)?;
             }
             Self::TakeHints | Self::Floors => {}
@@ -482,7 +487,10 @@ impl Request {
                 Self::Apply { key: get_key(from)?, record: get_record(from)?, kind }
             }
             kind::GET => Self::Get { value_bytes_max: from.try_get_u32()?, key: get_key(from)? },
-            kind::PING => Self::Ping { wall: UnixMillis(from.try_get_u64()?), roster: get_roster(from)? },
+            kind::PING => {
+                let (wall, cluster_id) = (UnixMillis(from.try_get_u64()?), get_cluster_id(from)?);
+                Self::Ping { wall, cluster_id, roster: get_roster(from)? }
+            }
             kind::TAKE_HINTS => Self::TakeHints,
             kind::SCAN_OPEN => get_scan_open(from)?,
             kind::SCAN_NEXT => Self::ScanNext { scan: from.try_get_u32()?, bytes: from.try_get_u32()? },
@@ -573,8 +581,9 @@ impl Reply {
                 to.short.put_u8(1);
                 put_held(to, held)?;
             }
-            Self::Pong { wall, roster, votes } => {
+            Self::Pong { wall, cluster_id, roster, votes } => {
                 to.short.put_u64(wall.0);
+                put_cluster_id(to, *cluster_id);
                 to.short.put_u8(u8::from(*votes));
                 put_roster(to, roster)?;
             }
@@ -698,8 +707,8 @@ impl Reply {
             kind::APPLIED => Self::Applied(get_applied(from)?),
             kind::FOUND => Self::Found(get_bool(from)?.then(|| get_held(from)).transpose()?),
             kind::PONG => {
-                let (wall, votes) = (UnixMillis(from.try_get_u64()?), get_bool(from)?);
-                Self::Pong { wall, votes, roster: get_roster(from)? }
+                let (wall, cluster_id) = (UnixMillis(from.try_get_u64()?), get_cluster_id(from)?);
+                Self::Pong { wall, cluster_id, votes: get_bool(from)?, roster: get_roster(from)? }
             }
             kind::HINTS_TAKEN => Self::HintsTaken {
                 delivered: from.try_get_u64()?,

@@ -52,6 +52,8 @@ pub enum Refusal {
     Failed,
     /// The peer does not take part in quorums now.
     NotVoting,
+    /// The peer does not take part in quorums yet: it has started and is meeting the others. A retry soon can help.
+    NotVotingYet,
     /// The peer is shutting down.
     Stopped,
     /// The peer is not ready yet.
@@ -255,6 +257,7 @@ impl Refusal {
             Self::Damaged => 7,
             Self::TooFarAhead => 8,
             Self::TooLong => 9,
+            Self::NotVotingYet => 10,
         }
     }
 
@@ -269,6 +272,7 @@ impl Refusal {
             7 => Self::Damaged,
             8 => Self::TooFarAhead,
             9 => Self::TooLong,
+            10 => Self::NotVotingYet,
             _ => Self::Unknown,
         }
     }

@@ -8,17 +8,19 @@ use super::{Replica, ReplicaError};
 use crate::crash::{self, Point};
 use crate::storage::{Change, Engine, Keyspace, format};
 use bytes::Bytes;
-use kvorum_core::{NodeId, UnixMillis};
+use kvorum_core::{ClusterId, NodeId, Run, StoreSeen, UnixMillis};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
 /// These are the facts as the store held them when it was opened.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Facts {
-    /// Store identities by node.
-    pub seen: BTreeMap<NodeId, u128>,
+    /// The store and the run that each node was last seen with.
+    pub seen: BTreeMap<NodeId, (u128, Run)>,
     /// Whether this store votes in reads.
     pub votes: Vote,
+    /// The cluster that the store belongs to; none where no node has made its id yet.
+    pub cluster_id: Option<ClusterId>,
 }
 
 /// This says among which nodes the keys of a store are placed.
@@ -84,8 +86,14 @@ impl Replica {
             if !row.starts_with(format::META_SEEN) {
                 break;
             }
-            facts.seen.insert(format::decode_seen_key(&row)?, format::decode_store_id(&id)?);
+            let node = format::decode_seen_key(&row)?;
+            let run = engine.get(Keyspace::Meta, &format::encode_ran_key(node))?;
+            // A store of an earlier release has no runs.
+            let run = run.map(|run| format::decode_run(&run)).transpose()?.unwrap_or_default();
+            facts.seen.insert(node, (format::decode_store_id(&id)?, run));
         }
+        let id = engine.get(Keyspace::Meta, format::META_CLUSTER_ID)?;
+        facts.cluster_id = id.map(|id| format::decode_cluster_id(&id)).transpose()?.flatten();
         let votes = engine.get(Keyspace::Meta, format::META_VOTES)?;
         facts.votes = match votes.as_ref().and_then(|row| row.first()) {
             Some(&format::VOTES_NO) => Vote::No,
@@ -96,16 +104,36 @@ impl Replica {
         Ok(facts)
     }
 
-    /// Remembers durably with which stores nodes were seen.
-    pub async fn store_seen(&self, seen: &[(NodeId, u128)]) -> Result<(), ReplicaError> {
-        let row = |&(node, id): &(NodeId, u128)| Change::Put {
-            keyspace: Keyspace::Meta,
-            key: format::encode_seen_key(node),
-            value: format::encode_store_id(id),
-        };
+    /// Remembers durably with which stores, and in which runs of them, nodes were seen.
+    pub async fn store_seen(&self, seen: &[StoreSeen]) -> Result<(), ReplicaError> {
+        let put = |key, value| Change::Put { keyspace: Keyspace::Meta, key, value };
+        let rows = seen.iter().flat_map(|StoreSeen { node, store, run }| {
+            [
+                put(format::encode_seen_key(*node), format::encode_store_id(*store)),
+                put(format::encode_ran_key(*node), format::encode_run(*run)),
+            ]
+        });
         crash::point(Point::SeenBefore);
-        self.store_side(seen.iter().map(row).collect(), true).await?;
+        self.store_side(rows.collect(), true).await?;
         crash::point(Point::SeenAfter);
+        Ok(())
+    }
+
+    /// Remembers durably to which cluster this store belongs.
+    pub async fn store_cluster_id(&self, id: ClusterId) -> Result<(), ReplicaError> {
+        self.store_one(format::META_CLUSTER_ID, format::encode_cluster_id(id)).await
+    }
+
+    /// Remembers durably that this store is in the run `run`.
+    pub async fn store_run(&self, run: Run) -> Result<(), ReplicaError> {
+        self.store_one(format::META_RUN, format::encode_run(run)).await
+    }
+
+    async fn store_one(&self, key: &'static [u8], value: Bytes) -> Result<(), ReplicaError> {
+        let row = Change::Put { keyspace: Keyspace::Meta, key: Bytes::from_static(key), value };
+        crash::point(Point::IdentityBefore);
+        self.store_side(vec![row], true).await?;
+        crash::point(Point::IdentityAfter);
         Ok(())
     }
 

@@ -96,6 +96,7 @@ impl Replica {
         let (done, outcome) = oneshot::channel();
         let rows = vec![
             (format::META_STORE_ID, format::encode_store_id(self.shared.store_id)),
+            (format::META_RUN, format::encode_run(self.shared.run)),
             (format::META_BEGUN_AMONG, format::encode_lease(UnixMillis(self.shared.topology))),
             (format::META_CLOCK_LEASE, format::encode_lease(lease)),
             (format::META_INDEXED, Bytes::from_static(&[1])),
@@ -167,7 +168,9 @@ mod tests {
     };
     use crate::storage::memory::{Fault, MemoryEngine};
     use crate::worker::Pools;
-    use kvorum_core::{NodeId, Record, Value};
+    use kvorum_core::{NodeId, Record, Run, StoreSeen, Value};
+
+    const SEEN: StoreSeen = StoreSeen { node: NodeId(9), store: 99, run: Run { number: 4, nonce: 7 } };
 
     fn replica(engine: &Arc<MemoryEngine>) -> (Replica, ReplicaThreads) {
         let parts = ReplicaParts {
@@ -269,7 +272,7 @@ mod tests {
     #[tokio::test]
     async fn store_that_could_not_begin_anew_does_later() {
         let (engine, first, threads) = damaged().await;
-        first.store_seen(&[(NodeId(9), 99)]).await.unwrap();
+        first.store_seen(&[SEEN]).await.unwrap();
         let id = first.store_id();
         engine.set_fault(Some(Fault::WriteError));
         first.set_aside(UnixMillis(123)).await.unwrap_err();
@@ -282,7 +285,10 @@ mod tests {
         drop((first, threads));
         let (again, _threads) = replica(&engine);
         let facts = again.facts().unwrap();
-        assert_eq!((again.store_id(), facts.votes, facts.seen.get(&NodeId(9))), (id, Vote::No, Some(&99)));
+        assert_eq!(
+            (again.store_id(), facts.votes, facts.seen.get(&NodeId(9))),
+            (id, Vote::No, Some(&(99, SEEN.run)))
+        );
     }
 
     /// A store that begins anew is empty, does not vote, keeps its name and what it knows, also where that row itself
@@ -291,7 +297,7 @@ mod tests {
     async fn store_begins_anew() {
         for damages_meta in [false, true] {
             let (engine, first, threads) = damaged().await;
-            first.store_seen(&[(NodeId(9), 99)]).await.unwrap();
+            first.store_seen(&[SEEN]).await.unwrap();
             let id = first.store_id();
             if damages_meta {
                 (0..64).for_each(|choice| drop(engine.flip(Keyspace::Meta, choice)));

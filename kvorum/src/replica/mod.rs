@@ -56,7 +56,7 @@ use bytes::Bytes;
 use commit::Committer;
 use courier::Courier;
 use kvorum_core::hlc::LEASE_MILLIS;
-use kvorum_core::{Key, NodeId, Partition, Record, UnixMillis, Version};
+use kvorum_core::{Key, NodeId, Partition, Record, Run, UnixMillis, Version};
 use open::OpenWrites;
 use queue::{CommitQueue, Observed, Request};
 use reclaim::Reclaimer;
@@ -249,6 +249,7 @@ struct Shared {
     sweeper: Arc<SweeperState>,
     reclaimer: Arc<ReclaimState>,
     store_id: u128,
+    run: Run,
     topology: u64,
     is_new: bool,
     workers: Workers,
@@ -277,10 +278,7 @@ impl Replica {
         crash::point(Point::StartBeforeSync);
         sync_first(&*parts.engine)?;
         crash::point(Point::StartAfterSync);
-        let (store_id, is_new) = store_id(&*parts.engine, &*parts.rng, parts.birth)?;
-        if parts.purge == Purge::Keep {
-            mark_unclean(&parts, lease)?;
-        }
+        let (store_id, is_new, run) = begin_run(&parts, lease)?;
         let queue = Arc::new(CommitQueue::new());
         let health = Arc::new(StoreHealth::default());
         let groups = Arc::new(AtomicU64::new(0));
@@ -323,6 +321,7 @@ impl Replica {
                 sweeper: Arc::clone(&sweeper),
                 reclaimer: Arc::clone(&state),
                 store_id,
+                run,
                 topology: parts.birth.topology,
                 is_new,
                 workers: parts.workers,
@@ -534,6 +533,11 @@ impl Replica {
         self.shared.store_id
     }
 
+    /// The run that this start of the store began.
+    pub fn run(&self) -> Run {
+        self.shared.run
+    }
+
     /// Whether the store was made in this life of the node.
     pub fn is_new(&self) -> bool {
         self.shared.is_new
@@ -723,6 +727,36 @@ fn store_id(engine: &dyn Engine, rng: &dyn Rng, birth: Birth) -> Result<(u128, b
     engine.commit(batch, Durability::Synced)?;
     crash::point(Point::BirthAfter);
     Ok((id, true))
+}
+
+/// Stores what a run begins with. The store's identity, whether it was made now, and the run.
+fn begin_run(parts: &ReplicaParts, lease: UnixMillis) -> Result<(u128, bool, Run), ReplicaError> {
+    let (id, is_new) = store_id(&*parts.engine, &*parts.rng, parts.birth)?;
+    let run = count_run(&*parts.engine, &*parts.rng)?;
+    if parts.purge == Purge::Keep {
+        mark_unclean(parts, lease)?;
+    }
+    Ok((id, is_new, run))
+}
+
+/// Counts this start of the store, durably, before anybody hears of it: other nodes remember the latest run that they
+/// saw, and so recognise a copy of the store that is older, or used beside it.
+fn count_run(engine: &dyn Engine, rng: &dyn Rng) -> Result<Run, ReplicaError> {
+    let before = engine.get(Keyspace::Meta, format::META_RUN)?;
+    let before = before.map(|row| format::decode_run(&row)).transpose()?.unwrap_or_default();
+    let mut nonce = [0; 8];
+    rng.fill(&mut nonce);
+    let run = Run { number: before.number.saturating_add(1), nonce: u64::from_be_bytes(nonce) };
+    let key = Bytes::from_static(format::META_RUN);
+    let row = Change::Put { keyspace: Keyspace::Meta, key, value: format::encode_run(run) };
+    crash::point(Point::RunBefore);
+    match engine.commit(vec![row], Durability::Synced) {
+        // Not counted, so nobody hears of it: the store is to be read on a full disk, too.
+        Err(EngineError::DiskFull { .. }) => return Ok(before),
+        outcome => outcome?,
+    }
+    crash::point(Point::RunAfter);
+    Ok(run)
 }
 
 impl ReplicaThreads {

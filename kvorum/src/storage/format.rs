@@ -20,7 +20,9 @@
 //! store has been found to hold what it must, 0 when it is known to lack some, 2 while it is new and not known;
 //! `topology` → 8 bytes: the hash of the nodes whose keys are placed here; `begun-among` instead, the same, in a store
 //! that was begun in place of a damaged one and has not been refilled; `seen` and 8 bytes node id → 16 bytes store id
-//! that the node had when it was seen last; `gap`, 8 bytes node id, 2 bytes partition → 8 bytes Unix
+//! that the node had when it was seen last; `ran` and 8 bytes node id → 8 bytes number and 8 bytes nonce of that store's
+//! run; `node` → 8 bytes id of the node whose store this is, then its URL; `cluster-id` → 16 random bytes; `run` → 8 bytes
+//! number and 8 bytes nonce of the latest run on this store; `gap`, 8 bytes node id, 2 bytes partition → 8 bytes Unix
 //! milliseconds since when a hint for that node and partition is missing; `indexed` → 1 when every record has its row
 //! in `tokens`; `unsynced` → 1 while a life confirms writes before they are synced, until it has ended as it should;
 //! `floor` and 2 bytes partition → three clock words of 8 bytes: settled, sealed, purged
@@ -35,7 +37,7 @@
 //! A row is upgraded by writing it anew; a reader refuses a format byte that it does not know.
 
 use bytes::{BufMut, Bytes, BytesMut};
-use kvorum_core::{NodeId, Partition, Record, UnixMillis, Value, Version};
+use kvorum_core::{ClusterId, NodeId, Partition, Record, Run, UnixMillis, Value, Version};
 use std::fmt;
 use std::ops::Bound;
 
@@ -50,6 +52,13 @@ const REMOVED: u16 = u16::MAX;
 pub const META_CLOCK_LEASE: &[u8] = b"clock-lease";
 /// The key of the `meta` row that holds the store's random identity.
 pub const META_STORE_ID: &[u8] = b"store-id";
+
+/// The key of the `meta` row that holds the id of the cluster that the store belongs to.
+pub const META_CLUSTER_ID: &[u8] = b"cluster-id";
+/// The key of the `meta` row that says whose store it is: the node's id and URL.
+pub const META_NODE: &[u8] = b"node";
+/// The key of the `meta` row that holds the latest run on the store.
+pub const META_RUN: &[u8] = b"run";
 
 /// The key of the `meta` row that says whether this store votes in reads.
 pub const META_VOTES: &[u8] = b"votes";
@@ -70,6 +79,9 @@ pub const VOTES_UNKNOWN: u8 = 2;
 pub const META_UNSYNCED: &[u8] = b"unsynced";
 /// What the `meta` keys of nodes' store identities begin with.
 pub const META_SEEN: &[u8] = b"seen";
+/// What the `meta` keys of the runs of nodes' stores begin with. Apart from [`META_SEEN`], whose rows an earlier release
+/// reads as well.
+pub const META_RAN: &[u8] = b"ran";
 /// What the `meta` keys of gaps begin with.
 pub const META_GAP: &[u8] = b"gap";
 /// What the `meta` keys of floors begin with.
@@ -455,6 +467,14 @@ pub fn decode_seen_key(row: &[u8]) -> Result<NodeId, FormatError> {
     Ok(NodeId(u64::from_be_bytes(node.ok_or(truncated)?)))
 }
 
+/// The key of a `ran` row.
+pub fn encode_ran_key(node: NodeId) -> Bytes {
+    let mut row = BytesMut::with_capacity(META_RAN.len() + 8);
+    row.put_slice(META_RAN);
+    row.put_u64(node.0);
+    row.freeze()
+}
+
 /// The key of a `gap` row.
 pub fn encode_gap_key(target: NodeId, partition: u16) -> Bytes {
     let mut row = BytesMut::with_capacity(META_GAP.len() + 10);
@@ -487,6 +507,46 @@ pub fn decode_lease(row: &[u8]) -> Result<UnixMillis, FormatError> {
 /// The value of the store identity's row.
 pub fn encode_store_id(id: u128) -> Bytes {
     Bytes::copy_from_slice(&id.to_be_bytes())
+}
+
+/// The value of the `node` row.
+pub fn encode_node(node: NodeId, url: &str) -> Bytes {
+    let mut row = BytesMut::with_capacity(8 + url.len());
+    row.put_u64(node.0);
+    row.put_slice(url.as_bytes());
+    row.freeze()
+}
+
+/// The node and its URL in the `node` row.
+pub fn decode_node(row: &[u8]) -> Result<(NodeId, String), FormatError> {
+    let (node, url) = row.split_first_chunk::<8>().ok_or(FormatError::Truncated { bytes: row.len() })?;
+    Ok((NodeId(u64::from_be_bytes(*node)), String::from_utf8_lossy(url).into_owned()))
+}
+
+/// The value of the `run` row.
+pub fn encode_run(run: Run) -> Bytes {
+    let mut row = BytesMut::with_capacity(16);
+    row.put_u64(run.number);
+    row.put_u64(run.nonce);
+    row.freeze()
+}
+
+/// The run in its row.
+pub fn decode_run(row: &[u8]) -> Result<Run, FormatError> {
+    let bytes: [u8; 16] = row.try_into().map_err(|_| FormatError::Truncated { bytes: row.len() })?;
+    let both = u128::from_be_bytes(bytes);
+    #[expect(clippy::cast_possible_truncation, reason = "the lower half is meant")]
+    Ok(Run { number: (both >> 64) as u64, nonce: both as u64 })
+}
+
+/// The value of the cluster id's row.
+pub fn encode_cluster_id(id: ClusterId) -> Bytes {
+    Bytes::copy_from_slice(&id.get().to_be_bytes())
+}
+
+/// The cluster id in its row; 0 is none.
+pub fn decode_cluster_id(row: &[u8]) -> Result<Option<ClusterId>, FormatError> {
+    decode_store_id(row).map(ClusterId::new)
 }
 
 /// The identity in its row.

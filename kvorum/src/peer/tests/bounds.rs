@@ -144,13 +144,15 @@ fn wall_clocks_are_compared_only() {
     run(async {
         let peer = Peer::new(|request| {
             Box::pin(async move {
-                let Request::Ping { wall, roster } = request else { return Reply::Done };
-                Reply::Pong { wall, roster, votes: true }
+                let Request::Ping { wall, cluster_id, roster } = request else { return Reply::Done };
+                Reply::Pong { wall, cluster_id, roster, votes: true }
             })
         });
         let link = connected(&peer).await;
         let wall = UnixMillis(u64::MAX);
-        let answer = link.call(&Request::Ping { wall, roster: Vec::new() }, Duration::from_secs(1)).await;
-        assert_eq!(answer, Ok(Reply::Pong { wall, roster: Vec::new(), votes: true }));
+        let answer = link
+            .call(&Request::Ping { wall, cluster_id: None, roster: Vec::new() }, Duration::from_secs(1))
+            .await;
+        assert_eq!(answer, Ok(Reply::Pong { wall, cluster_id: None, roster: Vec::new(), votes: true }));
     });
 }

@@ -5,7 +5,7 @@ use crate::peer::message::*;
 use crate::peer::terms::*;
 use crate::replica::{Applied, Fetched, Floor};
 use bytes::{Buf, Bytes};
-use kvorum_core::{Key, NodeId, Record, UnixMillis, Value, Version};
+use kvorum_core::{ClusterId, Key, NodeId, Record, Run, StoreSeen, UnixMillis, Value, Version};
 use proptest::prelude::*;
 use std::time::Duration;
 
@@ -37,8 +37,17 @@ fn held() -> impl Strategy<Value = Held> {
     ]
 }
 
-fn roster() -> impl Strategy<Value = Vec<(NodeId, u128)>> {
-    prop::collection::vec(any::<(u64, u128)>().prop_map(|(node, store)| (NodeId(node), store)), 0..5)
+fn roster() -> impl Strategy<Value = Vec<StoreSeen>> {
+    let seen = any::<(u64, u128, u64, u64)>().prop_map(|(node, store, number, nonce)| StoreSeen {
+        node: NodeId(node),
+        store,
+        run: Run { number, nonce },
+    });
+    prop::collection::vec(seen, 0..5)
+}
+
+fn cluster_id() -> impl Strategy<Value = Option<ClusterId>> {
+    prop_oneof![Just(None), any::<u128>().prop_map(ClusterId::new)]
 }
 
 fn apply_kind() -> impl Strategy<Value = ApplyKind> {
@@ -67,7 +76,11 @@ fn request() -> impl Strategy<Value = Request> {
     prop_oneof![
         (key(), record(), apply_kind()).prop_map(|(key, record, kind)| Request::Apply { key, record, kind }),
         (key(), any::<u32>()).prop_map(|(key, value_bytes_max)| Request::Get { key, value_bytes_max }),
-        (any::<u64>(), roster()).prop_map(|(wall, roster)| Request::Ping { wall: UnixMillis(wall), roster }),
+        (any::<u64>(), cluster_id(), roster()).prop_map(|(wall, cluster_id, roster)| Request::Ping {
+            wall: UnixMillis(wall),
+            cluster_id,
+            roster
+        }),
         Just(Request::TakeHints),
         (prop::collection::vec(key(), 0..4), any::<u32>())
             .prop_map(|(keys, bytes)| Request::Fetch { keys, bytes }),
@@ -115,11 +128,14 @@ fn reply() -> impl Strategy<Value = Reply> {
         Just(Reply::Applied(Applied::Stored)),
         version().prop_map(|by| Reply::Applied(Applied::Superseded { by })),
         prop::option::of(held()).prop_map(Reply::Found),
-        (any::<u64>(), roster(), any::<bool>()).prop_map(|(wall, roster, votes)| Reply::Pong {
-            wall: UnixMillis(wall),
-            roster,
-            votes
-        }),
+        (any::<u64>(), cluster_id(), roster(), any::<bool>()).prop_map(
+            |(wall, cluster_id, roster, votes)| Reply::Pong {
+                wall: UnixMillis(wall),
+                cluster_id,
+                roster,
+                votes
+            }
+        ),
         any::<(u64, u64, u64)>().prop_map(|(delivered, left, met)| Reply::HintsTaken {
             delivered,
             left,
@@ -231,9 +247,9 @@ proptest! {
 fn bounds_are_kept_when_writing() {
     let request = |request: Request| request.encode(Duration::ZERO, &mut Pieces::default());
     let key = Key::new("k").unwrap();
-    let roster = vec![(NodeId(1), 1); ROSTER_LEN_MAX + 1];
+    let roster = vec![StoreSeen { node: NodeId(1), store: 1, run: Run::default() }; ROSTER_LEN_MAX + 1];
     let too_many = MessageError::TooMany { count: ROSTER_LEN_MAX + 1, count_max: ROSTER_LEN_MAX };
-    assert_eq!(request(Request::Ping { wall: UnixMillis(0), roster }), Err(too_many));
+    assert_eq!(request(Request::Ping { wall: UnixMillis(0), cluster_id: None, roster }), Err(too_many));
     let scan =
         |sources| Request::ScanOpen { start: key.clone(), end: None, bytes: 1, sources, ack: 1, from: 1 };
     assert_eq!(request(scan(vec![1, 2])), Ok(()));

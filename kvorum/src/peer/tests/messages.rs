@@ -5,7 +5,7 @@ use crate::peer::frame::{FrameReader, Pieces};
 use crate::peer::*;
 use crate::replica::{Applied, Fetched, Floor};
 use bytes::Bytes;
-use kvorum_core::{Key, NodeId, Record, UnixMillis, Value, Version};
+use kvorum_core::{ClusterId, Key, NodeId, Record, Run, StoreSeen, UnixMillis, Value, Version};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -23,7 +23,10 @@ pub(super) fn samples() -> Vec<Sample> {
     let tombstone = Record { expires: None, value: Value::Tombstone, ..record.clone() };
     let dead = tombstone.clone();
     let header = Held::HeaderOnly { version, from: 3, expires: None, value_bytes: 1 << 20 };
-    let roster = vec![(NodeId(1), 0xaa << 120), (NodeId(2), 0xbb)];
+    let seen =
+        |node, store, number, nonce| StoreSeen { node: NodeId(node), store, run: Run { number, nonce } };
+    let roster = vec![seen(1, 0xaa << 120, 7, 0xcc), seen(2, 0xbb, 0, 0)];
+    let cluster_id = ClusterId::new(0xc1 << 64);
     let wall = UnixMillis(0x0188_1234_5678);
     let rows = vec![
         ScanRow { key: key("a"), held: Held::Whole(tombstone.clone()) },
@@ -45,7 +48,10 @@ pub(super) fn samples() -> Vec<Sample> {
         (
             "apply-tombstone",
             Request::Apply { key: key("k"), record: tombstone, kind: ApplyKind::ReadRepair },
-            vec![("refused-starting", refused(Refusal::Starting, ""))],
+            vec![
+                ("refused-starting", refused(Refusal::Starting, "")),
+                ("refused-not-voting-yet", refused(Refusal::NotVotingYet, "")),
+            ],
         ),
         (
             "get",
@@ -58,8 +64,8 @@ pub(super) fn samples() -> Vec<Sample> {
         ),
         (
             "ping",
-            Request::Ping { wall, roster: roster.clone() },
-            vec![("pong", Reply::Pong { wall, roster, votes: true })],
+            Request::Ping { wall, cluster_id, roster: roster.clone() },
+            vec![("pong", Reply::Pong { wall, cluster_id: None, roster, votes: true })],
         ),
         (
             "take-hints",
@@ -199,7 +205,7 @@ fn released_frames_still_read_and_write() {
             assert_eq!(Reply::decode(frame, request.reply_kind()), Ok(reply), "{name}");
         }
     }
-    let released: Vec<&str> = include_str!("../../../../fixtures/peer-frames-4.txt").lines().collect();
+    let released: Vec<&str> = include_str!("../../../../fixtures/peer-frames-5.txt").lines().collect();
     assert_eq!(lines, released, "\n{}\n", lines.join("\n"));
 }
 
@@ -217,6 +223,18 @@ fn frames_of_versions_2_and_3_are_those_of_version_4() {
     };
     assert_eq!(more(versions[0], versions[1]), ["stretch", "stretched", "stretched-end"]);
     assert_eq!(more(versions[1], versions[2]), ["compare", "compared"]);
+}
+
+/// Version 5 changed the bytes of `ping` and `pong` alone: they carry the cluster id, and each store's run.
+#[test]
+fn frames_of_version_5_change_ping_and_pong() {
+    let (four, five) = (
+        include_str!("../../../../fixtures/peer-frames-4.txt"),
+        include_str!("../../../../fixtures/peer-frames-5.txt"),
+    );
+    let changed = four.lines().filter(|line| !five.lines().any(|other| other == *line));
+    let changed: Vec<&str> = changed.filter_map(|line| line.split(' ').next()).collect();
+    assert_eq!(changed, ["ping", "pong"]);
 }
 
 /// Goal: which frames of version 1 mean something else now is known, and none does harm: the handshake keeps such nodes
@@ -237,7 +255,8 @@ fn frames_of_version_1_are_read_or_refused() {
             (!is_read).then_some(name)
         })
         .collect();
-    let changed = ["apply-tombstone", "hints-taken", "fetch", "fetched-nothing", "fetched", "surveyed"];
+    let changed =
+        ["apply-tombstone", "ping", "pong", "hints-taken", "fetch", "fetched-nothing", "fetched", "surveyed"];
     assert_eq!(refused, changed);
 }
 
@@ -264,6 +283,6 @@ fn each_message_gets_through() {
                 assert_eq!(peer.seen.borrow().last(), Some(&request));
             }
         }
-        assert_eq!((link.in_flight(), link.counts().calls_refused), (0, 2));
+        assert_eq!((link.in_flight(), link.counts().calls_refused), (0, 3));
     });
 }

@@ -218,7 +218,8 @@ fn stopped_peers_are_given_up() {
         peer.tap.silence(true);
         peer.address.replace(Address::Mute);
         let long = link.call(&after(1), Duration::from_mins(1));
-        let short = link.call(&Request::Ping { wall: UnixMillis(0), roster: Vec::new() }, SECOND);
+        let short =
+            link.call(&Request::Ping { wall: UnixMillis(0), cluster_id: None, roster: Vec::new() }, SECOND);
         assert_eq!(short.await, Err(CallError::TimedOut));
         assert_eq!(long.await, Err(CallError::Lost));
         assert!(matches!(link.state(), LinkState::Down { reason, .. } if reason.contains("silent")));

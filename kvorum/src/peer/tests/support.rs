@@ -3,7 +3,7 @@
 use crate::clock::{Clock, Rng, TimestampBound};
 use crate::peer::*;
 use bytes::{Bytes, BytesMut};
-use kvorum_core::{NodeId, Record, UnixMillis, Value, Version};
+use kvorum_core::{NodeId, Record, Run, UnixMillis, Value, Version};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -48,7 +48,17 @@ pub(super) fn limits(clock: Arc<dyn Clock>) -> Arc<PeerLimits> {
 
 pub(super) fn hello(node: NodeId) -> Hello {
     let store = u128::from(node.0);
-    Hello { protocol: PROTOCOL, cluster: "blue".into(), node, topology: 1, store, clock: UnixMillis(5) }
+    Hello {
+        protocol: PROTOCOL,
+        cluster: "blue".into(),
+        cluster_id: None,
+        node,
+        topology: 1,
+        store,
+        run: Run { number: 1, nonce: 2 },
+        members: Vec::new(),
+        clock: UnixMillis(5),
+    }
 }
 
 /// What the test does to the link's end of a stream, and sees of it.

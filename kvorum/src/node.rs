@@ -72,6 +72,15 @@ pub enum NodeError {
         /// Where it is.
         path: std::path::PathBuf,
     },
+    /// The store belongs to another node of the cluster.
+    OtherNode {
+        /// Where it is.
+        path: std::path::PathBuf,
+        /// The URL of the node that it belongs to.
+        owner: String,
+        /// The URL of this node.
+        url: String,
+    },
     /// The address cannot be listened on.
     Listen {
         /// The address.
@@ -99,6 +108,12 @@ impl fmt::Display for NodeError {
                  are not; give the nodes it was written for, or another --data-dir",
                 path.display()
             ),
+            Self::OtherNode { path, owner, url } => write!(
+                f,
+                "the store in {} belongs to {owner}, and this node is {url}: the directory was exchanged or copied; start it \
+                 as {owner}, or give {url} its own --data-dir, or an empty one that is refilled from the other nodes",
+                path.display()
+            ),
             Self::Listen { address, source } => write!(f, "cannot listen on {address}: {source}"),
             Self::Thread(source) => write!(f, "cannot start a thread: {source}"),
         }
@@ -106,6 +121,13 @@ impl fmt::Display for NodeError {
 }
 
 impl std::error::Error for NodeError {}
+
+impl NodeError {
+    /// Whether the data directory is not one that this node may use: a mistake of whoever started it.
+    pub fn is_wrong_directory(&self) -> bool {
+        matches!(self, Self::DataDir(_) | Self::OtherCluster { .. } | Self::OtherNode { .. })
+    }
+}
 
 /// This is a running node.
 ///
@@ -325,8 +347,14 @@ fn placed_for(topology: &Topology) -> u64 {
 }
 
 /// Whether the keys of a store are placed where `placed` says. One of the release before clusters was alone.
-fn is_home(home: Home, placed: u64) -> bool {
+fn is_home(home: &Home, placed: u64) -> bool {
     home.topology.unwrap_or(PLACED_ALONE) == placed || canary::is(Canary::StaleTopology)
+}
+
+/// Whether a store belongs to `node`. One of an earlier release belongs to whoever opens it first; one that was alone is
+/// told by its placement.
+fn is_own(home: &Home, node: NodeId) -> bool {
+    home.node.as_ref().is_none_or(|(owner, _)| *owner == node) || canary::is(Canary::StoreOfAnotherNode)
 }
 
 /// What the rooms below HTTP are opened with.
@@ -361,14 +389,21 @@ pub(crate) fn open(opening: Opening<'_>, service: &Service) -> Result<ReplicaThr
     // Before anything is touched: under a wrong list of nodes nothing is made, indexed or set aside, but for a store that was
     // begun under such a list.
     match Home::of(&*engine) {
-        Ok(home) if home.is_none_or(|home| is_home(home, placed)) => {}
+        Ok(home) if home.as_ref().is_none_or(|home| is_home(home, placed) && is_own(home, node)) => {}
         Ok(Some(home)) if home.is_provisional && !is_alone => {
             tracing::warn!(
-                "the store was begun for other nodes in place of a damaged one, and was never refilled: it is set \
+                "the store was begun for another node or other nodes in place of a damaged one, and was never refilled: it is set \
                  aside, and a new one is refilled from these nodes"
             );
             set_aside()?;
             begins_anew = true;
+        }
+        Ok(Some(Home { node: Some((_, owner)), topology, .. })) if topology == Some(placed) => {
+            return Err(NodeError::OtherNode {
+                path: config.data_dir.clone(),
+                owner,
+                url: names.url.clone(),
+            });
         }
         Ok(_) => return Err(NodeError::OtherCluster { path: config.data_dir.clone() }),
         Err(error) if error.is_damage() && !is_alone => {
@@ -391,6 +426,7 @@ pub(crate) fn open(opening: Opening<'_>, service: &Service) -> Result<ReplicaThr
             // In a cluster of one nobody else can hold anything older.
             purge: if is_alone { Purge::Sole } else { Purge::Keep },
             node,
+            bound_to: (!is_alone).then(|| Arc::from(&*names.url)),
             birth: Birth { vote, topology: placed },
             partition_bits: topology.partition_bits(),
             index_bytes,

@@ -3,7 +3,7 @@
 use super::{FAILED, USAGE, complain, flag, print, text_of};
 use crate::config::{self, Config, Resolved, SETTINGS};
 use crate::log;
-use crate::node::{self, Node, NodeError, StopSignals};
+use crate::node::{self, Node, StopSignals};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -60,11 +60,7 @@ fn serve(config: &Config) -> ExitCode {
         Ok(node) => node,
         Err(error) => {
             tracing::error!(%error, "the node does not start");
-            let code = if matches!(error, NodeError::DataDir(_) | NodeError::OtherCluster { .. }) {
-                USAGE
-            } else {
-                FAILED
-            };
+            let code = if error.is_wrong_directory() { USAGE } else { FAILED };
             return ExitCode::from(code);
         }
     };

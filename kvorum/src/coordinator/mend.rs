@@ -321,12 +321,15 @@ impl Coordinator {
     async fn remember_again(&self) {
         let shared = &self.shared;
         let seen = shared.cluster.roster().entries();
-        let stored = shared.replica.store_seen(&seen).await;
-        let stored = match stored {
-            Ok(()) => shared.stamps.store_lease().await,
-            error => error,
+        let id = shared.cluster.id();
+        let stored = async {
+            shared.replica.store_seen(&seen).await?;
+            if let Some(id) = id {
+                shared.replica.store_cluster_id(id).await?;
+            }
+            shared.stamps.store_lease().await
         };
-        if let Err(error) = stored {
+        if let Err(error) = stored.await {
             tracing::warn!(%error, "a store that was begun anew does not remember the other nodes' stores");
         }
     }

@@ -81,6 +81,7 @@ fn node_among(
         durability,
         purge: Purge::Keep,
         node: NodeId::of_url("http://n:1"),
+        bound_to: None,
         birth: Birth { vote: Vote::Yes, topology: 1 },
         partition_bits: 12,
         index_bytes: 4 << 10,

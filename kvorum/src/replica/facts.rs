@@ -23,9 +23,11 @@ pub struct Facts {
     pub cluster_id: Option<ClusterId>,
 }
 
-/// This says among which nodes the keys of a store are placed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// This says whose store it is, and among which nodes its keys are placed.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Home {
+    /// The node that it belongs to, and its URL; none in a store of an earlier release, and in that of a node that is alone.
+    pub node: Option<(NodeId, String)>,
     /// The hash of the nodes; none in a store of the release before clusters.
     pub topology: Option<u64>,
     /// Whether it was begun in place of a damaged one and has not been refilled since. Such a store has never voted, so it
@@ -47,7 +49,9 @@ impl Home {
             Ok::<_, ReplicaError>(row.map(|row| format::decode_lease(&row)).transpose()?.map(|word| word.0))
         };
         let (topology, begun_among) = (hash(format::META_TOPOLOGY)?, hash(format::META_BEGUN_AMONG)?);
+        let node = engine.get(Keyspace::Meta, format::META_NODE)?;
         Ok(Some(Self {
+            node: node.map(|row| format::decode_node(&row)).transpose()?,
             topology: topology.or(begun_among),
             is_provisional: topology.is_none() && begun_among.is_some(),
         }))

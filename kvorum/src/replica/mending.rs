@@ -94,13 +94,16 @@ impl Replica {
     /// When the new store cannot be made. The old one takes no more writes then, and may be gone: whoever asked asks again.
     pub async fn set_aside(&self, lease: UnixMillis) -> Result<(), ReplicaError> {
         let (done, outcome) = oneshot::channel();
-        let rows = vec![
+        let mut rows = vec![
             (format::META_STORE_ID, format::encode_store_id(self.shared.store_id)),
             (format::META_RUN, format::encode_run(self.shared.run)),
             (format::META_BEGUN_AMONG, format::encode_lease(UnixMillis(self.shared.topology))),
             (format::META_CLOCK_LEASE, format::encode_lease(lease)),
             (format::META_INDEXED, Bytes::from_static(&[1])),
         ];
+        if let Some((node, url)) = &self.shared.bound_to {
+            rows.push((format::META_NODE, format::encode_node(*node, url)));
+        }
         self.shared.queue.submit(Request::SetAside { rows, done })?;
         outcome.await.map_err(|_| ReplicaError::Stopped)?
     }
@@ -185,6 +188,7 @@ mod tests {
             durability: DurabilityMode::Always,
             purge: Purge::Keep,
             node: NodeId(1),
+            bound_to: None,
             birth: Birth { vote: Vote::Yes, topology: 7 },
             partition_bits: 4,
             index_bytes: 4 << 10,
@@ -312,9 +316,9 @@ mod tests {
             let facts = again.facts().unwrap();
             assert_eq!((again.store_id(), again.is_new(), facts.votes), (id, false, Vote::No));
             let home = || Home::of(&*engine).unwrap().unwrap();
-            assert_eq!(home(), Home { topology: Some(7), is_provisional: true });
+            assert_eq!(home(), Home { node: None, topology: Some(7), is_provisional: true });
             again.store_votes(Vote::Yes).await.unwrap();
-            assert_eq!(home(), Home { topology: Some(7), is_provisional: false });
+            assert_eq!(home(), Home { node: None, topology: Some(7), is_provisional: false });
             assert_eq!(facts.seen.contains_key(&NodeId(9)), !damages_meta);
             assert_eq!(again.get(&key()).await.unwrap(), Some(record(4, "four")));
         }

@@ -199,6 +199,8 @@ pub struct ReplicaParts {
     pub purge: Purge,
     /// The node whose store it is.
     pub node: NodeId,
+    /// The node's URL, which the store is bound to; none where the node is alone: every key is at home there.
+    pub bound_to: Option<Arc<str>>,
     /// What a new store is told of itself.
     pub birth: Birth,
     /// How many of a token's bits name its partition.
@@ -249,6 +251,7 @@ struct Shared {
     sweeper: Arc<SweeperState>,
     reclaimer: Arc<ReclaimState>,
     store_id: u128,
+    bound_to: Option<(NodeId, Arc<str>)>,
     run: Run,
     topology: u64,
     is_new: bool,
@@ -321,6 +324,7 @@ impl Replica {
                 sweeper: Arc::clone(&sweeper),
                 reclaimer: Arc::clone(&state),
                 store_id,
+                bound_to: parts.bound_to.map(|url| (parts.node, url)),
                 run,
                 topology: parts.birth.topology,
                 is_new,
@@ -732,7 +736,7 @@ fn store_id(engine: &dyn Engine, rng: &dyn Rng, birth: Birth) -> Result<(u128, b
 /// Stores what a run begins with. The store's identity, whether it was made now, and the run.
 fn begin_run(parts: &ReplicaParts, lease: UnixMillis) -> Result<(u128, bool, Run), ReplicaError> {
     let (id, is_new) = store_id(&*parts.engine, &*parts.rng, parts.birth)?;
-    let run = count_run(&*parts.engine, &*parts.rng)?;
+    let run = count_run(parts)?;
     if parts.purge == Purge::Keep {
         mark_unclean(parts, lease)?;
     }
@@ -741,16 +745,24 @@ fn begin_run(parts: &ReplicaParts, lease: UnixMillis) -> Result<(u128, bool, Run
 
 /// Counts this start of the store, durably, before anybody hears of it: other nodes remember the latest run that they
 /// saw, and so recognise a copy of the store that is older, or used beside it.
-fn count_run(engine: &dyn Engine, rng: &dyn Rng) -> Result<Run, ReplicaError> {
+///
+/// A store that does not say yet whose it is says so from then on.
+fn count_run(parts: &ReplicaParts) -> Result<Run, ReplicaError> {
+    let (engine, rng) = (&*parts.engine, &*parts.rng);
     let before = engine.get(Keyspace::Meta, format::META_RUN)?;
     let before = before.map(|row| format::decode_run(&row)).transpose()?.unwrap_or_default();
     let mut nonce = [0; 8];
     rng.fill(&mut nonce);
     let run = Run { number: before.number.saturating_add(1), nonce: u64::from_be_bytes(nonce) };
-    let key = Bytes::from_static(format::META_RUN);
-    let row = Change::Put { keyspace: Keyspace::Meta, key, value: format::encode_run(run) };
+    let put = |key, value| Change::Put { keyspace: Keyspace::Meta, key: Bytes::from_static(key), value };
+    let mut batch = vec![put(format::META_RUN, format::encode_run(run))];
+    if let Some(url) = &parts.bound_to
+        && engine.get(Keyspace::Meta, format::META_NODE)?.is_none()
+    {
+        batch.push(put(format::META_NODE, format::encode_node(parts.node, url)));
+    }
     crash::point(Point::RunBefore);
-    match engine.commit(vec![row], Durability::Synced) {
+    match engine.commit(batch, Durability::Synced) {
         // Not counted, so nobody hears of it: the store is to be read on a full disk, too.
         Err(EngineError::DiskFull { .. }) => return Ok(before),
         outcome => outcome?,

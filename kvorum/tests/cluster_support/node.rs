@@ -229,6 +229,13 @@ impl Cluster {
         self.nodes[index].child = None;
     }
 
+    /// Waits until the node has ended by itself, and gives its exit code.
+    #[track_caller]
+    pub fn exit_code(&mut self, index: usize) -> Option<i32> {
+        wait_until(&format!("node {index} has ended"), || !self.is_alive(index));
+        self.nodes[index].child.take().unwrap().wait().unwrap().code()
+    }
+
     /// Kills all nodes at once.
     pub fn kill9_all(&mut self) {
         for node in &mut self.nodes {

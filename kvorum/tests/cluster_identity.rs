@@ -1,0 +1,249 @@
+//! Whose a data directory is: exchanged, copied and restored directories, and two clusters that meet.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    clippy::cast_possible_truncation,
+    missing_docs,
+    unreachable_pub,
+    reason = "a test"
+)]
+
+mod cluster_support;
+mod faults_support;
+mod support;
+
+use bytes::Bytes;
+use cluster_support::node::{Cluster, Launch, percent};
+use kvorum::storage::lsm::{LsmConfig, LsmEngine};
+use kvorum::storage::{Change, Durability, Engine, Keyspace, format};
+use std::ops::Bound;
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+use support::wait_until;
+
+const PUT: &str = "PUT";
+const GET: &str = "GET";
+const SMALL: &[&str] = &["--memory-budget", "16MiB"];
+
+fn entity(key: &[u8], replicas: &str) -> String {
+    format!("/v0/entity?id={}&replicas={replicas}", percent(key))
+}
+
+/// Has the node tell why it refuses a peer.
+fn talkative() -> Launch {
+    let environment = vec![("KVORUM_LOG".to_owned(), "info,kvorum=debug".to_owned())];
+    Launch { environment, ..Launch::default() }
+}
+
+/// Removes rows that say whose the store of a stopped node is: what is left is a store of an earlier release.
+fn forget_owner(data_dir: &Path) {
+    let engine = LsmEngine::open(LsmConfig::new(data_dir.join("store"), 16 << 20)).unwrap();
+    let rows = [format::META_NODE, format::META_CLUSTER_ID, format::META_RUN].map(Bytes::from_static);
+    let ran = engine.scan(Keyspace::Meta, format::META_RAN, Bound::Unbounded).unwrap();
+    let ran = ran.map(|row| row.unwrap().0).take_while(|row| row.starts_with(format::META_RAN));
+    let remove = |key| Change::Remove { keyspace: Keyspace::Meta, key };
+    let batch = rows.into_iter().chain(ran).map(remove).collect();
+    engine.commit(batch, Durability::Synced).unwrap();
+}
+
+/// Waits until all nodes know one id of the cluster, another than `before`, and returns it.
+#[track_caller]
+fn cluster_id(cluster: &Cluster, before: &str) -> String {
+    // The latest that each has told of: its log is that of all its runs.
+    let id = |node: usize| {
+        let log = cluster.log(node);
+        let at = log.rfind("cluster_id=")?;
+        Some(log[at + "cluster_id=".len()..].split_whitespace().next()?.to_owned())
+    };
+    let known = |id: Option<String>| id.filter(|id| id != before);
+    wait_until("every node knows the cluster's id", || {
+        let ids: Vec<_> = (0..cluster.len()).map(|node| known(id(node))).collect();
+        ids[0].is_some() && ids.iter().all(|other| *other == ids[0])
+    });
+    id(0).unwrap()
+}
+
+/// Goal: what two of five nodes confirmed is not lost because their volumes were exchanged. Method: the directories of
+/// two nodes are exchanged while all are stopped; both refuse to start, with both URLs, and with one more node down no
+/// read says that an acknowledged write is not there. Put right, all is as it was.
+#[test]
+fn exchanged_directories_are_refused() {
+    let mut cluster = Cluster::start(5);
+    let keys: Vec<Vec<u8>> = (0..40_u8).map(|number| vec![b'k', number]).collect();
+    for key in &keys {
+        assert_eq!(cluster.ask(0, PUT, &entity(key, "2/3"), Some(b"v")).status, 201);
+    }
+    cluster.kill9_all();
+    let dirs = [cluster.data_dir(0).to_path_buf(), cluster.data_dir(1).to_path_buf()];
+    let exchange = |cluster: &mut Cluster, dirs: [&Path; 2]| {
+        cluster.set_data_dir(0, dirs[0].to_path_buf());
+        cluster.set_data_dir(1, dirs[1].to_path_buf());
+    };
+    exchange(&mut cluster, [&dirs[1], &dirs[0]]);
+    for node in 0..2 {
+        cluster.spawn(node);
+        assert_eq!(cluster.exit_code(node), Some(2), "{}", cluster.log(node));
+        wait_until("both URLs are named", || {
+            let log = cluster.log(node);
+            let line = log.lines().rfind(|line| line.contains("belongs to"));
+            line.is_some_and(|line| line.contains(&cluster.url(0)) && line.contains(&cluster.url(1)))
+        });
+    }
+    for node in 2..4 {
+        cluster.start_node(node);
+    }
+    for key in &keys {
+        for node in 2..4 {
+            let status = cluster.ask(node, GET, &entity(key, "2/3"), None).status;
+            assert_ne!(status, 404, "{}", key.escape_ascii());
+        }
+    }
+    exchange(&mut cluster, [&dirs[0], &dirs[1]]);
+    cluster.start_all();
+    for key in &keys {
+        assert_eq!(cluster.ask(1, GET, &entity(key, "2/3"), None).body, b"v");
+    }
+}
+
+/// Goal: hints are handed over only to the node that they are for. Method: b keeps 300 hints for c, which is down; a copy of
+/// a's directory, without the rows that say whose it is, as an earlier release leaves it, is started as c. Nobody talks to
+/// it, b keeps every hint, and c's own directory gets them.
+#[test]
+fn copied_directory_takes_no_hints() {
+    let mut cluster = Cluster::new(3, SMALL);
+    cluster.set_launch(1, talkative());
+    cluster.start_all();
+    cluster.kill9(2);
+    let keys: Vec<Vec<u8>> = (0..300_u16).map(|number| format!("k{number}").into_bytes()).collect();
+    for key in &keys {
+        assert_eq!(cluster.ask(1, PUT, &entity(key, "2/3"), Some(b"v")).status, 201);
+    }
+    wait_until("every hint is kept", || cluster.metric(1, "kvorum_hints_waiting") == 300);
+    cluster.kill9(0);
+    let copy = cluster.copy_of_data_dir(0);
+    forget_owner(copy.path());
+    let own = cluster.data_dir(2).to_path_buf();
+    cluster.set_data_dir(2, copy.path().to_path_buf());
+    cluster.start_node(0);
+    cluster.start_node(2);
+    wait_until("the copy is refused", || {
+        cluster.log(1).contains("its data directory was exchanged or copied")
+    });
+    let line = cluster.log(1);
+    let line = line.lines().find(|line| line.contains("exchanged or copied")).unwrap().to_owned();
+    assert!(line.contains(&cluster.url(2)) && line.contains(&cluster.url(0)), "{line}");
+    thread::sleep(Duration::from_secs(2));
+    assert_eq!(cluster.metric(1, "kvorum_hints_waiting"), 300, "the copy took hints of another");
+    assert_eq!(cluster.ask(2, GET, &entity(&keys[0], "1/3"), None).status, 504, "the copy serves");
+    cluster.kill9(2);
+    cluster.set_data_dir(2, own);
+    cluster.start_node(2);
+    wait_until("c takes its hints", || cluster.metric(1, "kvorum_hints_waiting") == 0);
+    let held = cluster.dump(2);
+    assert!(keys.iter().all(|key| held.contains_key(key)), "{} of 300", held.len());
+}
+
+/// Goal: a directory of an earlier release belongs to the node that opens it, and learns the cluster's id without an outage.
+/// Method: the rows that say whose a store is are removed from all three, one after the other, as an upgrade would find
+/// them; every write in between succeeds, and in the end all know one id.
+#[test]
+fn directories_of_an_earlier_release_are_bound() {
+    let mut cluster = Cluster::start(3);
+    let before = cluster_id(&cluster, "");
+    for node in 0..3 {
+        cluster.kill9(node);
+        forget_owner(cluster.data_dir(node));
+        cluster.start_node(node);
+        let key = [b'k', node as u8];
+        wait_until("writes succeed", || {
+            cluster.ask(node, PUT, &entity(&key, "2/3"), Some(b"v")).status == 201
+        });
+    }
+    assert_eq!(cluster_id(&cluster, ""), before);
+    cluster.kill9_all();
+    for node in 0..3 {
+        forget_owner(cluster.data_dir(node));
+    }
+    cluster.start_all();
+    // Nobody knew it any more.
+    cluster_id(&cluster, &before);
+    let dirs: Vec<_> = (0..3).map(|node| cluster.data_dir(node).to_path_buf()).collect();
+    cluster.kill9_all();
+    cluster.set_data_dir(0, dirs[1].clone());
+    cluster.spawn(0);
+    assert_eq!(cluster.exit_code(0), Some(2), "bound at its first start: {}", cluster.log(0));
+}
+
+/// Goal: two clusters with one and the same list of URLs never talk. Method: a cluster is wiped and begun again, and the
+/// directory that one of its nodes had before comes back. Each side refuses the other, with both ids.
+#[test]
+fn another_cluster_of_the_same_list_is_refused() {
+    let mut cluster = Cluster::new(3, SMALL);
+    for node in 0..3 {
+        cluster.set_launch(node, talkative());
+    }
+    cluster.start_all();
+    let first = cluster_id(&cluster, "");
+    assert_eq!(cluster.ask(0, PUT, &entity(b"old", "3/3"), Some(b"v")).status, 201);
+    cluster.kill9_all();
+    let old = cluster.data_dir(2).to_path_buf();
+    for node in 0..3 {
+        cluster.wipe(node);
+    }
+    cluster.start_all();
+    let second = cluster_id(&cluster, &first);
+    cluster.kill9(2);
+    cluster.set_data_dir(2, old);
+    cluster.start_node(2);
+    for node in 0..3 {
+        wait_until("the other cluster is refused", || {
+            let log = cluster.log(node);
+            let line = log.lines().rfind(|line| line.contains("the cluster ids differ"));
+            line.is_some_and(|line| line.contains(&first) && line.contains(&second))
+        });
+    }
+    for node in 0..2 {
+        assert_eq!(cluster.ask(node, GET, &entity(b"old", "2/3"), None).status, 404);
+    }
+}
+
+/// Goal: a node with a wrong `--cluster` list is told which URLs differ. Method: a new node of the same address is started
+/// among other nodes; the refusal names the URL that only it lists, and the one that it lacks.
+#[test]
+fn wrong_list_is_refused_with_its_urls() {
+    let mut cluster = Cluster::start(3);
+    cluster.kill9(2);
+    let mut addresses = cluster.addresses();
+    let missing = cluster.url(1);
+    let port = addresses[1].port() + 20_000;
+    addresses[1].set_port(port);
+    let mut wrong = Cluster::at(&addresses, SMALL);
+    wrong.set_launch(2, talkative());
+    wrong.start_node(2);
+    let added = wrong.url(1);
+    wait_until("the list is refused", || {
+        let log = wrong.log(2);
+        let line = log.lines().rfind(|line| line.contains("the --cluster lists differ"));
+        line.is_some_and(|line| line.contains(&missing) && line.contains(&added))
+    });
+}
+
+/// Goal: a node of another protocol version is refused in words. Method: the handshake of version 4.
+#[test]
+fn version_4_is_refused_in_words() {
+    let cluster = Cluster::start(2);
+    let headers =
+        "Connection: Upgrade\r\nUpgrade: kvorum-peer\r\nKvorum-Protocol: 4\r\nKvorum-Cluster: kvorum\r\n";
+    let mut stream = cluster_support::node::connect(cluster.address(0), Duration::from_secs(5)).unwrap();
+    let request = faults_support::http::encode(GET, "/v0/peer", headers, None);
+    std::io::Write::write_all(stream.get_mut(), &request).unwrap();
+    let answer = faults_support::http::receive(&mut stream).unwrap();
+    assert_eq!(answer.status, 400, "{answer:?}");
+    assert!(answer.text().contains("version 5 at the node that says this, 4 at the other"), "{answer:?}");
+}

@@ -4,9 +4,12 @@
 //! compile time. With it
 //! - a process that was started with `KVORUM_CRASH_AT=name[:n]` aborts when it reaches that point for the `n`th time
 //!   ([`arm`]), as the tests of real processes want it;
+//! - one that was started with `KVORUM_CRASH_AT=panic-in-part[:n]` has that part of the node ([`Part`]) panic at its
+//!   `n`th step ([`step`]);
 //! - the simulation is told of every point that its nodes reach ([`watched`]), and decides itself what becomes of the
 //!   machine.
 
+use crate::supervise::Part;
 use std::rc::Rc;
 
 macro_rules! points {
@@ -193,15 +196,15 @@ pub type Watcher = Rc<dyn Fn(Point)>;
 #[cfg(feature = "crash-points")]
 pub use armed::{arm, watched};
 #[cfg(feature = "crash-points")]
-pub(crate) use armed::{is_armed, point};
+pub(crate) use armed::{is_armed, point, step};
 #[cfg(not(feature = "crash-points"))]
 pub use unarmed::watched;
 #[cfg(not(feature = "crash-points"))]
-pub(crate) use unarmed::{is_armed, point};
+pub(crate) use unarmed::{is_armed, point, step};
 
 #[cfg(feature = "crash-points")]
 mod armed {
-    use super::{Point, VARIABLE, Watcher};
+    use super::{Part, Point, VARIABLE, Watcher};
     use std::cell::RefCell;
     use std::rc::Rc;
     use std::sync::OnceLock;
@@ -209,6 +212,9 @@ mod armed {
 
     /// What the process dies at, and how often it is still to be reached.
     static ARMED: OnceLock<(Point, AtomicU64)> = OnceLock::new();
+
+    /// What panics, and how often it is still to take a step.
+    static PANIC: OnceLock<(Part, AtomicU64)> = OnceLock::new();
 
     thread_local! {
         static WATCHER: RefCell<Option<Watcher>> = const { RefCell::new(None) };
@@ -221,6 +227,13 @@ mod armed {
     /// When `text` names no point, or a number below 1: what was given, in words.
     pub fn arm(text: &str) -> Result<(), String> {
         let (name, count) = text.split_once(':').unwrap_or((text, "1"));
+        if let Some(part) = name.strip_prefix("panic-in-")
+            && let Some(part) = Part::ALL.iter().find(|it| it.name() == part)
+            && let Ok(count @ 1..) = count.parse()
+        {
+            let _ = PANIC.set((*part, AtomicU64::new(count)));
+            return Ok(());
+        }
         let point = Point::ALL.iter().find(|point| point.name() == name);
         match (point, count.parse()) {
             (Some(point), Ok(count @ 1..)) => {
@@ -244,6 +257,19 @@ mod armed {
         ARMED.get().is_some_and(|(armed, _)| *armed == point)
     }
 
+    /// Panics where this is the step of `part` that it is to panic at.
+    pub(crate) fn step(part: Part) {
+        if let Some((armed, left)) = PANIC.get()
+            && *armed == part
+            && left.fetch_sub(1, Ordering::SeqCst) == 1
+        {
+            #[expect(clippy::panic, reason = "a test wants this part to panic")]
+            {
+                panic!("{} panics as a test wants", part.name());
+            }
+        }
+    }
+
     /// This is `point`.
     pub(crate) fn point(point: Point) {
         if let Some(watcher) = WATCHER.with_borrow(Clone::clone) {
@@ -262,7 +288,11 @@ mod armed {
 
 #[cfg(not(feature = "crash-points"))]
 mod unarmed {
-    use super::{Point, Watcher};
+    use super::{Part, Point, Watcher};
+
+    /// Nothing, in this build.
+    #[inline]
+    pub(crate) const fn step(_part: Part) {}
 
     /// Runs `run`. There are no points in this build.
     pub fn watched<T>(_watcher: &Watcher, run: impl FnOnce() -> T) -> T {

@@ -21,4 +21,5 @@ pub mod profile;
 pub mod replica;
 pub mod sched;
 pub mod storage;
+pub mod supervise;
 pub mod worker;

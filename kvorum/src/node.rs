@@ -23,6 +23,7 @@ use crate::sched::{self, Turns};
 use crate::storage::data_dir::{DataDir, DataDirError};
 use crate::storage::lsm::{LsmConfig, LsmEngine};
 use crate::storage::{Engine, EngineError};
+use crate::supervise::{Ended, Part, Supervisor, Thread};
 use crate::worker::Pools;
 use kvorum_core::{NodeId, StoreSeen, Topology, TopologyError};
 use rustix::net::sockopt;
@@ -34,7 +35,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
@@ -43,6 +44,10 @@ use tokio::sync::watch;
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// How long a process that is told to end twice waits for its last lines to be written.
 const SECOND_SIGNAL_FLUSH_MAX: Duration = Duration::from_millis(100);
+/// How long a node whose thread has ended says so before its process ends.
+pub const END_SHOWN: Duration = Duration::from_secs(1);
+/// The thread that waits for signals.
+const SIGNAL_THREAD: &str = "kvorum:signal";
 /// Connections that the kernel may hold for each listener until they are accepted.
 const ACCEPT_BACKLOG: u32 = 1024;
 
@@ -134,7 +139,7 @@ impl NodeError {
 /// Fields are dropped in order: the network first, the directory's lock last.
 pub struct Node {
     address: SocketAddr,
-    network: Vec<JoinHandle<()>>,
+    network: Vec<Thread>,
     service: Option<Arc<Service>>,
     replica: Option<ReplicaThreads>,
     data_dir: DataDir,
@@ -150,7 +155,8 @@ impl Node {
         let listeners = listen(config)?;
         let address = listeners.first().map_or(config.listen, |(_, address)| *address);
         let names = Names::new(config, address);
-        let service = service(config, &names, &clock, &*rng, listeners.len());
+        let supervisor = Supervisor::default();
+        let service = service(config, &names, &clock, &*rng, listeners.len(), supervisor.clone());
         let mut node = Self {
             address,
             network: Vec::new(),
@@ -161,9 +167,9 @@ impl Node {
         for (index, (listener, _)) in listeners.into_iter().enumerate() {
             node.network.push(serve_on_thread(index, listener, &service)?);
         }
-        let (engine, index_bytes) = open_engine(&node.data_dir, config, &names)?;
+        let (engine, index_bytes) = open_engine(&node.data_dir, config, &names, &supervisor)?;
         crash::point(Point::StoreOpened);
-        let pools = Arc::new(Pools::start(config.workers).map_err(NodeError::Thread)?);
+        let pools = Arc::new(Pools::start(config.workers, &supervisor).map_err(NodeError::Thread)?);
         let workers = Workers::Threads;
         let parts = Opening { config, names: &names, clock, rng, engine, index_bytes, pools, workers };
         node.replica = Some(open(parts, &service)?);
@@ -176,14 +182,23 @@ impl Node {
         runtime.block_on(self.ready());
     }
 
-    /// As [`Node::wait_until_ready`], unless the process is told to end first. Whether the node serves.
+    /// As [`Node::wait_until_ready`], unless the process is to end first. Whether the node serves.
     pub fn wait_until_ready_or(&self, stop: &StopSignals) -> bool {
         stop.waiting.block_on(async {
             tokio::select! {
                 is_ready = self.ready() => is_ready,
                 _ = stop.told() => false,
+                () = self.until_ended() => false,
             }
         })
+    }
+
+    /// Waits until the node cannot serve any more, because a thread or task that it needs has ended.
+    async fn until_ended(&self) {
+        match &self.service {
+            Some(service) => drop(service.supervisor.until_ended().await),
+            None => std::future::pending().await,
+        }
     }
 
     async fn ready(&self) -> bool {
@@ -206,6 +221,7 @@ impl Node {
 
     /// Tells the node to stop; [`Node::stop`] waits for it.
     pub fn begin_to_stop(&self) {
+        self.network.iter().for_each(Thread::may_end);
         if let Some(service) = &self.service {
             service.phase.send_replace(Phase::Draining);
         }
@@ -213,9 +229,7 @@ impl Node {
 
     fn end(&mut self) {
         self.begin_to_stop();
-        for thread in self.network.drain(..) {
-            let _ = thread.join();
-        }
+        self.network.drain(..).for_each(Thread::join);
         crash::point(Point::CloseDrained);
         self.service = None;
         self.replica = None;
@@ -278,7 +292,7 @@ impl Handle {
 pub async fn run_local<L: Listener>(parts: LocalParts<L>) -> Result<(), NodeError> {
     let LocalParts { config, clock, rng, engine, index_bytes, listener, connector, started } = parts;
     let names = Names::new(&config, config.listen);
-    let service = service(&config, &names, &clock, &*rng, 1);
+    let service = service(&config, &names, &clock, &*rng, 1, Supervisor::default());
     let pools = Arc::new(Pools::inline());
     let workers = Workers::Tasks;
     let opening = Opening { config: &config, names: &names, clock, rng, engine, index_bytes, pools, workers };
@@ -314,6 +328,7 @@ pub(crate) fn service(
     clock: &Arc<dyn Clock>,
     rng: &dyn Rng,
     threads: usize,
+    supervisor: Supervisor,
 ) -> Arc<Service> {
     let mut run_id = [0; 4];
     rng.fill(&mut run_id);
@@ -334,6 +349,7 @@ pub(crate) fn service(
         faults: AtomicU64::new(0),
         phase: watch::Sender::new(Phase::Starting),
         peer_connections: AtomicU64::new(0),
+        supervisor,
         rooms: OnceLock::new(),
     })
 }
@@ -431,6 +447,7 @@ pub(crate) fn open(opening: Opening<'_>, service: &Service) -> Result<ReplicaThr
             partition_bits: topology.partition_bits(),
             index_bytes,
             workers,
+            supervisor: service.supervisor.clone(),
         })?;
         let facts = replica.facts()?;
         let hints = Hints::open(replica.clone(), config.hints, lease)?;
@@ -449,14 +466,7 @@ pub(crate) fn open(opening: Opening<'_>, service: &Service) -> Result<ReplicaThr
         started => started,
     };
     let (replica, threads, lease, facts, hints) = started.map_err(NodeError::Replica)?;
-    if engine.has_begun_anew() {
-        match engine.forget_beginning() {
-            Ok(()) => crash::point(Point::AsideForgotten),
-            Err(error) => {
-                tracing::warn!(%error, "the mark that a store was set aside cannot be removed; it does no harm");
-            }
-        }
-    }
+    forget_beginning(&*engine);
     let mut seen = facts.seen;
     // A store may remember foreign nodes that a peer once named. Told on, they would fill the roster.
     seen.retain(|node, _| topology.index_of(*node).is_some());
@@ -482,6 +492,19 @@ pub(crate) fn open(opening: Opening<'_>, service: &Service) -> Result<ReplicaThr
     let _ = service.rooms.set(Rooms::new(shared, replica, pools, store_metrics));
     service.phase.send_replace(Phase::Joining);
     Ok(threads)
+}
+
+/// Removes the mark that a store was set aside: the one in its place knows what it lacks.
+fn forget_beginning(engine: &dyn Engine) {
+    if !engine.has_begun_anew() {
+        return;
+    }
+    match engine.forget_beginning() {
+        Ok(()) => crash::point(Point::AsideForgotten),
+        Err(error) => {
+            tracing::warn!(%error, "the mark that a store was set aside cannot be removed; it does no harm");
+        }
+    }
 }
 
 /// How far ahead of `clock` a timestamp may be on a node that is alone or has peers.
@@ -522,6 +545,7 @@ fn open_engine(
     data_dir: &DataDir,
     config: &Config,
     names: &Names,
+    supervisor: &Supervisor,
 ) -> Result<(Arc<dyn Engine>, usize), NodeError> {
     let path = data_dir.store_path();
     // As many as come before this one, in whatever order each node was given them.
@@ -529,6 +553,7 @@ fn open_engine(
     let parts = || {
         let mut parts = LsmConfig::new(path.clone(), config.memory_budget_bytes).staggered(place);
         parts.quarantine_bytes_max = config.quarantine_bytes_max;
+        parts.supervisor = supervisor.clone();
         parts
     };
     let opened = match LsmEngine::open(parts()) {
@@ -575,7 +600,8 @@ fn serve_on_thread(
     index: usize,
     listener: std::net::TcpListener,
     service: &Arc<Service>,
-) -> Result<JoinHandle<()>, NodeError> {
+) -> Result<Thread, NodeError> {
+    let supervisor = service.supervisor.clone();
     let service = Arc::clone(service);
     let run = move || {
         sched::take_own(Turns::Prompt);
@@ -593,9 +619,7 @@ fn serve_on_thread(
             tracing::error!(%error, "a network thread could not serve");
         }
     };
-    #[expect(clippy::disallowed_methods, reason = "this room owns the network threads")]
-    let thread = thread::Builder::new().name(format!("kvorum:net{index}")).spawn(run);
-    thread.map_err(NodeError::Thread)
+    supervisor.thread(Part::Network, Some(index), run).map_err(NodeError::Thread)
 }
 
 /// A listener on a real port.
@@ -674,7 +698,7 @@ impl StopSignals {
             clippy::disallowed_methods,
             reason = "a thread of the process itself, not of the node's code"
         )]
-        let listener = thread::Builder::new().name("kvorum:signal".to_owned()).spawn(move || {
+        let listener = thread::Builder::new().name(SIGNAL_THREAD.to_owned()).spawn(move || {
             sender.send_replace(Some(next()));
             next();
             kvorum_output::flush(SECOND_SIGNAL_FLUSH_MAX);
@@ -684,15 +708,65 @@ impl StopSignals {
         Ok(Self { first, waiting: tokio::runtime::Builder::new_current_thread().build()? })
     }
 
-    /// Waits for the first of them, and names it. One that came before is not lost.
-    pub fn wait(&self) -> &'static str {
-        self.waiting.block_on(self.told())
+    /// Waits until the process is to end: it is told to, or one of `nodes` cannot serve any more. A signal that came before
+    /// is not lost.
+    pub fn wait(&self, nodes: &[Node]) -> Stop {
+        self.waiting.block_on(async {
+            let services = nodes.iter().filter_map(|node| node.service.as_ref());
+            let mut ends: Vec<_> =
+                services.map(|service| Box::pin(service.supervisor.until_ended())).collect();
+            let first = std::future::poll_fn(|cx| {
+                let ended = ends.iter_mut().find_map(|end| match end.as_mut().poll(cx) {
+                    Poll::Ready(ended) => Some(ended),
+                    Poll::Pending => None,
+                });
+                ended.map_or(Poll::Pending, Poll::Ready)
+            });
+            tokio::select! {
+                told = self.told() => told,
+                ended = first => Stop::Ended(ended),
+            }
+        })
     }
 
-    async fn told(&self) -> &'static str {
+    async fn told(&self) -> Stop {
         let mut first = self.first.clone();
         let name = first.wait_for(Option::is_some).await.ok().and_then(|name| *name);
-        name.unwrap_or("the end of the listener")
+        name.map_or_else(
+            || {
+                let part = SIGNAL_THREAD.to_owned();
+                Stop::Ended(Ended { part, reason: "has ended by itself".to_owned() })
+            },
+            Stop::Told,
+        )
+    }
+}
+
+/// Why a process that runs nodes is to end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Stop {
+    /// It was told to, by this signal.
+    Told(&'static str),
+    /// A thread or task has ended that cannot be started again.
+    Ended(Ended),
+}
+
+impl Stop {
+    /// The signal by which the process was told to end.
+    ///
+    /// Where it ends because a thread has, this does not return: that is shown for [`END_SHOWN`], and the process ends with
+    /// `code`. What was acknowledged is as safe as after a crash.
+    pub fn signal_or_exit(self, code: u8) -> &'static str {
+        match self {
+            Self::Told(signal) => signal,
+            Self::Ended(ended) => {
+                #[expect(clippy::disallowed_methods, reason = "the main thread, on which nobody waits")]
+                thread::sleep(END_SHOWN);
+                tracing::error!(part = ended.part, "the process ends: a part of it {}", ended.reason);
+                kvorum_output::flush(crate::log::FLUSH_MAX);
+                std::process::exit(code.into());
+            }
+        }
     }
 }
 

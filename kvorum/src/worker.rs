@@ -4,14 +4,15 @@
 //! to all others, batches of records that repair and hints bring or take. The queues are bounded: when one is full the
 //! caller is told at once ([`PoolFull`]), so that overload becomes a refusal and not a wait.
 
+use crate::crash;
 use crate::profile::waits::{Since, Wait};
 use crate::sched::{self, Turns};
+use crate::supervise::{Part, Supervisor, Thread};
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::thread::{self, JoinHandle};
 use tokio::sync::oneshot;
 
 /// Jobs that may wait for a thread: beyond it the node is overloaded.
@@ -44,10 +45,10 @@ impl Pools {
     ///
     /// # Errors
     /// When the operating system starts no thread.
-    pub fn start(threads: usize) -> io::Result<Self> {
+    pub fn start(threads: usize, supervisor: &Supervisor) -> io::Result<Self> {
         Ok(Self {
-            serving: Pool::start("kvorum:worker", threads, Turns::Prompt)?,
-            background: Pool::start("kvorum:behind", threads, Turns::Polite)?,
+            serving: Pool::start(Part::Worker, threads, Turns::Prompt, supervisor)?,
+            background: Pool::start(Part::Behind, threads, Turns::Polite, supervisor)?,
         })
     }
 
@@ -60,7 +61,7 @@ impl Pools {
 /// This runs jobs on its threads. Dropping it waits for the jobs that were accepted.
 pub struct Pool {
     shared: Arc<Shared>,
-    threads: Vec<JoinHandle<()>>,
+    threads: Vec<Thread>,
     is_inline: bool,
 }
 
@@ -78,16 +79,15 @@ struct Queue {
 }
 
 impl Pool {
-    fn start(name: &str, threads: usize, turns: Turns) -> io::Result<Self> {
+    fn start(part: Part, threads: usize, turns: Turns, supervisor: &Supervisor) -> io::Result<Self> {
         let shared =
             Arc::new(Shared { queue: Mutex::default(), arrived: Condvar::new(), busy: AtomicUsize::new(0) });
         let mut pool = Self { shared, threads: Vec::new(), is_inline: false };
         for index in 0..threads.max(1) {
             let shared = Arc::clone(&pool.shared);
-            #[expect(clippy::disallowed_methods, reason = "this is the room that owns the worker threads")]
-            let thread = thread::Builder::new().name(format!("{name}{index}")).spawn(move || {
+            let thread = supervisor.thread(part, Some(index), move || {
                 sched::take_own(turns);
-                shared.work();
+                shared.work(part);
             })?;
             pool.threads.push(thread);
         }
@@ -150,9 +150,10 @@ impl Shared {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn work(&self) {
+    fn work(&self, part: Part) {
         let mut queue = self.lock();
         loop {
+            crash::step(part);
             if let Some((since, job)) = queue.jobs.pop_front() {
                 drop(queue);
                 since.end(Wait::PoolQueue);
@@ -172,11 +173,10 @@ impl Shared {
 
 impl Drop for Pool {
     fn drop(&mut self) {
+        self.threads.iter().for_each(Thread::may_end);
         self.shared.lock().closed = true;
         self.shared.arrived.notify_all();
-        for thread in self.threads.drain(..) {
-            let _ = thread.join();
-        }
+        self.threads.drain(..).for_each(Thread::join);
     }
 }
 
@@ -184,6 +184,7 @@ impl Drop for Pool {
 mod tests {
     use super::*;
     use std::sync::mpsc;
+    use std::thread;
 
     fn block_on<T>(future: impl Future<Output = T>) -> T {
         tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
@@ -192,7 +193,7 @@ mod tests {
     /// A full queue refuses at once and does not run the job; after the blockage it accepts again.
     #[test]
     fn full_queue_refuses() {
-        let pool = Pool::start("worker", 1, Turns::Prompt).unwrap();
+        let pool = Pool::start(Part::Worker, 1, Turns::Prompt, &Supervisor::default()).unwrap();
         let (release, gate) = mpsc::channel::<()>();
         let (running, is_running) = mpsc::channel();
         pool.submit(Box::new(move || {
@@ -215,7 +216,7 @@ mod tests {
     /// A panicking job leaves the pool's only thread working.
     #[test]
     fn panic_costs_no_thread() {
-        let pool = Pool::start("worker", 1, Turns::Prompt).unwrap();
+        let pool = Pool::start(Part::Worker, 1, Turns::Prompt, &Supervisor::default()).unwrap();
         assert_eq!(block_on(pool.run(|| -> u8 { panic!("as the test wants") })), Err(PoolFull));
         assert_eq!(block_on(pool.run(|| 3)), Ok(3));
     }

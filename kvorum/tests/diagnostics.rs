@@ -22,11 +22,14 @@ use cluster_support::node::{Cluster, Launch, ask, connect};
 use faults_support::disk::Mounted;
 use faults_support::http::{Answer, encode, receive};
 use faults_support::skip;
+use kvorum::supervise::{AtEnd, Part};
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Command};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 use support::{PATIENCE, Server, kvorum, metric_sum, run, wait_until};
@@ -236,6 +239,200 @@ fn outputs_that_fail_make_no_command_panic() {
             assert!(code <= 3 && !said.contains("panicked"), "{command} {redirection}: {code}: {said}");
         }
     }
+}
+
+// ---- Threads and tasks that end ---------------------------------------------------------------------------------
+
+/// After how many of its steps a part is to panic: late enough that the node serves by then.
+fn steps(part: Part) -> u32 {
+    match part {
+        // One each, at their start or their only step.
+        Part::Fold | Part::Freer | Part::Join | Part::Courier | Part::Meet | Part::Scrub | Part::Purge => 1,
+        Part::Commit | Part::Worker | Part::Behind => 10,
+        Part::Network => 30,
+        Part::Keeper => 100,
+        Part::Sweep | Part::Reclaim | Part::Signs => 2,
+        _ => 5,
+    }
+}
+
+/// Starts three nodes, of which node 0 has `part` panic after a while.
+fn cluster_that_loses(part: Part) -> Cluster {
+    // Small buffers, so that the index is folded and tables are freed soon.
+    let mut cluster =
+        Cluster::new(3, &["--memory-budget", "16MiB", "--durability", "os", "--execution", "pool"]);
+    let fault = format!("panic-in-{}:{}", part.name(), steps(part));
+    let environment = vec![("KVORUM_CRASH_AT".to_owned(), fault)];
+    cluster.set_launch(0, Launch { prefix: Vec::new(), environment });
+    for index in 0..3 {
+        cluster.spawn(index);
+    }
+    for index in 1..3 {
+        cluster.wait_until_ready(index);
+    }
+    cluster
+}
+
+/// Says that a test is over when dropped, however it ends.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// Tests `parts`, a few at a time.
+fn for_each_part<'a>(parts: impl Iterator<Item = &'a Part>, test: impl Fn(Part) + Copy + Send) {
+    let parts: Vec<Part> = parts.copied().collect();
+    for some in parts.chunks(4) {
+        thread::scope(|scope| {
+            let threads: Vec<_> = some.iter().map(|&part| (part, scope.spawn(move || test(part)))).collect();
+            for (part, thread) in threads {
+                assert!(thread.join().is_ok(), "{}", part.name());
+            }
+        });
+    }
+}
+
+/// Gives the node something of everything to do, once.
+fn keep_busy(cluster: &Cluster, turn: usize) {
+    // Long keys, so that there is soon so much of the index that it is folded.
+    let tail = "k".repeat(900);
+    for key in 0..8 {
+        let target = format!("/v0/entity?id=busy-{}-{tail}&replicas=3/3", turn * 8 + key);
+        for node in 0..3 {
+            let _ = cluster.try_ask(node, "PUT", &target, Some(&[7; 2000]));
+        }
+    }
+    let repair = format!("/admin/repair?partition={}", turn % 4096);
+    let _ = cluster.try_ask(0, "POST", &repair, None);
+    let _ = cluster.try_ask(0, "GET", "/v0/entity?id=busy&replicas=1/3", None);
+    let _ = cluster.try_ask(0, "GET", "/v0/entities?start=b", None);
+    let _ = cluster.try_ask(1, "GET", "/v0/entities?start=b", None);
+}
+
+/// Goal: a node of which a thread or task ends that cannot be started again says so on its status, and its process ends
+/// with exit code 3; it is never ready without being able to serve. Method: each such part of the table, made to panic
+/// while the node works.
+#[test]
+fn parts_that_cannot_be_started_again_end_the_process() {
+    let parts =
+        Part::ALL.iter().filter(|part| matches!(part.at_end(), AtEnd::StopNode | AtEnd::DoneOrStopNode));
+    let lose = |part: Part| {
+        let mut cluster = cluster_that_loses(part);
+        let address = cluster.address(0);
+        let (said, is_over) = (Mutex::new(None), AtomicBool::new(false));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::SeqCst) {
+                    if let Some((code, status)) = try_status(address, "")
+                        && status["serving"] == "thread-ended"
+                    {
+                        assert_eq!((code, status["state"].as_str()), (503, Some("failed")));
+                        *said.lock().unwrap() = status["ended"]["part"].as_str().map(ToOwned::to_owned);
+                    }
+                    thread::sleep(Duration::from_millis(20));
+                }
+            });
+            let _over = Over(&is_over);
+            let mut turn = 0;
+            wait_until(&format!("the process ends: {}", part.name()), || {
+                turn += 1;
+                keep_busy(&cluster, turn);
+                !cluster.is_alive(0)
+            });
+        });
+        let said = said.into_inner().unwrap();
+        let log = cluster.log(0);
+        assert_eq!(cluster.exit_code(0), Some(3), "{}: {log}", part.name());
+        assert!(log.contains("panics as a test wants") && log.contains("cannot serve any more"), "{log}");
+        // A node without its only acceptor cannot say anything; with two network threads every other question comes through.
+        if let Some(said) = said {
+            assert!(said.contains(part.name()), "{said}");
+        } else {
+            assert_eq!(part, Part::Network, "{log}");
+        }
+        // Started again as an operator's machine does, it serves.
+        cluster.set_launch(0, Launch::default());
+        cluster.start_node(0);
+        wait_until_all_confirm(&cluster, 0);
+    };
+    for_each_part(parts, lose);
+}
+
+/// Goal: a task or thread that may be started again is, and the node does all that it did before. Method: each such part of
+/// the table, made to panic while the node works; then another node is killed and comes back: its hints are delivered, and
+/// all confirm.
+#[test]
+fn parts_that_may_be_started_again_are() {
+    let parts = Part::ALL.iter().filter(|part| matches!(part.at_end(), AtEnd::Restart | AtEnd::Done));
+    let lose = |part: Part| {
+        let mut cluster = cluster_that_loses(part);
+        let metric = format!("kvorum_part_restarts_total{{part=\"{}\"}}", part.name());
+        let mut turn = 0;
+        let mut is_killed = false;
+        wait_until(&format!("it is started again: {}", part.name()), || {
+            turn += 1;
+            keep_busy(&cluster, turn);
+            if part == Part::Signs && !is_killed {
+                // It has something to do only when a peer comes back.
+                cluster.kill9(2);
+                cluster.start_node(2);
+                is_killed = true;
+            }
+            cluster.try_ask(0, "GET", "/metrics", None).is_ok_and(|answer| {
+                answer
+                    .text()
+                    .lines()
+                    .any(|line| line.strip_prefix(&metric).is_some_and(|count| count != " 0"))
+            })
+        });
+        cluster.wait_until_ready(0);
+        cluster.kill9(1);
+        assert_eq!(cluster.ask(2, "PUT", "/v0/entity?id=missed", Some(b"v")).status, 201);
+        wait_until("a write is confirmed by two", || {
+            cluster.try_ask(0, "PUT", "/v0/entity?id=missed", Some(b"v")).is_ok_and(|it| it.status == 201)
+        });
+        cluster.start_node(1);
+        wait_until_all_confirm(&cluster, 0);
+        cluster.wait_until_connected();
+        wait_until("hints are delivered", || cluster.metric(0, "kvorum_hints_waiting") == 0);
+        let (code, status) = try_status(cluster.address(0), "?ready=quorum").unwrap();
+        assert_eq!((code, status["serving"].as_str()), (200, Some("ok")), "{status}");
+        assert!(cluster.log(0).contains("it is started again"), "{}", cluster.log(0));
+        cluster.terminate(0);
+    };
+    for_each_part(parts, lose);
+}
+
+/// Goal: the status says whether requests can be served, and the command for health checks follows it. Method: two of three
+/// nodes are killed, and come back.
+#[test]
+fn status_says_whether_requests_can_be_served() {
+    let mut cluster = Cluster::start(3);
+    let says = |cluster: &Cluster, query: &str| {
+        let (code, status) = try_status(cluster.address(0), query).unwrap();
+        (code, status["serving"].as_str().unwrap().to_owned())
+    };
+    let exit_code = |cluster: &Cluster, flag: &[&str]| {
+        let url = cluster.url(0);
+        run(kvorum(&["status", "--url", &url]).args(flag), b"").status.code()
+    };
+    wait_until("there is a quorum", || says(&cluster, "?ready=quorum") == (200, "ok".to_owned()));
+    assert_eq!((exit_code(&cluster, &[]), exit_code(&cluster, &["--quorum"])), (Some(0), Some(0)));
+    cluster.kill9(1);
+    thread::sleep(Duration::from_secs(1));
+    assert_eq!(says(&cluster, "?ready=quorum"), (200, "ok".to_owned()));
+    cluster.kill9(2);
+    wait_until("there is none", || says(&cluster, "?ready=quorum") == (503, "no-quorum".to_owned()));
+    assert_eq!(says(&cluster, ""), (200, "no-quorum".to_owned()));
+    assert_eq!(cluster.ask(0, "GET", "/v0/entity?id=k", None).status, 504);
+    assert_eq!((exit_code(&cluster, &[]), exit_code(&cluster, &["--quorum"])), (Some(0), Some(3)));
+    assert_eq!(cluster.ask(0, "GET", "/v0/status?ready=never", None).status, 400);
+    cluster.start_node(1);
+    wait_until("there is one again", || says(&cluster, "?ready=quorum") == (200, "ok".to_owned()));
+    assert_eq!(cluster.ask(0, "GET", "/v0/entity?id=k", None).status, 404);
 }
 
 // ---- Clocks -----------------------------------------------------------------------------------------------------

@@ -264,6 +264,7 @@ fn failing_sync(durability: &str) {
     assert_eq!((session.put("later", 100, None), session.delete("later")), (500, 500));
     let status = node.ask("GET", "/v0/status", None);
     assert!(status.text().contains("\nstore-failure "), "{status:?}");
+    assert!(status.status == 503 && status.text().contains("\nserving store-failed\n"), "{status:?}");
     assert!(node.log().contains("the store failed and takes no more writes"), "{}", node.log());
     let keys = history.keys();
     for key in &keys {

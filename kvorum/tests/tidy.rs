@@ -63,6 +63,39 @@ const RULES: &[Rule] = &[
         why: "http asks the coordinator; a version is born there",
     },
     Rule {
+        room: "kvorum/src",
+        except: &[
+            "supervise.rs",
+            // Tasks of a request or a connection.
+            "server.rs",
+            "range.rs",
+            "read.rs",
+            "write.rs",
+            "serve.rs",
+            // The simulation's stand-ins of the replica's threads, in mod.rs of `replica`; no other task is there.
+            "mod.rs",
+            "cost.rs",
+            "support.rs",
+        ],
+        forbidden: &["spawn_local("],
+        why: "what lives as long as the node is started by its supervisor",
+    },
+    Rule {
+        room: "kvorum/src",
+        except: &[
+            "supervise.rs",
+            // The signal's thread, of which the main thread hears; a profile's, of which its request hears; the one that
+            // opens the store, which is waited for.
+            "node.rs",
+            "mod.rs",
+            "lsm.rs",
+            "sched.rs",
+            "cost.rs",
+        ],
+        forbidden: &["thread::Builder", "thread::spawn"],
+        why: "what lives as long as the node is started by its supervisor",
+    },
+    Rule {
         room: "kvorum-client/src",
         except: &[],
         forbidden: &["kvorum_core", "kvorum::"],

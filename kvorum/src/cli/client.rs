@@ -77,7 +77,9 @@ pub(super) fn commands() -> Vec<Command> {
                 "Only this node; without it, every node of the cluster, one after the other",
             ))
             .arg(flag("partition", "P", "Only this partition").value_parser(value_parser!(u16))),
-        on_node(Command::new("status").about("Prints a node's state")).arg(switch("json", "As JSON")),
+        on_node(Command::new("status").about("Prints a node's state; exit code 3 when it cannot serve"))
+            .arg(switch("json", "As JSON"))
+            .arg(switch("quorum", "Fail also while a default request would not find its quorum")),
     ]
 }
 
@@ -282,7 +284,14 @@ async fn status(client: &Client, matches: &ArgMatches) -> Result<ExitCode, Failu
     } else {
         write_out(format!("{}\n", status_page(&status.node, &status.body)).as_bytes())?;
     }
-    Ok(if status.is_ready() { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
+    let is_able = status.is_ready() && !(matches.get_flag("quorum") && lacks_quorum(&status.body));
+    Ok(if is_able { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
+}
+
+/// Whether a status says that a default request would not find its quorum.
+fn lacks_quorum(body: &str) -> bool {
+    let status: serde_json::Value = serde_json::from_str(body).unwrap_or_default();
+    status.get("serving").and_then(serde_json::Value::as_str) == Some("no-quorum")
 }
 
 /// The status as tables: the node's own facts, one a line, and the other nodes, one a row. What cannot be read as JSON is

@@ -60,7 +60,8 @@ pub(super) fn run(matches: &ArgMatches) -> ExitCode {
     if nodes.iter().all(|node| node.wait_until_ready_or(&stop)) {
         tell(&configs);
     }
-    tracing::info!(signal = stop.wait(), "draining");
+    let signal = stop.wait(&nodes).signal_or_exit(FAILED);
+    tracing::info!(signal, "draining");
     // Together, so that none waits for another's drain.
     nodes.iter().for_each(Node::begin_to_stop);
     nodes.into_iter().for_each(Node::stop);

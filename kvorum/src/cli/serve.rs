@@ -74,7 +74,8 @@ fn serve(config: &Config) -> ExitCode {
             "kvorum serves"
         );
     }
-    tracing::info!(signal = stop.wait(), "draining");
+    let signal = stop.wait(std::slice::from_ref(&node)).signal_or_exit(FAILED);
+    tracing::info!(signal, "draining");
     node.stop();
     tracing::info!("stopped");
     ExitCode::SUCCESS

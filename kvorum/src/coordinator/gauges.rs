@@ -6,8 +6,8 @@
 use super::{Coordinator, Shared};
 use crate::cluster::{ClockOffset, VotesVerdict};
 use crate::peer::{LinkCounts, LinkState};
-use crate::replica::Waiting;
-use kvorum_core::NodeIndex;
+use crate::replica::{StoreState, Waiting};
+use kvorum_core::{NodeIndex, Partition, Quorum};
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
@@ -146,6 +146,27 @@ impl Shared {
             status
         };
         self.cluster.others().map(status).collect()
+    }
+
+    /// Whether a default request for any key finds enough replicas that answer and vote, as far as it is known now.
+    pub fn finds_default_quorum(&self) -> bool {
+        let cluster = &self.cluster;
+        let quorum = Quorum::default_for(self.settings.factor, cluster.node_count());
+        let mut counts = vec![false; usize::from(cluster.node_count())];
+        for (index, peer) in cluster.others().zip(self.peers()) {
+            if let Some(count) = counts.get_mut(usize::from(index.0)) {
+                *count = peer.state == "up" && peer.votes;
+            }
+        }
+        if let Some(count) = counts.get_mut(usize::from(cluster.me().0)) {
+            *count = cluster.votes() && !matches!(self.replica.health(), StoreState::Failed { .. });
+        }
+        let is_counted = |index: &&NodeIndex| counts.get(usize::from(index.0)).is_some_and(|counts| *counts);
+        let partitions = (0..=u16::MAX).take(1 << cluster.topology().partition_bits());
+        partitions.map(Partition).all(|partition| {
+            let replicas = cluster.preference_list(partition).iter().take(usize::from(quorum.from()));
+            replicas.filter(is_counted).count() >= usize::from(quorum.ack())
+        })
     }
 
     /// Whether this node's store votes, in a word: `yes`; `unknown` while it is new, or has met too few nodes since it

@@ -51,6 +51,7 @@ use crate::clock::{Clock, Rng, TimestampBound};
 use crate::cluster::Cluster;
 use crate::peer::{ApplyKind, Connector, HandshakeError, Hello, Link, LinkObserver, LinkParts, PeerLimits};
 use crate::replica::{Hints, RangeReader, Replica, ReplicaError};
+use crate::supervise::Part;
 use bytes::Bytes;
 use kvorum_core::{Key, NodeIndex, Partition, Quorum, Record, ReplicationFactor, UnixMillis, Value, Version};
 use std::cell::Cell;
@@ -326,9 +327,9 @@ impl Coordinator {
             .map(|index| start_link(&shared, connector, NodeIndex(index)))
             .collect();
         let coordinator = Rc::new(Self { shared, links, hedges: Cell::new(0.0), writes: Cell::new(0) });
-        tokio::task::spawn_local(Rc::clone(&coordinator).keep_gauges(thread));
+        coordinator.keep(Part::Gauges, None, move |own| own.keep_gauges(thread));
         for index in coordinator.shared.cluster.others() {
-            tokio::task::spawn_local(Rc::clone(&coordinator).watch_signs(index));
+            coordinator.keep(Part::Signs, Some(index), move |own| own.watch_signs(index));
         }
         coordinator
     }
@@ -372,18 +373,30 @@ impl Coordinator {
     /// Starts what the node does without a client. Called on one of its threads.
     pub fn start_background(self: &Rc<Self>) {
         for index in self.shared.cluster.others() {
-            tokio::task::spawn_local(Rc::clone(self).meet_once(index));
-            tokio::task::spawn_local(Rc::clone(self).deliver_hints(index));
-            tokio::task::spawn_local(Rc::clone(self).keep_pulse(index));
-            tokio::task::spawn_local(Rc::clone(self).keep_alike(index));
+            self.keep(Part::Meet, Some(index), move |own| own.meet_once(index));
+            self.keep(Part::Hints, Some(index), move |own| own.deliver_hints(index));
+            self.keep(Part::Pulse, Some(index), move |own| own.keep_pulse(index));
+            self.keep(Part::Repair, Some(index), move |own| own.keep_alike(index));
         }
-        tokio::task::spawn_local(Rc::clone(self).mend());
-        tokio::task::spawn_local(Rc::clone(self).scrub());
-        tokio::task::spawn_local(Rc::clone(self).keep_pace());
+        self.keep(Part::Mend, None, Self::mend);
+        self.keep(Part::Scrub, None, Self::scrub);
+        self.keep(Part::Pace, None, Self::keep_pace);
         if self.nodes() > 1 {
-            tokio::task::spawn_local(Rc::clone(self).keep_settled());
-            tokio::task::spawn_local(Rc::clone(self).keep_purged());
+            self.keep(Part::Settle, None, Self::keep_settled);
+            self.keep(Part::Purge, None, Self::keep_purged);
         }
+    }
+
+    /// Starts a task of this thread, for the peer at `index` or for the node, and has it looked after.
+    fn keep<F: Future<Output = ()> + 'static>(
+        self: &Rc<Self>,
+        part: Part,
+        index: Option<NodeIndex>,
+        mut begin: impl FnMut(Rc<Self>) -> F + 'static,
+    ) {
+        let own = Rc::clone(self);
+        let of = index.map_or("", |index| self.shared.cluster.url_of(index));
+        drop(self.shared.replica.supervisor().task(part, of, move || begin(Rc::clone(&own))));
     }
 
     /// Tries this thread's link again whenever its peer shows that it is alive, whatever its back-off says.
@@ -451,6 +464,7 @@ fn start_link(shared: &Arc<Shared>, connector: &Rc<dyn Connector>, index: NodeIn
         limits: Arc::clone(&shared.peer_limits),
         rng: Arc::clone(&shared.rng),
         observer: Rc::new(Observer { shared: Arc::clone(shared), index }),
+        supervisor: shared.replica.supervisor().clone(),
     }))
 }
 

@@ -75,7 +75,7 @@ fn node_among(
         timestamps: Arc::clone(&timestamps),
         value_bytes_max: 8 << 20,
         rng: Arc::new(SystemRng),
-        pools: Arc::new(Pools::start(1).unwrap()),
+        pools: Arc::new(Pools::start(1, &crate::supervise::Supervisor::default()).unwrap()),
         metrics: Arc::new(StoreMetrics::default()),
         execution,
         durability,
@@ -86,6 +86,7 @@ fn node_among(
         partition_bits: 12,
         index_bytes: 4 << 10,
         workers: Workers::Threads,
+        supervisor: crate::supervise::Supervisor::default(),
     })
     .unwrap();
     let topology = Topology::of_urls(urls.iter().copied()).unwrap();

@@ -89,6 +89,12 @@ impl Failure {
         Self { close: true, ..Self::new(StatusCode::SERVICE_UNAVAILABLE, "starting", message) }
     }
 
+    /// A thread that the node needs has ended, and its process is about to end. The connection ends.
+    pub fn ending() -> Self {
+        let message = "a thread of the node has ended, and its process is about to end; nothing was done";
+        Self { close: true, ..Self::new(StatusCode::SERVICE_UNAVAILABLE, "ending", message) }
+    }
+
     /// The path is for whoever is on the node's own machine.
     pub fn not_local() -> Self {
         let message = "this path answers only to clients on the node's own machine (127.0.0.0/8 or ::1)";

@@ -10,7 +10,7 @@ use super::openapi;
 use super::range::{RangeBody, RangeFormat, RangeSource, Reader};
 use super::repair;
 use super::server::Phase;
-use super::status::{self, NodeFacts, NodeState};
+use super::status::{self, NodeFacts, Serving};
 use super::target::{self, Path, ProfileQuery, Scope};
 use super::topology;
 use super::workers;
@@ -20,6 +20,7 @@ use crate::metrics::{self, Operation, StoreMetrics, ThreadMetrics};
 use crate::peer::{Hello, UPGRADE_PROTOCOL};
 use crate::profile;
 use crate::replica::{Digests, Replica};
+use crate::supervise::Supervisor;
 use crate::worker::Pools;
 use bytes::Bytes;
 use http::header::{
@@ -65,6 +66,8 @@ pub struct Service {
     pub phase: watch::Sender<Phase>,
     /// Connections of peers so far; numbers them.
     pub peer_connections: AtomicU64,
+    /// Who notices when a thread or task of the node ends.
+    pub supervisor: Supervisor,
     /// The rooms below, once the store is open.
     pub rooms: OnceLock<Rooms>,
 }
@@ -117,6 +120,9 @@ impl Desk {
     /// # Errors
     /// 503 while the node starts.
     fn coordinator(&self) -> Result<&Rc<Coordinator>, Failure> {
+        if self.service.supervisor.has_ended() {
+            return Err(Failure::ending());
+        }
         let is_starting = matches!(*self.service.phase.borrow(), Phase::Starting | Phase::Joining);
         self.coordinator.get().filter(|_| !is_starting).ok_or_else(Failure::starting)
     }
@@ -397,19 +403,17 @@ async fn range<B>(desk: &Desk, request: &Request<B>) -> Result<Response<ReplyBod
 }
 
 fn show_status<B>(service: &Service, request: &Request<B>) -> Result<Response<ReplyBody>, Failure> {
-    target::parse_nothing(request.uri().query())?;
-    let rooms = service.rooms.get();
-    let state = match *service.phase.borrow() {
-        Phase::Draining => NodeState::Draining,
-        Phase::Ready => NodeState::Ready,
-        Phase::Starting | Phase::Joining => NodeState::Starting,
-    };
+    let is_quorum_needed = target::parse_status(request.uri().query())?;
+    let shared = service.rooms.get().map(|rooms| &*rooms.shared);
+    let phase = *service.phase.borrow();
+    let ended = service.supervisor.ended();
+    let serving = Serving::of(phase, ended.as_ref(), shared);
     let json = accepts(request.headers(), "application/json");
-    let body = status::render(&service.facts, state, rooms.map(|rooms| &*rooms.shared), json);
+    let body = status::render(&service.facts, phase, serving, ended.as_ref(), shared, json);
     let mut response = Response::new(ReplyBody::full(Bytes::from(body)));
     let content_type = if json { "application/json" } else { "text/plain; charset=utf-8" };
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
-    if state != NodeState::Ready {
+    if !serving.is_able(is_quorum_needed) {
         *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
         response.headers_mut().insert(http::header::RETRY_AFTER, HeaderValue::from_static("1"));
     }
@@ -574,6 +578,7 @@ fn show_metrics<B>(service: &Service, request: &Request<B>) -> Result<Response<R
         reclaimer: replica.reclaimer(),
         durability: &service.facts.durability,
         store_state: replica.health(),
+        supervisor: &service.supervisor,
         cluster: shared,
         keys: replica.digests().map(Digests::keys),
     };

@@ -112,12 +112,10 @@ mod tests {
                 Path::Topology => target::parse_ranks(query).err(),
                 Path::Profile => target::parse_profile(query).err(),
                 Path::WorkerPause => target::parse_pause(query).err(),
-                Path::Status
-                | Path::Metrics
-                | Path::Peer
-                | Path::OpenApi
-                | Path::Workers
-                | Path::WorkerResume => target::parse_nothing(query).err(),
+                Path::Status => target::parse_status(query).err(),
+                Path::Metrics | Path::Peer | Path::OpenApi | Path::Workers | Path::WorkerResume => {
+                    target::parse_nothing(query).err()
+                }
             };
             let Some(TargetError::UnknownParameter { known, .. }) = error else {
                 panic!("{text}: {error:?}")

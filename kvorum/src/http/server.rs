@@ -7,7 +7,9 @@ use super::connection::{Connection, Guarded, Returned, Watchdog};
 use super::error::CONNECTION_REFUSED;
 use super::handler::{Desk, handle};
 use crate::coordinator::{Coordinator, PeerDesk};
+use crate::crash;
 use crate::peer::{self, Caller, Connector, Hello};
+use crate::supervise::Part;
 use bytes::Bytes;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -63,9 +65,17 @@ pub async fn serve<L: Listener>(listener: L, desk: Rc<Desk>, connector: Rc<dyn C
     let mut phase = service.phase.subscribe();
     let watchdog = Watchdog::new(service.limits.waits, Arc::clone(&desk.metrics));
     let watching = Rc::clone(&watchdog);
-    let watch = tokio::task::spawn_local(async move { watching.run().await });
-    let opening = tokio::task::spawn_local(open(Rc::clone(&desk), connector, thread));
+    let supervisor = &service.supervisor;
+    let watch = supervisor.task(Part::Watchdog, "", move || {
+        let watching = Rc::clone(&watching);
+        async move { watching.run().await }
+    });
+    let opening = supervisor.task(Part::Courier, "", {
+        let desk = Rc::clone(&desk);
+        move || open(Rc::clone(&desk), Rc::clone(&connector), thread)
+    });
     loop {
+        crash::step(Part::Network);
         let accepted = tokio::select! {
             biased;
             accepted = std::future::poll_fn(|cx| listener.poll_accept(cx)) => accepted,
@@ -110,7 +120,10 @@ async fn open(desk: Rc<Desk>, connector: Rc<dyn Connector>, thread: usize) {
     let _ = desk.coordinator.set(Rc::clone(&coordinator));
     service.desks_open.send_modify(|open| *open += 1);
     if thread == 0 {
-        tokio::task::spawn_local(join(Arc::clone(&desk.service), coordinator));
+        drop(service.supervisor.task(Part::Join, "", {
+            let desk = Rc::clone(&desk);
+            move || join(Arc::clone(&desk.service), Rc::clone(&coordinator))
+        }));
     }
     // Makes this thread's writes share their wake-ups.
     rooms.replica.share_wakeups().await;

@@ -1,21 +1,81 @@
 //! `/v0/status`: whether the node serves, and the facts an operator asks first.
 
 use super::converged;
+use super::server::Phase;
 use crate::coordinator::{PeerStatus, Shared};
 use crate::replica::StoreState;
+use crate::supervise::Ended;
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// This says whether the node serves.
+/// Whether the node serves, and if not, why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum NodeState {
-    /// The store is being opened.
-    Starting,
+pub(super) enum Serving {
     /// It serves.
-    Ready,
+    Ok,
+    /// It reads; its disk is full and it takes no writes.
+    DiskFull,
+    /// It accepts requests, but a default one would not find its quorum now.
+    NoQuorum,
+    /// The store is being opened, or it takes what it missed.
+    Starting,
     /// It was told to stop and answers what it has accepted.
     Draining,
+    /// The store failed.
+    StoreFailed,
+    /// A thread or task that it needs has ended; its process is about to end.
+    ThreadEnded,
+}
+
+impl Serving {
+    /// What holds of a node.
+    pub(super) fn of(phase: Phase, ended: Option<&Ended>, shared: Option<&Shared>) -> Self {
+        let Some(shared) = shared else {
+            return if ended.is_some() { Self::ThreadEnded } else { Self::Starting };
+        };
+        match (ended, phase, shared.replica.health()) {
+            (Some(_), ..) => Self::ThreadEnded,
+            (_, Phase::Draining, _) => Self::Draining,
+            (_, Phase::Starting | Phase::Joining, _) => Self::Starting,
+            (_, Phase::Ready, StoreState::Failed { .. }) => Self::StoreFailed,
+            (_, Phase::Ready, _) if !shared.finds_default_quorum() => Self::NoQuorum,
+            (_, Phase::Ready, StoreState::DiskFull) => Self::DiskFull,
+            (_, Phase::Ready, StoreState::Ok) => Self::Ok,
+        }
+    }
+
+    /// Its name in the body.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::DiskFull => "disk-full",
+            Self::NoQuorum => "no-quorum",
+            Self::Starting => "starting",
+            Self::Draining => "draining",
+            Self::StoreFailed => "store-failed",
+            Self::ThreadEnded => "thread-ended",
+        }
+    }
+
+    /// Whether the status is 200, also where a quorum `is_needed` for that.
+    pub(super) fn is_able(self, is_needed: bool) -> bool {
+        match self {
+            Self::Ok | Self::DiskFull => true,
+            Self::NoQuorum => !is_needed,
+            Self::Starting | Self::Draining | Self::StoreFailed | Self::ThreadEnded => false,
+        }
+    }
+
+    /// Where the node is in its life.
+    fn state(self, phase: Phase) -> &'static str {
+        match (self, phase) {
+            (Self::StoreFailed | Self::ThreadEnded, _) => "failed",
+            (_, Phase::Draining) => "draining",
+            (_, Phase::Ready) => "ready",
+            (_, Phase::Starting | Phase::Joining) => "starting",
+        }
+    }
 }
 
 /// These are the node's facts that do not change while it runs.
@@ -33,12 +93,15 @@ pub struct NodeFacts {
 
 /// The body of `/v0/status`: one `name value` a line, or one JSON object. Of the store and the cluster only while the
 /// store is open.
-pub(super) fn render(facts: &NodeFacts, state: NodeState, shared: Option<&Shared>, json: bool) -> String {
-    let state = match state {
-        NodeState::Starting => "starting",
-        NodeState::Ready => "ready",
-        NodeState::Draining => "draining",
-    };
+pub(super) fn render(
+    facts: &NodeFacts,
+    phase: Phase,
+    serving: Serving,
+    ended: Option<&Ended>,
+    shared: Option<&Shared>,
+    json: bool,
+) -> String {
+    let (state, serving) = (serving.state(phase), serving.name());
     let (store_state, reason) = match shared.map(|shared| shared.replica.health()) {
         None => ("opening", None),
         Some(StoreState::Ok) => ("ok", None),
@@ -55,6 +118,8 @@ pub(super) fn render(facts: &NodeFacts, state: NodeState, shared: Option<&Shared
         let id = shared.map(|shared| format!("{:032x}", shared.replica.store_id()));
         let body = serde_json::json!({
             "state": state,
+            "serving": serving,
+            "ended": ended.map(|ended| serde_json::json!({"part": ended.part, "reason": ended.reason})),
             "node": facts.node,
             "url": facts.url,
             "cluster": facts.cluster,
@@ -72,13 +137,16 @@ pub(super) fn render(facts: &NodeFacts, state: NodeState, shared: Option<&Shared
         return format!("{body}\n");
     }
     let mut text = format!(
-        "state {state}\nnode {}\nurl {}\ncluster {}\ndurability {}\nstore {store_state}\nvotes {votes}\nversion \
+        "state {state}\nserving {serving}\nnode {}\nurl {}\ncluster {}\ndurability {}\nstore {store_state}\nvotes {votes}\nversion \
          {version}\n",
         facts.node,
         facts.url,
         facts.cluster.join(" "),
         facts.durability,
     );
+    if let Some(ended) = ended {
+        let _ = writeln!(text, "ended {ended}");
+    }
     if let Some(reason) = reason {
         text.push_str("store-failure ");
         text.push_str(&one_line(&reason));

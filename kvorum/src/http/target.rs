@@ -397,6 +397,20 @@ pub fn parse_pause(query: Option<&str>) -> Result<Option<Duration>, TargetError>
     Ok(time)
 }
 
+/// Reads the query of `/v0/status`: whether the node counts as ready only while a default request finds its quorum.
+pub fn parse_status(query: Option<&str>) -> Result<bool, TargetError> {
+    let mut ready = None;
+    for parameter in parameters(query) {
+        let (name, value) = parameter?;
+        match &*name {
+            b"ready" if &*value == b"quorum" => set(&mut ready, "ready", ())?,
+            b"ready" => return Err(TargetError::BadValue { name: "ready", allowed: "quorum" }),
+            _ => return Err(unknown(&name, "ready")),
+        }
+    }
+    Ok(ready.is_some())
+}
+
 /// Checks that a path without parameters has none.
 pub fn parse_nothing(query: Option<&str>) -> Result<(), TargetError> {
     match parameters(query).next() {

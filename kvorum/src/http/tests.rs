@@ -11,6 +11,7 @@ use crate::peer::{BoxedStream, Connector};
 use crate::replica::{ReplicaThreads, Workers};
 use crate::storage::memory::MemoryEngine;
 use crate::storage::{Engine, Keyspace};
+use crate::supervise::Supervisor;
 use crate::worker::Pools;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
@@ -78,7 +79,7 @@ impl Node {
         config.request_timeout = 3600 * SECOND;
         let names = Names::new(&config, config.listen);
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-        let service = node::service(&config, &names, &clock, &SystemRng, threads);
+        let service = node::service(&config, &names, &clock, &SystemRng, threads, Supervisor::default());
         let (connections, given) = mpsc::channel(10);
         let desk = Desk::new(Arc::clone(&service), Arc::clone(&service.thread_metrics[0]));
         let serving = tokio::task::spawn_local(serve(Given(Mutex::new(given)), desk, Rc::new(Nowhere), 0));
@@ -132,7 +133,7 @@ fn open_store(
         rng: Arc::new(SystemRng),
         engine,
         index_bytes: 4 << 10,
-        pools: Arc::new(Pools::start(1).unwrap()),
+        pools: Arc::new(Pools::start(1, &service.supervisor).unwrap()),
         workers: Workers::Threads,
     };
     node::open(opening, service)
@@ -155,7 +156,7 @@ fn wrong_list_of_nodes_changes_nothing() {
         let (config, _) = config::resolve(&flags, &std::collections::BTreeMap::new(), None).unwrap();
         let names = Names::new(&config, config.listen);
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-        let service = node::service(&config, &names, &clock, &SystemRng, 1);
+        let service = node::service(&config, &names, &clock, &SystemRng, 1, Supervisor::default());
         open_store(&config, &names, &service, Arc::clone(&engine) as Arc<dyn Engine>).map(drop)
     };
     let rows = || {

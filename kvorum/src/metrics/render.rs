@@ -4,6 +4,7 @@ use super::{LATENCY_BOUNDS_MICROS, LatencyHistogram, Operation, STATUSES, StoreM
 use crate::coordinator::{PeerStatus, Shared};
 use crate::replica::{ReclaimState, StoreState};
 use crate::storage::EngineStats;
+use crate::supervise::{Part, Supervisor};
 use crate::worker::{Pool, Pools};
 use kvorum_core::Version;
 use prometheus_client::collector::Collector;
@@ -41,6 +42,8 @@ pub struct Scrape<'a> {
     pub durability: &'a str,
     /// Whether the store takes writes.
     pub store_state: StoreState,
+    /// Who notices when a thread or task ends.
+    pub supervisor: &'a Supervisor,
     /// The cluster as this node sees it.
     pub cluster: &'a Shared,
     /// Keys in the store, tombstones included, where they are counted.
@@ -186,6 +189,23 @@ impl Snapshot {
             let row = |(name, pool): (&str, _)| (vec![("pool", name.to_owned())], count(pool) as u64);
             Kind::Gauge(pools.map(row).to_vec())
         };
+        let parts = |of: fn((u64, u64)) -> u64| {
+            let row =
+                |part: &Part| (vec![("part", part.name().to_owned())], of(scrape.supervisor.counts(*part)));
+            Part::ALL.iter().map(row).collect::<Vec<_>>()
+        };
+        family(
+            "parts_running",
+            None,
+            Kind::Gauge(parts(|(running, _)| running)),
+            "Threads and tasks that live as long as the node, by what they are",
+        );
+        family(
+            "part_restarts",
+            None,
+            Kind::Counter(parts(|(_, restarts)| restarts)),
+            "Threads and tasks that ended unexpectedly and were started again",
+        );
         family("pool_queue_jobs", None, pools(Pool::queue_len), "Jobs that wait for a worker pool, by pool");
         family("pool_busy_threads", None, pools(Pool::busy_count), "Worker threads that run a job, by pool");
         let mut commit = Default::default();

@@ -22,6 +22,7 @@ use super::terms::{MessageError, Refusal};
 use super::{BoxedStream, Connector};
 use crate::clock::{Clock, Rng, TooFarAhead};
 use crate::profile::waits::{self, Wait};
+use crate::supervise::{Part, Supervisor};
 use bytes::Bytes;
 use kvorum_core::NodeId;
 use std::cell::{Cell, RefCell};
@@ -72,6 +73,8 @@ pub struct LinkParts {
     pub rng: Arc<dyn Rng>,
     /// Hears of the connection's beginning and end.
     pub observer: Rc<dyn LinkObserver>,
+    /// Starts its task, and starts it again if that panics.
+    pub supervisor: Supervisor,
 }
 
 /// This hears when a link comes up and goes down, on the link's thread. It may make calls.
@@ -218,7 +221,9 @@ impl Link {
     /// Starts a link, and its task on the current `LocalSet`. It connects at once.
     pub fn start(parts: LinkParts) -> Rc<Self> {
         let shared = Rc::new(Shared::new(parts));
-        let task = tokio::task::spawn_local(Rc::clone(&shared).run());
+        let running = Rc::clone(&shared);
+        let LinkParts { supervisor, authority, .. } = &shared.parts;
+        let task = supervisor.task(Part::Link, authority, move || Rc::clone(&running).run());
         Rc::new(Self { shared, task })
     }
 

@@ -193,6 +193,7 @@ mod tests {
             partition_bits: 4,
             index_bytes: 4 << 10,
             workers: Workers::Threads,
+            supervisor: crate::supervise::Supervisor::default(),
         };
         let (replica, threads, _) = Replica::start(parts).unwrap();
         (replica, threads)

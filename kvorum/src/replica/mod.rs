@@ -51,6 +51,7 @@ use crate::storage::damage::{Damage, Watched};
 use crate::storage::delta::{Delta, Folding};
 use crate::storage::format::Mark;
 use crate::storage::{Batch, Change, Durability, Engine, EngineError, EngineStats, Keyspace, Scan, format};
+use crate::supervise::{Part, Supervisor, Thread};
 use crate::worker::{PoolFull, Pools};
 use bytes::Bytes;
 use commit::Committer;
@@ -61,11 +62,10 @@ use open::OpenWrites;
 use queue::{CommitQueue, Observed, Request};
 use reclaim::Reclaimer;
 use std::fmt;
-use std::io;
 use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::Duration;
 use tokio::sync::oneshot::{self, error::TryRecvError};
 
@@ -209,6 +209,8 @@ pub struct ReplicaParts {
     pub index_bytes: usize,
     /// Where the committer and the sweeper run.
     pub workers: Workers,
+    /// Who notices when one of its threads ends.
+    pub supervisor: Supervisor,
 }
 
 /// This is what a store is told when it is made.
@@ -256,6 +258,7 @@ struct Shared {
     topology: u64,
     is_new: bool,
     workers: Workers,
+    supervisor: Supervisor,
 }
 
 /// This owns the replica's threads; dropping it commits what was queued and ends them.
@@ -263,8 +266,8 @@ pub struct ReplicaThreads {
     queue: Arc<CommitQueue>,
     sweeper: Arc<SweeperState>,
     reclaimer: Arc<ReclaimState>,
-    threads: Vec<JoinHandle<()>>,
-    reclaims: Option<JoinHandle<()>>,
+    threads: Vec<Thread>,
+    reclaims: Option<Thread>,
     tasks: Vec<tokio::task::JoinHandle<()>>,
 }
 
@@ -306,7 +309,7 @@ impl Replica {
             metrics: Arc::clone(&parts.metrics),
             state: Arc::clone(&state),
         };
-        let mut committer = Committer::new(&parts, digests.clone(), floors.clone(), counted, known, waiting);
+        let committer = Committer::new(&parts, digests.clone(), floors.clone(), counted, known, waiting);
         let replica = Self {
             shared: Arc::new(Shared {
                 engine: parts.engine,
@@ -329,49 +332,18 @@ impl Replica {
                 topology: parts.birth.topology,
                 is_new,
                 workers: parts.workers,
+                supervisor: parts.supervisor.clone(),
             }),
         };
-        let mut threads = ReplicaThreads {
-            queue: Arc::clone(&queue),
-            sweeper: Arc::clone(&sweeper),
+        let threads = ReplicaThreads {
+            queue,
+            sweeper,
             reclaimer: state,
             threads: Vec::new(),
             reclaims: None,
             tasks: Vec::new(),
         };
-        let swept = replica.clone();
-        let clock = parts.clock;
-        let sweep = async move { sweeper.run(&swept, &*clock).await };
-        match parts.workers {
-            Workers::Threads => {
-                threads.spawn("kvorum:commit", move || {
-                    sched::take_own(Turns::Prompt);
-                    while let Some(group) = queue.take(committer.idle_wait(), committer.gather_wait()) {
-                        committer.commit(group);
-                    }
-                    committer.finish();
-                })?;
-                let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
-                let failed = |source| EngineError::Io { attempted: "start a thread of the store", source };
-                let runtime = runtime.map_err(failed)?;
-                threads.spawn("kvorum:sweep", move || runtime.block_on(sweep))?;
-                threads.spawn("kvorum:reclaim", move || reclaimer.run())?;
-                threads.reclaims = threads.threads.pop();
-            }
-            Workers::Tasks => {
-                threads.tasks.push(tokio::task::spawn_local(async move {
-                    while let Some(group) = queue.take_async(committer.idle_wait()).await {
-                        let latency = committer.latency();
-                        if !latency.is_zero() {
-                            tokio::time::sleep(latency).await;
-                        }
-                        committer.commit(group);
-                    }
-                    committer.finish();
-                }));
-                threads.tasks.push(tokio::task::spawn_local(sweep));
-            }
-        }
+        let threads = threads.start(&replica, parts.clock, committer, reclaimer)?;
         Ok((replica, threads, lease))
     }
 
@@ -532,6 +504,11 @@ impl Replica {
         self.shared.health.state()
     }
 
+    /// Who notices when a thread or task of the node ends.
+    pub fn supervisor(&self) -> &Supervisor {
+        &self.shared.supervisor
+    }
+
     /// The random identity of this store, made when it was created.
     pub fn store_id(&self) -> u128 {
         self.shared.store_id
@@ -677,7 +654,7 @@ fn over_index(parts: &ReplicaParts) -> Result<Arc<dyn Engine>, ReplicaError> {
         Workers::Threads => Folding::Beside,
         Workers::Tasks => Folding::Within,
     };
-    Ok(Arc::new(Delta::open(engine, parts.index_bytes, folding)?))
+    Ok(Arc::new(Delta::open(engine, parts.index_bytes, folding, &parts.supervisor)?))
 }
 
 /// Marks that this life confirms writes before they are synced, where it does: the mark goes when it ends as it should.
@@ -783,17 +760,55 @@ impl ReplicaThreads {
             let _ = task.await;
         }
     }
-
-    fn spawn(&mut self, name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), ReplicaError> {
-        #[expect(clippy::disallowed_methods, reason = "the replica owns its threads")]
-        let thread = thread::Builder::new().name(name.to_owned()).spawn(run);
-        let failed = |source: io::Error| EngineError::Io { attempted: "start a thread of the store", source };
-        self.threads.push(thread.map_err(failed)?);
-        Ok(())
-    }
 }
 
 impl ReplicaThreads {
+    /// Starts the commit thread, the sweeper and the reclaimer, or the tasks in their place.
+    fn start(
+        mut self,
+        replica: &Replica,
+        clock: Arc<dyn Clock>,
+        mut committer: Committer,
+        reclaimer: Reclaimer,
+    ) -> Result<Self, ReplicaError> {
+        let (queue, sweeper, swept) = (Arc::clone(&self.queue), Arc::clone(&self.sweeper), replica.clone());
+        let supervisor = replica.supervisor();
+        let failed = |source| EngineError::Io { attempted: "start a thread of the store", source };
+        match replica.shared.workers {
+            Workers::Threads => {
+                let commit = move || {
+                    sched::take_own(Turns::Prompt);
+                    while let Some(group) = queue.take(committer.idle_wait(), committer.gather_wait()) {
+                        crash::step(Part::Commit);
+                        committer.commit(group);
+                    }
+                    committer.finish();
+                };
+                self.threads.push(supervisor.thread(Part::Commit, None, commit).map_err(failed)?);
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+                let runtime = runtime.map_err(failed)?;
+                let sweep = move || runtime.block_on(sweeper.run(&swept, &*clock));
+                self.threads.push(supervisor.thread_again(Part::Sweep, sweep).map_err(failed)?);
+                let reclaims = supervisor.thread_again(Part::Reclaim, move || reclaimer.run());
+                self.reclaims = Some(reclaims.map_err(failed)?);
+            }
+            Workers::Tasks => {
+                self.tasks.push(tokio::task::spawn_local(async move {
+                    while let Some(group) = queue.take_async(committer.idle_wait()).await {
+                        let latency = committer.latency();
+                        if !latency.is_zero() {
+                            tokio::time::sleep(latency).await;
+                        }
+                        committer.commit(group);
+                    }
+                    committer.finish();
+                }));
+                self.tasks.push(tokio::task::spawn_local(async move { sweeper.run(&swept, &*clock).await }));
+            }
+        }
+        Ok(self)
+    }
+
     /// Waits for the piece of work that the reclaimer has begun, if it ends soon. It need not end: the tables that it
     /// writes count for nothing until it has, and those that it reads stay until then.
     fn end_reclaimer(&mut self) {
@@ -805,8 +820,7 @@ impl ReplicaThreads {
             waited += RECLAIM_END_LOOK;
         }
         if thread.is_finished() {
-            // A panic there has been reported by the panic hook.
-            let _ = thread.join();
+            thread.join();
         } else {
             tracing::info!(
                 "tables are still being rewritten: that ends with the process, and is begun again after a start"
@@ -817,12 +831,11 @@ impl ReplicaThreads {
 
 impl Drop for ReplicaThreads {
     fn drop(&mut self) {
+        self.threads.iter().chain(&self.reclaims).for_each(Thread::may_end);
         self.sweeper.stop();
         self.reclaimer.stop();
         self.queue.close();
-        for thread in self.threads.drain(..) {
-            let _ = thread.join();
-        }
+        self.threads.drain(..).for_each(Thread::join);
         self.end_reclaimer();
         for task in self.tasks.drain(..) {
             task.abort();

@@ -11,9 +11,11 @@ use super::digest::Digests;
 use super::health::StoreHealth;
 use super::pause::Pause;
 use crate::clock::Clock;
+use crate::crash;
 use crate::metrics::StoreMetrics;
 use crate::sched::{self, Turns};
 use crate::storage::{Engine, EngineError};
+use crate::supervise::Part;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
@@ -122,6 +124,7 @@ impl Reclaimer {
         sched::take_own(Turns::Polite);
         let mut backlog = Backlog { before: self.engine.stats().removed_rows, ..Backlog::default() };
         while !self.state.is_stopped() {
+            crash::step(Part::Reclaim);
             let (now, removed) = (self.clock.mono(), self.metrics.removed.load(Ordering::Relaxed));
             backlog.look(removed, now);
             self.state.waiting.store(backlog.rows(), Ordering::Relaxed);

@@ -9,6 +9,7 @@ use super::{Replica, ReplicaError};
 use crate::clock::Clock;
 use crate::crash::{self, Point};
 use crate::storage::{Keyspace, format};
+use crate::supervise::Part;
 use kvorum_core::UnixMillis;
 use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -68,6 +69,7 @@ impl SweeperState {
     pub(super) async fn run(&self, replica: &Replica, clock: &dyn Clock) {
         let mut sweep = Sweep { looks: 0, from: UnixMillis(0) };
         while !self.is_stopped.load(Ordering::Relaxed) {
+            crash::step(Part::Sweep);
             if self.pause.left(clock.mono()).is_some() {
                 self.state.store(IDLE, Ordering::Relaxed);
                 let _ = tokio::time::timeout(IDLE_WAIT, self.stop.notified()).await;

@@ -44,7 +44,7 @@ impl Bench {
             timestamps: Arc::new(crate::clock::TimestampBound::alone(ManualClock::at(1_000_000))),
             value_bytes_max: 8 << 20,
             rng: Arc::new(SystemRng),
-            pools: Arc::new(Pools::start(1).unwrap()),
+            pools: Arc::new(Pools::start(1, &crate::supervise::Supervisor::default()).unwrap()),
             metrics: Arc::new(StoreMetrics::default()),
             execution: Execution::Inline,
             durability,
@@ -55,6 +55,7 @@ impl Bench {
             partition_bits: 12,
             index_bytes: 4 << 10,
             workers: super::Workers::Threads,
+            supervisor: crate::supervise::Supervisor::default(),
         };
         let (groups, health) = (Arc::new(AtomicU64::new(0)), Arc::new(StoreHealth::default()));
         let digests = (purge == Purge::Keep).then(|| Arc::new(super::Digests::open(&*engine, 12).unwrap()));
@@ -601,6 +602,7 @@ fn parts_over(engine: &Arc<MemoryEngine>, clock: &Arc<ManualClock>) -> ReplicaPa
         partition_bits: 12,
         index_bytes: 4 << 10,
         workers: super::Workers::Tasks,
+        supervisor: crate::supervise::Supervisor::default(),
     }
 }
 

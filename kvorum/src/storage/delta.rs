@@ -25,13 +25,13 @@ use super::{
     Batch, Change, Durability, Engine, EngineError, EngineStats, Keyspace, Rows, Scan, is_empty, wait,
 };
 use crate::crash::{self, Point};
+use crate::supervise::{Part, Supervisor, Thread};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::iter::Peekable;
 use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 /// The log may have so many times the bytes of the rows in memory: keys that are written again and again are in it each time.
@@ -46,7 +46,6 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// Rows that a fold writes between two rests, and how long it rests: whoever serves has the processor meanwhile.
 const STRETCH_ROWS: usize = 512;
 const STRETCH_REST: Duration = Duration::from_millis(1);
-const THREAD: &str = "kvorum:fold";
 
 /// This says who folds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,7 +59,7 @@ pub enum Folding {
 /// This is an engine whose index is written in this way.
 pub struct Delta {
     shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<Thread>,
 }
 
 struct Shared {
@@ -113,7 +112,12 @@ impl Delta {
     ///
     /// # Errors
     /// Those of reading; [`EngineError::Corrupt`] for a row of the log that is none.
-    pub fn open(inner: Arc<dyn Engine>, bytes_max: usize, folding: Folding) -> Result<Self, EngineError> {
+    pub fn open(
+        inner: Arc<dyn Engine>,
+        bytes_max: usize,
+        folding: Folding,
+        supervisor: &Supervisor,
+    ) -> Result<Self, EngineError> {
         let (log, layers) = load(&*inner)?;
         let shared = Arc::new(Shared {
             inner,
@@ -130,8 +134,7 @@ impl Delta {
             Folding::Within => None,
             Folding::Beside => {
                 let folder = Arc::clone(&shared);
-                #[expect(clippy::disallowed_methods, reason = "a thread of the storage")]
-                let thread = thread::Builder::new().name(THREAD.to_owned()).spawn(move || folder.run());
+                let thread = supervisor.thread(Part::Fold, None, move || folder.run());
                 let failed = |source| EngineError::Io { attempted: "start a thread of the store", source };
                 Some(thread.map_err(failed)?)
             }
@@ -142,10 +145,13 @@ impl Delta {
 
 impl Drop for Delta {
     fn drop(&mut self) {
+        if let Some(thread) = &self.thread {
+            thread.may_end();
+        }
         lock(&self.shared.wanted).is_end = true;
         self.shared.wake.notify_all();
         if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
+            thread.join();
         }
     }
 }
@@ -214,6 +220,7 @@ impl Shared {
                 }
                 wanted.is_fold = false;
             }
+            crash::step(Part::Fold);
             match self.fold() {
                 Ok(()) => has_failed = false,
                 Err(error) => {

@@ -15,7 +15,9 @@
 
 use super::lsm::WORKER_THREAD;
 use super::{wait, writeback};
+use crate::crash;
 use crate::sched::{self, Turns};
+use crate::supervise::{Part, Supervisor, Thread};
 use fjall::{AbstractTree, Database, Keyspace};
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -24,7 +26,6 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
-use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime};
 
 /// How often the janitor looks while flushes or compactions run: a compaction writes about half a megabyte meanwhile,
@@ -42,7 +43,7 @@ const FILES_MAX: usize = 4096;
 /// This runs the janitor's threads until it is dropped.
 pub(super) struct Janitor {
     stop: Arc<AtomicBool>,
-    threads: Vec<JoinHandle<()>>,
+    threads: Vec<Thread>,
 }
 
 /// What is to be freed where no lock is held.
@@ -53,7 +54,12 @@ enum Refuse {
 
 impl Janitor {
     /// Starts to look after the store at `path`.
-    pub(super) fn start(path: &Path, database: Database, trees: [Keyspace; 6]) -> io::Result<Self> {
+    pub(super) fn start(
+        path: &Path,
+        database: Database,
+        trees: [Keyspace; 6],
+        supervisor: &Supervisor,
+    ) -> io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         // Bounded by what is held: every memtable and file is sent at most once.
         let (sender, receiver) = mpsc::channel();
@@ -63,6 +69,7 @@ impl Janitor {
         let stopped = Arc::clone(&stop);
         let keep = move || {
             while !stopped.load(Ordering::Relaxed) {
+                crash::step(Part::Keeper);
                 let busy = database.outstanding_flushes() > 0 || database.active_compactions() > 0;
                 let grew = keeper.look();
                 wait::pause(if busy || grew { TICK_BUSY } else { TICK_IDLE });
@@ -71,6 +78,7 @@ impl Janitor {
         let free = move || {
             sched::take_own(Turns::Polite);
             for refuse in receiver {
+                crash::step(Part::Freer);
                 match refuse {
                     Refuse::Memtable(memtable) => drop(memtable),
                     Refuse::File(file) => shrink(&file),
@@ -78,25 +86,18 @@ impl Janitor {
             }
         };
         let mut janitor = Self { stop, threads: Vec::with_capacity(2) };
-        janitor.threads.push(spawn("kvorum:keeper", keep)?);
-        janitor.threads.push(spawn("kvorum:freer", free)?);
+        janitor.threads.push(supervisor.thread(Part::Keeper, None, keep)?);
+        janitor.threads.push(supervisor.thread(Part::Freer, None, free)?);
         Ok(janitor)
     }
 }
 
 impl Drop for Janitor {
     fn drop(&mut self) {
+        self.threads.iter().for_each(Thread::may_end);
         self.stop.store(true, Ordering::Relaxed);
-        for thread in self.threads.drain(..) {
-            // A panic there has been reported by the panic hook; there is nothing left to undo here.
-            let _ = thread.join();
-        }
+        self.threads.drain(..).for_each(Thread::join);
     }
-}
-
-#[expect(clippy::disallowed_methods, reason = "the janitor owns these two threads")]
-fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
-    thread::Builder::new().name(name.to_owned()).spawn(run)
 }
 
 /// What the keeper thread knows.

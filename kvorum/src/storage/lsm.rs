@@ -11,6 +11,7 @@ use super::{Batch, Change, Durability, Engine, EngineError, EngineStats, Keyspac
 use super::{is_empty, quarantine, reclaim, wait};
 use crate::crash::{self, Point};
 use crate::profile::waits::{self, Wait};
+use crate::supervise::Supervisor;
 use bytes::Bytes;
 use fjall::compaction::Leveled;
 use fjall::{
@@ -71,6 +72,8 @@ pub struct LsmConfig {
     pub memory_budget_bytes: u64,
     /// Bytes of damaged stores that are kept; the newest is kept whatever it takes.
     pub quarantine_bytes_max: u64,
+    /// Who notices when one of its threads ends.
+    pub supervisor: Supervisor,
     /// Size of memtables and journal, in percent of the largest that the budget allows.
     buffer_percent: u64,
 }
@@ -80,7 +83,8 @@ impl LsmConfig {
     pub fn new(path: PathBuf, memory_budget_bytes: u64) -> Self {
         let quarantine_bytes_max = QUARANTINE_BYTES_MAX;
         let memory_budget_bytes = memory_budget_bytes.max(4 << 20);
-        Self { path, memory_budget_bytes, quarantine_bytes_max, buffer_percent: 100 }
+        let supervisor = Supervisor::default();
+        Self { path, memory_budget_bytes, quarantine_bytes_max, supervisor, buffer_percent: 100 }
     }
 
     /// Sizes memtables and journal by the node's place among all nodes.
@@ -220,6 +224,7 @@ impl Open {
             &config.path,
             database.clone(),
             [&records, &due, &meta, &hints, &tokens, &delta].map(Clone::clone),
+            &config.supervisor,
         )
         .map_err(|source| EngineError::Io { attempted: "start the janitor's threads", source })?;
         let active_bytes_max = BEHIND_ACTIVE * config.records_memtable_bytes();

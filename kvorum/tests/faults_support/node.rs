@@ -130,13 +130,14 @@ impl Node {
         // Twice, because the state may change between the two looks.
         for _ in 0..2 {
             let text = self.ask("GET", "/v0/status", None);
-            let json =
+            let answer =
                 self.client().request("GET", "/v0/status", "Accept: application/json\r\n", None).unwrap();
-            assert_eq!((text.status, json.status), (200, 200), "{text:?}");
             let state = text.text().lines().find_map(|line| line.strip_prefix("store ").map(str::to_owned));
-            let json: serde_json::Value = serde_json::from_slice(&json.body).unwrap();
-            if state.as_deref() == json["store"]["state"].as_str() {
-                return state.unwrap();
+            let json: serde_json::Value = serde_json::from_slice(&answer.body).unwrap();
+            if state.as_deref() == json["store"]["state"].as_str() && text.status == answer.status {
+                let state = state.unwrap();
+                assert_eq!(text.status, if state == "failed" { 503 } else { 200 }, "{text:?}");
+                return state;
             }
         }
         panic!("text and JSON of /v0/status say different things");

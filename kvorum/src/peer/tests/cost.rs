@@ -84,6 +84,7 @@ fn cost_of_a_call() {
             limits: limits(Arc::new(crate::clock::SystemClock::new())),
             rng: Arc::new(LongestRng),
             observer: Rc::new(Witness::default()),
+            supervisor: crate::supervise::Supervisor::default(),
         });
         while !link.is_usable() {
             sleep(Duration::from_millis(1)).await;

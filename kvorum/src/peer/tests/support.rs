@@ -333,6 +333,7 @@ pub(super) fn start(peer: &Rc<Peer>) -> (Rc<Link>, Rc<Witness>) {
         limits: limits(Arc::clone(&peer.clock) as Arc<dyn Clock>),
         rng: Arc::new(LongestRng),
         observer: Rc::clone(&witness) as Rc<dyn LinkObserver>,
+        supervisor: crate::supervise::Supervisor::default(),
     });
     (link, witness)
 }

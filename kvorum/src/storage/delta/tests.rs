@@ -86,7 +86,7 @@ proptest! {
     #[test]
     fn index_is_as_the_records_whatever_happens(steps in steps(), bytes_max in 1..2000usize) {
         let disk = Arc::new(MemoryEngine::new());
-        let open = || Delta::open(Arc::clone(&disk) as Arc<dyn Engine>, bytes_max, Folding::Within).unwrap();
+        let open = || Delta::open(Arc::clone(&disk) as Arc<dyn Engine>, bytes_max, Folding::Within, &Supervisor::default()).unwrap();
         let mut delta = open();
         let mut folds = 0;
         for step in steps {
@@ -136,7 +136,7 @@ fn lsm_engine_is_folded_beside_writes() {
     let mut folds = 0;
     for life in 0..4u8 {
         let engine = LsmEngine::open(LsmConfig::new(dir.path().join("store"), 16 << 20)).unwrap();
-        let delta = Delta::open(Arc::new(engine), 2000, Folding::Beside).unwrap();
+        let delta = Delta::open(Arc::new(engine), 2000, Folding::Beside, &Supervisor::default()).unwrap();
         assert_alike(&delta);
         for round in 0..250u16 {
             let [low, _] = round.to_le_bytes();
@@ -168,7 +168,9 @@ fn lsm_engine_is_folded_beside_writes() {
 #[test]
 fn writes_are_refused_while_folds_fail_for_long() {
     let disk = Arc::new(MemoryEngine::new());
-    let delta = Delta::open(Arc::clone(&disk) as Arc<dyn Engine>, 500, Folding::Beside).unwrap();
+    let delta =
+        Delta::open(Arc::clone(&disk) as Arc<dyn Engine>, 500, Folding::Beside, &Supervisor::default())
+            .unwrap();
     disk.refuse_tables(true);
     let mut written = 0;
     let refused = loop {
@@ -197,7 +199,8 @@ fn damaged_log_is_told() {
         let (keyspace, value) = (Keyspace::Delta, Bytes::from_static(value));
         disk.commit(vec![Change::Put { keyspace, key, value }], Durability::Synced).unwrap();
     };
-    let open = || Delta::open(Arc::clone(&disk) as Arc<dyn Engine>, 500, Folding::Within);
+    let open =
+        || Delta::open(Arc::clone(&disk) as Arc<dyn Engine>, 500, Folding::Within, &Supervisor::default());
     put(format::encode_delta_key(7), &[0, 3, 0, 1, 2, 0xff, 0xff]);
     assert!(open().is_ok());
     for (number, value) in [(8, &[0, 3, 0, 1][..]), (9, &[0xff, 0xff])] {

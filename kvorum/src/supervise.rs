@@ -1,0 +1,487 @@
+//! Supervision: every thread and task that lives as long as its node is started here, and none ends unnoticed.
+//!
+//! [`Part`] is the table of all of them, with the consequence of an end that nobody asked for, be it a panic or a return:
+//! - [`AtEnd::Restart`]: the part begins anew after a pause. For what keeps nothing of its own that a panic could break:
+//!   tasks of one peer, and those that look for work.
+//! - [`AtEnd::StopNode`]: the node can no longer serve, or nobody knows what state the part has left behind. The status is
+//!   503 and names it, and the process ends with a failure, so that whoever watches the process starts it again.
+//!
+//! What lives no longer than a request or a connection is not here: its end is the end of that, and others do not notice.
+
+use crate::crash;
+use std::fmt;
+use std::future::poll_fn;
+use std::io;
+use std::panic::{self, AssertUnwindSafe};
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::Poll;
+use std::thread;
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// The pause before the first restart; it doubles with each up to [`RESTART_WAIT_MAX`].
+const RESTART_WAIT_MIN: Duration = Duration::from_millis(100);
+/// The longest pause before a restart.
+const RESTART_WAIT_MAX: Duration = Duration::from_secs(30);
+
+/// What becomes of a node when a part of it ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AtEnd {
+    /// The part is started again.
+    Restart,
+    /// The node says so, and its process ends with a failure.
+    StopNode,
+    /// Nothing where it returns, for its work is done. A panic is as with [`AtEnd::Restart`].
+    Done,
+    /// Nothing where it returns, for its work is done. A panic is as with [`AtEnd::StopNode`].
+    DoneOrStopNode,
+}
+
+macro_rules! parts {
+    ($($(#[doc = $doc:literal])+ $part:ident = $name:literal, $at_end:ident;)+) => {
+        /// A thread or task that lives as long as its node.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum Part {
+            $($(#[doc = $doc])+ $part,)+
+        }
+
+        impl Part {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$part,)+];
+
+            /// The part's name. A thread's is that, behind `kvorum:`.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$part => $name,)+
+                }
+            }
+
+            /// What its unexpected end means.
+            pub fn at_end(self) -> AtEnd {
+                match self {
+                    $(Self::$part => AtEnd::$at_end,)+
+                }
+            }
+        }
+    };
+}
+
+parts! {
+    /// A network thread: its acceptor, and the tasks of its connections.
+    Network = "net", StopNode;
+    /// The thread that writes.
+    Commit = "commit", StopNode;
+    /// The thread that finds what has expired or been deleted.
+    Sweep = "sweep", Restart;
+    /// The thread that has space given back.
+    Reclaim = "reclaim", Restart;
+    /// A thread of the pool that clients wait for.
+    Worker = "worker", StopNode;
+    /// A thread of the pool that nobody waits for.
+    Behind = "behind", StopNode;
+    /// The thread that folds the index.
+    Fold = "fold", StopNode;
+    /// The janitor's thread that holds files and memtables.
+    Keeper = "keeper", StopNode;
+    /// The janitor's thread that frees them.
+    Freer = "freer", StopNode;
+    /// A thread's task that ends connections which take too long.
+    Watchdog = "watchdog", Restart;
+    /// A thread's task that shares the wake-ups of the commit thread.
+    Courier = "courier", DoneOrStopNode;
+    /// The task that makes the node ready once it has taken its hints.
+    Join = "join", DoneOrStopNode;
+    /// A thread's task that connects to one peer.
+    Link = "link", Restart;
+    /// A thread's task that notes how its links are.
+    Gauges = "gauges", Restart;
+    /// A thread's task that tries its link again when one peer shows that it is alive.
+    Signs = "signs", Restart;
+    /// The task that asks one peer what it has purged, once.
+    Meet = "meet", Done;
+    /// The task that delivers hints to one peer.
+    Hints = "hints", Restart;
+    /// The task that asks one peer how it is.
+    Pulse = "pulse", Restart;
+    /// The task that keeps this node and one peer alike.
+    Repair = "repair", Restart;
+    /// The task that heals what is damaged.
+    Mend = "mend", Restart;
+    /// The task that looks for damage.
+    Scrub = "scrub", Restart;
+    /// The task that sets the pace of what nobody waits for.
+    Pace = "pace", Restart;
+    /// The task that finds out how far all nodes agree.
+    Settle = "settle", Restart;
+    /// The task that removes what nobody needs any more.
+    Purge = "purge", Done;
+}
+
+/// Why a node cannot serve any more.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ended {
+    /// The thread or task.
+    pub part: String,
+    /// How it ended.
+    pub reason: String,
+}
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.part, self.reason)
+    }
+}
+
+/// Starts a node's threads and tasks, and notices their ends. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub struct Supervisor {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    counts: Vec<Counts>,
+    has_ended: AtomicBool,
+    ended: watch::Sender<Option<Ended>>,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    running: AtomicU64,
+    restarts: AtomicU64,
+}
+
+impl Default for Shared {
+    fn default() -> Self {
+        let counts = Part::ALL.iter().map(|_| Counts::default()).collect();
+        Self { counts, has_ended: AtomicBool::new(false), ended: watch::Sender::new(None) }
+    }
+}
+
+/// A supervised thread. Dropping it neither ends nor waits for it.
+#[derive(Debug)]
+pub struct Thread {
+    thread: thread::JoinHandle<()>,
+    may_end: Arc<AtomicBool>,
+}
+
+impl Thread {
+    /// Says that the thread is about to be told to end. To be called before it is told.
+    pub fn may_end(&self) {
+        self.may_end.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether it has ended.
+    pub fn is_finished(&self) -> bool {
+        self.thread.is_finished()
+    }
+
+    /// Waits for its end.
+    pub fn join(self) {
+        self.may_end();
+        // A panic there has been logged.
+        let _ = self.thread.join();
+    }
+}
+
+impl Supervisor {
+    /// Starts a thread that does `run` once.
+    ///
+    /// # Errors
+    /// When the operating system starts no thread.
+    pub fn thread(
+        &self,
+        part: Part,
+        number: Option<usize>,
+        run: impl FnOnce() + Send + 'static,
+    ) -> io::Result<Thread> {
+        let mut run = Some(run);
+        let once = move || {
+            if let Some(run) = run.take() {
+                run();
+            }
+        };
+        self.start(part, number, AtEnd::StopNode, once)
+    }
+
+    /// Starts a thread that does `run`, again when that ends unexpectedly.
+    ///
+    /// # Errors
+    /// When the operating system starts no thread.
+    pub fn thread_again(&self, part: Part, run: impl FnMut() + Send + 'static) -> io::Result<Thread> {
+        self.start(part, None, part.at_end(), run)
+    }
+
+    fn start(
+        &self,
+        part: Part,
+        number: Option<usize>,
+        at_end: AtEnd,
+        mut run: impl FnMut() + Send + 'static,
+    ) -> io::Result<Thread> {
+        let name =
+            format!("kvorum:{}{}", part.name(), number.map_or(String::new(), |number| number.to_string()));
+        let may_end = Arc::new(AtomicBool::new(false));
+        let (supervisor, is_to_end, called) = (self.clone(), Arc::clone(&may_end), name.clone());
+        let live = move || {
+            let _running = supervisor.running(part);
+            let mut wait = RESTART_WAIT_MIN;
+            loop {
+                let outcome = panic::catch_unwind(AssertUnwindSafe(&mut run));
+                if is_to_end.load(Ordering::SeqCst) {
+                    return;
+                }
+                let reason = reason(outcome.is_err());
+                if at_end == AtEnd::StopNode {
+                    return supervisor.fail(Ended { part: called, reason: reason.to_owned() });
+                }
+                supervisor.note_restart(part, "", reason, wait);
+                #[expect(
+                    clippy::disallowed_methods,
+                    reason = "a thread of its own, which serves nobody meanwhile"
+                )]
+                thread::sleep(wait);
+                wait = (wait * 2).min(RESTART_WAIT_MAX);
+                if is_to_end.load(Ordering::SeqCst) {
+                    return;
+                }
+            }
+        };
+        #[expect(clippy::disallowed_methods, reason = "the room that starts the threads")]
+        let thread = thread::Builder::new().name(name).spawn(live)?;
+        Ok(Thread { thread, may_end })
+    }
+
+    /// Starts a task on the calling thread, which must run local tasks; it lives as long as they do. `of` is the peer that
+    /// it is for. Where the table says so, `begin` makes it anew after its end.
+    pub fn task<F: Future<Output = ()>>(
+        &self,
+        part: Part,
+        of: &str,
+        mut begin: impl FnMut() -> F + 'static,
+    ) -> tokio::task::JoinHandle<()> {
+        let (supervisor, of) = (self.clone(), of.to_owned());
+        tokio::task::spawn_local(async move {
+            let _running = supervisor.running(part);
+            let mut wait = RESTART_WAIT_MIN;
+            loop {
+                let has_panicked = run_caught(part, begin()).await;
+                let reason = reason(has_panicked);
+                match part.at_end() {
+                    AtEnd::Done | AtEnd::DoneOrStopNode if !has_panicked => return,
+                    AtEnd::StopNode | AtEnd::DoneOrStopNode => {
+                        let part = part.name().to_owned();
+                        return supervisor.fail(Ended { part, reason: reason.to_owned() });
+                    }
+                    AtEnd::Restart | AtEnd::Done => {}
+                }
+                supervisor.note_restart(part, &of, reason, wait);
+                tokio::time::sleep(wait).await;
+                wait = (wait * 2).min(RESTART_WAIT_MAX);
+            }
+        })
+    }
+
+    /// Whether the node cannot serve any more.
+    pub fn has_ended(&self) -> bool {
+        self.shared.has_ended.load(Ordering::Relaxed)
+    }
+
+    /// What ended, once the node cannot serve any more.
+    pub fn ended(&self) -> Option<Ended> {
+        self.shared.ended.borrow().clone()
+    }
+
+    /// Waits until the node cannot serve any more.
+    ///
+    /// # Cancel safety
+    /// The future may be dropped.
+    pub async fn until_ended(&self) -> Ended {
+        let mut ended = self.shared.ended.subscribe();
+        loop {
+            if let Some(ended) = ended.borrow_and_update().clone() {
+                return ended;
+            }
+            if ended.changed().await.is_err() {
+                // The sender lives as long as this supervisor.
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
+    /// How many of `part` run, and how often one was started again.
+    pub fn counts(&self, part: Part) -> (u64, u64) {
+        let counts = self.shared.counts.get(part as usize);
+        counts.map_or((0, 0), |counts| {
+            (counts.running.load(Ordering::Relaxed), counts.restarts.load(Ordering::Relaxed))
+        })
+    }
+
+    fn running(&self, part: Part) -> Running {
+        let running = Running { supervisor: self.clone(), part };
+        if let Some(counts) = self.shared.counts.get(part as usize) {
+            counts.running.fetch_add(1, Ordering::Relaxed);
+        }
+        running
+    }
+
+    fn note_restart(&self, part: Part, of: &str, reason: &str, wait: Duration) {
+        if let Some(counts) = self.shared.counts.get(part as usize) {
+            counts.restarts.fetch_add(1, Ordering::Relaxed);
+        }
+        let (part, in_ms) = (part.name(), wait.as_millis());
+        let of = (!of.is_empty()).then_some(of);
+        tracing::error!(part, of, in_ms, "a part of the node {reason}: it is started again");
+    }
+
+    fn fail(&self, ended: Ended) {
+        tracing::error!(
+            part = ended.part,
+            "a part of the node {}: the node cannot serve any more, and its process ends with a failure",
+            ended.reason
+        );
+        self.shared.ended.send_if_modified(|first| {
+            let is_first = first.is_none();
+            if is_first {
+                *first = Some(ended);
+            }
+            is_first
+        });
+        self.shared.has_ended.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Counts a part while it lives.
+struct Running {
+    supervisor: Supervisor,
+    part: Part,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(counts) = self.supervisor.shared.counts.get(self.part as usize) {
+            counts.running.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+fn reason(has_panicked: bool) -> &'static str {
+    if has_panicked { "has panicked" } else { "has ended by itself" }
+}
+
+/// Runs `task` to its end. Whether that was a panic.
+async fn run_caught(part: Part, task: impl Future<Output = ()>) -> bool {
+    let mut task = pin!(task);
+    poll_fn(|cx| {
+        let polled = panic::catch_unwind(AssertUnwindSafe(|| {
+            crash::step(part);
+            task.as_mut().poll(cx)
+        }));
+        match polled {
+            Ok(Poll::Pending) => Poll::Pending,
+            Ok(Poll::Ready(())) => Poll::Ready(false),
+            Err(_) => Poll::Ready(true),
+        }
+    })
+    .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+    use std::collections::BTreeSet;
+    use std::rc::Rc;
+    use std::sync::mpsc;
+
+    fn block_on<T>(future: impl Future<Output = T>) -> T {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+        tokio::task::LocalSet::new().block_on(&runtime.unwrap(), future)
+    }
+
+    /// A thread that panics, or returns, ends the node; one that was told to end does not.
+    #[test]
+    fn end_of_a_thread_ends_the_node() {
+        for panics in [true, false] {
+            let supervisor = Supervisor::default();
+            let thread = supervisor
+                .thread(Part::Worker, Some(3), move || assert!(!panics, "as the test wants"))
+                .unwrap();
+            let ended = block_on(supervisor.until_ended());
+            assert_eq!(ended.part, "kvorum:worker3");
+            assert_eq!(ended.reason.contains("panicked"), panics);
+            assert!(supervisor.ended().is_some());
+            thread.join();
+        }
+        let supervisor = Supervisor::default();
+        let (end, is_to_end) = mpsc::channel::<()>();
+        let thread = supervisor
+            .thread(Part::Commit, None, move || {
+                let _ = is_to_end.recv();
+            })
+            .unwrap();
+        thread.may_end();
+        drop(end);
+        thread.join();
+        assert_eq!((supervisor.ended(), supervisor.has_ended()), (None, false));
+        assert_eq!(supervisor.counts(Part::Commit), (0, 0));
+    }
+
+    /// A thread that may be started again is, as often as it ends.
+    #[test]
+    fn thread_is_started_again() {
+        let supervisor = Supervisor::default();
+        let (begun, begins) = mpsc::channel();
+        let thread = supervisor
+            .thread_again(Part::Sweep, move || {
+                begun.send(()).unwrap();
+                panic!("as the test wants");
+            })
+            .unwrap();
+        for _ in 0..3 {
+            begins.recv().unwrap();
+        }
+        thread.join();
+        assert!(supervisor.counts(Part::Sweep).1 >= 2 && supervisor.ended().is_none());
+    }
+
+    /// Tasks: one that may is started again, however it ends; one whose work is done stays ended; one that the node needs
+    /// ends it.
+    #[test]
+    fn ends_of_tasks() {
+        let supervisor = Supervisor::default();
+        block_on(async {
+            for panics in [true, false] {
+                let begun = Rc::new(Cell::new(0));
+                let count = Rc::clone(&begun);
+                let task = supervisor.task(Part::Link, "b:1", move || {
+                    let count = Rc::clone(&count);
+                    async move {
+                        count.set(count.get() + 1);
+                        assert!(!panics, "as the test wants");
+                    }
+                });
+                tokio::time::sleep(Duration::from_secs(5)).await;
+                assert!(begun.get() >= 4, "{}", begun.get());
+                assert_eq!(supervisor.counts(Part::Link).0, 1);
+                task.abort();
+            }
+            let done = supervisor.task(Part::Meet, "b:1", || async {});
+            done.await.unwrap();
+            assert_eq!(supervisor.counts(Part::Meet), (0, 0));
+            assert!(!supervisor.has_ended());
+            let _task = supervisor.task(Part::Join, "", || async { panic!("as the test wants") });
+            assert_eq!(supervisor.until_ended().await.part, "join");
+        });
+    }
+
+    /// Names are apart.
+    #[test]
+    fn names_are_apart() {
+        let names: BTreeSet<&str> = Part::ALL.iter().map(|part| part.name()).collect();
+        assert_eq!(names.len(), Part::ALL.len());
+        assert!(Part::ALL.iter().enumerate().all(|(place, part)| *part as usize == place));
+    }
+}

@@ -109,13 +109,15 @@ fn expires(headers: &HeaderMap) -> Result<Option<SystemTime>, String> {
         return Ok(None);
     }
     let spelled = text(headers, &EXPIRES).unwrap_or_default();
-    let millis = spelled.parse().ok().and_then(unix_millis);
+    let millis = spelled.parse().ok().map(unix_millis);
     millis.map(Some).ok_or_else(|| format!("Kvorum-Expires {spelled:?} is not in Unix milliseconds"))
 }
 
-/// The instant that many milliseconds after 1970 began, if the platform can express it.
-pub(crate) fn unix_millis(millis: u64) -> Option<SystemTime> {
-    SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(millis))
+/// The instant that many milliseconds after 1970 began, or the last one that a node shows where the platform cannot
+/// express it.
+pub(crate) fn unix_millis(millis: u64) -> SystemTime {
+    let at = SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(millis));
+    at.unwrap_or(SystemTime::UNIX_EPOCH + Duration::from_millis((1 << 53) - 1))
 }
 
 /// This is how far a quorum that was not reached had come, as far as the node told it.
@@ -253,7 +255,9 @@ mod tests {
     #[test]
     fn reads_expiry() {
         assert_eq!(expires(&HeaderMap::new()), Ok(None));
-        assert_eq!(expires(&one(EXPIRES, "1500")), Ok(unix_millis(1_500)));
+        assert_eq!(expires(&one(EXPIRES, "1500")), Ok(Some(unix_millis(1_500))));
+        // Beyond what a date can say, and still no reason to fail a read.
+        assert!(matches!(expires(&one(EXPIRES, "18446744073709551615")), Ok(Some(_))));
         assert!(expires(&one(EXPIRES, "soon")).is_err());
     }
 

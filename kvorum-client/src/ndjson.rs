@@ -83,8 +83,7 @@ struct Line {
 pub(crate) fn entry(line: &[u8]) -> Result<Entry, String> {
     let line: Line =
         serde_json::from_slice(line).map_err(|error| format!("not a line of a scan: {error}"))?;
-    let expires =
-        line.expires.map(|millis| unix_millis(millis).ok_or("expires is out of range")).transpose()?;
+    let expires = line.expires.map(unix_millis);
     Ok(Entry {
         key: bytes("key", line.key, line.key_base64)?,
         value: bytes("value", line.value, line.value_base64)?,
@@ -171,10 +170,12 @@ mod tests {
             let read = entry(line.as_bytes()).unwrap();
             assert_eq!((&read.key[..], &read.value[..]), (key, value), "{line}");
             assert_eq!(read.version.as_str(), "v1");
-            assert_eq!(read.expires, expires.and_then(unix_millis));
+            assert_eq!(read.expires, expires.map(unix_millis));
         };
         check(r#"{"key":"k","value":"v","version":"v1","expires":null}"#, b"k", b"v", None);
         check(r#"{"key":"k","value":"","version":"v1","expires":1500}"#, b"k", b"", Some(1_500));
+        let last = r#"{"key":"k","value":"","version":"v1","expires":18446744073709551615}"#;
+        check(last, b"k", b"", Some(u64::MAX));
         check(
             r#"{"key":"\u0000\né","value":"\"","version":"v1","more":[]}"#,
             "\0\né".as_bytes(),

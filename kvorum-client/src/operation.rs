@@ -125,7 +125,7 @@ pub struct ReadOptions {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PutOptions {
     /// How long readers see the record, in whole milliseconds, a started one counting; without it, for ever.
-    /// The cluster refuses zero.
+    /// At most 100 years (36500 days). The cluster refuses zero.
     pub ttl: Option<Duration>,
     /// The quorum; without it, the client's ([`Builder::default_replicas`](crate::Builder::default_replicas)).
     pub replicas: Option<Replicas>,

@@ -52,7 +52,13 @@ impl Call {
         let operation = Operation::Put { key: Bytes::copy_from_slice(key) };
         let mut target = entity(&operation, key, options.replicas)?;
         if let Some(ttl) = options.ttl {
-            push(&mut target, format_args!("&ttl={}ms", whole_millis(ttl)));
+            let millis = whole_millis(ttl);
+            if millis > TTL_MILLIS_MAX {
+                let message =
+                    format!("a TTL of {ttl:?} is longer than the 100 years (36500 days) there may be");
+                return Err(Error::InvalidRequest { operation, message });
+            }
+            push(&mut target, format_args!("&ttl={millis}ms"));
         }
         let call = Self::new(operation, Method::PUT, target)?.with(options.replicas, options.timeout);
         Ok(Self { body: value, ..call })
@@ -214,6 +220,9 @@ fn push(target: &mut String, text: std::fmt::Arguments<'_>) {
     debug_assert!(written.is_ok());
 }
 
+/// The longest TTL that a cluster takes, in milliseconds: 100 years of 365 days.
+const TTL_MILLIS_MAX: u128 = 36_500 * 24 * 60 * 60 * 1000;
+
 /// Rounds up: a record must not be gone before its time, and a time above zero must not become zero.
 fn whole_millis(ttl: Duration) -> u128 {
     ttl.as_nanos().div_ceil(1_000_000)
@@ -262,6 +271,12 @@ mod tests {
         check_ttl(Duration::from_nanos(1), "1ms");
         check_ttl(Duration::from_micros(1_500), "2ms");
         check_ttl(Duration::ZERO, "0ms");
+        check_ttl(Duration::from_hours(24 * 36_500), "3153600000000ms");
+        for ttl in [Duration::from_hours(24 * 36_500) + Duration::from_nanos(1), Duration::MAX] {
+            let options = PutOptions { ttl: Some(ttl), replicas, timeout: None };
+            let refused = Call::put(b"k", Bytes::new(), options).map(|call| call.target.to_string());
+            assert!(matches!(refused, Err(Error::InvalidRequest { .. })), "{ttl:?}: {refused:?}");
+        }
         let options = DeleteOptions { replicas, timeout: None };
         assert_eq!(target(Call::delete(b"k", options)), "/v0/entity?id=k&replicas=2/3");
         let local = ScanOptions { limit: Some(7), scope: Scope::Local, timeout: None };

@@ -453,12 +453,7 @@ pub(crate) fn open(opening: Opening<'_>, service: &Service) -> Result<ReplicaThr
         let hints = Hints::open(replica.clone(), config.hints, lease)?;
         Ok::<_, ReplicaError>((replica, threads, lease, facts, hints))
     };
-    let vote = match (is_alone, begins_anew) {
-        (false, true) => Vote::No,
-        (false, false) if !config.new_cluster => Vote::Unknown,
-        _ => Vote::Yes,
-    };
-    let started = match start(vote) {
+    let started = match start(first_vote(config, is_alone, begins_anew)) {
         Err(error) if error.is_damage() && !is_alone => {
             set_aside_damaged(&error)?;
             start(Vote::No)
@@ -477,14 +472,8 @@ pub(crate) fn open(opening: Opening<'_>, service: &Service) -> Result<ReplicaThr
     if config.trust_store {
         cluster.trust_store();
     }
-    let stamps = Stamps::resume(
-        node,
-        lease,
-        Arc::clone(&clock),
-        Arc::clone(&timestamps),
-        Arc::clone(&rng),
-        replica.clone(),
-    );
+    let (time, chance) = (Arc::clone(&clock), Arc::clone(&rng));
+    let stamps = Stamps::resume(node, lease, time, Arc::clone(&timestamps), chance, replica.clone());
     let peer_limits = Arc::new(PeerLimits { timestamps });
     let shared =
         Shared::new(cluster, clock, peer_limits, rng, replica.clone(), hints, stamps, settings(config));
@@ -504,6 +493,15 @@ fn forget_beginning(engine: &dyn Engine) {
         Err(error) => {
             tracing::warn!(%error, "the mark that a store was set aside cannot be removed; it does no harm");
         }
+    }
+}
+
+/// Whether a store that is made now votes at once.
+fn first_vote(config: &Config, is_alone: bool, begins_anew: bool) -> Vote {
+    match (is_alone, begins_anew) {
+        (false, true) => Vote::No,
+        (false, false) if !config.new_cluster => Vote::Unknown,
+        _ => Vote::Yes,
     }
 }
 

@@ -1,4 +1,4 @@
-//! Expiry: a record with a TTL is gone for every reader from that long after its version on.
+//! Expiry: a record with a TTL is gone for every reader from that long after its write on, whatever its version says.
 //!
 //! Held where clocks are within a known error of the true time; a clock that jumps decides when "from then on" is.
 //! The other half, that nothing is gone too early, is part of every check that lets an expiry explain an absence.
@@ -15,11 +15,11 @@ pub fn check(history: &History, facts: &Facts) -> Result<(), Violation> {
         let writes = Writes::of(&operations);
         for read in &operations {
             let Outcome::Value { version, .. } = read.outcome else { continue };
-            let Some(Request::Put { ttl: Some(ttl) }) = writes.seen_by(read).map(|write| &write.request)
-            else {
-                continue;
-            };
-            let gone_from = version.millis().0 + millis(*ttl);
+            let Some(write) = writes.seen_by(read) else { continue };
+            let Request::Put { ttl: Some(ttl) } = &write.request else { continue };
+            // One whose answer nobody heard may have begun later than its client waited.
+            let answered = write.acknowledged().map(|_| facts.wall_millis(write.returned) + millis(error));
+            let gone_from = version.millis().0.min(answered.unwrap_or(u64::MAX)) + millis(*ttl);
             if facts.wall_millis(read.invoked) > gone_from + millis(error) {
                 let explanation = format!(
                     "the read #{} saw a value {} ms after it had expired",
@@ -45,5 +45,9 @@ mod tests {
         assert!(check(&run(116), &facts()).is_err());
         assert_eq!(check(&run(115), &facts()), Ok(()));
         assert_eq!(check(&run(9000), &Facts { clock_error: None, ..facts() }), Ok(()));
+        // A version that is ahead of all clocks lengthens nothing.
+        let ahead = |at: u64| history([put_for(1, 0, 10, 5_000, 100), read(2, at, at + 5, 1, 5_000)]);
+        assert!(check(&ahead(200), &facts()).is_err());
+        assert_eq!(check(&ahead(110), &facts()), Ok(()));
     }
 }

@@ -220,21 +220,12 @@ impl Facts {
         self.converged.is_some_and(|converged| operation.invoked >= converged)
     }
 
-    /// Whether a write with a TTL may have expired for a reader whose answer came at `at`. `version` is the write's,
-    /// where it is known.
-    pub fn may_have_expired(
-        &self,
-        write: &Operation,
-        version: Option<Version>,
-        ttl: Duration,
-        at: Duration,
-    ) -> bool {
+    /// Whether a write with a TTL may have expired for a reader whose answer came at `at`. The TTL counts from the clock of
+    /// the node that coordinated the write, not from its version.
+    pub fn may_have_expired(&self, write: &Operation, ttl: Duration, at: Duration) -> bool {
         let Some(error) = self.clock_error else { return true };
-        let stamped = version.map_or_else(
-            || self.wall_millis(write.invoked).saturating_sub(millis(error)),
-            |version| version.millis().0,
-        );
-        stamped + millis(ttl) <= self.wall_millis(at) + millis(error)
+        let begun = self.wall_millis(write.invoked).saturating_sub(millis(error));
+        begun + millis(ttl) <= self.wall_millis(at) + millis(error)
     }
 
     /// The true time at `at`, as Unix milliseconds.

@@ -15,6 +15,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
+/// Dates of HTTP end with the year 9999: their years have four digits.
+const DATES_END: Duration = Duration::from_hours(70_389_528);
+/// The longest TTL, in milliseconds: 100 years of 365 days.
+const TTL_MILLIS_MAX: u64 = 36_500 * 24 * 60 * 60 * 1000;
+
 /// Where the node is, unless `--url` or `KVORUM_URL` says otherwise.
 pub(super) const DEFAULT_URL: &str = "http://127.0.0.1:8080";
 
@@ -55,7 +60,11 @@ pub(super) fn commands() -> Vec<Command> {
                     .conflicts_with("value")
                     .value_parser(value_parser!(OsString)),
             )
-            .arg(flag("ttl", "DURATION", "How long the value lives: 500ms, 30s, 15m, 12h or 7d"))
+            .arg(flag(
+                "ttl",
+                "DURATION",
+                "How long the value lives: 500ms, 30s, 15m, 12h or 7d; at most 36500d (100 years)",
+            ))
             .arg(replicas()),
         on_node(Command::new("delete").about("Deletes a key"))
             .arg(key("key", "The key").required(true))
@@ -161,8 +170,11 @@ fn replicas_of(matches: &ArgMatches) -> Result<Option<Replicas>, Failure> {
 
 fn ttl_of(matches: &ArgMatches) -> Result<Option<Duration>, Failure> {
     let Some(text) = text_of(matches, "ttl") else { return Ok(None) };
-    let bad =
-        || Failure::Usage(format!("--ttl {text:?}: a duration such as 500ms, 30s, 15m, 12h or 7d is needed"));
+    let bad = || {
+        Failure::Usage(format!(
+            "--ttl {text:?}: a duration such as 500ms, 30s, 15m, 12h or 7d is needed, at most 36500d"
+        ))
+    };
     let split = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(bad)?;
     let (number, unit) = text.split_at(split);
     let unit_millis: u64 = match unit {
@@ -177,7 +189,7 @@ fn ttl_of(matches: &ArgMatches) -> Result<Option<Duration>, Failure> {
         .parse()
         .ok()
         .and_then(|number: u64| number.checked_mul(unit_millis))
-        .filter(|millis| *millis > 0);
+        .filter(|millis| (1..=TTL_MILLIS_MAX).contains(millis));
     Ok(Some(Duration::from_millis(millis.ok_or_else(bad)?)))
 }
 
@@ -190,7 +202,7 @@ async fn get(client: &Client, matches: &ArgMatches) -> Result<ExitCode, Failure>
     if matches.get_flag("show") {
         kvorum_output::tell(format!("version {}\n", entry.version));
         if let Some(at) = entry.expires {
-            kvorum_output::tell(format!("expires {}\n", httpdate::fmt_http_date(at)));
+            kvorum_output::tell(format!("expires {}\n", date_of(at)));
         }
         if let Some(replicas) = &entry.replicas {
             kvorum_output::tell(format!("replicas {replicas}\n"));
@@ -202,6 +214,12 @@ async fn get(client: &Client, matches: &ArgMatches) -> Result<ExitCode, Failure>
         None => write_out(&entry.value)?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// `at` as a date, whatever a node said: later than the year 9999 there is none.
+fn date_of(at: SystemTime) -> String {
+    let is_date = at < SystemTime::UNIX_EPOCH + DATES_END && at >= SystemTime::UNIX_EPOCH;
+    if is_date { httpdate::fmt_http_date(at) } else { "after the year 9999".to_owned() }
 }
 
 async fn put(client: &Client, matches: &ArgMatches) -> Result<ExitCode, Failure> {
@@ -367,4 +385,19 @@ fn plain(value: &serde_json::Value) -> String {
 /// Writes to standard output. A reader that has gone (a closed pipe) ends the command like any failure.
 pub(super) fn write_out(bytes: &[u8]) -> io::Result<()> {
     kvorum_output::print(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whatever instant a node shows is printed, also where HTTP has no date for it: `get --show` used to panic.
+    #[test]
+    fn every_expiry_is_printed() {
+        let at = |millis| SystemTime::UNIX_EPOCH + Duration::from_millis(millis);
+        assert_eq!(date_of(at(253_402_300_799_999)), "Fri, 31 Dec 9999 23:59:59 GMT");
+        for millis in [253_402_300_800_000, (1 << 48) - 1, (1 << 53) - 1] {
+            assert_eq!(date_of(at(millis)), "after the year 9999");
+        }
+    }
 }

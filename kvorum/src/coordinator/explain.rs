@@ -57,7 +57,7 @@ pub struct HeldRecord {
     /// The replica count it was written with.
     pub from: u16,
     /// Its expiry instant.
-    pub expires: Option<u64>,
+    pub expires: Option<UnixMillis>,
     /// `value`, `tombstone` or `expired`.
     pub state: &'static str,
     /// The value's length in bytes.
@@ -72,7 +72,7 @@ impl HeldRecord {
         Self {
             version: record.version.to_string(),
             from: record.from,
-            expires: record.expires.map(|at| at.0),
+            expires: record.expires,
             state: match (value, record.has_expired(now)) {
                 (_, true) => "expired",
                 (Some(_), false) => "value",

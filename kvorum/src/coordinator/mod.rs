@@ -71,7 +71,7 @@ const HEDGES_SAVED_MAX: f32 = 20.0;
 /// This is what a client wants to become of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Mutation {
-    /// Sets the value, for good or for `ttl_millis` milliseconds from the write's version on.
+    /// Sets the value, for good or for `ttl_millis` milliseconds by the coordinator's wall clock.
     Put {
         /// The value.
         value: Bytes,
@@ -83,14 +83,20 @@ pub enum Mutation {
 }
 
 impl Mutation {
-    fn record(&self, version: Version, from: u16) -> Record {
+    /// When what is written at `now` expires, if it does. Never told from the version: a clock that was once ahead, here or
+    /// on another node, must not lengthen what is written later.
+    fn expires(&self, now: UnixMillis) -> Option<UnixMillis> {
         match self {
-            Self::Put { value, ttl_millis } => Record {
-                version,
-                from,
-                expires: ttl_millis.map(|ttl| version.millis().saturating_add(ttl)),
-                value: Value::Present(value.clone()),
-            },
+            Self::Put { ttl_millis, .. } => ttl_millis.map(|ttl| now.saturating_add(ttl)),
+            Self::Delete => None,
+        }
+    }
+
+    fn record(&self, version: Version, from: u16, expires: Option<UnixMillis>) -> Record {
+        match self {
+            Self::Put { value, .. } => {
+                Record { version, from, expires, value: Value::Present(value.clone()) }
+            }
             Self::Delete => Record { version, from, expires: None, value: Value::Tombstone },
         }
     }

@@ -681,3 +681,33 @@ fn values_from_peers_obey_the_limit_of_clients() {
         assert!(matches!(reply, Reply::Applied(_) | Reply::AppliedMany(_)), "{reply:?}");
     }
 }
+
+/// Goal: a TTL counts from the wall clock of the coordinator, however far ahead versions are: `ttl=2s` used to live for an
+/// hour after some node's clock had once been an hour ahead, for 100 years after 100 years. Method: clocks that were
+/// ahead by less than the limit (versions stay ahead), by an hour, and by 100 years on a node that is alone.
+#[test]
+fn ttls_count_from_the_wall_clock() {
+    let now = 1_000_000;
+    let brief = || Mutation::Put { value: Bytes::from_static(b"v"), ttl_millis: Some(2_000) };
+    let check = |node: &Node, key: &Key| {
+        let version = node.write_to(key.clone(), brief()).unwrap();
+        let record = run(node.replica.get(key)).unwrap().unwrap();
+        assert_eq!((record.version, record.expires), (version, Some(UnixMillis(now + 2_000))));
+        version.millis().0
+    };
+    for ahead in [50_000, 3_600_000] {
+        let (engine, clock) = (Arc::new(MemoryEngine::new()), ManualClock::at(now));
+        let (node, key) = one_of_two(&engine, &clock);
+        node.shared.stamps.observe(Version::new(UnixMillis(now + ahead), 0, NodeId(9)));
+        let stamped = check(&node, &key);
+        assert_eq!(stamped, if ahead == 50_000 { now + ahead } else { now });
+    }
+    let (engine, clock) = (Arc::new(MemoryEngine::new()), ManualClock::at(now));
+    let node = node(&engine, &clock, Execution::Inline);
+    clock.set_wall(now + 100 * 365 * 86_400_000);
+    node.write(put("ahead")).unwrap();
+    clock.set_wall(now);
+    assert!(check(&node, &key()) > now + 99 * 365 * 86_400_000);
+    clock.pass(2_000);
+    assert_eq!(node.read(), None);
+}

@@ -9,7 +9,7 @@ use crate::canary::{self, Canary};
 use crate::peer::ApplyKind;
 use crate::profile::waits::{Since, Wait};
 use crate::replica::ReplicaError;
-use kvorum_core::{Key, NodeIndex, Partition, Quorum, Record, Version, WriteTally, WriteVerdict};
+use kvorum_core::{Key, NodeIndex, Partition, Quorum, Record, UnixMillis, Version, WriteTally, WriteVerdict};
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use tokio::sync::oneshot;
@@ -40,8 +40,9 @@ impl Coordinator {
         self.writes.set(self.writes.get() + 1);
         self.shared.pace.note_request();
         let begun = Instant::now();
-        let writing =
-            Writing { coordinator: Rc::clone(self), key, mutation, quorum, begun, report: Some(report) };
+        let expires = mutation.expires(self.shared.clock.wall());
+        let (coordinator, report) = (Rc::clone(self), Some(report));
+        let writing = Writing { coordinator, key, mutation, expires, quorum, begun, report };
         if is_local {
             // What is queued is applied whoever waits for it, so there is nothing to protect with a task.
             writing.run().await;
@@ -57,6 +58,8 @@ struct Writing {
     coordinator: Rc<Coordinator>,
     key: Key,
     mutation: Mutation,
+    /// Under however many stamps it is written.
+    expires: Option<UnixMillis>,
     quorum: Quorum,
     begun: Instant,
     report: Option<oneshot::Sender<Outcome>>,
@@ -156,7 +159,7 @@ impl Writing {
     async fn round(&mut self, version: Version, deadline: Instant) -> Round {
         let shared = &self.coordinator.shared;
         let plan = shared.cluster.plan(&self.key, self.quorum);
-        let record = self.mutation.record(version, self.quorum.from());
+        let record = self.mutation.record(version, self.quorum.from(), self.expires);
         let mut unasked: Vec<NodeIndex> = self.coordinator.by_readiness(plan.partition, plan.replicas);
         let at_once = match shared.settings.fanout {
             Fanout::Parallel => unasked.len(),

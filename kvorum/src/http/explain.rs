@@ -1,6 +1,7 @@
 //! `/v0/explain`: what every node holds of a key, as a table for people or JSON for programs.
 
 use super::converged::{millis, why_name};
+use super::instant;
 use crate::coordinator::{Explained, Explanation, HeldRecord};
 use std::fmt::Write as _;
 
@@ -41,7 +42,7 @@ fn held_json(held: &HeldRecord) -> serde_json::Value {
         "state": held.state,
         "version": held.version,
         "from": held.from,
-        "expires": held.expires,
+        "expires": held.expires.map(instant::shown),
         "value_bytes": held.value_bytes,
         "value_hash": held.value_hash,
     })
@@ -82,7 +83,7 @@ fn table_of(explanation: &Explanation) -> String {
             Err(reason) => write!(text, "unknown: {reason}"),
         };
         if let Ok(Some(HeldRecord { expires: Some(at), .. })) = &replica.held {
-            let _ = write!(text, "  expires {at}");
+            let _ = write!(text, "  expires {}", instant::shown(*at));
         }
         if replica.hints_waiting > 0 {
             let _ = write!(text, "  ({} hints wait here for it)", replica.hints_waiting);

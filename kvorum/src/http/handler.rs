@@ -6,6 +6,7 @@ use super::connection::Connection;
 use super::converged;
 use super::error::Failure;
 use super::explain;
+use super::instant;
 use super::openapi;
 use super::range::{RangeBody, RangeFormat, RangeSource, Reader};
 use super::repair;
@@ -24,7 +25,7 @@ use crate::supervise::Supervisor;
 use crate::worker::Pools;
 use bytes::Bytes;
 use http::header::{
-    ACCEPT, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, ETAG, HOST, HeaderName, LAST_MODIFIED,
+    ACCEPT, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, DATE, ETAG, HOST, HeaderName, LAST_MODIFIED,
     TRANSFER_ENCODING, UPGRADE,
 };
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
@@ -34,7 +35,7 @@ use std::cell::OnceCell;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 use tokio::sync::watch;
 
 /// Nodes of each preference list that `/v0/topology` shows where a request does not say.
@@ -308,12 +309,15 @@ async fn get<B>(desk: &Desk, request: &Request<B>) -> Result<Response<ReplyBody>
         headers.insert(CONTENT_LENGTH, HeaderValue::from(value.len()));
     }
     insert_replicas(headers, answered, quorum);
-    let modified = SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(record.version.millis().0));
-    if let Some(Ok(modified)) = modified.map(|at| HeaderValue::try_from(httpdate::fmt_http_date(at))) {
-        headers.insert(LAST_MODIFIED, modified);
+    // Of one clock: a version may be ahead of this node's, and the date of the answer must not be before the value's.
+    let modified = record.version.millis().min(now);
+    for (name, at) in [(DATE, now), (LAST_MODIFIED, modified)] {
+        if let Some(at) = instant::date(at) {
+            headers.insert(name, at);
+        }
     }
     if let Some(at) = record.expires {
-        headers.insert("kvorum-expires", HeaderValue::from(at.0));
+        headers.insert("kvorum-expires", HeaderValue::from(instant::shown(at)));
     }
     Ok(response)
 }

@@ -14,6 +14,7 @@ pub mod error;
 mod explain;
 pub mod handler;
 pub mod head;
+mod instant;
 mod openapi;
 mod range;
 mod repair;

@@ -5,6 +5,7 @@
 //! reading.
 
 use super::body::Cut;
+use super::instant;
 use crate::coordinator::{ClusterRange, CoordinatorError};
 use crate::metrics::ThreadMetrics;
 use crate::replica::RangeReader;
@@ -155,7 +156,7 @@ fn render_json(bytes: &mut BytesMut, key: &[u8], value: &[u8], record: &Record) 
     }
     object.insert("version".to_owned(), record.version.to_string().into());
     if let Some(at) = record.expires {
-        object.insert("expires".to_owned(), at.0.into());
+        object.insert("expires".to_owned(), instant::shown(at).into());
     }
     bytes.put_slice(serde_json::Value::Object(object).to_string().as_bytes());
     bytes.put_u8(b'\n');
@@ -183,6 +184,7 @@ mod tests {
             (Bytes::from_static(b"b"), tombstone),
             (Bytes::from_static(b"c"), record(b"gone", Some(10))),
             (Bytes::from_static(b"\xff"), record(b"\x80", Some(11))),
+            (Bytes::from_static(b"z"), record(b"forged", Some(u64::MAX))),
         ];
         let mut left = limit;
         render(part, UnixMillis(10), format, &mut left)
@@ -191,15 +193,19 @@ mod tests {
     /// Both formats; tombstones and what has expired are left out and do not count towards the limit.
     #[test]
     fn renders_live_records() {
-        assert_eq!(lines(RangeFormat::Plain, 9), [&b"a\n1\n2"[..], b"\xff\n\x80"]);
+        assert_eq!(lines(RangeFormat::Plain, 9), [&b"a\n1\n2"[..], b"\xff\n\x80", b"z\nforged"]);
         assert_eq!(lines(RangeFormat::Plain, 1), [&b"a\n1\n2"[..]]);
         let version = "0000000000010000-0000000000000002";
         assert_eq!(
-            lines(RangeFormat::Ndjson, 2),
+            lines(RangeFormat::Ndjson, 3),
             [
                 format!("{{\"key\":\"a\",\"value\":\"1\\n2\",\"version\":\"{version}\"}}\n"),
                 format!(
                     "{{\"expires\":11,\"key_base64\":\"/w==\",\"value_base64\":\"gA==\",\"version\":\"{version}\"}}\n"
+                ),
+                // A number that JavaScript reads as it is.
+                format!(
+                    "{{\"expires\":9007199254740991,\"key\":\"z\",\"value\":\"forged\",\"version\":\"{version}\"}}\n"
                 ),
             ]
         );

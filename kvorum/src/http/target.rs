@@ -202,7 +202,10 @@ pub enum TargetError {
 const REPLICAS_ALLOWED: &str = "ACK/FROM with 1 <= ACK <= FROM <= nodes in the cluster, such as 2/3";
 /// How long a profile takes that does not say.
 const PROFILE_SECONDS_DEFAULT: u16 = 10;
-const TTL_ALLOWED: &str = "a duration above 0: 500ms, 30s, 15m, 12h, 7d, or seconds such as 2.5";
+const TTL_ALLOWED: &str =
+    "a duration above 0 and at most 36500d (100 years): 500ms, 30s, 15m, 12h, 7d, or seconds such as 2.5";
+/// The longest TTL, in milliseconds: 100 years of 365 days.
+const TTL_MILLIS_MAX: u64 = 36_500 * 24 * 60 * 60 * 1000;
 
 impl fmt::Display for TargetError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -551,7 +554,7 @@ fn parse_ttl(value: &[u8]) -> Result<u64, TargetError> {
         Some(_) => return Err(bad),
     };
     let millis = whole.checked_mul(unit_millis).and_then(|millis| millis.checked_add(fraction_millis));
-    millis.filter(|millis| *millis > 0).ok_or(bad)
+    millis.filter(|millis| (1..=TTL_MILLIS_MAX).contains(millis)).ok_or(bad)
 }
 
 #[cfg(test)]
@@ -656,6 +659,9 @@ mod tests {
             ("0.5", 500),
             ("1.0005", 1001),
             ("0.0001", 1),
+            ("36500d", 3_153_600_000_000),
+            ("3153600000", 3_153_600_000_000),
+            ("3153600000000ms", 3_153_600_000_000),
             ("2.", 0),
         ];
         for (text, millis) in good {
@@ -678,6 +684,11 @@ mod tests {
             "1e3",
             "99999999999999999999",
             "18446744073709551615d",
+            "36501d",
+            "876001h",
+            "3153600000.001",
+            "3153600000001ms",
+            "18446744073709551615ms",
             "1..2",
             "١s",
         ] {

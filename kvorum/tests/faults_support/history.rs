@@ -374,10 +374,8 @@ impl<'a> KeyCheck<'a> {
                 self.violation(&format!("the value of a delete: {read:?} of {write:?}"));
                 continue;
             };
-            if expires != ttl.map(|ttl| version.millis().0 + ttl) {
-                self.violation(&format!(
-                    "another expiry than its version and TTL give: {read:?} of {write:?}"
-                ));
+            if !is_expiry_of(write, ttl, expires) {
+                self.violation(&format!("another expiry than its time and TTL give: {read:?} of {write:?}"));
             }
             if expires.is_some_and(|at| read.begun.wall >= at) {
                 self.violation(&format!("served after its expiry: {read:?} of {write:?}"));
@@ -418,11 +416,21 @@ impl<'a> KeyCheck<'a> {
         let hides = match write.what {
             What::Delete => true,
             What::Put { ttl: None } => false,
-            What::Put { ttl: Some(ttl) } => {
-                let stamped = version.map_or(write.begun.wall, |version| version.millis().0);
-                stamped + ttl <= read.ended.wall
-            }
+            What::Put { ttl: Some(ttl) } => write.begun.wall + ttl <= read.ended.wall,
         };
         may_be_newest && hides
+    }
+}
+
+/// Whether a record of `write` may expire at `expires`: its TTL after the node's clock when it was written, which was
+/// between the request and its answer; of a write without an answer, at some time after the request.
+fn is_expiry_of(write: &Write, ttl: Option<u64>, expires: Option<u64>) -> bool {
+    match (ttl, expires) {
+        (None, None) => true,
+        (Some(ttl), Some(at)) => {
+            let is_answered = matches!(write.outcome, Outcome::Acked(_));
+            at >= write.begun.wall + ttl && (!is_answered || at <= write.ended.wall + ttl)
+        }
+        _ => false,
     }
 }

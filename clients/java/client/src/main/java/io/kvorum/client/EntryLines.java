@@ -87,10 +87,19 @@ final class EntryLines {
                     Key.of(bytes(object, "key")),
                     bytes(object, "value"),
                     Version.parse(version).orElseThrow(() -> new Json.MalformedException("no version: " + version)),
-                    expires == null ? null : Instant.ofEpochMilli(Json.whole(expires, "expires")));
+                    instant(expires));
         } catch (IllegalArgumentException notAKey) {
             throw new Json.MalformedException(notAKey.getMessage());
         }
+    }
+
+    private static Instant instant(Object millis) throws Json.MalformedException {
+        if (millis == null) {
+            return null;
+        }
+        // A number of so many digits comes as a double: as far away as this platform can say.
+        boolean isTooLarge = millis instanceof Double number && number >= 1e17;
+        return Instant.ofEpochMilli(isTooLarge ? Long.MAX_VALUE : Json.whole(millis, "expires"));
     }
 
     private static byte[] bytes(Map<String, Object> object, String name) throws Json.MalformedException {

@@ -10,7 +10,8 @@ import java.util.Map;
  * As much JSON as nodes write: a whole text from bytes to maps, lists, strings, numbers, booleans and null.
  *
  * <p>Written out because the JDK has none. It is strict about what it needs and never recurses deeper than
- * {@link #DEPTH_MAX}; whole numbers are {@code Long}, others {@code Double}.
+ * {@link #DEPTH_MAX}; whole numbers of up to 18 characters are {@code Long}, others
+ * {@code Double}.
  */
 final class Json {
     private static final int DEPTH_MAX = 32;
@@ -189,7 +190,8 @@ final class Json {
         }
         String text = new String(bytes, begin, at - begin, StandardCharsets.US_ASCII);
         try {
-            if (text.chars().allMatch(c -> c == '-' || c >= '0' && c <= '9')) {
+            // A whole number of 19 digits and more may be too large for a long.
+            if (text.length() <= 18 && text.chars().allMatch(c -> c == '-' || c >= '0' && c <= '9')) {
                 return Long.valueOf(text);
             }
             return Double.valueOf(text);

@@ -179,10 +179,17 @@ abstract class Operation<T> {
     }
 
     private static Instant instant(String millis) throws Json.MalformedException {
-        try {
-            return millis == null ? null : Instant.ofEpochMilli(Long.parseLong(millis));
-        } catch (NumberFormatException notANumber) {
+        if (millis == null) {
+            return null;
+        }
+        if (millis.isEmpty() || !millis.chars().allMatch(digit -> digit >= '0' && digit <= '9')) {
             throw new Json.MalformedException("Kvorum-Expires is no number: " + millis);
+        }
+        try {
+            return Instant.ofEpochMilli(Long.parseLong(millis));
+        } catch (NumberFormatException tooLarge) {
+            // As far away as this platform can say.
+            return Instant.ofEpochMilli(Long.MAX_VALUE);
         }
     }
 

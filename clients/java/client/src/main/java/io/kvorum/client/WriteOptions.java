@@ -9,6 +9,8 @@ public final class WriteOptions {
     /** The client's defaults, and no TTL. */
     public static final WriteOptions DEFAULT = new WriteOptions(null, null, null);
 
+    private static final Duration TTL_MAX = Duration.ofDays(36500);
+
     private final Replicas replicas;
     private final Duration timeout;
     private final Duration ttl;
@@ -30,13 +32,16 @@ public final class WriteOptions {
     }
 
     /**
-     * With this time to live, counted by the cluster from the write's version on; for a put only.
+     * With this time to live, counted from the clock of the node that takes the write; for a put only.
      *
-     * @throws IllegalArgumentException if it is shorter than a millisecond
+     * @throws IllegalArgumentException if it is shorter than a millisecond or longer than 100 years (36500 days)
      */
     public WriteOptions ttl(Duration ttl) {
         if (ttl.compareTo(Duration.ofMillis(1)) < 0) {
             throw new IllegalArgumentException("a TTL is at least 1 ms; this one is " + ttl);
+        }
+        if (ttl.compareTo(TTL_MAX) > 0) {
+            throw new IllegalArgumentException("a TTL is at most 100 years (36500 days); this one is " + ttl);
         }
         return new WriteOptions(replicas, timeout, ttl);
     }

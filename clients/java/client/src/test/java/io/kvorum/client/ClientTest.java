@@ -84,6 +84,25 @@ class ClientTest {
         }
     }
 
+    /** Whatever instant a node shows, a GET and a HEAD can be read and printed. */
+    @Test
+    void expiriesBeyondEveryDate() throws Exception {
+        for (String millis : new String[] {"9007199254740991", "18446744073709551615"}) {
+            try (ScriptedServer server = new ScriptedServer(r -> out -> out.write(("HTTP/1.1 200 OK\r\netag: \""
+                            + "ffffffffffffffff-ffffffffffffffff\"\r\ncontent-length: 0\r\nkvorum-expires: " + millis
+                            + "\r\n\r\n").getBytes(StandardCharsets.ISO_8859_1)));
+                    KvorumClient client = client(server).build()) {
+                Head head = client.head("k").get().orElseThrow();
+                assertTrue(head.expires().orElseThrow().toEpochMilli() >= 9007199254740991L, head.toString());
+                Entry entry = client.get("k").get().orElseThrow();
+                assertTrue(entry.expires().orElseThrow().toEpochMilli() >= 9007199254740991L, entry.toString());
+            }
+        }
+        Duration tooLong = Duration.ofDays(36500).plusNanos(1);
+        assertThrows(IllegalArgumentException.class, () -> WriteOptions.DEFAULT.ttl(tooLong));
+        assertEquals(Duration.ofDays(36500), WriteOptions.DEFAULT.ttl(Duration.ofDays(36500)).ttl().orElseThrow());
+    }
+
     /** A HEAD tells the length of a value that it does not bring. */
     @Test
     void headIsAllButTheValue() throws Exception {

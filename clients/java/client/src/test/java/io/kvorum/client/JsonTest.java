@@ -4,6 +4,7 @@ import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
@@ -29,9 +30,22 @@ class JsonTest {
     void malformed() {
         for (String bad : new String[] {
             "", "{", "[]", "{\"a\"}", "{\"a\":}", "{\"a\":1,}", "{\"a\":tru}", "{} x", "{\"a\":\"\\x\"}", "{\"a\":\"",
-            "{\"a\":\"\\u12\"}", "{\"a\":--}", "{\"a\":99999999999999999999}", "{\"a\":" + "[".repeat(100_000)
+            "{\"a\":\"\\u12\"}", "{\"a\":--}", "{\"a\":" + "[".repeat(100_000)
         }) {
             assertThrows(Json.MalformedException.class, () -> parse(bad), bad);
+        }
+    }
+
+    /** An expiry beyond everything that a date or a long can say is far away, and no reason to fail a range. */
+    @Test
+    void expiriesBeyondEveryDate() throws Exception {
+        for (String millis : new String[] {"9007199254740991", "9223372036854775807", "18446744073709551615"}) {
+            String text = "{\"expires\":" + millis + ",\"key\":\"a\",\"value\":\"\",\"version\":\""
+                    + "ffffffffffffffff-ffffffffffffffff\"}";
+            byte[] line = text.getBytes(StandardCharsets.UTF_8);
+            Entry entry = EntryLines.parse(line, line.length);
+            assertTrue(entry.expires().orElseThrow().toEpochMilli() >= 9007199254740991L, entry.toString());
+            assertTrue(entry.version().instant().toEpochMilli() == (1L << 48) - 1, entry.toString());
         }
     }
 

@@ -19,7 +19,7 @@ KVORUM=$(realpath "$KVORUM")
 target=${CARGO_TARGET_DIR:-target}
 urls=http://127.0.0.1:$port,http://127.0.0.1:$((port + 1)),http://127.0.0.1:$((port + 2))
 for node in 0 1 2; do
-  "$KVORUM" serve --listen "127.0.0.1:$((port + node))" --cluster "$urls" --data-dir "$work/$node" --new-cluster yes \
+  "$KVORUM" serve --listen "127.0.0.1:$((port + node))" --cluster "$urls" --data-dir "$work/$node" \
     --threads 1 >"$work/$node.log" 2>&1 &
   children+=("$!")
 done

@@ -67,7 +67,7 @@ start_cluster() {
     fi
   done
   KVORUM=$(realpath "$KVORUM")
-  "$KVORUM" dev --nodes 3 --base-port "$port" --data-dir "$work/data" --durability os --new-cluster yes "$@" \
+  "$KVORUM" dev --nodes 3 --base-port "$port" --data-dir "$work/data" --durability os "$@" \
     >"$work/nodes.log" 2>&1 &
   cluster=$!
   children+=("$cluster")

@@ -48,7 +48,7 @@ class Cluster:
 
     def __enter__(self):
         for node in NODES:
-            self.start(node, "--new-cluster", "yes")
+            self.start(node)
         self.wait("all are ready", self.is_ready, quiet=True)
         return self
 

@@ -6,6 +6,7 @@
 
 use crate::clock::{EPOCH, SimClock};
 use crate::fault::{Fault, FaultEvent, FaultKind};
+use crate::identity::{Record, SimIdentity};
 use crate::invariants::facts::{Facts, Loss, LossKind, Stall};
 use crate::net::{Power, host_of};
 use crate::node::STRANGER;
@@ -45,6 +46,8 @@ pub struct Life {
     pub rng: Arc<SimRng>,
     /// The machine's disk.
     pub engine: Arc<MemoryEngine>,
+    /// What recognises the machine's disk.
+    pub identity: Arc<SimIdentity>,
     /// The machine's power.
     pub power: Power,
     /// Whether it works with an outdated list of nodes.
@@ -139,6 +142,7 @@ struct Machine {
     host: String,
     clock: Arc<SimClock>,
     engine: Arc<MemoryEngine>,
+    identity: Arc<SimIdentity>,
     power: Power,
     traps: Rc<Traps>,
     pace: Rc<Pace>,
@@ -148,7 +152,7 @@ struct Machine {
     /// Stores that it had set aside at the last look.
     asides: Cell<u64>,
     /// Copies of its disk with when they were taken, by the fault's place in the plan.
-    copies: RefCell<BTreeMap<usize, (Duration, DiskCopy)>>,
+    copies: RefCell<BTreeMap<usize, (Duration, DiskCopy, Record)>>,
 }
 
 impl Machine {
@@ -172,6 +176,7 @@ impl Machine {
             host: host_of(node),
             clock: Arc::new(SimClock::of_simulation(offset, drift)),
             engine,
+            identity: Arc::default(),
             power,
             traps,
             pace: Rc::new(pace),
@@ -187,6 +192,7 @@ impl Machine {
     fn software(&self, seed: Seed, start: Start) -> impl Fn() -> Software + 'static {
         let (node, lives) = (self.node, Rc::clone(&self.lives));
         let (clock, engine) = (Arc::clone(&self.clock), Arc::clone(&self.engine));
+        let identity = Arc::clone(&self.identity);
         let (pace, is_stale, power) = (Rc::clone(&self.pace), Rc::clone(&self.is_stale), self.power.clone());
         let desk = self.desk.clone();
         move || {
@@ -197,6 +203,7 @@ impl Machine {
                 clock: Arc::clone(&clock),
                 rng: Arc::new(SimRng::of_node(seed, node, number)),
                 engine: Arc::clone(&engine),
+                identity: Arc::clone(&identity),
                 power: power.clone(),
                 // A store that is made under a wrong list belongs to those nodes for good: a mistake of the
                 // operator's, not a fault.
@@ -433,10 +440,11 @@ impl Cluster<'_> {
 
     fn begin(&mut self, number: usize, event: &FaultEvent) {
         let now = self.sim.elapsed();
-        if let Fault::OlderDisk { node } = event.fault {
+        if let Fault::OlderDisk { node, .. } = event.fault {
             // Begins when the copy comes back.
             self.with(node, |machine| {
-                machine.copies.borrow_mut().insert(number, (now, machine.engine.copy_of_disk()));
+                let copy = (now, machine.engine.copy_of_disk(), machine.identity.recorded());
+                machine.copies.borrow_mut().insert(number, copy);
             });
             return;
         }
@@ -464,6 +472,7 @@ impl Cluster<'_> {
             }
             Fault::Wipe { node } => {
                 self.lose(*node, LossKind::Wiped, Duration::ZERO);
+                self.with(*node, |machine| machine.identity.exchange(None));
                 self.stop(*node, MemoryEngine::wipe);
             }
             Fault::ReadError { node, choice } => self.with(*node, |machine| {
@@ -516,8 +525,8 @@ impl Cluster<'_> {
             }
             return;
         }
-        if let Fault::OlderDisk { node } = event.fault {
-            return self.put_back(node, number, event);
+        if let Fault::OlderDisk { node, is_image } = event.fault {
+            return self.put_back(node, is_image, number, event);
         }
         if !event.lasts.is_zero() {
             self.trace.line(now, "driver", &format_args!("{} ends: {}", event.kind.name(), event.fault));
@@ -550,9 +559,10 @@ impl Cluster<'_> {
 
     /// Starts a node again with an older copy of its disk. One from before its store was lost altogether is of another
     /// store by now, and stays where it is.
-    fn put_back(&mut self, node: u16, number: usize, event: &FaultEvent) {
+    fn put_back(&mut self, node: u16, is_image: bool, number: usize, event: &FaultEvent) {
         let copies = self.machines.get(usize::from(node)).map(|machine| &machine.copies);
-        let Some((taken, copy)) = copies.and_then(|copies| copies.borrow_mut().remove(&number)) else {
+        let Some((taken, copy, record)) = copies.and_then(|copies| copies.borrow_mut().remove(&number))
+        else {
             return;
         };
         let now = self.sim.elapsed();
@@ -562,6 +572,7 @@ impl Cluster<'_> {
         let since = self.plan.exposed_since(node, taken).map_or(taken, |since| since.min(taken));
         self.lose(node, LossKind::Older, since);
         self.stop(node, |engine| engine.put_back(copy));
+        self.with(node, |machine| machine.identity.exchange(record.filter(|_| is_image)));
         self.facts.disturbed.push((now, now));
         self.start_idle();
     }

@@ -271,6 +271,8 @@ pub enum Fault {
     OlderDisk {
         /// The node.
         node: u16,
+        /// Whether it is a whole image, which the node cannot tell from the disk of its last run.
+        is_image: bool,
     },
     /// The clock of `node` gains so much from now on.
     ClockDrift {
@@ -344,8 +346,10 @@ impl fmt::Display for Fault {
             | Self::WriteError { node }
             | Self::DiskFull { node }
             | Self::StaleTopology { node }
-            | Self::OlderDisk { node }
             | Self::PowerLoss { node: Some(node), .. } => write!(f, "node {node}"),
+            Self::OlderDisk { node, is_image } => {
+                write!(f, "node {node}, {}", if *is_image { "as an image" } else { "file by file" })
+            }
             Self::PowerLoss { node: None, .. } => f.write_str("all nodes"),
             Self::Partition { side } => write!(f, "{side:?} from the others"),
             Self::OneWay { source, target } => write!(f, "from {source} to {target}"),

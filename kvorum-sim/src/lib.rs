@@ -14,6 +14,7 @@ pub mod cluster;
 pub mod fault;
 pub mod history;
 pub mod http_client;
+pub mod identity;
 pub mod invariants;
 pub mod load;
 pub mod net;

@@ -6,7 +6,7 @@ use crate::plan::Plan;
 use crate::trace::Trace;
 use kvorum::config::{self, Config, ConfigError};
 use kvorum::coordinator::Transferring;
-use kvorum::node::{Handle, LocalParts, durability_name, run_local};
+use kvorum::node::{Disk, Handle, LocalParts, durability_name, run_local};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -61,6 +61,7 @@ async fn live(plan: Rc<Plan>, life: Life, nodes: Nodes, trace: Trace) -> turmoil
             config: config.clone(),
             clock: life.clock.clone(),
             rng: life.rng.clone(),
+            disk: Disk { identity: life.identity.clone(), vouched: None },
             engine: life.engine.clone(),
             index_bytes: INDEX_BYTES,
             listener: SimListener::bind(life.power.clone()).await?,
@@ -148,6 +149,7 @@ mod tests {
                 clock: Arc::new(SimClock::new(|| None, 0, 0)),
                 rng: Arc::new(SimRng::of_node(Seed(1), 2, 0)),
                 engine: Arc::new(MemoryEngine::new()),
+                identity: Arc::default(),
                 power: Power::default(),
                 is_stale,
                 desk: Desk::default(),

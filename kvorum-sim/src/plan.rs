@@ -429,7 +429,9 @@ fn led_to(stream: &mut Stream, nodes: u16, length: Duration, faults: &[FaultEven
     leads.extend(faults.iter().filter_map(|event| match event.fault {
         Fault::Wipe { node } => Some((event.at, event.lasts, node, BEING_BORN, 1)),
         Fault::DiskFull { node } => Some((event.at, event.lasts, node, Point::REOPENING, 1)),
-        Fault::OlderDisk { node } => Some((event.at + event.lasts, Duration::ZERO, node, Point::ADOPTING, 1)),
+        Fault::OlderDisk { node, .. } => {
+            Some((event.at + event.lasts, Duration::ZERO, node, Point::ADOPTING, 1))
+        }
         Fault::BitRot { node, .. } => Some((event.at, FAULT_MAX / 2, node, SETTING_ASIDE, 1)),
         _ => None,
     }));
@@ -483,7 +485,7 @@ fn fault(stream: &mut Stream, kind: FaultKind, nodes: u16, victim: u16) -> Fault
             let size = if stream.percent(50) { 5000 } else { crate::millis(JUMP_MAX) };
             Fault::ClockJump { node, by_millis: signed(stream, size) }
         }
-        FaultKind::OlderDisk => Fault::OlderDisk { node: victim },
+        FaultKind::OlderDisk => Fault::OlderDisk { node: victim, is_image: choice & 1 == 1 },
         FaultKind::StaleTopology => Fault::StaleTopology { node },
         // 18 workers at most: two for each other node of seven, and six more.
         FaultKind::PausedWorkers => Fault::PausedWorkers { node, choice: choice & ((1 << 18) - 1) },
@@ -568,7 +570,7 @@ mod tests {
                 assert!(event.at <= plan.length + FAULT_MAX && event.lasts <= FAULT_MAX, "{event}");
                 assert!(plan.kinds.contains(&event.kind));
                 match &event.fault {
-                    Fault::Wipe { node } | Fault::BitRot { node, .. } | Fault::OlderDisk { node } => {
+                    Fault::Wipe { node } | Fault::BitRot { node, .. } | Fault::OlderDisk { node, .. } => {
                         lost.insert(*node);
                     }
                     Fault::Partition { side } => {

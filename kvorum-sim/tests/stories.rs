@@ -352,7 +352,7 @@ fn older_disk_does_not_set_the_clock_back() {
     };
     let jump = |by_millis| Fault::ClockJump { node: 0, by_millis };
     plan.faults = vec![
-        at(2, 8, FaultKind::OlderDisk, Fault::OlderDisk { node: 0 }),
+        at(2, 8, FaultKind::OlderDisk, Fault::OlderDisk { node: 0, is_image: false }),
         at(3, 0, FaultKind::ClockJump, jump(20_000)),
         at(6, 0, FaultKind::ClockJump, jump(-20_000)),
     ];
@@ -381,7 +381,7 @@ fn older_disk_shows_nothing_that_was_purged() {
         at: copied_at,
         lasts: back_at.saturating_sub(copied_at),
         kind: FaultKind::OlderDisk,
-        fault: Fault::OlderDisk { node: 0 },
+        fault: Fault::OlderDisk { node: 0, is_image: false },
     }];
     let keys: Vec<String> = (0..20).map(|number| format!("key-{number}")).collect();
     tell(&plan, async move |mut client| {

@@ -18,9 +18,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use values::{
-    parse_durability, parse_duration, parse_factor, parse_number, parse_size, parse_urls, parse_yes_no,
-};
+use values::{parse_durability, parse_duration, parse_factor, parse_number, parse_size, parse_urls};
 
 /// The most nodes of a cluster.
 pub const NODES_MAX: usize = 1024;
@@ -53,10 +51,6 @@ pub struct Config {
     pub fanout: Fanout,
     /// How long a node that starts waits for hints.
     pub hint_wait: Duration,
-    /// Whether a new store votes without asking the other nodes.
-    pub new_cluster: bool,
-    /// Whether a store that voted in an earlier life votes before a majority has been asked what was purged since.
-    pub trust_store: bool,
     /// What is kept for nodes that missed writes.
     pub hints: HintBounds,
     /// Between two rounds that find out up to where all nodes agree, and purge.
@@ -127,6 +121,15 @@ pub enum ConfigError {
         /// What is wrong with it, and what is allowed.
         reason: String,
     },
+    /// A setting that is none any more.
+    Retired {
+        /// Its name.
+        name: &'static str,
+        /// Where it was set.
+        origin: Origin,
+        /// What to do instead.
+        instead: &'static str,
+    },
     /// A key in the file that is no setting.
     UnknownKey {
         /// The file.
@@ -148,6 +151,9 @@ impl fmt::Display for ConfigError {
         match self {
             Self::BadValue { name, origin, value, reason } => {
                 write!(f, "{name} = {value:?} ({origin}): {reason}")
+            }
+            Self::Retired { name, origin, instead } => {
+                write!(f, "{name} ({origin}) is no setting any more: {instead}")
             }
             Self::UnknownKey { path, key } => {
                 let known: Vec<_> = SETTINGS.iter().map(|setting| setting.name).collect();
@@ -342,20 +348,6 @@ pub const SETTINGS: &[Setting] = &[
         set: |draft, text| set(&mut draft.config.hint_wait, parse_duration(text)),
     },
     Setting {
-        name: "new-cluster",
-        value_name: "yes|no",
-        default: "no",
-        help: "Whether you vouch that no store of this cluster was ever lost: a new store then answers reads before it has met every other node",
-        set: |draft, text| set(&mut draft.config.new_cluster, parse_yes_no(text)),
-    },
-    Setting {
-        name: "trust-store",
-        value_name: "yes|no",
-        default: "no",
-        help: "Whether you vouch that the data directory is the one this node ran with last, and no older copy: it then takes part in quorums before it has met a majority of the nodes",
-        set: |draft, text| set(&mut draft.config.trust_store, parse_yes_no(text)),
-    },
-    Setting {
         name: "scrub-every",
         value_name: "DURATION",
         default: "24h",
@@ -479,6 +471,28 @@ pub const SETTINGS: &[Setting] = &[
     },
 ];
 
+/// A setting that is none any more. It is refused, not ignored: whoever set it relied on it.
+pub struct Retired {
+    /// Its name, as in the flag.
+    pub name: &'static str,
+    /// What to do instead.
+    pub instead: &'static str,
+}
+
+/// Every setting that is none any more.
+pub const RETIRED: &[Retired] = &[
+    Retired {
+        name: "new-cluster",
+        instead: "as a setting it stays in files and disables the protection of lost disks for good; to vouch once that no \
+                  store of this node was ever lost, run \"kvorum bootstrap DIR\" on its data directory before the start",
+    },
+    Retired {
+        name: "trust-store",
+        instead: "as a setting it stays in files and disables the protection of older copies for good; to vouch once that \
+                  the data directory is the one that the node ran with last, run \"kvorum trust-store DIR\" before the start",
+    },
+];
+
 /// This is a setting's value and where it came from.
 #[derive(Debug, Clone)]
 pub struct Resolved {
@@ -499,6 +513,15 @@ pub fn resolve(
     environment: &BTreeMap<String, String>,
     file: Option<(&Path, &str)>,
 ) -> Result<(Config, Vec<Resolved>), ConfigError> {
+    for Retired { name, instead } in RETIRED {
+        let variable = variable_of(name);
+        let origin = match (flags.contains_key(name), environment.contains_key(&variable)) {
+            (true, _) => Origin::Flag(name),
+            (false, true) => Origin::Environment(variable),
+            (false, false) => continue,
+        };
+        return Err(ConfigError::Retired { name, origin, instead });
+    }
     let in_file = file.map(|(path, text)| read_file(path, text)).transpose()?.unwrap_or_default();
     let mut draft = Draft::blank();
     let mut resolved = Vec::with_capacity(SETTINGS.len());
@@ -565,8 +588,6 @@ impl Draft {
             cluster_name: String::new(),
             fanout: Fanout::Parallel,
             hint_wait: none,
-            new_cluster: false,
-            trust_store: false,
             hints: HintBounds { bytes_max: 0, age_max_millis: 0 },
             settle_every: none,
             clock_offset_max: none,
@@ -667,6 +688,9 @@ fn read_file(path: &Path, text: &str) -> Result<BTreeMap<&'static str, String>, 
     let mut values = BTreeMap::new();
     for (key, value) in table {
         let name = key.replace('_', "-");
+        if let Some(Retired { name, instead }) = RETIRED.iter().find(|retired| retired.name == name) {
+            return Err(ConfigError::Retired { name, origin: Origin::File(path.to_path_buf()), instead });
+        }
         let Some(setting) = SETTINGS.iter().find(|setting| setting.name == name) else {
             return Err(ConfigError::UnknownKey { path: path.to_path_buf(), key });
         };
@@ -761,6 +785,29 @@ mod tests {
             ("cluster", "http://a:1"),
         ] {
             assert!(with(&[(name, value)], &[], None).is_err(), "{name}={value}");
+        }
+    }
+
+    /// What was a setting and is a command now is refused wherever it stands, whatever its value, with the command.
+    #[test]
+    fn retired_settings_name_the_command() {
+        for (name, command) in
+            [("new-cluster", "kvorum bootstrap DIR"), ("trust-store", "kvorum trust-store DIR")]
+        {
+            let spelled = name.replace('-', "_");
+            let variable = variable_of(name);
+            for value in ["yes", "no", ""] {
+                let file = format!("{spelled} = {value:?}\n");
+                for outcome in [
+                    with(&[(name, value)], &[], None),
+                    with(&[], &[(&variable, value)], None),
+                    with(&[], &[], Some(&file)),
+                ] {
+                    let error = outcome.unwrap_err().to_string();
+                    assert!(error.starts_with(name) && error.contains(command), "{error}");
+                }
+            }
+            assert!(SETTINGS.iter().all(|setting| setting.name != name));
         }
     }
 

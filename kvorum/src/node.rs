@@ -21,15 +21,17 @@ use crate::replica::{
 };
 use crate::sched::{self, Turns};
 use crate::storage::data_dir::{DataDir, DataDirError};
+use crate::storage::identity::{DirectoryIdentity, DiskIdentity, Vouch};
 use crate::storage::lsm::{LsmConfig, LsmEngine};
 use crate::storage::{Engine, EngineError};
 use crate::supervise::{Ended, Part, Supervisor, Thread};
 use crate::worker::Pools;
-use kvorum_core::{NodeId, StoreSeen, Topology, TopologyError};
+use kvorum_core::{NodeId, Run, StoreSeen, Topology, TopologyError};
 use rustix::net::sockopt;
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
@@ -171,8 +173,14 @@ impl Node {
         crash::point(Point::StoreOpened);
         let pools = Arc::new(Pools::start(config.workers, &supervisor).map_err(NodeError::Thread)?);
         let workers = Workers::Threads;
-        let parts = Opening { config, names: &names, clock, rng, engine, index_bytes, pools, workers };
+        let identity = Arc::new(DirectoryIdentity::new(node.data_dir.path()));
+        let disk = Disk { identity, vouched: Vouch::left_in(node.data_dir.path()) };
+        let is_vouched = disk.vouched.is_some();
+        let parts = Opening { config, names: &names, clock, rng, disk, engine, index_bytes, pools, workers };
         node.replica = Some(open(parts, &service)?);
+        if is_vouched && let Err(error) = Vouch::forget(node.data_dir.path()) {
+            tracing::warn!(%error, "the operator's word cannot be removed from the data directory; the next start takes it, too");
+        }
         Ok(node)
     }
 
@@ -252,6 +260,8 @@ pub struct LocalParts<L: Listener> {
     pub clock: Arc<dyn Clock>,
     /// Its chance.
     pub rng: Arc<dyn Rng>,
+    /// What recognises its disk.
+    pub disk: Disk,
     /// Its store, which must never wait.
     pub engine: Arc<dyn Engine>,
     /// Memory for the newest rows of the index, in bytes.
@@ -290,12 +300,13 @@ impl Handle {
 /// # Cancel safety
 /// Dropping the future (and the tasks of its thread) is a crash: what was not committed is gone.
 pub async fn run_local<L: Listener>(parts: LocalParts<L>) -> Result<(), NodeError> {
-    let LocalParts { config, clock, rng, engine, index_bytes, listener, connector, started } = parts;
+    let LocalParts { config, clock, rng, disk, engine, index_bytes, listener, connector, started } = parts;
     let names = Names::new(&config, config.listen);
     let service = service(&config, &names, &clock, &*rng, 1, Supervisor::default());
     let pools = Arc::new(Pools::inline());
     let workers = Workers::Tasks;
-    let opening = Opening { config: &config, names: &names, clock, rng, engine, index_bytes, pools, workers };
+    let opening =
+        Opening { config: &config, names: &names, clock, rng, disk, engine, index_bytes, pools, workers };
     let replica = open(opening, &service)?;
     started(Handle(Arc::clone(&service)));
     let metrics = service.thread_metrics.first().map(Arc::clone).unwrap_or_default();
@@ -373,12 +384,91 @@ fn is_own(home: &Home, node: NodeId) -> bool {
     home.node.as_ref().is_none_or(|(owner, _)| *owner == node) || canary::is(Canary::StoreOfAnotherNode)
 }
 
+/// A store in the place of which a new one is begun.
+enum Unusable {
+    /// It was begun elsewhere in place of a damaged one, and has confirmed nothing.
+    Provisional,
+    /// It cannot be read.
+    Damaged(ReplicaError),
+}
+
+/// Checks whose store it is that says `home` of itself: this node's is `(its id, its URL)`, among nodes for which keys are
+/// placed as `placed` says.
+fn check_home(
+    home: Result<Option<Home>, ReplicaError>,
+    (node, url): (NodeId, &str),
+    placed: u64,
+    path: &Path,
+) -> Result<Option<Unusable>, NodeError> {
+    let is_alone = placed == PLACED_ALONE;
+    match home {
+        Ok(home) if home.as_ref().is_none_or(|home| is_home(home, placed) && is_own(home, node)) => Ok(None),
+        Ok(Some(home)) if home.is_provisional && !is_alone => Ok(Some(Unusable::Provisional)),
+        Ok(Some(Home { node: Some((_, owner)), topology, .. })) if topology == Some(placed) => {
+            Err(NodeError::OtherNode { path: path.to_path_buf(), owner, url: url.to_owned() })
+        }
+        Ok(_) => Err(NodeError::OtherCluster { path: path.to_path_buf() }),
+        Err(error) if error.is_damage() && !is_alone => Ok(Some(Unusable::Damaged(error))),
+        Err(error) => Err(NodeError::Replica(error)),
+    }
+}
+
+/// Whether the disk is known to be the one of the last run; where it is, it is recorded for the next. A new store that the
+/// operator vouches for is as good.
+fn recognise(disk: &Disk, replica: &Replica) -> bool {
+    let (store, run) = (replica.store_id(), replica.run());
+    let doubt = match disk.vouched {
+        Some(vouch) => {
+            tracing::warn!("this start takes the operator's word: {}", vouch.name());
+            None
+        }
+        None => disk.identity.verify(store, run).err(),
+    };
+    match &doubt {
+        None => record_disk(&*disk.identity, store, run),
+        Some(doubt) => {
+            if !replica.is_new() {
+                tracing::info!(
+                    %doubt,
+                    "the data directory is not known to be that of the last run: this store takes part in quorums once \
+                     a majority of the nodes has been met"
+                );
+            }
+            if let Err(error) = disk.identity.forget() {
+                tracing::warn!(%error, "the record of another data directory cannot be removed; it is not believed");
+            }
+        }
+    }
+    doubt.is_none()
+}
+
+/// Records durably that this run uses the disk with the store `store`.
+fn record_disk(identity: &dyn DiskIdentity, store: u128, run: Run) {
+    if let Err(error) = identity.record(store, run) {
+        tracing::warn!(
+            %error,
+            "cannot record which data directory this run uses: started again alone, this node serves nothing before it has \
+             met a majority"
+        );
+    }
+}
+
+/// The disk that a node runs on.
+#[derive(Clone)]
+pub struct Disk {
+    /// Recognises it.
+    pub identity: Arc<dyn DiskIdentity>,
+    /// The operator's word for this start.
+    pub vouched: Option<Vouch>,
+}
+
 /// What the rooms below HTTP are opened with.
 pub(crate) struct Opening<'a> {
     pub(crate) config: &'a Config,
     pub(crate) names: &'a Names,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) rng: Arc<dyn Rng>,
+    pub(crate) disk: Disk,
     pub(crate) engine: Arc<dyn Engine>,
     pub(crate) index_bytes: usize,
     pub(crate) pools: Arc<Pools>,
@@ -387,7 +477,7 @@ pub(crate) struct Opening<'a> {
 
 /// Opens the rooms below HTTP; from then on the node serves its peers, and takes its hints.
 pub(crate) fn open(opening: Opening<'_>, service: &Service) -> Result<ReplicaThreads, NodeError> {
-    let Opening { config, names, clock, rng, engine, index_bytes, pools, workers } = opening;
+    let Opening { config, names, clock, rng, disk, engine, index_bytes, pools, workers } = opening;
     let mut begins_anew = engine.has_begun_anew();
     let topology = Topology::of_urls(&names.cluster).map_err(NodeError::Topology)?;
     let node = NodeId::of_url(&names.url);
@@ -404,29 +494,20 @@ pub(crate) fn open(opening: Opening<'_>, service: &Service) -> Result<ReplicaThr
     };
     // Before anything is touched: under a wrong list of nodes nothing is made, indexed or set aside, but for a store that was
     // begun under such a list.
-    match Home::of(&*engine) {
-        Ok(home) if home.as_ref().is_none_or(|home| is_home(home, placed) && is_own(home, node)) => {}
-        Ok(Some(home)) if home.is_provisional && !is_alone => {
+    match check_home(Home::of(&*engine), (node, &names.url), placed, &config.data_dir)? {
+        None => {}
+        Some(Unusable::Provisional) => {
             tracing::warn!(
-                "the store was begun for another node or other nodes in place of a damaged one, and was never refilled: it is set \
-                 aside, and a new one is refilled from these nodes"
+                "the store was begun for another node or other nodes in place of a damaged one, and was never refilled: \
+                 it is set aside, and a new one is refilled from these nodes"
             );
             set_aside()?;
             begins_anew = true;
         }
-        Ok(Some(Home { node: Some((_, owner)), topology, .. })) if topology == Some(placed) => {
-            return Err(NodeError::OtherNode {
-                path: config.data_dir.clone(),
-                owner,
-                url: names.url.clone(),
-            });
-        }
-        Ok(_) => return Err(NodeError::OtherCluster { path: config.data_dir.clone() }),
-        Err(error) if error.is_damage() && !is_alone => {
+        Some(Unusable::Damaged(error)) => {
             set_aside_damaged(&error)?;
             begins_anew = true;
         }
-        Err(error) => return Err(NodeError::Replica(error)),
     }
     let start = |vote| {
         let (replica, threads, lease) = Replica::start(ReplicaParts {
@@ -453,7 +534,7 @@ pub(crate) fn open(opening: Opening<'_>, service: &Service) -> Result<ReplicaThr
         let hints = Hints::open(replica.clone(), config.hints, lease)?;
         Ok::<_, ReplicaError>((replica, threads, lease, facts, hints))
     };
-    let started = match start(first_vote(config, is_alone, begins_anew)) {
+    let started = match start(first_vote(disk.vouched, is_alone, begins_anew)) {
         Err(error) if error.is_damage() && !is_alone => {
             set_aside_damaged(&error)?;
             start(Vote::No)
@@ -465,18 +546,18 @@ pub(crate) fn open(opening: Opening<'_>, service: &Service) -> Result<ReplicaThr
     let mut seen = facts.seen;
     // A store may remember foreign nodes that a peer once named. Told on, they would fill the roster.
     seen.retain(|node, _| topology.index_of(*node).is_some());
+    let is_recognised = !is_alone && recognise(&disk, &replica);
     let own = StoreSeen { node, store: replica.store_id(), run: replica.run() };
     let roster = Roster::new(own, topology.node_count(), seen, facts.votes);
     let name = config.cluster_name.clone();
     let cluster = Cluster::new(name, facts.cluster_id, topology, me, replica.store_id(), roster);
-    if config.trust_store {
-        cluster.trust_store();
-    }
     let (time, chance) = (Arc::clone(&clock), Arc::clone(&rng));
     let stamps = Stamps::resume(node, lease, time, Arc::clone(&timestamps), chance, replica.clone());
     let peer_limits = Arc::new(PeerLimits { timestamps });
     let shared =
         Shared::new(cluster, clock, peer_limits, rng, replica.clone(), hints, stamps, settings(config));
+    let store = replica.store_id();
+    shared.set_disk(is_recognised, move |run| record_disk(&*disk.identity, store, run));
     // Set once, here.
     let _ = service.rooms.set(Rooms::new(shared, replica, pools, store_metrics));
     service.phase.send_replace(Phase::Joining);
@@ -497,10 +578,10 @@ fn forget_beginning(engine: &dyn Engine) {
 }
 
 /// Whether a store that is made now votes at once.
-fn first_vote(config: &Config, is_alone: bool, begins_anew: bool) -> Vote {
+fn first_vote(vouched: Option<Vouch>, is_alone: bool, begins_anew: bool) -> Vote {
     match (is_alone, begins_anew) {
         (false, true) => Vote::No,
-        (false, false) if !config.new_cluster => Vote::Unknown,
+        (false, false) if vouched != Some(Vouch::Bootstrap) => Vote::Unknown,
         _ => Vote::Yes,
     }
 }

@@ -19,13 +19,14 @@ mod support;
 
 use bytes::Bytes;
 use cluster_support::node::{Cluster, Launch, percent};
+use faults_support::skip;
 use kvorum::storage::lsm::{LsmConfig, LsmEngine};
 use kvorum::storage::{Change, Durability, Engine, Keyspace, format};
 use std::ops::Bound;
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
-use support::wait_until;
+use support::{kvorum, wait_until};
 
 const PUT: &str = "PUT";
 const GET: &str = "GET";
@@ -246,4 +247,161 @@ fn version_4_is_refused_in_words() {
     let answer = faults_support::http::receive(&mut stream).unwrap();
     assert_eq!(answer.status, 400, "{answer:?}");
     assert!(answer.text().contains("version 5 at the node that says this, 4 at the other"), "{answer:?}");
+}
+
+/// Whether the file system of the test keeps birth times; without them no directory is recognised.
+fn has_birth_times(name: &str, path: &Path) -> bool {
+    let has_them = std::fs::metadata(path).unwrap().created().is_ok();
+    if !has_them {
+        skip(name, &format!("{} is on a file system without birth times", path.display()));
+    }
+    has_them
+}
+
+/// Goal: a node that is restarted alone serves what it can serve alone. Method: all three nodes are stopped, by order or
+/// by `kill -9`, and one is started: requests whose `ACK` it can meet itself succeed, others find too few. Again after it
+/// was killed alone.
+#[test]
+fn restarted_alone_serves_what_it_can() {
+    let mut cluster = Cluster::start(3);
+    if !has_birth_times("restarted_alone_serves_what_it_can", cluster.data_dir(0)) {
+        return;
+    }
+    assert_eq!(cluster.ask(0, PUT, &entity(b"key", "3/3"), Some(b"v")).status, 201);
+    for round in 0..4 {
+        match round {
+            0 => (0..3).for_each(|node| cluster.terminate(node)),
+            1 => cluster.kill9_all(),
+            _ => cluster.kill9(1),
+        }
+        if round == 1 {
+            cluster.start_all();
+            cluster.kill9_all();
+        }
+        cluster.start_node(1);
+        assert_eq!(cluster.ask(1, GET, &entity(b"key", "1/3"), None).body, b"v", "round {round}");
+        assert_eq!(cluster.ask(1, GET, &entity(b"none", "1/3"), None).status, 404);
+        assert_eq!(cluster.ask(1, PUT, &entity(b"alone", "1/3"), Some(b"w")).status, 201);
+        assert_eq!(cluster.ask(1, GET, &entity(b"alone", "1/3"), None).body, b"w");
+        assert_eq!(cluster.ask(1, GET, &entity(b"key", "2/3"), None).status, 504);
+    }
+    cluster.start_all();
+    wait_until("the others have what it took alone", || {
+        cluster.ask(0, GET, &entity(b"alone", "3/3"), None).body == b"w"
+    });
+}
+
+/// Goal: a directory that was copied, moved or restored serves nothing alone, however often it is started; once it has
+/// met a majority it does. Method: each is done to a stopped node's directory, which is then started alone, twice.
+#[test]
+fn copied_moved_or_restored_serves_nothing_alone() {
+    let mut cluster = Cluster::start(3);
+    if !has_birth_times("copied_moved_or_restored_serves_nothing_alone", cluster.data_dir(0)) {
+        return;
+    }
+    assert_eq!(cluster.ask(0, PUT, &entity(b"key", "3/3"), Some(b"v")).status, 201);
+    for done in ["copied", "moved", "written over in place"] {
+        cluster.kill9_all();
+        let copy = cluster.copy_of_data_dir(0);
+        match done {
+            "copied" => cluster.put_back(0, &copy),
+            "moved" => {
+                let moved = cluster.data_dir(0).with_extension("moved");
+                std::fs::rename(cluster.data_dir(0), &moved).unwrap();
+                cluster.set_data_dir(0, moved);
+            }
+            _ => {
+                cluster.start_node(0);
+                cluster.kill9(0);
+                cluster.write_over(0, &copy);
+            }
+        }
+        for _ in 0..2 {
+            cluster.start_node(0);
+            for (method, body) in [(GET, None), (PUT, Some(&b"v"[..]))] {
+                let answer = cluster.ask(0, method, &entity(b"key", "1/3"), body);
+                assert_eq!(answer.status, 504, "{done}: {}", answer.text());
+            }
+            cluster.kill9(0);
+        }
+        cluster.start_node(1);
+        cluster.start_node(0);
+        wait_until("two have met", || cluster.ask(0, GET, &entity(b"key", "1/3"), None).body == b"v");
+        cluster.kill9_all();
+        cluster.start_node(0);
+        assert_eq!(cluster.ask(0, GET, &entity(b"key", "1/3"), None).body, b"v", "{done}, and met since");
+        cluster.start_all();
+    }
+}
+
+/// Goal: an older copy of a directory is noticed by what the others remember, although nothing was purged since. Method: a
+/// node's directory is copied, the node is started again and takes writes that one other node has as well; the copy comes
+/// back while that one is away. It does not say that they are not there, and votes again once it has been refilled.
+#[test]
+fn older_copy_is_refilled_before_it_votes() {
+    let mut cluster = Cluster::start(3);
+    let keys: Vec<Vec<u8>> = (0..40_u8).map(|number| vec![b'k', number]).collect();
+    cluster.kill9(0);
+    let copy = cluster.copy_of_data_dir(0);
+    cluster.start_node(0);
+    cluster.wait_until_connected();
+    cluster.kill9(2);
+    for key in &keys {
+        assert_eq!(cluster.ask(1, PUT, &entity(key, "2/3"), Some(b"v")).status, 201);
+    }
+    cluster.kill9(0);
+    cluster.kill9(1);
+    cluster.put_back(0, &copy);
+    // It missed all of that, and remembers only that the node was in a later run.
+    cluster.start_node(2);
+    cluster.start_node(0);
+    wait_until("the older copy is told", || {
+        cluster.log(0).contains("another node saw a later run of this node")
+    });
+    for key in &keys {
+        for node in [0, 2] {
+            let status = cluster.ask(node, GET, &entity(key, "2/3"), None).status;
+            assert_ne!(status, 404, "{} at node {node}", key.escape_ascii());
+        }
+    }
+    cluster.start_node(1);
+    wait_until("it is refilled", || cluster.ask(0, GET, "/v0/status", None).text().contains("votes yes"));
+    assert!(keys.iter().all(|key| cluster.ask(0, GET, &entity(key, "2/3"), None).body == b"v"));
+}
+
+/// Goal: what vouches is a command for one start, and no setting. Method: a copied directory votes in the start after
+/// `trust-store`, a second copy of it does not; as flags both are refused with the command; on a running node's directory
+/// and on none at all the commands are refused.
+#[test]
+fn words_are_for_one_start() {
+    let mut cluster = Cluster::start(3);
+    assert_eq!(cluster.ask(0, PUT, &entity(b"key", "3/3"), Some(b"v")).status, 201);
+    let said = kvorum(&["trust-store"]).arg(cluster.data_dir(0)).output().unwrap();
+    let text = String::from_utf8_lossy(&said.stderr).into_owned();
+    assert!(said.status.code() == Some(2) && text.contains("stop the node first"), "{text}");
+    let nowhere = cluster.data_dir(0).with_extension("nowhere");
+    let said = kvorum(&["trust-store"]).arg(&nowhere).output().unwrap();
+    assert!(said.status.code() == Some(2) && !nowhere.exists());
+    cluster.kill9_all();
+    let put_back = |cluster: &Cluster| {
+        let copy = cluster.copy_of_data_dir(0);
+        cluster.put_back(0, &copy);
+    };
+    put_back(&cluster);
+    cluster.vouch(0, "trust-store");
+    cluster.start_node(0);
+    assert_eq!(cluster.ask(0, GET, &entity(b"key", "1/3"), None).body, b"v");
+    cluster.kill9(0);
+    put_back(&cluster);
+    cluster.start_node(0);
+    assert_eq!(cluster.ask(0, GET, &entity(b"key", "1/3"), None).status, 504, "for one start only");
+    for (flag, command) in
+        [("--new-cluster", "kvorum bootstrap DIR"), ("--trust-store", "kvorum trust-store DIR")]
+    {
+        for value in ["yes", "no"] {
+            let said = kvorum(&["serve", flag, value]).output().unwrap();
+            let text = String::from_utf8_lossy(&said.stderr).into_owned();
+            assert!(said.status.code() == Some(2) && text.contains(command), "{flag} {value}: {text}");
+        }
+    }
 }

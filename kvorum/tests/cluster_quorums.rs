@@ -17,7 +17,7 @@ mod cluster_support;
 mod faults_support;
 mod support;
 
-use cluster_support::node::{Cluster, Launch, percent, version_of};
+use cluster_support::node::{Cluster, percent, version_of};
 use faults_support::disk::Mounted;
 use faults_support::http::Answer;
 use faults_support::skip;
@@ -571,9 +571,14 @@ fn new_cluster_answers_once_all_have_met() {
     cluster.start_node(2);
     wait_until("all have met", || cluster.ask(0, PUT, &entity(b"k", "2/3"), Some(b"w")).status == 201);
     wait_until("all read", || cluster.ask(1, GET, &entity(b"k", "2/3"), None).body == b"w");
-    let mut vouched = Cluster::new(3, &["--memory-budget", "16MiB", "--new-cluster", "yes"]);
-    vouched.start_node(0);
+    // Before a first start, and before a second one.
+    let mut vouched = Cluster::new(3, &["--memory-budget", "16MiB"]);
     vouched.start_node(1);
+    vouched.kill9(1);
+    for node in 0..2 {
+        vouched.vouch(node, "bootstrap");
+        vouched.start_node(node);
+    }
     wait_until("two of three write", || vouched.ask(0, PUT, &entity(b"k", "2/3"), Some(b"v")).status == 201);
     assert_eq!(vouched.ask(1, GET, &entity(b"k", "2/3"), None).body, b"v");
 }
@@ -596,14 +601,16 @@ fn wiped_disk_does_not_vote_in_its_second_life() {
     }
 }
 
-/// A node that comes up alone may have an older copy of its disk, and takes part in nothing until it has met another of
-/// three. The operator may vouch for the disk.
+/// A node that comes up alone with a copy of its disk may have an older one, and takes part in nothing until it has met
+/// another of three. The operator may vouch for the disk.
 #[test]
-fn node_that_comes_up_alone_meets_another_before_it_votes() {
+fn copied_disk_that_comes_up_alone_meets_another_before_it_votes() {
     let mut cluster = Cluster::start(3);
     assert_eq!(cluster.ask(0, PUT, &entity(b"key", "3/3"), Some(b"v")).status, 201);
     for index in 0..3 {
         cluster.kill9(index);
+        let copy = cluster.copy_of_data_dir(index);
+        cluster.put_back(index, &copy);
     }
     cluster.start_node(0);
     // What is not confirmed may take effect all the same.
@@ -616,8 +623,7 @@ fn node_that_comes_up_alone_meets_another_before_it_votes() {
     wait_until("two have met", || cluster.ask(0, GET, &entity(b"key", "2/3"), None).body == b"v");
     cluster.kill9(0);
     cluster.kill9(1);
-    let environment = vec![("KVORUM_TRUST_STORE".to_owned(), "yes".to_owned())];
-    cluster.set_launch(2, Launch { environment, ..Launch::default() });
+    cluster.vouch(2, "trust-store");
     cluster.start_node(2);
     assert_eq!(cluster.ask(2, GET, &entity(b"key", "1/3"), None).body, b"v");
     assert_eq!(cluster.ask(2, PUT, &entity(b"key", "1/3"), Some(b"w")).status, 201);

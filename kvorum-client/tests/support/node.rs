@@ -8,7 +8,6 @@ pub fn with_node(example: impl AsyncFnOnce(&str) -> Result<(), kvorum_client::Er
         ("data-dir", dir.path().to_str().unwrap()),
         ("durability", "os"),
         ("threads", "1"),
-        ("new-cluster", "yes"),
     ];
     let settings = settings.map(|(name, value)| (name, value.to_owned())).into();
     let (config, _) = kvorum::config::resolve(&settings, &Default::default(), None).unwrap();

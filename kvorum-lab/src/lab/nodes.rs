@@ -311,14 +311,9 @@ pub fn version(binary: &Path) -> Result<String, LabError> {
 /// The words behind the program's name, but for the data directory.
 fn words(address: SocketAddr, all: &[SocketAddr], flags: &[String]) -> Vec<String> {
     let mut words = vec!["serve".to_owned(), "--listen".into(), address.to_string()];
-    let has = |flag: &str| flags.iter().any(|one| one == flag);
     if all.len() > 1 {
         let urls: Vec<String> = all.iter().map(|one| format!("http://{one}")).collect();
         words.extend(["--cluster".into(), urls.join(",")]);
-        // Every store is new, and no other was ever lost.
-        if !has("--new-cluster") {
-            words.extend(["--new-cluster".into(), "yes".into()]);
-        }
     }
     words.extend_from_slice(flags);
     words
@@ -342,19 +337,14 @@ fn is_port_taken(why: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// Goal: a cluster's nodes are told of each other, a single one of nobody; what the file says of new clusters
-    /// stays. Method: the words.
+    /// Goal: a cluster's nodes are told of each other, a single one of nobody. Method: the words.
     #[test]
     fn nodes_are_told_of_each_other() {
         let addresses: [SocketAddr; 2] = ["127.0.0.1:1".parse().unwrap(), "127.0.0.1:2".parse().unwrap()];
         let one = words(addresses[0], &addresses[..1], &["--threads".into(), "2".into()]);
         assert_eq!(shell(&one), "serve --listen 127.0.0.1:1 --threads 2");
         let two = words(addresses[1], &addresses, &[]);
-        let expect =
-            "serve --listen 127.0.0.1:2 --cluster http://127.0.0.1:1,http://127.0.0.1:2 --new-cluster yes";
-        assert_eq!(shell(&two), expect);
-        let told = words(addresses[0], &addresses, &["--new-cluster".into(), "no".into()]);
-        assert!(shell(&told).ends_with(",http://127.0.0.1:2 --new-cluster no"));
+        assert_eq!(shell(&two), "serve --listen 127.0.0.1:2 --cluster http://127.0.0.1:1,http://127.0.0.1:2");
         assert_eq!(shell(&["a b".into(), "it's".into(), String::new()]), r"'a b' 'it'\''s' ''");
     }
 

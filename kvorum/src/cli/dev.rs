@@ -2,7 +2,7 @@
 
 use super::serve::{listen_for_signals, read_config_with};
 use super::{FAILED, USAGE, complain, flag, text_of};
-use crate::config::{Config, SETTINGS};
+use crate::config::{Config, RETIRED, SETTINGS};
 use crate::log;
 use crate::node::{self, Node};
 use clap::{ArgMatches, Command};
@@ -27,6 +27,9 @@ pub(super) fn command() -> Command {
         .arg(flag("base-port", "PORT", "The first node's port; the others follow [default: 8080]"))
         .arg(flag("data-dir", "DIR", "Directory under which each node has its own [default: ./data]"))
         .arg(flag("threads", "N", "Network threads of each node [default: 1]"));
+    let command = RETIRED
+        .iter()
+        .fold(command, |command, retired| command.arg(flag(retired.name, "VALUE", "").hide(true)));
     SETTINGS.iter().filter(|setting| !DECIDED.contains(&setting.name)).fold(command, |command, setting| {
         let default = if setting.default.is_empty() {
             String::new()

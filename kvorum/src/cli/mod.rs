@@ -7,6 +7,7 @@ mod dev;
 mod profile;
 mod repair;
 mod serve;
+mod vouch;
 
 use crate::log;
 use crate::sched::{self, Turns};
@@ -49,6 +50,7 @@ fn run_command(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
                 Ok(arguments) => kvorum_lab::lab::run_command(&arguments),
                 Err(error) => complain(error, USAGE),
             },
+            Some((name @ ("bootstrap" | "trust-store"), matches)) => vouch::run(name, matches),
             Some((name, matches)) => client::run(name, matches),
             None => ExitCode::from(USAGE),
         },
@@ -69,6 +71,7 @@ fn command() -> Command {
         .after_help("Exit codes: 0 done or found, 1 not found, 2 wrong usage, 3 unreachable or failed")
         .subcommand(serve::command())
         .subcommand(dev::command())
+        .subcommands(vouch::commands())
         .subcommands(client::commands())
         .subcommand(profile::command())
         .subcommand(BenchArgs::augment_args(

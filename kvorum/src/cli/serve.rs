@@ -1,7 +1,7 @@
 //! `kvorum serve`: reads the configuration, starts the node, waits to be told to stop.
 
 use super::{FAILED, USAGE, complain, flag, print, text_of};
-use crate::config::{self, Config, Resolved, SETTINGS};
+use crate::config::{self, Config, RETIRED, Resolved, SETTINGS};
 use crate::log;
 use crate::node::{self, Node, StopSignals};
 use clap::{Arg, ArgAction, ArgMatches, Command};
@@ -20,6 +20,9 @@ pub(super) fn command() -> Command {
                 .action(ArgAction::SetTrue)
                 .help("Prints the configuration with each value's origin, and ends"),
         );
+    let command = RETIRED
+        .iter()
+        .fold(command, |command, retired| command.arg(flag(retired.name, "VALUE", "").hide(true)));
     SETTINGS.iter().fold(command, |command, setting| {
         let default = if setting.default.is_empty() {
             String::new()
@@ -96,8 +99,10 @@ pub(super) fn read_config_with(
     decided: BTreeMap<&'static str, String>,
 ) -> Result<(Config, Vec<Resolved>), String> {
     let given = |name: &str| matches.try_get_one::<String>(name).ok().flatten().cloned();
+    let retired = RETIRED.iter().map(|retired| retired.name);
+    let names = SETTINGS.iter().map(|setting| setting.name).chain(retired);
     let mut flags: BTreeMap<&'static str, String> =
-        SETTINGS.iter().filter_map(|setting| Some((setting.name, given(setting.name)?))).collect();
+        names.filter_map(|name| Some((name, given(name)?))).collect();
     flags.extend(decided);
     let environment = environment();
     let path = text_of(matches, "config").or_else(|| environment.get("KVORUM_CONFIG").map(String::as_str));

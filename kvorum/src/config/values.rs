@@ -74,15 +74,6 @@ pub(super) fn parse_size(text: &str, least: u64) -> Result<u64, String> {
     }
 }
 
-/// `yes` or `no`.
-pub(super) fn parse_yes_no(text: &str) -> Result<bool, String> {
-    match text {
-        "yes" => Ok(true),
-        "no" => Ok(false),
-        _ => Err("allowed are yes and no".to_owned()),
-    }
-}
-
 /// More than nothing and at most a day, with `ms`, `s`, `m` or `h`.
 pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
     let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());

@@ -66,6 +66,7 @@ impl Coordinator {
             self.shared.adopt(lacking).await.map_err(Cause::Replica)?;
         }
         self.shared.cluster.note_floors_met(index);
+        self.shared.record_disk();
         Ok(())
     }
 }

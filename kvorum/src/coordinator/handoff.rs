@@ -12,7 +12,7 @@ use crate::cluster::VotesVerdict;
 use crate::peer::{ApplyKind, LinkState, Reply, Request};
 use crate::replica::{Hint, ReplicaError};
 use kvorum_core::{NodeIndex, UnixMillis, Version};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::Rc;
@@ -182,6 +182,15 @@ impl Coordinator {
     }
 }
 
+/// One of the nodes that are being met; dropped, it has been, or does not answer.
+struct Meeting(Rc<Cell<usize>>);
+
+impl Drop for Meeting {
+    fn drop(&mut self) {
+        self.0.set(self.0.get().saturating_sub(1));
+    }
+}
+
 impl Coordinator {
     /// Meets the peers that answer at once, and takes the hints that each of them holds for this node, within the
     /// settings' bound. Whoever does not answer is not waited for.
@@ -192,7 +201,9 @@ impl Coordinator {
         let wait = self.shared.settings.hint_wait;
         let deadline = tokio::time::Instant::now() + wait;
         let mut calls = Calls::new();
+        let meeting = Rc::new(Cell::new(self.shared.cluster.others().count()));
         for index in self.shared.cluster.others() {
+            let meeting = Meeting(Rc::clone(&meeting));
             let Some(link) = self.link(index).cloned() else { continue };
             let coordinator = Rc::clone(self);
             calls.push(index, async move {
@@ -209,13 +220,15 @@ impl Coordinator {
                     return None;
                 }
                 // Before anything comes in, and before this store votes. Tried again in the background where it fails.
+                coordinator.pulse(index).await;
                 let _ = coordinator.meet_floors(index).await;
+                drop(meeting);
                 let left = deadline.saturating_duration_since(tokio::time::Instant::now());
                 link.call(&Request::TakeHints, left).await.ok()
             });
         }
         let taken = self.take_from(calls, deadline);
-        tokio::join!(taken, self.hear_of_store());
+        tokio::join!(taken, self.hear_of_store(&meeting, deadline));
     }
 
     async fn take_from(&self, mut calls: Calls<Option<Reply>>, deadline: tokio::time::Instant) {
@@ -233,10 +246,25 @@ impl Coordinator {
 }
 
 impl Coordinator {
-    /// Waits, for a moment, until it is decided whether this store votes.
-    async fn hear_of_store(&self) {
+    /// Waits, for a moment, until it is decided whether this store votes. `meeting` counts the others that are being met,
+    /// until `deadline`.
+    ///
+    /// A disk that is known to be the one of the last run needs no majority: once all that answer now have had their
+    /// chance to say that they know of a later run, it votes.
+    async fn hear_of_store(&self, meeting: &Cell<usize>, deadline: tokio::time::Instant) {
+        let cluster = &self.shared.cluster;
+        if self.shared.recognises_disk() {
+            let met = async {
+                while meeting.get() > 0 && !cluster.has_met() {
+                    tokio::time::sleep(DRAIN_LOOK).await;
+                }
+            };
+            // Who takes longer than that is as good as away.
+            let _ = tokio::time::timeout_at(deadline, met).await;
+            cluster.trust_store();
+        }
         let heard = async {
-            while self.shared.cluster.is_undecided() {
+            while cluster.is_undecided() {
                 tokio::time::sleep(DRAIN_LOOK).await;
             }
         };
@@ -254,13 +282,14 @@ impl Coordinator {
             tracing::warn!(
                 unheard = unheard.join(","),
                 "this store is new: it answers no reads until every other node has said that it knows no older store \
-                 of this one; if the cluster is new and a node stays away, start with --new-cluster yes"
+                 of this one; if the cluster is new and a node stays away, stop this one, run \"kvorum bootstrap DIR\" on \
+                 its data directory, and start it again"
             );
         } else {
             tracing::warn!(
                 "too few other nodes answer: this store takes no part in quorums until a majority of the nodes, this one \
                  among them, has been asked what was purged meanwhile; if the others stay away and this is the disk that the \
-                 node ran with last, start with --trust-store yes"
+                 node ran with last, stop it, run \"kvorum trust-store DIR\" on its data directory, and start it again"
             );
         }
     }

@@ -53,13 +53,15 @@ use crate::peer::{ApplyKind, Connector, HandshakeError, Hello, Link, LinkObserve
 use crate::replica::{Hints, RangeReader, Replica, ReplicaError};
 use crate::supervise::Part;
 use bytes::Bytes;
-use kvorum_core::{Key, NodeIndex, Partition, Quorum, Record, ReplicationFactor, UnixMillis, Value, Version};
+use kvorum_core::{
+    Key, NodeIndex, Partition, Quorum, Record, ReplicationFactor, Run, UnixMillis, Value, Version,
+};
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 use tokio::sync::watch;
 
@@ -302,6 +304,8 @@ pub struct Shared {
     healing: Mutex<BTreeSet<u16>>,
     /// By node, when it last healed, or was about to: milliseconds of the monotonic clock, 0 when it never did.
     healed_by: Vec<AtomicU64>,
+    /// The disk, once the node knows whether it is that of the last run.
+    disk: OnceLock<DiskState>,
     /// Whether a repair that somebody asked for is under way.
     is_repairing: AtomicBool,
     // Held while the cluster's id is stored, so that only one id is ever stored; across an await, by tasks that nothing
@@ -314,6 +318,16 @@ pub struct Shared {
     /// Counters.
     pub metrics: CoordinatorMetrics,
     pace: pace::Pace,
+}
+
+/// What is known of the disk that the node runs on.
+struct DiskState {
+    /// Records durably that the disk is that of a run.
+    record: Box<dyn Fn(Run) + Send + Sync>,
+    /// Whether it was the one of the last run when the node started.
+    is_recognised: bool,
+    /// Whether this run is recorded, so that the next start recognises the disk.
+    is_recorded: AtomicBool,
 }
 
 /// This serves the requests of one network thread.
@@ -535,6 +549,7 @@ impl Shared {
             compared_since_start: Mutex::default(),
             healing: Mutex::default(),
             healed_by,
+            disk: OnceLock::new(),
             is_repairing: AtomicBool::new(false),
             making_cluster_id: tokio::sync::Mutex::new(()),
             gauges: Gauges::default(),
@@ -542,6 +557,28 @@ impl Shared {
             metrics,
             pace: pace::Pace::default(),
         })
+    }
+
+    /// Notes whether the node's disk is that of the last run, and how it is recorded for the next. Called once, before
+    /// anything is served.
+    pub fn set_disk(&self, is_recognised: bool, record: impl Fn(Run) + Send + Sync + 'static) {
+        let is_recorded = AtomicBool::new(is_recognised);
+        let _ = self.disk.set(DiskState { record: Box::new(record), is_recognised, is_recorded });
+    }
+
+    /// Whether the disk is known to be that of the last run.
+    fn recognises_disk(&self) -> bool {
+        self.disk.get().is_some_and(|disk| disk.is_recognised)
+    }
+
+    /// Records the disk for the next start, once a majority of the nodes has been met: it is no older copy then.
+    fn record_disk(&self) {
+        let Some(disk) = self.disk.get() else { return };
+        if !self.cluster.has_met() || disk.is_recorded.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let run = self.cluster.roster().run();
+        (disk.record)(run);
     }
 
     /// The index of the node `id`, when it belongs to the cluster.

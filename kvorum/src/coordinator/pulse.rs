@@ -29,7 +29,7 @@ impl Coordinator {
         }
     }
 
-    async fn pulse(&self, index: NodeIndex) {
+    pub(super) async fn pulse(&self, index: NodeIndex) {
         let Some(link) = self.link(index) else { return };
         let shared = &self.shared;
         let ping = shared.ping();

@@ -6,9 +6,10 @@ use super::server::{Listener, Phase, serve};
 use super::{Desk, Service};
 use crate::clock::{Clock, SystemClock, SystemRng};
 use crate::config::{self, Config};
-use crate::node::{self, Names, NodeError, Opening};
+use crate::node::{self, Disk, Names, NodeError, Opening};
 use crate::peer::{BoxedStream, Connector};
 use crate::replica::{ReplicaThreads, Workers};
+use crate::storage::identity::Unrecognised;
 use crate::storage::memory::MemoryEngine;
 use crate::storage::{Engine, Keyspace};
 use crate::supervise::Supervisor;
@@ -126,7 +127,9 @@ fn open_store(
     service: &Service,
     engine: Arc<dyn Engine>,
 ) -> Result<ReplicaThreads, NodeError> {
+    let disk = Disk { identity: Arc::new(Unrecognised), vouched: None };
     let opening = Opening {
+        disk,
         config,
         names,
         clock: Arc::clone(&service.clock),

@@ -738,6 +738,11 @@ fn count_run(parts: &ReplicaParts) -> Result<Run, ReplicaError> {
     {
         batch.push(put(format::META_NODE, format::encode_node(parts.node, url)));
     }
+    let votes = engine.get(Keyspace::Meta, format::META_VOTES)?;
+    if parts.birth.vote == Vote::Yes && votes.is_some_and(|row| row.first() == Some(&format::VOTES_UNKNOWN)) {
+        // It was made before the operator vouched that there is nothing older.
+        batch.push(put(format::META_VOTES, Bytes::from_static(&[format::VOTES_YES])));
+    }
     crash::point(Point::RunBefore);
     match engine.commit(batch, Durability::Synced) {
         // Not counted, so nobody hears of it: the store is to be read on a full disk, too.

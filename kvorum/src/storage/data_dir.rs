@@ -5,6 +5,7 @@
 //! | `KVORUM` | marker: one line `kvorum data format N`; locked while a process uses the directory |
 //! | `store/` | the engine's files |
 //! | `quarantine/` | damaged stores: see `quarantine` |
+//! | `IDENTITY`, `VOUCHED` | which files the last run had, and the operator's word: see `identity` |
 //!
 //! The marker is read before anything else is touched, so a directory of a newer release is left as it is.
 
@@ -167,6 +168,11 @@ impl DataDir {
         }
         crash::point(Point::DataDirTaken);
         Ok(Self { path: path.to_path_buf(), _lock: marker })
+    }
+
+    /// Whether there is a data directory at `path`.
+    pub fn is_one(path: &Path) -> bool {
+        path.join(MARKER).is_file()
     }
 
     /// Where it is.

@@ -3,7 +3,7 @@
 //! This room knows no nodes, no quorums and no versions. It offers an [`Engine`]: point reads, ordered scans over
 //! a snapshot, and atomic batches with an explicit durability. Two engines pass one contract suite: [`lsm`] on
 //! disk, and [`memory`], which can be told to fail. [`delta`] writes the index over either; [`damage`] notes what is found damaged. [`format`] alone knows
-//! what the bytes of a record mean; [`data_dir`] guards the directory against a second process and a newer format; [`quarantine`] is where damaged stores go.
+//! what the bytes of a record mean; [`data_dir`] guards the directory against a second process and a newer format; [`identity`] tells whether it is the directory of the last run; [`quarantine`] is where damaged stores go.
 //!
 //! All calls block for as long as the disk takes. Who may call them where is said in `replica`.
 
@@ -11,6 +11,7 @@ pub mod damage;
 pub mod data_dir;
 pub mod delta;
 pub mod format;
+pub mod identity;
 mod janitor;
 pub mod lsm;
 pub mod memory;

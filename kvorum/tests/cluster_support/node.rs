@@ -275,6 +275,13 @@ impl Cluster {
         rustix::process::kill_process(rustix::process::Pid::from_child(child), signal).unwrap();
     }
 
+    /// Vouches for the data directory of the node, which must not run: `bootstrap` or `trust-store`.
+    #[track_caller]
+    pub fn vouch(&self, index: usize, word: &str) {
+        let said = kvorum(&[word]).arg(self.data_dir(index)).output().unwrap();
+        assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+    }
+
     /// Gives the node, which must not run, an empty disk.
     pub fn wipe(&mut self, index: usize) {
         let node = &mut self.nodes[index];
@@ -293,6 +300,11 @@ impl Cluster {
     /// Puts a copy in place of a dead node's data directory.
     pub fn put_back(&self, index: usize, copy: &TempDir) {
         std::fs::remove_dir_all(self.data_dir(index)).unwrap();
+        copy_dir(copy.path(), self.data_dir(index));
+    }
+
+    /// Writes a copy over a dead node's data directory, file by file, in place.
+    pub fn write_over(&self, index: usize, copy: &TempDir) {
         copy_dir(copy.path(), self.data_dir(index));
     }
 

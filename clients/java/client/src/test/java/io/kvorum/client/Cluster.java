@@ -72,7 +72,7 @@ final class Cluster implements AutoCloseable {
         List<String> command = new ArrayList<>(Arrays.asList(
                 binary.toString(), "serve", "--listen", urls.get(n).substring("http://".length()),
                 "--data-dir", data.resolve("node-" + n).toString(), "--cluster", String.join(",", urls),
-                "--new-cluster", "yes", "--threads", "1"));
+                "--threads", "1"));
         nodes[n] = new ProcessBuilder(command)
                 .redirectErrorStream(true)
                 .redirectOutput(ProcessBuilder.Redirect.appendTo(data.resolve("log-" + n).toFile()))

@@ -128,6 +128,40 @@ impl Seldom {
     }
 }
 
+/// Lines of which each comes once in a while, and few different ones: for texts that others choose.
+#[derive(Debug, Default)]
+pub struct Repeats {
+    // Guards the lines of late and when they came; held to look through a few texts.
+    lines: Mutex<Vec<(String, Duration)>>,
+}
+
+impl Repeats {
+    /// How long the same line does not come again.
+    const SAME_EVERY: Duration = Duration::from_mins(10);
+    /// So many different lines may come in [`Self::OTHERS_EVERY`].
+    const LEN_MAX: usize = 16;
+    /// How long a line keeps its place from others.
+    const OTHERS_EVERY: Duration = Duration::from_mins(1);
+
+    /// Whether `line` may come at the monotonic time `now`.
+    pub fn admit(&self, line: &str, now: Duration) -> bool {
+        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        lines.retain(|(_, at)| now.saturating_sub(*at) < Self::SAME_EVERY);
+        if lines.iter().any(|(known, _)| known == line) {
+            return false;
+        }
+        if lines.len() >= Self::LEN_MAX {
+            let oldest = lines.first().map_or(now, |(_, at)| *at);
+            if now.saturating_sub(oldest) < Self::OTHERS_EVERY {
+                return false;
+            }
+            lines.remove(0);
+        }
+        lines.push((line.to_owned(), now));
+        true
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -141,6 +175,17 @@ mod tests {
             [0, 1, 9, 10, 15, 19, 20, 40].map(at),
             [Some(0), None, None, Some(2), None, None, Some(2), Some(0)]
         );
+    }
+
+    /// The same line comes once in ten minutes, and of different ones few in a minute.
+    #[test]
+    fn repeated_lines_are_left_out() {
+        let repeats = Repeats::default();
+        let at = |line: &str, seconds| repeats.admit(line, Duration::from_secs(seconds));
+        assert!(at("a", 0) && !at("a", 599) && at("a", 600) && at("b", 600));
+        let others = (0..1000).filter(|number: &u64| at(&number.to_string(), 601 + number % 10)).count();
+        assert_eq!(others, Repeats::LEN_MAX - 2);
+        assert!(at("c", 660));
     }
 
     /// The notice is a line of the form that the log has.

@@ -13,6 +13,7 @@ use crate::crash::{self, Point};
 use crate::http::body::BodyBudget;
 use crate::http::server::{self, Listener, Phase};
 use crate::http::{Desk, NodeFacts, Rooms, Service};
+use crate::log::Repeats;
 use crate::metrics::{StoreMetrics, ThreadMetrics};
 use crate::peer::{BoxedStream, Connector, PeerLimits};
 use crate::replica::{
@@ -360,6 +361,7 @@ pub(crate) fn service(
         faults: AtomicU64::new(0),
         phase: watch::Sender::new(Phase::Starting),
         peer_connections: AtomicU64::new(0),
+        refusals: Repeats::default(),
         supervisor,
         rooms: OnceLock::new(),
     })

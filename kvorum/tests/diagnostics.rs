@@ -23,10 +23,11 @@ use faults_support::disk::Mounted;
 use faults_support::http::{Answer, encode, receive};
 use faults_support::skip;
 use kvorum::supervise::{AtEnd, Part};
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, Permissions};
 use std::io::Write;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -433,6 +434,157 @@ fn status_says_whether_requests_can_be_served() {
     cluster.start_node(1);
     wait_until("there is one again", || says(&cluster, "?ready=quorum") == (200, "ok".to_owned()));
     assert_eq!(cluster.ask(0, "GET", "/v0/entity?id=k", None).status, 404);
+}
+
+// ---- What an operator is told -----------------------------------------------------------------------------------
+
+/// The text of a 504 to a read of `quorum` through node 0.
+fn refusal(cluster: &Cluster, quorum: &str) -> String {
+    let answer = cluster.ask(0, "GET", &format!("/v0/entity?id=k&replicas={quorum}"), None);
+    assert_eq!(answer.status, 504, "{}", answer.text());
+    answer.text()
+}
+
+/// Goal: a 504 gives one reason for each replica, the one that holds, with measured figures. Method: new stores of which one
+/// node is not there; then a node that lost its disk, and of whose two peers one is away.
+#[test]
+fn refusals_give_the_reason_that_holds() {
+    let mut cluster = Cluster::new(3, &["--memory-budget", "16MiB"]);
+    cluster.start_node(0);
+    cluster.start_node(1);
+    let own = format!("{}: new store: waiting to hear from {}", cluster.url(0), cluster.url(2));
+    let other = format!("{}: new store: waiting to hear from {}", cluster.url(1), cluster.url(2));
+    let gone = format!("{}: no connection: cannot connect: Connection refused", cluster.url(2));
+    wait_until("each replica has its reason", || {
+        let text = refusal(&cluster, "3/3");
+        assert!(!text.contains("NotVoting") && !text.contains("does not vote"), "{text}");
+        let waited = text.split_once("did so in ").unwrap().1.split_once(" ms").unwrap().0;
+        assert!(waited.parse::<f64>().unwrap() > 0.0, "{text}");
+        text.contains(&own) && text.contains(&other) && text.contains(&gone)
+    });
+    cluster.start_node(2);
+    cluster.wait_until_connected();
+    for key in 0..200 {
+        let target = format!("/v0/entity?id=key-{key}&replicas=3/3");
+        wait_until("all confirm", || {
+            cluster.try_ask(0, "PUT", &target, Some(b"v")).is_ok_and(|answer| answer.status == 201)
+        });
+    }
+    cluster.kill9_all();
+    cluster.wipe(0);
+    cluster.start_node(1);
+    cluster.start_node(0);
+    wait_until("the loss is told, with a measured figure", || {
+        let text = refusal(&cluster, "3/3");
+        let own = format!("{}: ", cluster.url(0));
+        let own = text.split("; ").find_map(|reason| reason.strip_prefix(&*own)).unwrap_or_default();
+        own.starts_with("refilling after disk loss (")
+            || own.starts_with(&format!("refilled after disk loss but for what {} may know", cluster.url(2)))
+    });
+}
+
+/// Goal: the log tells the loss of a peer and its return by its URL, once each, however many threads notice; the warning of a
+/// first start is followed by its end; a peer that is not there is one line.
+#[test]
+fn log_tells_loss_and_return_by_url() {
+    let mut cluster = Cluster::new(3, &["--memory-budget", "16MiB", "--threads", "4"]);
+    cluster.start_node(0);
+    cluster.start_node(1);
+    let url = cluster.url(2);
+    let count = |cluster: &Cluster, words: &str| {
+        let log = cluster.log(0);
+        log.lines().filter(|line| line.contains(words) && line.contains(&url)).count()
+    };
+    wait_until("it is told that a node is not there", || count(&cluster, "cannot reach a node") == 1);
+    wait_until("it is told that the store is new", || cluster.log(0).contains("this store is new"));
+    cluster.start_node(2);
+    cluster.wait_until_connected();
+    wait_until("the end of the warning is told", || {
+        cluster.log(0).contains("this store takes part in quorums from now on")
+    });
+    wait_until("it is told that the node is there", || count(&cluster, "a node is back") == 1);
+    cluster.kill9(2);
+    wait_until("the loss is told", || count(&cluster, "lost a node") == 1);
+    thread::sleep(Duration::from_secs(3));
+    cluster.start_node(2);
+    cluster.wait_until_connected();
+    wait_until("the return is told", || count(&cluster, "a node is back") == 2);
+    // At the start, and after it was killed.
+    assert_eq!(count(&cluster, "Connection refused"), 2, "{}", cluster.log(0));
+    assert_eq!(count(&cluster, "lost a node"), 1, "{}", cluster.log(0));
+}
+
+/// Goal: a node with another list of nodes is refused, and both sides say so with the URLs that differ, once.
+#[test]
+fn other_list_of_nodes_is_told_on_both_sides() {
+    let mut cluster = Cluster::new(3, &["--memory-budget", "16MiB"]);
+    cluster.spawn(0);
+    let (own, other, third) = (cluster.url(0), cluster.url(1), cluster.url(2));
+    let dir = TempDir::with_prefix("kvorum-other-").unwrap();
+    let foreign = "http://127.0.0.1:9";
+    let log = dir.path().join("log");
+    let mut command = kvorum(&["serve", "--memory-budget", "16MiB", "--cluster"]);
+    command.arg(format!("{own},{other},{foreign}")).arg("--listen").arg(cluster.address(1).to_string());
+    command.arg("--data-dir").arg(dir.path().join("data")).stderr(File::create(&log).unwrap());
+    let _alone = Alone { address: cluster.address(1), child: command.spawn().unwrap() };
+    let tells = |text: &str, words: &str| {
+        let differ = |line: &&str| line.contains(words) && line.contains(foreign) && line.contains(&third);
+        text.lines().filter(differ).count()
+    };
+    let theirs = || std::fs::read_to_string(&log).unwrap();
+    let (refused, unreached) = ("refused a node that wants to connect", "cannot reach a node");
+    wait_until("both sides tell", || {
+        let ours = cluster.log(0);
+        tells(&ours, refused) == 1
+            && tells(&theirs(), refused) == 1
+            && tells(&ours, unreached) == 1
+            && tells(&theirs(), unreached) == 1
+    });
+    // Several attempts later it is still told once.
+    thread::sleep(Duration::from_secs(4));
+    for log in [cluster.log(0), theirs()] {
+        assert_eq!((tells(&log, refused), tells(&log, unreached)), (1, 1), "{log}");
+    }
+}
+
+/// Goal: what a node stores is for its user alone, and a directory that is not is told of. Method: modes after a start under
+/// the usual mask, and with modes that were changed.
+#[test]
+fn stored_files_are_private() {
+    fn modes(path: &Path, found: &mut Vec<(PathBuf, u32)>) {
+        let metadata = std::fs::symlink_metadata(path).unwrap();
+        found.push((path.to_path_buf(), metadata.permissions().mode() & 0o777));
+        if metadata.is_dir() {
+            for entry in std::fs::read_dir(path).unwrap() {
+                modes(&entry.unwrap().path(), found);
+            }
+        }
+    }
+    let mut server = Server::start(&[]);
+    for key in 0..100 {
+        server.put(&format!("id={key}"), &[7; 2000]);
+    }
+    assert!(!server.log().contains("others than the owner"), "{}", server.log());
+    server.terminate();
+    let mut found = Vec::new();
+    modes(server.data_dir(), &mut found);
+    assert!(found.len() > 10);
+    for (path, mode) in &found {
+        assert_eq!(mode & 0o077, 0, "{}: {mode:04o}", path.display());
+    }
+    let change = |path: &Path, mode| std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    change(&server.data_dir().join("KVORUM"), 0o644);
+    server.restart();
+    let log = server.log();
+    assert!(log.contains("others than the owner may read files in the data directory"), "{log}");
+    server.terminate();
+    change(server.data_dir(), 0o755);
+    server.restart();
+    let log = server.log();
+    assert!(
+        log.contains("others than the owner may read the data directory") && log.contains("0755"),
+        "{log}"
+    );
 }
 
 // ---- Clocks -----------------------------------------------------------------------------------------------------

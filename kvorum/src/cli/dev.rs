@@ -5,6 +5,7 @@ use super::{FAILED, USAGE, complain, flag, text_of};
 use crate::config::{Config, RETIRED, SETTINGS};
 use crate::log;
 use crate::node::{self, Node};
+use crate::storage::data_dir;
 use clap::{ArgMatches, Command};
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -48,6 +49,7 @@ pub(super) fn run(matches: &ArgMatches) -> ExitCode {
     if let Some(first) = configs.first() {
         log::start(first.log_format);
     }
+    data_dir::keep_files_private();
     node::raise_file_limit();
     let Some(stop) = listen_for_signals() else { return ExitCode::from(FAILED) };
     let mut nodes = Vec::with_capacity(configs.len());

@@ -4,6 +4,7 @@ use super::{FAILED, USAGE, complain, flag, print, text_of};
 use crate::config::{self, Config, RETIRED, Resolved, SETTINGS};
 use crate::log;
 use crate::node::{self, Node, StopSignals};
+use crate::storage::data_dir;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -57,6 +58,7 @@ pub(super) fn run(matches: &ArgMatches) -> ExitCode {
 }
 
 fn serve(config: &Config) -> ExitCode {
+    data_dir::keep_files_private();
     node::raise_file_limit();
     let Some(stop) = listen_for_signals() else { return ExitCode::from(FAILED) };
     let node = match Node::start(config) {

@@ -4,9 +4,11 @@
 //! It decides and remembers; it sends nothing. The set of nodes is fixed while a node runs.
 
 mod clock_offset;
+mod contact;
 mod votes;
 
 pub use clock_offset::{ClockFilter, ClockOffset, Exchange};
+pub use contact::{Contact, News};
 pub use votes::{Heard, Roster, Verdict as VotesVerdict};
 
 use crate::canary::{self, Canary};
@@ -42,7 +44,11 @@ pub struct Cluster {
 pub struct Peer {
     // Guards the exchanges that show its wall clock; held for a look at a few numbers.
     clock: Mutex<ClockFilter>,
-    /// Whether that has been reported as too far.
+    // Guards what the log has said of the contact with it; held for a look at a few numbers and texts.
+    contact: Mutex<Contact>,
+    // Guards why its store did not count when it said so last; held to read or write a text.
+    not_voting: Mutex<String>,
+    /// Whether its clock has been reported as too far off.
     pub is_clock_reported: AtomicBool,
     /// Calls to it that failed or were not answered in time.
     pub failures: AtomicU64,
@@ -257,6 +263,38 @@ impl Cluster {
     /// Whether this node's store is known to lack what an earlier one held.
     pub fn lacks(&self) -> bool {
         self.roster().verdict() == VotesVerdict::Lacks
+    }
+
+    /// What is known of the contact with the node at `index`; `note` may change it.
+    pub fn contact<T: Default>(&self, index: NodeIndex, note: impl FnOnce(&mut Contact) -> T) -> T {
+        let Some(peer) = self.peer(index) else { return T::default() };
+        note(&mut peer.contact.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Notes why the store of the node at `index` does not count, in its own words.
+    pub fn note_not_voting(&self, index: NodeIndex, reason: String) {
+        if let Some(peer) = self.peer(index) {
+            *peer.not_voting.lock().unwrap_or_else(PoisonError::into_inner) = reason;
+        }
+    }
+
+    /// Why the store of the node at `index` did not count when it said so last.
+    pub fn not_voting(&self, index: NodeIndex) -> String {
+        let reason = self
+            .peer(index)
+            .map(|peer| peer.not_voting.lock().unwrap_or_else(PoisonError::into_inner).clone());
+        reason.unwrap_or_default()
+    }
+
+    /// Other nodes that have said in this run what they purged, and as many as must have, this node among both.
+    pub fn met_and_needed(&self) -> (usize, usize) {
+        let met = self.others().filter(|index| self.has_met_floors_of(*index)).count();
+        (met + 1, usize::from(self.node_count() / 2) + 1)
+    }
+
+    /// Whether the store is about to be set aside.
+    pub fn stands_down(&self) -> bool {
+        self.stands_down.load(Ordering::SeqCst)
     }
 
     /// Takes in an exchange with the node at `index`, and says what it changes: whether its clock has come to be surely

@@ -1,8 +1,9 @@
 //! Calls to replicas: the same question to several of them, answers as they come.
 
-use super::Coordinator;
+use super::{Coordinator, Missing};
 use crate::canary::{self, Canary};
-use crate::peer::{ApplyKind, CallError, Held, Refusal, Reply, Request};
+use crate::cluster::VotesVerdict;
+use crate::peer::{ApplyKind, CallError, Held, Refusal, Reply, Request, Unsent};
 use crate::replica::{Applied, ReplicaError, Source};
 use kvorum_core::{Key, NodeIndex, Record, Version};
 use std::fmt;
@@ -58,11 +59,7 @@ impl fmt::Display for Cause {
             Self::Call(error) => error.fmt(f),
             Self::Late => f.write_str("no answer in time"),
             Self::Unreachable => f.write_str("no link to it"),
-            Self::NotVoting => f.write_str(
-                "its store does not vote: it is new and has not met every other node, which could know of a lost \
-                 one, or it is known to lack what was lost and is being refilled, or it was started and has not met a \
-                 majority of the nodes since",
-            ),
+            Self::NotVoting => f.write_str("its store does not vote yet"),
             Self::Damaged => f.write_str("what it holds is damaged and cannot be read"),
             Self::OffTopic => f.write_str("it answered something that was not asked"),
             Self::Paused => f.write_str("the worker is paused"),
@@ -233,7 +230,10 @@ impl Coordinator {
                     Write::Superseded(by)
                 }
                 Ok(_) => Write::Unknown(Cause::OffTopic),
-                Err(CallError::Refused { code: Refusal::NotVoting, .. }) => Write::Uncounted,
+                Err(CallError::Refused { code: Refusal::NotVoting, detail }) => {
+                    shared.cluster.note_not_voting(node, detail);
+                    Write::Uncounted
+                }
                 Err(error) if is_nothing_done(&error) => Write::Refused(Cause::Call(error)),
                 Err(error) => Write::Unknown(Cause::Call(error)),
             }
@@ -311,6 +311,58 @@ impl super::Shared {
     /// away. Nor for a write to one replica: an earlier one may have been for more.
     pub(super) fn counts(&self) -> bool {
         self.cluster.votes()
+    }
+
+    /// Why the replica at `node` did not confirm, as the client is told: the one reason that holds.
+    pub(super) fn missing(&self, node: NodeIndex, cause: &Cause) -> Missing {
+        let reason = match cause {
+            Cause::NotVoting if node == self.cluster.me() => self.why_not_voting(),
+            Cause::NotVoting => self.cluster.not_voting(node),
+            Cause::Call(CallError::Refused { code: Refusal::NotVoting, detail }) => detail.clone(),
+            Cause::Unreachable | Cause::Call(CallError::NotSent { reason: Unsent::Down }) => {
+                let reason = self.cluster.contact(node, |contact| contact.reason().to_owned());
+                if reason.is_empty() {
+                    "no connection".to_owned()
+                } else {
+                    format!("no connection: {reason}")
+                }
+            }
+            cause => cause.to_string(),
+        };
+        // What a peer of another release says may be empty.
+        let reason = if reason.is_empty() { cause.to_string() } else { reason };
+        Missing { url: self.cluster.url_of(node).to_owned(), reason }
+    }
+
+    /// Why this node's store does not count, as others and clients are told: measured, and the one reason that holds.
+    pub(super) fn why_not_voting(&self) -> String {
+        let cluster = &self.cluster;
+        let urls = |nodes: Vec<NodeIndex>| {
+            nodes.into_iter().map(|index| cluster.url_of(index).to_owned()).collect::<Vec<_>>().join(", ")
+        };
+        if cluster.stands_down() {
+            return "its damaged store is being set aside".to_owned();
+        }
+        let verdict = cluster.roster().verdict();
+        match verdict {
+            VotesVerdict::Unknown => {
+                let others = cluster.others().map(|index| cluster.id_of(index));
+                let unheard: Vec<_> = cluster.roster().unheard(others).collect();
+                let unheard = unheard.into_iter().filter_map(|node| self.index_of(node)).collect();
+                format!("new store: waiting to hear from {}", urls(unheard))
+            }
+            VotesVerdict::Lacks => {
+                let (percent, left) = self.refill_progress();
+                if percent == 100 && !left.is_empty() {
+                    return format!("refilled after disk loss but for what {} may know", urls(left));
+                }
+                format!("refilling after disk loss ({percent} %)")
+            }
+            VotesVerdict::Votes => {
+                let (met, needed) = cluster.met_and_needed();
+                format!("just started: waiting for a majority ({} of {needed})", met.min(needed))
+            }
+        }
     }
 
     pub(super) fn count_failure(&self, node: NodeIndex) {

@@ -271,6 +271,7 @@ impl Coordinator {
         if tokio::time::timeout(ANSWERS_AT_ONCE, heard).await.is_ok() {
             return;
         }
+        self.shared.is_undecided_told.store(true, Ordering::Relaxed);
         let roster = self.shared.cluster.roster();
         if roster.verdict() == VotesVerdict::Unknown {
             let all = self.shared.cluster.others().map(|index| self.shared.cluster.id_of(index));

@@ -48,8 +48,10 @@ pub use transfer::Transferring;
 pub use workers::{PAUSE_DEFAULT, PAUSE_MAX, WorkerError, WorkerStatus, Workers};
 
 use crate::clock::{Clock, Rng, TimestampBound};
-use crate::cluster::Cluster;
-use crate::peer::{ApplyKind, Connector, HandshakeError, Hello, Link, LinkObserver, LinkParts, PeerLimits};
+use crate::cluster::{Cluster, Contact, News};
+use crate::peer::{
+    ApplyKind, Connector, HandshakeError, Hello, Link, LinkObserver, LinkParts, PeerLimits, Setback,
+};
 use crate::replica::{Hints, RangeReader, Replica, ReplicaError};
 use crate::supervise::Part;
 use bytes::Bytes;
@@ -205,7 +207,7 @@ impl fmt::Display for CoordinatorError {
                     "Not Enough Replicas: {confirmed} of the {} replicas that must confirm (of {}) did so in {} ms",
                     quorum.ack(),
                     quorum.from(),
-                    waited.as_millis()
+                    millis(*waited),
                 )?;
                 missing.iter().try_for_each(|Missing { url, reason }| write!(f, "; {url}: {reason}"))
             }
@@ -216,6 +218,12 @@ impl fmt::Display for CoordinatorError {
             Self::Stopped => f.write_str("the node is shutting down"),
         }
     }
+}
+
+/// Milliseconds as a person reads them: with a decimal where there are few.
+fn millis(duration: Duration) -> String {
+    let millis = duration.as_secs_f64() * 1000.0;
+    if millis < 10.0 { format!("{millis:.1}") } else { format!("{millis:.0}") }
 }
 
 impl std::error::Error for CoordinatorError {}
@@ -302,6 +310,10 @@ pub struct Shared {
     compared_since_start: Mutex<BTreeSet<NodeIndex>>,
     // Guards the partitions that are being healed; held for an insertion or a removal.
     healing: Mutex<BTreeSet<u16>>,
+    /// The most partitions that a refill under way has had to heal at any time.
+    refill_most: AtomicU64,
+    /// Whether the log tells that this store does not count yet.
+    is_undecided_told: AtomicBool,
     /// By node, when it last healed, or was about to: milliseconds of the monotonic clock, 0 when it never did.
     healed_by: Vec<AtomicU64>,
     /// The disk, once the node knows whether it is that of the last run.
@@ -494,13 +506,50 @@ struct Observer {
     index: NodeIndex,
 }
 
+impl Observer {
+    /// Notes what happened to the contact with the peer, and logs what is worth a line.
+    fn tell(&self, happened: impl FnOnce(&mut Contact, Duration) -> Option<News>) {
+        let cluster = &self.shared.cluster;
+        let now = self.shared.clock.mono();
+        let (news, reason) = cluster.contact(self.index, |contact| {
+            let news = happened(contact, now);
+            (news, contact.reason().to_owned())
+        });
+        let node = cluster.url_of(self.index);
+        match news {
+            Some(News::Met) => tracing::info!(node, "met a node"),
+            Some(News::Back { away }) => tracing::info!(
+                node,
+                away_s = away.as_secs_f32(),
+                "a node is back: hints and repair bring it what it missed"
+            ),
+            Some(News::Lost) => tracing::warn!(
+                node,
+                reason,
+                "lost a node: requests go to the others, and writes that it misses are kept as hints"
+            ),
+            Some(News::Unreachable) => {
+                tracing::warn!(node, reason, "cannot reach a node: it is tried again until it answers");
+            }
+            None => {}
+        }
+    }
+}
+
 impl LinkObserver for Observer {
     fn connected(&self, _theirs: &Hello) {
+        self.tell(Contact::connected);
         // Whoever comes back may have missed something.
         self.shared.handoff.call(self.index);
     }
 
-    fn disconnected(&self) {}
+    fn disconnected(&self, reason: Option<&str>) {
+        self.tell(|contact, now| contact.disconnected(now, reason));
+    }
+
+    fn failed(&self, reason: &str, setback: Setback) {
+        self.tell(|contact, now| contact.failed(now, reason, setback));
+    }
 
     fn admit(&self, ours: &Hello, theirs: &Hello) -> Result<(), HandshakeError> {
         self.shared.cluster.admit(ours, theirs)
@@ -548,6 +597,8 @@ impl Shared {
             differing,
             compared_since_start: Mutex::default(),
             healing: Mutex::default(),
+            refill_most: AtomicU64::new(0),
+            is_undecided_told: AtomicBool::new(false),
             healed_by,
             disk: OnceLock::new(),
             is_repairing: AtomicBool::new(false),

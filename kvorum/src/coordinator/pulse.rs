@@ -24,6 +24,7 @@ impl Coordinator {
     pub async fn keep_pulse(self: Rc<Self>, index: NodeIndex) {
         loop {
             self.pulse(index).await;
+            self.shared.tell_decided();
             let is_unknown = self.shared.cluster.roster().verdict() == VotesVerdict::Unknown;
             tokio::time::sleep(if is_unknown { PULSE_EVERY_UNKNOWN } else { PULSE_EVERY }).await;
         }
@@ -88,6 +89,22 @@ impl Shared {
                 tracing::info!(cluster_id = %id, "{how} the cluster's id: stores of another id are refused from now on");
             }
             Err(error) => tracing::warn!(%error, "cannot store the cluster's id; it is tried again"),
+        }
+    }
+
+    /// Tells the end of what was told when this store did not count at first.
+    fn tell_decided(&self) {
+        let is_told = self.is_undecided_told.load(Ordering::Relaxed);
+        if is_told && !self.cluster.is_undecided() && self.is_undecided_told.swap(false, Ordering::Relaxed) {
+            if self.cluster.votes() {
+                tracing::info!(
+                    "enough other nodes have answered: this store takes part in quorums from now on"
+                );
+            } else {
+                tracing::info!(
+                    "enough other nodes have answered: this store is refilled before it takes part in quorums"
+                );
+            }
         }
     }
 

@@ -11,7 +11,7 @@
 
 use super::calls::Cause;
 use super::{Coordinator, CoordinatorError, Missing, Shared};
-use crate::peer::{CallError, Held, Link, Refusal, Reply, Request, ScanRow};
+use crate::peer::{CallError, Held, Link, Reply, Request, ScanRow};
 use crate::replica::{RangeReader, ReplicaError};
 use bytes::Bytes;
 use kvorum_core::{Key, NodeIndex, Partition, Quorum, Record, UnixMillis, Version};
@@ -20,6 +20,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// Bytes of keys and values that a node sends at a time.
 const PART_BYTES: u32 = 64 << 10;
@@ -108,6 +109,7 @@ pub struct ClusterRange {
     share: Rc<Share>,
     sources: Vec<Source>,
     missing: Vec<Missing>,
+    begun: Instant,
 }
 
 impl Coordinator {
@@ -121,7 +123,7 @@ impl Coordinator {
         start: Key,
         end: Option<Key>,
     ) -> Result<(ClusterRange, UnixMillis), CoordinatorError> {
-        let now = self.shared.clock.wall();
+        let (now, begun) = (self.shared.clock.wall(), Instant::now());
         let quorum = self.default_quorum();
         let me = self.shared.cluster.me();
         let mut sources: Vec<u16> = (0..self.nodes())
@@ -140,6 +142,7 @@ impl Coordinator {
                 share: Rc::clone(&share),
                 sources: Vec::new(),
                 missing: std::mem::take(&mut missing),
+                begun,
             };
             range.check_quorum(&sources)?;
             for index in &sources {
@@ -198,7 +201,6 @@ impl Coordinator {
                 Ok((rows, (!is_last).then_some(Stream::Remote(scan))))
             }
             Ok(_) => Err(Cause::OffTopic),
-            Err(CallError::Refused { code: Refusal::NotVoting, .. }) => Err(Cause::NotVoting),
             Err(error) => Err(Cause::Call(error)),
         }
     }
@@ -265,9 +267,9 @@ impl ClusterRange {
                 }
                 Err(cause) => {
                     self.sources.remove(at);
-                    let url = self.coordinator.shared.cluster.url_of(node).to_owned();
-                    tracing::debug!(node = url, %cause, "a range goes on without a node");
-                    self.missing.push(Missing { url, reason: cause.to_string() });
+                    let missing = self.coordinator.shared.missing(node, &cause);
+                    tracing::debug!(node = missing.url, %cause, "a range goes on without a node");
+                    self.missing.push(missing);
                     let left: Vec<u16> = self.sources.iter().map(|source| source.node.0).collect();
                     self.check_quorum(&left)?;
                 }
@@ -310,7 +312,7 @@ impl ClusterRange {
                     quorum: self.quorum,
                     confirmed,
                     missing: self.missing.clone(),
-                    waited: Duration::ZERO,
+                    waited: self.begun.elapsed(),
                 });
             }
         }

@@ -2,7 +2,7 @@
 //! differ it is written back before the answer, so that no later read goes back.
 
 use super::calls::{Calls, Cause, Read, Write};
-use super::{Coordinator, CoordinatorError, Found, Missing};
+use super::{Coordinator, CoordinatorError, Found};
 use crate::canary::{self, Canary};
 use crate::peer::{ApplyKind, Held};
 use crate::profile::waits::{Since, Wait};
@@ -98,13 +98,7 @@ impl Coordinator {
         {
             return CoordinatorError::Replica(error);
         }
-        let missing = missing
-            .into_iter()
-            .map(|(node, cause)| Missing {
-                url: self.shared.cluster.url_of(node).to_owned(),
-                reason: cause.to_string(),
-            })
-            .collect();
+        let missing = missing.into_iter().map(|(node, cause)| self.shared.missing(node, &cause)).collect();
         let waited = begun.elapsed();
         CoordinatorError::NotEnoughReplicas { quorum, confirmed, missing, waited }
     }

@@ -184,6 +184,12 @@ impl Coordinator {
     ) -> Result<Option<Cause>, Cause> {
         let mut heals = Calls::new();
         let mut to_heal = ToHeal::new(&self.shared.metrics.repair_to_heal, work.len());
+        if self.shared.is_refilled() {
+            let now = self.shared.metrics.repair_to_heal.load(Ordering::Relaxed);
+            self.shared.refill_most.fetch_max(now, Ordering::Relaxed);
+        } else {
+            self.shared.refill_most.store(0, Ordering::Relaxed);
+        }
         let (mut probe, mut is_transferring) = (Probe::default(), false);
         let (mut unhealed, mut put_off) = (None, 0);
         let (mut has_begun, mut is_from_behind) = (false, false);
@@ -468,6 +474,23 @@ impl Shared {
     /// The higher of this node's rank and that of the one at `index`.
     pub(super) fn rank_max(&self, index: NodeIndex, partition: Partition) -> u16 {
         self.rank_of(index, partition).max(self.rank_of(self.cluster.me(), partition))
+    }
+
+    /// How far a refill is, in percent of the partitions that it had to heal, and the nodes that it has not been compared
+    /// with wholly.
+    pub(super) fn refill_progress(&self) -> (u64, Vec<NodeIndex>) {
+        let compared = self.refilled_from.lock().unwrap_or_else(PoisonError::into_inner);
+        let left: Vec<NodeIndex> = self.cluster.others().filter(|other| !compared.contains(other)).collect();
+        let is_begun = !compared.is_empty();
+        drop(compared);
+        let to_heal = self.metrics.repair_to_heal.load(Ordering::Relaxed);
+        let most = self.refill_most.load(Ordering::Relaxed).max(to_heal);
+        let percent = match (100 * (most - to_heal)).checked_div(most) {
+            Some(percent) => percent,
+            None if is_begun => 100,
+            None => 0,
+        };
+        (percent, left)
     }
 
     /// Notes that a store which is being refilled has been compared with the node at `index`, wholly.

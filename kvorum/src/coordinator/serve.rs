@@ -24,8 +24,6 @@ const SCAN_IDLE_MAX: Duration = Duration::from_mins(1);
 const FETCHED_BYTES_MAX: u32 = 4 << 20;
 /// The place of what repair applies in lists by cause, behind those of [`ApplyKind`].
 const APPLIED_BY_REPAIR: usize = ApplyKind::COUNT;
-const NOT_VOTING: &str = "this store does not vote: it is new, what an earlier one held is lost here, or too few nodes \
-                          were met since the start";
 
 /// This answers a peer, on one connection.
 pub struct PeerDesk {
@@ -106,7 +104,7 @@ impl Service for PeerDesk {
             }
             Request::Close { round, upto, by_scan, partitions } => Box::pin(async move {
                 match shared.closed(round, upto, by_scan, &partitions).await {
-                    Ok(reply) => reply.unwrap_or_else(not_voting),
+                    Ok(reply) => reply.unwrap_or_else(|| not_voting(&shared)),
                     Err(error) => refuse(&error),
                 }
             }),
@@ -173,7 +171,7 @@ impl Scans {
         bytes: u32,
     ) -> Reply {
         if !shared.cluster.votes() {
-            return not_voting();
+            return not_voting(shared);
         }
         let now = shared.clock.mono();
         self.open.borrow_mut().retain(|_, scan| scan.used_at + SCAN_IDLE_MAX > now);
@@ -206,7 +204,7 @@ impl Scans {
         let part = open.share.next(shared, &mut open.reader, bytes).await;
         let is_closed = self.reading.borrow_mut().remove(&scan) == Some(true);
         if !shared.cluster.votes() {
-            return not_voting();
+            return not_voting(shared);
         }
         match part {
             Ok(rows) => {
@@ -243,7 +241,7 @@ async fn apply(shared: Arc<Shared>, key: Key, record: Record, kind: ApplyKind) -
     match shared.replica.apply(key, record, source_of(kind)).await {
         // A store that was lost cannot say that nothing newer was confirmed here: it holds the record, and does not
         // count for the client.
-        Ok(Applied::Stored) if kind == ApplyKind::Write && !shared.counts() => not_voting(),
+        Ok(Applied::Stored) if kind == ApplyKind::Write && !shared.counts() => not_voting(&shared),
         Ok(applied) => Reply::Applied(applied),
         Err(error) => refuse(&error),
     }
@@ -300,12 +298,12 @@ async fn stretch(
 async fn get(shared: Arc<Shared>, key: Key, value_bytes_max: u32) -> Reply {
     shared.pace.note_request();
     if !shared.cluster.votes() {
-        return not_voting();
+        return not_voting(&shared);
     }
     let read = shared.replica.get(&key).await;
     // Asked again: the store may have been set aside meanwhile, and what was read be nothing of an empty one.
     if !shared.cluster.votes() {
-        return not_voting();
+        return not_voting(&shared);
     }
     match read {
         Ok(record) => Reply::Found(record.map(|record| Held::new(record, value_bytes_max))),
@@ -313,8 +311,8 @@ async fn get(shared: Arc<Shared>, key: Key, value_bytes_max: u32) -> Reply {
     }
 }
 
-fn not_voting() -> Reply {
-    Reply::Refused { code: Refusal::NotVoting, detail: NOT_VOTING.to_owned() }
+fn not_voting(shared: &Shared) -> Reply {
+    Reply::Refused { code: Refusal::NotVoting, detail: shared.why_not_voting() }
 }
 
 fn refuse(error: &ReplicaError) -> Reply {

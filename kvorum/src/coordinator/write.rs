@@ -4,7 +4,7 @@
 //! hints.
 
 use super::calls::{Calls, Cause, Write};
-use super::{Coordinator, CoordinatorError, Fanout, Missing, Mutation, Written};
+use super::{Coordinator, CoordinatorError, Fanout, Mutation, Written};
 use crate::canary::{self, Canary};
 use crate::peer::ApplyKind;
 use crate::profile::waits::{Since, Wait};
@@ -280,13 +280,7 @@ impl Writing {
             return CoordinatorError::Replica(error);
         }
         missing.extend(rest.calls.nodes().map(|node| (node, Cause::Late)));
-        let missing = missing
-            .into_iter()
-            .map(|(node, cause)| Missing {
-                url: shared.cluster.url_of(node).to_owned(),
-                reason: cause.to_string(),
-            })
-            .collect();
+        let missing = missing.into_iter().map(|(node, cause)| shared.missing(node, &cause)).collect();
         let waited = shared.settings.request_timeout;
         CoordinatorError::NotEnoughReplicas {
             quorum: self.quorum,

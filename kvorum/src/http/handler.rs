@@ -17,6 +17,7 @@ use super::topology;
 use super::workers;
 use crate::clock::Clock;
 use crate::coordinator::{Coordinator, CoordinatorError, Found, Mutation, PAUSE_DEFAULT, Shared, Written};
+use crate::log::Repeats;
 use crate::metrics::{self, Operation, StoreMetrics, ThreadMetrics};
 use crate::peer::{Hello, UPGRADE_PROTOCOL};
 use crate::profile;
@@ -67,6 +68,8 @@ pub struct Service {
     pub phase: watch::Sender<Phase>,
     /// Connections of peers so far; numbers them.
     pub peer_connections: AtomicU64,
+    /// The lines that tell of nodes which were refused.
+    pub refusals: Repeats,
     /// Who notices when a thread or task of the node ends.
     pub supervisor: Supervisor,
     /// The rooms below, once the store is open.
@@ -437,12 +440,22 @@ fn welcome<B>(
         return Err(Failure::upgrade_required(UPGRADE_PROTOCOL));
     }
     let shared = &service.rooms()?.shared;
-    let theirs = Hello::parse(|name| headers.get(name).and_then(|value| value.to_str().ok()))
-        .map_err(|error| Failure::malformed(error.to_string()))?;
     let ours = shared.cluster.hello(service.clock.wall());
-    shared.cluster.admit(&ours, &theirs).map_err(|error| Failure::stranger(error.to_string()))?;
+    let refuse = |reason: String| {
+        if service.refusals.admit(&reason, service.clock.mono()) {
+            tracing::warn!(
+                reason,
+                "refused a node that wants to connect: it is told the same, and tries again"
+            );
+        }
+        reason
+    };
+    let theirs = Hello::parse(|name| headers.get(name).and_then(|value| value.to_str().ok()))
+        .map_err(|error| Failure::malformed(refuse(error.to_string())))?;
+    shared.cluster.admit(&ours, &theirs).map_err(|error| Failure::stranger(refuse(error.to_string())))?;
     if shared.index_of(theirs.node).is_none_or(|index| index == shared.cluster.me()) {
-        return Err(Failure::stranger(format!("node {} is no other node of this cluster", theirs.node)));
+        let reason = format!("node {} is no other node of this cluster", theirs.node);
+        return Err(Failure::stranger(refuse(reason)));
     }
     let mut response = Response::new(ReplyBody::empty());
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;

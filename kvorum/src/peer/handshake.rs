@@ -23,6 +23,7 @@
 //! is `http`'s: it parses the request, and asks [`Hello::parse`] and [`Hello::check`].
 
 use super::BoxedStream;
+use super::link::Setback;
 use crate::canary::{self, Canary};
 use bytes::{Bytes, BytesMut};
 use kvorum_core::{ClusterId, NodeId, Run, UnixMillis};
@@ -393,6 +394,20 @@ impl fmt::Display for ConnectError {
                 write!(f, "node {found} answered instead of node {expected}")
             }
             Self::TimedOut { after } => write!(f, "no connection within {} ms", after.as_millis()),
+        }
+    }
+}
+
+impl ConnectError {
+    /// How much it says.
+    pub(super) fn setback(&self) -> Setback {
+        match self {
+            // 409, or 400 by a release that cannot read the handshake.
+            Self::Hello(_) | Self::OtherNode { .. } | Self::Refused { status: 400..500, .. } => {
+                Setback::Refused
+            }
+            Self::Refused { status: 503, .. } => Setback::Passing,
+            _ => Setback::Unreachable,
         }
     }
 }

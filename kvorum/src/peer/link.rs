@@ -77,12 +77,25 @@ pub struct LinkParts {
     pub supervisor: Supervisor,
 }
 
+/// How much a failed attempt to connect says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Setback {
+    /// The peer is there and starts.
+    Passing,
+    /// It cannot be reached.
+    Unreachable,
+    /// The two nodes do not belong together, as far as one of them knows: trying again does not help by itself.
+    Refused,
+}
+
 /// This hears when a link comes up and goes down, on the link's thread. It may make calls.
 pub trait LinkObserver {
     /// The link is up; `theirs` is what the peer said of itself.
     fn connected(&self, theirs: &Hello);
-    /// The link that was up is down. All its calls have failed.
-    fn disconnected(&self);
+    /// The link that was up is down. All its calls have failed. `reason` is none where this node took it down itself.
+    fn disconnected(&self, reason: Option<&str>);
+    /// An attempt to connect failed.
+    fn failed(&self, reason: &str, setback: Setback);
     /// Judges whether this node, which says `ours` of itself, talks to the peer that says `theirs`.
     ///
     /// # Errors
@@ -181,7 +194,7 @@ impl fmt::Display for CallError {
             Self::NotSent { reason } => write!(f, "not sent: {reason}"),
             Self::Lost => f.write_str("the connection ended before the reply"),
             Self::TimedOut => f.write_str("no reply in time"),
-            Self::Refused { code, detail } => write!(f, "refused ({code:?}): {detail}"),
+            Self::Refused { detail, .. } => write!(f, "refused: {detail}"),
             Self::TooFarAhead(error) => write!(f, "its reply was not believed: {error}"),
         }
     }
@@ -454,7 +467,7 @@ impl Shared {
         if end.is_corrupt() {
             tracing::warn!(peer = %self.parts.peer, reason = %end, "ended the connection to a peer");
         } else {
-            tracing::info!(peer = %self.parts.peer, reason = %end, "the connection to a peer ended");
+            tracing::debug!(peer = %self.parts.peer, reason = %end, "the connection to a peer ended");
         }
         if self.parts.clock.mono().saturating_sub(begun) >= BACKOFF_MAX {
             self.attempt.set(0);
@@ -491,7 +504,8 @@ impl Shared {
         for call in calls.into_values() {
             call.slot.settle(Err(CallError::Lost));
         }
-        self.parts.observer.disconnected();
+        let reason = (!matches!(end, End::Dropped)).then(|| end.to_string());
+        self.parts.observer.disconnected(reason.as_deref());
     }
 
     /// Notes why an attempt failed. The link is down since the first that did, or since it was up.
@@ -505,6 +519,8 @@ impl Shared {
             }
         };
         *state = LinkState::Down { since, reason: error.to_string() };
+        drop(state);
+        self.parts.observer.failed(&error.to_string(), error.setback());
     }
 
     /// Waits before the next attempt: anything up to a bound that doubles, so that nodes do not fall into step.

@@ -33,7 +33,7 @@ pub use latency::{Estimator, Latency};
 pub use limits::PeerLimits;
 pub use link::{
     CALLS_IN_FLIGHT_MAX, CONNECT_TIMEOUT, Call, CallError, Link, LinkCounts, LinkObserver, LinkParts,
-    LinkState, Unsent,
+    LinkState, Setback, Unsent,
 };
 pub use message::{DETAIL_BYTES_MAX, ROSTER_LEN_MAX, Reply, Request};
 pub use pump::OUT_BYTES_MAX;

@@ -11,9 +11,9 @@
 
 use crate::crash::{self, Point};
 use std::fmt;
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// The format this release writes. It reads all earlier ones, and makes them this one: from then on an earlier release
@@ -22,6 +22,11 @@ use std::path::{Path, PathBuf};
 /// 2: the newest rows of the index are in a log (`delta`), which a release that knows 1 would pass over.
 pub const DATA_FORMAT: u32 = 2;
 
+/// The mode of the data directory, and of what is made in it.
+const DIR_MODE: u32 = 0o700;
+const FILE_MODE: u32 = 0o600;
+/// Files of which the modes are looked at when a directory is taken: enough to notice those of an earlier release.
+const FILES_LOOKED_AT_MAX: usize = 1000;
 const MARKER: &str = "KVORUM";
 const MARKER_BYTES_MAX: u64 = 256;
 
@@ -114,8 +119,12 @@ impl DataDir {
     /// Takes the directory at `path`, making it if it is not there.
     pub fn open(path: &Path) -> Result<Self, DataDirError> {
         let io = |attempted| move |source| DataDirError::Io { attempted, path: path.to_path_buf(), source };
-        #[expect(clippy::disallowed_methods, reason = "this room owns the data directory")]
-        std::fs::create_dir_all(path).map_err(io("create the data directory"))?;
+        // For this user alone, whatever the mask of the process: values are nobody else's business.
+        DirBuilder::new()
+            .recursive(true)
+            .mode(DIR_MODE)
+            .create(path)
+            .map_err(io("create the data directory"))?;
         let marker_path = path.join(MARKER);
         let marker = OpenOptions::new().read(true).write(true).open(&marker_path);
         let mut marker = match marker {
@@ -125,6 +134,7 @@ impl DataDir {
                     return Err(DataDirError::NotEmpty { path: path.to_path_buf() });
                 }
                 let made = OpenOptions::new()
+                    .mode(FILE_MODE)
                     .read(true)
                     .write(true)
                     .create(true)
@@ -167,6 +177,7 @@ impl DataDir {
             }
         }
         crash::point(Point::DataDirTaken);
+        warn_of_readers(path);
         Ok(Self { path: path.to_path_buf(), _lock: marker })
     }
 
@@ -184,6 +195,60 @@ impl DataDir {
     pub fn store_path(&self) -> PathBuf {
         self.path.join("store")
     }
+}
+
+/// Has what this process makes from now on be for its user alone: the engine makes its files without a mode.
+pub fn keep_files_private() {
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(!DIR_MODE & 0o777));
+}
+
+/// Warns of a data directory, or where that is private of files in it, that others than its owner may read.
+///
+/// A directory that was made beforehand, or by an earlier release, has the mode that it was given: it may be another's
+/// business, so it is not changed.
+fn warn_of_readers(path: &Path) {
+    if let Some(mode) = wide_mode(path) {
+        tracing::warn!(
+            path = %path.display(),
+            mode,
+            "others than the owner may read the data directory: chmod 0700 keeps its values private"
+        );
+        return;
+    }
+    let wide =
+        files_under(path, FILES_LOOKED_AT_MAX).into_iter().find_map(|file| Some((wide_mode(&file)?, file)));
+    if let Some((mode, file)) = wide {
+        tracing::warn!(
+            path = %file.display(),
+            mode,
+            "others than the owner may read files in the data directory, were it not for its own mode: chmod -R go= \
+             keeps its values private"
+        );
+    }
+}
+
+/// The permissions of what is at `path`, where they are for others as well.
+fn wide_mode(path: &Path) -> Option<String> {
+    let mode = std::fs::symlink_metadata(path).ok()?.permissions().mode() & 0o777;
+    (mode & 0o077 != 0).then(|| format!("{mode:04o}"))
+}
+
+/// Some of the files under `path`, as many as `count`.
+fn files_under(path: &Path, count: usize) -> Vec<PathBuf> {
+    let (mut found, mut folders) = (Vec::new(), vec![path.to_path_buf()]);
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+            let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+            if found.len() >= count {
+                return found;
+            }
+            if is_folder && entry.file_name() != "lost+found" {
+                folders.push(entry.path());
+            }
+            found.push(entry.path());
+        }
+    }
+    found
 }
 
 /// Whether anything but a file system's own `lost+found` is in the directory.

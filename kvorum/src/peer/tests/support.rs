@@ -317,9 +317,11 @@ impl LinkObserver for Witness {
         self.ups.set(self.ups.get() + 1);
     }
 
-    fn disconnected(&self) {
+    fn disconnected(&self, _reason: Option<&str>) {
         self.downs.set(self.downs.get() + 1);
     }
+
+    fn failed(&self, _reason: &str, _setback: crate::peer::Setback) {}
 }
 
 pub(super) fn start(peer: &Rc<Peer>) -> (Rc<Link>, Rc<Witness>) {

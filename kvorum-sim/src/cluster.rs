@@ -502,6 +502,9 @@ impl Cluster<'_> {
             Fault::SyncError { .. }
             | Fault::WriteError { .. }
             | Fault::DiskFull { .. }
+            | Fault::DiskFullOfAll
+            | Fault::NoDescriptors { .. }
+            | Fault::BackgroundEnd { .. }
             | Fault::Pause { .. }
             | Fault::SlowNode { .. }
             | Fault::Partition { .. }
@@ -590,6 +593,9 @@ impl Cluster<'_> {
             let node = machine.node;
             let fault = self.active.values().find_map(|event| match event.fault {
                 Fault::DiskFull { node: of } if of == node => Some(memory::Fault::DiskFull),
+                Fault::DiskFullOfAll => Some(memory::Fault::DiskFull),
+                Fault::NoDescriptors { node: of } if of == node => Some(memory::Fault::NoDescriptors),
+                Fault::BackgroundEnd { node: of } if of == node => Some(memory::Fault::BackgroundEnded),
                 Fault::WriteError { node: of } if of == node => Some(memory::Fault::WriteError),
                 Fault::SyncError { node: of } if of == node => Some(memory::Fault::SyncError),
                 _ => None,

@@ -55,11 +55,17 @@ pub enum FaultKind {
     OlderDisk,
     /// An operator pauses some of a node's workers.
     PausedWorkers,
+    /// The disks of all nodes are full.
+    DiskFullOfAll,
+    /// A node's writes find no file descriptors.
+    NoDescriptors,
+    /// The background of a node's engine ends, for something that passes.
+    BackgroundEnd,
 }
 
 impl FaultKind {
     /// All kinds.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 26] = [
         Self::Restart,
         Self::PowerLoss,
         Self::PowerLossOfAll,
@@ -83,6 +89,9 @@ impl FaultKind {
         Self::CrashPoint,
         Self::OlderDisk,
         Self::PausedWorkers,
+        Self::DiskFullOfAll,
+        Self::NoDescriptors,
+        Self::BackgroundEnd,
     ];
 
     /// The kind's name.
@@ -111,6 +120,9 @@ impl FaultKind {
             Self::CrashPoint => "crash-point",
             Self::OlderDisk => "older-disk",
             Self::PausedWorkers => "paused-workers",
+            Self::DiskFullOfAll => "disk-full-of-all",
+            Self::NoDescriptors => "no-descriptors",
+            Self::BackgroundEnd => "background-end",
         }
     }
 
@@ -235,6 +247,18 @@ pub enum Fault {
         /// The node.
         node: u16,
     },
+    /// No node has space left.
+    DiskFullOfAll,
+    /// Writes of `node` find no descriptor.
+    NoDescriptors {
+        /// The node.
+        node: u16,
+    },
+    /// The background of the engine of `node` ends, and ends again whenever it is begun.
+    BackgroundEnd {
+        /// The node.
+        node: u16,
+    },
     /// A bit of a row of `node` flips.
     BitRot {
         /// The node.
@@ -319,7 +343,7 @@ impl Fault {
     /// Whether `node` is down, stands still or cannot write meanwhile.
     pub fn holds_back(&self, node: u16) -> bool {
         match self {
-            Self::PowerLoss { node: None, .. } => true,
+            Self::PowerLoss { node: None, .. } | Self::DiskFullOfAll => true,
             Self::Restart { node: of }
             | Self::PowerLoss { node: Some(of), .. }
             | Self::Wipe { node: of }
@@ -329,6 +353,8 @@ impl Fault {
             | Self::SyncError { node: of }
             | Self::WriteError { node: of }
             | Self::DiskFull { node: of }
+            | Self::NoDescriptors { node: of }
+            | Self::BackgroundEnd { node: of }
             | Self::StaleTopology { node: of }
             | Self::CrashPoint { node: of, .. } => *of == node,
             _ => false,
@@ -345,12 +371,14 @@ impl fmt::Display for Fault {
             | Self::SyncError { node }
             | Self::WriteError { node }
             | Self::DiskFull { node }
+            | Self::NoDescriptors { node }
+            | Self::BackgroundEnd { node }
             | Self::StaleTopology { node }
             | Self::PowerLoss { node: Some(node), .. } => write!(f, "node {node}"),
             Self::OlderDisk { node, is_image } => {
                 write!(f, "node {node}, {}", if *is_image { "as an image" } else { "file by file" })
             }
-            Self::PowerLoss { node: None, .. } => f.write_str("all nodes"),
+            Self::PowerLoss { node: None, .. } | Self::DiskFullOfAll => f.write_str("all nodes"),
             Self::Partition { side } => write!(f, "{side:?} from the others"),
             Self::OneWay { source, target } => write!(f, "from {source} to {target}"),
             Self::Bridge { side, bridge } => write!(f, "{side:?} from the others, except {bridge}"),

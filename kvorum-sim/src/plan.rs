@@ -328,6 +328,8 @@ fn faults(stream: &mut Stream, nodes: u16, length: Duration, kinds: &BTreeSet<Fa
         let most = match kind {
             FaultKind::SyncError => 7,
             FaultKind::CrashPoint => 12,
+            // Of three within ten minutes each may use up one.
+            FaultKind::BackgroundEnd => 1,
             _ => 4,
         };
         for _ in 0..stream.between(1, most) {
@@ -338,6 +340,9 @@ fn faults(stream: &mut Stream, nodes: u16, length: Duration, kinds: &BTreeSet<Fa
             let fault = fault(stream, *kind, nodes, victim);
             // Long enough for something to be deleted and purged meanwhile.
             let lasts = if *kind == FaultKind::OlderDisk { lasts.max(FAULT_MAX / 2) } else { lasts };
+            // A background that ends for longer than a moment counts as one that does for good.
+            let lasts =
+                if *kind == FaultKind::BackgroundEnd { lasts.min(Duration::from_millis(200)) } else { lasts };
             let is_instant = matches!(kind, FaultKind::BitRot | FaultKind::ClockJump | FaultKind::ClockDrift);
             let lasts = if is_instant { Duration::ZERO } else { lasts };
             events.push(FaultEvent { at, lasts, kind: *kind, fault });
@@ -480,6 +485,9 @@ fn fault(stream: &mut Stream, kind: FaultKind, nodes: u16, victim: u16) -> Fault
         FaultKind::WriteError => Fault::WriteError { node },
         FaultKind::ReadError => Fault::ReadError { node, choice },
         FaultKind::DiskFull => Fault::DiskFull { node },
+        FaultKind::DiskFullOfAll => Fault::DiskFullOfAll,
+        FaultKind::NoDescriptors => Fault::NoDescriptors { node },
+        FaultKind::BackgroundEnd => Fault::BackgroundEnd { node },
         FaultKind::BitRot => Fault::BitRot { node: victim, choice },
         FaultKind::ClockJump => {
             let size = if stream.percent(50) { 5000 } else { crate::millis(JUMP_MAX) };

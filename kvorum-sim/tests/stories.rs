@@ -471,3 +471,57 @@ async fn until(at: Duration) {
     let now = turmoil::sim_elapsed().unwrap_or_default();
     tokio::time::sleep(at.saturating_sub(now)).await;
 }
+
+/// Goal: with the disks of all nodes full, default reads of keys whose replicas differ answer, ranges are whole, and
+/// deletions are taken. Such reads used to be 504: what they must write back found no space, and a replica that held it
+/// already did not say so. Method: keys whose newest record one replica misses, and keys whose newest is on one replica
+/// alone, because the disks of the others were full already; then all are full.
+#[test]
+fn full_disks_answer_reads_of_keys_that_differ() {
+    let mut plan = calm(3);
+    let (some_at, all_at, space_at) =
+        (Duration::from_secs(3), Duration::from_secs(5), Duration::from_secs(20));
+    let full = |at: Duration, lasts, kind, fault| FaultEvent { at, lasts, kind, fault };
+    plan.faults = vec![
+        full(some_at, all_at.saturating_sub(some_at), FaultKind::DiskFull, Fault::DiskFull { node: 1 }),
+        full(all_at, space_at.saturating_sub(all_at), FaultKind::DiskFullOfAll, Fault::DiskFullOfAll),
+    ];
+    let put = Request::Put { ttl: None };
+    let cluster = tell(&plan, async move |mut client| {
+        let keys: Vec<String> = (0..24).map(|number| format!("key-{number}")).collect();
+        for key in &keys {
+            client.ask(0, key, put.clone(), (3, 3)).await;
+        }
+        until(some_at + Duration::from_millis(100)).await;
+        for key in keys.iter().skip(8) {
+            let written = client.ask(0, key, put.clone(), (2, 3)).await;
+            assert!(matches!(written, Outcome::Acknowledged { .. }), "{key}: {written}");
+        }
+        client.engines[2].set_fault(Some(memory::Fault::DiskFull));
+        for key in keys.iter().take(8) {
+            let written = client.ask(0, key, put.clone(), (2, 3)).await;
+            assert!(!matches!(written, Outcome::Acknowledged { .. }), "{key}: {written}");
+        }
+        until(all_at + Duration::from_secs(2)).await;
+        for node in 0..3 {
+            for key in &keys {
+                let read = client.ask(node, key, Request::Get, (2, 3)).await;
+                assert!(matches!(read, Outcome::Value { .. }), "{key} through node {node}: {read}");
+                let range = client.just(node, key).await;
+                assert!(matches!(&range, Outcome::Range(found) if found.len() == 1), "{key}: {range}");
+            }
+        }
+        let refused = client.ask(0, "new", put.clone(), (2, 3)).await;
+        assert!(!matches!(refused, Outcome::Acknowledged { .. }), "{refused}");
+        for (number, key) in keys.iter().enumerate() {
+            let node = u16::try_from(number % 3).unwrap();
+            let gone = client.ask(node, key, Request::Delete, (2, 3)).await;
+            assert!(matches!(gone, Outcome::Acknowledged { .. }), "{key}: {gone}");
+            assert_eq!(client.ask(node, key, Request::Get, (2, 3)).await, Outcome::Absent);
+        }
+        until(space_at + Duration::from_secs(3)).await;
+        let taken = client.ask(0, "new", put, (3, 3)).await;
+        assert!(matches!(taken, Outcome::Acknowledged { .. }), "{taken}");
+    });
+    drop(cluster);
+}

@@ -18,6 +18,8 @@ pub enum Canary {
     HintCountsAsAck,
     /// Versions come from the node's own clock alone.
     LocalClockOnly,
+    /// What is kept for deletions on a full disk is not used, and a replica that holds a record does not say so there.
+    NoReserve,
     /// A read answers what it saw without making sure that later reads see it.
     NoWriteBack,
     /// Tombstones go by age, whoever may still hold something older.
@@ -28,6 +30,8 @@ pub enum Canary {
     OlderStoreMerges,
     /// Repair copies a record to replicas that its `from` excludes.
     RepairIgnoresFrom,
+    /// A background that ended for want of something is taken for a broken disk.
+    ShortageIsFailure,
     /// Nodes with another list of nodes are talked to.
     StaleTopology,
     /// A store that was seen as another node's is talked to.
@@ -40,18 +44,20 @@ pub enum Canary {
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 17] = [
         Self::AckBeforeSync,
         Self::DiskFullForgetsStored,
         Self::DigestForgetsUpdate,
         Self::EmptyReplicaVotes,
         Self::HintCountsAsAck,
         Self::LocalClockOnly,
+        Self::NoReserve,
         Self::NoWriteBack,
         Self::PurgeByAge,
         Self::OlderRunVotes,
         Self::OlderStoreMerges,
         Self::RepairIgnoresFrom,
+        Self::ShortageIsFailure,
         Self::StaleTopology,
         Self::StoreOfAnotherNode,
         Self::SupersededIgnored,
@@ -67,11 +73,13 @@ impl Canary {
             Self::EmptyReplicaVotes => "empty-replica-votes",
             Self::HintCountsAsAck => "hint-counts-as-ack",
             Self::LocalClockOnly => "local-clock-only",
+            Self::NoReserve => "no-reserve",
             Self::NoWriteBack => "no-write-back",
             Self::PurgeByAge => "purge-by-age",
             Self::OlderRunVotes => "older-run-votes",
             Self::OlderStoreMerges => "older-store-merges",
             Self::RepairIgnoresFrom => "repair-ignores-from",
+            Self::ShortageIsFailure => "shortage-is-failure",
             Self::StaleTopology => "stale-topology",
             Self::StoreOfAnotherNode => "store-of-another-node",
             Self::SupersededIgnored => "superseded-ignored",

@@ -316,7 +316,7 @@ pub const SETTINGS: &[Setting] = &[
         name: "max-connections",
         value_name: "N",
         default: "10000",
-        help: "Connections at once; more are told 503 and closed",
+        help: "Client connections at once, fewer where the descriptor limit leaves no room beside the store and the peers; more are told 503 and closed",
         set: |draft, text| set(&mut draft.config.limits.connections_max, parse_number(text, 1, 1_000_000)),
     },
     Setting {

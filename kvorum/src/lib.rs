@@ -14,6 +14,7 @@ pub mod coordinator;
 pub mod crash;
 pub mod http;
 pub mod log;
+mod log_limit;
 pub mod metrics;
 pub mod node;
 pub mod peer;

@@ -24,7 +24,7 @@ use crate::sched::{self, Turns};
 use crate::storage::data_dir::{DataDir, DataDirError};
 use crate::storage::identity::{DirectoryIdentity, DiskIdentity, Vouch};
 use crate::storage::lsm::{LsmConfig, LsmEngine};
-use crate::storage::{Engine, EngineError};
+use crate::storage::{self, Engine, EngineError};
 use crate::supervise::{Ended, Part, Supervisor, Thread};
 use crate::worker::Pools;
 use kvorum_core::{NodeId, Run, StoreSeen, Topology, TopologyError};
@@ -635,6 +635,7 @@ fn open_engine(
         let mut parts = LsmConfig::new(path.clone(), config.memory_budget_bytes).staggered(place);
         parts.quarantine_bytes_max = config.quarantine_bytes_max;
         parts.supervisor = supervisor.clone();
+        parts.is_synced = config.durability == DurabilityMode::Always;
         parts
     };
     let opened = match LsmEngine::open(parts()) {
@@ -851,9 +852,49 @@ impl Stop {
     }
 }
 
-/// Lets this process have as many open files as the system allows: tables and connections need them.
-pub fn raise_file_limit() {
+/// Lets this process have as many open files as the system allows: tables and connections need them. Returns how many
+/// that are.
+pub fn raise_file_limit() -> u64 {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
+/// Descriptors for what is no connection and no table: journals, pipes, what polls, profiles.
+const OTHER_DESCRIPTORS: u64 = 96;
+
+/// Bounds the connections of each of `configs`, which share this process, by the descriptors that it may have: those of
+/// the stores and of the links between nodes are kept for them. Says so where that is fewer than was configured.
+pub fn fit_connections(configs: &mut [Config], descriptors: u64) {
+    let nodes = configs.len().max(1) as u64;
+    let each = descriptors / nodes;
+    for config in configs {
+        let others = config.cluster.len().saturating_sub(1) as u64;
+        // A thread's link to each, theirs to this one, and one of either that is just being exchanged.
+        let links = others.saturating_mul(config.threads as u64).saturating_mul(4);
+        let reserve = (storage::lsm::descriptors_max(each) + OTHER_DESCRIPTORS)
+            .saturating_add(links)
+            .saturating_add(server::REFUSALS_MAX as u64);
+        let fitting = usize::try_from(each.saturating_sub(reserve)).unwrap_or(usize::MAX).max(1);
+        let configured = config.limits.connections_max;
+        if fitting < configured {
+            tracing::warn!(
+                connections = fitting,
+                configured,
+                limit = descriptors,
+                reserve,
+                "the descriptor limit allows fewer connections than --max-connections: raise it (ulimit -n, LimitNOFILE=) \
+                 or take this number"
+            );
+            config.limits.connections_max = fitting;
+        } else {
+            tracing::info!(
+                connections = configured,
+                limit = descriptors,
+                reserve,
+                "connections within the descriptor limit"
+            );
+        }
+    }
 }

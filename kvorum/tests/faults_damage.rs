@@ -167,30 +167,23 @@ fn flipped_bit_in_a_journaled_value_is_found() {
     assert_eq!(flips.refused as usize, offsets.len(), "{flips:?}");
 }
 
-/// A bit flips anywhere in an entry, one in each byte, and at the beginning of the next.
-///
-/// What fjall 3.1.13 does not protect: its journal's tags, lengths and sequence numbers are outside the checksums, so
-/// such a flip can end the journal early (fjall#311) or put an older write above a newer one. That is a known limit,
-/// named in the README and in docs/dev/storage.md; it is counted here and must not grow into anything worse: a value
-/// that was never written for the key is never served, whatever flips.
+/// Goal: a bit that flips in the journal's framing costs nothing acknowledged without a word. fjall ends its journal at a
+/// tag or length that does not fit (fjall#311), or ranks an old write above a newer one: 17 of 260 flips did so, and two of
+/// 54 cost hundreds of keys. Method: bits of an entry, of the beginning of the next, and of the last one: the node refuses
+/// to start, or what it serves is what was acknowledged.
 #[test]
-fn flipped_bit_in_a_journal_entry_never_invents_a_value() {
+fn flipped_bit_in_a_journal_entry_is_found() {
     let (store, history) = journal_of_overwrites();
     let journal = std::fs::read(newest_journal(store.path())).unwrap();
     let middle = history.writes[history.writes.len() / 2].id;
     let begin = memchr::memmem::find(&journal, &value_of(middle, 40)[..16]).unwrap() as u64;
-    let offsets: Vec<_> = (begin..begin + 260).map(|offset| (offset, (offset % 8) as u32)).collect();
+    let end = written_bytes(&newest_journal(store.path()));
+    let offsets = (begin..begin + 260).step_by(5).chain((end - 60..end).step_by(4));
+    let offsets: Vec<_> = offsets.map(|offset| (offset, (offset % 8) as u32)).collect();
     let flips = flip_in_journal(store.path(), &history, &offsets);
-    flips.print("an entry of a journal", offsets.len());
-    assert!(flips.refused > 0, "no flip was noticed");
-    let older = |violation: &&String| ["went back", "lost: "].iter().any(|kind| violation.contains(kind));
-    let invented: Vec<_> = flips.wrong.iter().filter(|violation| !older(violation)).collect();
-    assert!(invented.is_empty(), "{} of {} flips: {invented:#?}", invented.len(), offsets.len());
-    println!(
-        "KNOWN LIMIT: {} of {} flips in a journal's entry cost acknowledged writes without a word (fjall#311)",
-        flips.wrong.len(),
-        offsets.len()
-    );
+    flips.print("entries of a journal", offsets.len());
+    assert!(flips.refused as usize > offsets.len() / 2, "{flips:?}");
+    assert!(flips.wrong.is_empty(), "{} of {} flips: {:#?}", flips.wrong.len(), offsets.len(), flips.wrong);
 }
 
 /// A store most of whose records are in tables and blob files, and the history of that.
@@ -320,7 +313,8 @@ fn compaction_over_damage() -> (TempDir, Node, History) {
     for key in 0..20_000 {
         // New keys between the old ones, so that the tables of both are merged.
         let status = session.put(&format!("key-{:05}-{key}", key % 6_000), 1_000, None);
-        assert!(matches!(status, 201 | 500), "{status}");
+        // 503 and once 504 while the store is opened again: its background may have met something that passes.
+        assert!(matches!(status, 201 | 500 | 503 | 504), "{status}");
         if session.history.count("PUT", 500) > 100 {
             break;
         }

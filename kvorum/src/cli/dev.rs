@@ -42,7 +42,7 @@ pub(super) fn command() -> Command {
 }
 
 pub(super) fn run(matches: &ArgMatches) -> ExitCode {
-    let configs = match configs(matches) {
+    let mut configs = match configs(matches) {
         Ok(configs) => configs,
         Err(reason) => return complain(reason, USAGE),
     };
@@ -50,7 +50,7 @@ pub(super) fn run(matches: &ArgMatches) -> ExitCode {
         log::start(first.log_format);
     }
     data_dir::keep_files_private();
-    node::raise_file_limit();
+    node::fit_connections(&mut configs, node::raise_file_limit());
     let Some(stop) = listen_for_signals() else { return ExitCode::from(FAILED) };
     let mut nodes = Vec::with_capacity(configs.len());
     for config in &configs {

@@ -36,7 +36,7 @@ pub(super) fn command() -> Command {
 }
 
 pub(super) fn run(matches: &ArgMatches) -> ExitCode {
-    let (config, resolved) = match read_config(matches) {
+    let (mut config, resolved) = match read_config(matches) {
         Ok(config) => config,
         Err(reason) => return complain(reason, USAGE),
     };
@@ -54,12 +54,12 @@ pub(super) fn run(matches: &ArgMatches) -> ExitCode {
     {
         return complain(reason, USAGE);
     }
+    node::fit_connections(std::slice::from_mut(&mut config), node::raise_file_limit());
     serve(&config)
 }
 
 fn serve(config: &Config) -> ExitCode {
     data_dir::keep_files_private();
-    node::raise_file_limit();
     let Some(stop) = listen_for_signals() else { return ExitCode::from(FAILED) };
     let node = match Node::start(config) {
         Ok(node) => node,

@@ -89,7 +89,7 @@ impl Cause {
     pub(super) fn is_overload(&self) -> bool {
         matches!(
             self,
-            Self::Replica(ReplicaError::Overloaded)
+            Self::Replica(ReplicaError::Overloaded | ReplicaError::Short { .. })
                 | Self::Call(CallError::Refused { code: Refusal::Overloaded, .. })
         )
     }
@@ -99,7 +99,8 @@ impl Cause {
 pub(super) fn source_of(kind: ApplyKind) -> Source {
     match kind {
         ApplyKind::Write => Source::Writer,
-        ApplyKind::Hint | ApplyKind::ReadRepair => Source::Copy,
+        ApplyKind::Hint => Source::Copy,
+        ApplyKind::ReadRepair => Source::Reader,
     }
 }
 
@@ -207,6 +208,7 @@ impl Coordinator {
                     Ok(Err(
                         error @ (ReplicaError::Overloaded
                         | ReplicaError::DiskFull
+                        | ReplicaError::Short { .. }
                         | ReplicaError::Stopped
                         | ReplicaError::TooFarAhead(_)
                         | ReplicaError::ValueTooLong { .. }),

@@ -317,7 +317,7 @@ fn not_voting(shared: &Shared) -> Reply {
 
 fn refuse(error: &ReplicaError) -> Reply {
     let code = match error {
-        ReplicaError::Overloaded => Refusal::Overloaded,
+        ReplicaError::Overloaded | ReplicaError::Short { .. } => Refusal::Overloaded,
         ReplicaError::DiskFull => Refusal::DiskFull,
         ReplicaError::Stopped => Refusal::Stopped,
         ReplicaError::TooFarAhead(_) => Refusal::TooFarAhead,

@@ -8,6 +8,7 @@ use super::error::CONNECTION_REFUSED;
 use super::handler::{Desk, handle};
 use crate::coordinator::{Coordinator, PeerDesk};
 use crate::crash;
+use crate::log_limit::LogLimit;
 use crate::peer::{self, Caller, Connector, Hello};
 use crate::supervise::Part;
 use bytes::Bytes;
@@ -32,6 +33,12 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 const LINGER: Duration = Duration::from_secs(1);
 /// How much is read, and dropped, meanwhile.
 const LINGER_BYTES_MAX: usize = 1 << 20;
+
+/// Connections over the cap that are told so at a time; more are closed without a word, for each takes a descriptor.
+pub const REFUSALS_MAX: usize = 64;
+/// Lines about connections that could not be accepted.
+const ACCEPT_LINES_MAX: u32 = 3;
+const ACCEPT_LINES_PERIOD: Duration = Duration::from_mins(1);
 
 /// This gives connections.
 pub trait Listener {
@@ -74,6 +81,7 @@ pub async fn serve<L: Listener>(listener: L, desk: Rc<Desk>, connector: Rc<dyn C
         let desk = Rc::clone(&desk);
         move || open(Rc::clone(&desk), Rc::clone(&connector), thread)
     });
+    let accept_lines = LogLimit::new(ACCEPT_LINES_MAX, ACCEPT_LINES_PERIOD);
     loop {
         crash::step(Part::Network);
         let accepted = tokio::select! {
@@ -84,7 +92,9 @@ pub async fn serve<L: Listener>(listener: L, desk: Rc<Desk>, connector: Rc<dyn C
         match accepted {
             Ok(accepted) => accept(accepted, &desk, &watchdog),
             Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection");
+                if let Some(left_out) = accept_lines.admit(service.clock.mono()) {
+                    tracing::warn!(%error, left_out, "cannot accept a connection: tried again every 50 ms");
+                }
                 tokio::time::sleep(ACCEPT_RETRY).await;
             }
         }
@@ -164,6 +174,9 @@ fn accept<S: AsyncRead + AsyncWrite + Unpin + 'static>(
     let connection = watchdog.connect(is_this_machine(client));
     if place.number > desk.service.limits.connections_max {
         desk.metrics.connections_refused.fetch_add(1, Ordering::Relaxed);
+        if place.number > desk.service.limits.connections_max + REFUSALS_MAX {
+            return;
+        }
         tokio::task::spawn_local(refuse(stream, place, connection));
         return;
     }

@@ -16,6 +16,8 @@ pub(super) enum Serving {
     Ok,
     /// It reads; its disk is full and it takes no writes.
     DiskFull,
+    /// It reads; its store takes no writes until something that the machine ran out of is there again.
+    StoreWaiting,
     /// It accepts requests, but a default one would not find its quorum now.
     NoQuorum,
     /// The store is being opened, or it takes what it missed.
@@ -41,6 +43,7 @@ impl Serving {
             (_, Phase::Ready, StoreState::Failed { .. }) => Self::StoreFailed,
             (_, Phase::Ready, _) if !shared.finds_default_quorum() => Self::NoQuorum,
             (_, Phase::Ready, StoreState::DiskFull) => Self::DiskFull,
+            (_, Phase::Ready, StoreState::Short(_)) => Self::StoreWaiting,
             (_, Phase::Ready, StoreState::Ok) => Self::Ok,
         }
     }
@@ -50,6 +53,7 @@ impl Serving {
         match self {
             Self::Ok => "ok",
             Self::DiskFull => "disk-full",
+            Self::StoreWaiting => "store-waiting",
             Self::NoQuorum => "no-quorum",
             Self::Starting => "starting",
             Self::Draining => "draining",
@@ -61,7 +65,7 @@ impl Serving {
     /// Whether the status is 200, also where a quorum `is_needed` for that.
     pub(super) fn is_able(self, is_needed: bool) -> bool {
         match self {
-            Self::Ok | Self::DiskFull => true,
+            Self::Ok | Self::DiskFull | Self::StoreWaiting => true,
             Self::NoQuorum => !is_needed,
             Self::Starting | Self::Draining | Self::StoreFailed | Self::ThreadEnded => false,
         }
@@ -104,9 +108,8 @@ pub(super) fn render(
     let (state, serving) = (serving.state(phase), serving.name());
     let (store_state, reason) = match shared.map(|shared| shared.replica.health()) {
         None => ("opening", None),
-        Some(StoreState::Ok) => ("ok", None),
-        Some(StoreState::DiskFull) => ("disk-full", None),
         Some(StoreState::Failed { reason }) => ("failed", Some(reason)),
+        Some(state) => (state.name(), None),
     };
     let version = env!("CARGO_PKG_VERSION");
     let peers = shared.map(Shared::peers).unwrap_or_default();

@@ -222,11 +222,7 @@ impl Snapshot {
             histogram(synced),
             "Time of commits and syncs that reached the disk",
         );
-        let state = match scrape.store_state {
-            StoreState::Ok => "ok",
-            StoreState::DiskFull => "disk-full",
-            StoreState::Failed { .. } => "failed",
-        };
+        let state = scrape.store_state.name();
         let stated = |name, value: &str, of: &'static [&'static str]| {
             let mut rows: Vec<(Labels, u64)> = of
                 .iter()
@@ -237,12 +233,7 @@ impl Snapshot {
             }
             Kind::Gauge(rows)
         };
-        family(
-            "store_state",
-            None,
-            stated("state", state, &["ok", "disk-full", "failed"]),
-            "1 for the store's state",
-        );
+        family("store_state", None, stated("state", state, &StoreState::NAMES), "1 for the store's state");
         family(
             "sweeper_state",
             None,

@@ -176,7 +176,7 @@ impl Replica {
         records: Vec<(Key, Record)>,
         source: Source,
     ) -> Result<Vec<Option<Applied>>, ReplicaError> {
-        records.iter().try_for_each(|(_, record)| self.admit(record))?;
+        records.iter().try_for_each(|(_, record)| self.admit(record, source))?;
         let shared = Arc::clone(&self.shared);
         let observe = move || {
             let (mut observed, mut places) = (Vec::with_capacity(records.len()), Vec::new());

@@ -20,9 +20,11 @@ use super::{ReplicaError, ReplicaParts, StoreState, stored_mark};
 use crate::canary::{self, Canary};
 use crate::clock::{Clock, TimestampBound};
 use crate::crash::{self, Point};
+use crate::log_limit::LogLimit;
 use crate::metrics::StoreMetrics;
 use crate::sched::Courtesy;
-use crate::storage::{Batch, Change, Durability, Engine, EngineError, Keyspace, format};
+use crate::storage::shortage::Shortage;
+use crate::storage::{Batch, Change, Durability, Engine, EngineError, Keyspace, Room, format};
 use bytes::Bytes;
 use kvorum_core::{Key, Partition, Record, UnixMillis, Value, Version};
 use std::cmp::Ordering;
@@ -39,8 +41,14 @@ const GATHER_MAX: Duration = Duration::from_micros(500);
 const DISK_LOOK: Duration = Duration::from_millis(100);
 /// How often the engine is asked whether its background has stopped it, while nobody writes.
 const IDLE_CHECK: Duration = Duration::from_secs(1);
-/// How often a full disk is looked at again.
+/// How often a full disk is looked at again, and between two tries to open a store that met a shortage.
 const DISK_RETRY: Duration = Duration::from_millis(500);
+/// Between two tries to open a failed store for reading.
+const READING_RETRY: Duration = Duration::from_secs(5);
+/// How often, and in what time, a store is opened again whose background ended without a reason: it may have met a shortage
+/// that has passed. Something that lasts, as damage does, ends it again at once.
+const REVIVALS_MAX: usize = 3;
+const REVIVALS_PERIOD: Duration = Duration::from_mins(10);
 /// How long a tombstone of a sole replica is kept: longer than any write that was stamped before it can be queued.
 /// Being late is harmless (see [`Committer::floor`]); it only saves such a write a second stamp.
 const TOMBSTONE_KEEP_MILLIS: u64 = 10_000;
@@ -93,7 +101,19 @@ pub(super) struct Committer {
     /// What a group takes: a moving mean.
     usual: Duration,
     disk_looked_at: Option<Duration>,
-    poisoned: bool,
+    /// What the engine was stopped by, until it is opened again.
+    stopped_by: Option<Shortage>,
+    /// Whether the engine has been opened with the reserve of a full disk.
+    is_on_reserve: bool,
+    /// Before it nothing is opened again.
+    reopen_at: Duration,
+    /// When the background had ended without a reason.
+    revivals: Vec<Duration>,
+    /// When a store that is closed is tried to be read again.
+    read_at: Duration,
+    /// Whether the reserve has been kept in this life.
+    has_reserve: bool,
+    shortages: LogLimit,
     /// The `meta` rows of a store whose setting aside failed.
     carried: BTreeMap<Bytes, Bytes>,
 }
@@ -124,7 +144,13 @@ impl Committer {
             unsynced_since: None,
             usual: Duration::ZERO,
             disk_looked_at: None,
-            poisoned: false,
+            stopped_by: None,
+            is_on_reserve: false,
+            reopen_at: Duration::ZERO,
+            revivals: Vec::new(),
+            read_at: Duration::ZERO,
+            has_reserve: false,
+            shortages: LogLimit::new(4, Duration::from_mins(1)),
             carried: BTreeMap::new(),
         }
     }
@@ -137,14 +163,15 @@ impl Committer {
             }
             _ => None,
         };
-        let disk = (self.health.state() == StoreState::DiskFull).then_some(DISK_RETRY);
+        let disk =
+            matches!(self.health.state(), StoreState::DiskFull | StoreState::Short(_)).then_some(DISK_RETRY);
         [sync, disk].into_iter().flatten().fold(IDLE_CHECK, Duration::min)
     }
 
     /// Whether the store would take a write now. Where not, what is due to be synced must wait: trying again at once,
     /// for as long as the failure lasts, would keep a processor busy.
     fn takes_writes(&self) -> bool {
-        !self.poisoned && !matches!(self.health.state(), StoreState::Failed { .. })
+        self.stopped_by.is_none() && !matches!(self.health.state(), StoreState::Failed { .. })
     }
 
     /// How long a group may wait for those who were answered in the one before: as long as a group usually takes.
@@ -187,8 +214,7 @@ impl Committer {
 
     /// Notices a failure of the engine's background although nobody writes.
     fn check_engine(&mut self) {
-        if !self.poisoned
-            && !matches!(self.health.state(), StoreState::Failed { .. })
+        if self.takes_writes()
             && let Err(error) = self.engine.check()
         {
             self.fail(&error);
@@ -239,6 +265,10 @@ impl Committer {
                 (None, Answer::Side { outcome: Ok(()), done })
             }
             Request::SetAside { rows, done } => (None, Answer::Side { outcome: self.set_aside(rows), done }),
+            // The reserve of a full disk is for what clients delete.
+            Request::Purge { done, .. } if self.is_on_reserve => {
+                (None, Answer::Purge { outcome: Err(ReplicaError::DiskFull), done })
+            }
             Request::Purge { rows, done } => {
                 let mut purged = 0;
                 for row in rows {
@@ -331,6 +361,10 @@ impl Committer {
         source: Source,
         observed: Observed,
     ) -> Result<Applied, ReplicaError> {
+        if self.is_on_reserve {
+            // It was queued before that was known.
+            self.health.admit(&record, source)?;
+        }
         let known = stage.mark(&key).or_else(|| self.recent.mark(&key));
         let stored = match known {
             Some(mark) => mark,
@@ -497,7 +531,7 @@ impl Committer {
         let group = self.committed.load(Memory::Relaxed) + 1;
         self.committed.store(group, Memory::Release);
         self.recent = Recent::starting_at(group + 1);
-        (self.unsynced_since, self.poisoned) = (None, false);
+        (self.unsynced_since, self.stopped_by, self.is_on_reserve) = (None, None, false);
         self.health.revive();
         Ok(())
     }
@@ -520,8 +554,8 @@ impl Committer {
 
     /// Writes the stage; afterwards it is known to readers and remembered here.
     fn store(&mut self, mut stage: Stage, now: Duration) -> Result<(), Refusal> {
-        if self.poisoned {
-            return Err(Refusal::DiskFull);
+        if let Some(shortage) = self.stopped_by {
+            return Err(Refusal::Short(shortage));
         }
         if let StoreState::Failed { reason } = self.health.state() {
             return Err(Refusal::Failed(reason));
@@ -637,84 +671,193 @@ impl Committer {
         }
     }
 
-    /// Notes a failed write. A full disk passes; anything else is final until the node is restarted.
+    /// Notes a failed write. A shortage passes; anything else is final until the node is restarted.
     fn fail(&mut self, error: &EngineError) -> Refusal {
-        // A background flush that met a full disk shows here only as a poisoned engine.
         if matches!(error, EngineError::Busy) {
             return Refusal::Overloaded;
         }
-        let full = match error {
-            EngineError::DiskFull { .. } => true,
-            EngineError::Poisoned { .. } => {
-                self.engine.is_short_of_space() || self.health.state() == StoreState::DiskFull
-            }
-            _ => false,
+        let now = self.clock.mono();
+        let shortage = match error {
+            // A background flush that met a shortage shows here only as a poisoned engine.
+            EngineError::Poisoned { .. } => self.what_stopped(now),
+            error => error.shortage(),
         };
-        if full {
-            self.poisoned = true;
-            self.health.set_disk_full();
-            tracing::warn!(%error, "a write met a full disk");
-            Refusal::DiskFilledUp
-        } else {
-            self.health.set_failed(&error.to_string());
-            if matches!(error, EngineError::Poisoned { .. })
-                && let Err(error) = self.engine.retire()
+        if let Some(shortage) = shortage {
+            if self.stopped_by.is_none()
+                && let Some(left_out) = self.shortages.admit(now)
             {
-                tracing::error!(%error, "the failed store cannot be opened for reading either");
+                let news = match shortage {
+                    Shortage::Disk => "a write met a full disk",
+                    _ => "a write met a shortage",
+                };
+                tracing::warn!(%error, %shortage, left_out, "{news}");
             }
-            Refusal::Failed(error.to_string())
+            self.stopped_by = Some(shortage);
+            self.health.set_short(shortage, now);
+            return Refusal::Met(shortage);
         }
+        self.health.set_failed(&error.to_string());
+        if matches!(error, EngineError::Poisoned { .. })
+            && let Err(error) = self.engine.retire()
+        {
+            tracing::error!(%error, "the failed store cannot be opened for reading either: tried again every 5 s");
+        }
+        Refusal::Failed(error.to_string())
     }
 
-    /// Looks at the free space now and then, and brings the store back once there is some.
+    /// What the engine's background was stopped by, as far as can be told; none where it is to count as a failure.
+    fn what_stopped(&mut self, now: Duration) -> Option<Shortage> {
+        if self.engine.is_short_of_space() || self.health.state() == StoreState::DiskFull {
+            return Some(Shortage::Disk);
+        }
+        if let Err(error) = self.engine.check_supplies() {
+            return error.shortage();
+        }
+        if canary::is(Canary::ShortageIsFailure) {
+            return None;
+        }
+        self.revivals.retain(|at| now < *at + REVIVALS_PERIOD);
+        if self.revivals.len() >= REVIVALS_MAX {
+            return None;
+        }
+        self.revivals.push(now);
+        Some(Shortage::Unknown)
+    }
+
+    /// Looks at the free space now and then, and brings the store back once what it met has passed.
     fn look_at_disk(&mut self, now: Duration) {
         if self.disk_looked_at.is_some_and(|at| now < at + DISK_LOOK) {
             return;
         }
         self.disk_looked_at = Some(now);
         if matches!(self.health.state(), StoreState::Failed { .. }) {
-            return;
+            return self.read_again(now);
         }
-        if self.engine.is_short_of_space() {
-            if !self.poisoned {
-                self.health.set_disk_low();
-            }
-            return;
-        }
+        let room = self.engine.room();
         // The engine's background may have met the full disk after the last write was refused, and nobody has noticed yet.
-        self.poisoned |= self.health.state() == StoreState::DiskFull && self.engine.check().is_err();
-        if self.poisoned {
-            crash::point(Point::ReopenBefore);
-            match self.engine.reopen() {
-                Ok(()) => {
-                    crash::point(Point::ReopenAfter);
-                    self.poisoned = false;
-                    // Whether the write that failed took effect is seen now.
-                    if let Some(digests) = &self.digests
-                        && let Err(error) = digests.load(&*self.engine)
-                    {
-                        return self.health.set_failed(&error.to_string());
-                    }
-                    crash::point(Point::ReopenCounted);
-                    self.recent = Recent::starting_at(self.committed.load(Memory::Relaxed) + 1);
-                    // What was buffered is either in the reopened store or was never confirmed as synced.
-                    self.unsynced_since = None;
+        if room == Room::Enough
+            && self.stopped_by.is_none()
+            && self.health.state() == StoreState::DiskFull
+            && self.engine.check().is_err()
+        {
+            self.stopped_by = Some(Shortage::Disk);
+        }
+        match (self.stopped_by, room) {
+            (None, Room::Enough) if !self.is_on_reserve => {
+                if self.health.state() != StoreState::Ok || !self.has_reserve {
+                    self.engine.keep_reserve();
+                    self.has_reserve = true;
                 }
-                Err(EngineError::DiskFull { .. }) => return,
-                Err(error) => return self.health.set_failed(&error.to_string()),
+                self.health.set_ok(now);
+            }
+            (_, Room::Enough) => self.open_again(now),
+            // Before a deletion meets the end of the disk.
+            (None, Room::Least) if !self.is_on_reserve => self.open_reserve(room, now),
+            (None, room) => self.health.set_disk_low(room, now),
+            (Some(Shortage::Disk), room) => self.open_reserve(room, now),
+            (Some(_), _) => self.open_again(now),
+        }
+    }
+
+    /// Opens a store again that was stopped by a shortage, if that has passed.
+    fn open_again(&mut self, now: Duration) {
+        if now < self.reopen_at {
+            return;
+        }
+        self.reopen_at = now + DISK_RETRY;
+        // Asked while the store is open still, and can be read.
+        if self.engine.check_supplies().is_err() {
+            return;
+        }
+        crash::point(Point::ReopenBefore);
+        match self.engine.reopen() {
+            Ok(()) => {
+                crash::point(Point::ReopenAfter);
+                if self.has_opened() {
+                    self.is_on_reserve = false;
+                    self.engine.keep_reserve();
+                    self.health.set_ok(now);
+                }
+            }
+            Err(error) if error.shortage().is_some() => {
+                self.stopped_by = error.shortage();
+                if let Some(shortage) = self.stopped_by {
+                    self.health.set_short(shortage, now);
+                }
+            }
+            Err(error) => self.health.set_failed(&error.to_string()),
+        }
+    }
+
+    /// Opens a store on a full disk with what is kept for deletions, if it is there still.
+    fn open_reserve(&mut self, room: Room, now: Duration) {
+        let is_writable = self.stopped_by.is_none();
+        if is_writable {
+            self.health.set_disk_low(room, now);
+        }
+        if now < self.reopen_at || canary::is(Canary::NoReserve) {
+            return;
+        }
+        self.reopen_at = now + DISK_RETRY;
+        crash::point(Point::ReopenBefore);
+        match self.engine.open_reserve() {
+            Ok(true) => {
+                crash::point(Point::ReopenAfter);
+                if self.has_opened() {
+                    self.is_on_reserve = true;
+                    self.health.set_disk_low(self.engine.room(), now);
+                }
+            }
+            Ok(false) => self.read_again(now),
+            Err(error) => {
+                // Whatever it is, it is looked at again once there is space.
+                self.stopped_by = Some(Shortage::Disk);
+                self.health.set_short(Shortage::Disk, now);
+                tracing::debug!(%error, "a store on a full disk cannot be opened for deletions");
             }
         }
-        self.health.set_ok();
+    }
+
+    /// Takes note that the store has been opened again. Whether it can be used.
+    fn has_opened(&mut self) -> bool {
+        self.stopped_by = None;
+        // Whether the write that failed took effect is seen now.
+        if let Some(digests) = &self.digests
+            && let Err(error) = digests.load(&*self.engine)
+        {
+            self.health.set_failed(&error.to_string());
+            return false;
+        }
+        crash::point(Point::ReopenCounted);
+        self.recent = Recent::starting_at(self.committed.load(Memory::Relaxed) + 1);
+        // What was buffered is either in the reopened store or was never confirmed as synced.
+        self.unsynced_since = None;
+        true
+    }
+
+    /// Opens a store for reading that takes no writes and could not be opened, if it can be by now.
+    fn read_again(&mut self, now: Duration) {
+        if now < self.read_at {
+            return;
+        }
+        self.read_at = now + READING_RETRY;
+        if !matches!(self.engine.check(), Err(EngineError::Closed)) {
+            return;
+        }
+        match self.engine.retire() {
+            Ok(()) => tracing::info!("the store that takes no writes can be read again"),
+            Err(error) => tracing::debug!(%error, "the store cannot be opened for reading"),
+        }
     }
 }
 
 /// Why a group was not stored.
 enum Refusal {
     Overloaded,
-    /// It was not begun.
-    DiskFull,
-    /// It was begun, and may be found stored when the store is opened again.
-    DiskFilledUp,
+    /// Nothing was tried.
+    Short(Shortage),
+    /// It was tried: some of it may be on disk.
+    Met(Shortage),
     Failed(String),
 }
 
@@ -722,8 +865,12 @@ impl Refusal {
     fn error(&self) -> ReplicaError {
         match self {
             Self::Overloaded => ReplicaError::Overloaded,
-            Self::DiskFull => ReplicaError::DiskFull,
-            Self::DiskFilledUp => ReplicaError::DiskFilledUp,
+            Self::Short(Shortage::Disk) => ReplicaError::DiskFull,
+            Self::Met(Shortage::Disk) => ReplicaError::DiskFilledUp,
+            Self::Short(shortage) => ReplicaError::Short { shortage: *shortage },
+            Self::Met(shortage) => {
+                ReplicaError::Engine(EngineError::Short { attempted: "write a batch", shortage: *shortage })
+            }
             Self::Failed(reason) => ReplicaError::Failed { reason: reason.clone() },
         }
     }

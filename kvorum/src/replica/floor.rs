@@ -176,8 +176,12 @@ impl Floors {
             Source::Repair { settled } if holds_nothing && clock <= sealed && settled < sealed => {
                 superseded(sealed)
             }
-            Source::Copy if holds_nothing && clock <= sealed && is_mortal => Some(Applied::Stored),
-            Source::Writer | Source::Copy if clock <= entry.highest() => superseded(entry.highest()),
+            Source::Copy | Source::Reader if holds_nothing && clock <= sealed && is_mortal => {
+                Some(Applied::Stored)
+            }
+            Source::Writer | Source::Copy | Source::Reader if clock <= entry.highest() => {
+                superseded(entry.highest())
+            }
             _ => None,
         }
     }

@@ -7,12 +7,12 @@
 //!
 //! This only keeps. Who delivers, and when, is the coordinator's business.
 
-use super::{Replica, ReplicaError};
+use super::{Replica, ReplicaError, StoreState};
 use crate::crash::{self, Point};
 use crate::sched::Courtesy;
 use crate::storage::{Change, Keyspace, format};
 use bytes::Bytes;
-use kvorum_core::{Key, NodeId, Record, UnixMillis, Version};
+use kvorum_core::{Key, NodeId, Record, UnixMillis, Value, Version};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -135,7 +135,9 @@ impl Hints {
             let waiting = self.waiting_for(target);
             waiting.bytes + bytes as u64 > self.bounds.bytes_max
         };
-        if is_full || self.is_too_old(record.version, now) {
+        // What is left of a full disk is for deletions.
+        let has_no_room = record.value != Value::Tombstone && self.replica.health() == StoreState::DiskFull;
+        if is_full || has_no_room || self.is_too_old(record.version, now) {
             self.mark_gap(target, partition, record.version, now).await?;
             return Ok(Kept::Gap);
         }

@@ -43,6 +43,7 @@ pub use queue::{COMMIT_QUEUE_BYTES_MAX, COMMIT_QUEUE_LEN_MAX, Source};
 pub use reclaim::ReclaimState;
 pub use sweep::SweeperState;
 
+use crate::canary::{self, Canary};
 use crate::clock::{Clock, Rng, TimestampBound, TooFarAhead};
 use crate::crash::{self, Point};
 use crate::metrics::StoreMetrics;
@@ -50,6 +51,7 @@ use crate::sched::{self, Courtesy, Turns};
 use crate::storage::damage::{Damage, Watched};
 use crate::storage::delta::{Delta, Folding};
 use crate::storage::format::Mark;
+use crate::storage::shortage::Shortage;
 use crate::storage::{Batch, Change, Durability, Engine, EngineError, EngineStats, Keyspace, Scan, format};
 use crate::supervise::{Part, Supervisor, Thread};
 use crate::worker::{PoolFull, Pools};
@@ -93,6 +95,11 @@ pub enum ReplicaError {
     DiskFull,
     /// The disk filled up while the write was being stored. It is unknown whether it took effect.
     DiskFilledUp,
+    /// The machine ran out of something. Nothing was done; it passes, and a retry can help.
+    Short {
+        /// What it ran out of.
+        shortage: Shortage,
+    },
     /// An earlier write failed and the store takes no more until the node is restarted.
     Failed {
         /// What went wrong, and when.
@@ -123,6 +130,7 @@ impl fmt::Display for ReplicaError {
             Self::DiskFilledUp => {
                 f.write_str("the disk of this node filled up while the write was being stored")
             }
+            Self::Short { shortage } => write!(f, "the store waits: {shortage}"),
             Self::Failed { reason } => write!(f, "the store takes no more writes: {reason}"),
             Self::Engine(error) => error.fmt(f),
             Self::Format(error) => write!(f, "a stored row cannot be read: {error}"),
@@ -138,6 +146,11 @@ impl fmt::Display for ReplicaError {
 impl std::error::Error for ReplicaError {}
 
 impl ReplicaError {
+    /// Whether it was refused for something that the machine ran out of: nothing was done, and it passes.
+    pub fn is_shortage(&self) -> bool {
+        matches!(self, Self::DiskFull | Self::Short { .. })
+    }
+
     /// Whether bytes on disk are not what was written.
     pub fn is_damage(&self) -> bool {
         matches!(
@@ -158,6 +171,7 @@ impl From<EngineError> for ReplicaError {
     fn from(error: EngineError) -> Self {
         match error {
             EngineError::DiskFull { .. } => Self::DiskFull,
+            EngineError::Short { shortage, .. } => Self::Short { shortage },
             other => Self::Engine(other),
         }
     }
@@ -358,8 +372,16 @@ impl Replica {
     /// # Cancel safety
     /// Once queued, the record is applied whether or not the future is still polled.
     pub async fn apply(&self, key: Key, record: Record, source: Source) -> Result<Applied, ReplicaError> {
-        self.admit(&record)?;
-        let observed = self.observe(&key).await?;
+        let admitted = self.admit(&record, source);
+        let observed = match (admitted, self.observe(&key).await) {
+            (Ok(()), observed) => observed?,
+            (Err(refusal), Ok(Observed { mark: Some(mark), .. }))
+                if refusal.is_shortage() && !canary::is(Canary::NoReserve) =>
+            {
+                return Self::held(mark, &record).ok_or(refusal);
+            }
+            (Err(refusal), _) => return Err(refusal),
+        };
         let (done, outcome) = oneshot::channel();
         let courier = Courier::of_thread();
         self.shared.queue.submit(Request::Apply { key, record, source, observed, done, courier })?;
@@ -371,18 +393,28 @@ impl Replica {
     }
 
     /// Refuses a record that no door lets in: one from the future, one that is too long, or any while the store takes none.
-    fn admit(&self, record: &Record) -> Result<(), ReplicaError> {
+    fn admit(&self, record: &Record, source: Source) -> Result<(), ReplicaError> {
         let (bytes, bytes_max) = (record.value_bytes(), self.shared.value_bytes_max);
         if bytes as u64 > bytes_max {
             return Err(ReplicaError::ValueTooLong { bytes, bytes_max });
         }
         self.shared.timestamps.check(record.version.clock())?;
-        self.shared.health.admit(record)
+        self.shared.health.admit(record, source)
     }
 
     /// How far ahead of this node's clock a timestamp may be.
     pub fn timestamps(&self) -> &TimestampBound {
         &self.shared.timestamps
+    }
+
+    /// What a record is told that cannot be stored for want of space, where nothing needs to be: the replica holds it, or
+    /// something newer.
+    fn held(mark: Mark, record: &Record) -> Option<Applied> {
+        match mark.version.cmp(&record.version) {
+            std::cmp::Ordering::Less => None,
+            std::cmp::Ordering::Equal => Some(Applied::Stored),
+            std::cmp::Ordering::Greater => Some(Applied::Superseded { by: mark.version }),
+        }
     }
 
     /// Notes that the client of the write stamped `version` waits for its answer, until the result is dropped.
@@ -778,7 +810,7 @@ impl ReplicaThreads {
     ) -> Result<Self, ReplicaError> {
         let (queue, sweeper, swept) = (Arc::clone(&self.queue), Arc::clone(&self.sweeper), replica.clone());
         let supervisor = replica.supervisor();
-        let failed = |source| EngineError::Io { attempted: "start a thread of the store", source };
+        let failed = |source| EngineError::of_io("start a thread of the store", source);
         match replica.shared.workers {
             Workers::Threads => {
                 let commit = move || {

@@ -37,6 +37,9 @@ pub enum Source {
     Writer,
     /// Whoever copies a record that exists already: it is told what is stored now.
     Copy,
+    /// The same for a read that must write a record back before it can answer: it is taken also on a disk that is nearly
+    /// full.
+    Reader,
     /// Anti-entropy, from a store that had settled up to this clock word before the record was read from it.
     Repair {
         /// The clock word.

@@ -531,7 +531,7 @@ fn failed_sync_is_final() {
     bench.committer.commit(Vec::new());
     assert!(matches!(bench.apply("k", value(3, "x")), Err(ReplicaError::Failed { .. })));
     assert!(matches!(bench.health.state(), StoreState::Failed { .. }));
-    assert!(matches!(bench.health.admit(&value(4, "y")), Err(ReplicaError::Failed { .. })));
+    assert!(matches!(bench.health.admit(&value(4, "y"), Source::Writer), Err(ReplicaError::Failed { .. })));
     assert_eq!(bench.stored("k"), Some(value(1, "v")));
 }
 
@@ -539,10 +539,12 @@ fn failed_sync_is_final() {
 #[test]
 fn full_disk_passes() {
     let mut bench = Bench::new(DurabilityMode::Always, Purge::Keep);
+    // So that the write meets the full disk before the committer looks at it.
+    bench.look_after_a_second();
     bench.engine.set_fault(Some(Fault::DiskFull));
     assert!(matches!(bench.apply("k", value(1, "v")), Err(ReplicaError::DiskFilledUp)));
     assert_eq!(bench.health.state(), StoreState::DiskFull);
-    assert!(matches!(bench.health.admit(&value(2, "w")), Err(ReplicaError::DiskFull)));
+    assert!(matches!(bench.health.admit(&value(2, "w"), Source::Writer), Err(ReplicaError::DiskFull)));
     assert!(bench.committer.idle_wait() <= Duration::from_secs(1), "it must look again without being asked");
     bench.look_after_a_second();
     assert_eq!(bench.health.state(), StoreState::DiskFull, "the disk is still full");
@@ -562,6 +564,7 @@ fn full_disk_that_stopped_the_background_passes() {
     bench.engine.set_fault(Some(Fault::DiskFull));
     bench.look_after_a_second();
     assert_eq!(bench.health.state(), StoreState::DiskFull);
+    bench.engine.set_fault(Some(Fault::BackgroundEnded));
     assert!(bench.engine.sync().is_err(), "the background");
     bench.engine.set_fault(None);
     bench.look_after_a_second();
@@ -773,4 +776,138 @@ proptest! {
         prop_assert_eq!(end_of(&records), merged.clone());
         prop_assert_eq!(end_of(&shuffled), merged);
     }
+}
+
+/// Goal: deletions, and what reads must write back, are taken on a disk that others have filled to the last byte; values are
+/// not, and hints neither. Method: a disk that fills up under a write; then deletions until the reserve is used up; then
+/// space, and the same again.
+#[test]
+fn full_disk_takes_deletions_from_the_reserve() {
+    let mut bench = Bench::new(DurabilityMode::Always, Purge::Keep);
+    bench.look_after_a_second();
+    for round in 0..2 {
+        bench.apply("k", value(1 + 10 * round, "v")).unwrap();
+        bench.engine.set_fault(Some(Fault::DiskFull));
+        assert!(matches!(bench.apply("l", value(1, "v")), Err(ReplicaError::DiskFilledUp)));
+        bench.look_after_a_second();
+        assert_eq!(bench.health.state(), StoreState::DiskFull);
+        let admits = |bench: &Bench, record, source| bench.health.admit(&record, source).is_ok();
+        assert!(
+            !admits(&bench, value(2, "w"), Source::Writer) && !admits(&bench, value(2, "w"), Source::Copy)
+        );
+        assert!(admits(&bench, value(2, "w"), Source::Reader));
+        assert!(admits(&bench, tombstone(2), Source::Writer));
+        assert_eq!(bench.apply("k", tombstone(2 + 10 * round)).unwrap(), Applied::Stored);
+        let mut taken = 0;
+        while bench.apply(&format!("gone-{taken}"), tombstone(1)).is_ok() {
+            taken += 1;
+            bench.look_after_a_second();
+            if !admits(&bench, value(2, "w"), Source::Reader) {
+                assert!(
+                    admits(&bench, tombstone(2), Source::Writer) || taken > 100,
+                    "what is left is for deletions"
+                );
+            }
+            assert!(taken < 10_000, "the reserve has no end");
+        }
+        assert!(taken > 20, "only {taken} deletions were taken");
+        bench.look_after_a_second();
+        assert!(matches!(bench.health.admit(&tombstone(3), Source::Writer), Err(ReplicaError::DiskFull)));
+        bench.engine.set_fault(None);
+        bench.look_after_a_second();
+        assert_eq!(bench.health.state(), StoreState::Ok);
+        bench.look_after_a_second();
+    }
+}
+
+/// A shortage of descriptors passes by itself: writes are refused while it lasts, and taken afterwards.
+#[test]
+fn shortage_of_descriptors_passes() {
+    let mut bench = Bench::new(DurabilityMode::Always, Purge::Keep);
+    bench.apply("k", value(1, "v")).unwrap();
+    bench.engine.set_fault(Some(Fault::NoDescriptors));
+    let met = bench.apply("k", value(2, "w"));
+    assert!(matches!(met, Err(ReplicaError::Engine(crate::storage::EngineError::Short { .. }))), "{met:?}");
+    let short = StoreState::Short(crate::storage::shortage::Shortage::Descriptors);
+    assert_eq!(bench.health.state(), short);
+    let refused = bench.health.admit(&value(3, "x"), Source::Writer);
+    assert!(matches!(refused, Err(ReplicaError::Short { .. })));
+    assert!(bench.committer.idle_wait() <= Duration::from_secs(1), "it must look again without being asked");
+    bench.look_after_a_second();
+    assert_eq!(bench.health.state(), short);
+    assert_eq!(bench.stored("k"), Some(value(1, "v")), "reads go on");
+    bench.engine.set_fault(None);
+    bench.look_after_a_second();
+    assert_eq!(bench.health.state(), StoreState::Ok);
+    bench.apply("k", value(4, "y")).unwrap();
+}
+
+/// Goal: a background that ends without a reason is begun again, because what it met may have passed, and not for ever.
+/// Method: it ends once; then again and again.
+#[test]
+fn background_that_ends_is_begun_again_a_few_times() {
+    let mut bench = Bench::new(DurabilityMode::Always, Purge::Keep);
+    let mut times = 10;
+    let mut end = |bench: &mut Bench| {
+        times += 1;
+        bench.engine.set_fault(Some(Fault::BackgroundEnded));
+        bench.apply("k", value(times, "v")).unwrap_err();
+        bench.engine.set_fault(None);
+        bench.look_after_a_second();
+        bench.health.state() == StoreState::Ok
+    };
+    assert!(end(&mut bench));
+    bench.apply("k", value(2, "w")).unwrap();
+    let begun = (0..10).take_while(|_| end(&mut bench)).count();
+    assert_eq!(begun, 2, "of three within ten minutes one was used");
+    assert!(matches!(bench.health.state(), StoreState::Failed { .. }));
+}
+
+/// Goal: a failed store that could not be opened for reading is opened later. It used to answer no read until the node was
+/// restarted. Method: the reopening after a full disk fails, and so does the first try after it.
+#[test]
+fn failed_store_is_read_again() {
+    let mut bench = Bench::new(DurabilityMode::Always, Purge::Keep);
+    bench.apply("k", value(1, "v")).unwrap();
+    bench.engine.set_fault(Some(Fault::DiskFull));
+    bench.apply("k", value(2, "w")).unwrap_err();
+    bench.engine.set_fault(Some(Fault::WriteError));
+    bench.look_after_a_second();
+    assert!(matches!(bench.health.state(), StoreState::Failed { .. }));
+    let is_read = |bench: &Bench| bench.engine.get(Keyspace::Records, b"k").is_ok();
+    assert!(!is_read(&bench));
+    bench.look_after_a_second();
+    assert!(!is_read(&bench));
+    bench.engine.set_fault(None);
+    for _ in 0..6 {
+        bench.look_after_a_second();
+    }
+    assert!(is_read(&bench));
+    assert!(matches!(bench.health.state(), StoreState::Failed { .. }), "it takes no writes all the same");
+}
+
+/// Goal: where nothing can be written, a replica still says what it holds: a read that writes a record back counts it.
+/// Method: over a full disk the record that is stored, an older one, and a newer one.
+#[tokio::test]
+async fn replica_says_what_it_holds_on_a_full_disk() {
+    let engine = Arc::new(MemoryEngine::new());
+    let bench = Bench::new(DurabilityMode::Always, Purge::Keep);
+    let parts = ReplicaParts {
+        workers: super::Workers::Threads,
+        clock: Arc::new(crate::clock::SystemClock::new()),
+        ..parts_over(&engine, &bench.clock)
+    };
+    let (replica, _threads, _) = super::Replica::start(parts).unwrap();
+    let apply = async |record| replica.apply(Key::new("k").unwrap(), record, Source::Reader).await;
+    apply(value(5, "v")).await.unwrap();
+    engine.set_capacity(Some(100));
+    for _ in 0..1_000 {
+        if replica.health() == StoreState::DiskFull {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(apply(value(5, "v")).await.unwrap(), Applied::Stored);
+    assert_eq!(apply(value(4, "u")).await.unwrap(), Applied::Superseded { by: value(5, "v").version });
+    assert!(matches!(apply(value(6, "w")).await, Err(ReplicaError::DiskFull)));
 }

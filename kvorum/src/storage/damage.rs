@@ -5,7 +5,7 @@
 //! that could not be read, which is mended by writing it anew where the engine can, and damage of the *store*, which
 //! stays whatever is written: a scan that could not go on, or a row of the store's own bookkeeping.
 
-use super::{Batch, Durability, Engine, EngineError, EngineStats, Keyspace, Rows, Scan};
+use super::{Batch, Durability, Engine, EngineError, EngineStats, Keyspace, Room, Rows, Scan};
 use bytes::Bytes;
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -188,8 +188,20 @@ impl Engine for Watched {
         self.inner.forget_beginning()
     }
 
-    fn is_short_of_space(&self) -> bool {
-        self.inner.is_short_of_space()
+    fn open_reserve(&self) -> Result<bool, EngineError> {
+        self.inner.open_reserve()
+    }
+
+    fn keep_reserve(&self) {
+        self.inner.keep_reserve();
+    }
+
+    fn check_supplies(&self) -> Result<(), EngineError> {
+        self.inner.check_supplies()
+    }
+
+    fn room(&self) -> Room {
+        self.inner.room()
     }
 
     fn latency(&self) -> Duration {

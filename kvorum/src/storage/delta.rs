@@ -22,7 +22,7 @@ mod tests;
 use self::buffer::Layer;
 use super::format::{self, DELTA_ROW_BYTES, DeltaWriter};
 use super::{
-    Batch, Change, Durability, Engine, EngineError, EngineStats, Keyspace, Rows, Scan, is_empty, wait,
+    Batch, Change, Durability, Engine, EngineError, EngineStats, Keyspace, Room, Rows, Scan, is_empty, wait,
 };
 use crate::crash::{self, Point};
 use crate::supervise::{Part, Supervisor, Thread};
@@ -135,7 +135,7 @@ impl Delta {
             Folding::Beside => {
                 let folder = Arc::clone(&shared);
                 let thread = supervisor.thread(Part::Fold, None, move || folder.run());
-                let failed = |source| EngineError::Io { attempted: "start a thread of the store", source };
+                let failed = |source| EngineError::of_io("start a thread of the store", source);
                 Some(thread.map_err(failed)?)
             }
         };
@@ -437,8 +437,25 @@ impl Engine for Delta {
         self.shared.inner.forget_beginning()
     }
 
-    fn is_short_of_space(&self) -> bool {
-        self.shared.inner.is_short_of_space()
+    fn open_reserve(&self) -> Result<bool, EngineError> {
+        let mut was_there = false;
+        self.shared.exchange(|inner| {
+            was_there = inner.open_reserve()?;
+            Ok(())
+        })?;
+        Ok(was_there)
+    }
+
+    fn keep_reserve(&self) {
+        self.shared.inner.keep_reserve();
+    }
+
+    fn check_supplies(&self) -> Result<(), EngineError> {
+        self.shared.inner.check_supplies()
+    }
+
+    fn room(&self) -> Room {
+        self.shared.inner.room()
     }
 
     fn latency(&self) -> Duration {

@@ -37,8 +37,6 @@ const TICK_IDLE: Duration = Duration::from_millis(50);
 const SHRINK_BYTES: u64 = 4 << 20;
 /// Pause between two steps, for others to use the disk.
 const SHRINK_PAUSE: Duration = Duration::from_millis(2);
-/// Descriptors held at most. Beyond it the files that come last are not held, and cost what they cost in fjall.
-const FILES_MAX: usize = 4096;
 
 /// This runs the janitor's threads until it is dropped.
 pub(super) struct Janitor {
@@ -53,9 +51,11 @@ enum Refuse {
 }
 
 impl Janitor {
-    /// Starts to look after the store at `path`.
+    /// Starts to look after the store at `path`. It holds `files_max` descriptors at most: files that come last are not
+    /// held, and cost what they cost in fjall.
     pub(super) fn start(
         path: &Path,
+        files_max: usize,
         database: Database,
         trees: [Keyspace; 6],
         supervisor: &Supervisor,
@@ -63,7 +63,7 @@ impl Janitor {
         let stop = Arc::new(AtomicBool::new(false));
         // Bounded by what is held: every memtable and file is sent at most once.
         let (sender, receiver) = mpsc::channel();
-        let mut keeper = Keeper::new(path, trees, sender);
+        let mut keeper = Keeper::new(path, files_max, trees, sender);
         keeper.look();
         sched::take_named(WORKER_THREAD, Turns::Polite);
         let stopped = Arc::clone(&stop);
@@ -119,6 +119,8 @@ struct HeldMemtable {
 struct Folder {
     path: PathBuf,
     suffix: &'static str,
+    /// Files that all folders together may hold.
+    files_max: usize,
     listed: Option<SystemTime>,
     files: BTreeMap<PathBuf, HeldFile>,
 }
@@ -129,8 +131,9 @@ struct HeldFile {
 }
 
 impl Keeper {
-    fn new(path: &Path, trees: [Keyspace; 6], refuse: mpsc::Sender<Refuse>) -> Self {
-        let folder = |path: PathBuf, suffix| Folder { path, suffix, listed: None, files: BTreeMap::new() };
+    fn new(path: &Path, files_max: usize, trees: [Keyspace; 6], refuse: mpsc::Sender<Refuse>) -> Self {
+        let folder =
+            |path: PathBuf, suffix| Folder { path, suffix, files_max, listed: None, files: BTreeMap::new() };
         let mut folders = vec![folder(path.to_path_buf(), ".jnl")];
         for tree in &trees {
             folders.push(folder(tree.path().join("tables"), ""));
@@ -200,7 +203,7 @@ impl Folder {
             let path = entry?.path();
             if let Some(file) = gone.remove(&path) {
                 self.files.insert(path, file);
-            } else if path.to_string_lossy().ends_with(self.suffix) && *held < FILES_MAX {
+            } else if path.to_string_lossy().ends_with(self.suffix) && *held < self.files_max {
                 // Whoever made the file may have removed it since it was listed.
                 if let Ok(file) = OpenOptions::new().read(true).write(true).open(&path)
                     && file.metadata()?.is_file()
@@ -264,8 +267,13 @@ mod tests {
     fn holds_files_until_their_names_are_gone() {
         let dir = tempfile::tempdir().unwrap();
         let (sender, receiver) = mpsc::channel();
-        let mut folder =
-            Folder { path: dir.path().to_path_buf(), suffix: "", listed: None, files: BTreeMap::new() };
+        let mut folder = Folder {
+            path: dir.path().to_path_buf(),
+            suffix: "",
+            files_max: 9,
+            listed: None,
+            files: BTreeMap::new(),
+        };
         let mut held = 0;
         drop(file_with(&dir.path().join("1"), 10));
         drop(file_with(&dir.path().join("2"), 10));

@@ -7,8 +7,8 @@
 //! fjall checksums its blocks and its journal; damage is reported as [`EngineError::Corrupt`], never served.
 
 use super::janitor::Janitor;
-use super::{Batch, Change, Durability, Engine, EngineError, EngineStats, Keyspace, Rows, Scan};
-use super::{is_empty, quarantine, reclaim, wait};
+use super::{Batch, Change, Durability, Engine, EngineError, EngineStats, Keyspace, Room, Rows, Scan};
+use super::{inspect, is_empty, quarantine, reclaim, reserve, wait};
 use crate::crash::{self, Point};
 use crate::profile::waits::{self, Wait};
 use crate::supervise::Supervisor;
@@ -59,6 +59,21 @@ const QUARANTINE_BYTES_MAX: u64 = 16 << 30;
 const RESERVE_BYTES_MAX: u64 = 256 << 20;
 /// The same as a fraction of the file system, for small ones: one in this many bytes.
 const RESERVE_FRACTION: u64 = 20;
+/// Inodes that must stay free, at most: each table, blob file and journal is one.
+const RESERVE_INODES_MAX: u64 = 64;
+/// Below this part of what must stay free only deletions are taken, and no more than so many bytes count for that.
+const LEAST_FRACTION: u64 = 4;
+const LEAST_BYTES_MAX: u64 = 8 << 20;
+const LEAST_INODES: u64 = 4;
+/// Descriptors that an opening of the store needs at once: its journals, lists of tables, and threads.
+const OPENING_DESCRIPTORS: usize = 24;
+/// Descriptors of tables that fjall keeps open, at most, and as a fraction of what the process may have.
+const TABLE_DESCRIPTORS_MAX: u64 = 900;
+const TABLE_DESCRIPTORS_FRACTION: u64 = 8;
+/// Those that the janitor holds at most. Files beyond it are not held, and cost what they cost in fjall.
+const HELD_DESCRIPTORS_MAX: u64 = 4096;
+/// Those that compactions use beyond the tables that are open.
+const COMPACTION_DESCRIPTORS: u64 = 64;
 /// Keyspaces that grow with what is written, and from which rows are removed: all but `meta`.
 const GROWING: [Keyspace; 5] =
     [Keyspace::Records, Keyspace::Tokens, Keyspace::Due, Keyspace::Hints, Keyspace::Delta];
@@ -74,6 +89,8 @@ pub struct LsmConfig {
     pub quarantine_bytes_max: u64,
     /// Who notices when one of its threads ends.
     pub supervisor: Supervisor,
+    /// Whether every batch is synced before the next is written, so that a gap in the journal is damage.
+    pub is_synced: bool,
     /// Size of memtables and journal, in percent of the largest that the budget allows.
     buffer_percent: u64,
 }
@@ -84,7 +101,14 @@ impl LsmConfig {
         let quarantine_bytes_max = QUARANTINE_BYTES_MAX;
         let memory_budget_bytes = memory_budget_bytes.max(4 << 20);
         let supervisor = Supervisor::default();
-        Self { path, memory_budget_bytes, quarantine_bytes_max, supervisor, buffer_percent: 100 }
+        Self {
+            path,
+            memory_budget_bytes,
+            quarantine_bytes_max,
+            supervisor,
+            is_synced: true,
+            buffer_percent: 100,
+        }
     }
 
     /// Sizes memtables and journal by the node's place among all nodes.
@@ -183,7 +207,7 @@ impl Open {
             let opener = thread::Builder::new().name(WORKER_THREAD.to_owned());
             opener.spawn_scoped(scope, || Self::new_or_panic(config, workers)).map(ScopedJoinHandle::join)
         });
-        let failed = |source| EngineError::Io { attempted: "start a thread of the store", source };
+        let failed = |source| EngineError::of_io("start a thread of the store", source);
         opened.map_err(failed)?.unwrap_or_else(|panic| {
             let said = panic.downcast_ref::<String>().map(String::as_str);
             let said = said.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a word");
@@ -194,12 +218,24 @@ impl Open {
 
     fn new_or_panic(config: &LsmConfig, workers: usize) -> Result<Self, EngineError> {
         let attempted = "open the store";
+        inspect::inspect(&config.path, config.is_synced)?;
+        // What it lists and does not find is damage.
+        let failed = |error| match translate(attempted, error) {
+            EngineError::Io { attempted, source } if source.kind() == io::ErrorKind::NotFound => {
+                EngineError::Corrupt { attempted, detail: format!("a file is missing: {source}"), key: None }
+            }
+            error => error,
+        };
         let database = Database::builder(&config.path)
             .cache_size(config.cache_bytes())
+            .max_cached_files(Some(
+                usize::try_from(table_descriptors(descriptor_limit())).unwrap_or(usize::MAX),
+            ))
             .max_journaling_size(config.journal_bytes_max())
             .worker_threads_unchecked(workers)
             .open()
-            .map_err(|error| translate(attempted, error))?;
+            .map_err(failed)?;
+        check_keyspaces(&database)?;
         let keyspace = |name: &str, options: &dyn Fn() -> KeyspaceCreateOptions| {
             database.keyspace(name, options).map_err(|error| translate(attempted, error))
         };
@@ -214,19 +250,22 @@ impl Open {
             let separation = KvSeparationOptions::default().separation_threshold(SEPARATE_VALUE_BYTES);
             small().max_memtable_size(config.records_memtable_bytes()).with_kv_separation(Some(separation))
         };
-        let records = keyspace("records", &records)?;
-        let due = keyspace("due", &small)?;
-        let meta = keyspace("meta", &small)?;
-        let hints = keyspace("hints", &small)?;
-        let tokens = keyspace("tokens", &small)?;
-        let delta = keyspace("delta", &small)?;
+        // In this order: see `check_keyspaces`.
+        let [records_name, due_name, meta_name, hints_name, tokens_name, delta_name] = NAMES;
+        let records = keyspace(records_name, &records)?;
+        let due = keyspace(due_name, &small)?;
+        let meta = keyspace(meta_name, &small)?;
+        let hints = keyspace(hints_name, &small)?;
+        let tokens = keyspace(tokens_name, &small)?;
+        let delta = keyspace(delta_name, &small)?;
         let janitor = Janitor::start(
             &config.path,
+            usize::try_from(held_descriptors(descriptor_limit())).unwrap_or(usize::MAX),
             database.clone(),
             [&records, &due, &meta, &hints, &tokens, &delta].map(Clone::clone),
             &config.supervisor,
         )
-        .map_err(|source| EngineError::Io { attempted: "start the janitor's threads", source })?;
+        .map_err(|source| EngineError::of_io("start the janitor's threads", source))?;
         let active_bytes_max = BEHIND_ACTIVE * config.records_memtable_bytes();
         Ok(Self { _janitor: janitor, records, due, meta, hints, tokens, delta, database, active_bytes_max })
     }
@@ -438,11 +477,41 @@ impl Engine for LsmEngine {
 
     fn forget_beginning(&self) -> Result<(), EngineError> {
         quarantine::forget_beginning(&self.config.path)
-            .map_err(|source| EngineError::Io { attempted: "forget that a store was set aside", source })
+            .map_err(|source| EngineError::of_io("forget that a store was set aside", source))
     }
 
-    fn is_short_of_space(&self) -> bool {
-        is_short_of_space(&self.config.path)
+    fn open_reserve(&self) -> Result<bool, EngineError> {
+        let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
+        if !reserve::give_up(&self.config.path) {
+            return Ok(false);
+        }
+        drop(open.take());
+        wait_until_released(&self.config.path)?;
+        // Without workers: a flush or a compaction would take what is there for deletions, and fail.
+        *open = Some(Open::new(&self.config, 0)?);
+        Ok(true)
+    }
+
+    fn keep_reserve(&self) {
+        let Ok(disk) = rustix::fs::statvfs(&self.config.path) else { return };
+        let bytes = (reserve_bytes(&disk) / 2).min(reserve::BYTES_MAX);
+        if let Err(error) = reserve::keep(&self.config.path, bytes) {
+            tracing::debug!(%error, "no space could be kept for deletions on a full disk");
+        }
+    }
+
+    fn check_supplies(&self) -> Result<(), EngineError> {
+        let failed = |error| EngineError::of_io("open the store", error);
+        let mut held = Vec::with_capacity(OPENING_DESCRIPTORS);
+        for _ in 0..OPENING_DESCRIPTORS {
+            #[expect(clippy::disallowed_methods, reason = "a descriptor is what is asked for")]
+            held.push(std::fs::File::open(&self.config.path).map_err(failed)?);
+        }
+        Ok(())
+    }
+
+    fn room(&self) -> Room {
+        room(&self.config.path)
     }
 
     fn stats(&self) -> EngineStats {
@@ -474,7 +543,7 @@ impl Engine for LsmEngine {
 }
 
 fn failed_aside(source: io::Error) -> EngineError {
-    EngineError::Io { attempted: "set the store aside", source }
+    EngineError::of_io("set the store aside", source)
 }
 
 /// Waits until nothing in this process uses the store any more: fjall holds a lock on this file as long.
@@ -496,8 +565,63 @@ fn set_aside_closed(config: &LsmConfig) -> Result<(), EngineError> {
     Ok(())
 }
 
+/// The keyspaces, in the order in which they are made.
+const NAMES: [&str; 6] = ["records", "due", "meta", "hints", "tokens", "delta"];
+
+/// Notices a keyspace that has been lost: one that is not there although a later one is. A crash while a store is made
+/// leaves none such, and neither did releases that knew fewer.
+fn check_keyspaces(database: &Database) -> Result<(), EngineError> {
+    let is_there = NAMES.map(|name| database.keyspace_exists(name));
+    let lost = NAMES.iter().zip(is_there).skip_while(|(_, is_there)| *is_there).map(|(name, _)| name).next();
+    let has_later = is_there.iter().skip_while(|is_there| **is_there).any(|is_there| *is_there);
+    match lost {
+        Some(lost) if has_later => Err(EngineError::Corrupt {
+            attempted: "open the store",
+            detail: format!("the keyspace {lost} is missing"),
+            key: None,
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Descriptors of tables that fjall may keep, of `limit` of the process.
+fn table_descriptors(limit: u64) -> u64 {
+    (limit / TABLE_DESCRIPTORS_FRACTION).clamp(16, TABLE_DESCRIPTORS_MAX)
+}
+
+/// Descriptors that the janitor may hold, likewise.
+fn held_descriptors(limit: u64) -> u64 {
+    (limit / TABLE_DESCRIPTORS_FRACTION).clamp(16, HELD_DESCRIPTORS_MAX)
+}
+
+/// Descriptors that a store takes at most, where its process may have `limit`: those that fjall and the janitor keep, and
+/// those of a compaction, which reads and writes many tables.
+pub(crate) fn descriptors_max(limit: u64) -> u64 {
+    table_descriptors(limit) + held_descriptors(limit) + COMPACTION_DESCRIPTORS + OPENING_DESCRIPTORS as u64
+}
+
+fn descriptor_limit() -> u64 {
+    rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
 fn is_short_of_space(path: &Path) -> bool {
-    rustix::fs::statvfs(path).is_ok_and(|disk| disk.f_bavail * disk.f_frsize < reserve_bytes(&disk))
+    room(path) != Room::Enough
+}
+
+/// The space that is left, in bytes and in inodes; where the system does not say, there is enough.
+fn room(path: &Path) -> Room {
+    let Ok(disk) = rustix::fs::statvfs(path) else { return Room::Enough };
+    let (free, reserve) = (disk.f_bavail * disk.f_frsize, reserve_bytes(&disk));
+    // Some file systems make inodes as they need them, and say 0 of 0.
+    let inodes = if disk.f_files == 0 { u64::MAX } else { disk.f_favail };
+    let reserve_inodes = (disk.f_files / RESERVE_FRACTION).min(RESERVE_INODES_MAX);
+    if free < (reserve / LEAST_FRACTION).min(LEAST_BYTES_MAX) || inodes < LEAST_INODES {
+        Room::Least
+    } else if free < reserve || inodes < reserve_inodes {
+        Room::Low
+    } else {
+        Room::Enough
+    }
 }
 
 /// Bytes that can be written before [`is_short_of_space`]; none where the system does not say.
@@ -514,16 +638,7 @@ fn reserve_bytes(disk: &rustix::fs::StatVfs) -> u64 {
 pub(super) fn translate(attempted: &'static str, error: fjall::Error) -> EngineError {
     match error {
         fjall::Error::Io(source) | fjall::Error::Storage(fjall::LsmError::Io(source)) => {
-            match source.kind() {
-                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-                    EngineError::DiskFull { attempted }
-                }
-                // A table that ends early has been damaged: a checksum would have said so had it been longer.
-                io::ErrorKind::UnexpectedEof => {
-                    EngineError::Corrupt { attempted, detail: source.to_string(), key: None }
-                }
-                _ => EngineError::Io { attempted, source },
-            }
+            EngineError::of_io(attempted, source)
         }
         // Of another release of fjall: whole, and not for this one to judge.
         fjall::Error::InvalidVersion(Some(version)) => EngineError::Io {

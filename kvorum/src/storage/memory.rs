@@ -10,7 +10,10 @@
 //! Nothing here waits: how long a commit is to take, [`Engine::latency`] tells the caller. And nothing here is random:
 //! which batches survive and which bit flips comes in from outside.
 
-use super::{Batch, Change, Durability, Engine, EngineError, EngineStats, Keyspace, Rows, Scan, is_empty};
+use super::shortage::Shortage;
+use super::{
+    Batch, Change, Durability, Engine, EngineError, EngineStats, Keyspace, Room, Rows, Scan, is_empty,
+};
 use crate::crash::{self, Point};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,20 +25,28 @@ use xxhash_rust::xxh3::Xxh3;
 
 /// What a row costs on the modelled disk beyond its key and value, in bytes.
 const ROW_BYTES: u64 = 32;
-/// Writes are refused before the disk is full: at less than this part of the capacity.
+/// Writes are refused before the disk is full: at less than this part of the capacity; all but deletions at less than that
+/// part.
 const RESERVE_FRACTION: u64 = 16;
+const LEAST_FRACTION: u64 = 64;
+/// What is kept for deletions on a full disk.
+const RESERVE_BYTES: u64 = 32 << 10;
 
 type Map = BTreeMap<Keyspace, BTreeMap<Bytes, Row>>;
 
 /// This is the failure that the next writes meet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// Writes find no space until the fault is cleared and the engine reopened.
+    /// Writes find no space, but for the reserve, until the fault is cleared and the engine reopened.
     DiskFull,
+    /// Writes and reopenings find no descriptors until the fault is cleared and the engine reopened. Nothing is written.
+    NoDescriptors,
+    /// The background has ended, and does not say why, until the fault is cleared and the engine reopened.
+    BackgroundEnded,
     /// Syncs report an I/O error. A batch that was to be synced is in the journal all the same: not visible now, but
     /// it may be there once the store is opened again.
     SyncError,
-    /// Writes report an I/O error and leave nothing behind.
+    /// Writes report an I/O error and leave nothing behind; a reopening does so as well and leaves the store closed.
     WriteError,
 }
 
@@ -54,6 +65,8 @@ pub struct MemoryCounters {
     pub batches_survived: u64,
     /// Writes that found no space.
     pub disk_full_errors: u64,
+    /// Writes that found no descriptor.
+    pub descriptor_errors: u64,
     /// Writes and syncs that reported an I/O error.
     pub write_errors: u64,
     /// Reads that reported an I/O error.
@@ -75,6 +88,8 @@ pub struct MemoryEngine {
     state: Mutex<State>,
     /// Whether its process has come to its end, and has not noticed yet.
     is_cut_off: AtomicBool,
+    /// Whether it could not be opened again.
+    is_closed: AtomicBool,
 }
 
 /// This is what was safe on an engine's disk at some instant.
@@ -94,6 +109,7 @@ struct Row {
 type Undo = Vec<(Keyspace, Bytes, Option<Row>)>;
 
 #[derive(Default)]
+#[expect(clippy::struct_excessive_bools, reason = "what a disk and a process are in, each by itself")]
 struct State {
     live: Map,
     /// One entry for each batch that is visible and not synced, oldest first.
@@ -109,6 +125,9 @@ struct State {
     latency: Duration,
     unreadable: BTreeSet<(Keyspace, Bytes)>,
     poisoned: bool,
+    /// Whether the reserve has been given up since [`Engine::keep_reserve`], and what is left of it while it is open.
+    is_reserve_used: bool,
+    open_reserve: Option<u64>,
     counters: MemoryCounters,
 }
 
@@ -167,7 +186,8 @@ impl MemoryEngine {
     }
 
     fn connected(&self) -> Result<(), EngineError> {
-        if self.is_cut_off.load(Ordering::Relaxed) { Err(EngineError::Closed) } else { Ok(()) }
+        let is_closed = self.is_cut_off.load(Ordering::Relaxed) || self.is_closed.load(Ordering::Relaxed);
+        if is_closed { Err(EngineError::Closed) } else { Ok(()) }
     }
 
     /// Forgets what was not synced, as a power loss does.
@@ -192,8 +212,9 @@ impl MemoryEngine {
         state.counters.batches_lost += lost as u64;
         state.counters.batches_survived += state.unsynced.len() as u64;
         state.unsynced.clear();
-        state.poisoned = false;
+        state.open_anew();
         self.is_cut_off.store(false, Ordering::Relaxed);
+        self.is_closed.store(false, Ordering::Relaxed);
         lost
     }
 
@@ -202,8 +223,9 @@ impl MemoryEngine {
     pub fn kill(&self) {
         let mut state = self.lock();
         state.settle_doubt();
-        state.poisoned = false;
+        state.open_anew();
         self.is_cut_off.store(false, Ordering::Relaxed);
+        self.is_closed.store(false, Ordering::Relaxed);
     }
 
     /// Batches that a power loss now could take back.
@@ -227,9 +249,10 @@ impl MemoryEngine {
         state.in_doubt = None;
         state.used_bytes = 0;
         state.has_begun_anew = false;
-        state.poisoned = false;
+        state.open_anew();
         state.counters.wipes += 1;
         self.is_cut_off.store(false, Ordering::Relaxed);
+        self.is_closed.store(false, Ordering::Relaxed);
     }
 
     /// A copy of what a power loss now would leave at least.
@@ -256,8 +279,9 @@ impl MemoryEngine {
         state.live = rows;
         state.unsynced.clear();
         state.in_doubt = None;
-        state.poisoned = false;
+        state.open_anew();
         self.is_cut_off.store(false, Ordering::Relaxed);
+        self.is_closed.store(false, Ordering::Relaxed);
     }
 
     /// Flips one bit of one stored row, both chosen by `choice`. Returns the row's key; none when nothing is stored.
@@ -340,9 +364,14 @@ impl State {
             return Err(EngineError::Poisoned { attempted });
         }
         match self.fault {
-            Some(Fault::DiskFull) => Err(self.disk_full(attempted)),
+            Some(Fault::DiskFull) if self.open_reserve.is_none() => Err(self.disk_full(attempted)),
+            Some(Fault::NoDescriptors) => Err(self.no_descriptors(attempted)),
+            Some(Fault::BackgroundEnded) => {
+                self.poisoned = true;
+                Err(EngineError::Poisoned { attempted })
+            }
             Some(Fault::WriteError) => Err(self.write_error(attempted)),
-            Some(Fault::SyncError) | None => Ok(()),
+            Some(Fault::SyncError | Fault::DiskFull) | None => Ok(()),
         }
     }
 
@@ -350,6 +379,18 @@ impl State {
         self.poisoned = true;
         self.counters.disk_full_errors += 1;
         EngineError::DiskFull { attempted }
+    }
+
+    fn no_descriptors(&mut self, attempted: &'static str) -> EngineError {
+        self.poisoned = true;
+        self.counters.descriptor_errors += 1;
+        EngineError::Short { attempted, shortage: Shortage::Descriptors }
+    }
+
+    /// Forgets what a process knew of the store that it had open.
+    fn open_anew(&mut self) {
+        self.poisoned = false;
+        self.open_reserve = None;
     }
 
     fn write_error(&mut self, attempted: &'static str) -> EngineError {
@@ -430,11 +471,20 @@ impl State {
         self.counters.syncs += 1;
     }
 
-    fn is_short_of_space(&self) -> bool {
-        self.fault == Some(Fault::DiskFull)
-            || self.capacity_bytes.is_some_and(|capacity| {
-                capacity.saturating_sub(self.used_bytes) < capacity / RESERVE_FRACTION
-            })
+    fn room(&self) -> Room {
+        if self.fault == Some(Fault::DiskFull) {
+            let is_low = self.open_reserve.is_some_and(|left| left >= RESERVE_BYTES / 2);
+            return if is_low { Room::Low } else { Room::Least };
+        }
+        let Some(capacity) = self.capacity_bytes else { return Room::Enough };
+        let free = capacity.saturating_sub(self.used_bytes);
+        if free < capacity / LEAST_FRACTION {
+            Room::Least
+        } else if free < capacity / RESERVE_FRACTION {
+            Room::Low
+        } else {
+            Room::Enough
+        }
     }
 }
 
@@ -483,6 +533,12 @@ impl Engine for MemoryEngine {
         if growth > 0 && state.capacity_bytes.is_some_and(|capacity| state.used_bytes + growth > capacity) {
             return Err(state.disk_full(ATTEMPTED));
         }
+        if state.fault == Some(Fault::DiskFull)
+            && let Some(left) = state.open_reserve
+        {
+            let Some(left) = left.checked_sub(growth) else { return Err(state.disk_full(ATTEMPTED)) };
+            state.open_reserve = Some(left);
+        }
         if durability == Durability::Buffered {
             state.write(batch);
             return Ok(());
@@ -512,6 +568,9 @@ impl Engine for MemoryEngine {
         }
         match state.fault {
             Some(Fault::DiskFull) => return Err(EngineError::DiskFull { attempted: ATTEMPTED }),
+            Some(Fault::NoDescriptors | Fault::BackgroundEnded) => {
+                return Err(EngineError::Short { attempted: ATTEMPTED, shortage: Shortage::Descriptors });
+            }
             Some(Fault::WriteError | Fault::SyncError) => return Err(injected(ATTEMPTED)),
             None if state.refuses_tables => return Err(EngineError::DiskFull { attempted: ATTEMPTED }),
             None => {}
@@ -541,18 +600,45 @@ impl Engine for MemoryEngine {
     }
 
     fn retire(&self) -> Result<(), EngineError> {
+        if self.lock().fault == Some(Fault::WriteError) {
+            return Err(injected("open the store"));
+        }
+        self.is_closed.store(false, Ordering::Relaxed);
         Ok(())
     }
 
     fn reopen(&self) -> Result<(), EngineError> {
         self.connected()?;
         let mut state = self.lock();
-        if state.is_short_of_space() {
+        if state.fault == Some(Fault::WriteError) {
+            self.is_closed.store(true, Ordering::Relaxed);
+            return Err(injected("open the store"));
+        }
+        if state.room() != Room::Enough {
             return Err(EngineError::DiskFull { attempted: "open the store" });
+        }
+        if state.fault == Some(Fault::NoDescriptors) {
+            return Err(EngineError::Short { attempted: "open the store", shortage: Shortage::Descriptors });
+        }
+        state.settle_doubt();
+        state.open_anew();
+        Ok(())
+    }
+
+    fn open_reserve(&self) -> Result<bool, EngineError> {
+        self.connected()?;
+        let mut state = self.lock();
+        if std::mem::replace(&mut state.is_reserve_used, true) {
+            return Ok(false);
         }
         state.settle_doubt();
         state.poisoned = false;
-        Ok(())
+        state.open_reserve = Some(RESERVE_BYTES);
+        Ok(true)
+    }
+
+    fn keep_reserve(&self) {
+        self.lock().is_reserve_used = false;
     }
 
     fn set_aside(&self) -> Result<(), EngineError> {
@@ -585,8 +671,8 @@ impl Engine for MemoryEngine {
         Ok(0)
     }
 
-    fn is_short_of_space(&self) -> bool {
-        self.lock().is_short_of_space()
+    fn room(&self) -> Room {
+        self.lock().room()
     }
 
     fn latency(&self) -> Duration {

@@ -12,11 +12,14 @@ pub mod data_dir;
 pub mod delta;
 pub mod format;
 pub mod identity;
+mod inspect;
 mod janitor;
 pub mod lsm;
 pub mod memory;
 pub mod quarantine;
 mod reclaim;
+mod reserve;
+pub mod shortage;
 mod wait;
 mod writeback;
 
@@ -24,6 +27,7 @@ mod writeback;
 mod contract;
 
 use bytes::Bytes;
+use shortage::Shortage;
 use std::fmt;
 use std::ops::Bound;
 use std::time::Duration;
@@ -113,6 +117,13 @@ pub enum EngineError {
         /// What was attempted.
         attempted: &'static str,
     },
+    /// The machine ran out of something else that may come back. After [`Engine::reopen`] writes go on.
+    Short {
+        /// What was attempted.
+        attempted: &'static str,
+        /// What it ran out of.
+        shortage: Shortage,
+    },
     /// The operating system reported an error; what is on disk is not known.
     Io {
         /// What was attempted.
@@ -148,6 +159,7 @@ impl fmt::Display for EngineError {
             Self::DiskFull { attempted } => {
                 write!(f, "no space left on the disk while trying to {attempted}")
             }
+            Self::Short { attempted, shortage } => write!(f, "{shortage} while trying to {attempted}"),
             Self::Io { attempted, source } => write!(f, "I/O error while trying to {attempted}: {source}"),
             Self::Corrupt { attempted, detail, key: _ } => {
                 write!(f, "damaged bytes on disk found while trying to {attempted}: {detail}")
@@ -169,6 +181,17 @@ impl std::error::Error for EngineError {
             _ => None,
         }
     }
+}
+
+/// The space that is left on a disk, inodes included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Room {
+    /// Next to none: what is left is for deletions.
+    Least,
+    /// Less than what should stay free: deletions, and what a read must write back before it can answer.
+    Low,
+    /// Enough for everything.
+    Enough,
 }
 
 /// These are an engine's gauges, for `/metrics`.
@@ -247,7 +270,22 @@ pub trait Engine: Send + Sync + 'static {
     fn retire(&self) -> Result<(), EngineError>;
 
     /// Opens the store again after a failed write. What was synced is there again; reads wait meanwhile.
+    ///
+    /// # Errors
+    /// [`EngineError::DiskFull`] and [`EngineError::Short`]: the store may be closed until a later try succeeds.
     fn reopen(&self) -> Result<(), EngineError>;
+
+    /// Opens the store again although the disk is full, with the reserve given up and without background work: there is
+    /// room for a few deletions. [`Engine::reopen`] ends that. Says whether there was a reserve; where not, nothing is done.
+    fn open_reserve(&self) -> Result<bool, EngineError>;
+
+    /// Keeps the reserve again, where it was given up and there is room for it.
+    fn keep_reserve(&self);
+
+    /// Whether what an opening of the store needs is there now. Asked before a store is closed to be opened again.
+    fn check_supplies(&self) -> Result<(), EngineError> {
+        Ok(())
+    }
 
     /// Sets all that is stored aside and begins anew, empty. What was stored is kept for people where the engine can.
     /// Reads meanwhile fail with [`EngineError::Closed`].
@@ -273,8 +311,13 @@ pub trait Engine: Send + Sync + 'static {
     /// Notes that the store after one that was set aside knows what it lacks. May be repeated.
     fn forget_beginning(&self) -> Result<(), EngineError>;
 
-    /// Whether so little space is left that writes should be refused before they fail. Cheap: one system call.
-    fn is_short_of_space(&self) -> bool;
+    /// How much space is left for writes. Cheap: one system call.
+    fn room(&self) -> Room;
+
+    /// Whether so little space is left that writes should be refused before they fail.
+    fn is_short_of_space(&self) -> bool {
+        self.room() != Room::Enough
+    }
 
     /// How long the next commit is to take beyond what the call takes itself: a modelled disk says so, a real one
     /// just takes its time.

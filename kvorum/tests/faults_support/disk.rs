@@ -38,10 +38,19 @@ impl Mounted {
     /// # Errors
     /// Why not: no root, say.
     pub fn tmpfs(mebibytes: u64) -> Result<Self, String> {
+        Self::tmpfs_with(mebibytes, None)
+    }
+
+    /// The same, with at most so many files.
+    ///
+    /// # Errors
+    /// Why not, likewise.
+    pub fn tmpfs_with(mebibytes: u64, inodes: Option<u64>) -> Result<Self, String> {
         let dir = TempDir::with_prefix("kvorum-fault-").unwrap();
         std::fs::create_dir(dir.path().join("mount")).unwrap();
         let mut mounted = Self { dir, image: None, attached: false };
-        let size = format!("size={mebibytes}M");
+        let inodes = inodes.map(|inodes| format!(",nr_inodes={inodes}")).unwrap_or_default();
+        let size = format!("size={mebibytes}M{inodes}");
         run("mount", &["-t", "tmpfs", "-o", &size, "kvorum-fault", text(&mounted.path())])?;
         mounted.attached = true;
         Ok(mounted)

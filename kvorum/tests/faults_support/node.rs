@@ -53,7 +53,33 @@ impl Node {
         arguments: &[&str],
         environment: &[(&str, &str)],
     ) -> Result<Self, NotStarted> {
-        let mut command = kvorum(&["serve", "--listen", "127.0.0.1:0", "--data-dir"]);
+        Self::try_start_by(
+            kvorum(&["serve", "--listen", "127.0.0.1:0", "--data-dir"]),
+            data_dir,
+            arguments,
+            environment,
+        )
+    }
+
+    /// Starts a node that may have `descriptors` at most, and must come to serve.
+    #[track_caller]
+    pub fn start_limited(data_dir: &Path, arguments: &[&str], descriptors: u64) -> Self {
+        let program = kvorum(&[]);
+        let mut command = std::process::Command::new("sh");
+        command
+            .args(["-c", &format!("ulimit -n {descriptors} && exec \"$0\" \"$@\"")])
+            .arg(program.get_program());
+        command.args(["serve", "--listen", "127.0.0.1:0", "--data-dir"]);
+        Self::try_start_by(command, data_dir, arguments, &[])
+            .unwrap_or_else(|ended| panic!("the node does not start: {ended:#?}"))
+    }
+
+    fn try_start_by(
+        mut command: std::process::Command,
+        data_dir: &Path,
+        arguments: &[&str],
+        environment: &[(&str, &str)],
+    ) -> Result<Self, NotStarted> {
         command.arg(data_dir).args(arguments).envs(environment.iter().copied());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();

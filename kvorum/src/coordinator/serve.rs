@@ -324,6 +324,7 @@ fn refuse(error: &ReplicaError) -> Reply {
         ReplicaError::ValueTooLong { .. } => Refusal::TooLong,
         damaged if damaged.is_damage() => Refusal::Damaged,
         ReplicaError::DiskFilledUp
+        | ReplicaError::ShortMet { .. }
         | ReplicaError::Failed { .. }
         | ReplicaError::Engine(_)
         | ReplicaError::Format(_) => Refusal::Failed,

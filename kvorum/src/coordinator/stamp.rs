@@ -4,7 +4,6 @@ use super::CoordinatorError;
 use crate::canary::{self, Canary};
 use crate::clock::{Clock, Rng, TimestampBound};
 use crate::replica::{LeaseStored, Replica, ReplicaError};
-use crate::storage::EngineError;
 use kvorum_core::hlc::StampError;
 use kvorum_core::{Hlc, NodeId, UnixMillis, Version};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -67,7 +66,7 @@ impl Stamps {
             let until = stored.wait().await.map_err(|error| match error {
                 // Whether the lease was stored does not matter to the write, of which nothing has begun.
                 ReplicaError::DiskFilledUp => ReplicaError::DiskFull,
-                ReplicaError::Engine(EngineError::Short { shortage, .. }) => ReplicaError::Short { shortage },
+                ReplicaError::ShortMet { shortage } => ReplicaError::Short { shortage },
                 error => error,
             })?;
             self.lock().hlc.extend(until);

@@ -5,7 +5,6 @@ use super::target::TargetError;
 use crate::coordinator::{CoordinatorError, WorkerError};
 use crate::profile::ProfileError;
 use crate::replica::ReplicaError;
-use crate::storage::EngineError;
 use bytes::Bytes;
 use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, Response, StatusCode};
@@ -217,7 +216,7 @@ impl From<CoordinatorError> for Failure {
             CoordinatorError::Replica(ReplicaError::Short { shortage }) => {
                 Self::overloaded(&format!("the store waits, {shortage}"))
             }
-            CoordinatorError::Replica(ReplicaError::Engine(EngineError::Short { shortage, .. })) => {
+            CoordinatorError::Replica(ReplicaError::ShortMet { shortage }) => {
                 let message =
                     format!("the store met a shortage ({shortage}): the write may take effect or not");
                 Self::new(StatusCode::GATEWAY_TIMEOUT, "not_enough_replicas", message)

@@ -868,9 +868,7 @@ impl Refusal {
             Self::Short(Shortage::Disk) => ReplicaError::DiskFull,
             Self::Met(Shortage::Disk) => ReplicaError::DiskFilledUp,
             Self::Short(shortage) => ReplicaError::Short { shortage: *shortage },
-            Self::Met(shortage) => {
-                ReplicaError::Engine(EngineError::Short { attempted: "write a batch", shortage: *shortage })
-            }
+            Self::Met(shortage) => ReplicaError::ShortMet { shortage: *shortage },
             Self::Failed(reason) => ReplicaError::Failed { reason: reason.clone() },
         }
     }

@@ -95,6 +95,11 @@ pub enum ReplicaError {
     DiskFull,
     /// The disk filled up while the write was being stored. It is unknown whether it took effect.
     DiskFilledUp,
+    /// The machine ran out of something while the write was being stored. It is unknown whether it took effect.
+    ShortMet {
+        /// What it ran out of.
+        shortage: Shortage,
+    },
     /// The machine ran out of something. Nothing was done; it passes, and a retry can help.
     Short {
         /// What it ran out of.
@@ -130,6 +135,7 @@ impl fmt::Display for ReplicaError {
             Self::DiskFilledUp => {
                 f.write_str("the disk of this node filled up while the write was being stored")
             }
+            Self::ShortMet { shortage } => write!(f, "while the write was being stored: {shortage}"),
             Self::Short { shortage } => write!(f, "the store waits: {shortage}"),
             Self::Failed { reason } => write!(f, "the store takes no more writes: {reason}"),
             Self::Engine(error) => error.fmt(f),

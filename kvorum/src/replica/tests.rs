@@ -827,7 +827,7 @@ fn shortage_of_descriptors_passes() {
     bench.apply("k", value(1, "v")).unwrap();
     bench.engine.set_fault(Some(Fault::NoDescriptors));
     let met = bench.apply("k", value(2, "w"));
-    assert!(matches!(met, Err(ReplicaError::Engine(crate::storage::EngineError::Short { .. }))), "{met:?}");
+    assert!(matches!(met, Err(ReplicaError::ShortMet { .. })), "{met:?}");
     let short = StoreState::Short(crate::storage::shortage::Shortage::Descriptors);
     assert_eq!(bench.health.state(), short);
     let refused = bench.health.admit(&value(3, "x"), Source::Writer);

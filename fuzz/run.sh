@@ -12,7 +12,8 @@ cd "$(dirname "$0")"
 
 seconds=${1:?usage: fuzz/run.sh SECONDS [TARGET...]}
 shift
-[ $# -gt 0 ] || set -- request_target range_parameters record_format head_scanner
+[ $# -gt 0 ] || set -- request_target range_parameters record_format head_scanner \
+    peer_frames peer_messages peer_handshake index_log
 
 if ! command -v g++ >/dev/null && ! command -v clang++ >/dev/null && [ -z "${CXX:-}" ]; then
     echo "fuzz/run.sh needs a C++ compiler to build libFuzzer, and there is none: install g++ (or set CXX)" >&2

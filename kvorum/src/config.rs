@@ -309,7 +309,7 @@ pub const SETTINGS: &[Setting] = &[
         name: "max-body-memory",
         value_name: "SIZE",
         default: "128MiB",
-        help: "Bodies in memory at once over all connections: values received, and large ones being sent; beyond it requests get 503",
+        help: "Bodies in memory at once over all connections: values received, and large ones being sent; beyond it requests get 503. Frames between nodes have twice as much of their own",
         set: |draft, text| set(&mut draft.config.limits.body_bytes_in_flight_max, parse_size(text, 1)),
     },
     Setting {

@@ -555,7 +555,8 @@ pub(crate) fn open(opening: Opening<'_>, service: &Service) -> Result<ReplicaThr
     let cluster = Cluster::new(name, facts.cluster_id, topology, me, replica.store_id(), roster);
     let (time, chance) = (Arc::clone(&clock), Arc::clone(&rng));
     let stamps = Stamps::resume(node, lease, time, Arc::clone(&timestamps), chance, replica.clone());
-    let peer_limits = Arc::new(PeerLimits { timestamps });
+    let (value_bytes_max, memory) = (config.limits.value_bytes_max, peer_memory(config));
+    let peer_limits = Arc::new(PeerLimits::new(timestamps, value_bytes_max, memory));
     let shared =
         Shared::new(cluster, clock, peer_limits, rng, replica.clone(), hints, stamps, settings(config));
     let store = replica.store_id();
@@ -577,6 +578,12 @@ fn forget_beginning(engine: &dyn Engine) {
             tracing::warn!(%error, "the mark that a store was set aside cannot be removed; it does no harm");
         }
     }
+}
+
+/// Memory for unfinished frames and unsent replies: two peers may send what their clients have sent them at most. Apart from
+/// what this node's own clients send, so that neither can take the other's.
+fn peer_memory(config: &Config) -> u64 {
+    config.limits.body_bytes_in_flight_max.saturating_mul(2)
 }
 
 /// Whether a store that is made now votes at once.

@@ -116,7 +116,7 @@ fn node_among(
     let shared = Shared::new(
         cluster,
         clock,
-        Arc::new(PeerLimits { timestamps }),
+        Arc::new(PeerLimits::new(timestamps, 8 << 20, 64 << 20)),
         rng,
         replica.clone(),
         hints,

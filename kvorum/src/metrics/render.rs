@@ -289,6 +289,11 @@ fn cluster(scrape: &Scrape<'_>) -> Vec<Family> {
         family(name, Kind::Counter(one(count.load(Ordering::Relaxed))), help);
     }
     family(
+        "peer_frame_bytes",
+        Kind::Gauge(one(shared.peer_limits.memory_used())),
+        "Bytes of unfinished frames of peers and of replies that peers have not taken",
+    );
+    family(
         "timestamps_refused",
         Kind::Counter(one(shared.timestamps.refused())),
         "Timestamps of peers or of the store too far ahead of this node's clock (--clock-offset-limit)",

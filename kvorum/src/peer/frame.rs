@@ -10,10 +10,12 @@
 //! | 9 | 4 | id of the request; a reply carries its request's |
 //! | 13 | rest | payload |
 //!
-//! A frame that is not exactly this ends the connection: behind a wrong length, nothing can be trusted.
+//! A frame that is not exactly this ends the connection: behind a wrong length, nothing can be trusted. One that is longer
+//! than its reader takes, or than there is memory for, is passed over: its kind and id are known, its payload is not kept.
 
+use super::limits::{MemoryShare, PeerLimits};
 use super::terms::MessageError;
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
 use std::collections::VecDeque;
 use std::fmt;
 use std::mem;
@@ -36,8 +38,6 @@ const SHORT_BYTES_KEPT: usize = 1 << 20;
 const READ_BYTES: usize = 64 << 10;
 /// With less room than this, in bytes, more is made before reading.
 const READ_BYTES_MIN: usize = 4 << 10;
-/// The most room that is made on the word of a length alone, in bytes; beyond it, room grows as bytes come.
-const RESERVE_BYTES_MAX: usize = 16 << 20;
 
 /// This is one message as it came.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,6 +45,17 @@ pub(super) struct Frame {
     pub(super) kind: u8,
     pub(super) id: u32,
     pub(super) payload: Bytes,
+    /// Why the payload was not kept, where it was not.
+    pub(super) passed_over: Option<PassedOver>,
+}
+
+/// Why the payload of a frame was not kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum PassedOver {
+    /// It is longer than the reader takes.
+    TooLong,
+    /// There is no memory for it now.
+    NoMemory,
 }
 
 /// This says why bytes are not a frame.
@@ -209,12 +220,35 @@ fn low_half(hash: u64) -> u32 {
 /// This cuts what was read into frames.
 pub(super) struct FrameReader {
     buffer: BytesMut,
+    /// What the buffer holds of the memory; none where it is not bounded.
+    memory: Option<MemoryShare>,
+    /// The longest frame that is kept.
+    bytes_max: usize,
+    passing: Option<Passing>,
+}
+
+/// A frame whose payload is not kept, while it comes.
+struct Passing {
+    kind: u8,
+    id: u32,
+    /// Bytes that are still to come.
+    left: usize,
+    why: PassedOver,
 }
 
 impl FrameReader {
-    /// A reader that begins with `already_read`.
+    /// A reader that begins with `already_read`, without bounds of its own.
+    #[cfg(test)]
     pub(super) fn new(already_read: Bytes) -> Self {
-        Self { buffer: BytesMut::from(already_read) }
+        let buffer = BytesMut::from(already_read);
+        Self { buffer, memory: None, bytes_max: FRAME_BYTES_MAX, passing: None }
+    }
+
+    /// A reader that begins with `already_read` and keeps frames of at most `bytes_max`, as far as the node's memory for
+    /// frames goes.
+    pub(super) fn bounded(already_read: Bytes, limits: &PeerLimits, bytes_max: usize) -> Self {
+        let memory = Some(MemoryShare::new(&limits.memory));
+        Self { buffer: BytesMut::from(already_read), memory, bytes_max, passing: None }
     }
 
     /// The next whole frame; none when its bytes have not all come. Its payload shares the bytes that were read.
@@ -222,7 +256,14 @@ impl FrameReader {
     /// # Errors
     /// After an error the reader is of no more use.
     pub(super) fn next(&mut self) -> Result<Option<Frame>, FrameError> {
+        if self.passing.is_some() {
+            return Ok(self.pass());
+        }
         let Some(length) = self.announced()? else { return Ok(None) };
+        if length > self.bytes_max {
+            self.begin_to_pass(PassedOver::TooLong);
+            return Ok(self.pass());
+        }
         if self.buffer.len() < 4 + length {
             return Ok(None);
         }
@@ -234,26 +275,72 @@ impl FrameReader {
             return Err(FrameError::Checksum { announced, found });
         }
         let &[kind, a, b, c, d] = checked.first_chunk().ok_or(too_short)?;
-        bytes::Buf::advance(&mut payload, 4 + COUNTED_BYTES);
-        Ok(Some(Frame { kind, id: u32::from_be_bytes([a, b, c, d]), payload }))
+        payload.advance(4 + COUNTED_BYTES);
+        self.hold(self.buffer.capacity());
+        Ok(Some(Frame { kind, id: u32::from_be_bytes([a, b, c, d]), payload, passed_over: None }))
     }
 
-    /// Where the next bytes are to be read into, with room for some.
+    /// Gives up the payload of the frame that has begun, once its kind and id are there.
+    fn begin_to_pass(&mut self, why: PassedOver) {
+        let Some(&[l0, l1, l2, l3, _, _, _, _, kind, a, b, c, d]) = self.buffer.first_chunk() else { return };
+        let left = 4 + u32::from_be_bytes([l0, l1, l2, l3]) as usize;
+        self.passing = Some(Passing { kind, id: u32::from_be_bytes([a, b, c, d]), left, why });
+    }
+
+    /// Drops what has come of the frame that is passed over; the frame without its payload at its end.
+    fn pass(&mut self) -> Option<Frame> {
+        let passing = self.passing.as_mut()?;
+        let gone = passing.left.min(self.buffer.len());
+        passing.left -= gone;
+        if gone == self.buffer.len() {
+            // Its memory is wanted elsewhere.
+            self.buffer = BytesMut::new();
+        } else {
+            self.buffer.advance(gone);
+        }
+        self.hold(self.buffer.capacity());
+        let Passing { kind, id, left, why } = self.passing.take()?;
+        if left > 0 {
+            self.passing = Some(Passing { kind, id, left, why });
+            return None;
+        }
+        Some(Frame { kind, id, payload: Bytes::new(), passed_over: Some(why) })
+    }
+
+    /// Holds memory for `bytes`; false where there is none.
+    fn hold(&mut self, bytes: usize) -> bool {
+        self.memory.as_mut().is_none_or(|memory| memory.hold(bytes))
+    }
+
+    /// Where the next bytes are to be read into, with room for some. Room grows as bytes come, never on the word of a length
+    /// alone; where there is no memory for more, the frame is given up.
     pub(super) fn room(&mut self) -> &mut BytesMut {
+        let length = self.buffer.len();
         let wanted = match self.announced() {
-            Ok(Some(length)) => (4 + length).saturating_sub(self.buffer.len()).min(RESERVE_BYTES_MAX),
+            Ok(Some(announced)) if self.passing.is_none() => {
+                (4 + announced).saturating_sub(length).min(length.max(READ_BYTES))
+            }
             _ => 0,
         };
-        let spare = self.buffer.capacity() - self.buffer.len();
+        let spare = self.buffer.capacity() - length;
         if spare < wanted.max(READ_BYTES_MIN) {
-            self.buffer.reserve(wanted.max(READ_BYTES));
+            let more = wanted.max(READ_BYTES);
+            if self.hold(length + more) {
+                self.buffer.reserve(more);
+                // It may have taken more than it was asked for.
+                self.hold(self.buffer.capacity());
+            } else {
+                self.begin_to_pass(PassedOver::NoMemory);
+                self.pass();
+                self.buffer.reserve(READ_BYTES);
+            }
         }
         &mut self.buffer
     }
 
     /// Whether a frame has begun to come and has not ended.
     pub(super) fn is_midway(&self) -> bool {
-        !self.buffer.is_empty()
+        !self.buffer.is_empty() || self.passing.is_some()
     }
 
     /// The length that the next frame announces, once it is there.
@@ -368,6 +455,89 @@ mod tests {
         let max = u32::try_from(FRAME_BYTES_MAX).unwrap();
         assert_eq!(judge(max), Ok(None));
         assert_eq!(judge(max + 1), Err(FrameError::TooLong { bytes: FRAME_BYTES_MAX + 1 }));
+    }
+
+    fn limits(memory_bytes: u64) -> PeerLimits {
+        use crate::clock::{Clock, ManualClock, TimestampBound};
+        let clock: std::sync::Arc<dyn Clock> = ManualClock::at(1);
+        let timestamps = TimestampBound::new(clock, std::time::Duration::from_secs(1));
+        PeerLimits::new(std::sync::Arc::new(timestamps), 1 << 20, memory_bytes)
+    }
+
+    fn frame(id: u32, bytes: usize) -> Vec<u8> {
+        let mut pieces = Pieces::default();
+        push(&mut pieces, id, &[value(bytes)]).unwrap();
+        written(&mut pieces)
+    }
+
+    /// Goal: unfinished frames of all connections together hold no more than the memory for frames, whatever lengths they
+    /// announce and however much of them has come; 8 of them used to take 2.7 GiB. What does not fit is passed over, and the
+    /// frames behind it are read. Method: 64 readers with all but the last byte of 8 MiB each, then the last bytes.
+    #[test]
+    fn unfinished_frames_are_bounded_together() {
+        let (memory, value_bytes) = (32 << 20, 8 << 20);
+        let limits = limits(memory);
+        let bytes = [frame(1, value_bytes), frame(2, 5)].concat();
+        let (most, rest) = bytes.split_at(4 + COUNTED_BYTES + value_bytes - 1);
+        let mut readers: Vec<FrameReader> =
+            (0..64).map(|_| FrameReader::bounded(Bytes::new(), &limits, FRAME_BYTES_MAX)).collect();
+        for reader in &mut readers {
+            for part in most.chunks(READ_BYTES_MIN) {
+                reader.room().extend_from_slice(part);
+                assert_eq!(reader.next(), Ok(None));
+            }
+            assert!(reader.is_midway() && limits.memory_used() <= memory);
+        }
+        let held: usize = readers.iter().map(|reader| reader.buffer.capacity()).sum();
+        assert!(held <= 2 * usize::try_from(memory).unwrap() + 64 * 2 * READ_BYTES, "{held} bytes");
+        let mut kept = 0;
+        for reader in &mut readers {
+            reader.room().extend_from_slice(rest);
+            let first = reader.next().unwrap().unwrap();
+            assert_eq!((first.kind, first.id), (7, 1));
+            match first.passed_over {
+                None => kept += usize::from(first.payload.len() == value_bytes),
+                why => assert_eq!((why, first.payload.len()), (Some(PassedOver::NoMemory), 0)),
+            }
+            assert_eq!(reader.next().unwrap().unwrap().id, 2);
+        }
+        assert!((1..=4).contains(&kept), "{kept}");
+        drop(readers);
+        assert_eq!(limits.memory_used(), 0);
+    }
+
+    /// Goal: a length alone holds nothing. Method: the heads of many long frames, and nothing behind them.
+    #[test]
+    fn announced_bytes_hold_nothing() {
+        let limits = limits(1 << 20);
+        let mut readers: Vec<FrameReader> =
+            (0..100).map(|_| FrameReader::bounded(Bytes::new(), &limits, FRAME_BYTES_MAX)).collect();
+        for reader in &mut readers {
+            reader.room().extend_from_slice(&frame(1, 200 << 10)[..64]);
+            assert_eq!(reader.next(), Ok(None));
+            reader.room();
+        }
+        assert_eq!(limits.memory_used(), 0);
+    }
+
+    /// A frame that is longer than its reader takes is passed over, cut in any way; those before and behind it are read.
+    #[test]
+    fn frames_that_are_too_long_are_passed_over() {
+        let limits = limits(1 << 20);
+        let bytes = [frame(1, 50), frame(2, 101), frame(3, 91), frame(4, 92), frame(5, 0)].concat();
+        for cut in [1, 7, 13, 100, bytes.len()] {
+            let mut reader = FrameReader::bounded(Bytes::new(), &limits, 100);
+            let mut came = Vec::new();
+            for part in bytes.chunks(cut) {
+                reader.room().extend_from_slice(part);
+                while let Some(frame) = reader.next().unwrap() {
+                    came.push((frame.id, frame.payload.len(), frame.passed_over));
+                }
+            }
+            let over = Some(PassedOver::TooLong);
+            assert_eq!(came, [(1, 50, None), (2, 0, over), (3, 91, None), (4, 0, over), (5, 0, None)]);
+            assert!(!reader.is_midway());
+        }
     }
 
     proptest! {

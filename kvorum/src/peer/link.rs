@@ -12,7 +12,7 @@
 //! A call that was given up stays in flight until its reply or deadline: the peer works on it all the same, and
 //! leaving it out would make a slow peer look fast.
 
-use super::frame::{Frame, PushError};
+use super::frame::{FRAME_BYTES_MAX, Frame, PushError};
 use super::handshake::{self, ConnectError, HandshakeError, Hello};
 use super::latency::{Estimator, Latency};
 use super::limits::PeerLimits;
@@ -169,6 +169,8 @@ pub enum CallError {
         /// Why, for people.
         detail: String,
     },
+    /// A reply came that there was no memory for: it is unknown what the peer did.
+    NoMemory,
     /// A reply came and is not believed: a timestamp in it is too far ahead of this node's clock.
     TooFarAhead(TooFarAhead),
 }
@@ -195,6 +197,7 @@ impl fmt::Display for CallError {
             Self::Lost => f.write_str("the connection ended before the reply"),
             Self::TimedOut => f.write_str("no reply in time"),
             Self::Refused { detail, .. } => write!(f, "refused: {detail}"),
+            Self::NoMemory => f.write_str("no memory was left for its reply"),
             Self::TooFarAhead(error) => write!(f, "its reply was not believed: {error}"),
         }
     }
@@ -453,7 +456,8 @@ impl Shared {
     async fn stay(&self, stream: BoxedStream, theirs: &Hello, already_read: Bytes) {
         let begun = self.parts.clock.mono();
         let outbox = Rc::new(Outbox::default());
-        let mut pump = Pump::new(stream, already_read, Rc::clone(&outbox));
+        let mut pump =
+            Pump::new(stream, already_read, Rc::clone(&outbox), &self.parts.limits, FRAME_BYTES_MAX);
         let is_midway = Cell::new(false);
         // The link goes down even if the task is dropped with the thread's `LocalSet`.
         let _downfall = Downfall { shared: self };
@@ -465,7 +469,9 @@ impl Shared {
             end = self.watch() => end,
         };
         if end.is_corrupt() {
-            tracing::warn!(peer = %self.parts.peer, reason = %end, "ended the connection to a peer");
+            if let Some(left_out) = self.parts.limits.bad_frames.admit(self.parts.clock.mono()) {
+                tracing::warn!(peer = %self.parts.peer, reason = %end, left_out, "a peer broke the protocol; the connection to it was ended");
+            }
         } else {
             tracing::debug!(peer = %self.parts.peer, reason = %end, "the connection to a peer ended");
         }
@@ -661,6 +667,11 @@ impl Inbox for Shared {
         let call = self.number_of(frame.id).and_then(|number| self.calls.borrow_mut().remove(&number));
         // A reply that comes after its deadline has nobody left to go to.
         let Some(call) = call else { return Reply::check_kind(frame.kind) };
+        if frame.passed_over.is_some() {
+            self.counts.borrow_mut().calls_lost += 1;
+            call.slot.settle(Err(CallError::NoMemory));
+            return Ok(());
+        }
         match Reply::decode(frame, call.expected) {
             Ok(Reply::Refused { code, detail }) => {
                 self.counts.borrow_mut().calls_refused += 1;

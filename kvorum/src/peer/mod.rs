@@ -16,6 +16,9 @@
 
 mod fields;
 mod frame;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzzing;
 mod handshake;
 mod latency;
 mod limits;

@@ -6,6 +6,7 @@
 //! connection are shared by many messages, which is most of what a message costs.
 
 use super::frame::{Frame, FrameError, FrameReader, Pieces, PushError};
+use super::limits::{MemoryShare, PeerLimits};
 use super::terms::MessageError;
 use crate::profile::waits::{Since, Wait};
 use bytes::{Buf, Bytes};
@@ -21,6 +22,9 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 
 /// The most bytes that may wait to be written on one connection, unless a single message is longer.
 pub const OUT_BYTES_MAX: usize = 64 << 20;
+
+/// A frame up to this length always finds room: what says that there is no memory is one.
+const SHORT_BYTES: usize = 4 << 10;
 
 /// The most frames and reads between two turns of the thread's other tasks.
 const STEPS_PER_TURN: usize = 128;
@@ -82,6 +86,8 @@ pub(super) trait Inbox {
 #[derive(Default)]
 pub(super) struct Outbox {
     pieces: RefCell<Pieces>,
+    /// What waits holds so much of the memory for frames; none where it is not bounded by it.
+    memory: Option<RefCell<MemoryShare>>,
     /// Bytes that were pushed and not yet taken by the stream.
     waiting: Cell<usize>,
     /// Bytes that the stream has taken.
@@ -93,7 +99,13 @@ pub(super) struct Outbox {
 }
 
 impl Outbox {
-    /// Adds a frame, unless `bounded` and more than [`OUT_BYTES_MAX`] would wait then; one frame may always wait.
+    /// An outbox of which what waits counts towards the memory for frames.
+    pub(super) fn counted(limits: &PeerLimits) -> Self {
+        Self { memory: Some(RefCell::new(MemoryShare::new(&limits.memory))), ..Self::default() }
+    }
+
+    /// Adds a frame, unless `bounded` and more than [`OUT_BYTES_MAX`] would wait then, where one frame may always wait; or
+    /// more than there is memory for.
     pub(super) fn push(
         &self,
         kind: u8,
@@ -103,8 +115,11 @@ impl Outbox {
     ) -> Result<(), PushError> {
         let waiting = self.waiting.get();
         let room = if bounded && waiting > 0 { OUT_BYTES_MAX.saturating_sub(waiting) } else { usize::MAX };
+        let memory = self.memory.as_ref().map(|memory| memory.borrow().room().saturating_sub(waiting));
+        let room = memory.map_or(room, |memory| memory.max(SHORT_BYTES).min(room));
         let bytes = self.pieces.borrow_mut().push(kind, id, room, payload)?;
         self.waiting.set(waiting + bytes);
+        self.count_memory();
         let since = Since::now();
         if since.is_wanted() {
             let end = self.written.get() + (waiting + bytes) as u64;
@@ -126,8 +141,17 @@ impl Outbox {
         self.written.get()
     }
 
+    /// Holds as much of the memory as waits. Another thread may have taken what there was a moment ago; one frame more is
+    /// what that costs.
+    fn count_memory(&self) {
+        if let Some(memory) = &self.memory {
+            memory.borrow_mut().hold(self.waiting.get());
+        }
+    }
+
     fn note_written(&self, bytes: usize) {
         self.waiting.set(self.waiting.get().saturating_sub(bytes));
+        self.count_memory();
         let written = self.written.get() + bytes as u64;
         self.written.set(written);
         let mut since = self.since.borrow_mut();
@@ -150,8 +174,16 @@ pub(super) struct Pump<S> {
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Pump<S> {
     /// A pump on `stream`, of which `already_read` has come before.
-    pub(super) fn new(stream: S, already_read: Bytes, outbox: Rc<Outbox>) -> Self {
-        let reader = FrameReader::new(already_read);
+    ///
+    /// Frames that come are kept up to `bytes_max`.
+    pub(super) fn new(
+        stream: S,
+        already_read: Bytes,
+        outbox: Rc<Outbox>,
+        limits: &PeerLimits,
+        bytes_max: usize,
+    ) -> Self {
+        let reader = FrameReader::bounded(already_read, limits, bytes_max);
         Self { stream, reader, outbox, writing: VecDeque::new(), is_unflushed: false }
     }
 

@@ -3,7 +3,7 @@
 //! A request that can be answered at once costs no task: its future is polled where its frame was read, and its
 //! reply is written with those of all the other frames of that read. A future that must wait becomes a task.
 
-use super::frame::{Frame, PushError};
+use super::frame::{Frame, PassedOver, PushError};
 use super::limits::PeerLimits;
 use super::message::{Reply, Request};
 use super::pump::{End, Inbox, OUT_BYTES_MAX, Outbox, Pump};
@@ -72,8 +72,9 @@ pub async fn serve(
     clock: Arc<dyn Clock>,
     limits: Arc<PeerLimits>,
 ) {
-    let outbox = Rc::new(Outbox::default());
-    let mut pump = Pump::new(stream, already_read, Rc::clone(&outbox));
+    let outbox = Rc::new(Outbox::counted(&limits));
+    let bytes_max = limits.request_bytes_max();
+    let mut pump = Pump::new(stream, already_read, Rc::clone(&outbox), &limits, bytes_max);
     let received = Cell::new(clock.mono());
     let inbox = Served(Rc::new(Serving {
         service,
@@ -93,7 +94,10 @@ pub async fn serve(
         () = inbox.0.stall(&is_midway) => End::Stalled,
     };
     if end.is_corrupt() {
-        tracing::warn!(peer = %caller.peer, reason = %end, "ended the connection of a peer");
+        let serving = &inbox.0;
+        if let Some(left_out) = serving.limits.bad_frames.admit(serving.clock.mono()) {
+            tracing::warn!(peer = %caller.peer, reason = %end, left_out, "a peer broke the protocol; its connection was ended");
+        }
     } else {
         tracing::debug!(peer = %caller.peer, reason = %end, "the connection of a peer ended");
     }
@@ -134,13 +138,19 @@ impl Serving {
         }
         let push = |reply: &Reply| self.outbox.push(reply.kind(), id, false, |to| reply.encode(to));
         if let Err(error) = push(reply) {
-            tracing::error!(peer = %self.caller.peer, ?error, "a reply cannot be sent");
-            let detail = match error {
-                PushError::TooLong | PushError::Full => "the reply is longer than a frame may be".to_owned(),
-                PushError::Message(error) => error.to_string(),
+            let (code, detail) = match error {
+                PushError::Full => {
+                    let detail = "no memory is left for a reply: others wait for their peers to take them";
+                    (Refusal::Overloaded, detail.to_owned())
+                }
+                PushError::TooLong => (Refusal::Failed, "the reply is longer than a frame may be".to_owned()),
+                PushError::Message(error) => (Refusal::Failed, error.to_string()),
             };
+            if code == Refusal::Failed {
+                tracing::error!(peer = %self.caller.peer, ?error, "a reply cannot be sent");
+            }
             // Short and without lists: nothing is left to fail.
-            let _ = push(&Reply::Refused { code: Refusal::Failed, detail });
+            let _ = push(&Reply::Refused { code, detail });
         }
     }
 }
@@ -161,6 +171,17 @@ impl Inbox for Served {
     fn frame(&self, frame: Frame) -> Result<(), MessageError> {
         let serving = &self.0;
         let id = frame.id;
+        if let Some(why) = frame.passed_over {
+            let (code, detail) = match why {
+                PassedOver::TooLong => {
+                    let detail = format!("a request may have {} bytes", serving.limits.request_bytes_max());
+                    (Refusal::TooLong, detail)
+                }
+                PassedOver::NoMemory => (Refusal::Overloaded, "no memory is left for the request".to_owned()),
+            };
+            serving.reply(id, &Reply::Refused { code, detail });
+            return Ok(());
+        }
         let (request, left) = Request::decode(frame)?;
         let deadline = serving.received.get().saturating_add(left);
         if serving.clock.mono() >= deadline {

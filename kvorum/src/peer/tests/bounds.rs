@@ -1,10 +1,17 @@
 //! What a peer says is believed within bounds only, whichever side it is on.
 
 use super::support::*;
+use crate::clock::Clock;
+use crate::peer::frame::{FrameReader, Pieces};
 use crate::peer::*;
 use crate::replica::{Applied, Fetched, Floor};
+use bytes::Bytes;
 use kvorum_core::{Key, NodeId, Record, UnixMillis, Value, Version};
+use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
+use tokio::io::{AsyncReadExt, duplex};
+use tokio::task::spawn_local;
 
 /// A minute and a lease ahead of the test's clock, and a millisecond more.
 const TOO_FAR: UnixMillis = UnixMillis(1_700_000_000_000 + 60_000 + 1_000 + 1);
@@ -154,5 +161,89 @@ fn wall_clocks_are_compared_only() {
             .call(&Request::Ping { wall, cluster_id: None, roster: Vec::new() }, Duration::from_secs(1))
             .await;
         assert_eq!(answer, Ok(Reply::Pong { wall, cluster_id: None, roster: Vec::new(), votes: true }));
+    });
+}
+
+/// Goal: a request that is longer than any that this node takes is refused by its id, and costs neither the connection
+/// nor the requests around it. Method: one of them between two others.
+#[test]
+fn requests_that_are_too_long_are_refused() {
+    run(async {
+        let peer = Peer::new(|_| Box::pin(async { Reply::Applied(Applied::Stored) }));
+        let link = connected(&peer).await;
+        let apply = |bytes| {
+            let request = Request::Apply { key: key(), record: record_of(bytes), kind: ApplyKind::Write };
+            link.call(&request, 600 * SECOND)
+        };
+        assert_eq!(apply(10).await, Ok(Reply::Applied(Applied::Stored)));
+        let answer = apply(73 << 20).await;
+        assert!(matches!(answer, Err(CallError::Refused { code: Refusal::TooLong, .. })), "{answer:?}");
+        assert_eq!(apply(10).await, Ok(Reply::Applied(Applied::Stored)));
+        assert_eq!((peer.seen.borrow().len(), link.counts().connects), (2, 1));
+    });
+}
+
+/// Goal: replies that a peer does not take hold no more than the memory for frames, however many it asks for: what does
+/// not fit is refused as overload, and everything is given back at the end. Method: 200 values of 1 MiB for a peer that
+/// reads nothing, with memory for 64.
+#[test]
+fn unsent_replies_are_bounded() {
+    run(async {
+        let clock: Arc<dyn Clock> = Arc::new(TestClock { begun: tokio::time::Instant::now() });
+        let limits = limits_of(Arc::clone(&clock), 64 << 20);
+        let peer = Peer::new(|_| {
+            let held = Held::Whole(record_of(1 << 20));
+            Box::pin(async move { Reply::Found(Some(held)) })
+        });
+        let (mut ours, theirs) = duplex(1024);
+        let service = Rc::new(Answers { peer });
+        let caller = Caller { peer: US, connection: 7 };
+        let mut pieces = Pieces::default();
+        let get = Request::Get { key: key(), value_bytes_max: u32::MAX };
+        for id in 0..200 {
+            let put = |to: &mut Pieces| get.encode(600 * SECOND, to);
+            pieces.push(get.kind(), id, usize::MAX, put).unwrap();
+        }
+        let asked = Bytes::from(pieces.short.to_vec());
+        let serving = spawn_local(serve(theirs, asked, service, caller, clock, Arc::clone(&limits)));
+        settle().await;
+        let held = limits.memory_used();
+        assert!((32 << 20..=64 << 20).contains(&held), "{held} bytes are held");
+        // All that fitted is there once it is taken, and the others were told why not.
+        let mut reader = FrameReader::new(Bytes::new());
+        let (mut whole, mut refused) = (0, 0);
+        while whole + refused < 200 {
+            assert_ne!(ours.read_buf(reader.room()).await.unwrap(), 0);
+            while let Some(frame) = reader.next().unwrap() {
+                match Reply::decode(frame, get.reply_kind()).unwrap() {
+                    Reply::Found(Some(_)) => whole += 1,
+                    Reply::Refused { code: Refusal::Overloaded, .. } => refused += 1,
+                    reply => panic!("{reply:?}"),
+                }
+            }
+        }
+        assert!(whole >= 32, "{whole} of 200");
+        drop(ours);
+        serving.await.unwrap();
+        assert_eq!(limits.memory_used(), 0);
+    });
+}
+
+/// Goal: whoever breaks the protocol, and however often, causes one line of the log in a while; it was one for each try.
+/// Method: 100 connections with a bad frame each; the limiter then tells how many lines were left out.
+#[test]
+fn bad_frames_are_logged_seldom() {
+    run(async {
+        let clock: Arc<dyn Clock> = Arc::new(TestClock { begun: tokio::time::Instant::now() });
+        let limits = limits(Arc::clone(&clock));
+        for connection in 0..100 {
+            let peer = Peer::timed();
+            let (_ours, theirs) = duplex(1024);
+            let service = Rc::new(Answers { peer });
+            let caller = Caller { peer: US, connection };
+            let bad = Bytes::from_static(&[0xff; 16]);
+            serve(theirs, bad, service, caller, Arc::clone(&clock), Arc::clone(&limits)).await;
+        }
+        assert_eq!(limits.bad_frames.admit(Duration::from_hours(1)), Some(99));
     });
 }

@@ -175,7 +175,7 @@ fn payload(encode: impl FnOnce(&mut Pieces) -> Result<(), MessageError>) -> Byte
 }
 
 fn frame(kind: u8, payload: Bytes) -> Frame {
-    Frame { kind, id: 0, payload }
+    Frame { kind, id: 0, payload, passed_over: None }
 }
 
 /// Sets one byte, or cuts, so that most of what is tried is nearly right.

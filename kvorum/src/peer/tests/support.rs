@@ -40,10 +40,15 @@ impl Rng for LongestRng {
     }
 }
 
-/// The limits of a node whose clock is `clock`.
+/// The limits of a node whose clock is `clock`, wide enough to be met by nobody.
 pub(super) fn limits(clock: Arc<dyn Clock>) -> Arc<PeerLimits> {
+    limits_of(clock, 512 << 20)
+}
+
+/// The same with so much memory for frames.
+pub(super) fn limits_of(clock: Arc<dyn Clock>, memory_bytes: u64) -> Arc<PeerLimits> {
     let timestamps = Arc::new(TimestampBound::new(clock, Duration::from_mins(1)));
-    Arc::new(PeerLimits { timestamps })
+    Arc::new(PeerLimits::new(timestamps, 64 << 20, memory_bytes))
 }
 
 pub(super) fn hello(node: NodeId) -> Hello {

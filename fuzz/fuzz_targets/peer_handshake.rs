@@ -1,0 +1,13 @@
+//! Goal: whatever answers a handshake, or asks for one, is either refused or says of itself what it is written as.
+//! Method: the input is the whole answer to an upgrade, read as a link reads it; and the same bytes as the headers of a
+//! request.
+
+#![no_main]
+
+use kvorum::peer::fuzzing::{handshake_answer, handshake_headers};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|input: &[u8]| {
+    handshake_answer(input);
+    handshake_headers(input);
+});

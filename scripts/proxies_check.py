@@ -79,6 +79,9 @@ def contract(proxy, nodes):
         for path in ("/v0/status", "/v0/topology", "/metrics", "/openapi.json", "/v0/explain?id=a"):
             expect(ask(proxy, "GET", path)[0], 200, path)
         expect(ask(proxy, "GET", "/v0/peer")[0], 404)
+        for method, path in (("GET", "/admin/workers"), ("POST", "/admin/repair"), ("POST", "/admin/workers/sweep/pause"),
+                             ("GET", "/debug/profile?seconds=1")):
+            expect(ask(proxy, method, path)[0], 404, path)
 
     with check("error bodies are the node's"):
         for method, target in [("GET", "/v0/entity"), ("GET", "/v0/entity?id=none"), ("GET", "/v0/entity?id=%zz"),

@@ -18,7 +18,7 @@ struct Seen {
 
 fn scan<'a>(parts: impl Iterator<Item = &'a [u8]>) -> Seen {
     let mut scanner = HeadScanner::default();
-    parts.for_each(|part| scanner.feed(part));
+    parts.for_each(|part| scanner.feed(&mut part.to_vec()));
     Seen {
         is_in_head: scanner.is_in_head(),
         is_in_body: scanner.is_in_body(),

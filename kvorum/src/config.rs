@@ -652,11 +652,10 @@ impl Draft {
             config.cluster = vec![config.advertise.clone()];
             return Ok(config);
         }
-        let mut sorted = config.cluster.clone();
+        let mut sorted: Vec<&String> = config.cluster.iter().collect();
         sorted.sort();
-        sorted.dedup();
-        if sorted.len() != config.cluster.len() {
-            return Err(bad("cluster", "a URL is listed twice".into()));
+        if let Some([twice, _]) = sorted.array_windows().find(|[url, next]| url == next) {
+            return Err(bad("cluster", format!("{twice} is listed twice")));
         }
         if config.cluster.len() > NODES_MAX {
             return Err(bad("cluster", format!("more than {NODES_MAX} nodes")));
@@ -779,6 +778,8 @@ mod tests {
             ("fanout", "both"),
             ("hint-max-age", "0s"),
             ("cluster", "http://a:1,http://a:1"),
+            ("cluster", "http://127.0.0.1:8080,http://127.0.0.1:08080/"),
+            ("cluster", "http://127.0.0.1:8080,http://a:80,http://A."),
             ("cluster", "https://a:1"),
             ("cluster", "http://a"),
             ("cluster", "http://a:1/x"),
@@ -819,6 +820,25 @@ mod tests {
         assert!(error("data-dir = \"a\"\ndata_dir = \"b\"").contains("set twice"));
         assert!(error("threads = true").contains("threads"));
         assert!(error("threads = ").contains("k.toml"));
+    }
+
+    /// A node finds itself in the list, and lists are the same, whatever the spelling of the URLs.
+    #[test]
+    fn urls_are_compared_as_urls() {
+        let cluster = |listen: &str, urls: &str| {
+            let (config, _) = with(&[("listen", listen), ("cluster", urls)], &[], None).unwrap();
+            (config.advertise, config.cluster)
+        };
+        let expect = ["http://[::1]:8080".to_owned(), "http://node-b:80".to_owned()];
+        for urls in [
+            "http://[::1]:8080,http://node-b:80",
+            "HTTP://[0:0::1]:08080/,http://Node%2DB.",
+            "http://[::1]:8080,http://NODE-B:/",
+        ] {
+            assert_eq!(cluster("[::1]:8080", urls), (expect[0].clone(), expect.to_vec()), "{urls}");
+        }
+        let flags = [("cluster", "http://a:1,http://b:1"), ("advertise", "http://B:1/")];
+        assert_eq!(with(&flags, &[], None).unwrap().0.advertise, "http://b:1");
     }
 
     /// A cluster of one by its own URL, or by an advertised one.

@@ -86,8 +86,8 @@ impl Operation {
 }
 
 /// The statuses that the node answers with; anything else counts under the last.
-pub const STATUSES: [u16; 16] =
-    [200, 201, 202, 404, 400, 403, 405, 409, 411, 413, 431, 500, 503, 504, 507, 0];
+pub const STATUSES: [u16; 17] =
+    [200, 201, 202, 404, 400, 403, 405, 409, 411, 413, 431, 500, 501, 503, 504, 507, 0];
 
 /// These are one network thread's counters.
 #[derive(Debug, Default)]

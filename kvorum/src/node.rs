@@ -4,6 +4,7 @@
 //! (`SO_REUSEPORT`); a request stays on its thread. One commit thread and one sweeper per store, two pools of workers,
 //! and the engine's own threads.
 
+use crate::authority::Authority;
 use crate::canary::{self, Canary};
 use crate::clock::{Clock, Rng, SystemClock, SystemRng, TimestampBound};
 use crate::cluster::{Cluster, Roster};
@@ -352,6 +353,7 @@ pub(crate) fn service(
         facts: NodeFacts {
             node: NodeId::of_url(&names.url).to_string(),
             url: names.url.clone(),
+            own_host: Authority::of_url(&names.url),
             cluster: names.cluster.clone(),
             durability: durability_name(config.durability),
         },

@@ -213,7 +213,7 @@ fn failures_of_a_value(server: &Server) {
     assert_eq!(answer.status, 413, "{answer:?}");
     assert!(answer.text().contains("1048576"), "the limit is told: {answer:?}");
     let chunked = [
-        &b"PUT /v0/entity?id=limit HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n100001\r\n"[..],
+        &b"PUT /v0/entity?id=limit HTTP/1.1\r\nHost: a\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n100001\r\n"[..],
         &over,
         b"\r\n0\r\n\r\n",
     ];

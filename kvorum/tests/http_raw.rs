@@ -87,6 +87,13 @@ fn check(server: &Server, case: &Case) -> Result<(), String> {
     if is_failure && !head {
         check_failure(&answer)?;
     }
+    if answer.header("date").is_none_or(|date| !date.ends_with(" GMT"))
+        || answer.header("cache-control") != Some("no-store")
+        || answer.header("x-content-type-options") != Some("nosniff")
+        || (is_failure && !is_bare && answer.header("vary") != Some("accept"))
+    {
+        return Err(format!("a header that every answer has is missing: {answer:?}"));
+    }
     if is_bare && !answer.closes() {
         return Err(format!("the connection should be announced to end: {answer:?}"));
     }
@@ -211,6 +218,146 @@ fn odd_lengths_are_refused() {
 #[test]
 fn odd_codings_and_chunks_are_refused() {
     check_all(&codings());
+}
+
+#[test]
+fn conditions_on_writes_are_refused() {
+    check_all(&conditions());
+}
+
+/// Goal: a client with a pool of connections loses no request to an answer that came before the body had been read. Such an
+/// answer used to end the connection without a word: 6 of 200 next requests of a pooled client failed, at 64 KiB all. Method:
+/// every kind of early answer, with bodies of all sizes, by length and in chunks, in one piece with the head and behind
+/// it. Either the answer says that the connection ends, and it does, or the next request on it is answered; and after a
+/// small body it goes on.
+#[test]
+fn early_answers_leave_the_connection_usable_or_say_close() {
+    const KEPT_BYTES: usize = 64 << 10;
+    let server = start();
+    let requests = [
+        ("PUT /v0/entity?id=raw&replicas=3/2", "", 400),
+        ("PUT /v0/entity?id=", "", 400),
+        ("PUT /v0/entity?id=raw&ttl=0", "", 400),
+        ("PUT /v0/entity?id=raw-kept", "Content-Range: bytes 0-1/2\r\n", 400),
+        ("PUT /v0/entity?id=raw-kept", "If-Match: *\r\n", 501),
+        ("PUT /v0/nothing", "", 400),
+        ("PUT /v0/status", "", 405),
+        ("POST /v0/entity?id=raw", "", 405),
+        ("DELETE /metrics", "", 405),
+        ("DELETE /v0/entity?id=raw", "", 202),
+        ("GET /v0/entity?id=raw-marker", "", 200),
+        ("GET /v0/entity?id=raw-absent", "", 404),
+        ("GET /v0/entities?start=raw-m&end=raw-n", "", 200),
+        ("GET /v0/status", "", 200),
+        ("GET /v0/peer", "", 426),
+        ("POST /v0/peer", "Connection: upgrade\r\nUpgrade: kvorum-peer\r\n", 405),
+        ("POST /admin/workers/nobody/pause", "Via: x\r\n", 403),
+        ("OPTIONS *", "", 200),
+    ];
+    let mut failures = Vec::new();
+    for (line, header, status) in requests {
+        for size in [0, 1, 1024, KEPT_BYTES, KEPT_BYTES + 1, 1 << 20, 8 << 20] {
+            for is_chunked in [false, true] {
+                for is_split in [false, true] {
+                    let body = vec![b'x'; size];
+                    let (framing, body) = if is_chunked {
+                        let chunk = format!("{size:x}\r\n").into_bytes();
+                        let chunks = [&chunk[..], &body, b"\r\n0\r\n\r\n"].concat();
+                        (
+                            "Transfer-Encoding: chunked".to_owned(),
+                            if size == 0 { b"0\r\n\r\n".to_vec() } else { chunks },
+                        )
+                    } else {
+                        (format!("Content-Length: {size}"), body)
+                    };
+                    let head = format!("{line} HTTP/1.1\r\nHost: a\r\n{header}{framing}\r\n\r\n");
+                    let mut client = connect(&server);
+                    if is_split {
+                        client.send(head.as_bytes());
+                        client.send(&body);
+                    } else {
+                        client.send(&[head.as_bytes(), &body].concat());
+                    }
+                    let answer = client.recv();
+                    let outcome = if answer.status != status {
+                        Err("another status".to_owned())
+                    } else if size <= KEPT_BYTES && answer.closes() {
+                        Err("it ends the connection".to_owned())
+                    } else {
+                        check_goes_on(&mut client, &answer)
+                    };
+                    if let Err(reason) = outcome {
+                        failures.push(format!(
+                            "{line}, {framing}, {size} bytes, split {is_split}: {reason}: {answer:?}"
+                        ));
+                    }
+                }
+            }
+        }
+    }
+    assert_eq!(server.get("id=raw-kept").body, b"kept");
+    assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
+}
+
+/// Goal: an early answer waits only a moment for a small body. Method: the head alone, with a length that never comes; and a
+/// client that asks first, which is told at once and not asked for the body.
+#[test]
+fn early_answers_come_without_the_body() {
+    let server = start();
+    for (line, status) in
+        [("PUT /v0/entity?id=", 400), ("POST /v0/status", 405), ("DELETE /v0/entity?id=raw", 202)]
+    {
+        for expect in ["", "Expect: 100-continue\r\n"] {
+            let mut client = connect(&server);
+            client
+                .send(format!("{line} HTTP/1.1\r\nHost: a\r\n{expect}Content-Length: 10\r\n\r\n").as_bytes());
+            let answer = client.recv();
+            assert_eq!(answer.status, status, "{line} {expect}: {answer:?}");
+            assert!(answer.closes(), "{line} {expect}: {answer:?}");
+            assert!(matches!(client.try_recv(), Ok(None)));
+        }
+    }
+}
+
+/// A peer's handshake takes no body: frames come behind the answer, and the body would be read as one.
+#[test]
+fn upgrade_takes_no_body() {
+    let server = start();
+    let upgrade = "GET /v0/peer HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: kvorum-peer\r\n";
+    for body in ["Content-Length: 3\r\n\r\nabc", "Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"] {
+        let answer = support::one(server.exchange(format!("{upgrade}{body}").as_bytes()));
+        assert!(answer.status == 400 && answer.text().contains("no body"), "{answer:?}");
+    }
+}
+
+/// The text for `replicas` beside `ack` or `from` names the clash.
+#[test]
+fn clash_of_replicas_and_ack_is_named() {
+    let server = start();
+    for (query, other) in
+        [("replicas=1/1&ack=1", "ack"), ("from=1&replicas=1/1", "from"), ("ack=1&from=1&replicas=1/1", "ack")]
+    {
+        let answer = server.request("GET", &format!("/v0/entity?id=raw&{query}"));
+        assert_eq!(answer.status, 400);
+        let expect = format!("parameters replicas and {other} exclude each other");
+        assert!(answer.text().contains(&expect), "{query}: {answer:?}");
+    }
+    assert!(
+        server
+            .request("GET", "/v0/entity?id=raw&replicas=1/1&replicas=1/1")
+            .text()
+            .contains("more than once")
+    );
+}
+
+/// `OPTIONS *` names the methods of the node.
+#[test]
+fn options_of_the_node_are_named() {
+    let server = start();
+    let answer = server.request("OPTIONS", "*");
+    assert_eq!((answer.status, answer.body.len()), (200, 0), "{answer:?}");
+    let named: BTreeSet<&str> = answer.header("allow").unwrap().split(", ").collect();
+    assert_eq!(named, BTreeSet::from(["DELETE", "GET", "HEAD", "OPTIONS", "POST", "PUT"]));
 }
 
 /// `Allow` names exactly the methods that the path has.
@@ -441,6 +588,7 @@ fn table_has_its_size() {
         head_lines(),
         lengths(),
         codings(),
+        conditions(),
     ];
     assert!(groups.iter().map(Vec::len).sum::<usize>() > 500);
 }

@@ -1,20 +1,18 @@
 //! What settings may be: texts become values here, or a reason why not.
 
+use crate::authority::Authority;
 use crate::replica::DurabilityMode;
 use kvorum_core::ReplicationFactor;
 use std::time::Duration;
 
-/// URLs of nodes, with commas between them, without a path.
+/// URLs of nodes, with commas between them, without a path, each in the one spelling that RFC 3986 gives it.
 pub(super) fn parse_urls(text: &str) -> Result<Vec<String>, String> {
     let urls = text.split(',').map(str::trim).filter(|url| !url.is_empty());
     urls.map(|url| {
-        let bad = || format!("{url:?} is not a URL such as http://10.0.0.1:8080");
-        let uri: http::Uri = url.parse().map_err(|_| bad())?;
-        let plain =
-            uri.scheme_str() == Some("http") && uri.query().is_none() && matches!(uri.path(), "" | "/");
+        let authority = Authority::of_url(url);
         let authority =
-            uri.authority().filter(|authority| plain && authority.port_u16().is_some_and(|port| port > 0));
-        Ok(format!("http://{}", authority.ok_or_else(bad)?))
+            authority.ok_or_else(|| format!("{url:?} is not a URL such as http://10.0.0.1:8080"))?;
+        Ok(format!("http://{authority}"))
     })
     .collect()
 }

@@ -4,15 +4,93 @@ use super::error::Failure;
 use super::range::RangeBody;
 use bytes::{Buf, Bytes, BytesMut};
 use http_body::{Body, Frame, SizeHint};
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 /// The largest piece of a value that is handed to hyper at once: its buffer then stays this small per connection.
 const FRAME_BYTES_MAX: usize = 64 << 10;
 /// What a chunked upload reserves at a time.
 const CHUNKED_RESERVE_BYTES: u64 = 64 << 10;
+
+/// The most of a body that is read and dropped, so that the connection can go on; where more is left, it ends.
+const DISCARD_BYTES_MAX: u64 = 64 << 10;
+/// How long an answer waits for such a rest: who sends the head alone must be told all the same.
+const DISCARD_WAIT: Duration = Duration::from_secs(1);
+
+/// The body of a request, and how far it was read.
+///
+/// An answer may be known before the body has been read. Then the client must either be told that the connection ends, or
+/// find that it goes on: the rest of the body would be taken for the next request, and that one be lost.
+pub struct Upload<B> {
+    body: B,
+    has_begun: bool,
+    has_ended: bool,
+}
+
+impl<B: Body<Data = Bytes> + Unpin> Upload<B> {
+    /// A body of which nothing was read.
+    pub fn new(body: B) -> Self {
+        Self { body, has_begun: false, has_ended: false }
+    }
+
+    /// Reads what is left and drops it, if that is little. Whether the body is at its end, and the connection may go on.
+    ///
+    /// A client that `asks_first` (`Expect: 100-continue`) is not asked for a body that nobody wants. `is_lost` says whether
+    /// the body's framing cannot be followed any more.
+    pub async fn discard(&mut self, asks_first: bool, is_lost: impl Fn() -> bool) -> bool {
+        if self.has_ended || self.is_end_stream() {
+            return true;
+        }
+        if asks_first && !self.has_begun || self.size_hint().lower() > DISCARD_BYTES_MAX {
+            return false;
+        }
+        let mut left = DISCARD_BYTES_MAX;
+        let rest = poll_fn(|cx| {
+            loop {
+                if is_lost() {
+                    return Poll::Ready(false);
+                }
+                match ready!(Pin::new(&mut *self).poll_frame(cx)) {
+                    None => return Poll::Ready(true),
+                    Some(Err(_)) => return Poll::Ready(false),
+                    Some(Ok(frame)) => {
+                        let bytes = frame.data_ref().map_or(0, |data| data.len() as u64);
+                        let Some(less) = left.checked_sub(bytes) else { return Poll::Ready(false) };
+                        left = less;
+                    }
+                }
+            }
+        });
+        tokio::time::timeout(DISCARD_WAIT, rest).await.unwrap_or(false)
+    }
+}
+
+impl<B: Body<Data = Bytes> + Unpin> Body for Upload<B> {
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        self.has_begun = true;
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        self.has_ended |= frame.is_none();
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
 
 /// This is the body of an answer.
 pub enum ReplyBody {

@@ -6,8 +6,10 @@
 //! own header time-out, which is therefore off (hyper's runs while a connection idles, too).
 
 use super::head::{HeadScanner, HeadVerdict};
+use crate::clock::Clock;
 use crate::metrics::ThreadMetrics;
 use crate::peer::Hello;
+use bytes::{Buf, Bytes};
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::pin::Pin;
@@ -60,6 +62,7 @@ pub struct Connection {
 /// This looks after a thread's connections.
 pub struct Watchdog {
     waits: Waits,
+    clock: Arc<dyn Clock>,
     now: Cell<u64>,
     draining: Cell<bool>,
     metrics: Arc<ThreadMetrics>,
@@ -68,9 +71,9 @@ pub struct Watchdog {
 
 impl Watchdog {
     /// A watchdog over no connections.
-    pub fn new(waits: Waits, metrics: Arc<ThreadMetrics>) -> Rc<Self> {
+    pub fn new(waits: Waits, clock: Arc<dyn Clock>, metrics: Arc<ThreadMetrics>) -> Rc<Self> {
         let connections = RefCell::new(Vec::new());
-        Rc::new(Self { waits, now: Cell::new(0), draining: Cell::new(false), metrics, connections })
+        Rc::new(Self { waits, clock, now: Cell::new(0), draining: Cell::new(false), metrics, connections })
     }
 
     /// A new connection, watched until it is dropped. `is_local`: its client is on this node's machine.
@@ -213,8 +216,8 @@ impl Connection {
         self.due.set(self.thread.now.get().saturating_add(ticks_of(wait)));
     }
 
-    /// Notes what the bytes that have just come leave to be waited for.
-    fn received(&self, bytes: &[u8]) {
+    /// Notes what the bytes that have just come leave to be waited for. hyper has not seen them yet.
+    fn received(&self, bytes: &mut [u8]) {
         self.thread.metrics.bytes_in.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         let mut scanner = self.scanner.borrow_mut();
         scanner.feed(bytes);
@@ -268,8 +271,8 @@ pub struct Guarded<S> {
     stream: Option<S>,
     returned: Returned<S>,
     connection: Rc<Connection>,
-    /// An answer of ours in place of one that hyper gave without a body, and how much of it is written.
-    substitute: Option<(&'static [u8], usize)>,
+    /// What is left to write of an answer of ours in place of one that hyper gave without a body.
+    substitute: Option<Bytes>,
 }
 
 impl<S> Guarded<S> {
@@ -300,7 +303,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Guarded<S> {
     ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         let polled = self.stream()?.poll_read(cx, buf);
-        if let Some(bytes) = buf.filled().get(before..)
+        if let Some(bytes) = buf.filled_mut().get_mut(before..)
             && !bytes.is_empty()
         {
             self.connection.received(bytes);
@@ -312,17 +315,19 @@ impl<S: AsyncRead + Unpin> AsyncRead for Guarded<S> {
 impl<S: AsyncWrite + Unpin> Guarded<S> {
     /// Writes the rest of a substitute answer.
     fn poll_substitute(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while let Some((answer, written)) = self.substitute {
-            let Some(rest) = answer.get(written..).filter(|rest| !rest.is_empty()) else {
-                self.substitute = None;
-                break;
-            };
-            match self.stream()?.poll_write(cx, rest) {
-                Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-                Poll::Ready(Ok(bytes)) => self.substitute = Some((answer, written + bytes)),
-                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
-                Poll::Pending => return Poll::Pending,
+        while let Some(mut rest) = self.substitute.take().filter(|rest| !rest.is_empty()) {
+            let written = self.stream()?.poll_write(cx, &rest);
+            if let Poll::Ready(Ok(bytes @ 1..)) = written {
+                rest.advance(bytes);
+                self.substitute = Some(rest);
+                continue;
             }
+            self.substitute = Some(rest);
+            return match written {
+                Poll::Ready(Ok(_)) => Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+                Poll::Pending => Poll::Pending,
+            };
         }
         Poll::Ready(Ok(()))
     }
@@ -333,7 +338,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
         if self.substitute.is_none()
             && let Some(answer) = super::error::substitute_for(buf, self.connection.is_lost())
         {
-            self.substitute = Some((answer, 0));
+            self.substitute = Some(answer.bytes(self.connection.thread.clock.wall()));
             self.connection.linger();
             // From here on hyper's answer counts as written; ours goes out below and in `poll_flush`.
             return match self.poll_substitute(cx) {

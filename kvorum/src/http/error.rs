@@ -1,13 +1,15 @@
 //! The one place where errors become status codes and lines of text.
 
 use super::body::ReplyBody;
+use super::instant;
 use super::target::TargetError;
 use crate::coordinator::{CoordinatorError, WorkerError};
 use crate::profile::ProfileError;
 use crate::replica::ReplicaError;
 use bytes::Bytes;
-use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER};
+use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, VARY};
 use http::{HeaderValue, Response, StatusCode};
+use kvorum_core::UnixMillis;
 
 /// Seconds after which a refused client may try again.
 const RETRY_AFTER_SECONDS: u16 = 1;
@@ -63,7 +65,7 @@ impl Failure {
     /// The body is over the limit.
     pub fn too_large(limit: u64) -> Self {
         let message = format!("the value is over the limit of {limit} bytes");
-        Self { close: true, ..Self::new(StatusCode::PAYLOAD_TOO_LARGE, "value_too_large", message) }
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "value_too_large", message)
     }
 
     /// The body's framing is broken.
@@ -77,16 +79,16 @@ impl Failure {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", message)
     }
 
-    /// The budget for bodies is used up. The body of the request, if it has one, is not read: the connection ends.
+    /// The budget for bodies is used up.
     pub fn no_memory() -> Self {
-        Self { close: true, ..Self::overloaded("too many bytes of values are in memory") }
+        Self::overloaded("too many bytes of values are in memory")
     }
 
-    /// The store is not open yet. The connection ends, because a body may be there that nobody reads.
+    /// The store is not open yet.
     pub fn starting() -> Self {
         let message =
             "the node is starting: its store is being opened, or it takes what it missed; nothing was done";
-        Self { close: true, ..Self::new(StatusCode::SERVICE_UNAVAILABLE, "starting", message) }
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "starting", message)
     }
 
     /// A thread that the node needs has ended, and its process is about to end. The connection ends.
@@ -99,6 +101,26 @@ impl Failure {
     pub fn not_local() -> Self {
         let message = "this path answers only to clients on the node's own machine (127.0.0.0/8 or ::1)";
         Self::new(StatusCode::FORBIDDEN, "not_local", message)
+    }
+
+    /// The request came to a path for the node's own machine by way of a proxy or of a web page; `why` names what shows it.
+    pub fn foreign(why: &str) -> Self {
+        let message = format!(
+            "this path answers only to requests made on the node's own machine, not by a web page or through a proxy: {why}"
+        );
+        Self::new(StatusCode::FORBIDDEN, "foreign_request", message)
+    }
+
+    /// A PUT or DELETE names a condition.
+    pub fn condition(header: &str) -> Self {
+        let message = format!("{header}: conditions on PUT and DELETE are not supported; nothing was done");
+        Self::new(StatusCode::NOT_IMPLEMENTED, "condition_not_supported", message)
+    }
+
+    /// A PUT says that its body is a part of the value.
+    pub fn partial_value() -> Self {
+        let message = "Content-Range: a PUT replaces the whole value, a part of it cannot be written";
+        Self::new(StatusCode::BAD_REQUEST, "partial_value", message)
     }
 
     /// There is no such worker, or it cannot be paused.
@@ -136,7 +158,7 @@ impl Failure {
         Self::new(StatusCode::NOT_FOUND, "not_found", "no value for this key")
     }
 
-    /// Whether the connection ends with this answer.
+    /// Whether the connection ends with this answer, because where the next request would begin is in doubt.
     pub fn closes(&self) -> bool {
         self.close
     }
@@ -183,6 +205,7 @@ impl Failure {
             ("text/plain; charset=utf-8", line + "\n")
         };
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+        headers.insert(VARY, HeaderValue::from_static("accept"));
         *response.body_mut() = ReplyBody::full(Bytes::from(body));
         response
     }
@@ -241,47 +264,56 @@ impl From<CoordinatorError> for Failure {
     }
 }
 
-macro_rules! bare_answer {
-    ($line:literal, $length:literal, $text:literal) => {
-        concat!(
-            "HTTP/1.1 ",
-            $line,
-            "\r\ncontent-type: text/plain; charset=utf-8\r\nconnection: close\r\ncontent-length: ",
-            $length,
-            "\r\n\r\n",
-            $text,
-            "\n"
-        )
-        .as_bytes()
-    };
+/// An answer that is given without hyper, as text, after which the connection ends.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct BareAnswer {
+    line: &'static str,
+    /// A further header, with its line end.
+    header: &'static str,
+    text: &'static str,
 }
 
-const MALFORMED: &[u8] = bare_answer!("400 Bad Request", "33", "this is not a valid HTTP request");
-const HEADERS_TOO_LARGE: &[u8] = bare_answer!(
-    "431 Request Header Fields Too Large",
-    "53",
-    "the head is over 64 KiB or has more than 100 headers"
-);
+const MALFORMED: BareAnswer =
+    BareAnswer { line: "400 Bad Request", header: "", text: "this is not a valid HTTP request" };
+const HEADERS_TOO_LARGE: BareAnswer = BareAnswer {
+    line: "431 Request Header Fields Too Large",
+    header: "",
+    text: "the head is over 64 KiB or has more than 100 headers",
+};
 
 /// What a connection over the cap is told.
-pub(super) const CONNECTION_REFUSED: &[u8] = concat!(
-    "HTTP/1.1 503 Service Unavailable\r\ncontent-type: text/plain; charset=utf-8\r\nretry-after: 1\r\n",
-    "connection: close\r\ncontent-length: 38\r\n\r\nthe node has no room for a connection\n"
-)
-.as_bytes();
+pub(super) const CONNECTION_REFUSED: BareAnswer = BareAnswer {
+    line: "503 Service Unavailable",
+    header: "retry-after: 1\r\n",
+    text: "the node has no room for a connection",
+};
+
+impl BareAnswer {
+    /// Its bytes at this time.
+    pub(super) fn bytes(&self, now: UnixMillis) -> Bytes {
+        let Self { line, header, text } = self;
+        let date = instant::date(now);
+        let date = date.as_ref().and_then(|date| date.to_str().ok()).unwrap_or_default();
+        let length = text.len() + 1;
+        Bytes::from(format!(
+            "HTTP/1.1 {line}\r\ndate: {date}\r\ncontent-type: text/plain; charset=utf-8\r\ncache-control: no-store\r\n\
+             x-content-type-options: nosniff\r\n{header}connection: close\r\ncontent-length: {length}\r\n\r\n{text}\n"
+        ))
+    }
+}
 
 /// The answer to send in place of `answer`, if that is one which hyper itself gives to a head that it cannot parse:
 /// those have no body, and the contract wants a line that says what was wrong. `is_lost`: the scanner could not follow the
 /// head either; then it was not its size (hyper says 431 also to a Content-Length that no number holds).
-pub(super) fn substitute_for(answer: &[u8], is_lost: bool) -> Option<&'static [u8]> {
+pub(super) fn substitute_for(answer: &[u8], is_lost: bool) -> Option<&'static BareAnswer> {
     let bare = |status: &[u8]| {
         answer.starts_with(status) && memchr::memmem::find(answer, b"content-length: 0\r\n").is_some()
     };
     // Every answer of our own to these statuses has a body.
     if bare(b"HTTP/1.1 400 ") {
-        Some(MALFORMED)
+        Some(&MALFORMED)
     } else if bare(b"HTTP/1.1 431 ") || bare(b"HTTP/1.1 414 ") {
-        Some(if is_lost { MALFORMED } else { HEADERS_TOO_LARGE })
+        Some(if is_lost { &MALFORMED } else { &HEADERS_TOO_LARGE })
     } else {
         None
     }
@@ -291,14 +323,17 @@ pub(super) fn substitute_for(answer: &[u8], is_lost: bool) -> Option<&'static [u
 mod tests {
     use super::*;
 
-    /// The lengths in the two fixed answers are those of their bodies.
+    /// Fixed answers are whole: their length is that of their body, and they have a date.
     #[test]
     fn fixed_answers_are_consistent() {
         for answer in [MALFORMED, HEADERS_TOO_LARGE, CONNECTION_REFUSED] {
-            let text = std::str::from_utf8(answer).unwrap();
+            let bytes = answer.bytes(UnixMillis(0));
+            let text = std::str::from_utf8(&bytes).unwrap();
             let (head, body) = text.split_once("\r\n\r\n").unwrap();
             let length: usize = head.split_once("content-length: ").unwrap().1.parse().unwrap();
             assert_eq!(body.len(), length, "{text}");
+            assert!(head.contains("\r\ndate: Thu, 01 Jan 1970 00:00:00 GMT\r\n"), "{text}");
+            assert!(head.lines().all(|line| !line.is_empty() && !line.ends_with(' ')), "{text}");
         }
     }
 
@@ -307,7 +342,7 @@ mod tests {
     fn only_bare_answers_are_replaced() {
         assert_eq!(
             substitute_for(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n", false),
-            Some(MALFORMED)
+            Some(&MALFORMED)
         );
         assert_eq!(substitute_for(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 9\r\n\r\n", false), None);
         assert_eq!(substitute_for(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n", true), None);

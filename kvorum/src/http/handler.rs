@@ -1,12 +1,13 @@
 //! The handler: from a request to a call of the coordinator, and from its result to a response.
 
 use super::Limits;
-use super::body::{BodyBudget, ReplyBody, read_value};
+use super::body::{BodyBudget, ReplyBody, Upload, read_value};
 use super::connection::Connection;
 use super::converged;
 use super::error::Failure;
 use super::explain;
 use super::instant;
+use super::local;
 use super::openapi;
 use super::range::{RangeBody, RangeFormat, RangeSource, Reader};
 use super::repair;
@@ -15,6 +16,7 @@ use super::status::{self, NodeFacts, Serving};
 use super::target::{self, Path, ProfileQuery, Scope};
 use super::topology;
 use super::workers;
+use crate::authority::Authority;
 use crate::clock::Clock;
 use crate::coordinator::{Coordinator, CoordinatorError, Found, Mutation, PAUSE_DEFAULT, Shared, Written};
 use crate::log::Repeats;
@@ -26,8 +28,9 @@ use crate::supervise::Supervisor;
 use crate::worker::Pools;
 use bytes::Bytes;
 use http::header::{
-    ACCEPT, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, DATE, ETAG, HOST, HeaderName, LAST_MODIFIED,
-    TRANSFER_ENCODING, UPGRADE,
+    ACCEPT, ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, DATE, ETAG,
+    EXPECT, HOST, HeaderName, IF_MATCH, IF_NONE_MATCH, IF_UNMODIFIED_SINCE, LAST_MODIFIED, TRANSFER_ENCODING,
+    UPGRADE, VARY, X_CONTENT_TYPE_OPTIONS,
 };
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use http_body::Body;
@@ -158,19 +161,29 @@ where
     let begun = service.clock.mono();
     let operation = operation_of(&request);
     let json = accepts(request.headers(), "application/json");
-    let answered = match check_head(connection, &request) {
+    let (head, body) = request.into_parts();
+    let asks_first = head.headers.contains_key(EXPECT);
+    let mut upload = Upload::new(body);
+    let request = Request::from_parts(head, &mut upload);
+    let answered = match check_head(connection, &request, service.facts.own_host.as_ref()) {
         Ok(()) => route(desk, connection, request).await,
         Err(failure) => Err(failure),
     };
-    let mut response = answered.unwrap_or_else(|failure| {
-        if failure.closes() {
-            connection.linger();
-        }
-        failure.into_response(json, || service.request_id())
-    });
-    if let Some(rooms) = service.rooms.get() {
-        response.headers_mut().insert("kvorum-epoch", rooms.epoch.clone());
+    let is_distrusted = answered.as_ref().is_err_and(Failure::closes);
+    let mut response =
+        answered.unwrap_or_else(|failure| failure.into_response(json, || service.request_id()));
+    let headers = response.headers_mut();
+    // Where the rest of the body would stand for the next request, the connection ends, and says so.
+    if is_distrusted || !upload.discard(asks_first, || connection.is_lost()).await {
+        headers.insert(CONNECTION, HeaderValue::from_static("close"));
+        connection.linger();
     }
+    if let Some(rooms) = service.rooms.get() {
+        headers.insert("kvorum-epoch", rooms.epoch.clone());
+    }
+    // No cache may answer for the store, and no browser may take a value for a page.
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     let took = service.clock.mono().saturating_sub(begun);
     metrics.answered(operation, response.status().as_u16(), took);
     connection.end_request();
@@ -188,8 +201,12 @@ fn operation_of<B>(request: &Request<B>) -> Operation {
     }
 }
 
-/// Refuses what hyper lets pass and two parsers could read differently.
-fn check_head<B>(connection: &Connection, request: &Request<B>) -> Result<(), Failure> {
+/// Refuses what hyper lets pass and two parsers could read differently, and targets of others than `own`.
+fn check_head<B>(
+    connection: &Connection,
+    request: &Request<B>,
+    own: Option<&Authority>,
+) -> Result<(), Failure> {
     let Some(verdict) = connection.begin_request() else {
         return Err(Failure::malformed("the request's framing is not understood"));
     };
@@ -217,13 +234,27 @@ fn check_head<B>(connection: &Connection, request: &Request<B>) -> Result<(), Fa
         }
         _ => {}
     }
-    if request.uri().scheme().is_some()
-        || request.uri().authority().is_some()
-        || !request.uri().path().starts_with('/')
-    {
-        return Err(Failure::malformed("the target must begin with / and name no scheme or host"));
+    let uri = request.uri();
+    let is_own = match (uri.scheme_str(), uri.authority()) {
+        (None, None) => is_asterisk(request) || uri.path().starts_with('/'),
+        // RFC 9112, 3.2.2: as clients of proxies send it. This is no proxy, so it must name this node.
+        (Some(scheme), Some(authority)) => {
+            scheme.eq_ignore_ascii_case("http")
+                && Authority::parse(authority.as_str()).is_some_and(|named| local::is_own(&named, own))
+        }
+        _ => false,
+    };
+    if !is_own {
+        return Err(Failure::malformed(
+            "the target must begin with /, or with http:// and this node's own host",
+        ));
     }
     Ok(())
+}
+
+/// Whether this is `OPTIONS *`: it asks about the node, not about a path.
+fn is_asterisk<B>(request: &Request<B>) -> bool {
+    request.method() == Method::OPTIONS && request.uri().path() == "*"
 }
 
 fn is_plainly_chunked(headers: &HeaderMap) -> bool {
@@ -255,6 +286,9 @@ async fn route<B>(
 where
     B: Body<Data = Bytes> + Unpin,
 {
+    if is_asterisk(&request) {
+        return Ok(show_methods());
+    }
     let path = Path::parse(request.uri().path()).ok_or_else(Failure::unknown_path)?;
     let method = request.method();
     let reads = method == Method::GET || method == Method::HEAD;
@@ -280,9 +314,49 @@ where
     }
 }
 
-/// Refuses clients that are not on this machine: for paths that show or change the node itself.
-fn check_local(connection: &Connection) -> Result<(), Failure> {
-    if connection.is_local() { Ok(()) } else { Err(Failure::not_local()) }
+/// Refuses clients that are not on this machine, and web pages and proxies that are: for paths that show or change the node
+/// itself.
+fn check_local<B>(service: &Service, connection: &Connection, request: &Request<B>) -> Result<(), Failure> {
+    if !connection.is_local() {
+        return Err(Failure::not_local());
+    }
+    // RFC 9112, 3.2.2: the host of an absolute target counts, and not the header.
+    let host = match request.uri().authority() {
+        Some(authority) => Some(authority.as_str()),
+        None => request.headers().get(HOST).and_then(|host| host.to_str().ok()),
+    };
+    local::check(request.headers(), host, service.facts.own_host.as_ref())
+        .map_err(|why| Failure::foreign(&why))
+}
+
+/// The methods that some path of the node has.
+fn show_methods() -> Response<ReplyBody> {
+    let mut response = Response::new(ReplyBody::empty());
+    response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD, PUT, DELETE, POST, OPTIONS"));
+    response
+}
+
+/// Refuses a write under a condition that nobody would look at, or of a part of the value.
+fn check_write(headers: &HeaderMap, method: &Method) -> Result<(), Failure> {
+    for (header, name) in [
+        (IF_MATCH, "If-Match"),
+        (IF_NONE_MATCH, "If-None-Match"),
+        (IF_UNMODIFIED_SINCE, "If-Unmodified-Since"),
+    ] {
+        if headers.contains_key(header) {
+            return Err(Failure::condition(name));
+        }
+    }
+    // RFC 9110, 14.4: who sends it means to write a part, and the rest of the value would be lost.
+    if method == Method::PUT && headers.contains_key(CONTENT_RANGE) {
+        return Err(Failure::partial_value());
+    }
+    Ok(())
+}
+
+/// Notes that the answer would be another with another Accept header.
+fn vary_by_accept(headers: &mut HeaderMap) {
+    headers.insert(VARY, HeaderValue::from_static("accept"));
 }
 
 fn parse_entity<B>(
@@ -333,6 +407,7 @@ async fn put<B>(
 where
     B: Body<Data = Bytes> + Unpin,
 {
+    check_write(request.headers(), request.method())?;
     let (service, coordinator) = (&desk.service, desk.coordinator()?);
     let (query, quorum) = parse_entity(coordinator, &request)?;
     let headers = request.headers();
@@ -354,6 +429,7 @@ where
 }
 
 async fn delete<B>(desk: &Desk, request: &Request<B>) -> Result<Response<ReplyBody>, Failure> {
+    check_write(request.headers(), request.method())?;
     let coordinator = desk.coordinator()?;
     let (query, quorum) = parse_entity(coordinator, request)?;
     let done = coordinator.write(query.key, Mutation::Delete, quorum).await?;
@@ -406,6 +482,7 @@ async fn range<B>(desk: &Desk, request: &Request<B>) -> Result<Response<ReplyBod
     let body = RangeBody::start(source, Arc::clone(&desk.metrics));
     let mut response = Response::new(ReplyBody::Range(body));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    vary_by_accept(response.headers_mut());
     Ok(response)
 }
 
@@ -420,6 +497,7 @@ fn show_status<B>(service: &Service, request: &Request<B>) -> Result<Response<Re
     let mut response = Response::new(ReplyBody::full(Bytes::from(body)));
     let content_type = if json { "application/json" } else { "text/plain; charset=utf-8" };
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    vary_by_accept(response.headers_mut());
     if !serving.is_able(is_quorum_needed) {
         *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
         response.headers_mut().insert(http::header::RETRY_AFTER, HeaderValue::from_static("1"));
@@ -428,7 +506,7 @@ fn show_status<B>(service: &Service, request: &Request<B>) -> Result<Response<Re
 }
 
 /// Welcomes a peer: the handshake of `docs/wire.md`.
-fn welcome<B>(
+fn welcome<B: Body>(
     service: &Service,
     connection: &Connection,
     request: &Request<B>,
@@ -438,6 +516,10 @@ fn welcome<B>(
     let upgrade = headers.get(UPGRADE).and_then(|upgrade| upgrade.to_str().ok());
     if upgrade != Some(UPGRADE_PROTOCOL) {
         return Err(Failure::upgrade_required(UPGRADE_PROTOCOL));
+    }
+    if !request.body().is_end_stream() {
+        // Behind the answer come frames, and the body would be read as one.
+        return Err(Failure::malformed("an upgrade takes no body"));
     }
     let shared = &service.rooms()?.shared;
     let ours = shared.cluster.hello(service.clock.wall());
@@ -478,6 +560,7 @@ async fn show_explanation<B>(desk: &Desk, request: &Request<B>) -> Result<Respon
     let mut response = Response::new(ReplyBody::full(Bytes::from(explain::render(&explanation, json))));
     let content_type = if json { "application/json" } else { "text/plain; charset=utf-8" };
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    vary_by_accept(response.headers_mut());
     Ok(response)
 }
 
@@ -494,7 +577,7 @@ async fn repair<B>(
     connection: &Connection,
     request: &Request<B>,
 ) -> Result<Response<ReplyBody>, Failure> {
-    check_local(connection)?;
+    check_local(&desk.service, connection, request)?;
     let coordinator = desk.coordinator()?;
     let partitions = 1 << coordinator.shared().cluster.topology().partition_bits();
     let partition = target::parse_repair(request.uri().query(), partitions)?;
@@ -526,7 +609,7 @@ fn show_workers<B>(
     connection: &Connection,
     request: &Request<B>,
 ) -> Result<Response<ReplyBody>, Failure> {
-    check_local(connection)?;
+    check_local(service, connection, request)?;
     target::parse_nothing(request.uri().query())?;
     Ok(workers_of(&service.rooms()?.shared, request))
 }
@@ -537,7 +620,7 @@ async fn show_profile<B>(
     connection: &Connection,
     request: &Request<B>,
 ) -> Result<Response<ReplyBody>, Failure> {
-    check_local(connection)?;
+    check_local(service, connection, request)?;
     let ProfileQuery { event, seconds, format } = target::parse_profile(request.uri().query())?;
     let taking = profile::take(event, Duration::from_secs(seconds.into()), format)?;
     let mut phase = service.phase.subscribe();
@@ -557,7 +640,7 @@ fn pause_worker<B>(
     request: &Request<B>,
     path: Path,
 ) -> Result<Response<ReplyBody>, Failure> {
-    check_local(connection)?;
+    check_local(service, connection, request)?;
     let query = request.uri().query();
     let time = if path == Path::WorkerPause {
         Some(target::parse_pause(query)?.unwrap_or(PAUSE_DEFAULT))
@@ -576,6 +659,7 @@ fn workers_of<B>(shared: &Shared, request: &Request<B>) -> Response<ReplyBody> {
     let mut response = Response::new(ReplyBody::full(Bytes::from(workers::render(&shared.workers(), json))));
     let content_type = if json { "application/json" } else { "text/plain; charset=utf-8" };
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    vary_by_accept(response.headers_mut());
     response
 }
 

@@ -3,7 +3,10 @@
 //! hyper accepts a request with both `Content-Length` and `Transfer-Encoding` (and hides the former), bare line
 //! feeds, and a `#` in the target (and hides what follows). Each is a way in which two parsers can read one byte
 //! stream differently, so each is refused. The scanner sees every byte before hyper does, finds where heads begin
-//! and end, and keeps one [`HeadVerdict`] per head, in order; the handler takes one for each request.
+//! and end, and keeps one [`HeadVerdict`] per head, in order; the handler takes one for each request. Of the lines
+//! between chunks it knows the whole grammar (RFC 9112, 7.1), which hyper skips.
+//!
+//! It changes one byte: a later minor version of HTTP/1 is read as 1.1 (RFC 9110, 2.5), which hyper would refuse.
 //!
 //! Fail closed: where the scanner loses its way it gives no more verdicts, and a request without one is refused.
 
@@ -39,16 +42,71 @@ enum State {
     Head,
     /// In a body of so many more bytes.
     Body(u64),
-    /// In the line that says how long the next chunk is.
-    ChunkSize(u64),
-    /// In a chunk extension; `true` behind a carriage return.
-    ChunkExtension(u64, bool),
+    /// In the line that says how long the next chunk is, and the size as far as it has come.
+    ChunkLine(u64, At),
     /// In a chunk of so many more bytes, its line end included.
     ChunkData(u64),
     /// In the trailer: whether the line is empty so far, and whether the last byte was a carriage return.
     Trailer(bool, bool),
     /// The way is lost, or the bytes are no HTTP any more.
     Lost,
+}
+
+/// Where in the line before a chunk: `SIZE *( BWS ";" BWS NAME [ BWS "=" BWS VALUE ] )`, where BWS is blanks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum At {
+    /// Before the first digit.
+    Begin,
+    Size,
+    /// In blanks, behind which only the next extension can come.
+    BeforeExtension,
+    BeforeName,
+    Name,
+    AfterName,
+    BeforeValue,
+    Value,
+    Quoted,
+    /// Behind a backslash in quotes.
+    Escaped,
+    /// Behind the closing quote.
+    QuoteEnd,
+    /// Behind the carriage return.
+    End,
+}
+
+impl At {
+    /// Where `byte`, which is no digit of the size, leads; none where it must not stand.
+    fn after(self, byte: u8) -> Option<Self> {
+        let is_token = byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+        // Tab, blank, visible characters, and bytes beyond ASCII.
+        let is_text = byte == b'\t' || byte >= b' ' && byte != 0x7f;
+        Some(match (self, byte) {
+            (Self::Quoted, b'"') => Self::QuoteEnd,
+            (Self::Quoted, b'\\') => Self::Escaped,
+            (Self::Quoted | Self::Escaped, _) => return is_text.then_some(Self::Quoted),
+            (Self::Size | Self::Name | Self::Value | Self::QuoteEnd, b'\r') => Self::End,
+            (Self::Name, b' ' | b'\t') => Self::AfterName,
+            (Self::Size | Self::Value | Self::QuoteEnd, b' ' | b'\t') => Self::BeforeExtension,
+            (
+                Self::BeforeExtension | Self::BeforeName | Self::AfterName | Self::BeforeValue,
+                b' ' | b'\t',
+            ) => self,
+            (
+                Self::Size
+                | Self::BeforeExtension
+                | Self::Name
+                | Self::AfterName
+                | Self::Value
+                | Self::QuoteEnd,
+                b';',
+            ) => Self::BeforeName,
+            (Self::Name | Self::AfterName, b'=') => Self::BeforeValue,
+            (Self::BeforeValue, b'"') => Self::Quoted,
+            (Self::BeforeName | Self::Name, _) if is_token => Self::Name,
+            (Self::BeforeValue | Self::Value, _) if is_token => Self::Value,
+            _ => return None,
+        })
+    }
 }
 
 /// This follows one connection's inbound bytes.
@@ -60,8 +118,13 @@ pub struct HeadScanner {
     is_first_line: bool,
     line: Vec<u8>,
     line_overflows: bool,
+    /// How much of [`VERSION`] the last bytes of a request line that comes in pieces are.
+    version_matched: usize,
     verdicts: VecDeque<HeadVerdict>,
 }
+
+/// What stands before the minor version in a request line.
+const VERSION: &[u8] = b" HTTP/1.";
 
 impl Default for HeadScanner {
     fn default() -> Self {
@@ -72,30 +135,31 @@ impl Default for HeadScanner {
             is_first_line: true,
             line: Vec::new(),
             line_overflows: false,
+            version_matched: 0,
             verdicts: VecDeque::new(),
         }
     }
 }
 
 impl HeadScanner {
-    /// Follows `bytes`, the next ones of the connection.
-    pub fn feed(&mut self, mut bytes: &[u8]) {
-        while !bytes.is_empty() {
-            bytes = match self.state {
-                State::Head => self.feed_head(bytes),
+    /// Follows `bytes`, the next ones of the connection, and makes later minor versions of HTTP/1 in them 1.1.
+    pub fn feed(&mut self, bytes: &mut [u8]) {
+        let mut at = 0;
+        while let Some(rest) = bytes.get_mut(at..).filter(|rest| !rest.is_empty()) {
+            at += match self.state {
+                State::Head => self.feed_head(rest),
                 State::Body(left) => {
-                    let (left, rest) = skip(left, bytes);
+                    let (left, skipped) = skip(left, rest);
                     self.state = if left == 0 { State::Head } else { State::Body(left) };
-                    rest
+                    skipped
                 }
                 State::ChunkData(left) => {
-                    let (left, rest) = skip(left, bytes);
-                    self.state = if left == 0 { State::ChunkSize(0) } else { State::ChunkData(left) };
-                    rest
+                    let (left, skipped) = skip(left, rest);
+                    self.state =
+                        if left == 0 { State::ChunkLine(0, At::Begin) } else { State::ChunkData(left) };
+                    skipped
                 }
-                State::ChunkSize(_) | State::ChunkExtension(..) | State::Trailer(..) => {
-                    self.feed_chunk_line(bytes)
-                }
+                State::ChunkLine(..) | State::Trailer(..) => self.feed_chunk_line(rest),
                 State::Lost => return,
             };
         }
@@ -126,12 +190,18 @@ impl HeadScanner {
         !matches!(self.state, State::Head | State::Lost)
     }
 
-    fn feed_head<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
-        let Some(at) = memchr::memchr(b'\n', bytes) else {
-            self.keep(bytes);
-            return &[];
-        };
-        let (line, rest) = bytes.split_at(at);
+    /// Follows the next line or the part of it that is there; returns how many bytes that is.
+    fn feed_head(&mut self, bytes: &mut [u8]) -> usize {
+        let end = memchr::memchr(b'\n', bytes);
+        let Some(line) = bytes.get_mut(..end.unwrap_or(bytes.len())) else { return 0 };
+        if self.is_first_line {
+            self.lower_version(line, end.is_some());
+        }
+        if end.is_none() {
+            self.keep(line);
+            return line.len();
+        }
+        let taken = line.len() + 1;
         if self.line.is_empty() && !self.line_overflows {
             self.end_line(line, line.len() > LINE_BYTES_MAX);
         } else {
@@ -142,7 +212,29 @@ impl HeadScanner {
             self.line.clear();
             self.line_overflows = false;
         }
-        rest.get(1..).unwrap_or_default()
+        taken
+    }
+
+    /// Makes the minor version in a part of a request line 1, where it is a later one. It is done as the digit comes: hyper
+    /// looks at a line before it has ended.
+    fn lower_version(&mut self, part: &mut [u8], has_ended: bool) {
+        if has_ended && part.ends_with(b" HTTP/1.1\r") {
+            self.version_matched = 0;
+            return;
+        }
+        for byte in part {
+            let expected = VERSION.get(self.version_matched);
+            if expected.is_none() && (b'2'..=b'9').contains(byte) {
+                *byte = b'1';
+            }
+            self.version_matched = match expected {
+                Some(expected) if expected == byte => self.version_matched + 1,
+                _ => usize::from(VERSION.first() == Some(byte)),
+            };
+        }
+        if has_ended {
+            self.version_matched = 0;
+        }
     }
 
     /// Keeps the beginning of a line whose end has not come yet. Of a longer one the last byte kept is the latest
@@ -210,45 +302,50 @@ impl HeadScanner {
         }
         self.verdicts.push_back(verdict);
         self.state = match (verdict.transfer_encoding, length) {
-            (true, _) => State::ChunkSize(0),
+            (true, _) => State::ChunkLine(0, At::Begin),
             (false, Some(length)) if length > 0 => State::Body(length),
             (false, _) => State::Head,
         };
     }
 
-    fn feed_chunk_line<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
-        let Some((&byte, rest)) = bytes.split_first() else { return bytes };
+    /// Follows one byte of a line between chunks or of a trailer; returns how many bytes that is.
+    fn feed_chunk_line(&mut self, bytes: &[u8]) -> usize {
+        let Some(&byte) = bytes.first() else { return 0 };
         // A line feed alone is no line end here: where hyper takes one, it and a stricter reader in front of this node
         // would see the next request begin at different bytes.
         self.state = match (self.state, byte) {
-            (State::ChunkExtension(0, true) | State::Trailer(false, true), b'\n') => {
+            (State::ChunkLine(0, At::End) | State::Trailer(false, true), b'\n') => {
                 State::Trailer(true, false)
             }
             // Two more for the line end behind the data.
-            (State::ChunkExtension(size, true), b'\n') => {
+            (State::ChunkLine(size, At::End), b'\n') => {
                 size.checked_add(2).map_or(State::Lost, State::ChunkData)
             }
-            (State::Trailer(true, true), b'\n') => State::Head,
-            (_, b'\n') | (State::ChunkExtension(_, true) | State::Trailer(_, true), _) => State::Lost,
-            (State::ChunkSize(size) | State::ChunkExtension(size, false), b'\r') => {
-                State::ChunkExtension(size, true)
+            (State::ChunkLine(size, At::Begin | At::Size), digit) if digit.is_ascii_hexdigit() => {
+                match char::from(digit).to_digit(16) {
+                    Some(digit) if size >> 60 == 0 => {
+                        State::ChunkLine((size << 4) | u64::from(digit), At::Size)
+                    }
+                    _ => State::Lost,
+                }
             }
-            (State::ChunkSize(size), b';' | b' ' | b'\t') => State::ChunkExtension(size, false),
-            (State::ChunkSize(size), digit) => match (digit as char).to_digit(16) {
-                Some(digit) if size >> 60 == 0 => State::ChunkSize((size << 4) | u64::from(digit)),
-                _ => State::Lost,
-            },
+            (State::ChunkLine(size, at), byte) => {
+                at.after(byte).map_or(State::Lost, |at| State::ChunkLine(size, at))
+            }
+            (State::Trailer(true, true), b'\n') => State::Head,
+            (_, b'\n') | (State::Trailer(_, true), _) => State::Lost,
             (State::Trailer(is_empty, false), b'\r') => State::Trailer(is_empty, true),
             (State::Trailer(..), _) => State::Trailer(false, false),
             (state, _) => state,
         };
-        rest
+        1
     }
 }
 
-fn skip(left: u64, bytes: &[u8]) -> (u64, &[u8]) {
+/// What is left of `left` bytes behind those that are here, and how many of these belong to them.
+fn skip(left: u64, bytes: &[u8]) -> (u64, usize) {
     let here = usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len());
-    (left - here as u64, bytes.get(here..).unwrap_or_default())
+    (left - here as u64, here)
 }
 
 fn starts_with_ignoring_case(line: &[u8], name: &[u8]) -> bool {
@@ -272,7 +369,7 @@ mod tests {
     fn verdicts(parts: &[&[u8]]) -> Vec<HeadVerdict> {
         let mut scanner = HeadScanner::default();
         for part in parts {
-            scanner.feed(part);
+            scanner.feed(&mut part.to_vec());
         }
         std::iter::from_fn(|| scanner.take()).collect()
     }
@@ -330,9 +427,119 @@ mod tests {
             "0\r\nA\r: b\r\n\r\n",
             "0\r\r\n\r\n",
             "0;\n\r\n",
+            "5;\r\nhello\r\n0\r\n\r\n",
+            "5;bad[=x\r\nhello\r\n0\r\n\r\n",
+            "5 \r\nhello\r\n0\r\n\r\n",
+            "5;a=\0\r\nhello\r\n0\r\n\r\n",
         ] {
             assert_eq!(verdicts_of(bad), 1, "{bad:?}");
         }
+    }
+
+    /// The line before a chunk is judged by the whole of its grammar.
+    #[test]
+    fn chunk_lines_are_strict() {
+        let is_followed = |line: &[u8]| {
+            let head = b"PUT / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n";
+            let bytes = [head, line, b"\r\nhello\r\n0\r\n\r\nGET / HTTP/1.1\r\n\r\n"].concat();
+            verdicts(&[&bytes]).len() == 2
+        };
+        for good in [
+            "5",
+            "05",
+            "5;a",
+            "5;a=b",
+            "5;a;b",
+            "5;a=b;c=d",
+            "5 ;a",
+            "5\t; a",
+            "5;a =b",
+            "5;a= b",
+            "5; a = b ; c",
+            "5;a=\"\"",
+            "5;a=\"b;c=d\"",
+            "5;a=\"\\\"\"",
+            "5;a=\"b\" ;c",
+            "5;a=\"b\t ä\"",
+            "5;!#$%&'*+-.^_`|~09aZ=~",
+        ] {
+            assert!(is_followed(good.as_bytes()), "{good:?}");
+        }
+        for bad in [
+            "",
+            ";a",
+            "5;",
+            "5; ",
+            "5 ",
+            "5\t",
+            "5 5",
+            "5;;a",
+            "5;a;",
+            "5;a ",
+            "5;a=",
+            "5;a= ",
+            "5;=b",
+            "5;a==b",
+            "5;a=b=c",
+            "5;a b",
+            "5;a=b ",
+            "5;a=b c",
+            "5;bad[=x",
+            "5;a=[",
+            "5;a=\"",
+            "5;a=\"b",
+            "5;a=\"b\"c",
+            "5;a=\"b\\",
+            "5;a=\"\0\"",
+            "5;a=\"\x7f\"",
+            "5;\0",
+            "5;a\0",
+            "5;a=\0",
+            "5;ä",
+            "5;a=ä",
+            "5;a=b\r",
+            "5;a=\"b\r\"",
+            "5,a",
+            "5;a,b",
+            "5:a",
+            "0x5",
+            "+5",
+        ] {
+            assert!(!is_followed(bad.as_bytes()), "{bad:?}");
+        }
+    }
+
+    /// Later minor versions become 1.1, however the line is cut, and nothing else changes.
+    #[test]
+    fn later_minor_versions_are_lowered() {
+        let check = |bytes: &str, expect: &str| {
+            for cut in 0..=bytes.len() {
+                let mut scanner = HeadScanner::default();
+                let (first, second) = bytes.split_at(cut);
+                let mut parts = [first.as_bytes().to_vec(), second.as_bytes().to_vec()];
+                for part in &mut parts {
+                    scanner.feed(part);
+                }
+                assert_eq!(String::from_utf8_lossy(&parts.concat()), expect, "cut at {cut}");
+            }
+        };
+        let body =
+            "PUT / HTTP/1.9\r\nA: x HTTP/1.2\r\nContent-Length: 11\r\n\r\n/ HTTP/1.2\nGET / HTTP/1.2\r\n\r\n";
+        check(
+            body,
+            "PUT / HTTP/1.1\r\nA: x HTTP/1.2\r\nContent-Length: 11\r\n\r\n/ HTTP/1.2\nGET / HTTP/1.1\r\n\r\n",
+        );
+        for same in [
+            "GET / HTTP/1.0\r\n\r\n",
+            "GET / HTTP/1.1\r\n\r\n",
+            "GET / HTTP/2.0\r\n\r\n",
+            "GET /HTTP/1.2 x\r\n\r\n",
+        ] {
+            check(same, same);
+        }
+        // Refused as before: what is left is no version.
+        check("GET / HTTP/1.23\r\n\r\n", "GET / HTTP/1.13\r\n\r\n");
+        check("GET /  HTTP/1.2\n\n", "GET /  HTTP/1.1\n\n");
     }
 
     /// A length that is no number loses the way: no verdict, so the request is refused.

@@ -15,6 +15,7 @@ mod explain;
 pub mod handler;
 pub mod head;
 mod instant;
+mod local;
 mod openapi;
 mod range;
 mod repair;

@@ -31,8 +31,8 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 /// How long a connection that is ended with bytes unread is kept, so that the client reads the answer before it is
 /// told that its bytes went nowhere (a close with unread bytes resets the connection and may discard the answer).
 const LINGER: Duration = Duration::from_secs(1);
-/// How much is read, and dropped, meanwhile.
-const LINGER_BYTES_MAX: usize = 1 << 20;
+/// How much is read, and dropped, meanwhile: twice the largest value by default, so that who is sending one gets the answer.
+const LINGER_BYTES_MAX: usize = 16 << 20;
 
 /// Connections over the cap that are told so at a time; more are closed without a word, for each takes a descriptor.
 pub const REFUSALS_MAX: usize = 64;
@@ -70,7 +70,7 @@ pub enum Phase {
 pub async fn serve<L: Listener>(listener: L, desk: Rc<Desk>, connector: Rc<dyn Connector>, thread: usize) {
     let service = Arc::clone(&desk.service);
     let mut phase = service.phase.subscribe();
-    let watchdog = Watchdog::new(service.limits.waits, Arc::clone(&desk.metrics));
+    let watchdog = Watchdog::new(service.limits.waits, Arc::clone(&service.clock), Arc::clone(&desk.metrics));
     let watching = Rc::clone(&watchdog);
     let supervisor = &service.supervisor;
     let watch = supervisor.task(Part::Watchdog, "", move || {
@@ -177,7 +177,8 @@ fn accept<S: AsyncRead + AsyncWrite + Unpin + 'static>(
         if place.number > desk.service.limits.connections_max + REFUSALS_MAX {
             return;
         }
-        tokio::task::spawn_local(refuse(stream, place, connection));
+        let answer = CONNECTION_REFUSED.bytes(desk.service.clock.wall());
+        tokio::task::spawn_local(refuse(stream, answer, place, connection));
         return;
     }
     desk.metrics.connections_accepted.fetch_add(1, Ordering::Relaxed);
@@ -296,12 +297,12 @@ async fn linger<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S) {
 /// Turns a connection away over the cap, in words.
 async fn refuse<S: AsyncRead + AsyncWrite + Unpin>(
     mut stream: S,
+    answer: Bytes,
     _place: Place,
     _connection: Rc<Connection>,
 ) {
-    let answer = CONNECTION_REFUSED;
     let write = async {
-        let _ = stream.write_all(answer).await;
+        let _ = stream.write_all(&answer).await;
         linger(stream).await;
     };
     let _ = tokio::time::timeout(LINGER, write).await;

@@ -2,6 +2,7 @@
 
 use super::converged;
 use super::server::Phase;
+use crate::authority::Authority;
 use crate::coordinator::{PeerStatus, Shared};
 use crate::replica::StoreState;
 use crate::supervise::Ended;
@@ -89,6 +90,8 @@ pub struct NodeFacts {
     pub node: String,
     /// The URL by which others know it.
     pub url: String,
+    /// Its host and port; none where that is no URL of a node.
+    pub own_host: Option<Authority>,
     /// All nodes' URLs.
     pub cluster: Vec<String>,
     /// The durability mode as it was configured.

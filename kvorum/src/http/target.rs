@@ -169,6 +169,11 @@ pub enum TargetError {
         /// Its name.
         name: &'static str,
     },
+    /// `replicas` beside `ack` or `from`, which say the same.
+    Clash {
+        /// The other one.
+        name: &'static str,
+    },
     /// A parameter that must be given.
     Missing {
         /// Its name.
@@ -217,6 +222,12 @@ impl fmt::Display for TargetError {
                 write!(f, "unknown parameter {name:?}; known here: {known}")
             }
             Self::Repeated { name } => write!(f, "parameter {name} is given more than once"),
+            Self::Clash { name } => {
+                write!(
+                    f,
+                    "parameters replicas and {name} exclude each other: replicas=ACK/FROM, or ack=ACK and from=FROM"
+                )
+            }
             Self::Missing { name } => write!(f, "parameter {name} is missing"),
             Self::BadKey { name, error } => write!(f, "parameter {name}: {error}"),
             Self::BadValue { name, allowed } => {
@@ -252,8 +263,9 @@ pub fn parse_entity(query: Option<&str>) -> Result<EntityQuery, TargetError> {
         }
     }
     if let Some((ack, from)) = pair {
-        if replicas != Replicas::default() {
-            return Err(TargetError::Repeated { name: "replicas" });
+        let clash = replicas.ack.map(|_| "ack").or(replicas.from.map(|_| "from"));
+        if let Some(name) = clash {
+            return Err(TargetError::Clash { name });
         }
         replicas = Replicas { ack: Some(ack), from: Some(from) };
     }

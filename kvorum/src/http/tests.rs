@@ -112,8 +112,9 @@ impl Node {
     /// The whole answer to a request that asks for the connection to be closed.
     async fn ask(&self, request_line: &str) -> String {
         let mut client = self.connect().await;
-        let request =
-            format!("{request_line} HTTP/1.1\r\nHost: n\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");
+        let request = format!(
+            "{request_line} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+        );
         client.write_all(request.as_bytes()).await.unwrap();
         let mut answer = String::new();
         client.read_to_string(&mut answer).await.unwrap();
@@ -330,7 +331,7 @@ fn profiles_are_local_and_one_at_a_time() {
         // A client whose profile runs. The process may be taking one for another test: then it asks again.
         let begin = async || loop {
             let mut client = node.connect().await;
-            client.write_all(format!("{long} HTTP/1.1\r\nHost: n\r\n\r\n").as_bytes()).await.unwrap();
+            client.write_all(format!("{long} HTTP/1.1\r\nHost: localhost\r\n\r\n").as_bytes()).await.unwrap();
             let mut answer = [0; 12];
             match tokio::time::timeout(SECOND / 4, client.read_exact(&mut answer)).await {
                 Ok(_) => assert_eq!(&answer, b"HTTP/1.1 409"),
@@ -390,5 +391,63 @@ fn workers_are_paused_locally() {
                 "{request}: {answer}"
             );
         }
+    });
+}
+
+/// Goal: a web page, or somebody behind a proxy on the node's machine, cannot pause a worker or take a profile; a page could.
+/// Method: requests from loopback with what a browser or a proxy adds, to every path of that kind; the worker must go on.
+#[test]
+fn pages_and_proxies_are_not_the_operator() {
+    run(false, async || {
+        let mut node = Node::starting();
+        node.open().await;
+        node.client = Ipv4Addr::LOCALHOST.into();
+        let paths = [
+            "POST /admin/workers/sweep/pause",
+            "POST /admin/workers/sweep/resume",
+            "POST /admin/repair",
+            "GET /admin/workers",
+            "GET /debug/profile?event=lock&seconds=1",
+        ];
+        let ask = async |line: &str, host: &str, header: &str| {
+            let mut client = node.connect().await;
+            let request = format!("{line} HTTP/1.1\r\n{host}Connection: close\r\n{header}\r\n");
+            client.write_all(request.as_bytes()).await.unwrap();
+            let mut answer = String::new();
+            client.read_to_string(&mut answer).await.unwrap();
+            answer
+        };
+        for line in paths {
+            for (host, header, why) in [
+                ("localhost", "Origin: http://evil.example\r\n", "Origin"),
+                ("localhost", "Sec-Fetch-Site: cross-site\r\n", "Sec-Fetch-Site"),
+                ("localhost", "X-Forwarded-For: 10.0.0.1\r\n", "x-forwarded-for"),
+                ("localhost", "Forwarded: for=10.0.0.1\r\n", "forwarded"),
+                ("localhost", "Via: 1.1 proxy\r\n", "via"),
+                // A name of somebody else's that points at this machine.
+                ("evil.example", "", "Host"),
+                ("evil.example", "Origin: http://evil.example\r\n", "Host"),
+            ] {
+                let answer = ask(line, &format!("Host: {host}\r\n"), header).await;
+                assert!(answer.starts_with("HTTP/1.1 403 "), "{line} {host} {header}: {answer}");
+                assert!(answer.contains(why), "{line} {host} {header}: {answer}");
+            }
+        }
+        // The host of an absolute target counts, and HTTP/1.0 may name none.
+        let absolute = ask("GET http://localhost/admin/workers", "Host: evil.example\r\n", "").await;
+        assert!(absolute.starts_with("HTTP/1.1 200 "), "{absolute}");
+        let mut client = node.connect().await;
+        client.write_all(b"GET /admin/workers HTTP/1.0\r\n\r\n").await.unwrap();
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.0 403 "), "{answer}");
+        let listed =
+            ask("GET /admin/workers", "Host: localhost:8080\r\n", "Origin: http://localhost:8080\r\n").await;
+        assert!(listed.starts_with("HTTP/1.1 200 ") && !listed.contains("paused"), "{listed}");
+        // What is for all stays for all.
+        let status =
+            ask("GET /v0/status", "Host: evil.example\r\n", "Via: x\r\nOrigin: http://evil.example\r\n")
+                .await;
+        assert!(status.starts_with("HTTP/1.1 200 "), "{status}");
     });
 }

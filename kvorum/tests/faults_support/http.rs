@@ -116,7 +116,7 @@ impl Client {
 
 /// The bytes of a request.
 pub fn encode(method: &str, target: &str, headers: &str, body: Option<&[u8]>) -> Vec<u8> {
-    let mut bytes = format!("{method} {target} HTTP/1.1\r\nHost: a\r\n{headers}").into_bytes();
+    let mut bytes = format!("{method} {target} HTTP/1.1\r\nHost: localhost\r\n{headers}").into_bytes();
     if let Some(body) = body {
         bytes.extend_from_slice(format!("Content-Length: {}\r\n\r\n", body.len()).as_bytes());
         bytes.extend_from_slice(body);

@@ -62,7 +62,6 @@ pub(crate) fn request_lines() -> Vec<Case> {
         ("a tab before the target", "GET\t/v0/status HTTP/1.1"),
         ("a tab before the version", "GET /v0/status\tHTTP/1.1"),
         ("HTTP/0.9 with a version", "GET /v0/status HTTP/0.9"),
-        ("HTTP/1.2", "GET /v0/status HTTP/1.2"),
         ("HTTP/1.10", "GET /v0/status HTTP/1.10"),
         ("HTTP/11", "GET /v0/status HTTP/11"),
         ("HTTP/1.", "GET /v0/status HTTP/1."),
@@ -70,6 +69,10 @@ pub(crate) fn request_lines() -> Vec<Case> {
         ("HTTP/2.0", "GET /v0/status HTTP/2.0"),
         ("HTTP/3", "GET /v0/status HTTP/3"),
         ("http/1.1", "GET /v0/status http/1.1"),
+        ("HTTP/1.23", "GET /v0/status HTTP/1.23"),
+        ("HTTP/1.x", "GET /v0/status HTTP/1.x"),
+        ("HTTP/1.2 in small letters", "GET /v0/status http/1.2"),
+        ("HTTP/1.2 behind HTTP/1.1", "GET /v0/status HTTP/1.1 HTTP/1.2"),
         ("another protocol", "OPTIONS rtsp://a/v0 RTSP/1.0"),
         ("a method with @", "G@T /v0/status HTTP/1.1"),
         ("a method with NUL", "G\0T /v0/status HTTP/1.1"),
@@ -176,7 +179,56 @@ pub(crate) fn targets() -> Vec<Case> {
     }
     cases.push(case("target http://", get("http://"), Bare(400)));
     cases.push(case("target http:///v0/status", get("http:///v0/status"), Bare(400)));
-    cases.push(case("OPTIONS *", with("OPTIONS * HTTP/1.1", "", ""), Refused(400)));
+    cases.push(case("OPTIONS *", with("OPTIONS * HTTP/1.1", "", ""), Served(200)));
+    cases.push(case(
+        "OPTIONS * with a body",
+        with("OPTIONS * HTTP/1.1", "Content-Length: 3\r\n", "abc"),
+        Served(200),
+    ));
+    for method in ["PUT", "DELETE", "POST", "options"] {
+        let line = format!("{method} * HTTP/1.1");
+        cases.push(case(format!("{method} *"), with(&line, "Content-Length: 0\r\n", ""), Refused(400)));
+    }
+    // RFC 9112, 3.2.2: a target with this node's own host, as clients of proxies send it. The Host header is not looked at.
+    for host in ["127.0.0.1", "127.0.0.1:1", "localhost", "LOCALHOST:8080", "[::1]:80", "localhost."] {
+        for scheme in ["http", "HTTP"] {
+            let target = format!("{scheme}://{host}/v0/status");
+            cases.push(case(format!("target {target}"), get(target), Served(200)));
+        }
+    }
+    // hyper takes no escapes in a host.
+    cases.push(case("an escape in a target's host", get("http://local%68ost/v0/status"), Bare(400)));
+    for target in [
+        "http://localhost/v0/entity?id=raw-absent",
+        "http://localhost/v0/entity?id=http://localhost/",
+        "http://127.0.0.1/v0/entity?id=raw%2Dabsent&replicas=1/1",
+    ] {
+        cases.push(case(format!("target {target}"), get(target), Served(404)));
+    }
+    for target in [
+        "http://localhost",
+        "http://localhost/",
+        "http://localhost?id=raw",
+        "http://localhost/v0",
+        "http://localhost//v0/status",
+        "http://localhost/v0/entity",
+        "http://localhost/v0/status#x",
+        "http://localhost.evil.example/v0/status",
+        "http://u@localhost/v0/status",
+        "http://127.0.0.1.evil.example/v0/status",
+        "http://10.0.0.1/v0/status",
+        "https://localhost/v0/status",
+        "localhost/v0/status",
+        "localhost:80",
+    ] {
+        let status = if target == "localhost/v0/status" { Bare(400) } else { Refused(400) };
+        cases.push(case(format!("target {target}"), get(target), status));
+    }
+    cases.push(case(
+        "an own target without a Host",
+        "GET http://localhost/v0/status HTTP/1.1\r\n\r\n",
+        Refused(400),
+    ));
     cases
 }
 
@@ -278,6 +330,8 @@ pub(crate) fn entity_parameters() -> Vec<Case> {
         "replicas=1/1&ack=1",
         "replicas=1/1&from=1",
         "replicas=1/1&ack=1&from=1",
+        "ack=1&replicas=1/1",
+        "from=1&replicas=1/1",
         "ack=",
         "ack=0",
         "ack=2",
@@ -415,6 +469,17 @@ pub(crate) fn hosts_and_versions() -> Vec<Case> {
             "HTTP/1.0 with two Hosts",
             "GET /v0/status HTTP/1.0\r\nHost: a\r\nHost: a\r\n\r\n",
             Refused(400),
+        ),
+        // RFC 9110, 2.5: a later minor version is read as the one that is known.
+        case("HTTP/1.2", "GET /v0/status HTTP/1.2\r\nHost: a\r\n\r\n", Served(200)),
+        case("HTTP/1.9", "GET /v0/status HTTP/1.9\r\nHost: a\r\n\r\n", Served(200)),
+        case("HTTP/1.2 without a Host", "GET /v0/status HTTP/1.2\r\n\r\n", Refused(400)),
+        case("HTTP/1.2 with bare line feeds", "GET /v0/status HTTP/1.2\nHost: a\n\n", Refused(400)),
+        case("a range in HTTP/1.2", "GET /v0/entities?start=a HTTP/1.2\r\nHost: a\r\n\r\n", Served(200)),
+        case(
+            "a PUT in HTTP/1.2",
+            with("PUT /v0/entity?id=raw HTTP/1.2", "Content-Length: 3\r\n", "abc"),
+            Served(201),
         ),
         case("HTTP/1.0 that stays", "GET /v0/status HTTP/1.0\r\nConnection: keep-alive\r\n\r\n", Served(200)),
     ];
@@ -683,6 +748,27 @@ pub(crate) fn codings() -> Vec<Case> {
         chunks("size in capitals and zeros", "0000A\r\n0123456789\r\n000\r\n\r\n", Served(201)),
         chunks("an extension", "3;a=b\r\nabc\r\n0;c\r\n\r\n", Served(201)),
         chunks("a trailer", "3\r\nabc\r\n0\r\nA: b\r\nC: d\r\n\r\n", Served(201)),
+        chunks("several extensions", "3;a;b=c ; d = \"e;f\\\"\"\r\nabc\r\n0\r\n\r\n", Served(201)),
+        chunks("a blank before an extension", "3 ;a\r\nabc\r\n0 ;b\r\n\r\n", Served(201)),
+        chunks("an extension without a name", "3;\r\nabc\r\n0\r\n\r\n", Refused(400)),
+        chunks("a last chunk with an extension without a name", "3\r\nabc\r\n0;\r\n\r\n", Refused(400)),
+        chunks("an extension's name with a bracket", "3;bad[=x\r\nabc\r\n0\r\n\r\n", Refused(400)),
+        chunks("an extension's value with a bracket", "3;bad=[\r\nabc\r\n0\r\n\r\n", Refused(400)),
+        chunks("an extension without a value", "3;a=\r\nabc\r\n0\r\n\r\n", Refused(400)),
+        chunks("an extension's open quotes", "3;a=\"b\r\nabc\r\n0\r\n\r\n", Refused(400)),
+        chunks("a blank behind a size", "3 \r\nabc\r\n0\r\n\r\n", Refused(400)),
+        chunks("a tab behind a size", "3\t\r\nabc\r\n0\r\n\r\n", Refused(400)),
+        chunks("a blank behind the last size", "3\r\nabc\r\n0 \r\n\r\n", Refused(400)),
+        chunks("a blank behind an extension", "3;a \r\nabc\r\n0\r\n\r\n", Refused(400)),
+        chunks("a NUL in an extension's name", "3;a\0\r\nabc\r\n0\r\n\r\n", Refused(400)),
+        chunks("a NUL in an extension's value", "3;a=\0\r\nabc\r\n0\r\n\r\n", Refused(400)),
+        chunks("a NUL in quotes", "3;a=\"\0\"\r\nabc\r\n0\r\n\r\n", Refused(400)),
+        chunks("a DEL in an extension", "3;a=\x7f\r\nabc\r\n0\r\n\r\n", Refused(400)),
+        chunks("a comma behind a size", "3,a\r\nabc\r\n0\r\n\r\n", Refused(400)),
+        chunks("a NUL in a trailer", "3\r\nabc\r\n0\r\nA: b\0\r\n\r\n", Refused(400)),
+        chunks("a NUL in a trailer's name", "3\r\nabc\r\n0\r\nA\0: b\r\n\r\n", Refused(400)),
+        chunks("a blank before a trailer's colon", "3\r\nabc\r\n0\r\nA : b\r\n\r\n", Refused(400)),
+        chunks("a folded trailer", "3\r\nabc\r\n0\r\nA: b\r\n c\r\n\r\n", Refused(400)),
         chunks("no size", "\r\nabc\r\n0\r\n\r\n", Refused(400)),
         chunks("a size that is none", "g\r\nabc\r\n0\r\n\r\n", Refused(400)),
         chunks("a negative size", "-3\r\nabc\r\n0\r\n\r\n", Refused(400)),
@@ -733,5 +819,48 @@ pub(crate) fn codings() -> Vec<Case> {
         let name = format!("chunks: {name}, then the end");
         cases.push(Case { ends: true, ..case(name, put_chunks(body), Refused(400)) });
     }
+    cases
+}
+
+/// Conditions and parts on writes: what would not be looked at is refused, before anything is done.
+pub(crate) fn conditions() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for header in [
+        "If-Match: \"0000000000010000-00000000000000ff\"",
+        "If-Match: *",
+        "if-match: \"a\", \"b\"",
+        "If-None-Match: *",
+        "If-None-Match: \"a\"",
+        "If-Unmodified-Since: Sun, 22 Nov 2026 02:07:08 GMT",
+        "If-Match:",
+        "If-Unmodified-Since: nonsense",
+    ] {
+        let headers = format!("{header}\r\nContent-Length: 1\r\n");
+        let put_kept = with("PUT /v0/entity?id=raw-kept HTTP/1.1", &headers, "x");
+        cases.push(case(format!("PUT {header}"), put_kept, Refused(501)));
+        let delete_kept = with("DELETE /v0/entity?id=raw-kept HTTP/1.1", format!("{header}\r\n"), "");
+        cases.push(case(format!("DELETE {header}"), delete_kept, Refused(501)));
+    }
+    // These have no meaning on a write (RFC 9110, 13.1.3, 13.1.5, 14.2).
+    for header in ["If-Modified-Since: Sun, 22 Nov 2026 02:07:08 GMT", "If-Range: \"a\"", "Range: bytes=0-1"]
+    {
+        cases.push(case(
+            format!("PUT {header}"),
+            put(format!("{header}\r\nContent-Length: 1\r\n"), "x"),
+            Served(201),
+        ));
+    }
+    cases.push(case(
+        "GET If-Match",
+        with("GET /v0/entity?id=raw-marker HTTP/1.1", "If-Match: *\r\n", ""),
+        Served(200),
+    ));
+    for range in ["bytes 0-0/4", "bytes */4", "bytes 0-0/*", "x"] {
+        let headers = format!("Content-Range: {range}\r\nContent-Length: 1\r\n");
+        let bytes = with("PUT /v0/entity?id=raw-kept HTTP/1.1", headers, "x");
+        cases.push(case(format!("PUT Content-Range: {range}"), bytes, Refused(400)));
+    }
+    let bytes = with("DELETE /v0/entity?id=raw HTTP/1.1", "Content-Range: bytes 0-0/4\r\n", "");
+    cases.push(case("DELETE Content-Range", bytes, Served(202)));
     cases
 }

@@ -213,7 +213,8 @@ impl Server {
             client.expect_no_body();
         }
         client.send(
-            format!("{method} {target} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{headers}\r\n").as_bytes(),
+            format!("{method} {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{headers}\r\n")
+                .as_bytes(),
         );
         one(client.recv_all())
     }

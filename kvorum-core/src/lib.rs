@@ -5,7 +5,8 @@
 //! what lets one rule serve the server, the simulation and a property test alike.
 //!
 //! A reader goes on with [`version`] (how writes are ordered), then [`record`] (what is stored, and which of two
-//! records wins), then [`quorum`] (how many replicas must confirm, and when that is known). Where a record belongs
+//! records wins), then [`quorum`] (how many replicas must confirm, and when that is known) and [`write`] (when a write is
+//! acknowledged, and when it is stamped again). Where a record belongs
 //! is [`token`] (a key's partition), [`topology`] (which nodes there are) and [`placement`] (who holds a partition).
 
 pub mod hlc;
@@ -17,13 +18,15 @@ pub mod record;
 pub mod token;
 pub mod topology;
 pub mod version;
+pub mod write;
 
 pub use hlc::Hlc;
 pub use identity::{ClusterId, Run, StoreSeen};
 pub use key::{Key, KeyError};
 pub use placement::{ChangeError, Placement};
-pub use quorum::{Quorum, QuorumError, ReplicationFactor, Tally, Verdict, WriteTally, WriteVerdict};
+pub use quorum::{Quorum, QuorumError, ReplicationFactor, Tally, Verdict};
 pub use record::{Record, Value};
 pub use token::{PARTITION_BITS_DEFAULT, Partition, Token};
 pub use topology::{Member, NodeIndex, Topology, TopologyError};
 pub use version::{NodeId, UnixMillis, Version};
+pub use write::{Stamp, WriteTally, WriteVerdict};

@@ -1,6 +1,5 @@
 //! Quorums: how many of how many replicas must confirm, and when the outcome is known.
 
-use crate::version::Version;
 use std::fmt;
 
 /// This is `ACK` of `FROM`, validated once: `1 <= ack <= from <= nodes`.
@@ -79,6 +78,20 @@ impl Quorum {
     pub fn from(self) -> u16 {
         self.from
     }
+
+    /// Whether any replicas that confirm the one include one that confirms the other. The replicas of the smaller `from`
+    /// are among those of the larger one.
+    pub fn overlaps(self, other: Self) -> bool {
+        self.ack + other.ack > self.from.max(other.from)
+    }
+
+    /// The fewest replicas that must have held a record before a read that overlaps with its write may return it.
+    ///
+    /// A read returns a record once its own `ack` replicas have held it (fewer only where the record has no more), and a
+    /// read of `ack` replicas overlaps with this write from `FROM - ACK + 1` on.
+    pub fn visible_from(self) -> u16 {
+        self.from - self.ack + 1
+    }
 }
 
 impl fmt::Display for Quorum {
@@ -155,95 +168,6 @@ impl Tally {
     }
 }
 
-/// This says what a coordinator does next about a write.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WriteVerdict {
-    /// Enough replicas took the record: the write is acknowledged.
-    Reached,
-    /// Enough replicas confirm, but too few of them took the record, because they hold something newer: stamp again
-    /// above it and write again.
-    Superseded {
-        /// The newest version that was met.
-        by: Version,
-    },
-    /// Enough can no longer confirm. What was sent may still take effect.
-    Unreachable,
-    /// Not known yet.
-    Pending,
-}
-
-/// This counts what the replicas made of one record. A plain value: it neither sends nor waits.
-///
-/// Stamping again is safe only while nobody can have read the record: a reader that saw it and then something newer
-/// must not see it come back. A reader returns a record only when a quorum of replicas *accepted* it (each held it as
-/// its newest at some time), so the record is stamped again only when the replicas that accepted it, or may have
-/// without saying so, are too few for that. Where it cannot be told, the write ends as unknown.
-#[derive(Debug, Clone, Copy)]
-pub struct WriteTally {
-    quorum: Quorum,
-    stored: u16,
-    superseded: u16,
-    refused: u16,
-    unknown: u16,
-    newest: Version,
-}
-
-impl WriteTally {
-    /// A count with no answer yet.
-    pub fn new(quorum: Quorum) -> Self {
-        Self { quorum, stored: 0, superseded: 0, refused: 0, unknown: 0, newest: Version::ZERO }
-    }
-
-    /// Counts a replica that took the record.
-    pub fn stored(&mut self) {
-        self.stored += 1;
-    }
-
-    /// Counts a replica that holds something newer.
-    pub fn superseded(&mut self, by: Version) {
-        self.superseded += 1;
-        self.newest = self.newest.max(by);
-    }
-
-    /// Counts a replica that surely did not take the record.
-    pub fn refused(&mut self) {
-        self.refused += 1;
-    }
-
-    /// Counts a replica that was asked and did not answer: it may have taken the record.
-    pub fn unknown(&mut self) {
-        self.unknown += 1;
-    }
-
-    /// How many replicas took the record.
-    pub fn confirmed(&self) -> u16 {
-        self.stored
-    }
-
-    /// How many replicas may hold the record, or have held it. One that refused it can have got it from a reader that met
-    /// it elsewhere; one that holds something newer cannot.
-    fn holders_max(&self, pending: u16) -> u16 {
-        let met = self.stored + pending + self.unknown;
-        if met == 0 { 0 } else { met + self.refused }
-    }
-
-    /// What is known by now.
-    pub fn verdict(&self) -> WriteVerdict {
-        let ack = self.quorum.ack;
-        let answered = self.stored + self.superseded + self.refused + self.unknown;
-        let pending = self.quorum.from.saturating_sub(answered);
-        if self.stored >= ack {
-            WriteVerdict::Reached
-        } else if self.stored + self.superseded + pending < ack {
-            WriteVerdict::Unreachable
-        } else if self.holders_max(pending) >= ack {
-            if pending == 0 { WriteVerdict::Unreachable } else { WriteVerdict::Pending }
-        } else {
-            WriteVerdict::Superseded { by: self.newest }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -270,49 +194,6 @@ mod tests {
         assert_eq!(Quorum::new(2, 1, 3), Err(QuorumError::AckAboveFrom { ack: 2, from: 1 }));
         assert_eq!(Quorum::new(1, 4, 3), Err(QuorumError::FromAboveNodes { from: 4, nodes: 3 }));
         assert!(Quorum::new(3, 3, 3).is_ok());
-    }
-
-    /// The cases of a write at 2/3, as stories: stored, superseded, refused, unknown.
-    #[test]
-    fn write_verdicts() {
-        let by = Version::from_words(9, 9);
-        let check = |quorum: (u16, u16), answers: &str, expect: WriteVerdict| {
-            let quorum = Quorum::new(quorum.0, quorum.1, quorum.1).unwrap();
-            let mut tally = WriteTally::new(quorum);
-            for answer in answers.chars() {
-                match answer {
-                    'S' => tally.stored(),
-                    'N' => tally.superseded(by),
-                    'R' => tally.refused(),
-                    _ => tally.unknown(),
-                }
-            }
-            assert_eq!(tally.verdict(), expect, "{quorum} {answers}");
-        };
-        let newer = WriteVerdict::Superseded { by };
-        check((2, 3), "S", WriteVerdict::Pending);
-        check((2, 3), "SS", WriteVerdict::Reached);
-        check((2, 3), "SN", WriteVerdict::Pending);
-        check((2, 3), "SNS", WriteVerdict::Reached);
-        check((2, 3), "SNN", newer);
-        check((2, 3), "NN", newer);
-        check((2, 3), "NRN", newer);
-        // A reader that met it on the first may have written it back to the third, which the writer did not reach.
-        check((2, 3), "SNR", WriteVerdict::Unreachable);
-        check((2, 3), "NRS", WriteVerdict::Unreachable);
-        check((2, 3), "NR", WriteVerdict::Pending);
-        // The third may have taken it, and a reader may have seen it on two.
-        check((2, 3), "SN?", WriteVerdict::Unreachable);
-        check((2, 3), "S?", WriteVerdict::Pending);
-        check((2, 3), "S??", WriteVerdict::Unreachable);
-        check((2, 3), "RR", WriteVerdict::Unreachable);
-        check((3, 3), "SSN", newer);
-        check((3, 3), "N", newer);
-        check((3, 3), "R", WriteVerdict::Unreachable);
-        check((1, 1), "N", newer);
-        check((1, 3), "NS", WriteVerdict::Reached);
-        check((1, 3), "NN", WriteVerdict::Pending);
-        check((1, 3), "NNN", newer);
     }
 
     proptest! {

@@ -1,0 +1,254 @@
+//! Writes: what a coordinator does next, from what the replicas made of its record.
+//!
+//! The rules order the writes to one key, whatever the clocks say. They are those of a multi-writer register (Lynch and
+//! Shvartsman, "Robust emulation of shared memory using dynamic quorum-acknowledged broadcasts", FTCS 1997: ask a quorum
+//! for the newest version, stamp above it, write), with one optimistic round before them where it is safe.
+//! `tests/write_model.rs` checks them, and shows that weaker ones fail; `docs/decisions/0006-*` has the reasons.
+
+use crate::quorum::Quorum;
+use crate::version::Version;
+
+/// What is known of a version when its record is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Stamp {
+    /// It comes from the coordinator's clock alone: a newer record on a replica may have been acknowledged before this
+    /// write began.
+    Unasked,
+    /// `ack` replicas were asked after the write began, and it is above all that they held: a newer record on a replica
+    /// was not acknowledged before this write began, or does not overlap with it.
+    Asked,
+}
+
+impl Stamp {
+    /// How a write of `quorum` is stamped first. `all_answer` says that no replica of the key is known to be away.
+    ///
+    /// An unasked stamp costs no round trip. It can end in two ways only: `ack` replicas take the record, or too few for
+    /// any reader to have met it, and then it may be stamped again. Between `FROM - ACK + 1` and `ACK - 1` holders there
+    /// would be a third; there is no number between them exactly if `2 * ACK <= FROM + 1`. A replica that is away may be
+    /// a holder, so it leads there as well.
+    pub fn first_for(quorum: Quorum, all_answer: bool) -> Self {
+        if all_answer && 2 * quorum.ack() <= quorum.from() + 1 { Self::Unasked } else { Self::Asked }
+    }
+}
+
+/// The next step of a write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WriteVerdict {
+    /// Enough replicas confirm: the write is acknowledged.
+    Reached,
+    /// No reader can have met the record, and `ack` replicas have said what they hold: stamp again above all of it. The
+    /// new stamp is [`Stamp::Asked`].
+    StampAgain {
+        /// The newest version that was met.
+        above: Version,
+    },
+    /// Enough can no longer confirm. The record may still take effect.
+    Unreachable,
+    /// Not known yet.
+    Pending,
+}
+
+/// The answers of the replicas to one record. A plain value: it neither sends nor waits.
+///
+/// A write takes effect once. Stamping again is a second effect wherever somebody met the record under its first
+/// stamp: that reader, then one who meets something newer, then one who meets the record again. So the record is
+/// stamped again only while the replicas that held it, or may have, are fewer than [`Quorum::visible_from`]: the readers
+/// decide, not this write's own `ack`. Where that cannot be told, the write ends as unknown.
+#[derive(Debug, Clone, Copy)]
+pub struct WriteTally {
+    quorum: Quorum,
+    stamp: Stamp,
+    visible_from: u16,
+    stored: u16,
+    superseded: u16,
+    too_late: u16,
+    refused: u16,
+    unknown: u16,
+    overtaken: u16,
+    newest: Version,
+}
+
+impl WriteTally {
+    /// No answer yet.
+    pub fn new(quorum: Quorum, stamp: Stamp) -> Self {
+        Self::with_visible_from(quorum, stamp, quorum.visible_from())
+    }
+
+    /// As [`Self::new`], with another idea of how many holders make a record visible: for models and canaries.
+    #[doc(hidden)]
+    pub fn with_visible_from(quorum: Quorum, stamp: Stamp, visible_from: u16) -> Self {
+        Self {
+            quorum,
+            stamp,
+            visible_from,
+            stored: 0,
+            superseded: 0,
+            too_late: 0,
+            refused: 0,
+            unknown: 0,
+            overtaken: 0,
+            newest: Version::ZERO,
+        }
+    }
+
+    /// Counts a replica that took the record, or had taken it before something newer came.
+    pub fn stored(&mut self) {
+        self.stored += 1;
+    }
+
+    /// Counts a replica that holds the newer version `by`. `surely_never_held` says that it remembers far enough back to
+    /// know that it never held the record.
+    pub fn superseded(&mut self, by: Version, surely_never_held: bool) {
+        self.superseded += 1;
+        self.overtaken += u16::from(!surely_never_held);
+        self.newest = self.newest.max(by);
+    }
+
+    /// Counts a replica that lets nothing in up to `upto`, and need not hold anything newer.
+    pub fn too_late(&mut self, upto: Version) {
+        self.too_late += 1;
+        self.newest = self.newest.max(upto);
+    }
+
+    /// Counts a replica that surely did not take the record from this coordinator.
+    pub fn refused(&mut self) {
+        self.refused += 1;
+    }
+
+    /// Counts a replica that was asked and did not answer: it may have taken the record.
+    pub fn unknown(&mut self) {
+        self.unknown += 1;
+    }
+
+    /// How many replicas confirm.
+    pub fn confirmed(&self) -> u16 {
+        match self.stamp {
+            Stamp::Unasked => self.stored,
+            // What is newer there was not acknowledged before: this write comes just before it.
+            Stamp::Asked => self.stored + self.superseded,
+        }
+    }
+
+    /// How many replicas may hold the record, or have held it. One that refused it can have got it from a reader that met
+    /// it elsewhere; one that holds something newer and never held it never will.
+    fn holders_max(&self, pending: u16) -> u16 {
+        let met = self.stored + pending + self.unknown + self.overtaken;
+        if met == 0 { 0 } else { met + self.refused }
+    }
+
+    /// What is known by now.
+    pub fn verdict(&self) -> WriteVerdict {
+        let ack = self.quorum.ack();
+        let told = self.stored + self.superseded + self.too_late;
+        let pending = self.quorum.from().saturating_sub(told + self.refused + self.unknown);
+        if self.confirmed() >= ack {
+            WriteVerdict::Reached
+        } else if told + pending < ack {
+            WriteVerdict::Unreachable
+        } else if self.confirmed() + pending >= ack {
+            WriteVerdict::Pending
+        } else if self.holders_max(pending) >= self.visible_from {
+            if pending == 0 { WriteVerdict::Unreachable } else { WriteVerdict::Pending }
+        } else if told >= ack {
+            WriteVerdict::StampAgain { above: self.newest }
+        } else {
+            WriteVerdict::Pending
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn by() -> Version {
+        Version::from_words(9, 9)
+    }
+
+    /// Answers: stored, newer there, newer there and perhaps held before (H), too late, refused, unknown.
+    fn verdict(quorum: (u16, u16), stamp: Stamp, answers: &str) -> WriteVerdict {
+        let mut tally = WriteTally::new(Quorum::new(quorum.0, quorum.1, quorum.1).unwrap(), stamp);
+        for answer in answers.chars() {
+            match answer {
+                'S' => tally.stored(),
+                'N' => tally.superseded(by(), true),
+                'H' => tally.superseded(by(), false),
+                'L' => tally.too_late(by()),
+                'R' => tally.refused(),
+                _ => tally.unknown(),
+            }
+        }
+        tally.verdict()
+    }
+
+    /// Where an unasked stamp is safe: exactly where no number of holders is both visible and below `ack`.
+    #[test]
+    fn first_stamps() {
+        for from in 1..=9 {
+            for ack in 1..=from {
+                let quorum = Quorum::new(ack, from, from).unwrap();
+                let is_safe = (quorum.visible_from()..ack).is_empty();
+                assert_eq!(Stamp::first_for(quorum, true) == Stamp::Unasked, is_safe, "{quorum}");
+                assert_eq!(Stamp::first_for(quorum, false), Stamp::Asked, "{quorum}");
+            }
+        }
+        let default = Quorum::majority_of(3);
+        assert_eq!(Stamp::first_for(default, true), Stamp::Unasked);
+    }
+
+    /// The cases of an unasked stamp, as stories.
+    #[test]
+    fn unasked_verdicts() {
+        let check = |quorum, answers, expect| {
+            assert_eq!(verdict(quorum, Stamp::Unasked, answers), expect, "{quorum:?} {answers}");
+        };
+        let again = WriteVerdict::StampAgain { above: by() };
+        check((2, 3), "S", WriteVerdict::Pending);
+        check((2, 3), "SS", WriteVerdict::Reached);
+        check((2, 3), "SN", WriteVerdict::Pending);
+        check((2, 3), "SNS", WriteVerdict::Reached);
+        check((2, 3), "SNN", again);
+        check((2, 3), "NN", again);
+        check((2, 3), "NRN", again);
+        check((2, 3), "SLL", again);
+        // A replica that cannot say whether it held the record may be the second holder.
+        check((2, 3), "SNH", WriteVerdict::Unreachable);
+        check((2, 3), "HN", WriteVerdict::Pending);
+        check((2, 3), "HNN", again);
+        // A reader that met it on the first may have written it back to the third, which the writer did not reach.
+        check((2, 3), "SNR", WriteVerdict::Unreachable);
+        check((2, 3), "NRS", WriteVerdict::Unreachable);
+        check((2, 3), "NR", WriteVerdict::Pending);
+        // The third may have taken it, and a reader may have seen it on two.
+        check((2, 3), "SN?", WriteVerdict::Unreachable);
+        check((2, 3), "S?", WriteVerdict::Pending);
+        check((2, 3), "S??", WriteVerdict::Unreachable);
+        check((2, 3), "RR", WriteVerdict::Unreachable);
+        check((1, 1), "N", again);
+        check((1, 3), "NS", WriteVerdict::Reached);
+        check((1, 3), "NN", WriteVerdict::Pending);
+        check((1, 3), "NNN", again);
+        // A read that overlaps asks all three, and two have never held it.
+        check((1, 3), "NN?", again);
+    }
+
+    /// The cases of a stamp above what a quorum holds: whatever is newer came meanwhile, and confirms.
+    #[test]
+    fn asked_verdicts() {
+        let check = |quorum, answers, expect| {
+            assert_eq!(verdict(quorum, Stamp::Asked, answers), expect, "{quorum:?} {answers}");
+        };
+        check((3, 3), "SSN", WriteVerdict::Reached);
+        check((3, 3), "NNN", WriteVerdict::Reached);
+        check((3, 3), "HHH", WriteVerdict::Reached);
+        check((3, 3), "SN", WriteVerdict::Pending);
+        check((3, 3), "R", WriteVerdict::Unreachable);
+        check((2, 3), "N?S", WriteVerdict::Reached);
+        check((2, 3), "R?", WriteVerdict::Unreachable);
+        check((2, 2), "SN", WriteVerdict::Reached);
+        // A barrier is no newer record: it confirms nothing.
+        check((2, 3), "LLL", WriteVerdict::StampAgain { above: by() });
+        check((2, 3), "SLL", WriteVerdict::StampAgain { above: by() });
+        check((3, 3), "SLL", WriteVerdict::Unreachable);
+    }
+}

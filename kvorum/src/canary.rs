@@ -32,19 +32,23 @@ pub enum Canary {
     RepairIgnoresFrom,
     /// A background that ended for want of something is taken for a broken disk.
     ShortageIsFailure,
+    /// A write is stamped again while fewer than its own `ack` hold the record, whoever may have met it.
+    RestampByOwnAck,
     /// Nodes with another list of nodes are talked to.
     StaleTopology,
     /// A store that was seen as another node's is talked to.
     StoreOfAnotherNode,
     /// A replica that holds something newer counts as if it had taken the write.
     SupersededIgnored,
+    /// A replica that holds something newer confirms a write that did not ask first.
+    SupersededUnasked,
     /// A transfer sends records to replicas that their `from` excludes.
     TransferIgnoresFrom,
 }
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: &[Self] = &[
         Self::AckBeforeSync,
         Self::DiskFullForgetsStored,
         Self::DigestForgetsUpdate,
@@ -58,9 +62,11 @@ impl Canary {
         Self::OlderStoreMerges,
         Self::RepairIgnoresFrom,
         Self::ShortageIsFailure,
+        Self::RestampByOwnAck,
         Self::StaleTopology,
         Self::StoreOfAnotherNode,
         Self::SupersededIgnored,
+        Self::SupersededUnasked,
         Self::TransferIgnoresFrom,
     ];
 
@@ -80,9 +86,11 @@ impl Canary {
             Self::OlderStoreMerges => "older-store-merges",
             Self::RepairIgnoresFrom => "repair-ignores-from",
             Self::ShortageIsFailure => "shortage-is-failure",
+            Self::RestampByOwnAck => "restamp-by-own-ack",
             Self::StaleTopology => "stale-topology",
             Self::StoreOfAnotherNode => "store-of-another-node",
             Self::SupersededIgnored => "superseded-ignored",
+            Self::SupersededUnasked => "superseded-unasked",
             Self::TransferIgnoresFrom => "transfer-ignores-from",
         }
     }

@@ -18,8 +18,10 @@ use std::time::Duration;
 pub(super) enum Write {
     /// It took it.
     Stored,
-    /// It holds something newer.
-    Superseded(Version),
+    /// It holds something newer, and remembers so far back that the record was not newest there.
+    Superseded { by: Version, memory: Duration },
+    /// It lets nothing in up to a version.
+    TooLate(Version),
     /// It took it, but was lost and not refilled yet: it cannot say that it held nothing newer, and does not count.
     Uncounted,
     /// It surely did not take it.
@@ -197,14 +199,7 @@ impl Coordinator {
                     Ok(Ok(Applied::Stored)) if kind == ApplyKind::Write && !shared.counts() => {
                         Write::Uncounted
                     }
-                    Ok(Ok(Applied::Stored)) => Write::Stored,
-                    Ok(Ok(Applied::Superseded { .. })) if canary::is(Canary::SupersededIgnored) => {
-                        Write::Stored
-                    }
-                    Ok(Ok(Applied::Superseded { by })) => {
-                        shared.stamps.observe(by);
-                        Write::Superseded(by)
-                    }
+                    Ok(Ok(applied)) => shared.heard(applied),
                     Ok(Err(
                         error @ (ReplicaError::Overloaded
                         | ReplicaError::DiskFull
@@ -223,14 +218,7 @@ impl Coordinator {
                 shared.count_failure(node);
             }
             match answer {
-                Ok(Reply::Applied(Applied::Stored)) => Write::Stored,
-                Ok(Reply::Applied(Applied::Superseded { .. })) if canary::is(Canary::SupersededIgnored) => {
-                    Write::Stored
-                }
-                Ok(Reply::Applied(Applied::Superseded { by })) => {
-                    shared.stamps.observe(by);
-                    Write::Superseded(by)
-                }
+                Ok(Reply::Applied(applied)) => shared.heard(applied),
                 Ok(_) => Write::Unknown(Cause::OffTopic),
                 Err(CallError::Refused { code: Refusal::NotVoting, detail }) => {
                     shared.cluster.note_not_voting(node, detail);
@@ -238,6 +226,40 @@ impl Coordinator {
                 }
                 Err(error) if is_nothing_done(&error) => Write::Refused(Cause::Call(error)),
                 Err(error) => Write::Unknown(Cause::Call(error)),
+            }
+        }
+    }
+
+    /// Asks `node` which version a write to `key` must be above.
+    pub(super) fn ask_newest(
+        &self,
+        node: NodeIndex,
+        key: &Key,
+        timeout: Duration,
+    ) -> impl Future<Output = Result<Version, Cause>> + use<> {
+        let shared = std::sync::Arc::clone(&self.shared);
+        let key = key.clone();
+        let me = node == shared.cluster.me();
+        let remote = if me { None } else { self.link(node) };
+        let remote = remote.map(|link| link.call(&Request::Newest { key: key.clone() }, timeout));
+        async move {
+            if me {
+                let newest = tokio::time::timeout(timeout, shared.replica.newest(&key)).await;
+                return match newest {
+                    Ok(Ok(_)) if !shared.counts() => Err(Cause::NotVoting),
+                    Ok(Ok(version)) => Ok(version),
+                    Ok(Err(error)) => Err(Cause::Replica(error)),
+                    Err(_) => Err(Cause::Late),
+                };
+            }
+            let Some(call) = remote else { return Err(Cause::Unreachable) };
+            match call.await {
+                Ok(Reply::NewestIs(version)) => Ok(version),
+                Ok(_) => Err(Cause::OffTopic),
+                Err(error) => {
+                    shared.count_failure(node);
+                    Err(Cause::Call(error))
+                }
             }
         }
     }
@@ -308,6 +330,22 @@ impl Coordinator {
 }
 
 impl super::Shared {
+    /// What a coordinator makes of a replica's answer: its clock gets above whatever is newer.
+    fn heard(&self, applied: Applied) -> Write {
+        match applied {
+            Applied::Stored => Write::Stored,
+            Applied::Superseded { .. } if canary::is(Canary::SupersededIgnored) => Write::Stored,
+            Applied::Superseded { by, memory_millis } => {
+                self.stamps.observe(by);
+                Write::Superseded { by, memory: Duration::from_millis(memory_millis.into()) }
+            }
+            Applied::TooLate { upto } => {
+                self.stamps.observe(upto);
+                Write::TooLate(upto)
+            }
+        }
+    }
+
     /// Whether this replica's word that it holds nothing newer counts for a write. Not while its store lacks what an
     /// earlier one confirmed, nor while it is not known that there was none: whoever remembers may be the one that is
     /// away. Nor for a write to one replica: an earlier one may have been for more.

@@ -178,7 +178,10 @@ impl Coordinator {
         }
         self.shared.wait_for_pace(charged_hint(&hint.key, &hint.record)).await;
         let call = self.ask_apply(index, &hint.key, &hint.record, ApplyKind::Hint, DELIVERY_TIMEOUT);
-        Ok(matches!(call.await, Write::Stored | Write::Uncounted | Write::Superseded(_)))
+        Ok(matches!(
+            call.await,
+            Write::Stored | Write::Uncounted | Write::Superseded { .. } | Write::TooLate(_)
+        ))
     }
 }
 

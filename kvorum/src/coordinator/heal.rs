@@ -222,7 +222,7 @@ impl Coordinator {
         for (key, outcome) in sent.into_iter().zip(outcomes) {
             match outcome {
                 Some(Applied::Stored) => stored += 1,
-                Some(Applied::Superseded { by }) => {
+                Some(Applied::Superseded { by, .. } | Applied::TooLate { upto: by }) => {
                     shared.stamps.observe(by);
                     superseded.push(key);
                 }

@@ -243,6 +243,8 @@ pub struct CoordinatorMetrics {
     pub reads_failed: AtomicU64,
     /// Writes that were stamped again above something newer.
     pub restamped: AtomicU64,
+    /// Writes that asked for the newest version first.
+    pub asked_first: AtomicU64,
     /// Reads that asked one replica more.
     pub hedges: AtomicU64,
     /// Records written back before a read was answered.
@@ -445,6 +447,17 @@ impl Coordinator {
     /// Whether the node at `index` is this one, or answers.
     fn is_ready(&self, index: NodeIndex) -> bool {
         self.link(index).is_none_or(|link| link.is_usable())
+    }
+
+    /// Whether the node at `index` answers, and its word counts for writes.
+    fn counts(&self, index: NodeIndex) -> bool {
+        match self.link(index) {
+            None => self.shared.counts(),
+            Some(link) => {
+                link.is_usable()
+                    && self.shared.cluster.peer(index).is_some_and(|peer| peer.votes.load(Ordering::Relaxed))
+            }
+        }
     }
 
     /// `replicas` of a partition in the order in which they are best asked: this node, the quick ones, those that are

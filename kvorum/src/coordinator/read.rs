@@ -242,7 +242,7 @@ impl Coordinator {
         while holders < needed {
             match tokio::time::timeout_at(deadline, calls.next()).await {
                 Ok(Some((_, Write::Stored | Write::Uncounted))) => holders += 1,
-                Ok(Some((at, Write::Superseded(by)))) => {
+                Ok(Some((at, Write::Superseded { by, .. } | Write::TooLate(by)))) => {
                     self.shared.stamps.observe(by);
                     return WrittenBack::Superseded { at };
                 }

@@ -63,6 +63,7 @@ impl Service for PeerDesk {
         match request {
             Request::Apply { key, record, kind } => Box::pin(apply(shared, key, record, kind)),
             Request::Get { key, value_bytes_max } => Box::pin(get(shared, key, value_bytes_max)),
+            Request::Newest { key } => Box::pin(newest(shared, key)),
             // The caller's time of day is not judged: it came one way, and may be as old as this node was stopped for.
             Request::Ping { wall: _, cluster_id, roster } => Box::pin(async move {
                 if let Some(index) = shared.index_of(caller.peer) {
@@ -243,6 +244,18 @@ async fn apply(shared: Arc<Shared>, key: Key, record: Record, kind: ApplyKind) -
         // count for the client.
         Ok(Applied::Stored) if kind == ApplyKind::Write && !shared.counts() => not_voting(&shared),
         Ok(applied) => Reply::Applied(applied),
+        Err(error) => refuse(&error),
+    }
+}
+
+async fn newest(shared: Arc<Shared>, key: Key) -> Reply {
+    if !shared.counts() {
+        return not_voting(&shared);
+    }
+    match shared.replica.newest(&key).await {
+        // Asked again: the store may have been set aside meanwhile.
+        Ok(_) if !shared.counts() => not_voting(&shared),
+        Ok(version) => Reply::NewestIs(version),
         Err(error) => refuse(&error),
     }
 }

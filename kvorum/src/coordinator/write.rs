@@ -1,4 +1,6 @@
-//! Writes: one stamp, all replicas at once, the answer when enough of them hold it, hints for those that do not.
+//! Writes: one stamp, all replicas at once, the answer when enough of them confirm it, hints for those that failed.
+//!
+//! Which stamp is safe without asking first, and when the write may be stamped again, are rules of [`kvorum_core::write`].
 //!
 //! The write runs as a task of its own, so that a client which goes away leaves it neither half done nor without
 //! hints.
@@ -9,23 +11,26 @@ use crate::canary::{self, Canary};
 use crate::peer::ApplyKind;
 use crate::profile::waits::{Since, Wait};
 use crate::replica::ReplicaError;
-use kvorum_core::{Key, NodeIndex, Partition, Quorum, Record, UnixMillis, Version, WriteTally, WriteVerdict};
+use kvorum_core::{
+    Key, NodeIndex, Partition, Quorum, Record, Stamp, Tally, UnixMillis, Verdict, Version, WriteTally,
+    WriteVerdict,
+};
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-/// Stamps that one write may need: each further one means that a newer write overtook it.
-const STAMPS_MAX: usize = 16;
+/// Stamps that one write may need. The second is above what a quorum held, and what is newer then confirms it; a further
+/// one is needed only where a watermark passes the write meanwhile.
+const STAMPS_MAX: usize = 4;
 
 type Outcome = Result<Written, CoordinatorError>;
 
 impl Coordinator {
     /// Writes `mutation` to the replicas of `key` and returns the version it got.
     ///
-    /// Returns once `quorum.ack` replicas hold the record durably and none of what they hold is newer; where too many
-    /// hold something newer, the write is stamped again above it, so that it supersedes whatever was acknowledged
-    /// before it began. The other replicas are written in the background; those that fail get a hint.
+    /// Returns once `quorum.ack` replicas hold the record durably, or something newer that was not acknowledged before this
+    /// write began. The other replicas are written in the background; those that fail get a hint.
     ///
     /// # Errors
     /// [`CoordinatorError::NotEnoughReplicas`] leaves the write of unknown outcome, as does a failure in the replica
@@ -75,7 +80,7 @@ impl Drop for Writing {
 /// What one stamp came to.
 enum Round {
     Reached(Unanswered),
-    Superseded,
+    StampAgain,
     NotEnough(Unanswered),
 }
 
@@ -94,12 +99,7 @@ impl Unanswered {
     /// Notes what a replica made of the record.
     fn note(&mut self, node: NodeIndex, answer: Write) {
         let (cause, is_sent) = match answer {
-            Write::Stored => {
-                self.confirmed += 1;
-                self.is_sent = true;
-                return;
-            }
-            Write::Superseded(_) => {
+            Write::Stored | Write::Superseded { .. } | Write::TooLate(_) => {
                 self.is_sent = true;
                 return;
             }
@@ -120,6 +120,12 @@ impl Unanswered {
 impl Writing {
     async fn run(mut self) {
         let deadline = self.begun + self.coordinator.shared.settings.request_timeout;
+        let mut stamp = self.first_stamp();
+        if stamp == Stamp::Asked
+            && let Err(error) = self.ask_newest(deadline).await
+        {
+            return self.report(Err(error));
+        }
         for round in 0..STAMPS_MAX {
             let version = match tokio::time::timeout_at(deadline, self.coordinator.shared.stamps.next()).await
             {
@@ -128,35 +134,84 @@ impl Writing {
                 // The record of an earlier stamp was sent: what became of it is unknown, whatever this error says.
                 Ok(Err(_)) | Err(_) => break,
             };
-            let open = self.coordinator.shared.replica.open_write(version);
             let since = Since::now();
-            let round = self.round(version, deadline).await;
+            let round = self.round(version, stamp, deadline).await;
             since.end(Wait::WriteReplicas);
-            // Before the client can hear of it.
-            drop(open);
             match round {
-                Round::Superseded => {
+                Round::StampAgain => {
                     self.coordinator.shared.metrics.restamped.fetch_add(1, Ordering::Relaxed);
+                    // The replicas have said what they hold, which is what asking them would show.
+                    stamp = Stamp::Asked;
                 }
                 Round::Reached(rest) => {
                     self.report(Ok(Written { version, confirmed: rest.confirmed }));
                     return self.complete(rest).await;
                 }
                 Round::NotEnough(mut rest) => {
-                    let error = self.not_enough(&mut rest);
+                    let missing = std::mem::take(&mut rest.missing);
+                    let error = self.not_enough(missing, rest.calls.nodes(), rest.confirmed, rest.is_sent);
                     self.report(Err(error));
                     return self.complete(rest).await;
                 }
             }
         }
-        let quorum = self.quorum;
-        let missing = Vec::new();
-        let waited = self.begun.elapsed();
-        self.report(Err(CoordinatorError::NotEnoughReplicas { quorum, confirmed: 0, missing, waited }));
+        let error = self.not_enough(Vec::new(), std::iter::empty(), 0, true);
+        self.report(Err(error));
+    }
+
+    fn first_stamp(&self) -> Stamp {
+        let coordinator = &self.coordinator;
+        let plan = coordinator.shared.cluster.plan(&self.key, self.quorum);
+        let all_answer = plan.replicas.iter().all(|node| coordinator.counts(*node));
+        if canary::is(Canary::RestampByOwnAck) || canary::is(Canary::SupersededUnasked) {
+            return Stamp::Unasked;
+        }
+        Stamp::first_for(self.quorum, all_answer)
+    }
+
+    fn tally(&self, stamp: Stamp) -> WriteTally {
+        if canary::is(Canary::RestampByOwnAck) {
+            return WriteTally::with_visible_from(self.quorum, Stamp::Unasked, self.quorum.ack());
+        }
+        WriteTally::new(self.quorum, if canary::is(Canary::SupersededUnasked) { Stamp::Asked } else { stamp })
+    }
+
+    /// Asks the replicas which version this write must be above, until `ack` have answered: every later stamp is.
+    ///
+    /// # Errors
+    /// [`CoordinatorError::NotEnoughReplicas`] where fewer answer before `deadline`. Nothing was written.
+    async fn ask_newest(&self, deadline: Instant) -> Result<(), CoordinatorError> {
+        let shared = &self.coordinator.shared;
+        shared.metrics.asked_first.fetch_add(1, Ordering::Relaxed);
+        let plan = shared.cluster.plan(&self.key, self.quorum);
+        let timeout = deadline.saturating_duration_since(Instant::now());
+        let mut calls = Calls::new();
+        for node in plan.replicas {
+            calls.push(*node, self.coordinator.ask_newest(*node, &self.key, timeout));
+        }
+        let mut tally = Tally::new(self.quorum);
+        let mut missing = Vec::new();
+        while tally.verdict() == Verdict::Pending {
+            match tokio::time::timeout_at(deadline, calls.next()).await {
+                Ok(Some((_, Ok(newest)))) => {
+                    shared.stamps.observe(newest);
+                    tally.confirm();
+                }
+                Ok(Some((node, Err(cause)))) => {
+                    missing.push((node, cause));
+                    tally.fail();
+                }
+                Ok(None) | Err(_) => break,
+            }
+        }
+        if tally.verdict() == Verdict::Reached {
+            return Ok(());
+        }
+        Err(self.not_enough(missing, calls.nodes(), 0, false))
     }
 
     /// Writes under one stamp until it is known what comes of it.
-    async fn round(&mut self, version: Version, deadline: Instant) -> Round {
+    async fn round(&mut self, version: Version, stamp: Stamp, deadline: Instant) -> Round {
         let shared = &self.coordinator.shared;
         let plan = shared.cluster.plan(&self.key, self.quorum);
         let record = self.mutation.record(version, self.quorum.from(), self.expires);
@@ -177,15 +232,17 @@ impl Writing {
         for node in unasked {
             self.ask(node, &mut rest, deadline);
         }
-        let mut tally = WriteTally::new(self.quorum);
+        let mut tally = self.tally(stamp);
+        let begun = shared.clock.mono();
         loop {
+            rest.confirmed = tally.confirmed();
             match tally.verdict() {
                 WriteVerdict::Reached => return Round::Reached(rest),
                 // The others are heard, too: the answer says who did not confirm.
                 WriteVerdict::Unreachable if rest.calls.is_empty() => return Round::NotEnough(rest),
-                WriteVerdict::Superseded { by } => {
-                    shared.stamps.observe(by);
-                    return Round::Superseded;
+                WriteVerdict::StampAgain { above } => {
+                    shared.stamps.observe(above);
+                    return Round::StampAgain;
                 }
                 WriteVerdict::Unreachable | WriteVerdict::Pending => {}
             }
@@ -195,7 +252,12 @@ impl Writing {
                 Ok(Some((node, answer))) => {
                     match &answer {
                         Write::Stored => tally.stored(),
-                        Write::Superseded(by) => tally.superseded(*by),
+                        // Nobody can have held the record before this round began.
+                        Write::Superseded { by, memory } => {
+                            let age = shared.clock.mono().saturating_sub(begun);
+                            tally.superseded(*by, age <= *memory);
+                        }
+                        Write::TooLate(upto) => tally.too_late(*upto),
                         Write::Refused(_) | Write::Unknown(_) if canary::is(Canary::HintCountsAsAck) => {
                             tally.stored();
                         }
@@ -258,13 +320,19 @@ impl Writing {
         }
     }
 
-    /// What a write that found too few replicas is answered.
-    fn not_enough(&self, rest: &mut Unanswered) -> CoordinatorError {
+    /// What a write that found too few replicas is answered: `missing` failed, `silent` have not answered.
+    fn not_enough(
+        &self,
+        mut missing: Vec<(NodeIndex, Cause)>,
+        silent: impl Iterator<Item = NodeIndex>,
+        confirmed: u16,
+        is_sent: bool,
+    ) -> CoordinatorError {
         let shared = &self.coordinator.shared;
-        let mut missing = std::mem::take(&mut rest.missing);
-        let is_silent = rest.calls.is_empty();
+        let mut silent = silent.peekable();
+        let is_silent = silent.peek().is_none();
         // The two that say "nothing was done": no replica took the record or may have taken it.
-        let is_nothing_done = is_silent && !rest.is_sent;
+        let is_nothing_done = is_silent && !is_sent;
         let is_nothing_stored = is_nothing_done || is_silent && canary::is(Canary::DiskFullForgetsStored);
         if is_nothing_stored && !missing.is_empty() && missing.iter().all(|(_, cause)| cause.is_disk_full()) {
             return CoordinatorError::Replica(ReplicaError::DiskFull);
@@ -279,15 +347,10 @@ impl Writing {
         {
             return CoordinatorError::Replica(error);
         }
-        missing.extend(rest.calls.nodes().map(|node| (node, Cause::Late)));
+        missing.extend(silent.map(|node| (node, Cause::Late)));
         let missing = missing.into_iter().map(|(node, cause)| shared.missing(node, &cause)).collect();
-        let waited = shared.settings.request_timeout;
-        CoordinatorError::NotEnoughReplicas {
-            quorum: self.quorum,
-            confirmed: rest.confirmed,
-            missing,
-            waited,
-        }
+        let waited = self.begun.elapsed();
+        CoordinatorError::NotEnoughReplicas { quorum: self.quorum, confirmed, missing, waited }
     }
 }
 

@@ -214,6 +214,7 @@ fn render_requests(shared: &Shared) -> serde_json::Value {
         "writes_without_quorum": read(&metrics.writes_failed),
         "reads_without_quorum": read(&metrics.reads_failed),
         "restamped": read(&metrics.restamped),
+        "asked_first": read(&metrics.asked_first),
         "hedges": read(&metrics.hedges),
         "read_repairs": read(&metrics.read_repairs),
         "late_repairs": read(&metrics.late_repairs),

@@ -263,6 +263,7 @@ fn cluster(scrape: &Scrape<'_>) -> Vec<Family> {
         ("writes_without_quorum", &metrics.writes_failed, "Writes that found too few replicas"),
         ("reads_without_quorum", &metrics.reads_failed, "Reads that found too few replicas"),
         ("writes_restamped", &metrics.restamped, "Stamps beyond the first that writes needed"),
+        ("writes_asked_first", &metrics.asked_first, "Writes that asked for the newest version first"),
         ("hedges", &metrics.hedges, "Reads that asked one replica more"),
         ("hints_lost", &metrics.hints_lost, "Hints that could not be kept"),
         ("repair_rounds", &metrics.repair_rounds, "Comparisons with other replicas"),

@@ -12,6 +12,8 @@ const FLAG_EXPIRY: u8 = 2;
 const FLAG_HEADER_ONLY: u8 = 4;
 /// What stands for a record that cannot be read, where there is 0 or 1 otherwise.
 const DAMAGED: u8 = 2;
+/// What stands for a record that may not come in any more.
+const TOO_LATE: u8 = 3;
 /// The fewest bytes that a key, a held record and a row of a version list take.
 pub(super) const KEY_BYTES_MIN: usize = 3;
 pub(super) const HELD_BYTES_MIN: usize = 19;
@@ -94,9 +96,14 @@ pub(super) fn put_held(to: &mut Pieces, held: &Held) -> Result<(), MessageError>
 pub(super) fn put_applied(to: &mut Pieces, applied: Option<Applied>) {
     match applied {
         Some(Applied::Stored) => to.short.put_u8(0),
-        Some(Applied::Superseded { by }) => {
+        Some(Applied::Superseded { by, memory_millis }) => {
             to.short.put_u8(1);
             put_version(to, by);
+            to.short.put_u32(memory_millis);
+        }
+        Some(Applied::TooLate { upto }) => {
+            to.short.put_u8(TOO_LATE);
+            put_version(to, upto);
         }
         None => to.short.put_u8(DAMAGED),
     }
@@ -191,7 +198,7 @@ pub(super) fn get_key_or_none(from: &mut Bytes) -> Result<Option<Key>, MessageEr
     }
 }
 
-fn get_version(from: &mut Bytes) -> Result<Version, MessageError> {
+pub(super) fn get_version(from: &mut Bytes) -> Result<Version, MessageError> {
     Ok(Version::from_words(from.try_get_u64()?, from.try_get_u64()?))
 }
 
@@ -229,7 +236,12 @@ pub(super) fn get_held(from: &mut Bytes) -> Result<Held, MessageError> {
 }
 
 pub(super) fn get_applied(from: &mut Bytes) -> Result<Applied, MessageError> {
-    if get_bool(from)? { Ok(Applied::Superseded { by: get_version(from)? }) } else { Ok(Applied::Stored) }
+    Ok(match from.try_get_u8()? {
+        0 => Applied::Stored,
+        1 => Applied::Superseded { by: get_version(from)?, memory_millis: from.try_get_u32()? },
+        TOO_LATE => Applied::TooLate { upto: get_version(from)? },
+        value => return Err(MessageError::UnknownValue { value }),
+    })
 }
 
 pub(super) fn get_applied_or_damaged(from: &mut Bytes) -> Result<Option<Applied>, MessageError> {

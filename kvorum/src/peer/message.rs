@@ -11,15 +11,15 @@ use super::fields::{
     HELD_BYTES_MIN, KEY_BYTES_MIN, VERSION_ROW_BYTES_MIN, check_ascending, check_from, count_u16, count_u32,
     end, get_applied, get_applied_or_damaged, get_apply_kind, get_bool, get_by_partition, get_bytes,
     get_cluster_id, get_fetched, get_floor, get_held, get_key, get_key_or_none, get_list, get_partitions,
-    get_record, get_roster, get_scan_open, get_version_row, get_words, put_applied, put_by_partition,
-    put_cluster_id, put_fetched, put_floor, put_held, put_key, put_key_or_none, put_partitions, put_record,
-    put_roster, put_version, put_words,
+    get_record, get_roster, get_scan_open, get_version, get_version_row, get_words, put_applied,
+    put_by_partition, put_cluster_id, put_fetched, put_floor, put_held, put_key, put_key_or_none,
+    put_partitions, put_record, put_roster, put_version, put_words,
 };
 use super::frame::{Frame, Pieces};
 use super::terms::{ApplyKind, Held, HeldBack, MessageError, Refusal, ScanRow, StepKind, VersionRow};
 use crate::replica::{Applied, Fetched, Floor};
 use bytes::{Buf, BufMut, Bytes};
-use kvorum_core::{ClusterId, Key, Record, StoreSeen, UnixMillis};
+use kvorum_core::{ClusterId, Key, Record, StoreSeen, UnixMillis, Version};
 use std::time::Duration;
 
 /// The most nodes that a roster names: no cluster is larger.
@@ -49,6 +49,7 @@ pub(super) mod kind {
     pub(in crate::peer) const APPLY_MANY: u8 = 0x0f;
     pub(in crate::peer) const STRETCH: u8 = 0x10;
     pub(in crate::peer) const COMPARE: u8 = 0x11;
+    pub(in crate::peer) const NEWEST: u8 = 0x12;
     pub(in crate::peer) const APPLIED: u8 = 0x81;
     pub(in crate::peer) const FOUND: u8 = 0x82;
     pub(in crate::peer) const PONG: u8 = 0x83;
@@ -64,6 +65,7 @@ pub(super) mod kind {
     pub(in crate::peer) const APPLIED_MANY: u8 = 0x8e;
     pub(in crate::peer) const STRETCHED: u8 = 0x8f;
     pub(in crate::peer) const COMPARED: u8 = 0x90;
+    pub(in crate::peer) const NEWEST_IS: u8 = 0x91;
     pub(in crate::peer) const REFUSED: u8 = 0xff;
 }
 
@@ -85,6 +87,11 @@ pub enum Request {
         key: Key,
         /// The longest value that is wanted, in bytes; of a longer one, only the header comes.
         value_bytes_max: u32,
+    },
+    /// Asks which version a write to a key must be above. Answered by [`Reply::NewestIs`].
+    Newest {
+        /// The key.
+        key: Key,
     },
     /// Asks for a sign of life. Answered by [`Reply::Pong`].
     Ping {
@@ -212,6 +219,8 @@ pub enum Reply {
     Applied(Applied),
     /// What the replica holds of the key; none when it has never heard of it.
     Found(Option<Held>),
+    /// The version that a write to the key must be above, to be newest at the sender; zero for any.
+    NewestIs(Version),
     /// A sign of life.
     Pong {
         /// The time of day at the sender.
@@ -309,7 +318,7 @@ fn newest_of_floor(floor: Floor) -> u64 {
 
 fn newest_of_applied(applied: Option<Applied>) -> u64 {
     match applied {
-        Some(Applied::Superseded { by }) => by.clock(),
+        Some(Applied::Superseded { by, .. } | Applied::TooLate { upto: by }) => by.clock(),
         Some(Applied::Stored) | None => 0,
     }
 }
@@ -335,6 +344,7 @@ impl Request {
             Self::ApplyMany { .. } => kind::APPLY_MANY,
             Self::Stretch { .. } => kind::STRETCH,
             Self::Compare { .. } => kind::COMPARE,
+            Self::Newest { .. } => kind::NEWEST,
         }
     }
 
@@ -356,6 +366,7 @@ impl Request {
             Self::ApplyMany { .. } => kind::APPLIED_MANY,
             Self::Stretch { .. } => kind::STRETCHED,
             Self::Compare { .. } => kind::COMPARED,
+            Self::Newest { .. } => kind::NEWEST_IS,
         }
     }
 
@@ -370,6 +381,7 @@ impl Request {
                 newest_of(records.iter().map(|(_, record)| record.version.clock())).max(*settled)
             }
             Self::Get { .. }
+            | Self::Newest { .. }
             | Self::Ping { .. }
             | Self::TakeHints
             | Self::ScanOpen { .. }
@@ -451,6 +463,7 @@ impl Request {
                 put_partitions(to, partitions)?;
             }
             Self::Compare { sums } => put_words(to, sums)?,
+            Self::Newest { key } => put_key(to, key),
             Self::Survey { agreed, held_by } => {
                 let (node, why) = held_by.map_or((NOBODY, 0), |(node, why)| (node, why.code()));
                 to.short.put_u16(node);
@@ -477,7 +490,7 @@ impl Request {
     pub(super) fn decode(frame: Frame) -> Result<(Self, Duration), MessageError> {
         let mut payload = frame.payload;
         let from = &mut payload;
-        if !matches!(frame.kind, kind::APPLY..=kind::COMPARE) {
+        if !matches!(frame.kind, kind::APPLY..=kind::NEWEST) {
             return Err(MessageError::UnknownKind { kind: frame.kind });
         }
         let left = Duration::from_millis(u64::from(from.try_get_u32()?));
@@ -522,6 +535,7 @@ impl Request {
                 partitions: get_partitions(from)?,
             },
             kind::COMPARE => Self::Compare { sums: get_words(from)? },
+            kind::NEWEST => Self::Newest { key: get_key(from)? },
             kind::SURVEY => {
                 let (node, why) = (from.try_get_u16()?, HeldBack::of_code(from.try_get_u8()?)?);
                 if (node == NOBODY) != why.is_none() {
@@ -568,6 +582,7 @@ impl Reply {
             Self::AppliedMany(_) => kind::APPLIED_MANY,
             Self::Stretched { .. } => kind::STRETCHED,
             Self::Compared(_) => kind::COMPARED,
+            Self::NewestIs(_) => kind::NEWEST_IS,
             Self::Refused { .. } => kind::REFUSED,
         }
     }
@@ -604,6 +619,7 @@ impl Reply {
             Self::Done => {}
             Self::DigestList(words) | Self::FloorList(words) => put_words(to, words)?,
             Self::Compared(digests) => put_by_partition(to, digests)?,
+            Self::NewestIs(version) => put_version(to, *version),
             Self::Surveyed { reading, hinted, votes, digests } => {
                 to.short.put_u64(*reading);
                 to.short.put_u8(u8::from(*votes));
@@ -658,6 +674,7 @@ impl Reply {
         match self {
             Self::Applied(applied) => newest_of_applied(Some(*applied)),
             Self::Found(held) => held.as_ref().map_or(0, Held::timestamp),
+            Self::NewestIs(version) => version.clock(),
             Self::HintsTaken { met, .. } => *met,
             Self::ScanPart { rows, .. } => newest_of(rows.iter().map(|row| row.held.timestamp())),
             Self::VersionList { rows, floor, .. } => {
@@ -690,7 +707,7 @@ impl Reply {
     /// Refuses a kind byte that no reply has.
     pub(super) fn check_kind(kind: u8) -> Result<(), MessageError> {
         match kind {
-            kind::APPLIED..=kind::SCAN_PART | kind::DONE..=kind::COMPARED | kind::REFUSED => Ok(()),
+            kind::APPLIED..=kind::SCAN_PART | kind::DONE..=kind::NEWEST_IS | kind::REFUSED => Ok(()),
             kind => Err(MessageError::UnknownKind { kind }),
         }
     }
@@ -729,6 +746,7 @@ impl Reply {
             kind::DIGEST_LIST => Self::DigestList(get_words(from)?),
             kind::FLOOR_LIST => Self::FloorList(get_words(from)?),
             kind::COMPARED => Self::Compared(get_by_partition(from)?),
+            kind::NEWEST_IS => Self::NewestIs(get_version(from)?),
             kind::SURVEYED => Self::Surveyed {
                 reading: from.try_get_u64()?,
                 votes: get_bool(from)?,

@@ -4,7 +4,7 @@ use super::ReplicaError;
 use kvorum_core::Version;
 use tokio::sync::oneshot;
 
-/// This is what became of an applied record.
+/// What became of an applied record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Applied {
     /// It is stored, or was until something newer overwrote it.
@@ -13,6 +13,13 @@ pub enum Applied {
     Superseded {
         /// The newer version.
         by: Version,
+        /// How far back this replica remembers what it held of the key: the record was not among it.
+        memory_millis: u32,
+    },
+    /// Nothing up to `upto` may come in any more; nothing newer than the record need be stored.
+    TooLate {
+        /// The highest version that is barred.
+        upto: Version,
     },
 }
 

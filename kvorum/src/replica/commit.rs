@@ -12,7 +12,6 @@ use super::courier::Courier;
 use super::digest::Digests;
 use super::floor::{self, FloorStep, Floors};
 use super::health::StoreHealth;
-use super::open::OpenWrites;
 use super::queue::{DueRow, Observed, Removal, Request, Source};
 use super::recent::Recent;
 use super::stage::{Changed, Stage, Staged, mark_of};
@@ -89,8 +88,6 @@ pub(super) struct Committer {
     digests: Option<Arc<Digests>>,
     /// What may not come in any more, and what may go; none where there is no other replica.
     floors: Option<Arc<Floors>>,
-    /// Writes of this node whose clients have not been answered.
-    open: Arc<OpenWrites>,
     /// Groups committed; the requesting side reads it before each look-up.
     committed: Arc<AtomicU64>,
     recent: Recent,
@@ -125,8 +122,8 @@ impl Committer {
         floors: Option<Arc<Floors>>,
         committed: Arc<AtomicU64>,
         health: Arc<StoreHealth>,
-        open: Arc<OpenWrites>,
     ) -> Self {
+        let now = parts.clock.mono();
         Self {
             engine: Arc::clone(&parts.engine),
             clock: Arc::clone(&parts.clock),
@@ -137,9 +134,8 @@ impl Committer {
             purge: parts.purge,
             digests,
             floors,
-            open,
             committed,
-            recent: Recent::default(),
+            recent: Recent::starting_at(0, now),
             floor: Version::ZERO,
             unsynced_since: None,
             usual: Duration::ZERO,
@@ -384,7 +380,7 @@ impl Committer {
                     return Ok(Applied::Stored);
                 }
                 if is_below {
-                    return Ok(Applied::Superseded { by: self.floor });
+                    return Ok(Applied::TooLate { upto: self.floor });
                 }
                 if let Some(answer) = self.barred(&key, &record, true, source) {
                     return self.believed(answer);
@@ -395,13 +391,11 @@ impl Committer {
         };
         match record.version.cmp(&stored.version) {
             Ordering::Less if has_accepted() => {}
-            Ordering::Less if self.is_overtaken(stage, &key, &record, stored.version, source) => {
-                // It counts as what was newest before: a write below it may have begun after it had ended.
-                if !stage.note_accepted(&key, record.version) {
-                    self.recent.note_accepted(&key, record.version);
-                }
+            Ordering::Less => {
+                let memory = self.clock.mono().saturating_sub(self.recent.remembers_since(&key));
+                let memory_millis = u32::try_from(memory.as_millis()).unwrap_or(u32::MAX);
+                return self.believed(Applied::Superseded { by: stored.version, memory_millis });
             }
-            Ordering::Less => return self.believed(Applied::Superseded { by: stored.version }),
             Ordering::Greater => {
                 if let Some(answer) = self.barred(&key, &record, false, source) {
                     return self.believed(answer);
@@ -430,23 +424,10 @@ impl Committer {
 
     /// `applied`, unless what supersedes the record is from the future: nobody may stamp above that.
     fn believed(&self, applied: Applied) -> Result<Applied, ReplicaError> {
-        if let Applied::Superseded { by } = applied {
+        if let Applied::Superseded { by, .. } | Applied::TooLate { upto: by } = applied {
             self.timestamps.check(by.clock())?;
         }
         Ok(applied)
-    }
-
-    /// Whether a client's write met only a write beside it: `by` is newer and still open, and what `by` replaced is older.
-    fn is_overtaken(&self, stage: &Stage, key: &Key, record: &Record, by: Version, source: Source) -> bool {
-        if source != Source::Writer || !self.open.has(by) {
-            return false;
-        }
-        match stage.replaced(key).or_else(|| self.recent.replaced(key)) {
-            Some(Some(before)) => before < record.version,
-            // What was there may have been purged.
-            Some(None) => record.version > self.floor && self.barred(key, record, true, source).is_none(),
-            None => false,
-        }
     }
 
     /// Stages the end of a record whose time has come. Says whether space comes back.
@@ -530,7 +511,7 @@ impl Committer {
         // Whoever looked a key up before this group saw the old store.
         let group = self.committed.load(Memory::Relaxed) + 1;
         self.committed.store(group, Memory::Release);
-        self.recent = Recent::starting_at(group + 1);
+        self.recent = Recent::starting_at(group + 1, self.clock.mono());
         (self.unsynced_since, self.stopped_by, self.is_on_reserve) = (None, None, false);
         self.health.revive();
         Ok(())
@@ -598,7 +579,7 @@ impl Committer {
             known.moved(floors);
         }
         courtesy.pause();
-        self.recent.remember(changes, overwritten, group);
+        self.recent.remember(changes, overwritten, group, now);
         self.committed.store(group, Memory::Release);
         Ok(())
     }
@@ -829,7 +810,7 @@ impl Committer {
             return false;
         }
         crash::point(Point::ReopenCounted);
-        self.recent = Recent::starting_at(self.committed.load(Memory::Relaxed) + 1);
+        self.recent = Recent::starting_at(self.committed.load(Memory::Relaxed) + 1, self.clock.mono());
         // What was buffered is either in the reopened store or was never confirmed as synced.
         self.unsynced_since = None;
         true

@@ -169,21 +169,27 @@ impl Floors {
         let sealed = entry.floor.sealed.max(entry.defended);
         let purged = entry.floor.purged.max(entry.defended);
         let clock = version.clock();
-        let superseded = |by| Some(Applied::Superseded { by: Version::from_words(by, u64::MAX) });
+        let too_late = |upto| Some(Applied::TooLate { upto: Version::from_words(upto, u64::MAX) });
         match source {
             // What is dead is as good as held: nothing older can come in any more.
             Source::Repair { .. } if holds_nothing && clock <= purged && is_dead => Some(Applied::Stored),
             Source::Repair { settled } if holds_nothing && clock <= sealed && settled < sealed => {
-                superseded(sealed)
+                too_late(sealed)
             }
             Source::Copy | Source::Reader if holds_nothing && clock <= sealed && is_mortal => {
                 Some(Applied::Stored)
             }
             Source::Writer | Source::Copy | Source::Reader if clock <= entry.highest() => {
-                superseded(entry.highest())
+                too_late(entry.highest())
             }
             _ => None,
         }
+    }
+
+    /// The highest version that may not come in any more, of `partition`.
+    pub(super) fn barred_upto(&self, partition: Partition) -> Version {
+        let highest = self.lock().get(usize::from(partition.0)).map_or(0, Entry::highest);
+        if highest == 0 { Version::ZERO } else { Version::from_words(highest, u64::MAX) }
     }
 
     /// Whether the tombstone or outlived row `version` of `partition` may go.

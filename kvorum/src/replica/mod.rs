@@ -19,7 +19,6 @@ mod health;
 mod hints;
 mod key_hash;
 mod mending;
-mod open;
 mod pause;
 mod queue;
 mod recent;
@@ -38,7 +37,6 @@ pub use floor::{Floor, FloorStep, Floors};
 pub use health::{StoreHealth, StoreState};
 pub use hints::{Hint, HintBounds, Hints, Kept, Waiting};
 pub use mending::{Place, Walked};
-pub use open::OpenWrite;
 pub use queue::{COMMIT_QUEUE_BYTES_MAX, COMMIT_QUEUE_LEN_MAX, Source};
 pub use reclaim::ReclaimState;
 pub use sweep::SweeperState;
@@ -60,7 +58,6 @@ use commit::Committer;
 use courier::Courier;
 use kvorum_core::hlc::LEASE_MILLIS;
 use kvorum_core::{Key, NodeId, Partition, Record, Run, UnixMillis, Version};
-use open::OpenWrites;
 use queue::{CommitQueue, Observed, Request};
 use reclaim::Reclaimer;
 use std::fmt;
@@ -266,7 +263,6 @@ struct Shared {
     queue: Arc<CommitQueue>,
     groups: Arc<AtomicU64>,
     health: Arc<StoreHealth>,
-    open: Arc<OpenWrites>,
     digests: Option<Arc<Digests>>,
     damage: Arc<Damage>,
     floors: Option<Arc<Floors>>,
@@ -319,8 +315,6 @@ impl Replica {
             Purge::Sole => (None, None),
         };
         let (known, counted) = (Arc::clone(&health), Arc::clone(&groups));
-        let open = Arc::new(OpenWrites::default());
-        let waiting = Arc::clone(&open);
         let reclaimer = Reclaimer {
             engine: Arc::clone(&parts.engine),
             clock: Arc::clone(&parts.clock),
@@ -329,7 +323,7 @@ impl Replica {
             metrics: Arc::clone(&parts.metrics),
             state: Arc::clone(&state),
         };
-        let committer = Committer::new(&parts, digests.clone(), floors.clone(), counted, known, waiting);
+        let committer = Committer::new(&parts, digests.clone(), floors.clone(), counted, known);
         let replica = Self {
             shared: Arc::new(Shared {
                 engine: parts.engine,
@@ -340,7 +334,6 @@ impl Replica {
                 queue: Arc::clone(&queue),
                 groups,
                 health,
-                open,
                 digests,
                 damage,
                 floors,
@@ -419,13 +412,23 @@ impl Replica {
         match mark.version.cmp(&record.version) {
             std::cmp::Ordering::Less => None,
             std::cmp::Ordering::Equal => Some(Applied::Stored),
-            std::cmp::Ordering::Greater => Some(Applied::Superseded { by: mark.version }),
+            std::cmp::Ordering::Greater => Some(Applied::Superseded { by: mark.version, memory_millis: 0 }),
         }
     }
 
-    /// Notes that the client of the write stamped `version` waits for its answer, until the result is dropped.
-    pub fn open_write(&self, version: Version) -> OpenWrite {
-        self.shared.open.begin(version)
+    /// The version that a write to `key` must be above to be newest here: that of what is stored, also where it cannot be
+    /// read, or what may not come in any more.
+    ///
+    /// # Errors
+    /// Those of reading; [`ReplicaError::TooFarAhead`] for a record from the future: nobody may stamp above it.
+    pub async fn newest(&self, key: &Key) -> Result<Version, ReplicaError> {
+        let observed = self.observe(key).await?;
+        let stored = observed.mark.map_or(Version::ZERO, |mark| mark.version);
+        let barred = self.shared.digests.as_deref().zip(self.floors());
+        let barred = barred.map(|(digests, floors)| floors.barred_upto(digests.partition_of(key)));
+        let newest = stored.max(barred.unwrap_or(Version::ZERO));
+        self.shared.timestamps.check(newest.clock())?;
+        Ok(newest)
     }
 
     /// What is stored of `key`, tombstones and expired records included.

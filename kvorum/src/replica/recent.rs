@@ -4,11 +4,12 @@ use super::key_hash::KeyHash;
 use super::stage::Changed;
 use crate::storage::format::Mark;
 use kvorum_core::{Key, Version};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
 
 /// Keys remembered per generation; two generations are kept.
 const RECENT_LEN_MAX: usize = 4096;
-/// Overwritten versions remembered per key: more overlapping writes to one key than this are not told apart.
+/// Overwritten versions remembered per key. A write that may have been one of those before is not said to be none.
 const ACCEPTED_LEN_MAX: usize = 32;
 
 /// The versions written by the latest groups, in two generations.
@@ -23,12 +24,21 @@ pub(super) struct Recent {
     /// The first group of the current generation and of the previous one.
     current_from: u64,
     previous_from: u64,
+    /// When the current generation began, and the previous one.
+    current_since: Duration,
+    previous_since: Duration,
 }
 
 impl Recent {
-    /// Nothing is known of the groups before `group`.
-    pub(super) fn starting_at(group: u64) -> Self {
-        Self { current_from: group, previous_from: group, ..Self::default() }
+    /// Nothing is known of the groups before `group`, nor of what was before `now`.
+    pub(super) fn starting_at(group: u64, now: Duration) -> Self {
+        Self {
+            current_from: group,
+            previous_from: group,
+            current_since: now,
+            previous_since: now,
+            ..Self::default()
+        }
     }
 
     fn seen(&self, key: &Key) -> Option<&Seen> {
@@ -40,22 +50,13 @@ impl Recent {
         self.seen(key).map(|seen| seen.latest)
     }
 
-    /// Of a remembered key, what its latest record replaced: nothing, or this version.
-    #[expect(clippy::option_option, reason = "nothing remembered and nothing replaced are two things")]
-    pub(super) fn replaced(&self, key: &Key) -> Option<Option<Version>> {
-        self.seen(key).map(|seen| seen.replaced)
-    }
-
-    /// Notes that `version` took effect before the latest record of a remembered key.
-    pub(super) fn note_accepted(&mut self, key: &Key, version: Version) {
-        let seen = self.current.get_mut(key).or_else(|| self.previous.get_mut(key));
-        if let Some(seen) = seen {
-            seen.accept(version);
-        }
-    }
-
     pub(super) fn has_accepted(&self, key: &Key, version: Version) -> bool {
-        self.seen(key).is_some_and(|seen| seen.overwritten.contains(&version))
+        self.seen(key).is_some_and(|seen| seen.overwritten.iter().any(|(known, _)| *known == version))
+    }
+
+    /// Since when every version of `key` that was newest here, and was overwritten, is remembered.
+    pub(super) fn remembers_since(&self, key: &Key) -> Duration {
+        self.seen(key).map_or(self.previous_since, |seen| seen.forgotten.max(self.previous_since))
     }
 
     /// Whether every group after the first `as_of` ones is still remembered.
@@ -63,28 +64,35 @@ impl Recent {
         as_of + 1 >= self.previous_from
     }
 
-    pub(super) fn remember(&mut self, changes: Vec<Changed>, overwritten: Vec<(Key, Version)>, group: u64) {
-        for (key, before, latest) in changes {
-            let replaced = before.map(|mark| mark.version);
+    /// Takes in what `group` did, at `now`.
+    pub(super) fn remember(
+        &mut self,
+        changes: Vec<Changed>,
+        overwritten: Vec<(Key, Version)>,
+        group: u64,
+        now: Duration,
+    ) {
+        for (key, _, latest) in changes {
             if let Some(seen) = self.current.get_mut(&key) {
-                (seen.latest, seen.replaced) = (latest, replaced);
+                seen.latest = latest;
             } else {
-                let overwritten = self.previous.get(&key).map(|seen| seen.overwritten.clone());
-                let overwritten = overwritten.unwrap_or_default();
-                self.current.insert(key, Seen { latest, replaced, overwritten });
+                let before = self.previous.get(&key);
+                let overwritten = before.map(|seen| seen.overwritten.clone()).unwrap_or_default();
+                let forgotten = before.map_or(Duration::ZERO, |seen| seen.forgotten);
+                self.current.insert(key, Seen { latest, overwritten, forgotten });
             }
         }
         for (key, version) in overwritten {
             if let Some(seen) = self.current.get_mut(&key) {
-                seen.accept(version);
+                seen.accept(version, now);
             }
         }
         if self.current.len() >= RECENT_LEN_MAX {
             // As large as the one before will be.
             let next = HashMap::with_capacity_and_hasher(self.current.len(), KeyHash::default());
             self.previous = std::mem::replace(&mut self.current, next);
-            self.previous_from = self.current_from;
-            self.current_from = group + 1;
+            (self.previous_from, self.previous_since) = (self.current_from, self.current_since);
+            (self.current_from, self.current_since) = (group + 1, now);
         }
     }
 }
@@ -92,17 +100,19 @@ impl Recent {
 /// What the latest groups did to one key.
 struct Seen {
     latest: Option<Mark>,
-    /// What the latest record replaced.
-    replaced: Option<Version>,
-    overwritten: Vec<Version>,
+    /// Versions that were newest, and when they were overwritten.
+    overwritten: VecDeque<(Version, Duration)>,
+    /// When the latest of those that are not remembered any more was overwritten.
+    forgotten: Duration,
 }
 
 impl Seen {
-    fn accept(&mut self, version: Version) {
-        if self.overwritten.len() >= ACCEPTED_LEN_MAX {
-            self.overwritten.remove(0);
+    fn accept(&mut self, version: Version, now: Duration) {
+        if self.overwritten.len() >= ACCEPTED_LEN_MAX
+            && let Some((_, at)) = self.overwritten.pop_front()
+        {
+            self.forgotten = at;
         }
-        self.overwritten.push(version);
-        self.replaced = Some(version);
+        self.overwritten.push_back((version, now));
     }
 }

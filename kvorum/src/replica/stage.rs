@@ -65,23 +65,6 @@ impl Stage {
         };
     }
 
-    /// Of a staged key, what its record replaces: nothing, or this version.
-    #[expect(clippy::option_option, reason = "nothing staged and nothing replaced are two things")]
-    pub(super) fn replaced(&self, key: &Key) -> Option<Option<Version>> {
-        let staged = self.records.get(*self.index.get(key)?)?;
-        let last = self.overwritten.iter().rev().find(|(known, _)| known == key);
-        Some(last.map(|(_, version)| *version).or(staged.before.map(|mark| mark.version)))
-    }
-
-    /// Notes that `version` took effect before the record that is staged for `key`. Says whether one is.
-    pub(super) fn note_accepted(&mut self, key: &Key, version: Version) -> bool {
-        let is_staged = self.index.contains_key(key);
-        if is_staged {
-            self.overwritten.push((key.clone(), version));
-        }
-        is_staged
-    }
-
     pub(super) fn has_accepted(&self, key: &Key, version: Version) -> bool {
         self.overwritten.iter().any(|(known, accepted)| known == key && *accepted == version)
     }

@@ -20,12 +20,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
+/// Superseded by `by`, as told at the instant at which the replica started.
+fn superseded(by: Version) -> Applied {
+    Applied::Superseded { by, memory_millis: 0 }
+}
+
 /// A committer with everything around it at hand.
 struct Bench {
     engine: Arc<MemoryEngine>,
     clock: Arc<ManualClock>,
     groups: Arc<AtomicU64>,
-    open: Arc<super::open::OpenWrites>,
     health: Arc<StoreHealth>,
     committer: Committer,
     source: Source,
@@ -61,9 +65,8 @@ impl Bench {
         let digests = (purge == Purge::Keep).then(|| Arc::new(super::Digests::open(&*engine, 12).unwrap()));
         let floors = (purge == Purge::Keep).then(|| Arc::new(super::Floors::open(&*engine, 12).unwrap()));
         let (counted, known) = (Arc::clone(&groups), Arc::clone(&health));
-        let open = Arc::new(super::open::OpenWrites::default());
-        let committer = Committer::new(&parts, digests, floors, counted, known, Arc::clone(&open));
-        Self { engine, clock, groups, health, open, committer, source: Source::Writer }
+        let committer = Committer::new(&parts, digests, floors, counted, known);
+        Self { engine, clock, groups, health, committer, source: Source::Writer }
     }
 
     fn stored(&self, key: &str) -> Option<Record> {
@@ -197,7 +200,7 @@ fn tombstone(millis: u64) -> Record {
 fn newest_wins() {
     let mut bench = Bench::new(DurabilityMode::Always, Purge::Keep);
     assert_eq!(bench.apply("k", value(5, "new")).unwrap(), Applied::Stored);
-    assert_eq!(bench.apply("k", value(4, "old")).unwrap(), Applied::Superseded { by: version(5) });
+    assert_eq!(bench.apply("k", value(4, "old")).unwrap(), superseded(version(5)));
     assert_eq!(bench.apply("k", value(5, "new")).unwrap(), Applied::Stored);
     assert_eq!(bench.stored("k"), Some(value(5, "new")));
     assert_eq!(bench.apply("k", tombstone(6)).unwrap(), Applied::Stored);
@@ -213,7 +216,7 @@ fn one_group_may_hold_a_key_several_times() {
     let observed = bench.observe("k");
     let group = [3, 7, 5].map(|at| ("k", value(at, "v"), observed)).to_vec();
     let answers: Vec<_> = bench.apply_all(group).into_iter().map(Result::unwrap).collect();
-    assert_eq!(answers, [Applied::Stored, Applied::Stored, Applied::Superseded { by: version(7) }]);
+    assert_eq!(answers, [Applied::Stored, Applied::Stored, superseded(version(7))]);
     assert_eq!(bench.stored("k"), Some(value(7, "v")));
 }
 
@@ -234,7 +237,7 @@ fn batches_are_judged_record_by_record() {
     let source = Source::Repair { settled: 0 };
     let request = Request::ApplyMany { records: records.into(), source, done, courier: None };
     bench.committer.commit(vec![request]);
-    let superseded = |by| Some(Applied::Superseded { by: version(by) });
+    let superseded = |by| Some(self::superseded(version(by)));
     let expected = vec![Some(Applied::Stored), superseded(9), Some(Applied::Stored), superseded(6)];
     assert_eq!(answer.try_recv().unwrap().unwrap(), expected);
     assert_eq!(bench.groups.load(Ordering::Acquire), before + 1);
@@ -294,7 +297,7 @@ fn nothing_comes_in_below_a_floor() {
     assert_eq!(bench.stored("k"), None);
     assert_eq!(bench.engine.row_count(Keyspace::Tokens), 0);
     let floor = version(5).clock();
-    let refused = Applied::Superseded { by: Version::from_words(floor, u64::MAX) };
+    let refused = Applied::TooLate { upto: Version::from_words(floor, u64::MAX) };
     bench.forget();
     for source in [Source::Writer, Source::Copy, Source::Repair { settled: floor - 1 }] {
         assert_eq!(bench.apply_as(source, value(2, "old")), refused, "{source:?}");
@@ -332,7 +335,7 @@ fn closed_partitions_take_repair_only() {
     bench.apply("k", value(2, "held")).unwrap();
     let upto = version(5).clock();
     assert!(bench.step(FloorStep::Close { round: 7, upto, partitions: Arc::from([partition().0]) }));
-    let refused = Applied::Superseded { by: Version::from_words(upto, u64::MAX) };
+    let refused = Applied::TooLate { upto: Version::from_words(upto, u64::MAX) };
     // Also over something older: a deletion that comes now would be on one side only.
     assert_eq!(bench.apply_as(Source::Writer, tombstone(4)), refused);
     assert_eq!(bench.apply_as(Source::Copy, value(5, "late")), refused);
@@ -351,7 +354,7 @@ fn adopted_floors_drop_what_was_outlived() {
     assert!(bench.step(FloorStep::Defend { floors: Arc::clone(&floors) }));
     assert_eq!(bench.remove(Removal::Outlived), 1);
     let old = Source::Repair { settled: version(3).clock() };
-    assert!(matches!(bench.apply_as(old, value(3, "older store")), Applied::Superseded { .. }));
+    assert!(matches!(bench.apply_as(old, value(3, "older store")), Applied::TooLate { .. }));
     assert_eq!(bench.floor(), super::Floor::default());
     assert!(bench.step(FloorStep::Adopt { floors }));
     let word = version(5).clock();
@@ -389,7 +392,7 @@ fn stale_observation_is_looked_up_again() {
     bench.apply("k", value(9, "new")).unwrap();
     bench.forget();
     let answer = bench.apply_all(vec![("k", value(8, "old"), stale)]).remove(0).unwrap();
-    assert_eq!(answer, Applied::Superseded { by: version(9) });
+    assert_eq!(answer, superseded(version(9)));
     assert_eq!(bench.stored("k"), Some(value(9, "new")));
 }
 
@@ -432,12 +435,12 @@ fn record_that_was_newest_once_is_not_superseded() {
     bench.apply("k", value(1, "written back")).unwrap();
     bench.apply("k", value(5, "newer")).unwrap();
     assert_eq!(bench.apply("k", value(1, "written back")).unwrap(), Applied::Stored);
-    assert_eq!(bench.apply("k", value(2, "late")).unwrap(), Applied::Superseded { by: version(5) });
+    assert_eq!(bench.apply("k", value(2, "late")).unwrap(), superseded(version(5)));
     assert_eq!(bench.stored("k"), Some(value(5, "newer")));
     // Whoever only copies it is told what is stored now.
     bench.source = Source::Copy;
     let copied = bench.apply("k", value(1, "written back")).unwrap();
-    assert_eq!(copied, Applied::Superseded { by: version(5) });
+    assert_eq!(copied, superseded(version(5)));
     bench.source = Source::Writer;
     // The same within one group.
     let observed = bench.observe("g");
@@ -445,61 +448,34 @@ fn record_that_was_newest_once_is_not_superseded() {
     let answers = bench.apply_all(group.into_iter().map(|record| ("g", record, observed)).collect());
     let answers: Vec<_> = answers.into_iter().map(Result::unwrap).collect();
     assert_eq!(answers[2], Applied::Stored);
-    assert_eq!(answers[3], Applied::Superseded { by: version(5) });
+    assert_eq!(answers[3], superseded(version(5)));
 }
 
-/// Goal: a write that was overtaken by one beside it needs no second stamp, and one that began after a newer one had ended
-/// is not hidden behind a third. Method: newer records whose write is open or not, over what is older or newer.
+/// Goal: a replica says how far back it knows what it held, so that forgetting is never taken for not having held it.
+/// Method: more versions of one key than are remembered, and more keys, at instants that are known.
 #[test]
-fn write_overtaken_by_an_open_one_took_effect() {
+fn superseded_says_how_far_back_it_remembers() {
     let mut bench = Bench::new(DurabilityMode::Os, Purge::Keep);
-    bench.apply("k", value(2, "before")).unwrap();
-    let open = bench.open.begin(version(5));
-    bench.apply("k", value(5, "beside")).unwrap();
-    assert_eq!(bench.apply("k", value(3, "overtaken")).unwrap(), Applied::Stored);
-    assert_eq!(bench.stored("k"), Some(value(5, "beside")));
-    // Below what the open one replaced: that may have ended before this one began.
-    assert_eq!(bench.apply("k", value(1, "late")).unwrap(), Applied::Superseded { by: version(5) });
-    bench.source = Source::Copy;
-    assert_eq!(bench.apply("k", value(3, "copy")).unwrap(), Applied::Superseded { by: version(5) });
-    bench.source = Source::Writer;
-    drop(open);
-    assert_eq!(bench.apply("k", value(4, "answered")).unwrap(), Applied::Superseded { by: version(5) });
-    // The same within one group, and over nothing.
-    let _open = bench.open.begin(version(9));
-    let observed = bench.observe("g");
-    let group = [value(7, "a"), value(9, "b"), value(8, "c"), value(6, "d")];
-    let answers = bench.apply_all(group.into_iter().map(|record| ("g", record, observed)).collect());
-    let answers: Vec<_> = answers.into_iter().map(Result::unwrap).collect();
-    assert_eq!(answers[2], Applied::Stored);
-    assert_eq!(answers[3], Applied::Superseded { by: version(9) });
-    bench.apply("n", value(9, "first")).unwrap();
-    assert_eq!(bench.apply("n", value(8, "overtaken")).unwrap(), Applied::Stored);
-}
-
-/// Goal: a write that began after another had ended is not told that it took effect below it, although the other was
-/// overtaken and left nothing here. Method: two records under an open one, the higher first, in groups of their own and in
-/// one.
-#[test]
-fn write_below_an_overtaken_one_is_superseded() {
-    let mut bench = Bench::new(DurabilityMode::Os, Purge::Keep);
-    bench.apply("k", value(2, "before")).unwrap();
-    let _open = bench.open.begin(version(9));
-    bench.apply("k", value(9, "open")).unwrap();
-    assert_eq!(bench.apply("k", value(7, "overtaken")).unwrap(), Applied::Stored);
-    assert_eq!(bench.apply("k", value(5, "began later")).unwrap(), Applied::Superseded { by: version(9) });
-    assert_eq!(
-        bench.apply("k", value(7, "overtaken")).unwrap(),
-        Applied::Stored,
-        "told the same when asked again"
-    );
-    let observed = bench.observe("g");
-    let group = [value(9, "open"), value(7, "overtaken"), value(5, "began later")];
-    let answers = bench.apply_all(group.into_iter().map(|record| ("g", record, observed)).collect());
-    let answers: Vec<_> = answers.into_iter().map(Result::unwrap).collect();
-    assert_eq!(answers[1], Applied::Stored);
-    assert_eq!(answers[2], Applied::Superseded { by: version(9) });
-    assert_eq!(bench.apply("g", value(6, "later still")).unwrap(), Applied::Superseded { by: version(9) });
+    let memory = |bench: &mut Bench, key: &str| match bench.apply(key, value(1, "old")).unwrap() {
+        Applied::Superseded { memory_millis, .. } => memory_millis,
+        other => panic!("{other:?}"),
+    };
+    bench.clock.pass(1_000);
+    bench.apply("k", value(2, "a")).unwrap();
+    bench.clock.pass(1_000);
+    assert_eq!(memory(&mut bench, "k"), 2000, "since the start");
+    for clock in 3..=40 {
+        bench.clock.pass(10);
+        bench.apply("k", value(clock, "b")).unwrap();
+    }
+    // 38 were overwritten, 32 are remembered: the sixth was overwritten 320 ms ago.
+    assert_eq!(memory(&mut bench, "k"), 320);
+    assert_eq!(bench.apply("k", value(8, "b")).unwrap(), Applied::Stored);
+    assert!(matches!(bench.apply("k", value(7, "b")).unwrap(), Applied::Superseded { .. }));
+    bench.clock.pass(1_000);
+    bench.forget();
+    bench.clock.pass(5);
+    assert_eq!(memory(&mut bench, "k"), 5, "since the generation before");
 }
 
 /// A lease is synced whatever the durability of writes is: the clock's monotony hangs on it.
@@ -737,7 +713,7 @@ fn purged_keys_do_not_resurrect() {
     assert_eq!(bench.sweep(), 1);
     assert_eq!(bench.stored("k"), None);
     bench.forget();
-    assert_eq!(bench.apply("k", value(40, "ghost")).unwrap(), Applied::Superseded { by: version(50) });
+    assert_eq!(bench.apply("k", value(40, "ghost")).unwrap(), Applied::TooLate { upto: version(50) });
     assert_eq!(bench.stored("k"), None);
     assert_eq!(bench.apply("k", value(51, "new")).unwrap(), Applied::Stored);
 }
@@ -908,6 +884,6 @@ async fn replica_says_what_it_holds_on_a_full_disk() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     assert_eq!(apply(value(5, "v")).await.unwrap(), Applied::Stored);
-    assert_eq!(apply(value(4, "u")).await.unwrap(), Applied::Superseded { by: value(5, "v").version });
+    assert_eq!(apply(value(4, "u")).await.unwrap(), superseded(value(5, "v").version));
     assert!(matches!(apply(value(6, "w")).await, Err(ReplicaError::DiskFull)));
 }

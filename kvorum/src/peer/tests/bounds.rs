@@ -67,7 +67,7 @@ fn replies(word: u64) -> Vec<(Request, Reply)> {
     };
     let scan = Request::ScanNext { scan: 1, bytes: 1 };
     let scanned = |held| Reply::ScanPart { scan: 1, rows: vec![ScanRow { key: key(), held }], is_last: true };
-    let superseded = Applied::Superseded { by: version };
+    let superseded = Applied::Superseded { by: version, memory_millis: 0 };
     vec![
         (apply, Reply::Applied(superseded)),
         (get.clone(), Reply::Found(Some(Held::Whole(record(word))))),

@@ -98,6 +98,7 @@ fn request() -> impl Strategy<Value = Request> {
         any::<u32>().prop_map(|scan| Request::ScanClose { scan }),
         any::<(u16, u16)>().prop_map(|(first_partition, count)| Request::Digests { first_partition, count }),
         words().prop_map(|sums| Request::Compare { sums }),
+        key().prop_map(|key| Request::Newest { key }),
         (any::<u16>(), prop::option::of(key()), any::<u32>(), floor()).prop_map(
             |(partition, after, bytes, floor)| Request::Versions { partition, after, bytes, floor }
         ),
@@ -112,6 +113,14 @@ fn request() -> impl Strategy<Value = Request> {
     ]
 }
 
+fn applied() -> impl Strategy<Value = Applied> {
+    prop_oneof![
+        Just(Applied::Stored),
+        (version(), any::<u32>()).prop_map(|(by, memory_millis)| Applied::Superseded { by, memory_millis }),
+        version().prop_map(|upto| Applied::TooLate { upto }),
+    ]
+}
+
 fn reply() -> impl Strategy<Value = Reply> {
     let scan_row = (key(), held()).prop_map(|(key, held)| ScanRow { key, held });
     let version_row = (key(), version(), 1u16.., any::<bool>())
@@ -119,14 +128,10 @@ fn reply() -> impl Strategy<Value = Reply> {
     let fetched =
         prop_oneof![Just(Fetched::Nothing), record().prop_map(Fetched::Record), Just(Fetched::Damaged)];
     let hinted = prop::collection::btree_map(any::<u16>(), any::<u64>(), 0..4);
-    let applied = prop_oneof![
-        Just(None),
-        Just(Some(Applied::Stored)),
-        version().prop_map(|by| Some(Applied::Superseded { by }))
-    ];
+    let applied_or_damaged = prop::option::of(applied());
     prop_oneof![
-        Just(Reply::Applied(Applied::Stored)),
-        version().prop_map(|by| Reply::Applied(Applied::Superseded { by })),
+        applied().prop_map(Reply::Applied),
+        version().prop_map(Reply::NewestIs),
         prop::option::of(held()).prop_map(Reply::Found),
         (any::<u64>(), cluster_id(), roster(), any::<bool>()).prop_map(
             |(wall, cluster_id, roster, votes)| Reply::Pong {
@@ -151,7 +156,7 @@ fn reply() -> impl Strategy<Value = Reply> {
         any::<bool>().prop_map(Reply::Stepped),
         (any::<u64>(), prop::collection::vec(fetched, 0..4))
             .prop_map(|(settled, records)| Reply::Fetched { settled, records }),
-        prop::collection::vec(applied, 0..4).prop_map(Reply::AppliedMany),
+        prop::collection::vec(applied_or_damaged, 0..4).prop_map(Reply::AppliedMany),
         (
             prop::option::of(key()),
             any::<bool>(),

@@ -41,7 +41,11 @@ pub(super) fn samples() -> Vec<Sample> {
             Request::Apply { key: key("k"), record: record.clone(), kind: ApplyKind::Write },
             vec![
                 ("applied-stored", Reply::Applied(Applied::Stored)),
-                ("applied-superseded", Reply::Applied(Applied::Superseded { by: version })),
+                (
+                    "applied-superseded",
+                    Reply::Applied(Applied::Superseded { by: version, memory_millis: 160 }),
+                ),
+                ("applied-too-late", Reply::Applied(Applied::TooLate { upto: version })),
                 ("refused-overloaded", refused(Refusal::Overloaded, "a queue is full")),
             ],
         ),
@@ -62,6 +66,7 @@ pub(super) fn samples() -> Vec<Sample> {
                 ("found-header", Reply::Found(Some(header))),
             ],
         ),
+        ("newest", Request::Newest { key: key("k") }, vec![("newest-is", Reply::NewestIs(version))]),
         (
             "ping",
             Request::Ping { wall, cluster_id, roster: roster.clone() },
@@ -149,7 +154,8 @@ pub(super) fn samples() -> Vec<Sample> {
                 "applied-many",
                 Reply::AppliedMany(vec![
                     Some(Applied::Stored),
-                    Some(Applied::Superseded { by: version }),
+                    Some(Applied::Superseded { by: version, memory_millis: 160 }),
+                    Some(Applied::TooLate { upto: version }),
                     None,
                 ]),
             )],
@@ -225,16 +231,17 @@ fn frames_of_versions_2_and_3_are_those_of_version_4() {
     assert_eq!(more(versions[1], versions[2]), ["compare", "compared"]);
 }
 
-/// Version 5 changed the bytes of `ping` and `pong` alone: they carry the cluster id, and each store's run.
+/// Version 5 changed the bytes of few messages: `ping` and `pong` carry the cluster id and each store's run, and a replica
+/// that holds something newer says how far back it remembers.
 #[test]
-fn frames_of_version_5_change_ping_and_pong() {
+fn frames_of_version_5_change_what_they_must() {
     let (four, five) = (
         include_str!("../../../../fixtures/peer-frames-4.txt"),
         include_str!("../../../../fixtures/peer-frames-5.txt"),
     );
     let changed = four.lines().filter(|line| !five.lines().any(|other| other == *line));
     let changed: Vec<&str> = changed.filter_map(|line| line.split(' ').next()).collect();
-    assert_eq!(changed, ["ping", "pong"]);
+    assert_eq!(changed, ["applied-superseded", "ping", "pong", "applied-many"]);
 }
 
 /// Goal: which frames of version 1 mean something else now is known, and none does harm: the handshake keeps such nodes
@@ -255,8 +262,17 @@ fn frames_of_version_1_are_read_or_refused() {
             (!is_read).then_some(name)
         })
         .collect();
-    let changed =
-        ["apply-tombstone", "ping", "pong", "hints-taken", "fetch", "fetched-nothing", "fetched", "surveyed"];
+    let changed = [
+        "applied-superseded",
+        "apply-tombstone",
+        "ping",
+        "pong",
+        "hints-taken",
+        "fetch",
+        "fetched-nothing",
+        "fetched",
+        "surveyed",
+    ];
     assert_eq!(refused, changed);
 }
 

@@ -136,7 +136,7 @@ impl Load {
         let Mix { get, head, put, delete, range } = mix;
         let kinds = [(get, 0), (head, 1), (put, 2), (delete, 3), (range, 4)];
         let kind = stream.weighted(&kinds).copied().unwrap_or(0);
-        let replicas = stream.pick(&key.replicas).copied();
+        let replicas = stream.pick(key.replicas_of(kind < 2)).copied();
         let ttl = self.plan.ttl.filter(|ttl| stream.percent(ttl.percent));
         let ttl = ttl.map(|ttl| stream.duration(ttl.min, ttl.max));
         let (has_end, has_limit) = (stream.percent(50), stream.percent(30));
@@ -168,8 +168,9 @@ impl Load {
         let mut http = HttpClient::new();
         let everybody = AckFrom::new(self.plan.nodes, self.plan.nodes);
         for key in keys {
-            let mut ways: Vec<Option<AckFrom>> = key.replicas.iter().copied().map(Some).collect();
-            ways.extend([None, Some(everybody)]);
+            let mut ways: Vec<Option<AckFrom>> = key.replicas_of(true).iter().copied().map(Some).collect();
+            // Everybody is asked; not where that would not overlap with reads of the first alone.
+            ways.extend(if key.reads.is_empty() { vec![None, Some(everybody)] } else { Vec::new() });
             for replicas in ways {
                 let node = stream.between_u16(0, self.plan.nodes - 1);
                 self.perform(&mut http, number, node, &key.key, Request::Get, replicas, 0).await;

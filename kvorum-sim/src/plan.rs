@@ -66,6 +66,15 @@ pub struct KeyPlan {
     pub weight: u64,
     /// The replicas that its requests name, one at random each time; none to leave it to the default.
     pub replicas: Vec<AckFrom>,
+    /// Those that its reads name, where they name others.
+    pub reads: Vec<AckFrom>,
+}
+
+impl KeyPlan {
+    /// The replicas that a read or a write of the key names.
+    pub fn replicas_of(&self, is_read: bool) -> &[AckFrom] {
+        if is_read && !self.reads.is_empty() { &self.reads } else { &self.replicas }
+    }
 }
 
 /// This is how often and how long values live.
@@ -135,7 +144,14 @@ impl Plan {
         let latency_min = Duration::from_millis(stream.between(0, 2));
         let latency_max = latency_min + Duration::from_millis(stream.between(1, 20));
         let value_bytes_max = usize::from(stream.between_u16(24, 2000));
+        // Many clients on very few keys: writes and reads that meet on the way, which is rare elsewhere. In half of these
+        // seeds nothing is wrong besides.
+        let mut contention = seed.stream("contention");
+        let (is_contended, is_calm) = (contention.percent(30), contention.percent(50));
         let mut kinds = kinds(&mut seed.stream("kinds"), nodes, durability);
+        if is_contended && is_calm {
+            kinds.clear();
+        }
         let mut faults = faults(&mut seed.stream("faults"), nodes, length, &kinds);
         faults.extend(last_older_disk(length, &faults));
         let shifts = shifts(&mut seed.stream("shifts"), nodes, &faults);
@@ -152,8 +168,8 @@ impl Plan {
             durability,
             latency: (latency_min, latency_max),
             clocks: clocks(&mut seed.stream("clocks"), nodes, &kinds),
-            clients: clients(&mut seed.stream("clients"), nodes),
-            keys: keys(&mut seed.stream("keys"), nodes, &kinds),
+            clients: clients(&mut seed.stream("clients"), nodes, is_contended),
+            keys: keys(&mut seed.stream("keys"), nodes, &kinds, is_contended),
             ttl: ttl(&mut seed.stream("ttl")),
             value_bytes_max,
             transfers_early: seed.stream("transfers").percent(50),
@@ -253,7 +269,7 @@ fn signed(stream: &mut Stream, max: u64) -> i64 {
     if stream.percent(50) { size } else { -size }
 }
 
-fn clients(stream: &mut Stream, nodes: u16) -> Vec<ClientPlan> {
+fn clients(stream: &mut Stream, nodes: u16, is_contended: bool) -> Vec<ClientPlan> {
     let mixes = [
         (4, Mix { get: 40, head: 5, put: 40, delete: 10, range: 5 }),
         (2, Mix { get: 80, head: 5, put: 10, delete: 2, range: 3 }),
@@ -262,18 +278,22 @@ fn clients(stream: &mut Stream, nodes: u16) -> Vec<ClientPlan> {
         (1, Mix { get: 30, head: 0, put: 30, delete: 0, range: 40 }),
     ];
     let fallback = Mix { get: 1, head: 0, put: 1, delete: 0, range: 0 };
-    (0..stream.between(1, 8))
+    let (count, pause_max) = if is_contended { ((6, 12), 10) } else { ((1, 8), 200) };
+    (0..stream.between(count.0, count.1))
         .map(|_| ClientPlan {
             mix: stream.weighted(&mixes).copied().unwrap_or(fallback),
-            pause_max: Duration::from_millis(stream.between(2, 200)),
+            pause_max: Duration::from_millis(stream.between(2, pause_max)),
             home: stream.percent(30).then(|| stream.between_u16(0, nodes - 1)),
         })
         .collect()
 }
 
-fn keys(stream: &mut Stream, nodes: u16, kinds: &BTreeSet<FaultKind>) -> Vec<KeyPlan> {
+fn keys(stream: &mut Stream, nodes: u16, kinds: &BTreeSet<FaultKind>, is_contended: bool) -> Vec<KeyPlan> {
     let majority = AckFrom::new(nodes / 2 + 1, nodes);
-    let styles: [(u64, Vec<AckFrom>); 7] = [
+    // All quorums of these overlap, also those of unequal strength: a register that must stay linearizable.
+    let overlapping = |from: u16| (from / 2 + 1..=from).map(|ack| AckFrom::new(ack, from)).collect();
+    let few = nodes.min(3);
+    let styles: [(u64, Vec<AckFrom>); 9] = [
         (12, Vec::new()),
         (1, vec![AckFrom::new(1, 1)]),
         (1, vec![AckFrom::new(1, nodes)]),
@@ -283,19 +303,30 @@ fn keys(stream: &mut Stream, nodes: u16, kinds: &BTreeSet<FaultKind>) -> Vec<Key
         (1, vec![AckFrom::new(1, nodes), AckFrom::new(nodes, nodes)]),
         // One key with versions of different `from`.
         (1, (1..=nodes).map(|from| AckFrom::new(from / 2 + 1, from)).collect()),
+        (4, overlapping(few)),
+        (2, overlapping(nodes)),
     ];
-    let is_plain = stream.percent(40);
+    // Written by all and read from the first alone: such a reader can meet what is on one replica.
+    let read_from_first = (vec![AckFrom::new(few, few)], vec![AckFrom::new(1, 1)]);
+    let is_plain = stream.percent(40) && !is_contended;
     // A node with an outdated list may put what it alone must confirm on the wrong node; with others' consent it cannot.
     let ack_min = if kinds.contains(&FaultKind::StaleTopology) { 2 } else { 1 };
-    let (hot, cold) = (stream.between(1, 6), stream.between(0, 120));
+    let (hot, cold) = if is_contended { (3, 0) } else { (6, 120) };
+    let (hot, cold) = (stream.between(1, hot), stream.between(0, cold));
     (0..hot + cold)
         .map(|index| {
-            let replicas = stream.weighted(&styles).cloned().unwrap_or_default();
+            let styles = if is_contended { &styles[7..] } else { &styles[..] };
+            let replicas = stream.weighted(styles).cloned().unwrap_or_default();
+            let (replicas, reads) = if stream.percent(if is_contended { 20 } else { 5 }) {
+                read_from_first.clone()
+            } else {
+                (replicas, Vec::new())
+            };
             let is_safe = |replicas: &AckFrom| replicas.ack >= ack_min;
-            let replicas = if is_plain { Vec::new() } else { replicas };
+            let (replicas, reads) = if is_plain { Default::default() } else { (replicas, reads) };
             let replicas = replicas.into_iter().filter(is_safe).collect();
             let weight = if index < hot { 60 } else { 1 };
-            KeyPlan { key: key(stream, index), weight, replicas }
+            KeyPlan { key: key(stream, index), weight, replicas, reads }
         })
         .collect()
 }

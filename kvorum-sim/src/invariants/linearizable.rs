@@ -1,7 +1,7 @@
 //! Linearizability of one key, in O(n log n).
 //!
-//! Held on keys on which all operations overlap: one `from`, majorities, every read spread to where the next
-//! operation must meet it, and no disk lost more than that bears. There PUT, GET and DELETE behave as one register.
+//! Held on keys on which all operations overlap pairwise, whatever their `ack` and `from`: every read spread to where the
+//! next operation must meet it, and no disk lost more than that bears. There PUT, GET and DELETE behave as one register.
 //!
 //! It is judged by the identity of values, not by versions: a write that was stamped twice still takes effect once,
 //! so W1, W2, W1 is a violation even if W1 came back with a version above that of W2.
@@ -40,13 +40,16 @@ pub fn check(history: &History, facts: &Facts) -> Result<(), Violation> {
 /// Whether linearizability is promised for a key with these operations.
 pub fn applies(operations: &[&Operation], facts: &Facts) -> bool {
     let quorums: BTreeSet<AckFrom> = operations.iter().map(|operation| operation.replicas).collect();
-    let (Some(first), Some(ack_min)) = (quorums.first(), quorums.iter().map(|quorum| quorum.ack).min())
-    else {
-        return false;
-    };
-    let copies_min = quorums.iter().map(|quorum| super::facts::held_after(*quorum, quorum.from)).min();
-    let meets = |a: &AckFrom, b: &AckFrom| a.overlaps(*b) && must_meet(*a, a.from, *b);
-    quorums.iter().all(|a| a.from == first.from && quorums.iter().all(|b| meets(a, b)))
+    let Some(ack_min) = quorums.iter().map(|quorum| quorum.ack).min() else { return false };
+    // What a read meets may have been written with the `from` of any of the writes.
+    let writes = operations.iter().filter(|operation| operation.is_write());
+    let written: BTreeSet<u16> = writes.map(|operation| operation.replicas.from).collect();
+    let copies =
+        quorums.iter().flat_map(|quorum| written.iter().map(|from| super::facts::held_after(*quorum, *from)));
+    let copies_min = copies.min();
+    let meets =
+        |a: &AckFrom, b: &AckFrom| a.overlaps(*b) && written.iter().all(|from| must_meet(*a, *from, *b));
+    quorums.iter().all(|a| quorums.iter().all(|b| meets(a, b)))
         && facts.spares_quorums_of(ack_min.min(copies_min.unwrap_or(0)))
 }
 

@@ -27,6 +27,8 @@ pub struct Class {
     pub write: (u16, u16),
     /// ack/from of its reads.
     pub read: (u16, u16),
+    /// Further ack/from that its writes and reads take in turn: of the same `from`, and no weaker than those.
+    pub also: &'static [(u16, u16)],
     /// Whether requests leave the quorum to the node.
     pub is_default: bool,
 }
@@ -34,12 +36,23 @@ pub struct Class {
 impl Class {
     /// All requests with the node's default of `ack`/`from`.
     pub const fn default(ack: u16, from: u16) -> Self {
-        Self { name: "default", write: (ack, from), read: (ack, from), is_default: true }
+        Self { name: "default", write: (ack, from), read: (ack, from), also: &[], is_default: true }
     }
 
     /// Writes with one quorum, reads with another.
     pub const fn new(name: &'static str, write: (u16, u16), read: (u16, u16)) -> Self {
-        Self { name, write, read, is_default: false }
+        Self { name, write, read, also: &[], is_default: false }
+    }
+
+    /// The same with further quorums.
+    pub const fn and(self, also: &'static [(u16, u16)]) -> Self {
+        Self { also, ..self }
+    }
+
+    /// The quorum of the request of this number, where the class says `weakest`.
+    pub fn quorum_of(&self, weakest: (u16, u16), number: u64) -> (u16, u16) {
+        let at = usize::try_from(number % (self.also.len() as u64 + 1)).unwrap();
+        at.checked_sub(1).map_or(weakest, |at| self.also[at])
     }
 
     fn overlap(a: (u16, u16), b: (u16, u16)) -> bool {

@@ -54,7 +54,8 @@ impl Session {
 
     /// Reads a key. Gives the status.
     pub fn get(&mut self, node: usize, class: Class, key: &[u8]) -> u16 {
-        let target = target(class, class.read, key);
+        let number = self.history.asked.len() as u64;
+        let target = target(class, class.quorum_of(class.read, number), key);
         let (answer, begun, ended) = self.request(node, class, "GET", &target, None);
         let Ok(answer) = answer else { return self.last_status() };
         let saw = match (answer.status, version_of(&answer)) {
@@ -80,7 +81,7 @@ impl Session {
         body: Option<&[u8]>,
     ) -> u16 {
         let method = if what == What::Put { "PUT" } else { "DELETE" };
-        let target = target(class, class.write, key);
+        let target = target(class, class.quorum_of(class.write, id), key);
         let (answer, begun, ended) = self.request(node, class, method, &target, body);
         let outcome = match &answer {
             Ok(answer) => match (answer.status, version_of(answer)) {

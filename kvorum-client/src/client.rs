@@ -183,6 +183,15 @@ impl Client {
         Ok(self.exchange.whole(&Call::repair(partition)?).await?.into_text())
     }
 
+    /// Has one node drop what is too far ahead of its clock to be believed (`--clock-offset-limit`): how much, as JSON. The
+    /// values are lost on that node.
+    ///
+    /// # Errors
+    /// As for a read.
+    pub async fn drop_unbelievable(&self) -> Result<String, Error> {
+        Ok(self.exchange.whole(&Call::drop_unbelievable()?).await?.into_text())
+    }
+
     /// Asks one node for its state: the next in turn that answers, whatever it answers.
     ///
     /// # Errors

@@ -109,6 +109,11 @@ impl Call {
         Ok(Self { accept: Some("application/json"), ..call })
     }
 
+    pub(crate) fn drop_unbelievable() -> Result<Self, Error> {
+        let call = Self::new(Operation::Repair, Method::POST, "/admin/repair?drop=unbelievable".to_owned())?;
+        Ok(Self { accept: Some("application/json"), ..call })
+    }
+
     pub(crate) fn status() -> Result<Self, Error> {
         let call = Self::new(Operation::Status, Method::GET, "/v0/status".to_owned())?;
         Ok(Self { accept: Some("application/json"), ..call })

@@ -85,7 +85,15 @@ pub(super) fn commands() -> Vec<Command> {
                 "URL",
                 "Only this node; without it, every node of the cluster, one after the other",
             ))
-            .arg(flag("partition", "P", "Only this partition").value_parser(value_parser!(u16))),
+            .arg(flag("partition", "P", "Only this partition").value_parser(value_parser!(u16)))
+            .arg(
+                switch(
+                    "drop-unbelievable",
+                    "Drop records from the future first (further ahead of a node's clock than --clock-offset-limit); their \
+                     values are lost",
+                )
+                .conflicts_with("partition"),
+            ),
         on_node(Command::new("status").about("Prints a node's state; exit code 3 when it cannot serve"))
             .arg(switch("json", "As JSON"))
             .arg(switch("quorum", "Fail also while a default request would not find its quorum")),

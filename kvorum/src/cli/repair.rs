@@ -23,6 +23,9 @@ pub(super) async fn run(client: &Client, matches: &ArgMatches) -> Result<ExitCod
     };
     let timeout = matches.get_one::<u64>("timeout").map_or(TIMEOUT, |seconds| Duration::from_secs(*seconds));
     let partition = matches.get_one::<u16>("partition").copied();
+    if matches.get_flag("drop-unbelievable") && !drop_unbelievable(&nodes, timeout).await? {
+        return Ok(ExitCode::from(FAILED));
+    }
     let mut is_whole = true;
     for (done, node) in nodes.iter().enumerate() {
         let client = Client::builder().node(node).timeout(timeout).build()?;
@@ -41,6 +44,23 @@ pub(super) async fn run(client: &Client, matches: &ArgMatches) -> Result<ExitCod
         write_out(line.as_bytes())?;
     }
     Ok(if is_whole { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
+}
+
+/// Has every node drop what it does not believe, before any is repaired; false where one could not.
+async fn drop_unbelievable(nodes: &[String], timeout: Duration) -> Result<bool, Failure> {
+    for node in nodes {
+        let client = Client::builder().node(node).timeout(timeout).build()?;
+        let body: serde_json::Value = match client.drop_unbelievable().await {
+            Ok(body) => serde_json::from_str(&body).unwrap_or_default(),
+            Err(error) => {
+                write_out(format!("{node}: {error}\n").as_bytes())?;
+                return Ok(false);
+            }
+        };
+        let dropped = body.get("dropped").and_then(serde_json::Value::as_u64).unwrap_or_default();
+        write_out(format!("{node}: {dropped} records and hints from the future dropped\n").as_bytes())?;
+    }
+    Ok(true)
 }
 
 /// The nodes that a status names.

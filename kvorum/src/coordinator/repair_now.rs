@@ -2,9 +2,14 @@
 //! ask: the same goes on in the background. It is for whoever wants to see that it is done, now.
 
 use super::{Coordinator, Shared};
+use crate::replica::{Hint, ReplicaError};
 use kvorum_core::Partition;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Hints that are read at a time, in number and bytes.
+const HINTS_LEN_MAX: usize = 1024;
+const HINTS_BYTES_MAX: usize = 4 << 20;
 
 /// What a repair came to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,6 +77,36 @@ impl Coordinator {
 }
 
 impl Shared {
+    /// Removes from this node what is too far ahead of its clock to be believed: records, hints and floors. Says how many
+    /// records and hints. Their values are lost on this node; what other nodes hold of their keys comes by repair.
+    ///
+    /// # Errors
+    /// Those of the store; what was removed before stays removed.
+    pub async fn drop_unbelievable(&self) -> Result<u64, ReplicaError> {
+        let mut dropped = 0;
+        for partition in Partition::all(self.cluster.topology().partition_bits()) {
+            dropped += self.replica.drop_too_far_ahead(partition).await? as u64;
+        }
+        for index in self.cluster.others() {
+            let target = self.cluster.id_of(index);
+            let mut after: Option<Hint> = None;
+            loop {
+                let hints = self.hints.next(target, after.as_ref(), HINTS_LEN_MAX, HINTS_BYTES_MAX).await?;
+                let Some(last) = hints.last() else { break };
+                after = Some(last.clone());
+                let is_ahead = |hint: &Hint| self.timestamps.check(hint.record.version.clock()).is_err();
+                let ahead: Vec<Hint> = hints.into_iter().filter(is_ahead).collect();
+                dropped += ahead.len() as u64;
+                self.hints.remove(target, ahead).await?;
+            }
+        }
+        tracing::warn!(
+            dropped,
+            "an operator had dropped what is further ahead of this node's clock than --clock-offset-limit allows"
+        );
+        Ok(dropped)
+    }
+
     fn repair_counts(&self) -> [u64; 3] {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let metrics = &self.metrics;

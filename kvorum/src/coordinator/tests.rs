@@ -613,6 +613,44 @@ fn stored_versions_from_the_future_are_not_passed_on() {
     assert_eq!(run(node.replica.get(&key)).unwrap(), Some(tombstone_of(forever())));
 }
 
+/// Goal: a store that holds versions of the end of time is well again after one order. Method: a record, a hint and a floor
+/// of the highest version, put into the engine past every door; before the order the key cannot be written.
+#[test]
+fn an_operator_drops_what_is_unbelievable() {
+    let (engine, clock) = (Arc::new(MemoryEngine::new()), ManualClock::at(1_000_000));
+    let (node, key) = one_of_two(&engine, &clock);
+    let (partition, peer) = (node.shared.cluster.partition_of(&key), NodeId::of_url("http://n:2"));
+    let good = Key::new("good").unwrap();
+    let kept = tombstone_of(Version::new(UnixMillis(1_000_000), 0, NodeId(1)));
+    run(node.replica.apply(good.clone(), kept.clone(), Source::Copy)).unwrap();
+    run(node.shared.hints.keep(peer, partition.0, &key, &kept, UnixMillis(1_000_000))).unwrap();
+    drop(node);
+    let mark = format::Mark { version: forever(), from: 3, is_tombstone: true };
+    let rows = [
+        (Keyspace::Records, key.clone().into_bytes(), format::encode_record(&tombstone_of(forever()))),
+        (Keyspace::Tokens, format::encode_token_key(partition, key.as_ref()), format::encode_mark(mark)),
+        (Keyspace::Meta, format::encode_floor_key(partition), format::encode_floor([u64::MAX, u64::MAX, 7])),
+        (
+            Keyspace::Hints,
+            format::encode_hint_key(peer, forever(), key.as_ref()),
+            format::encode_record(&tombstone_of(forever())),
+        ),
+    ];
+    let put_row = |(keyspace, key, value)| Change::Put { keyspace, key, value };
+    engine.commit(rows.into_iter().map(put_row).collect(), Durability::Synced).unwrap();
+    let (node, key) = one_of_two(&engine, &clock);
+    assert!(node.write_to(key.clone(), put("1")).is_err());
+    assert_eq!(run(node.shared.drop_unbelievable()).unwrap(), 2);
+    assert_eq!(run(node.replica.get(&key)).unwrap(), None);
+    assert_eq!(run(node.replica.get(&good)).unwrap(), Some(kept));
+    assert_eq!(node.shared.hints.waiting_for(peer).count, 1);
+    let floor = node.replica.floors().unwrap().of(partition);
+    assert_eq!(floor, crate::replica::Floor { settled: 0, sealed: 0, purged: 7 });
+    let version = node.write_to(key.clone(), put("2")).unwrap();
+    assert_eq!(version.millis(), UnixMillis(1_000_000));
+    assert_eq!(run(node.shared.drop_unbelievable()).unwrap(), 0);
+}
+
 /// A lease from the future, as a node leaves it whose clock was years ahead, is no reason to stamp there.
 #[test]
 fn leases_from_the_future_are_not_believed() {

@@ -13,7 +13,7 @@ use super::range::{RangeBody, RangeFormat, RangeSource, Reader};
 use super::repair;
 use super::server::Phase;
 use super::status::{self, NodeFacts, Serving};
-use super::target::{self, Path, ProfileQuery, Scope};
+use super::target::{self, Path, ProfileQuery, RepairQuery, Scope};
 use super::topology;
 use super::workers;
 use crate::authority::Authority;
@@ -580,10 +580,17 @@ async fn repair<B>(
     check_local(&desk.service, connection, request)?;
     let coordinator = desk.coordinator()?;
     let partitions = 1 << coordinator.shared().cluster.topology().partition_bits();
-    let partition = target::parse_repair(request.uri().query(), partitions)?;
-    let repaired = coordinator.repair_now(partition.map(Partition)).await;
-    let repaired = repaired.ok_or_else(|| Failure::overloaded("a repair is under way on it"))?;
-    let mut response = Response::new(ReplyBody::full(Bytes::from(repair::render(&repaired))));
+    let body = match target::parse_repair(request.uri().query(), partitions)? {
+        RepairQuery::Compare(partition) => {
+            let repaired = coordinator.repair_now(partition.map(Partition)).await;
+            repair::render(&repaired.ok_or_else(|| Failure::overloaded("a repair is under way on it"))?)
+        }
+        RepairQuery::DropUnbelievable => {
+            let dropped = coordinator.shared().drop_unbelievable().await.map_err(CoordinatorError::from)?;
+            repair::render_dropped(dropped)
+        }
+    };
+    let mut response = Response::new(ReplyBody::full(Bytes::from(body)));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     Ok(response)
 }

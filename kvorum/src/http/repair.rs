@@ -18,3 +18,8 @@ pub(super) fn render(repaired: &Repaired) -> String {
     });
     format!("{body}\n")
 }
+
+/// The body of the answer where something was dropped.
+pub(super) fn render_dropped(dropped: u64) -> String {
+    format!("{}\n", serde_json::json!({"dropped": dropped}))
+}

@@ -326,9 +326,18 @@ pub fn parse_converged(query: Option<&str>) -> Result<ConvergedQuery, TargetErro
     Ok(ConvergedQuery { key, all_partitions: partitions.is_some() })
 }
 
-/// Reads the query of `/admin/repair`: the partition, below `partitions`, or none for all.
-pub fn parse_repair(query: Option<&str>, partitions: u32) -> Result<Option<u16>, TargetError> {
-    let mut partition = None;
+/// What `/admin/repair` is to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RepairQuery {
+    /// Compare one partition, or all, and heal what differs.
+    Compare(Option<u16>),
+    /// Drop what is too far ahead of the node's clock to be believed.
+    DropUnbelievable,
+}
+
+/// Reads the query of `/admin/repair`: the partition, below `partitions`, or none for all; or what is to be dropped.
+pub fn parse_repair(query: Option<&str>, partitions: u32) -> Result<RepairQuery, TargetError> {
+    let (mut partition, mut drops) = (None, None);
     for parameter in parameters(query) {
         let (name, value) = parameter?;
         match &*name {
@@ -336,10 +345,16 @@ pub fn parse_repair(query: Option<&str>, partitions: u32) -> Result<Option<u16>,
                 let number = digits(&value).filter(|number| u32::from(*number) < partitions);
                 set(&mut partition, "partition", number.ok_or(TargetError::BadPartition { partitions })?)?;
             }
-            _ => return Err(unknown(&name, "partition")),
+            b"drop" if *value == *b"unbelievable" => set(&mut drops, "drop", ())?,
+            b"drop" => return Err(TargetError::BadValue { name: "drop", allowed: "unbelievable" }),
+            _ => return Err(unknown(&name, "partition, or drop")),
         }
     }
-    Ok(partition)
+    match (drops, partition) {
+        (None, partition) => Ok(RepairQuery::Compare(partition)),
+        (Some(()), None) => Ok(RepairQuery::DropUnbelievable),
+        (Some(()), Some(_)) => Err(TargetError::BadValue { name: "drop", allowed: "drop without partition" }),
+    }
 }
 
 /// Reads the query of `/v0/topology`: how many nodes of each preference list are wanted.
@@ -601,9 +616,11 @@ mod tests {
     #[test]
     fn partitions_are_read() {
         let partition = |query: &str| parse_repair(Some(query), 4_096);
-        assert_eq!(partition(""), Ok(None));
-        assert_eq!(partition("partition=0"), Ok(Some(0)));
-        assert_eq!(partition("partition=4095"), Ok(Some(4_095)));
+        assert_eq!(partition(""), Ok(RepairQuery::Compare(None)));
+        assert_eq!(partition("partition=0"), Ok(RepairQuery::Compare(Some(0))));
+        assert_eq!(partition("partition=4095"), Ok(RepairQuery::Compare(Some(4_095))));
+        assert_eq!(partition("drop=unbelievable"), Ok(RepairQuery::DropUnbelievable));
+        assert!(partition("drop=all").is_err() && partition("drop=unbelievable&partition=1").is_err());
         for bad in ["partition=4096", "partition=99999", "partition=-1", "partition=x", "partition="] {
             let error = partition(bad).unwrap_err();
             assert_eq!(error, TargetError::BadPartition { partitions: 4_096 }, "{bad}");

@@ -315,6 +315,10 @@ impl Committer {
             if stage.record(&key).is_some() || !floors.lets_go(partition, version, which) {
                 continue;
             }
+            // Its time may have come meanwhile.
+            if which == Removal::TooFarAhead && self.timestamps.check(version.clock()).is_ok() {
+                continue;
+            }
             // By the index, which is written with the record: a record that cannot be read any more goes as well.
             let row = format::encode_token_key(partition, key.as_ref());
             let Some(mark) = self.engine.get(Keyspace::Tokens, &row)? else { continue };

@@ -87,6 +87,13 @@ pub enum FloorStep {
         /// Clock words by partition.
         floors: Arc<[(u16, u64)]>,
     },
+    /// Words from the future do not hold any more, on an operator's order.
+    Forget {
+        /// The highest word that still holds.
+        max: u64,
+        /// The partition.
+        partition: u16,
+    },
     /// What lay below the floor is gone here: it holds.
     Adopt {
         /// Clock words by partition.
@@ -199,6 +206,8 @@ impl Floors {
                 <= match which {
                     Removal::Purged => entry.floor.purged,
                     Removal::Outlived => entry.defended,
+                    // That is not the floor's to say.
+                    Removal::TooFarAhead => u64::MAX,
                 }
         })
     }
@@ -228,6 +237,11 @@ impl Floors {
                 }
                 return Some(Vec::new());
             }
+            FloorStep::Forget { max, partition } => {
+                let entry = entries.get_mut(usize::from(*partition))?;
+                let known = |word| if word > *max { 0 } else { word };
+                (entry.closed, entry.defended) = (known(entry.closed), known(entry.defended));
+            }
             _ => {}
         }
         let mut moved = Vec::new();
@@ -245,6 +259,7 @@ impl Floors {
                 FloorStep::Release { .. } => {
                     (floor.sealed >= upto).then(|| Floor { purged: floor.purged.max(upto), ..floor })
                 }
+                FloorStep::Forget { max, .. } => Some(floor.within(*max)),
                 FloorStep::Adopt { .. } => Some(Floor {
                     settled: floor.settled.max(upto),
                     sealed: floor.sealed.max(upto),
@@ -289,6 +304,7 @@ impl FloorStep {
             | Self::Release { upto, partitions } => {
                 partitions.iter().map(|partition| (*partition, *upto)).collect()
             }
+            Self::Forget { max, partition } => vec![(*partition, *max)],
             Self::Defend { floors } | Self::Adopt { floors } => floors.to_vec(),
         }
     }
@@ -296,7 +312,7 @@ impl FloorStep {
     /// Whether it must be on disk before it is confirmed, whatever the durability of writes is. What it says of the
     /// records below is synced with it.
     pub(super) fn is_synced(&self) -> bool {
-        matches!(self, Self::Settle { .. } | Self::Seal { .. } | Self::Adopt { .. })
+        matches!(self, Self::Settle { .. } | Self::Seal { .. } | Self::Adopt { .. } | Self::Forget { .. })
     }
 }
 
@@ -304,7 +320,7 @@ impl FloorStep {
     /// Names the crash points before and after what is stored of it.
     fn passes(&self, is_stored: bool) {
         match (self, is_stored) {
-            (Self::Close { .. } | Self::Defend { .. }, _) => {}
+            (Self::Close { .. } | Self::Defend { .. } | Self::Forget { .. }, _) => {}
             (Self::Settle { .. }, false) => crash::point(Point::SettleBefore),
             (Self::Settle { .. }, true) => crash::point(Point::SettleAfter),
             (Self::Seal { .. }, false) => crash::point(Point::SealBefore),
@@ -325,6 +341,7 @@ impl Removal {
             (Self::Purged, true) => crash::point(Point::PurgeAfter),
             (Self::Outlived, false) => crash::point(Point::DropBefore),
             (Self::Outlived, true) => crash::point(Point::DropAfter),
+            (Self::TooFarAhead, _) => {}
         }
     }
 }
@@ -390,6 +407,15 @@ impl Replica {
         self.remove(partition, Removal::Purged).await
     }
 
+    /// Removes the records from the future that `partition` holds, and forgets the words of its floor that are; returns how
+    /// many records. Their values are lost: for an operator to order.
+    pub async fn drop_too_far_ahead(&self, partition: Partition) -> Result<usize, ReplicaError> {
+        if self.floors().is_some_and(|floors| floors.of(partition) != self.floor(partition)) {
+            self.step(FloorStep::Forget { max: self.timestamps().max(), partition: partition.0 }).await?;
+        }
+        self.remove(partition, Removal::TooFarAhead).await
+    }
+
     async fn remove(&self, partition: Partition, which: Removal) -> Result<usize, ReplicaError> {
         let Some(floors) = self.floors() else { return Ok(0) };
         let (mut removed, mut after) = (0, None);
@@ -399,6 +425,7 @@ impl Replica {
             let goes = |mark: &format::Mark| match which {
                 Removal::Purged => mark.is_tombstone,
                 Removal::Outlived => mark.from > 1,
+                Removal::TooFarAhead => self.timestamps().check(mark.version.clock()).is_err(),
             };
             let rows: Vec<(Key, Version)> = marks
                 .into_iter()

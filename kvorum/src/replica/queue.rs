@@ -93,6 +93,8 @@ pub(super) enum Removal {
     Purged,
     /// What lies below the floor that is being adopted, if others hold it as well.
     Outlived,
+    /// Records from the future, on an operator's order.
+    TooFarAhead,
 }
 
 impl Request {

@@ -405,3 +405,54 @@ fn words_are_for_one_start() {
         }
     }
 }
+
+/// Goal: a replica that does not vote yet is asked again, so a fresh cluster has no moment of 504 after its nodes have said
+/// that they are ready. Method: fresh clusters; as soon as the last node is ready, writes and reads through every node.
+#[test]
+fn fresh_cluster_answers_when_it_says_ready() {
+    for round in 0..5 {
+        let mut cluster = Cluster::new(3, SMALL);
+        for node in 0..3 {
+            cluster.spawn(node);
+        }
+        for node in 0..3 {
+            cluster.wait_until_ready(node);
+        }
+        for node in 0..3 {
+            let key = [b'k', node as u8];
+            let written = cluster.ask(node, PUT, &entity(&key, "2/3"), Some(b"v"));
+            assert_eq!(written.status, 201, "round {round}: {}", written.text());
+            let read = cluster.ask(node, GET, &entity(&key, "2/3"), None);
+            assert_eq!(read.status, 200, "round {round}: {}", read.text());
+        }
+    }
+}
+
+/// Goal: a request that meets a replica which has just started waits for it, up to its deadline. Method: two of three nodes
+/// with copied directories, so that they meet each other before they vote; a request is sent before the second one is there.
+#[test]
+fn request_waits_for_a_replica_that_does_not_vote_yet() {
+    let mut cluster = Cluster::new(3, &["--memory-budget", "16MiB", "--request-timeout", "20s"]);
+    cluster.start_all();
+    assert_eq!(cluster.ask(0, PUT, &entity(b"key", "3/3"), Some(b"v")).status, 201);
+    cluster.kill9_all();
+    for node in 0..2 {
+        let copy = cluster.copy_of_data_dir(node);
+        cluster.put_back(node, &copy);
+    }
+    cluster.start_node(0);
+    let address = cluster.address(0);
+    let asked: Vec<_> = [(GET, None), (PUT, Some(&b"w"[..]))]
+        .into_iter()
+        .map(|(method, body)| {
+            let target = entity(b"key", "1/3");
+            thread::spawn(move || {
+                cluster_support::node::ask(address, method, &target, body, Duration::from_secs(30)).unwrap()
+            })
+        })
+        .collect();
+    thread::sleep(Duration::from_millis(500));
+    cluster.start_node(1);
+    let statuses: Vec<u16> = asked.into_iter().map(|asked| asked.join().unwrap().status).collect();
+    assert_eq!(statuses, [200, 201]);
+}

@@ -3,15 +3,21 @@
 use super::{Coordinator, Missing};
 use crate::canary::{self, Canary};
 use crate::cluster::VotesVerdict;
-use crate::peer::{ApplyKind, CallError, Held, Refusal, Reply, Request, Unsent};
+use crate::peer::{ApplyKind, CallError, Held, Link, Refusal, Reply, Request, Unsent};
 use crate::replica::{Applied, ReplicaError, Source};
 use kvorum_core::{Key, NodeIndex, Record, Version};
+use std::cell::Cell;
 use std::fmt;
 use std::future::poll_fn;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::time::Duration;
+use tokio::time::Instant;
+
+/// Between two questions to a replica that does not vote yet: some round trips.
+const TOO_EARLY_WAIT: Duration = Duration::from_millis(10);
 
 /// What a replica made of a record.
 #[derive(Debug)]
@@ -46,6 +52,8 @@ pub enum Cause {
     Unreachable,
     /// Its store is new or was lost, and does not vote.
     NotVoting,
+    /// It has started, and is meeting the other nodes before its store votes.
+    NotVotingYet,
     /// What it has is damaged and cannot be read.
     Damaged,
     /// It answered something that was not asked.
@@ -61,7 +69,7 @@ impl fmt::Display for Cause {
             Self::Call(error) => error.fmt(f),
             Self::Late => f.write_str("no answer in time"),
             Self::Unreachable => f.write_str("no link to it"),
-            Self::NotVoting => f.write_str("its store does not vote yet"),
+            Self::NotVoting | Self::NotVotingYet => f.write_str("its store does not vote yet"),
             Self::Damaged => f.write_str("what it holds is damaged and cannot be read"),
             Self::OffTopic => f.write_str("it answered something that was not asked"),
             Self::Paused => f.write_str("the worker is paused"),
@@ -84,6 +92,15 @@ impl Cause {
             Self::Replica(error) => error.is_damage(),
             Self::Call(error) => matches!(error, CallError::Refused { code: Refusal::Damaged, .. }),
             Self::Damaged => true,
+            _ => false,
+        }
+    }
+
+    /// Whether the replica does not vote yet: asked again soon, it may.
+    pub(super) fn is_too_early(&self) -> bool {
+        match self {
+            Self::NotVotingYet => true,
+            Self::Call(CallError::Refused { code, .. }) => *code == Refusal::NotVotingYet,
             _ => false,
         }
     }
@@ -171,10 +188,20 @@ impl<T> Calls<T> {
     }
 }
 
-impl Coordinator {
-    /// Asks `node` to apply `record`, this node's own replica without the network. The question is on its way when
-    /// this returns; dropping the answer does not take it back.
-    pub(super) fn ask_apply(
+/// What a replica is asked by, again and again where it does not vote yet.
+struct Asker {
+    shared: std::sync::Arc<super::Shared>,
+    link: Option<Rc<Link>>,
+    /// Whether the latest answer was that the replica does not vote yet.
+    is_too_early: Rc<Cell<bool>>,
+}
+
+impl Asker {
+    fn link(&self, _node: NodeIndex) -> Option<&Rc<Link>> {
+        self.link.as_ref()
+    }
+
+    fn ask_apply_once(
         &self,
         node: NodeIndex,
         key: &Key,
@@ -192,11 +219,14 @@ impl Coordinator {
             _ => None,
         };
         let shared = std::sync::Arc::clone(&self.shared);
+        let is_too_early = Rc::clone(&self.is_too_early);
         async move {
+            is_too_early.set(false);
             if let Some((replica, key, record)) = local {
                 return match tokio::time::timeout(timeout, replica.apply(key, record, source_of(kind))).await
                 {
                     Ok(Ok(Applied::Stored)) if kind == ApplyKind::Write && !shared.counts() => {
+                        is_too_early.set(shared.cluster.is_undecided());
                         Write::Uncounted
                     }
                     Ok(Ok(applied)) => shared.heard(applied),
@@ -220,13 +250,62 @@ impl Coordinator {
             match answer {
                 Ok(Reply::Applied(applied)) => shared.heard(applied),
                 Ok(_) => Write::Unknown(Cause::OffTopic),
-                Err(CallError::Refused { code: Refusal::NotVoting, detail }) => {
+                Err(CallError::Refused {
+                    code: code @ (Refusal::NotVoting | Refusal::NotVotingYet),
+                    detail,
+                }) => {
                     shared.cluster.note_not_voting(node, detail);
+                    is_too_early.set(code == Refusal::NotVotingYet);
                     Write::Uncounted
                 }
                 Err(error) if is_nothing_done(&error) => Write::Refused(Cause::Call(error)),
                 Err(error) => Write::Unknown(Cause::Call(error)),
             }
+        }
+    }
+}
+
+impl Coordinator {
+    /// Asks `node` to apply `record`, this node's own replica without the network. The question is on its way when
+    /// this returns; dropping the answer does not take it back. A replica that has started and does not vote yet is asked
+    /// again until it does, or the time is over.
+    pub(super) fn ask_apply(
+        &self,
+        node: NodeIndex,
+        key: &Key,
+        record: &Record,
+        kind: ApplyKind,
+        timeout: Duration,
+    ) -> impl Future<Output = Write> + use<> {
+        let link = self.link(node).cloned();
+        let asker = Asker { shared: std::sync::Arc::clone(&self.shared), link, is_too_early: Rc::default() };
+        let (key, record) = (key.clone(), record.clone());
+        let deadline = Instant::now() + timeout;
+        let first = asker.ask_apply_once(node, &key, &record, kind, timeout);
+        async move {
+            let mut answer = first.await;
+            while asker.is_too_early.get() && deadline > Instant::now() + TOO_EARLY_WAIT {
+                tokio::time::sleep(TOO_EARLY_WAIT).await;
+                let left = deadline.saturating_duration_since(Instant::now());
+                answer = asker.ask_apply_once(node, &key, &record, kind, left).await;
+            }
+            answer
+        }
+    }
+
+    /// Asks `node` what it holds of `key`, a moment from now: it did not vote yet.
+    pub(super) fn ask_get_later(
+        self: &Rc<Self>,
+        node: NodeIndex,
+        key: &Key,
+        value_bytes_max: u32,
+        deadline: Instant,
+    ) -> impl Future<Output = Read> + use<> {
+        let (coordinator, key) = (Rc::clone(self), key.clone());
+        async move {
+            tokio::time::sleep(TOO_EARLY_WAIT).await;
+            let left = deadline.saturating_duration_since(Instant::now());
+            coordinator.ask_get(node, &key, value_bytes_max, left).await
         }
     }
 
@@ -298,12 +377,12 @@ impl Coordinator {
         async move {
             if node == shared.cluster.me() {
                 if !shared.cluster.votes() {
-                    return Err(Cause::NotVoting);
+                    return Err(shared.not_voting());
                 }
                 let read = tokio::time::timeout(timeout, shared.replica.get(&key)).await;
                 // Asked again: the store may have been set aside meanwhile.
                 if !shared.cluster.votes() {
-                    return Err(Cause::NotVoting);
+                    return Err(shared.not_voting());
                 }
                 return match read {
                     Ok(Ok(record)) => Ok(record.map(Held::Whole)),
@@ -356,9 +435,11 @@ impl super::Shared {
     /// Why the replica at `node` did not confirm, as the client is told: the one reason that holds.
     pub(super) fn missing(&self, node: NodeIndex, cause: &Cause) -> Missing {
         let reason = match cause {
-            Cause::NotVoting if node == self.cluster.me() => self.why_not_voting(),
-            Cause::NotVoting => self.cluster.not_voting(node),
-            Cause::Call(CallError::Refused { code: Refusal::NotVoting, detail }) => detail.clone(),
+            Cause::NotVoting | Cause::NotVotingYet if node == self.cluster.me() => self.why_not_voting(),
+            Cause::NotVoting | Cause::NotVotingYet => self.cluster.not_voting(node),
+            Cause::Call(CallError::Refused { code: Refusal::NotVoting | Refusal::NotVotingYet, detail }) => {
+                detail.clone()
+            }
             Cause::Unreachable | Cause::Call(CallError::NotSent { reason: Unsent::Down }) => {
                 let reason = self.cluster.contact(node, |contact| contact.reason().to_owned());
                 if reason.is_empty() {
@@ -403,6 +484,11 @@ impl super::Shared {
                 format!("just started: waiting for a majority ({} of {needed})", met.min(needed))
             }
         }
+    }
+
+    /// Why this node's replica does not vote.
+    pub(super) fn not_voting(&self) -> Cause {
+        if self.cluster.is_undecided() { Cause::NotVotingYet } else { Cause::NotVoting }
     }
 
     pub(super) fn count_failure(&self, node: NodeIndex) {

@@ -139,8 +139,13 @@ impl Coordinator {
             match tokio::time::timeout_at(wake_at, calls.next()).await {
                 Ok(Some((node, Ok(held)))) => replies.held.push((node, held)),
                 Ok(Some((node, Err(cause)))) => {
-                    replies.missing.push((node, cause));
-                    ask(&mut calls, &mut unasked);
+                    if cause.is_too_early() {
+                        calls.push(node, self.ask_get_later(node, key, INLINE_BYTES_MAX, deadline));
+                    }
+                    if !replies.missing.iter().any(|(missing, _)| *missing == node) {
+                        replies.missing.push((node, cause));
+                        ask(&mut calls, &mut unasked);
+                    }
                 }
                 Ok(None) => break,
                 Err(_) if Instant::now() >= deadline => break,
@@ -155,7 +160,9 @@ impl Coordinator {
         }
         let answered = u16::try_from(replies.held.len()).unwrap_or(u16::MAX);
         let mut missing = replies.missing;
-        missing.extend(calls.nodes().map(|node| (node, Cause::Late)));
+        let is_known = |node: &NodeIndex| missing.iter().any(|(missing, _)| missing == node);
+        let late: Vec<NodeIndex> = calls.nodes().filter(|node| !is_known(node)).collect();
+        missing.extend(late.into_iter().map(|node| (node, Cause::Late)));
         Err(self.too_few(quorum, begun, answered, missing))
     }
 

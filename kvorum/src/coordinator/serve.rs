@@ -325,7 +325,9 @@ async fn get(shared: Arc<Shared>, key: Key, value_bytes_max: u32) -> Reply {
 }
 
 fn not_voting(shared: &Shared) -> Reply {
-    Reply::Refused { code: Refusal::NotVoting, detail: shared.why_not_voting() }
+    let is_early = shared.cluster.is_undecided();
+    let code = if is_early { Refusal::NotVotingYet } else { Refusal::NotVoting };
+    Reply::Refused { code, detail: shared.why_not_voting() }
 }
 
 fn refuse(error: &ReplicaError) -> Reply {

@@ -284,7 +284,9 @@ impl Coordinator {
         let first = asker.ask_apply_once(node, &key, &record, kind, timeout);
         async move {
             let mut answer = first.await;
-            while asker.is_too_early.get() && deadline > Instant::now() + TOO_EARLY_WAIT {
+            // The last answer is to come before the deadline: it says why the replica does not count.
+            let margin = TOO_EARLY_WAIT.max(timeout / 8);
+            while asker.is_too_early.get() && deadline > Instant::now() + margin {
                 tokio::time::sleep(TOO_EARLY_WAIT).await;
                 let left = deadline.saturating_duration_since(Instant::now());
                 answer = asker.ask_apply_once(node, &key, &record, kind, left).await;
@@ -435,6 +437,7 @@ impl super::Shared {
     /// Why the replica at `node` did not confirm, as the client is told: the one reason that holds.
     pub(super) fn missing(&self, node: NodeIndex, cause: &Cause) -> Missing {
         let reason = match cause {
+            Cause::Late if node == self.cluster.me() && self.cluster.is_undecided() => self.why_not_voting(),
             Cause::NotVoting | Cause::NotVotingYet if node == self.cluster.me() => self.why_not_voting(),
             Cause::NotVoting | Cause::NotVotingYet => self.cluster.not_voting(node),
             Cause::Call(CallError::Refused { code: Refusal::NotVoting | Refusal::NotVotingYet, detail }) => {

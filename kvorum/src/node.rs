@@ -12,6 +12,7 @@ use crate::config::Config;
 use crate::coordinator::{Settings, Shared, Stamps};
 use crate::crash::{self, Point};
 use crate::http::body::BodyBudget;
+use crate::http::peer_places::PEER_CONNECTIONS_MAX;
 use crate::http::server::{self, Listener, Phase};
 use crate::http::{Desk, NodeFacts, Rooms, Service};
 use crate::log::Repeats;
@@ -363,6 +364,7 @@ pub(crate) fn service(
         faults: AtomicU64::new(0),
         phase: watch::Sender::new(Phase::Starting),
         peer_connections: AtomicU64::new(0),
+        peer_places: Arc::default(),
         refusals: Repeats::default(),
         supervisor,
         rooms: OnceLock::new(),
@@ -880,8 +882,8 @@ pub fn fit_connections(configs: &mut [Config], descriptors: u64) {
     let each = descriptors / nodes;
     for config in configs {
         let others = config.cluster.len().saturating_sub(1) as u64;
-        // A thread's link to each, theirs to this one, and one of either that is just being exchanged.
-        let links = others.saturating_mul(config.threads as u64).saturating_mul(4);
+        // Each thread's link to each of them, and as many as each of them may have to this node.
+        let links = others.saturating_mul(config.threads as u64 + PEER_CONNECTIONS_MAX as u64).min(each / 4);
         let reserve = (storage::lsm::descriptors_max(each) + OTHER_DESCRIPTORS)
             .saturating_add(links)
             .saturating_add(server::REFUSALS_MAX as u64);

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// The largest piece of a value that is handed to hyper at once: its buffer then stays this small per connection.
 const FRAME_BYTES_MAX: usize = 64 << 10;
-/// What a chunked upload reserves at a time.
+/// What an upload reserves at a time.
 const CHUNKED_RESERVE_BYTES: u64 = 64 << 10;
 
 /// The most of a body that is read and dropped, so that the connection can go on; where more is left, it ends.
@@ -191,6 +191,11 @@ impl BodyBudget {
         self.used.load(Ordering::Relaxed)
     }
 
+    /// Whether `bytes` more would fit now.
+    fn has_room(&self, bytes: u64) -> bool {
+        self.used().saturating_add(bytes) <= self.max
+    }
+
     fn reserve(&self, bytes: u64) -> bool {
         let before = self.used.fetch_add(bytes, Ordering::Relaxed);
         if before.saturating_add(bytes) > self.max {
@@ -248,7 +253,11 @@ where
         if length > value_bytes_max {
             return Err(Failure::too_large(value_bytes_max));
         }
-        reserved.grow(length)?;
+        // Only what has arrived is reserved: an announcement costs nothing. Room for the whole is asked for first, so that
+        // a refusal comes before the body is read.
+        if !budget.has_room(length) {
+            return Err(Failure::no_memory());
+        }
     }
     let mut first = Bytes::new();
     let mut whole = BytesMut::new();
@@ -272,7 +281,8 @@ where
         }
         while length > reserved.bytes {
             // Never more than the largest value needs: where one fits, it fits in chunks, too.
-            reserved.grow(CHUNKED_RESERVE_BYTES.min(value_bytes_max - reserved.bytes))?;
+            let most = announced.unwrap_or(value_bytes_max).max(length);
+            reserved.grow(CHUNKED_RESERVE_BYTES.min(most - reserved.bytes))?;
         }
         if first.is_empty() && whole.is_empty() {
             // Most values come in one piece, which then is not copied.

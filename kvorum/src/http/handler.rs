@@ -9,6 +9,7 @@ use super::explain;
 use super::instant;
 use super::local;
 use super::openapi;
+use super::peer_places::PeerPlaces;
 use super::range::{RangeBody, RangeFormat, RangeSource, Reader};
 use super::repair;
 use super::server::Phase;
@@ -71,6 +72,8 @@ pub struct Service {
     pub phase: watch::Sender<Phase>,
     /// Connections of peers so far; numbers them.
     pub peer_connections: AtomicU64,
+    /// Places for connections of peers, apart from those of clients.
+    pub peer_places: Arc<PeerPlaces>,
     /// The lines that tell of nodes which were refused.
     pub refusals: Repeats,
     /// Who notices when a thread or task of the node ends.

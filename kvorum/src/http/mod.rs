@@ -17,6 +17,7 @@ pub mod head;
 mod instant;
 mod local;
 mod openapi;
+pub mod peer_places;
 mod range;
 mod repair;
 pub mod server;

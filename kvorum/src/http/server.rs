@@ -6,6 +6,7 @@ use super::HEAD_BYTES_MAX;
 use super::connection::{Connection, Guarded, Returned, Watchdog};
 use super::error::CONNECTION_REFUSED;
 use super::handler::{Desk, handle};
+use super::peer_places::Noted;
 use crate::coordinator::{Coordinator, PeerDesk};
 use crate::crash;
 use crate::log_limit::LogLimit;
@@ -214,7 +215,7 @@ async fn serve_connection<S: AsyncRead + AsyncWrite + Unpin + 'static>(
     stream: S,
     desk: Rc<Desk>,
     connection: Rc<Connection>,
-    _place: Place,
+    place: Place,
 ) {
     let serve = |request| {
         let (desk, connection) = (Rc::clone(&desk), Rc::clone(&connection));
@@ -255,7 +256,7 @@ async fn serve_connection<S: AsyncRead + AsyncWrite + Unpin + 'static>(
     let Some(stream) = stream else { return };
     if let Some(theirs) = connection.upgraded() {
         // From here on it is no client's connection: the watchdog and the drain leave it alone.
-        drop(connection);
+        drop((connection, place));
         serve_peer(stream, already_read, &desk, theirs).await;
     } else if connection.is_to_linger() {
         linger(stream).await;
@@ -276,7 +277,13 @@ async fn serve_peer<S: AsyncRead + AsyncWrite + Unpin + 'static>(
     let number = desk.service.peer_connections.fetch_add(1, Ordering::Relaxed);
     let caller = Caller { peer: theirs.node, connection: number };
     let limits = Arc::clone(&rooms.shared.peer_limits);
-    peer::serve(stream, already_read, Rc::new(peers), caller, clock, limits).await;
+    let place = desk.service.peer_places.take(theirs.node);
+    let serving = Rc::new(Noted::new(peers, &place));
+    tokio::select! {
+        biased;
+        () = place.gives_way() => {}
+        () = peer::serve(stream, already_read, serving, caller, clock, limits) => {}
+    }
 }
 
 async fn linger<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S) {

@@ -1,0 +1,140 @@
+//! Places for the connections of peers: so many for each member, apart from those of clients.
+//!
+//! Whoever shakes hands as a member takes that member's places, nobody else's. Beyond the bound the oldest connection that
+//! has never asked anything gives way, then the oldest: handshakes that stay idle cannot keep the member itself away.
+
+use crate::peer::{Caller, Reply, Request, Service};
+use kvorum_core::NodeId;
+use std::collections::{BTreeMap, VecDeque};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::Notify;
+
+/// Connections of one member at once. It has one for each of its network threads, and a second while it connects again.
+pub const PEER_CONNECTIONS_MAX: usize = 64;
+
+/// The places of all members.
+#[derive(Debug, Default)]
+pub struct PeerPlaces {
+    // Guards the lists, oldest first; held for an insertion or a removal.
+    taken: Mutex<BTreeMap<NodeId, VecDeque<Arc<Slot>>>>,
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    has_asked: AtomicBool,
+    gives_way: Notify,
+}
+
+/// A connection's place, given back when it is dropped.
+#[derive(Debug)]
+pub struct PeerPlace {
+    places: Arc<PeerPlaces>,
+    peer: NodeId,
+    slot: Arc<Slot>,
+}
+
+impl PeerPlaces {
+    /// Takes a place for a connection of `peer`; where all are taken, another gives way.
+    pub fn take(self: &Arc<Self>, peer: NodeId) -> PeerPlace {
+        let slot = Arc::new(Slot::default());
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let slots = taken.entry(peer).or_default();
+        if slots.len() >= PEER_CONNECTIONS_MAX {
+            let silent = slots.iter().position(|slot| !slot.has_asked.load(Ordering::Relaxed));
+            if let Some(slot) = slots.remove(silent.unwrap_or(0)) {
+                slot.gives_way.notify_one();
+            }
+        }
+        slots.push_back(Arc::clone(&slot));
+        PeerPlace { places: Arc::clone(self), peer, slot }
+    }
+
+    /// Connections of peers that have a place.
+    pub fn count(&self) -> usize {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner).values().map(VecDeque::len).sum()
+    }
+}
+
+impl PeerPlace {
+    /// Waits until this connection is to end, for a newer one of the same member.
+    pub async fn gives_way(&self) {
+        self.slot.gives_way.notified().await;
+    }
+}
+
+impl Drop for PeerPlace {
+    fn drop(&mut self) {
+        let mut taken = self.places.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(slots) = taken.get_mut(&self.peer) {
+            slots.retain(|slot| !Arc::ptr_eq(slot, &self.slot));
+        }
+    }
+}
+
+/// A peer's service that notes that the connection is used.
+pub struct Noted<S> {
+    inner: S,
+    slot: Arc<Slot>,
+}
+
+impl<S> Noted<S> {
+    /// Notes in `place` what `inner` is asked.
+    pub fn new(inner: S, place: &PeerPlace) -> Self {
+        Self { inner, slot: Arc::clone(&place.slot) }
+    }
+}
+
+impl<S: Service> Service for Noted<S> {
+    fn serve(
+        &self,
+        caller: Caller,
+        request: Request,
+        deadline: Duration,
+    ) -> Pin<Box<dyn Future<Output = Reply>>> {
+        self.slot.has_asked.store(true, Ordering::Relaxed);
+        self.inner.serve(caller, request, deadline)
+    }
+
+    fn expired(&self, caller: Caller) {
+        self.inner.expired(caller);
+    }
+
+    fn ended(&self, caller: Caller) {
+        self.inner.ended(caller);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::time::timeout;
+
+    async fn has_to_go(place: &PeerPlace) -> bool {
+        timeout(Duration::from_millis(1), place.gives_way()).await.is_ok()
+    }
+
+    /// Goal: idle handshakes as one member end each other, and neither a connection of it that is used nor any of another
+    /// member. Method: many more handshakes than there are places.
+    #[tokio::test(start_paused = true)]
+    async fn idle_handshakes_give_way_to_each_other() {
+        let places = Arc::new(PeerPlaces::default());
+        let used = places.take(NodeId(1));
+        used.slot.has_asked.store(true, Ordering::Relaxed);
+        let other = places.take(NodeId(2));
+        let mut idle = VecDeque::new();
+        for _ in 0..10_000 {
+            idle.push_back(places.take(NodeId(1)));
+            if idle.len() >= PEER_CONNECTIONS_MAX {
+                let oldest = idle.pop_front().unwrap();
+                assert!(has_to_go(&oldest).await);
+            }
+            assert!(places.count() <= PEER_CONNECTIONS_MAX + 1);
+        }
+        assert!(!has_to_go(&used).await && !has_to_go(&other).await);
+        drop((idle, used));
+        assert_eq!(places.count(), 1);
+    }
+}

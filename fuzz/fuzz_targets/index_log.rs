@@ -8,6 +8,7 @@ use bytes::Bytes;
 use kvorum::storage::delta::{Delta, Folding};
 use kvorum::storage::memory::MemoryEngine;
 use kvorum::storage::{Change, Durability, Engine, Keyspace, format};
+use kvorum::supervise::Supervisor;
 use libfuzzer_sys::fuzz_target;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -37,7 +38,8 @@ fuzz_target!(|input: &[u8]| {
         value: row.clone(),
     });
     assert!(engine.commit(batch.collect(), Durability::Synced).is_ok());
-    let Ok(delta) = Delta::open(engine, 1 << 20, Folding::Within) else {
+    let supervisor = Supervisor::default();
+    let Ok(delta) = Delta::open(engine, 1 << 20, Folding::Within, &supervisor) else {
         return assert!(!is_sound, "a sound log is refused");
     };
     assert!(is_sound, "a log that cannot be read is taken");

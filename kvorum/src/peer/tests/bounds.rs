@@ -11,7 +11,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, duplex};
-use tokio::task::spawn_local;
 
 /// A minute and a lease ahead of the test's clock, and a millisecond more.
 const TOO_FAR: UnixMillis = UnixMillis(1_700_000_000_000 + 60_000 + 1_000 + 1);
@@ -205,26 +204,28 @@ fn unsent_replies_are_bounded() {
             pieces.push(get.kind(), id, usize::MAX, put).unwrap();
         }
         let asked = Bytes::from(pieces.short.to_vec());
-        let serving = spawn_local(serve(theirs, asked, service, caller, clock, Arc::clone(&limits)));
-        settle().await;
-        let held = limits.memory_used();
-        assert!((32 << 20..=64 << 20).contains(&held), "{held} bytes are held");
-        // All that fitted is there once it is taken, and the others were told why not.
-        let mut reader = FrameReader::new(Bytes::new());
-        let (mut whole, mut refused) = (0, 0);
-        while whole + refused < 200 {
-            assert_ne!(ours.read_buf(reader.room()).await.unwrap(), 0);
-            while let Some(frame) = reader.next().unwrap() {
-                match Reply::decode(frame, get.reply_kind()).unwrap() {
-                    Reply::Found(Some(_)) => whole += 1,
-                    Reply::Refused { code: Refusal::Overloaded, .. } => refused += 1,
-                    reply => panic!("{reply:?}"),
+        let serving = serve(theirs, asked, service, caller, clock, Arc::clone(&limits));
+        let taking = async {
+            settle().await;
+            let held = limits.memory_used();
+            assert!((32 << 20..=64 << 20).contains(&held), "{held} bytes are held");
+            // All that fitted is there once it is taken, and the others were told why not.
+            let mut reader = FrameReader::new(Bytes::new());
+            let (mut whole, mut refused) = (0, 0);
+            while whole + refused < 200 {
+                assert_ne!(ours.read_buf(reader.room()).await.unwrap(), 0);
+                while let Some(frame) = reader.next().unwrap() {
+                    match Reply::decode(frame, get.reply_kind()).unwrap() {
+                        Reply::Found(Some(_)) => whole += 1,
+                        Reply::Refused { code: Refusal::Overloaded, .. } => refused += 1,
+                        reply => panic!("{reply:?}"),
+                    }
                 }
             }
-        }
-        assert!(whole >= 32, "{whole} of 200");
-        drop(ours);
-        serving.await.unwrap();
+            assert!(whole >= 32, "{whole} of 200");
+            drop(ours);
+        };
+        tokio::join!(serving, taking);
         assert_eq!(limits.memory_used(), 0);
     });
 }

@@ -18,8 +18,6 @@ pub enum Canary {
     HintCountsAsAck,
     /// Versions come from the node's own clock alone.
     LocalClockOnly,
-    /// What is kept for deletions on a full disk is not used, and a replica that holds a record does not say so there.
-    NoReserve,
     /// A read answers what it saw without making sure that later reads see it.
     NoWriteBack,
     /// Tombstones go by age, whoever may still hold something older.
@@ -55,7 +53,6 @@ impl Canary {
         Self::EmptyReplicaVotes,
         Self::HintCountsAsAck,
         Self::LocalClockOnly,
-        Self::NoReserve,
         Self::NoWriteBack,
         Self::PurgeByAge,
         Self::OlderRunVotes,
@@ -79,7 +76,6 @@ impl Canary {
             Self::EmptyReplicaVotes => "empty-replica-votes",
             Self::HintCountsAsAck => "hint-counts-as-ack",
             Self::LocalClockOnly => "local-clock-only",
-            Self::NoReserve => "no-reserve",
             Self::NoWriteBack => "no-write-back",
             Self::PurgeByAge => "purge-by-age",
             Self::OlderRunVotes => "older-run-votes",

@@ -780,7 +780,7 @@ impl Committer {
         if is_writable {
             self.health.set_disk_low(room, now);
         }
-        if now < self.reopen_at || canary::is(Canary::NoReserve) {
+        if now < self.reopen_at {
             return;
         }
         self.reopen_at = now + DISK_RETRY;

@@ -41,7 +41,6 @@ pub use queue::{COMMIT_QUEUE_BYTES_MAX, COMMIT_QUEUE_LEN_MAX, Source};
 pub use reclaim::ReclaimState;
 pub use sweep::SweeperState;
 
-use crate::canary::{self, Canary};
 use crate::clock::{Clock, Rng, TimestampBound, TooFarAhead};
 use crate::crash::{self, Point};
 use crate::metrics::StoreMetrics;
@@ -374,9 +373,7 @@ impl Replica {
         let admitted = self.admit(&record, source);
         let observed = match (admitted, self.observe(&key).await) {
             (Ok(()), observed) => observed?,
-            (Err(refusal), Ok(Observed { mark: Some(mark), .. }))
-                if refusal.is_shortage() && !canary::is(Canary::NoReserve) =>
-            {
+            (Err(refusal), Ok(Observed { mark: Some(mark), .. })) if refusal.is_shortage() => {
                 return Self::held(mark, &record).ok_or(refusal);
             }
             (Err(refusal), _) => return Err(refusal),

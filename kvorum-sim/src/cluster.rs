@@ -236,6 +236,8 @@ pub struct Cluster<'a> {
     /// Older disks that come back when all has settled.
     left: Vec<(usize, FaultEvent)>,
     down: BTreeSet<u16>,
+    /// Exchanges of disks that were made and not taken back, by their fault's place in the plan.
+    exchanged: BTreeSet<usize>,
     ways: BTreeMap<(u16, u16), Way>,
     facts: Facts,
     counts: BTreeMap<FaultKind, u64>,
@@ -278,6 +280,7 @@ impl Cluster<'_> {
             next: 0,
             left: Vec::new(),
             down: BTreeSet::new(),
+            exchanged: BTreeSet::new(),
             ways,
             facts,
             counts,
@@ -299,6 +302,15 @@ impl Cluster<'_> {
     /// A node's disk.
     pub fn engine(&self, node: u16) -> Option<&Arc<MemoryEngine>> {
         self.machines.get(usize::from(node)).map(|machine| &machine.engine)
+    }
+
+    /// Whether a node has the disk of another one now.
+    pub fn has_another_disk(&self, node: u16) -> bool {
+        let has = |number: &&usize| {
+            let event = self.active.get(*number).or_else(|| self.plan.faults.get(**number));
+            event.is_some_and(|event| event.fault.holds_back(node))
+        };
+        self.exchanged.iter().filter(has).count() % 2 == 1
     }
 
     /// A node's clock.
@@ -494,6 +506,7 @@ impl Cluster<'_> {
             Fault::SlowDisk { node, latency } => {
                 self.with(*node, |machine| machine.engine.set_latency(*latency));
             }
+            Fault::ExchangedDisks { nodes } => self.exchange(number, *nodes),
             Fault::StaleTopology { node } => {
                 self.with(*node, |machine| machine.is_stale.set(true));
                 self.stop(*node, MemoryEngine::kill);
@@ -540,6 +553,9 @@ impl Cluster<'_> {
             Fault::SlowDisk { node, .. } => {
                 self.with(*node, |machine| machine.engine.set_latency(Duration::ZERO));
             }
+            Fault::ExchangedDisks { nodes } if self.exchanged.contains(&number) => {
+                self.exchange(number, *nodes);
+            }
             Fault::StaleTopology { node } => {
                 self.with(*node, |machine| machine.is_stale.set(false));
                 self.stop(*node, MemoryEngine::kill);
@@ -556,6 +572,33 @@ impl Cluster<'_> {
         self.stalled(event, now);
         if event.kind.disturbs() {
             self.facts.disturbed.push((event.at, now));
+        }
+        self.start_idle();
+    }
+
+    /// Stops two nodes in order and exchanges their disks, or gives them back. Not before both stores say whose they are: a
+    /// store that died while it was made belongs to whoever opens it first.
+    fn exchange(&mut self, number: usize, (one, other): (u16, u16)) {
+        let (Some(first), Some(second)) = (self.engine(one).cloned(), self.engine(other).cloned()) else {
+            return;
+        };
+        let is_bound = |engine: &MemoryEngine| {
+            engine.get(Keyspace::Meta, format::META_NODE).is_ok_and(|row| row.is_some())
+        };
+        if !self.exchanged.remove(&number) {
+            if !is_bound(&first) || !is_bound(&second) {
+                return;
+            }
+            self.exchanged.insert(number);
+        }
+        self.stop(one, MemoryEngine::kill);
+        self.stop(other, MemoryEngine::kill);
+        first.exchange(&second);
+        let identity = |node: u16| self.machines.get(usize::from(node)).map(|machine| &machine.identity);
+        if let (Some(first), Some(second)) = (identity(one), identity(other)) {
+            let record = first.recorded();
+            first.exchange(second.recorded());
+            second.exchange(record);
         }
         self.start_idle();
     }

@@ -61,11 +61,13 @@ pub enum FaultKind {
     NoDescriptors,
     /// The background of a node's engine ends, for something that passes.
     BackgroundEnd,
+    /// The disks of two nodes are exchanged.
+    ExchangedDisks,
 }
 
 impl FaultKind {
     /// All kinds.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 27] = [
         Self::Restart,
         Self::PowerLoss,
         Self::PowerLossOfAll,
@@ -92,6 +94,7 @@ impl FaultKind {
         Self::DiskFullOfAll,
         Self::NoDescriptors,
         Self::BackgroundEnd,
+        Self::ExchangedDisks,
     ];
 
     /// The kind's name.
@@ -119,6 +122,7 @@ impl FaultKind {
             Self::StaleTopology => "stale-topology",
             Self::CrashPoint => "crash-point",
             Self::OlderDisk => "older-disk",
+            Self::ExchangedDisks => "exchanged-disks",
             Self::PausedWorkers => "paused-workers",
             Self::DiskFullOfAll => "disk-full-of-all",
             Self::NoDescriptors => "no-descriptors",
@@ -298,6 +302,11 @@ pub enum Fault {
         /// Whether it is a whole image, which the node cannot tell from the disk of its last run.
         is_image: bool,
     },
+    /// Two nodes are stopped and each is started with the other's disk; at the end of the fault each gets its own back.
+    ExchangedDisks {
+        /// The nodes.
+        nodes: (u16, u16),
+    },
     /// The clock of `node` gains so much from now on.
     ClockDrift {
         /// The node.
@@ -344,6 +353,7 @@ impl Fault {
     pub fn holds_back(&self, node: u16) -> bool {
         match self {
             Self::PowerLoss { node: None, .. } | Self::DiskFullOfAll => true,
+            Self::ExchangedDisks { nodes: (one, other) } => [*one, *other].contains(&node),
             Self::Restart { node: of }
             | Self::PowerLoss { node: Some(of), .. }
             | Self::Wipe { node: of }
@@ -375,6 +385,7 @@ impl fmt::Display for Fault {
             | Self::BackgroundEnd { node }
             | Self::StaleTopology { node }
             | Self::PowerLoss { node: Some(node), .. } => write!(f, "node {node}"),
+            Self::ExchangedDisks { nodes: (one, other) } => write!(f, "nodes {one} and {other}"),
             Self::OlderDisk { node, is_image } => {
                 write!(f, "node {node}, {}", if *is_image { "as an image" } else { "file by file" })
             }

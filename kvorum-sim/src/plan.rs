@@ -240,7 +240,7 @@ fn kinds(stream: &mut Stream, nodes: u16, durability: DurabilityMode) -> BTreeSe
         .filter(|(kind, is_on)| {
             let is_possible = match kind {
                 FaultKind::SyncError => durability == DurabilityMode::Always,
-                FaultKind::Bridge | FaultKind::StaleTopology => nodes >= 3,
+                FaultKind::Bridge | FaultKind::StaleTopology | FaultKind::ExchangedDisks => nodes >= 3,
                 kind if kind.needs_peers() => nodes >= 2,
                 // Of one node nothing would be left to be held to.
                 FaultKind::Wipe | FaultKind::BitRot | FaultKind::OlderDisk => nodes >= 2,
@@ -523,6 +523,10 @@ fn fault(stream: &mut Stream, kind: FaultKind, nodes: u16, victim: u16) -> Fault
         FaultKind::ClockJump => {
             let size = if stream.percent(50) { 5000 } else { crate::millis(JUMP_MAX) };
             Fault::ClockJump { node, by_millis: signed(stream, size) }
+        }
+        // Not the disk that other faults do something to meanwhile.
+        FaultKind::ExchangedDisks => {
+            Fault::ExchangedDisks { nodes: ((victim + 1) % nodes, (victim + 2) % nodes) }
         }
         FaultKind::OlderDisk => Fault::OlderDisk { node: victim, is_image: choice & 1 == 1 },
         FaultKind::StaleTopology => Fault::StaleTopology { node },

@@ -156,6 +156,10 @@ impl Director<'_> {
     fn look(&mut self) {
         let at = self.cluster.elapsed();
         for node in 0..self.plan.nodes {
+            // A disk counts as that of the node that it belongs to, and nobody writes to it where it is now.
+            if self.cluster.has_another_disk(node) {
+                continue;
+            }
             let records = self.records(node);
             let facts = self.cluster.facts_mut();
             for (key, record) in &records {

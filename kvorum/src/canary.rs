@@ -22,8 +22,6 @@ pub enum Canary {
     NoWriteBack,
     /// Tombstones go by age, whoever may still hold something older.
     PurgeByAge,
-    /// A store of which other nodes saw a later run is taken for it.
-    OlderRunVotes,
     /// A store that is older than the one that others knew is taken for it: it votes, and its records are merged.
     OlderStoreMerges,
     /// Repair copies a record to replicas that its `from` excludes.
@@ -55,7 +53,6 @@ impl Canary {
         Self::LocalClockOnly,
         Self::NoWriteBack,
         Self::PurgeByAge,
-        Self::OlderRunVotes,
         Self::OlderStoreMerges,
         Self::RepairIgnoresFrom,
         Self::ShortageIsFailure,
@@ -78,7 +75,6 @@ impl Canary {
             Self::LocalClockOnly => "local-clock-only",
             Self::NoWriteBack => "no-write-back",
             Self::PurgeByAge => "purge-by-age",
-            Self::OlderRunVotes => "older-run-votes",
             Self::OlderStoreMerges => "older-store-merges",
             Self::RepairIgnoresFrom => "repair-ignores-from",
             Self::ShortageIsFailure => "shortage-is-failure",

@@ -126,7 +126,7 @@ impl Roster {
         let is_behind = of_me.is_some_and(|seen| {
             let is_later = seen.run.number > self.run.number;
             is_later || (seen.store == self.store_id && self.run.is_behind(seen.run))
-        }) && !canary::is(Canary::OlderRunVotes);
+        });
         if let Some(seen) = of_me.filter(|seen| is_behind || seen.store != self.store_id) {
             self.run.number = self.run.number.max(seen.run.number + 1);
         }

@@ -284,6 +284,24 @@ impl MemoryEngine {
         self.is_closed.store(false, Ordering::Relaxed);
     }
 
+    /// Exchanges everything that is stored with what `other` stores, as whoever moves two disks does: both were stopped in
+    /// order, so nothing is unsynced. The engines are as if opened anew.
+    pub fn exchange(&self, other: &Self) {
+        let (mut ours, mut theirs) = (self.lock(), other.lock());
+        let (ours, theirs) = (&mut *ours, &mut *theirs);
+        std::mem::swap(&mut ours.live, &mut theirs.live);
+        std::mem::swap(&mut ours.used_bytes, &mut theirs.used_bytes);
+        std::mem::swap(&mut ours.has_begun_anew, &mut theirs.has_begun_anew);
+        for state in [ours, theirs] {
+            state.unsynced.clear();
+            state.in_doubt = None;
+            state.poisoned = false;
+        }
+        for engine in [self, other] {
+            engine.is_cut_off.store(false, Ordering::Relaxed);
+        }
+    }
+
     /// Flips one bit of one stored row, both chosen by `choice`. Returns the row's key; none when nothing is stored.
     pub fn flip(&self, keyspace: Keyspace, choice: u64) -> Option<Bytes> {
         let mut state = self.lock();

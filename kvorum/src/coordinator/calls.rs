@@ -295,6 +295,21 @@ impl Coordinator {
         }
     }
 
+    /// Asks `node` which version a write to `key` must be above, a moment from now: it did not vote yet.
+    pub(super) fn ask_newest_later(
+        self: &Rc<Self>,
+        node: NodeIndex,
+        key: &Key,
+        deadline: Instant,
+    ) -> impl Future<Output = Result<Version, Cause>> + use<> {
+        let (coordinator, key) = (Rc::clone(self), key.clone());
+        async move {
+            tokio::time::sleep(TOO_EARLY_WAIT).await;
+            let left = deadline.saturating_duration_since(Instant::now());
+            coordinator.ask_newest(node, &key, left).await
+        }
+    }
+
     /// Asks `node` what it holds of `key`, a moment from now: it did not vote yet.
     pub(super) fn ask_get_later(
         self: &Rc<Self>,
@@ -327,7 +342,7 @@ impl Coordinator {
             if me {
                 let newest = tokio::time::timeout(timeout, shared.replica.newest(&key)).await;
                 return match newest {
-                    Ok(Ok(_)) if !shared.counts() => Err(Cause::NotVoting),
+                    Ok(Ok(_)) if !shared.counts() => Err(shared.not_voting()),
                     Ok(Ok(version)) => Ok(version),
                     Ok(Err(error)) => Err(Cause::Replica(error)),
                     Err(_) => Err(Cause::Late),

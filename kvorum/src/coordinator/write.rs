@@ -197,6 +197,9 @@ impl Writing {
                     shared.stamps.observe(newest);
                     tally.confirm();
                 }
+                Ok(Some((node, Err(cause)))) if cause.is_too_early() => {
+                    calls.push(node, self.coordinator.ask_newest_later(node, &self.key, deadline));
+                }
                 Ok(Some((node, Err(cause)))) => {
                     missing.push((node, cause));
                     tally.fail();

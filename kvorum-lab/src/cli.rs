@@ -9,10 +9,13 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::str::FromStr;
+use std::thread;
 use std::time::{Duration, SystemTime};
 
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
 
 use crate::dataset::{Dataset, KEY_BYTES, Sizes};
 use crate::error::LabError;
@@ -228,7 +231,8 @@ const PREFILL_MAX: Duration = Duration::from_hours(1);
 
 /// Runs `kvorum bench`: prints the report to stdout, complaints and progress to stderr.
 ///
-/// The exit code is 0 where operations succeeded, rates were kept and no body was wrong, 1 otherwise, 2 for impossible arguments.
+/// The exit code is 0 where all operations succeeded, rates were kept and no body was wrong, 1 otherwise, also for a run that
+/// was interrupted, 2 for impossible arguments.
 pub fn run(args: &BenchArgs) -> ExitCode {
     match bench(args) {
         Ok((text, is_good)) => match show(text) {
@@ -256,8 +260,44 @@ pub(crate) fn show(text: impl AsRef<[u8]>) -> Result<(), LabError> {
     }
 }
 
+/// Becomes true at the first SIGINT or SIGTERM, which so ends the run, and not its report. The second ends the process.
+fn stop_signal() -> Result<watch::Receiver<bool>, LabError> {
+    let (stop, is_told) = watch::channel(false);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(LabError::machine("wait for signals"))?;
+    let (interrupt, terminate) = {
+        let _context = runtime.enter();
+        let of = |kind| signal(kind).map_err(LabError::machine("wait for signals"));
+        (of(SignalKind::interrupt())?, of(SignalKind::terminate())?)
+    };
+    let wait = move || {
+        runtime.block_on(async {
+            let (mut interrupt, mut terminate) = (interrupt, terminate);
+            let mut next = async || {
+                tokio::select! {
+                    _ = interrupt.recv() => {}
+                    _ = terminate.recv() => {}
+                }
+            };
+            next().await;
+            stop.send_replace(true);
+            kvorum_output::tell_line!("kvorum bench: interrupted; the report of what was measured follows");
+            next().await;
+        });
+        std::process::exit(1);
+    };
+    thread::Builder::new()
+        .name("bench-signals".to_owned())
+        .spawn(wait)
+        .map_err(LabError::machine("start a thread"))?;
+    Ok(is_told)
+}
+
 fn bench(args: &BenchArgs) -> Result<(String, bool), LabError> {
-    let (plan, options) = (plan(args)?, options(args)?);
+    let (plan, mut options) = (plan(args)?, options(args)?);
+    options.stop = Some(stop_signal()?);
     let (_, _, prefill) = args.read_words()?;
     if let Some(keys) = prefill {
         prefill_with(&plan, &options, keys, PREFILL_MAX)?;
@@ -351,7 +391,7 @@ fn search(args: &BenchArgs, plan: &Plan, options: &RunOptions, bound: Duration) 
         let outcome = watched(args, &plan, options)?;
         let stream = outcome.streams.first().ok_or_else(|| LabError::Usage("no stream".into()))?;
         let p99 = stream.tally.latency.percentile(99.0);
-        let is_kept = is_good(&outcome) && stream.failed() == 0;
+        let is_kept = is_good(&outcome);
         let is_accepted = is_kept && p99 <= nanos(bound);
         let why = match (is_accepted, is_kept, stream.is_driver_late()) {
             (true, ..) => "accepted",
@@ -405,11 +445,11 @@ fn write_file(path: &Path, text: &str) -> Result<(), LabError> {
     std::fs::write(path, text).map_err(LabError::machine(format!("write {}", path.display())))
 }
 
-/// Every stream had successes, kept its rate, and nothing that came was wrong.
+/// The run came to its end, and every stream had successes, no failures, and kept its rate.
 pub fn is_good(outcome: &Outcome) -> bool {
     let mut streams = outcome.streams.iter();
-    streams
-        .all(|stream| stream.tally.succeeded > 0 && stream.tally.wrong_bodies == 0 && !stream.is_saturated())
+    outcome.interrupted.is_none()
+        && streams.all(|stream| stream.tally.succeeded > 0 && stream.failed() == 0 && !stream.is_saturated())
 }
 
 /// Which keys to put before the run, if any: `None` inside = all.
@@ -487,6 +527,7 @@ pub fn options(args: &BenchArgs) -> Result<RunOptions, LabError> {
         value_bytes: Some(args.value_size),
         mix,
         ticks: None,
+        stop: None,
     })
 }
 

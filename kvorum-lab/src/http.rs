@@ -1,7 +1,8 @@
 //! HTTP/1.1 responses, read strictly and cheaply: status line, headers, Content-Length or chunked.
 //!
 //! It accepts what the contract promises and refuses the rest, so that a node which bends HTTP is found here:
-//! no bare LF, no chunk extensions, no trailers, no interim responses, no body that ends with the connection.
+//! no bare LF, no chunk extensions, no trailers, no body that ends with the connection. Interim responses (1xx) are passed
+//! over, as RFC 9110, 15.2 asks of every client; not 101, because nobody asked for an upgrade.
 //! Pure functions over bytes; [`crate::load`] owns the sockets.
 
 use std::fmt;
@@ -27,7 +28,7 @@ pub struct Head {
     pub framing: Framing,
     /// Whether the server will close the connection after this response.
     pub close: bool,
-    /// How many bytes the head took, with its empty line.
+    /// How many bytes the head took, with its empty line and the interim responses before it.
     pub bytes: usize,
 }
 
@@ -41,8 +42,34 @@ impl fmt::Display for Malformed {
     }
 }
 
-/// Reads the head at the beginning of `buffer`; `None` while its empty line has not come.
+/// Reads the head at the beginning of `buffer`, behind what interim responses come before it; `None` while its empty line
+/// has not come.
 pub fn parse_head(buffer: &[u8]) -> Result<Option<Head>, Malformed> {
+    let mut before = 0;
+    loop {
+        let rest = buffer.get(before..).unwrap_or_default();
+        match interim_bytes(rest)? {
+            Some(bytes) => before += bytes,
+            None => return Ok(parse_final(rest)?.map(|head| Head { bytes: before + head.bytes, ..head })),
+        }
+        if before > HEAD_BYTES_MAX {
+            return Err(Malformed("interim responses without end"));
+        }
+    }
+}
+
+/// How many bytes the interim response at the beginning of `buffer` has; none where there is none, or not all of it yet.
+fn interim_bytes(buffer: &[u8]) -> Result<Option<usize>, Malformed> {
+    let Some(rest) = buffer.strip_prefix(b"HTTP/1.1 1") else { return Ok(None) };
+    let Some(end) = memchr::memmem::find(buffer, b"\r\n\r\n") else { return Ok(None) };
+    match rest {
+        [b'0', b'1', ..] => Err(Malformed("an upgrade that nobody asked for")),
+        [b'0'..=b'9', b'0'..=b'9', b' ' | b'\r', ..] => Ok(Some(end + 4)),
+        _ => Err(Malformed("bad status")),
+    }
+}
+
+fn parse_final(buffer: &[u8]) -> Result<Option<Head>, Malformed> {
     let Some(end) = memchr::memmem::find(buffer, b"\r\n\r\n") else {
         return if buffer.len() > HEAD_BYTES_MAX { Err(Malformed("head too large")) } else { Ok(None) };
     };

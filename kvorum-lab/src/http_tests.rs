@@ -20,12 +20,35 @@ fn good_heads_are_read() {
     check("HTTP/1.1 503 X\r\nconnection: close\r\ncontent-length: 5\r\n\r\n", 503, Framing::Length(5), true);
 }
 
+/// Goal: interim responses are passed over, as proxies and servers may send them at any time; the run used to count them as
+/// malformed. Method: none, one, several, and half of one before an answer.
+#[test]
+fn interim_responses_are_passed_over() {
+    let answer = "HTTP/1.1 201 Created\r\nContent-Length: 0\r\n\r\n";
+    for before in [
+        "",
+        "HTTP/1.1 100 Continue\r\n\r\n",
+        "HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 102\r\n\r\n",
+    ] {
+        let text = format!("{before}{answer}");
+        let seen = parse_head(text.as_bytes()).unwrap().unwrap();
+        assert_eq!((seen.status, seen.bytes), (201, text.len()), "{text:?}");
+        for cut in 0..text.len() {
+            assert_eq!(parse_head(&text.as_bytes()[..cut]), Ok(None), "{:?}", &text[..cut]);
+        }
+    }
+    let endless = "HTTP/1.1 100 Continue\r\n\r\n".repeat(HEAD_BYTES_MAX / 20);
+    assert!(parse_head(endless.as_bytes()).is_err());
+}
+
 /// Goal: bent heads are refused. Method: one bend each.
 #[test]
 fn bent_heads_are_refused() {
     for bad in [
         "HTTP/1.0 200 OK\r\nContent-Length: 1\r\n\r\n",
-        "HTTP/1.1 100 Continue\r\n\r\n",
+        "HTTP/1.1 101 Switching Protocols\r\n\r\n",
+        "HTTP/1.1 1xx\r\n\r\n",
+        "HTTP/1.1 100x\r\n\r\n",
         "HTTP/1.1 20 OK\r\nContent-Length: 1\r\n\r\n",
         "HTTP/1.1 2000 OK\r\nContent-Length: 1\r\n\r\n",
         "HTTP/1.1 200 OK\r\n\r\n",

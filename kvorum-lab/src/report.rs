@@ -49,6 +49,10 @@ impl fmt::Display for Report<'_> {
         if !self.options.warm_up.is_zero() {
             writeln!(f, "  after a warm-up of {:?} that no figure includes", self.options.warm_up)?;
         }
+        if let Some(measured) = self.outcome.interrupted {
+            let (seconds, planned) = (measured.as_secs_f64(), self.plan.duration);
+            writeln!(f, "  !! INTERRUPTED after {seconds:.2}s of {planned:?}: a partial report")?;
+        }
         for stream in &self.outcome.streams {
             writeln!(f)?;
             f.write_str(&stream_text(stream, self.options, self.distributions))?;
@@ -79,6 +83,7 @@ impl Report<'_> {
             "value_bytes": self.options.value_bytes.map(|sizes| sizes.to_string()),
             "mix": self.options.mix.map(|mix| mix.to_string()),
             "steal_cores": self.outcome.steal_cores,
+            "interrupted_after_seconds": self.outcome.interrupted.map(|measured| measured.as_secs_f64()),
             "streams": streams,
             "fdatasync": self.fdatasync.map(|probe| latencies_json(&probe.latency)),
         })
@@ -120,6 +125,17 @@ fn complaints(stream: &StreamOutcome) -> String {
             stream.rate(),
             grouped(stream.tally.unsent),
         );
+    } else if stream.failed() > stream.tally.wrong_bodies {
+        let failed = grouped(stream.failed());
+        let _ = writeln!(out, "  !! {failed} OPERATIONS FAILED: the latencies are those of the others.");
+    }
+    let refused = stream.tally.failures_of(Failure::Connect);
+    if refused > 0 && stream.tally.last_answer.is_none() {
+        let _ = writeln!(out, "  !! NO CONNECTION: {} attempts failed, no node answered.", grouped(refused));
+    }
+    if let Some(&missing) = stream.tally.statuses.get(&404) {
+        let missing = grouped(missing);
+        let _ = writeln!(out, "  !! {missing} KEYS NOT FOUND (404): --prefill stores them before the run.");
     }
     if stream.is_driver_late() {
         out.push_str(

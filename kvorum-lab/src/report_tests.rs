@@ -55,7 +55,7 @@ fn report_of(streams: Vec<StreamOutcome>, options: &RunOptions, distributions: D
         core: None,
         streams: streams.iter().map(|stream| stream.plan.clone()).collect(),
     };
-    let outcome = Outcome { streams, steal_cores: 0.0 };
+    let outcome = Outcome { streams, steal_cores: 0.0, interrupted: None };
     Report { plan: &plan, options, outcome: &outcome, fdatasync: None, distributions }.to_string()
 }
 
@@ -94,6 +94,50 @@ fn failures_are_not_overload() {
     let line =
         "  !! 1,000 OPERATIONS FAILED: 500.00/s of 1000.00/s succeeded; the latencies are theirs alone.\n";
     assert!(text.contains(line) && !text.contains("COULD NOT") && !text.contains("OVERLOADED"), "{text}");
+}
+
+/// Goal: failures that are too few to cost the rate, a node that is not there, keys that are not, and an interrupted run are
+/// named. Method: one of each, and look for the lines.
+#[test]
+fn what_went_wrong_is_named() {
+    let mut few = stream(Pacing::Closed);
+    few.tally.status(503);
+    let text = text_of(&few, SUMMARY);
+    assert!(text.contains("  !! 1 OPERATIONS FAILED: the latencies are those of the others.\n"), "{text}");
+    let mut missing = stream(Pacing::Closed);
+    missing.tally.statuses.insert(404, 1000);
+    let text = text_of(&missing, SUMMARY);
+    assert!(
+        text.contains("  !! 1,000 KEYS NOT FOUND (404): --prefill stores them before the run.\n"),
+        "{text}"
+    );
+    let mut nobody = stream(Pacing::Closed);
+    (nobody.tally.succeeded, nobody.tally.last_answer) = (0, None);
+    nobody.tally.failure(Failure::Connect);
+    nobody.tally.failure(Failure::Connect);
+    let text = text_of(&nobody, SUMMARY);
+    assert!(text.contains("  !! NO CONNECTION: 2 attempts failed, no node answered.\n"), "{text}");
+    let good = text_of(&stream(Pacing::Closed), SUMMARY);
+    assert!(!good.contains("!!"), "{good}");
+    let plan = Plan {
+        targets: vec!["127.0.0.1:8080".parse().unwrap()],
+        threads: 1,
+        duration: Duration::from_secs(30),
+        timeout: Duration::from_secs(5),
+        core: None,
+        streams: vec![stream(Pacing::Closed).plan],
+    };
+    let outcome = Outcome {
+        streams: vec![stream(Pacing::Closed)],
+        steal_cores: 0.0,
+        interrupted: Some(Duration::from_millis(3210)),
+    };
+    let options = RunOptions::default();
+    let report =
+        Report { plan: &plan, options: &options, outcome: &outcome, fdatasync: None, distributions: SUMMARY };
+    let text = report.to_string();
+    assert!(text.contains("\n  !! INTERRUPTED after 3.21s of 30s: a partial report\n"), "{text}");
+    assert_eq!(report.json()["interrupted_after_seconds"], 3.21);
 }
 
 fn bad() -> StreamOutcome {

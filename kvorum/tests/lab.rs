@@ -209,6 +209,19 @@ fn mistakes_are_refused() {
     check(&TINY.replace("threads", "treads"), "--treads");
     check(&TINY.replace("\"os\"", "\"sometimes\""), "durability");
     check(&TINY.replace("warm-up", "warmup"), "unknown field `warmup`");
+    for arguments in [
+        &["lab"][..],
+        &["lab", "run"],
+        &["lab", "run", "/no/such/file.toml", "--output", "/no/such/folder"],
+        &["lab", "run", "ladder", "--no-such-flag"],
+        &["lab", "compare", "/no/such/a", "/no/such/b"],
+        &["lab", "nothing"],
+    ] {
+        let output =
+            std::process::Command::new(env!("CARGO_BIN_EXE_kvorum")).args(arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", said(&output));
+        assert!(!output.stderr.is_empty(), "{arguments:?}");
+    }
     let place = Place::new(TINY);
     std::fs::create_dir(place.path("out")).unwrap();
     std::fs::write(place.path("out/results.json"), "{\"format\": 99}").unwrap();

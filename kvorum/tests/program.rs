@@ -23,7 +23,7 @@ use std::net::TcpListener;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Child, ChildStderr, Output, Stdio};
+use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use support::{Ended, MIB, RANGE, Server, escape, fill, kvorum, noise, one, run, wait_until};
@@ -272,7 +272,9 @@ fn client_commands_pass_bytes_and_exit_codes() {
     for value in [noise(300_000, 8), Vec::new(), b"\0".to_vec(), b"line\r\n\n".to_vec(), (0..=255).collect()]
     {
         let put = client(&["put", "key"], &value);
-        assert_eq!((code(&put), put.stdout.len()), (0, 0), "{put:?}");
+        // The version goes where a program looks for it.
+        let version = server.get("id=key").header("etag").unwrap().trim_matches('"').to_owned();
+        assert_eq!((code(&put), text(&put.stdout)), (0, &*format!("version {version}\n")), "{put:?}");
         let get = client(&["get", "key"], b"");
         assert_eq!(code(&get), 0);
         assert!(get.stdout == value && get.stderr.is_empty(), "{} bytes", value.len());
@@ -289,6 +291,10 @@ fn client_commands_pass_bytes_and_exit_codes() {
         code(&client(&["put", "argument", "a value", "--ttl", "1h", "--replicas", "1/1"], b"not read")),
         0
     );
+    for seconds in ["5000", "4999.5"] {
+        assert_eq!(code(&client(&["put", "seconds", "x", "--ttl", seconds], b"")), 0);
+        assert!(server.get("id=seconds").header("kvorum-expires").is_some());
+    }
     let shown = client(&["get", "argument", "--show"], b"");
     assert_eq!(shown.stdout, b"a value");
     let version = server.get("id=argument").header("etag").unwrap().trim_matches('"').to_owned();
@@ -324,6 +330,7 @@ fn client_commands_pass_bytes_and_exit_codes() {
         &["get"],
         &["put", "key", "x", "--ttl", "soon"],
         &["put", "key", "x", "--ttl", "0s"],
+        &["put", "key", "x", "--ttl", "0"],
         &["put", "key", "x", "--file", "/no/such/file"],
         &["put", "key", "--file", "/no/such/file"],
         &["scan"],
@@ -360,4 +367,83 @@ fn client_tells_what_the_node_refuses() {
     let output = run(&mut kvorum(&["put", "key", "--url", &url]), &[0; 2000]);
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     assert!(text(&output.stderr).contains("1024"), "{output:?}");
+}
+
+/// Goal: a reader that has seen enough, as `head` has, is no failure and makes no noise. Method: more than a pipe holds, into a
+/// reader that takes a little of it.
+#[test]
+fn head_ends_commands_silently() {
+    let server = Server::start(&[]);
+    for key in ["large-a", "large-b", "large-c"] {
+        assert_eq!(server.put(&format!("id={key}"), &noise(1_000_000, 3)).status, 201);
+    }
+    let program = kvorum(&[]).get_program().to_str().unwrap().to_owned();
+    for command in ["get large-a", "scan large", "scan large --json"] {
+        let line =
+            format!("set -o pipefail; {program} {command} --url {} | head -c 1 >/dev/null", server.url());
+        let output = run(Command::new("bash").args(["-c", &line]), b"");
+        assert_eq!(output.status.code(), Some(0), "{command}: {output:?}");
+        assert!(output.stderr.is_empty(), "{command}: {}", text(&output.stderr));
+    }
+}
+
+/// Goal: `scan` shows on a terminal what is stored, and does not do what it says. Method: `script` gives it a terminal.
+#[test]
+fn scans_are_escaped_on_terminals() {
+    let server = Server::start(&[]);
+    assert_eq!(server.put("id=k%1b%5b2J", b"v\x1b]0;title\x07\r\nforged\tline").status, 201);
+    let plain = run(&mut kvorum(&["scan", "k", "--url", &server.url()]), b"");
+    assert_eq!(plain.stdout, b"k\x1b[2J\tv\x1b]0;title\x07\r\nforged\tline\n");
+    let program = kvorum(&[]).get_program().to_str().unwrap().to_owned();
+    let line = format!("{program} scan k --url {}", server.url());
+    let mut script = Command::new("script");
+    script.args(["-qec", &line, "/dev/null"]).stdin(Stdio::null()).stderr(Stdio::null());
+    let Ok(output) = script.output() else {
+        let _ = std::io::Write::write_all(
+            &mut std::io::stderr(),
+            b"SKIPPED: scans_are_escaped_on_terminals: no script(1)\n",
+        );
+        return;
+    };
+    let shown = text(&output.stdout);
+    assert_eq!(shown.trim_end(), "k\\u{1b}[2J\tv\\u{1b}]0;title\\u{7}\\r\\nforged\\tline", "{output:?}");
+}
+
+/// Goal: `bench` says what went wrong, and ends with 1. Method: a port where nobody listens, reads of keys that nobody has
+/// stored, and a run that is interrupted, whose partial report is marked.
+#[test]
+fn bench_says_what_went_wrong() {
+    let server = Server::start(&[]);
+    let bench = |arguments: &[&str], url: &str| {
+        let output = run(kvorum(&["bench"]).args(arguments).arg(url), b"");
+        (output.status.code(), text(&output.stdout).to_owned() + text(&output.stderr))
+    };
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (code, said) = bench(&["get", "-d", "300ms", "-c", "2", "-t", "1"], &format!("http://{closed}"));
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("!! NO CONNECTION: "), "{said}");
+    let (code, said) = bench(&["get", "-d", "300ms", "-c", "2", "-t", "1"], &server.url());
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("OPERATIONS FAILED") && said.contains("KEYS NOT FOUND (404): --prefill"), "{said}");
+    let good = ["get", "-d", "300ms", "-c", "2", "-t", "1", "--keys", "100", "--prefill"];
+    let (code, said) = bench(&good, &server.url());
+    assert!(code == Some(0) && !said.contains("!!"), "{said}");
+    for (signal, rate) in [(libc::SIGINT, None), (libc::SIGINT, Some("200")), (libc::SIGTERM, None)] {
+        let mut command = kvorum(&["bench", "put", "-d", "60s", "-c", "2", "-t", "1", "--keys", "100"]);
+        command.args(rate.map(|rate| format!("-R{rate}"))).arg(server.url());
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(1500));
+        let pid = rustix::process::Pid::from_child(&child);
+        rustix::process::kill_process(pid, rustix::process::Signal::from_named_raw(signal).unwrap()).unwrap();
+        let begun = Instant::now();
+        while child.try_wait().unwrap().is_none() {
+            assert!(begun.elapsed() < Duration::from_secs(20), "it does not end");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let output = child.wait_with_output().unwrap();
+        let said = text(&output.stdout);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains("!! INTERRUPTED after ") && said.contains("a partial report"), "{said}");
+        assert!(said.contains("Requests/sec:") && !said.contains("COULD NOT KEEP"), "{said}");
+    }
 }

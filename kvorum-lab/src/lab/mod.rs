@@ -122,7 +122,9 @@ fn measure(args: &RunArgs) -> Result<bool, LabError> {
     let text = if name == "ladder" {
         file::LADDER.to_owned()
     } else {
-        std::fs::read_to_string(&args.file).map_err(LabError::machine(format!("read {name}")))?
+        // The name is the caller's, and so is the mistake.
+        std::fs::read_to_string(&args.file)
+            .map_err(|error| LabError::Usage(format!("cannot read the lab file {name}: {error}")))?
     };
     let mut file = LabFile::read(&name, &text)?;
     if args.quick {
@@ -159,6 +161,11 @@ fn measure(args: &RunArgs) -> Result<bool, LabError> {
 fn put_beside(args: &CompareArgs) -> Result<bool, LabError> {
     let conditions = args.fail_if.iter().map(|text| text.parse::<Condition>());
     let conditions = conditions.collect::<Result<Vec<_>, _>>().map_err(LabError::Usage)?;
+    for folder in [&args.a, &args.b] {
+        if !folder.is_dir() {
+            return Err(LabError::Usage(format!("{} is no folder of results", folder.display())));
+        }
+    }
     let (a, b) = (Results::read(&args.a)?, Results::read(&args.b)?);
     let profiles = (load_profiles(&args.a, &a)?, load_profiles(&args.b, &b)?);
     let both = Comparison::new(a, b)?;

@@ -17,6 +17,8 @@ use std::sync::mpsc::Sender;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use tokio::sync::watch;
+
 use crate::dataset::{Records, Sizes};
 use crate::error::LabError;
 use crate::histogram::Latencies;
@@ -82,9 +84,25 @@ pub struct RunOptions {
     pub mix: Option<Mix>,
     /// Where every lane tells what it has seen, each second.
     pub ticks: Option<Sender<Tick>>,
+    /// Becomes true when the run is to end early.
+    pub stop: Option<watch::Receiver<bool>>,
 }
 
 impl RunOptions {
+    fn is_stopped(&self) -> bool {
+        self.stop.as_ref().is_some_and(|stop| *stop.borrow())
+    }
+
+    /// Waits until the run is to end early.
+    async fn stopped(&self) {
+        if let Some(mut stop) = self.stop.clone()
+            && stop.wait_for(|is_told| *is_told).await.is_ok()
+        {
+            return;
+        }
+        std::future::pending::<()>().await;
+    }
+
     /// What the run's keys and values are.
     fn records(&self, stream: &StreamPlan) -> Records {
         Records { dataset: stream.dataset, key_bytes: self.key_bytes, value_bytes: self.value_bytes }
@@ -111,6 +129,8 @@ pub struct Outcome {
     pub streams: Vec<StreamOutcome>,
     /// Cores of hypervisor steal, averaged over the run.
     pub steal_cores: f64,
+    /// How much of its duration was measured, where it was told to end early.
+    pub interrupted: Option<Duration>,
 }
 
 /// What came of one stream.
@@ -225,11 +245,15 @@ pub fn run_with(plan: &Plan, options: &RunOptions) -> Result<Outcome, LabError> 
             total.merge(part)?;
         }
     }
+    let ended = Instant::now();
+    let interrupted = (options.is_stopped() && ended < timetable.end)
+        .then(|| ended.saturating_duration_since(timetable.measured));
+    let planned = interrupted.unwrap_or(plan.duration);
     let streams = plan.streams.iter().zip(tallies).map(|(stream, tally)| {
         let answered =
             tally.last_answer.map_or(Duration::ZERO, |last| last.duration_since(timetable.measured));
-        let elapsed = if stream.pacing.is_open() { answered.max(plan.duration) } else { answered };
+        let elapsed = if stream.pacing.is_open() { answered.max(planned) } else { answered };
         StreamOutcome { plan: stream.clone(), tally, elapsed }
     });
-    Ok(Outcome { streams: streams.collect(), steal_cores: steal.cores()? })
+    Ok(Outcome { streams: streams.collect(), steal_cores: steal.cores()?, interrupted })
 }

@@ -37,6 +37,7 @@ pub fn prefill_with(
     let sizes = RunOptions {
         key_bytes: options.key_bytes,
         value_bytes: options.value_bytes,
+        stop: options.stop.clone(),
         ..RunOptions::default()
     };
     let mut order = KeyOrder::Sequential;
@@ -54,12 +55,18 @@ pub fn prefill_with(
         let planned = stream.order.slots(dataset.keys);
         let plan = Plan { streams: vec![stream], duration: duration_max, ..plan.clone() };
         let outcome = run_with(&plan, &sizes)?;
+        let is_interrupted = outcome.interrupted.is_some();
         let seen =
             outcome.streams.first().map(|stream| (stream.tally.succeeded, stream.tally.failed_keys.clone()));
         let (stored, failed) = seen.unwrap_or_default();
         let result = first.get_or_insert(outcome).clone();
         if stored == planned {
             return Ok(result);
+        }
+        if is_interrupted {
+            return Err(LabError::Subject(format!(
+                "interrupted while it prefilled: {stored} of {planned} keys"
+            )));
         }
         if stored + failed.len() as u64 != planned {
             return Err(LabError::Subject(format!(

@@ -133,14 +133,21 @@ pub(super) fn run_thread(
         lanes.push(lane);
     }
     runtime.block_on(tasks.run_until(async {
-        for join in joins {
-            if tokio::time::timeout_at(timetable.hard_end.into(), join).await.is_err() {
-                break;
+        let all = async {
+            for join in joins {
+                if tokio::time::timeout_at(timetable.hard_end.into(), join).await.is_err() {
+                    break;
+                }
             }
+        };
+        tokio::select! {
+            () = all => {}
+            () = options.stopped() => {}
         }
     }));
     drop(tasks);
-    Ok(lanes.iter().map(|lane| lane.close()).collect())
+    let is_stopped = options.is_stopped() && Instant::now() < timetable.end;
+    Ok(lanes.iter().map(|lane| lane.close(is_stopped)).collect())
 }
 
 impl Lane {
@@ -275,18 +282,19 @@ impl Lane {
         }
     }
 
-    /// What was counted, with what was left undone.
-    fn close(&self) -> Tally {
+    /// What was counted, with what was left undone. A run that was told to end early has left nothing undone.
+    fn close(&self, is_stopped: bool) -> Tally {
         if let Some(ticker) = self.ticker.borrow_mut().as_mut() {
             ticker.tell();
         }
         let mut tally = self.tally.borrow().clone();
-        tally.cut = self.in_flight.get();
-        if self.stream.pacing.is_open() {
+        tally.cut = if is_stopped { 0 } else { self.in_flight.get() };
+        if self.stream.pacing.is_open() && !is_stopped {
             tally.unsent = self.slots.saturating_sub(self.next.get());
         }
         // Windows count where they are whole, also those in which nothing came.
-        let measured = self.timetable.end.duration_since(self.timetable.measured);
+        let end = if is_stopped { Instant::now() } else { self.timetable.end };
+        let measured = end.saturating_duration_since(self.timetable.measured);
         let windows = usize::try_from(measured.as_nanos() / WINDOW.as_nanos()).unwrap_or(usize::MAX);
         if self.connections == 0 {
             tally.windows.clear();

@@ -209,7 +209,7 @@ mod tests {
         };
         device.latency.record(Duration::from_millis(device_millis));
         let streams = vec![StreamOutcome { plan, tally, elapsed: Duration::from_secs(1) }];
-        Attempt { outcome: Outcome { streams, steal_cores: 0.0 }, device }
+        Attempt { outcome: Outcome { streams, steal_cores: 0.0, interrupted: None }, device }
     }
 
     /// Goal: each aim is judged for itself, and an unsent operation counts as slow. Method: a table.

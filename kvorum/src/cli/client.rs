@@ -5,12 +5,14 @@
 use super::{FAILED, NOT_FOUND, complain, complain_of, flag, text_of};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use bytes::Bytes;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use kvorum_client::{
     Client, DeleteOptions, Entry, Error, PutOptions, ReadOptions, Replicas, ScanOptions, Scope,
 };
 use std::ffi::OsString;
-use std::io::{self, Read};
+use std::fmt::Write as _;
+use std::io::{self, IsTerminal, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
@@ -63,7 +65,7 @@ pub(super) fn commands() -> Vec<Command> {
             .arg(flag(
                 "ttl",
                 "DURATION",
-                "How long the value lives: 500ms, 30s, 15m, 12h or 7d; at most 36500d (100 years)",
+                "How long the value lives: 500ms, 30s, 15m, 12h or 7d, or seconds (5, 2.5); at most 36500d (100 years)",
             ))
             .arg(replicas()),
         on_node(Command::new("delete").about("Deletes a key"))
@@ -130,6 +132,8 @@ pub(super) fn run(name: &str, matches: &ArgMatches) -> ExitCode {
 pub(super) enum Failure {
     Usage(String),
     Failed(String),
+    /// Whoever read the output has stopped, as `head` does: no failure, and nothing to say.
+    ReaderGone,
 }
 
 impl From<Error> for Failure {
@@ -145,7 +149,7 @@ impl From<Error> for Failure {
 
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
-        Self::Failed(error.to_string())
+        if kvorum_output::is_reader_gone(&error) { Self::ReaderGone } else { Self::Failed(error.to_string()) }
     }
 }
 
@@ -180,25 +184,46 @@ fn ttl_of(matches: &ArgMatches) -> Result<Option<Duration>, Failure> {
     let Some(text) = text_of(matches, "ttl") else { return Ok(None) };
     let bad = || {
         Failure::Usage(format!(
-            "--ttl {text:?}: a duration such as 500ms, 30s, 15m, 12h or 7d is needed, at most 36500d"
+            "--ttl {text:?}: a duration such as 500ms, 30s, 15m, 12h or 7d is needed, or seconds such as 5 or 2.5; at \
+             most 36500d"
         ))
     };
-    let split = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(bad)?;
+    let millis = ttl_millis(text).filter(|millis| (1..=TTL_MILLIS_MAX).contains(millis));
+    Ok(Some(Duration::from_millis(millis.ok_or_else(bad)?)))
+}
+
+/// The milliseconds of a duration as nodes read it: a bare number is seconds and may have decimals, of which a part of a
+/// millisecond is rounded up.
+fn ttl_millis(text: &str) -> Option<u64> {
+    let digits = |text: &str| -> Option<u64> {
+        if !text.bytes().all(|byte| byte.is_ascii_digit()) {
+            return None;
+        }
+        text.parse().ok()
+    };
+    let split = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
     let unit_millis: u64 = match unit {
         "ms" => 1,
-        "s" => 1000,
+        "" | "s" => 1000,
         "m" => 60_000,
         "h" => 3_600_000,
         "d" => 86_400_000,
-        _ => return Err(bad()),
+        _ => return None,
     };
-    let millis = number
-        .parse()
-        .ok()
-        .and_then(|number: u64| number.checked_mul(unit_millis))
-        .filter(|millis| (1..=TTL_MILLIS_MAX).contains(millis));
-    Ok(Some(Duration::from_millis(millis.ok_or_else(bad)?)))
+    let (whole, fraction) = match number.split_once('.') {
+        Some((whole, fraction)) if unit.is_empty() && fraction.len() <= 18 => (whole, Some(fraction)),
+        Some(_) => return None,
+        None => (number, None),
+    };
+    let fraction_millis = match fraction {
+        Some(fraction) => {
+            let scale = 10_u128.pow(u32::try_from(fraction.len()).ok()?);
+            u64::try_from((u128::from(digits(fraction)?) * 1000).div_ceil(scale)).ok()?
+        }
+        None => 0,
+    };
+    digits(whole)?.checked_mul(unit_millis)?.checked_add(fraction_millis)
 }
 
 async fn get(client: &Client, matches: &ArgMatches) -> Result<ExitCode, Failure> {
@@ -245,7 +270,7 @@ async fn put(client: &Client, matches: &ArgMatches) -> Result<ExitCode, Failure>
         }
     };
     let version = client.put_with(key, value, options).await?;
-    kvorum_output::tell(format!("version {version}\n"));
+    write_out(format!("version {version}\n").as_bytes())?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -262,19 +287,59 @@ async fn scan(client: &Client, matches: &ArgMatches) -> Result<ExitCode, Failure
     let options = ScanOptions { limit: matches.get_one::<u64>("limit").copied(), scope, timeout: None };
     let mut scan = client.scan(start, end.as_deref(), options).await?;
     let mut found = false;
+    let is_terminal = io::stdout().is_terminal();
     while let Some(entry) = scan.next().await {
         found = true;
         let entry = entry?;
         let line = if matches.get_flag("json") {
             json_line(&entry)
-        } else if matches.get_flag("keys") {
-            [&entry.key[..], b"\n"].concat()
         } else {
-            [&entry.key[..], b"\t", &entry.value, b"\n"].concat()
+            let fields =
+                if matches.get_flag("keys") { &[&entry.key][..] } else { &[&entry.key, &entry.value] };
+            plain_line(fields, is_terminal)
         };
         write_out(&line)?;
     }
     Ok(if found { ExitCode::SUCCESS } else { ExitCode::from(NOT_FOUND) })
+}
+
+/// Fields with tabs between them. On a terminal control characters, backslashes and bytes that are no text are escaped: what
+/// somebody has stored must not move the cursor, or pass for another record.
+fn plain_line(fields: &[&Bytes], is_terminal: bool) -> Vec<u8> {
+    let mut line = Vec::new();
+    for (nth, field) in fields.iter().enumerate() {
+        if nth > 0 {
+            line.push(b'\t');
+        }
+        if is_terminal {
+            line.extend_from_slice(escaped(field).as_bytes());
+        } else {
+            line.extend_from_slice(field);
+        }
+    }
+    line.push(b'\n');
+    line
+}
+
+fn escaped(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            // Besides controls, the characters that change the direction of what follows, and line ends of other kinds.
+            let is_plain = !c.is_control()
+                && c != '\\'
+                && !matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+            if is_plain {
+                text.push(c);
+            } else {
+                text.extend(c.escape_default());
+            }
+        }
+        for byte in chunk.invalid() {
+            let _ = write!(text, "\\x{byte:02x}");
+        }
+    }
+    text
 }
 
 fn json_line(entry: &Entry) -> Vec<u8> {
@@ -398,6 +463,54 @@ pub(super) fn write_out(bytes: &[u8]) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A duration means what it means to a node: a bare number is seconds.
+    #[test]
+    fn durations_are_read_as_nodes_read_them() {
+        for (text, millis) in [
+            ("5", Some(5000)),
+            ("05", Some(5000)),
+            ("2.5", Some(2500)),
+            ("0.0001", Some(1)),
+            ("5s", Some(5000)),
+            ("500ms", Some(500)),
+            ("15m", Some(900_000)),
+            ("12h", Some(43_200_000)),
+            ("7d", Some(604_800_000)),
+            ("0", Some(0)),
+            ("0.0", Some(0)),
+            ("", None),
+            ("s", None),
+            ("soon", None),
+            ("-5", None),
+            ("+5", None),
+            ("5 ", None),
+            (" 5", None),
+            ("1.5s", None),
+            ("5.", None),
+            (".5", None),
+            ("1e3", None),
+            ("5w", None),
+            ("1.2.3", None),
+            ("0.0000000000000000001", None),
+            ("18446744073709551615d", None),
+        ] {
+            assert_eq!(ttl_millis(text), millis, "{text:?}");
+        }
+    }
+
+    /// What is stored cannot write to the terminal, and stays as it is for programs.
+    #[test]
+    fn scans_are_escaped_on_terminals() {
+        let fields = [Bytes::from_static(b"k\x1b[2J\t\n\\"), Bytes::from("v\u{9b}31m\u{202e}\u{2028}ä\r\0")];
+        let fields = [&fields[0], &fields[1]];
+        assert_eq!(
+            String::from_utf8(plain_line(&fields, true)).unwrap(),
+            "k\\u{1b}[2J\\t\\n\\\\\tv\\u{9b}31m\\u{202e}\\u{2028}ä\\r\\u{0}\n"
+        );
+        assert_eq!(escaped(b"a\xff\xc3(\x7f"), "a\\xff\\xc3(\\u{7f}");
+        assert_eq!(plain_line(&fields, false), [&fields[0][..], b"\t", fields[1], b"\n"].concat());
+    }
 
     /// Whatever instant a node shows is printed, also where HTTP has no date for it: `get --show` used to panic.
     #[test]

@@ -110,5 +110,6 @@ fn complain_of(failure: client::Failure) -> ExitCode {
     match failure {
         client::Failure::Usage(reason) => complain(reason, USAGE),
         client::Failure::Failed(reason) => complain(reason, FAILED),
+        client::Failure::ReaderGone => ExitCode::SUCCESS,
     }
 }

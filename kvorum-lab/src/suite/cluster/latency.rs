@@ -272,7 +272,12 @@ mod tests {
         let streams = vec![StreamOutcome { plan, tally, elapsed: Duration::from_secs(1) }];
         let options = BareOptions { count: NODES, busy: Duration::ZERO, syncs: Syncs::Nowhere };
         let bare = Bare { options, latency: latencies(1) };
-        Attempt { rate_per_second: 1, outcome: Outcome { streams, steal_cores }, device: None, bare }
+        Attempt {
+            rate_per_second: 1,
+            outcome: Outcome { streams, steal_cores, interrupted: None },
+            device: None,
+            bare,
+        }
     }
 
     /// Goal: what is slow, missing or undone misses the aim, and only of what is slow the machine may be the reason. Method:

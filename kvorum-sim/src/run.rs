@@ -171,6 +171,8 @@ impl Director<'_> {
             let gauges = [
                 ("commit queue", shared.replica.queue_len() as u64, COMMIT_QUEUE_LEN_MAX as u64),
                 ("bytes of hints for one node", hint_bytes, self.hint_bytes_max),
+                // A panic or an end that the supervisor made good is a bug all the same.
+                ("parts of the node that ended", shared.replica.supervisor().unexpected_ends(), 0),
             ];
             facts.gauges.extend(gauges.map(|(name, value, max)| Gauge {
                 node,

@@ -319,6 +319,11 @@ impl Supervisor {
         })
     }
 
+    /// Ends that nobody asked for, of all parts.
+    pub fn unexpected_ends(&self) -> u64 {
+        Part::ALL.iter().map(|part| self.counts(*part).1).sum::<u64>() + u64::from(self.has_ended())
+    }
+
     fn running(&self, part: Part) -> Running {
         let running = Running { supervisor: self.clone(), part };
         if let Some(counts) = self.shared.counts.get(part as usize) {

@@ -191,7 +191,8 @@ impl Writing {
         }
         let mut tally = Tally::new(self.quorum);
         let mut missing = Vec::new();
-        while tally.verdict() == Verdict::Pending {
+        // Where too few can answer the others are heard all the same: the error says who did not.
+        while tally.verdict() != Verdict::Reached {
             match tokio::time::timeout_at(deadline, calls.next()).await {
                 Ok(Some((_, Ok(newest)))) => {
                     shared.stamps.observe(newest);
@@ -210,7 +211,7 @@ impl Writing {
         if tally.verdict() == Verdict::Reached {
             return Ok(());
         }
-        Err(self.not_enough(missing, calls.nodes(), 0, false))
+        Err(self.not_enough(missing, calls.nodes(), tally.confirmed(), false))
     }
 
     /// Writes under one stamp until it is known what comes of it.

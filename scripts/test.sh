@@ -30,7 +30,7 @@ if [ ${#missing[@]} -gt 0 ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/nu
 fi
 
 # Output of passing tests is kept, so that a skip inside one is seen below.
-cargo test --workspace --locked -- --show-output >"$log" 2>&1
+cargo test --workspace --locked --no-fail-fast -- --show-output >"$log" 2>&1
 result=$?
 if [ $result -ne 0 ]; then
   cat "$log"

@@ -162,7 +162,8 @@ fn older_store_is_refilled_not_merged() {
     cluster.kill9(2);
     cluster.put_back(2, &backup);
     cluster.start_node(2);
-    let is_noticed = || cluster.log(2).contains("other nodes have purged what this store has not heard of");
+    // By its run already, before what was purged is asked for.
+    let is_noticed = || cluster.log(2).contains("another node saw a later run of this node");
     wait_until("the older store is noticed", is_noticed);
     let votes = || cluster.metric(2, "kvorum_store_votes") == 1;
     wait_until("the older store is refilled, and votes", || rows(&cluster, 2) == KEYS as u64 && votes());

@@ -94,8 +94,10 @@ fn pause(node: &Handle, choice: u64, time: Option<Duration>) {
 }
 
 /// How far ahead a timestamp may be where clocks are set: further than all jumps of a plan together, so that no node has
-/// to stand down. Where clocks are good the limit is the default.
+/// to stand down.
 const WILD_CLOCK_LIMIT: &str = "24h";
+/// The same where clocks are good: a seed is short, and what has expired is destroyed after twice the limit.
+const CLOCK_LIMIT: &str = "1s";
 
 fn config_of(plan: &Plan, life: &Life) -> Result<Config, ConfigError> {
     let stranger = (life.node + 1) % plan.nodes;
@@ -111,9 +113,8 @@ fn config_of(plan: &Plan, life: &Life) -> Result<Config, ConfigError> {
         // A store here is small, and a seed short.
         ("scrub-every", "3s".to_owned()),
     ]);
-    if plan.clock_error().is_none() {
-        flags.insert("clock-offset-limit", WILD_CLOCK_LIMIT.to_owned());
-    }
+    let limit = if plan.clock_error().is_none() { WILD_CLOCK_LIMIT } else { CLOCK_LIMIT };
+    flags.insert("clock-offset-limit", limit.to_owned());
     let mut config = config::resolve(&flags, &BTreeMap::new(), None)?.0;
     if plan.transfers_early {
         // As if every partition had many keys.

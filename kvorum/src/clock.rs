@@ -2,8 +2,8 @@
 
 use kvorum_core::{UnixMillis, Version, hlc};
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 /// This tells the time.
@@ -71,13 +71,43 @@ impl Rng for SystemRng {
 /// it has ever been.
 const LIMIT_ALONE: Duration = Duration::from_hours(24 * 36_500);
 
+/// How this node's clock stands to the clocks of the other nodes. With a clock that is off or has just moved a node stands
+/// down: it expires nothing, purges nothing and coordinates no writes until its clock is known to be right.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClockStanding {
+    /// A majority of the nodes, this one among them, is within the limit.
+    Confirmed,
+    /// It is not known: too few nodes have been heard of late.
+    Unknown,
+    /// This clock has just been set by more than the limit: until the others have been asked again, it is treated as wrong.
+    Moved,
+    /// A majority of the nodes is further away than the limit.
+    Off,
+}
+
+/// A standing, with when it was judged by either clock.
+#[derive(Debug, Clone, Copy)]
+struct Judged {
+    standing: ClockStanding,
+    mono: Duration,
+    wall: UnixMillis,
+}
+
+/// A confirmation this old holds no more.
+const CONFIRMED_AGE_MAX: Duration = Duration::from_secs(10);
+/// A confirmation holds no more once the wall clock has moved by more than this against the monotonic one.
+const MOVED_MILLIS_MAX: u64 = 1000;
+
 /// The bound of the timestamps that this node believes: clock words of versions, floors, hints and leases, whether they
 /// come from a peer or from the disk. One that is further ahead of this node's wall clock than `--clock-offset-limit` is
 /// refused and counted: it is never stored, and never moves the node's own clock.
 pub struct TimestampBound {
     clock: Arc<dyn Clock>,
     limit_millis: u64,
+    is_alone: bool,
     refused: AtomicU64,
+    // Guards a word for one look or change.
+    judged: Mutex<Option<Judged>>,
 }
 
 /// A timestamp that is too far ahead of this node's clock to be believed.
@@ -108,12 +138,66 @@ impl TimestampBound {
     /// The bound `limit` ahead of `clock`, for a node that has peers.
     pub fn new(clock: Arc<dyn Clock>, limit: Duration) -> Self {
         let limit_millis = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
-        Self { clock, limit_millis, refused: AtomicU64::new(0) }
+        Self { clock, limit_millis, is_alone: false, refused: AtomicU64::new(0), judged: Mutex::new(None) }
     }
 
     /// The bound of a node that is alone.
     pub fn alone(clock: Arc<dyn Clock>) -> Self {
-        Self::new(clock, LIMIT_ALONE)
+        Self { is_alone: true, ..Self::new(clock, LIMIT_ALONE) }
+    }
+
+    /// The limit, in milliseconds.
+    pub fn limit_millis(&self) -> u64 {
+        self.limit_millis
+    }
+
+    /// Notes how this node's clock stands to those of the others now. Gives what was noted before.
+    pub fn note_standing(&self, standing: ClockStanding) -> Option<ClockStanding> {
+        let judged = Judged { standing, mono: self.clock.mono(), wall: self.clock.wall() };
+        self.judged().replace(judged).map(|before| before.standing)
+    }
+
+    /// How this node's clock stands to those of the others. A node that is alone has nobody to disagree with.
+    pub fn standing(&self) -> ClockStanding {
+        if self.is_alone {
+            return ClockStanding::Confirmed;
+        }
+        let Some(judged) = *self.judged() else { return ClockStanding::Unknown };
+        let age = self.clock.mono().saturating_sub(judged.mono);
+        let age_millis = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
+        let moved = self.clock.wall().0.abs_diff(judged.wall.0.saturating_add(age_millis));
+        match judged.standing {
+            _ if moved > self.limit_millis => ClockStanding::Moved,
+            ClockStanding::Confirmed if age > CONFIRMED_AGE_MAX || moved > MOVED_MILLIS_MAX => {
+                ClockStanding::Unknown
+            }
+            standing => standing,
+        }
+    }
+
+    /// Whether `expires` has passed on every node whose clock is within the limit of a majority: then what expired may be
+    /// destroyed. This clock is confirmed, and two nodes within the limit of a majority are at most twice the limit apart.
+    pub fn has_surely_passed(&self, expires: UnixMillis) -> bool {
+        self.standing() == ClockStanding::Confirmed && self.surely_passed_at(expires) <= self.clock.wall()
+    }
+
+    /// When `expires` has passed on every node whose clock is within the limit of a majority, by this clock.
+    pub fn surely_passed_at(&self, expires: UnixMillis) -> UnixMillis {
+        expires.saturating_add(if self.is_alone { 0 } else { self.limit_millis.saturating_mul(2) })
+    }
+
+    /// Whether this clock is known to be wrong, or may well be: then this node stands down.
+    pub fn stands_down(&self) -> bool {
+        matches!(self.standing(), ClockStanding::Off | ClockStanding::Moved)
+    }
+
+    /// The time of day by which readers hide what has expired: before all times while this node stands down.
+    pub fn expiry_clock(&self) -> UnixMillis {
+        if self.stands_down() { UnixMillis(0) } else { self.clock.wall() }
+    }
+
+    fn judged(&self) -> MutexGuard<'_, Option<Judged>> {
+        self.judged.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The highest clock word that is believed now.
@@ -182,6 +266,36 @@ mod tests {
 
     fn word(millis: u64) -> u64 {
         Version::new(UnixMillis(millis), 0, kvorum_core::NodeId(0)).clock()
+    }
+
+    /// Goal: what has expired is destroyed only by a confirmed clock, and only when every clock within the limit agrees.
+    /// Method: the instants around, a clock that nobody confirmed, one that has just jumped, an old confirmation.
+    #[test]
+    fn expiry_is_certain_by_a_confirmed_clock_only() {
+        let clock = ManualClock::at(1_000_000);
+        let bound = TimestampBound::new(Arc::clone(&clock) as Arc<dyn Clock>, Duration::from_secs(10));
+        let expired = UnixMillis(1_000_000 - 20_000);
+        assert!(!bound.has_surely_passed(expired), "nobody has confirmed this clock");
+        assert_eq!(bound.note_standing(ClockStanding::Confirmed), None);
+        assert!(bound.has_surely_passed(expired));
+        assert!(!bound.has_surely_passed(UnixMillis(expired.0 + 1)), "it is not past on a clock 20 s behind");
+        clock.set_wall(1_000_000 + 5_000);
+        assert_eq!(bound.standing(), ClockStanding::Unknown, "set, and within the limit perhaps");
+        assert!(!bound.has_surely_passed(expired));
+        clock.set_wall(1_000_000 + 7_200_000);
+        assert_eq!(bound.standing(), ClockStanding::Moved, "this clock has just jumped");
+        assert!(!bound.has_surely_passed(expired));
+        bound.note_standing(ClockStanding::Off);
+        assert_eq!((bound.standing(), bound.expiry_clock()), (ClockStanding::Off, UnixMillis(0)));
+        clock.pass(60_000);
+        assert_eq!(bound.standing(), ClockStanding::Off, "until it is judged otherwise");
+        clock.set_wall(1_060_000);
+        assert_eq!(bound.expiry_clock(), UnixMillis(0), "set right, and not judged yet");
+        assert_eq!(bound.note_standing(ClockStanding::Confirmed), Some(ClockStanding::Off));
+        clock.pass(10_001);
+        assert_eq!(bound.standing(), ClockStanding::Unknown, "nobody was heard for 10 s");
+        let alone = TimestampBound::alone(Arc::clone(&clock) as Arc<dyn Clock>);
+        assert!(alone.has_surely_passed(UnixMillis(1_070_001)));
     }
 
     /// Goal: the bound follows the clock, to the millisecond, and nothing that a version can hold is above all bounds.

@@ -31,6 +31,9 @@ fn cluster(durability: &str) -> Cluster {
         "16MiB",
         "--settle-interval",
         "300ms",
+        // What has expired is destroyed after twice this time.
+        "--clock-offset-limit",
+        "500ms",
         "--threads",
         "1",
         "--durability",

@@ -93,7 +93,7 @@ impl Coordinator {
         let list = shared.cluster.preference_list(partition);
         let first = self.by_readiness(partition, shared.cluster.plan(&key, quorum).replicas);
         let asked = first.get(..usize::from(quorum.ack())).unwrap_or(&first);
-        let now = shared.clock.wall();
+        let now = shared.timestamps.expiry_clock();
         let mut calls = Calls::new();
         for node in list.iter().take(NODES_MAX.max(usize::from(quorum.from()))) {
             calls.push(*node, fetch(Rc::clone(self), *node, key.clone(), ASK_TIMEOUT));

@@ -194,6 +194,11 @@ pub enum CoordinatorError {
     Replica(ReplicaError),
     /// The node's clock has reached the highest version there can be.
     ClockExhausted,
+    /// The node stands down, because its clock is wrong or has just been set. Nothing was done.
+    ClockOff {
+        /// `--clock-offset-limit`, in milliseconds.
+        limit_millis: u64,
+    },
     /// The node is shutting down.
     Stopped,
 }
@@ -214,6 +219,11 @@ impl fmt::Display for CoordinatorError {
             Self::Replica(error) => error.fmt(f),
             Self::ClockExhausted => f.write_str(
                 "this node's clock has reached the highest version there can be: nothing can be written above it",
+            ),
+            Self::ClockOff { limit_millis } => write!(
+                f,
+                "this node's clock is not known to be within {limit_millis} ms (--clock-offset-limit) of the clocks of a \
+                 majority of the nodes: it takes no writes until it is; nothing was done, ask another node"
             ),
             Self::Stopped => f.write_str("the node is shutting down"),
         }

@@ -4,6 +4,7 @@
 //! by its owner), and show how far the clocks are apart.
 
 use super::{Coordinator, Shared};
+use crate::clock::ClockStanding;
 use crate::cluster::{ClockNews, ClockOffset, Exchange, Heard, VotesVerdict};
 use crate::peer::{Reply, Request};
 use crate::replica::Vote;
@@ -162,8 +163,35 @@ impl Shared {
         }
     }
 
-    /// Notes what an exchange shows of a peer's clock, and reports one that is too far off, and its return.
+    /// Notes what an exchange shows of a peer's clock, and what follows for this node's own.
     fn note_clock(&self, index: NodeIndex, exchange: Exchange) {
+        self.report_clock(index, exchange);
+        let offsets: Vec<_> = self.cluster.others().filter_map(|index| self.clock_offset(index)).collect();
+        let limit = self.timestamps.limit_millis();
+        let majority = usize::from(self.cluster.node_count() / 2) + 1;
+        let within = offsets.iter().filter(|offset| offset.is_surely_within(limit)).count();
+        let over = offsets.iter().filter(|offset| offset.is_surely_over(limit)).count();
+        let standing = if over >= majority {
+            ClockStanding::Off
+        } else if within + 1 >= majority {
+            ClockStanding::Confirmed
+        } else {
+            ClockStanding::Unknown
+        };
+        let before = self.timestamps.note_standing(standing);
+        if standing == ClockStanding::Off && before != Some(standing) {
+            tracing::error!(
+                limit_ms = limit,
+                "this node's clock is further than --clock-offset-limit from the clocks of a majority of the nodes: it takes \
+                 no writes, expires and purges nothing until its clock is right; have the machine keep the time (NTP)"
+            );
+        } else if before == Some(ClockStanding::Off) && before != Some(standing) {
+            tracing::info!("this node's clock is no longer known to be wrong: the node takes writes again");
+        }
+    }
+
+    /// Reports a peer's clock that is too far off, and its return.
+    fn report_clock(&self, index: NodeIndex, exchange: Exchange) {
         let bound = u64::try_from(self.settings.clock_offset_max.as_millis()).unwrap_or(u64::MAX);
         let Some(news) = self.cluster.note_clock(index, exchange, bound) else { return };
         let node = self.cluster.url_of(index);

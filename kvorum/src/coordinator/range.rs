@@ -123,7 +123,7 @@ impl Coordinator {
         start: Key,
         end: Option<Key>,
     ) -> Result<(ClusterRange, UnixMillis), CoordinatorError> {
-        let (now, begun) = (self.shared.clock.wall(), Instant::now());
+        let (now, begun) = (self.shared.timestamps.expiry_clock(), Instant::now());
         let quorum = self.default_quorum();
         let me = self.shared.cluster.me();
         let mut sources: Vec<u16> = (0..self.nodes())

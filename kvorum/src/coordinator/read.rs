@@ -81,7 +81,7 @@ impl Coordinator {
     }
 
     fn found(&self, record: Option<Record>, answered: u16) -> Found {
-        Found { record, now: self.shared.clock.wall(), answered }
+        Found { record, now: self.shared.timestamps.expiry_clock(), answered }
     }
 
     fn too_few(

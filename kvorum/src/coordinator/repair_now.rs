@@ -77,14 +77,16 @@ impl Coordinator {
 }
 
 impl Shared {
-    /// Removes from this node what is too far ahead of its clock to be believed: records, hints and floors. Says how many
-    /// records and hints. Their values are lost on this node; what other nodes hold of their keys comes by repair.
+    /// Removes from this node what is too far ahead of its clock to be believed, of one partition or of all: records, hints
+    /// and floors. Says how many records and hints. Their values are lost on this node; what other nodes hold of their keys comes by repair.
     ///
     /// # Errors
     /// Those of the store; what was removed before stays removed.
-    pub async fn drop_unbelievable(&self) -> Result<u64, ReplicaError> {
+    pub async fn drop_unbelievable(&self, only: Option<Partition>) -> Result<u64, ReplicaError> {
+        let is_meant = |partition: Partition| only.is_none_or(|only| only == partition);
         let mut dropped = 0;
-        for partition in Partition::all(self.cluster.topology().partition_bits()) {
+        let all = Partition::all(self.cluster.topology().partition_bits());
+        for partition in all.filter(|partition| is_meant(*partition)) {
             dropped += self.replica.drop_too_far_ahead(partition).await? as u64;
         }
         for index in self.cluster.others() {
@@ -94,7 +96,10 @@ impl Shared {
                 let hints = self.hints.next(target, after.as_ref(), HINTS_LEN_MAX, HINTS_BYTES_MAX).await?;
                 let Some(last) = hints.last() else { break };
                 after = Some(last.clone());
-                let is_ahead = |hint: &Hint| self.timestamps.check(hint.record.version.clock()).is_err();
+                let is_ahead = |hint: &Hint| {
+                    is_meant(self.cluster.partition_of(&hint.key))
+                        && self.timestamps.check(hint.record.version.clock()).is_err()
+                };
                 let ahead: Vec<Hint> = hints.into_iter().filter(is_ahead).collect();
                 dropped += ahead.len() as u64;
                 self.hints.remove(target, ahead).await?;

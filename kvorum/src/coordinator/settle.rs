@@ -142,7 +142,9 @@ impl Coordinator {
         loop {
             let wait = tokio::time::timeout(shared.settings.settle_every, called.changed());
             let is_called = matches!(wait.await, Ok(Ok(())));
-            self.settle_round(&mut rounds, is_called).await;
+            if !shared.timestamps.stands_down() {
+                self.settle_round(&mut rounds, is_called).await;
+            }
             if let Err(error) = shared.forget_healed_gaps().await {
                 tracing::debug!(%error, "marks of partitions that are alike again cannot be removed");
             }
@@ -575,7 +577,7 @@ impl Shared {
         }
         let hinted = self.hinted(&led);
         // Read last but for the digests: all that is in them was stamped before, or will be above it.
-        let (reading, votes) = (self.reading(), self.cluster.votes());
+        let (reading, votes) = (self.reading(), self.cluster.votes() && !self.timestamps.stands_down());
         let digests = self.commons_now(&led, self.cluster.me());
         Reply::Surveyed { reading, hinted, votes, digests }
     }

@@ -640,7 +640,7 @@ fn an_operator_drops_what_is_unbelievable() {
     engine.commit(rows.into_iter().map(put_row).collect(), Durability::Synced).unwrap();
     let (node, key) = one_of_two(&engine, &clock);
     assert!(node.write_to(key.clone(), put("1")).is_err());
-    assert_eq!(run(node.shared.drop_unbelievable()).unwrap(), 2);
+    assert_eq!(run(node.shared.drop_unbelievable(None)).unwrap(), 2);
     assert_eq!(run(node.replica.get(&key)).unwrap(), None);
     assert_eq!(run(node.replica.get(&good)).unwrap(), Some(kept));
     assert_eq!(node.shared.hints.waiting_for(peer).count, 1);
@@ -648,7 +648,7 @@ fn an_operator_drops_what_is_unbelievable() {
     assert_eq!(floor, crate::replica::Floor { settled: 0, sealed: 0, purged: 7 });
     let version = node.write_to(key.clone(), put("2")).unwrap();
     assert_eq!(version.millis(), UnixMillis(1_000_000));
-    assert_eq!(run(node.shared.drop_unbelievable()).unwrap(), 0);
+    assert_eq!(run(node.shared.drop_unbelievable(None)).unwrap(), 0);
 }
 
 /// A lease from the future, as a node leaves it whose clock was years ahead, is no reason to stamp there.

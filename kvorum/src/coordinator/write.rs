@@ -39,6 +39,10 @@ impl Coordinator {
     /// # Cancel safety
     /// A write that has begun goes on when the future is dropped; its outcome is then unknown.
     pub async fn write(self: &Rc<Self>, key: Key, mutation: Mutation, quorum: Quorum) -> Outcome {
+        let timestamps = &self.shared.timestamps;
+        if timestamps.stands_down() {
+            return Err(CoordinatorError::ClockOff { limit_millis: timestamps.limit_millis() });
+        }
         let (report, outcome) = oneshot::channel();
         let me = self.shared.cluster.me();
         let is_local = self.shared.cluster.plan(&key, quorum).replicas == [me];

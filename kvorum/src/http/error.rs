@@ -257,6 +257,9 @@ impl From<CoordinatorError> for Failure {
                 let message = format!("Not Enough Replicas: {error}");
                 Self::new(StatusCode::GATEWAY_TIMEOUT, "not_enough_replicas", message)
             }
+            error @ CoordinatorError::ClockOff { .. } => {
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "clock_off", error.to_string())
+            }
             error @ (CoordinatorError::Replica(_) | CoordinatorError::ClockExhausted) => {
                 Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", error.to_string())
             }

@@ -588,9 +588,9 @@ async fn repair<B>(
             let repaired = coordinator.repair_now(partition.map(Partition)).await;
             repair::render(&repaired.ok_or_else(|| Failure::overloaded("a repair is under way on it"))?)
         }
-        RepairQuery::DropUnbelievable => {
-            let dropped = coordinator.shared().drop_unbelievable().await.map_err(CoordinatorError::from)?;
-            repair::render_dropped(dropped)
+        RepairQuery::DropUnbelievable(partition) => {
+            let dropped = coordinator.shared().drop_unbelievable(partition.map(Partition)).await;
+            repair::render_dropped(dropped.map_err(CoordinatorError::from)?)
         }
     };
     let mut response = Response::new(ReplyBody::full(Bytes::from(body)));

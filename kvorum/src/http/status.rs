@@ -21,6 +21,8 @@ pub(super) enum Serving {
     StoreWaiting,
     /// It accepts requests, but a default one would not find its quorum now.
     NoQuorum,
+    /// It reads; its clock is too far from those of a majority, so it takes no writes.
+    ClockOff,
     /// The store is being opened, or it takes what it missed.
     Starting,
     /// It was told to stop and answers what it has accepted.
@@ -43,6 +45,7 @@ impl Serving {
             (_, Phase::Starting | Phase::Joining, _) => Self::Starting,
             (_, Phase::Ready, StoreState::Failed { .. }) => Self::StoreFailed,
             (_, Phase::Ready, _) if !shared.finds_default_quorum() => Self::NoQuorum,
+            (_, Phase::Ready, _) if shared.timestamps.stands_down() => Self::ClockOff,
             (_, Phase::Ready, StoreState::DiskFull) => Self::DiskFull,
             (_, Phase::Ready, StoreState::Short(_)) => Self::StoreWaiting,
             (_, Phase::Ready, StoreState::Ok) => Self::Ok,
@@ -56,6 +59,7 @@ impl Serving {
             Self::DiskFull => "disk-full",
             Self::StoreWaiting => "store-waiting",
             Self::NoQuorum => "no-quorum",
+            Self::ClockOff => "clock-off",
             Self::Starting => "starting",
             Self::Draining => "draining",
             Self::StoreFailed => "store-failed",
@@ -68,7 +72,7 @@ impl Serving {
         match self {
             Self::Ok | Self::DiskFull | Self::StoreWaiting => true,
             Self::NoQuorum => !is_needed,
-            Self::Starting | Self::Draining | Self::StoreFailed | Self::ThreadEnded => false,
+            Self::Starting | Self::Draining | Self::ClockOff | Self::StoreFailed | Self::ThreadEnded => false,
         }
     }
 

@@ -331,8 +331,8 @@ pub fn parse_converged(query: Option<&str>) -> Result<ConvergedQuery, TargetErro
 pub enum RepairQuery {
     /// Compare one partition, or all, and heal what differs.
     Compare(Option<u16>),
-    /// Drop what is too far ahead of the node's clock to be believed.
-    DropUnbelievable,
+    /// Drop what is too far ahead of the node's clock to be believed, of this partition or of all.
+    DropUnbelievable(Option<u16>),
 }
 
 /// Reads the query of `/admin/repair`: the partition, below `partitions`, or none for all; or what is to be dropped.
@@ -350,11 +350,10 @@ pub fn parse_repair(query: Option<&str>, partitions: u32) -> Result<RepairQuery,
             _ => return Err(unknown(&name, "partition, or drop")),
         }
     }
-    match (drops, partition) {
-        (None, partition) => Ok(RepairQuery::Compare(partition)),
-        (Some(()), None) => Ok(RepairQuery::DropUnbelievable),
-        (Some(()), Some(_)) => Err(TargetError::BadValue { name: "drop", allowed: "drop without partition" }),
-    }
+    Ok(match drops {
+        None => RepairQuery::Compare(partition),
+        Some(()) => RepairQuery::DropUnbelievable(partition),
+    })
 }
 
 /// Reads the query of `/v0/topology`: how many nodes of each preference list are wanted.
@@ -619,8 +618,10 @@ mod tests {
         assert_eq!(partition(""), Ok(RepairQuery::Compare(None)));
         assert_eq!(partition("partition=0"), Ok(RepairQuery::Compare(Some(0))));
         assert_eq!(partition("partition=4095"), Ok(RepairQuery::Compare(Some(4_095))));
-        assert_eq!(partition("drop=unbelievable"), Ok(RepairQuery::DropUnbelievable));
-        assert!(partition("drop=all").is_err() && partition("drop=unbelievable&partition=1").is_err());
+        assert_eq!(partition("drop=unbelievable"), Ok(RepairQuery::DropUnbelievable(None)));
+        let one = RepairQuery::DropUnbelievable(Some(1));
+        assert_eq!(partition("drop=unbelievable&partition=1"), Ok(one));
+        assert!(partition("drop=all").is_err());
         for bad in ["partition=4096", "partition=99999", "partition=-1", "partition=x", "partition="] {
             let error = partition(bad).unwrap_err();
             assert_eq!(error, TargetError::BadPartition { partitions: 4_096 }, "{bad}");

@@ -299,6 +299,11 @@ fn cluster(scrape: &Scrape<'_>) -> Vec<Family> {
         Kind::Counter(one(shared.timestamps.refused())),
         "Timestamps of peers or of the store too far ahead of this node's clock (--clock-offset-limit)",
     );
+    family(
+        "clock_off",
+        Kind::Gauge(one(u64::from(shared.timestamps.stands_down()))),
+        "Whether this node's clock is too far from those of a majority to take writes (--clock-offset-limit)",
+    );
     let damaged = shared.replica.damage().row_count() as u64;
     family(
         "damaged_records",

@@ -151,6 +151,12 @@ impl Committer {
         }
     }
 
+    /// Judges by another bound from now on.
+    #[cfg(test)]
+    pub(super) fn set_timestamps(&mut self, timestamps: Arc<TimestampBound>) {
+        self.timestamps = timestamps;
+    }
+
     /// How long the commit thread may sleep before [`Self::commit`] must be called with whatever there is.
     pub(super) fn idle_wait(&self) -> Duration {
         let sync = match (self.durability, self.unsynced_since) {
@@ -348,7 +354,7 @@ impl Committer {
         }
         let is_tombstone = record.value == Value::Tombstone;
         let is_mortal = is_tombstone || record.expires.is_some();
-        let is_dead = is_tombstone || record.has_expired(self.clock.wall());
+        let is_dead = is_tombstone || record.expires.is_some_and(|at| self.timestamps.has_surely_passed(at));
         let partition = digests.partition_of(key);
         floors.judge(partition, record.version, source, holds_nothing, (is_mortal, is_dead))
     }
@@ -447,9 +453,11 @@ impl Committer {
             // The record that heals it brings a row of its own.
             Err(error @ EngineError::Corrupt { .. }) => return Err(error.into()),
             Err(error) => {
+                // A key that is written often has many rows that are due: the newest of them is that of its record.
                 let later = self.clock.wall().saturating_add(DUE_AGAIN_MILLIS);
-                let version = format::encode_version(row.version);
-                stage.due.insert(format::encode_due_key(later, &row.key), Some(version));
+                let version = Some(format::encode_version(row.version));
+                let staged = stage.due.entry(format::encode_due_key(later, &row.key)).or_default();
+                *staged = version.max(staged.take());
                 return Err(error.into());
             }
         };
@@ -462,6 +470,15 @@ impl Committer {
             (Purge::Sole, _) => {
                 self.floor = self.floor.max(current.version);
                 stage.set(key, None, mark);
+            }
+            // By one clock a value is hidden; it is destroyed once it has expired by all clocks that can be right.
+            (Purge::Keep, Value::Present(_))
+                if !current.expires.is_some_and(|at| self.timestamps.has_surely_passed(at)) =>
+            {
+                let later = current.expires.map_or(row.at, |at| self.timestamps.surely_passed_at(at));
+                let version = format::encode_version(row.version);
+                stage.due.insert(format::encode_due_key(later, &row.key), Some(version));
+                return Ok(false);
             }
             (Purge::Keep, Value::Present(_)) if self.lets_go(&key, current.version) => {
                 stage.set(key, None, mark);
@@ -629,7 +646,8 @@ impl Committer {
     /// When the sweeper must look at a record that is stored now.
     fn due_at(&self, record: &Record) -> Option<UnixMillis> {
         match (&record.value, self.purge) {
-            (Value::Present(_), _) => record.expires,
+            (Value::Present(_), Purge::Sole) => record.expires,
+            (Value::Present(_), Purge::Keep) => record.expires.map(|at| self.timestamps.surely_passed_at(at)),
             (Value::Tombstone, Purge::Sole) => Some(self.clock.wall().saturating_add(TOMBSTONE_KEEP_MILLIS)),
             (Value::Tombstone, Purge::Keep) => canary::is(Canary::PurgeByAge)
                 .then(|| self.clock.wall().saturating_add(TOMBSTONE_KEEP_MILLIS / 10)),

@@ -17,6 +17,8 @@ use std::time::Duration;
 /// How long a client waits for an answer. Longer than any punctual one takes; shorter than most faults, so that a
 /// client whose node stands still goes on elsewhere.
 pub const PATIENCE: Duration = Duration::from_secs(3);
+/// How long a client rests when a node takes no connection: each try takes one of its host's ports for good.
+const REST: Duration = Duration::from_millis(50);
 /// How often clients look whether the next stage has begun.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Clients at the final reads.
@@ -124,7 +126,9 @@ impl Load {
             };
             let (request, replicas) = self.request(&mut stream, client.mix, key);
             let bytes = usize::try_from(stream.between(0, self.plan.value_bytes_max as u64)).unwrap_or(0);
-            self.perform(&mut http, number, node, &key.key, request, replicas, bytes).await;
+            if !self.perform(&mut http, number, node, &key.key, request, replicas, bytes).await {
+                tokio::time::sleep(REST).await;
+            }
         }
     }
 
@@ -182,6 +186,7 @@ impl Load {
         }
     }
 
+    /// Carries out an operation. Whether there was a connection for it.
     #[expect(clippy::too_many_arguments, reason = "these are the columns of an operation")]
     async fn perform(
         &self,
@@ -192,7 +197,7 @@ impl Load {
         request: Request,
         replicas: Option<AckFrom>,
         value_bytes: usize,
-    ) {
+    ) -> bool {
         let id = self.next.replace(self.next.get() + 1);
         let authority = authority_of(node);
         let message = request_of(id, &authority, key, &request, replicas, value_bytes);
@@ -214,6 +219,7 @@ impl Load {
         let key = key.clone();
         let operation = Operation { id, client, node, key, request, replicas, invoked, returned, outcome };
         self.operations.borrow_mut().push(operation);
+        !matches!(answer, Err(Failure::NotSent))
     }
 }
 

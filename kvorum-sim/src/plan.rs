@@ -661,11 +661,11 @@ mod tests {
     #[test]
     fn replicas_are_allowed() {
         for plan in plans() {
-            let named = plan.keys.iter().flat_map(|key| key.replicas.iter().copied());
+            let named = plan.keys.iter().flat_map(|key| key.replicas.iter().chain(&key.reads).copied());
             for replicas in named.chain([plan.default_replicas()]) {
                 assert!(1 <= replicas.ack && replicas.ack <= replicas.from && replicas.from <= plan.nodes);
             }
-            assert!((1..=8).contains(&plan.clients.len()) && (1..=7).contains(&plan.nodes));
+            assert!((1..=12).contains(&plan.clients.len()) && (1..=7).contains(&plan.nodes));
             assert!(plan.clients.iter().all(|client| client.home.is_none_or(|home| home < plan.nodes)));
             let keys: BTreeSet<_> = plan.keys.iter().map(|key| &key.key).collect();
             assert_eq!(keys.len(), plan.keys.len());

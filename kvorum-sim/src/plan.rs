@@ -359,8 +359,8 @@ fn faults(stream: &mut Stream, nodes: u16, length: Duration, kinds: &BTreeSet<Fa
         let most = match kind {
             FaultKind::SyncError => 7,
             FaultKind::CrashPoint => 12,
-            // Of three within ten minutes each may use up one.
-            FaultKind::BackgroundEnd => 1,
+            // No more: a node begins it again three times within ten minutes.
+            FaultKind::BackgroundEnd => 3,
             _ => 4,
         };
         for _ in 0..stream.between(1, most) {

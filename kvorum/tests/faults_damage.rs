@@ -329,6 +329,8 @@ fn compaction_over_damage() -> (TempDir, Node, History) {
 fn compaction_that_meets_damage_serves_nothing_wrong() {
     let (_store, node, mut history) = compaction_over_damage();
     let mut session = Session::new(node.address());
+    // A background that ended is begun again a few times.
+    support::wait_until("the store is open again, or has failed", || node.store_state() != "reopening");
     let (state, refused) = (node.store_state(), history.count("PUT", 500));
     println!("compaction over damage: store {state}, {refused} writes failed");
     assert!(matches!(state.as_str(), "ok" | "failed"), "{state}");

@@ -129,11 +129,12 @@ impl WriteTally {
         }
     }
 
-    /// How many replicas may hold the record, or have held it. One that refused it can have got it from a reader that met
-    /// it elsewhere; one that holds something newer and never held it never will.
+    /// How many replicas may hold the record, or have held it. The first holder has it from this coordinator; then one that
+    /// refused it, or that does not remember, can have got it from a reader that met it there. One that holds something
+    /// newer and never held it never will.
     fn holders_max(&self, pending: u16) -> u16 {
-        let met = self.stored + pending + self.unknown + self.overtaken;
-        if met == 0 { 0 } else { met + self.refused }
+        let from_here = self.stored + pending + self.unknown;
+        if from_here == 0 { 0 } else { from_here + self.overtaken + self.refused }
     }
 
     /// What is known by now.
@@ -225,6 +226,11 @@ mod tests {
         check((2, 3), "S??", WriteVerdict::Unreachable);
         check((2, 3), "RR", WriteVerdict::Unreachable);
         check((1, 1), "N", again);
+        // Nobody took it from this coordinator, so nobody can have got it from a holder.
+        check((1, 1), "H", again);
+        check((2, 3), "HHH", again);
+        check((2, 3), "HRH", again);
+        check((2, 3), "HH?", WriteVerdict::Unreachable);
         check((1, 3), "NS", WriteVerdict::Reached);
         check((1, 3), "NN", WriteVerdict::Pending);
         check((1, 3), "NNN", again);

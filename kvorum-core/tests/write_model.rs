@@ -29,6 +29,8 @@ enum Rule {
     AskOne,
     /// Forget which versions were held before something newer came.
     ForgetHeld,
+    /// Forget it too, and say so: as right as the crate's own rule.
+    ForgetAndSaySo,
 }
 
 /// What one client does.
@@ -198,7 +200,9 @@ impl Case {
             replica.newest = version;
             replica.held.insert(version);
             Answer::Stored
-        } else if replica.held.contains(&version) && self.rule != Rule::ForgetHeld {
+        } else if replica.held.contains(&version)
+            && !matches!(self.rule, Rule::ForgetHeld | Rule::ForgetAndSaySo)
+        {
             Answer::Stored
         } else {
             Answer::Superseded(replica.newest)
@@ -221,7 +225,10 @@ impl Case {
         for answer in answers.iter().flatten() {
             match answer {
                 Answer::Stored => tally.stored(),
-                Answer::Superseded(by) => tally.superseded(Version::from_words(by.0, by.1 as u64), true),
+                Answer::Superseded(by) => {
+                    let surely_never_held = self.rule != Rule::ForgetAndSaySo;
+                    tally.superseded(Version::from_words(by.0, by.1 as u64), surely_never_held);
+                }
                 Answer::Refused => tally.refused(),
                 Answer::Unknown => tally.unknown(),
             }
@@ -543,6 +550,16 @@ fn write_to_all_beside_majorities_takes_effect_once() {
 fn writes_to_majorities_take_effect_once() {
     holds("2/3", majorities(0, 2));
     holds("2/3, a request fails", majorities(1, 1));
+}
+
+/// Replicas that remember nothing of what they held, as on a key that is written very often: nobody can have got a record
+/// that no replica took from its writer.
+#[test]
+fn writes_to_forgetful_replicas_take_effect_once() {
+    let forgetful = |case| Case { rule: Rule::ForgetAndSaySo, ..case };
+    holds("2/3, nothing remembered", forgetful(majorities(0, 3)));
+    holds("2/3, nothing remembered, a request fails", forgetful(majorities(1, 1)));
+    holds("3/3 beside 2/3, nothing remembered", forgetful(all_beside_majorities()));
 }
 
 /// A reader of one replica overlaps with writers of both: it may have met what is on one.

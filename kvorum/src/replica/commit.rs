@@ -333,7 +333,7 @@ impl Committer {
                 continue;
             }
             // Whoever wrote it and comes late is told that it took effect.
-            stage.overwritten.push((key.clone(), version));
+            stage.overwritten.push(version);
             stage.set(key, None, Some(mark));
             removed += 1;
         }
@@ -380,8 +380,7 @@ impl Committer {
         // A record that was newest here once took effect here, whatever came since: see `Recent`.
         let has_accepted = || {
             source == Source::Writer
-                && (stage.has_accepted(&key, record.version)
-                    || self.recent.has_accepted(&key, record.version))
+                && (stage.has_accepted(record.version) || self.recent.has_accepted(record.version))
         };
         let Some(stored) = stored else {
             let is_below = record.version <= self.floor;
@@ -402,7 +401,7 @@ impl Committer {
         match record.version.cmp(&stored.version) {
             Ordering::Less if has_accepted() => {}
             Ordering::Less => {
-                let memory = self.clock.mono().saturating_sub(self.recent.remembers_since(&key));
+                let memory = self.clock.mono().saturating_sub(self.recent.remembers_since());
                 let memory_millis = u32::try_from(memory.as_millis()).unwrap_or(u32::MAX);
                 return self.believed(Applied::Superseded { by: stored.version, memory_millis });
             }
@@ -410,7 +409,7 @@ impl Committer {
                 if let Some(answer) = self.barred(&key, &record, false, source) {
                     return self.believed(answer);
                 }
-                stage.overwritten.push((key.clone(), stored.version));
+                stage.overwritten.push(stored.version);
                 stage.put(key, record, Some(stored));
             }
             // Nearly always the same record once more; if not, the written rule for ties decides.

@@ -34,7 +34,7 @@ pub(super) struct Stage {
     /// Whether some of the side rows must be on disk whatever the durability of writes is.
     pub(super) is_synced: bool,
     /// What was newest until this group.
-    pub(super) overwritten: Vec<(Key, Version)>,
+    pub(super) overwritten: Vec<Version>,
     /// Floors as they will be.
     pub(super) floors: BTreeMap<u16, Floor>,
     /// Whom a batch that nobody waits for lets go first.
@@ -65,8 +65,8 @@ impl Stage {
         };
     }
 
-    pub(super) fn has_accepted(&self, key: &Key, version: Version) -> bool {
-        self.overwritten.iter().any(|(known, accepted)| known == key && *accepted == version)
+    pub(super) fn has_accepted(&self, version: Version) -> bool {
+        self.overwritten.contains(&version)
     }
 
     /// Stages what `key` becomes; `before` is what it was when the group began, as far as nothing is staged yet.

@@ -10,7 +10,7 @@ use crate::identity::{Record, SimIdentity};
 use crate::invariants::facts::{Facts, Loss, LossKind, Stall};
 use crate::net::{Power, host_of};
 use crate::node::STRANGER;
-use crate::plan::Plan;
+use crate::plan::{Backups, Plan};
 use crate::seed::{Seed, SimRng};
 use crate::trace::Trace;
 use kvorum::crash::{self, Point, Watcher};
@@ -235,6 +235,8 @@ pub struct Cluster<'a> {
     next: usize,
     /// Older disks that come back when all has settled.
     left: Vec<(usize, FaultEvent)>,
+    /// Copies of disks that have been taken, in the plan's order.
+    backups: Vec<(u16, DiskCopy)>,
     down: BTreeSet<u16>,
     /// Exchanges of disks that were made and not taken back, by their fault's place in the plan.
     exchanged: BTreeSet<usize>,
@@ -279,6 +281,7 @@ impl Cluster<'_> {
             active,
             next: 0,
             left: Vec::new(),
+            backups: Vec::new(),
             down: BTreeSet::new(),
             exchanged: BTreeSet::new(),
             ways,
@@ -318,11 +321,6 @@ impl Cluster<'_> {
         self.machines.get(usize::from(node)).map(|machine| &machine.clock)
     }
 
-    /// Ends the run, with what the oracle must know.
-    pub fn into_facts(self) -> Facts {
-        self.facts
-    }
-
     /// What the oracle must know; the caller adds what it learns from the nodes.
     pub fn facts_mut(&mut self) -> &mut Facts {
         &mut self.facts
@@ -346,6 +344,7 @@ impl Cluster<'_> {
         let mut is_over = false;
         while self.sim.elapsed() < until && !is_over {
             self.faults_due();
+            self.backups_due();
             self.pace();
             is_over = self.sim.step()?;
             self.deaths();
@@ -376,6 +375,39 @@ impl Cluster<'_> {
     pub fn put_back_older_disk(&mut self) -> bool {
         let left = std::mem::take(&mut self.left);
         left.first().inspect(|(number, event)| self.end(*number, event)).is_some()
+    }
+
+    /// Copies the disks that are due.
+    fn backups_due(&mut self) {
+        let now = self.sim.elapsed();
+        let taken = self.plan.backups.iter().flat_map(|backups| &backups.taken);
+        let due = taken.skip(self.backups.len()).take_while(|(_, at)| *at <= now);
+        let due: Vec<u16> = due.map(|(node, _)| *node).collect();
+        self.back_up(&due);
+    }
+
+    fn back_up(&mut self, nodes: &[u16]) {
+        for node in nodes {
+            let Some(engine) = self.engine(*node) else { return };
+            let copy = engine.copy_of_files();
+            self.trace.line(self.sim.elapsed(), "driver", &format_args!("backs up node {node}"));
+            self.backups.push((*node, copy));
+        }
+    }
+
+    /// Puts the backups of all disks back, as whoever has lost the whole cluster does. When the first was taken; none where
+    /// the plan has none.
+    pub fn restore(&mut self) -> Option<Duration> {
+        let Backups { taken, last } = self.plan.backups.take()?;
+        self.back_up(&last);
+        self.trace.line(self.sim.elapsed(), "driver", &"puts back all backups");
+        *self.counts.entry(FaultKind::StaggeredRestore).or_default() += 1;
+        for (node, copy) in std::mem::take(&mut self.backups) {
+            self.stop(node, |engine| engine.put_back(copy));
+            self.with(node, |machine| machine.identity.exchange(None));
+        }
+        self.start_idle();
+        taken.first().map(|(_, at)| *at)
     }
 
     /// Notes the stores that nodes have set aside: what was on them alone is lost as if they had been emptied.

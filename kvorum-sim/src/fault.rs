@@ -63,11 +63,13 @@ pub enum FaultKind {
     BackgroundEnd,
     /// The disks of two nodes are exchanged.
     ExchangedDisks,
+    /// Copies of all disks, taken one after the other, are put back at once.
+    StaggeredRestore,
 }
 
 impl FaultKind {
     /// All kinds.
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 28] = [
         Self::Restart,
         Self::PowerLoss,
         Self::PowerLossOfAll,
@@ -95,6 +97,7 @@ impl FaultKind {
         Self::NoDescriptors,
         Self::BackgroundEnd,
         Self::ExchangedDisks,
+        Self::StaggeredRestore,
     ];
 
     /// The kind's name.
@@ -123,6 +126,7 @@ impl FaultKind {
             Self::CrashPoint => "crash-point",
             Self::OlderDisk => "older-disk",
             Self::ExchangedDisks => "exchanged-disks",
+            Self::StaggeredRestore => "staggered-restore",
             Self::PausedWorkers => "paused-workers",
             Self::DiskFullOfAll => "disk-full-of-all",
             Self::NoDescriptors => "no-descriptors",

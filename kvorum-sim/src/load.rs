@@ -33,6 +33,8 @@ pub enum Stage {
     LastWrites,
     /// Reads of every key, after everything has settled.
     FinalReads,
+    /// The same, after backups of all nodes have been put back and everything has settled once more.
+    RestoredReads,
 }
 
 /// This is what clients share, and the driver looks at.
@@ -83,6 +85,17 @@ impl Load {
         self.finish(Stage::Load, Stage::LastWrites).await;
         Rc::clone(&self).last_writes().await;
         self.finish(Stage::LastWrites, Stage::FinalReads).await;
+        Rc::clone(&self).read_all().await;
+        if self.plan.backups.is_some() {
+            self.finish(Stage::FinalReads, Stage::RestoredReads).await;
+            Rc::clone(&self).read_all().await;
+        }
+        self.done.set(Some(Stage::RestoredReads));
+        Ok(())
+    }
+
+    /// Reads every key.
+    async fn read_all(self: Rc<Self>) {
         let mut keys: Vec<Vec<KeyPlan>> = vec![Vec::new(); READERS];
         for (at, key) in self.plan.keys.iter().enumerate() {
             if let Some(keys) = keys.get_mut(at % READERS) {
@@ -90,8 +103,6 @@ impl Load {
             }
         }
         self.all((0u16..).zip(keys).map(|(number, keys)| Rc::clone(&self).final_reads(number, keys))).await;
-        self.done.set(Some(Stage::FinalReads));
-        Ok(())
     }
 
     /// Runs clients side by side to their ends.

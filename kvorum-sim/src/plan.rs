@@ -19,6 +19,7 @@ use crate::seed::{Seed, Stream};
 use bytes::Bytes;
 use kvorum::crash::Point;
 use kvorum::replica::DurabilityMode;
+use kvorum_core::Token;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
@@ -29,6 +30,11 @@ pub const CLOCK_ERROR: Duration = Duration::from_millis(20);
 pub const JUMP_MAX: Duration = Duration::from_hours(1);
 /// The longest that one fault lasts.
 pub const FAULT_MAX: Duration = Duration::from_secs(8);
+
+/// Partitions of a cluster, as a power of two.
+const PARTITION_BITS: u8 = 12;
+/// The partitions that keys lie in where they are to lie together.
+const CROWDED: u16 = 8;
 
 /// These are the operations of a client, each with its weight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,6 +103,15 @@ pub struct ClockPlan {
     pub drift_ppm: i32,
 }
 
+/// These are copies of all nodes' disks, taken one after the other, as whoever backs up a cluster does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Backups {
+    /// Whose disk is copied when, in that order.
+    pub taken: Vec<(u16, Duration)>,
+    /// Whose disks are copied once all has settled: these have sealed further than the others, also what they do not hold.
+    pub last: Vec<u16>,
+}
+
 /// This is everything that a seed decides.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
@@ -124,6 +139,8 @@ pub struct Plan {
     pub length: Duration,
     /// How long convergence may take afterwards.
     pub settle: Duration,
+    /// Copies of all disks that are put back at the end, when everything else has been judged.
+    pub backups: Option<Backups>,
     /// The kinds of faults that this seed has.
     pub kinds: BTreeSet<FaultKind>,
     /// The faults, in the order in which they begin.
@@ -172,6 +189,7 @@ impl Plan {
             keys: keys(&mut seed.stream("keys"), nodes, &kinds, is_contended),
             ttl: ttl(&mut seed.stream("ttl")),
             value_bytes_max,
+            backups: backups(&mut seed.stream("backups"), nodes, length, &kinds),
             transfers_early: seed.stream("transfers").percent(50),
             length,
             settle: Duration::from_secs(30),
@@ -234,7 +252,7 @@ fn kinds(stream: &mut Stream, nodes: u16, durability: DurabilityMode) -> BTreeSe
     let percent = [0, 15, 30, 30, 30, 30, 50, 50, 50, 70];
     let percent = stream.pick(&percent).copied().unwrap_or(30);
     // Drawn for every kind, so that what is possible in this cluster does not move the others.
-    FaultKind::ALL
+    let mut kinds: BTreeSet<FaultKind> = FaultKind::ALL
         .into_iter()
         .map(|kind| (kind, stream.percent(percent)))
         .filter(|(kind, is_on)| {
@@ -244,12 +262,43 @@ fn kinds(stream: &mut Stream, nodes: u16, durability: DurabilityMode) -> BTreeSe
                 kind if kind.needs_peers() => nodes >= 2,
                 // Of one node nothing would be left to be held to.
                 FaultKind::Wipe | FaultKind::BitRot | FaultKind::OlderDisk => nodes >= 2,
+                // More nodes than replicas: some seal what they do not hold.
+                FaultKind::StaggeredRestore => nodes >= 4,
                 _ => true,
             };
             *is_on && is_possible
         })
         .map(|(kind, _)| kind)
-        .collect()
+        .collect();
+    if kinds.contains(&FaultKind::StaggeredRestore) {
+        // What the copies hold must be what was acknowledged.
+        for kind in [
+            FaultKind::Wipe,
+            FaultKind::BitRot,
+            FaultKind::ReadError,
+            FaultKind::OlderDisk,
+            FaultKind::ExchangedDisks,
+            FaultKind::StaleTopology,
+        ] {
+            kinds.remove(&kind);
+        }
+    }
+    kinds
+}
+
+fn backups(
+    stream: &mut Stream,
+    nodes: u16,
+    length: Duration,
+    kinds: &BTreeSet<FaultKind>,
+) -> Option<Backups> {
+    let mut order: Vec<u16> = (0..nodes).collect();
+    stream.shuffle(&mut order);
+    let last = order.split_off(order.len().saturating_sub(if stream.percent(80) { 1 } else { 2 }));
+    let mut at: Vec<Duration> = order.iter().map(|_| stream.duration(length / 3, length)).collect();
+    at.sort_unstable();
+    let taken = order.into_iter().zip(at).collect();
+    kinds.contains(&FaultKind::StaggeredRestore).then_some(Backups { taken, last })
 }
 
 fn clocks(stream: &mut Stream, nodes: u16, kinds: &BTreeSet<FaultKind>) -> Vec<ClockPlan> {
@@ -326,7 +375,9 @@ fn keys(stream: &mut Stream, nodes: u16, kinds: &BTreeSet<FaultKind>, is_contend
             let (replicas, reads) = if is_plain { Default::default() } else { (replicas, reads) };
             let replicas = replicas.into_iter().filter(is_safe).collect();
             let weight = if index < hot { 60 } else { 1 };
-            KeyPlan { key: key(stream, index), weight, replicas, reads }
+            let key = key(stream, index);
+            let key = if kinds.contains(&FaultKind::StaggeredRestore) { crowded(&key) } else { key };
+            KeyPlan { key, weight, replicas, reads }
         })
         .collect()
 }
@@ -339,6 +390,13 @@ fn key(stream: &mut Stream, index: u64) -> Bytes {
         key.extend_from_slice(stream.pick(&odd).copied().unwrap_or_default());
     }
     Bytes::from(key)
+}
+
+/// A key like `key` in one of few partitions, so that keys which stay are beside others which are deleted and purged.
+fn crowded(key: &[u8]) -> Bytes {
+    let longer = (0u32..).map(|number| Bytes::from([key, format!("-{number}").as_bytes()].concat()));
+    let mut crowded = longer.filter(|key| Token::of(key).partition(PARTITION_BITS).0 < CROWDED);
+    crowded.next().unwrap_or_default()
 }
 
 fn ttl(stream: &mut Stream) -> Option<TtlPlan> {
@@ -354,7 +412,8 @@ fn faults(stream: &mut Stream, nodes: u16, length: Duration, kinds: &BTreeSet<Fa
     // The one disk that may be lost for good.
     let victim = stream.between_u16(0, nodes - 1);
     let mut events = Vec::new();
-    for kind in kinds {
+    // Backups are put back when all is over.
+    for kind in kinds.iter().filter(|kind| **kind != FaultKind::StaggeredRestore) {
         // Where a kind is rarely possible it comes more often.
         let most = match kind {
             FaultKind::SyncError => 7,
@@ -528,7 +587,10 @@ fn fault(stream: &mut Stream, kind: FaultKind, nodes: u16, victim: u16) -> Fault
         FaultKind::ExchangedDisks => {
             Fault::ExchangedDisks { nodes: ((victim + 1) % nodes, (victim + 2) % nodes) }
         }
-        FaultKind::OlderDisk => Fault::OlderDisk { node: victim, is_image: choice & 1 == 1 },
+        // Backups are no fault while the load runs: none is planned, see `faults`.
+        FaultKind::OlderDisk | FaultKind::StaggeredRestore => {
+            Fault::OlderDisk { node: victim, is_image: choice & 1 == 1 }
+        }
         FaultKind::StaleTopology => Fault::StaleTopology { node },
         // 18 workers at most: two for each other node of seven, and six more.
         FaultKind::PausedWorkers => Fault::PausedWorkers { node, choice: choice & ((1 << 18) - 1) },

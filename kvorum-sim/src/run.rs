@@ -5,7 +5,7 @@
 
 use crate::cluster::Cluster;
 use crate::history::History;
-use crate::invariants::facts::{Dump, Gauge, Mechanisms};
+use crate::invariants::facts::{Dump, Gauge, Mechanisms, Restored};
 use crate::invariants::{Facts, Violation, check_all, convergence};
 use crate::load::{Load, PATIENCE, Stage};
 use crate::node::{Nodes, start};
@@ -75,11 +75,20 @@ pub fn run(plan: &Plan, trace: &Trace) -> Result<Run, Box<dyn std::error::Error>
     }
     director.dump();
     director.stage(&load, Stage::FinalReads)?;
+    let operations = load.take();
+    let mut facts = director.cluster.facts_mut().clone();
+    facts.restored = match director.cluster.restore() {
+        Some(first) => {
+            director.settle()?;
+            director.stage(&load, Stage::RestoredReads)?;
+            Some(Restored { first, reads: load.take() })
+        }
+        None => None,
+    };
     let simulated = director.cluster.elapsed();
     let faults = director.cluster.counts().clone();
     let points = director.cluster.points().clone();
-    let facts = director.cluster.into_facts();
-    let history = History::new(load.take());
+    let history = History::new(operations);
     let violations = check_all(&history, &facts).err().unwrap_or_default();
     Ok(Run { plan: plan.clone(), history, facts, violations, faults, points, simulated })
 }

@@ -24,6 +24,8 @@ pub enum Canary {
     PurgeByAge,
     /// A store that is older than the one that others knew is taken for it: it votes, and its records are merged.
     OlderStoreMerges,
+    /// A store that hears it is behind drops what it holds below the word that it heard, whoever said it.
+    OlderStoreDrops,
     /// Repair copies a record to replicas that its `from` excludes.
     RepairIgnoresFrom,
     /// A background that ended for want of something is taken for a broken disk.
@@ -54,6 +56,7 @@ impl Canary {
         Self::NoWriteBack,
         Self::PurgeByAge,
         Self::OlderStoreMerges,
+        Self::OlderStoreDrops,
         Self::RepairIgnoresFrom,
         Self::ShortageIsFailure,
         Self::RestampByOwnAck,
@@ -76,6 +79,7 @@ impl Canary {
             Self::NoWriteBack => "no-write-back",
             Self::PurgeByAge => "purge-by-age",
             Self::OlderStoreMerges => "older-store-merges",
+            Self::OlderStoreDrops => "older-store-drops",
             Self::RepairIgnoresFrom => "repair-ignores-from",
             Self::ShortageIsFailure => "shortage-is-failure",
             Self::RestampByOwnAck => "restamp-by-own-ack",

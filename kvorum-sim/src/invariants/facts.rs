@@ -70,6 +70,15 @@ pub struct Dump {
     pub records: BTreeMap<Bytes, Record>,
 }
 
+/// This is what was read after backups of all nodes had been put back.
+#[derive(Debug, Clone, Default)]
+pub struct Restored {
+    /// When the first of them was taken. What was written later may be in some and not in others.
+    pub first: Duration,
+    /// The reads.
+    pub reads: Vec<Operation>,
+}
+
 /// This is a gauge as it was seen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gauge {
@@ -125,6 +134,8 @@ pub struct Facts {
     pub converged: Option<Duration>,
     /// The last state of every node.
     pub dumps: Vec<Dump>,
+    /// The end after the end, of a run with backups.
+    pub restored: Option<Restored>,
     /// Gauges of queues.
     pub gauges: Vec<Gauge>,
     /// What the nodes are held to.

@@ -24,6 +24,7 @@ pub mod queues;
 pub mod range_equals_keys;
 pub mod reads_never_go_back;
 pub mod register;
+pub mod restored;
 #[cfg(test)]
 mod testing;
 pub mod wing_gong;
@@ -50,7 +51,7 @@ pub struct Violation {
 pub type Check = fn(&History, &Facts) -> Result<(), Violation>;
 
 /// All invariants, by name, the plainest first: of several that break together the first explains most.
-pub const ALL: [(&str, Check); 15] = [
+pub const ALL: [(&str, Check); 16] = [
     ("phantoms", phantoms::check),
     ("expiry", expiry::check),
     ("durability", durability::check),
@@ -66,6 +67,7 @@ pub const ALL: [(&str, Check); 15] = [
     ("availability", availability::check),
     ("deadlines", deadlines::check),
     ("queues", queues::check),
+    ("restored", restored::check),
 ];
 
 /// Checks every invariant.

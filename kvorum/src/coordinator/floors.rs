@@ -1,17 +1,20 @@
-//! Floors met: what follows when another node's floor is ahead of this one's.
+//! Floors met: what follows when another node has sealed further than this store has settled.
 //!
 //! A node seals only what all nodes have settled. So a store that has not settled as far as another has sealed is not the
-//! one that confirmed it: it is older (a restored backup), or new. What it holds below may be what was purged
-//! everywhere else. It does not vote from then on, drops what others hold as well, and is refilled.
+//! one that confirmed it: it is older (a restored backup), or new. What it holds below may be what was purged everywhere
+//! else, or all that there is of an acknowledged write: which, a word cannot tell. So the store does not vote from then on,
+//! takes nothing below but by repair, and is compared with all nodes ([`super::heal`]). A row goes once a node was compared
+//! that must have it, has sealed past it, and has it not. What nobody has a say about stays.
 
 use super::calls::Cause;
 use super::{Coordinator, Shared};
 use crate::canary::{self, Canary};
 use crate::cluster::VotesVerdict;
 use crate::peer::{Reply, Request};
-use crate::replica::{Floor, FloorStep, ReplicaError, Vote};
+use crate::replica::{Floor, FloorStep, ReplicaError, SealedWord, Vote};
 use kvorum_core::{NodeIndex, Partition};
 use std::rc::Rc;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -45,7 +48,7 @@ impl Coordinator {
         }
     }
 
-    /// Asks the node at `index` how far it has sealed, and adopts what this store lacks.
+    /// Asks the node at `index` how far it has sealed, and notes what that puts in doubt.
     pub(super) async fn meet_floors(&self, index: NodeIndex) -> Result<(), Cause> {
         let Some(link) = self.link(index) else { return Err(Cause::Unreachable) };
         let theirs = match link.call(&Request::Floors, LIST_TIMEOUT).await {
@@ -57,14 +60,10 @@ impl Coordinator {
         if theirs.len() != ours.len() {
             return Err(Cause::OffTopic);
         }
-        let lacking: Vec<(u16, u64)> = (0u16..)
-            .zip(ours.iter().zip(theirs))
-            .filter(|(_, (ours, sealed))| *sealed > ours.settled)
-            .map(|(partition, (_, sealed))| (partition, sealed))
-            .collect();
-        if !lacking.is_empty() {
-            self.shared.adopt(lacking).await.map_err(Cause::Replica)?;
-        }
+        let ahead =
+            (0u16..).zip(ours.iter().zip(theirs)).filter(|(_, (ours, sealed))| *sealed > ours.settled);
+        let words = ahead.map(|(partition, (_, sealed))| (Partition(partition), sealed)).collect();
+        self.shared.doubt(index, words).await.map_err(Cause::Replica)?;
         self.shared.cluster.note_floors_met(index);
         self.shared.record_disk();
         Ok(())
@@ -72,12 +71,17 @@ impl Coordinator {
 }
 
 impl Shared {
-    /// Takes in how far a partition's past is finished at another node.
-    pub(super) async fn meet_floor(&self, partition: Partition, theirs: Floor) -> Result<(), ReplicaError> {
+    /// Takes in how far a partition's past is finished at the node at `index`.
+    pub(super) async fn meet_floor(
+        &self,
+        index: NodeIndex,
+        partition: Partition,
+        theirs: Floor,
+    ) -> Result<(), ReplicaError> {
         let ours = self.replica.floor(partition);
         let partitions: Arc<[u16]> = Arc::from([partition.0]);
         if theirs.sealed > ours.settled {
-            return self.adopt(vec![(partition.0, theirs.sealed)]).await;
+            return self.doubt(index, vec![(partition, theirs.sealed)]).await;
         }
         // All have settled that far, this store among them: it may follow by itself.
         if theirs.sealed > ours.sealed {
@@ -95,26 +99,78 @@ impl Shared {
         Ok(())
     }
 
-    /// Takes up floors that this store should have had.
-    async fn adopt(&self, floors: Vec<(u16, u64)>) -> Result<(), ReplicaError> {
+    /// Takes in that the node at `index` has sealed further than this store has settled.
+    async fn doubt(&self, index: NodeIndex, words: Vec<(Partition, u64)>) -> Result<(), ReplicaError> {
+        let word = |(partition, upto)| {
+            let rank = self.rank_of(index, partition);
+            SealedWord { partition: partition.0, rank, upto }
+        };
+        let words = self.replica.unheard_of(words.into_iter().map(word).collect());
+        if words.is_empty() {
+            return Ok(());
+        }
         if canary::is(Canary::OlderStoreMerges) {
-            return self.replica.step(FloorStep::Adopt { floors: floors.into() }).await.map(|_| ());
+            let floors = words.iter().map(|word| (word.partition, word.upto)).collect();
+            return self.replica.step(FloorStep::Adopt { floors }).await.map(drop);
         }
         if self.cluster.roster().verdict() != VotesVerdict::Lacks {
             tracing::warn!(
-                partitions = floors.len(),
-                "other nodes have purged what this store has not heard of: it is older than the one that they knew, \
-                 so it does not vote until it has been refilled"
+                partitions = words.len(),
+                node = self.cluster.url_of(index),
+                "another node has purged what this store has not heard of: this store is older than the one that it \
+                 knew, so it does not vote until it has been compared with all nodes"
             );
             // From now on, whatever the disk says of it.
             self.cluster.roster().lose();
             self.replica.store_votes(Vote::No).await?;
         }
-        // What was compared before is dropped now; what is compared meanwhile may be.
+        // Before, so that whoever finds a doubt finds the comparisons begun anew; after, because what was compared meanwhile
+        // did not know of it.
         self.forget_refill();
-        let adopted = self.replica.adopt(floors.into()).await;
+        for SealedWord { partition, rank, upto } in &words {
+            tracing::debug!(
+                partition,
+                rank,
+                upto,
+                "another node has sealed further than this store has settled"
+            );
+        }
+        #[cfg(feature = "canaries")]
+        let partitions: Vec<u16> = words.iter().map(|word| word.partition).collect();
+        self.replica.step(FloorStep::Doubt { words: words.into() }).await?;
         self.forget_refill();
-        adopted
+        #[cfg(feature = "canaries")]
+        if canary::is(Canary::OlderStoreDrops) {
+            for partition in partitions {
+                self.replica.drop_all_doubted(Partition(partition)).await?;
+            }
+            self.replica.step(FloorStep::Adopt { floors: self.replica.doubts().into() }).await?;
+        }
+        Ok(())
+    }
+
+    /// Ends what is in doubt in this store, which has been compared with all nodes since it was: what they know to be dead is
+    /// gone, and what they have is here. `doubts` are the partitions, and up to where.
+    pub(super) async fn adopt(&self, doubts: Vec<(u16, u64)>) -> Result<(), ReplicaError> {
+        let (mut records, mut partitions) = (0, 0);
+        for (partition, upto) in &doubts {
+            let kept = self.replica.kept_in_doubt(Partition(*partition), *upto).await?;
+            records += kept;
+            partitions += u64::from(kept > 0);
+        }
+        if !doubts.is_empty() {
+            self.replica.step(FloorStep::Adopt { floors: doubts.into() }).await?;
+        }
+        if records > 0 {
+            self.metrics.kept_in_doubt.fetch_add(records, Ordering::Relaxed);
+            tracing::warn!(
+                records,
+                partitions,
+                "nodes that do not hold these records had purged past them, and all replicas that hold them are older \
+                 copies: the records were kept, and some that were deleted since may be back"
+            );
+        }
+        Ok(())
     }
 
     /// Makes every comparison of a refill begin anew.

@@ -10,7 +10,7 @@ use super::transfer::Found;
 use super::{Coordinator, Shared};
 use crate::peer::{Reply, Request, VersionRow};
 use crate::replica::{Applied, Fetched, Floor, ReplicaError, Source};
-use kvorum_core::{Key, NodeIndex, Partition, Record};
+use kvorum_core::{Key, NodeIndex, Partition, Record, Version};
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
@@ -34,6 +34,8 @@ enum Task {
     Pull(Key),
     /// This node has something newer.
     Push(Key),
+    /// This node alone has something.
+    Only(Key, Version),
 }
 
 /// One side's versions of a partition, as a stream.
@@ -68,17 +70,20 @@ impl List {
 struct Batch {
     pulls: Vec<Key>,
     pushes: Vec<Key>,
+    drops: Vec<(Key, Version)>,
 }
 
 impl Batch {
     fn len(&self) -> usize {
-        self.pulls.len() + self.pushes.len()
+        self.pulls.len() + self.pushes.len() + self.drops.len()
     }
 
-    fn add(&mut self, task: Task) {
+    /// `outlived_upto` is as [`Shared::outlived_upto`] says.
+    fn add(&mut self, task: Task, outlived_upto: u64) {
         match task {
             Task::Pull(key) => self.pulls.push(key),
-            Task::Push(key) => self.pushes.push(key),
+            Task::Only(key, version) if version.clock() <= outlived_upto => self.drops.push((key, version)),
+            Task::Push(key) | Task::Only(key, _) => self.pushes.push(key),
         }
     }
 }
@@ -107,12 +112,15 @@ impl Coordinator {
                 found.here.listed += rows.len() as u64;
                 theirs.extend(rows, is_last);
                 floor = met;
-                self.shared.meet_floor(partition, floor).await.map_err(Cause::Replica)?;
+                self.shared.meet_floor(index, partition, floor).await.map_err(Cause::Replica)?;
                 continue;
             }
             if ours.needs_more() {
                 let after = ours.last.clone();
-                let listed = self.shared.versions_with(index, partition, after, LIST_BYTES, floor).await;
+                // What is in doubt here is listed in full, so that its dead rows are dropped as well.
+                let is_in_doubt = self.shared.outlived_upto(partition, floor) > 0;
+                let left_out = if is_in_doubt { Floor::default() } else { floor };
+                let listed = self.shared.versions_with(index, partition, after, LIST_BYTES, left_out).await;
                 let (rows, is_last) = listed.map_err(Cause::Replica)?;
                 found.there.listed += rows.len() as u64;
                 ours.extend(rows, is_last);
@@ -120,9 +128,9 @@ impl Coordinator {
             }
             match next_difference(&mut ours, &mut theirs) {
                 Some(task) => {
-                    let side = if matches!(task, Task::Push(_)) { &mut found.there } else { &mut found.here };
+                    let side = if matches!(task, Task::Pull(_)) { &mut found.here } else { &mut found.there };
                     side.lacked += 1;
-                    batch.add(task);
+                    batch.add(task, self.shared.outlived_upto(partition, floor));
                 }
                 None if ours.is_at_end() && theirs.is_at_end() => break,
                 None => continue,
@@ -167,7 +175,16 @@ impl Coordinator {
         partition: Partition,
         batch: Batch,
     ) -> Result<(), Cause> {
-        let Batch { mut pulls, pushes } = batch;
+        let Batch { mut pulls, pushes, drops } = batch;
+        let dropped = self.shared.replica.drop_outlived(partition, drops).await.map_err(Cause::Replica)?;
+        self.shared.metrics.outlived_dropped.fetch_add(dropped as u64, Ordering::Relaxed);
+        if dropped > 0 {
+            tracing::debug!(
+                partition = partition.0,
+                dropped,
+                "rows that another node has purged were dropped"
+            );
+        }
         // Where the peer has something newer that was written for fewer replicas, it was not on its list.
         pulls.extend(self.push_all(index, partition, pushes).await?);
         self.pull_all(index, partition, pulls).await
@@ -337,7 +354,7 @@ fn next_difference(ours: &mut List, theirs: &mut List) -> Option<Task> {
                 }
             }
             (Some(a), b) if b.is_none_or(|b| a.key < b.key) => {
-                return ours.rows.pop_front().map(|row| Task::Push(row.key));
+                return ours.rows.pop_front().map(|row| Task::Only(row.key, row.version));
             }
             _ => return theirs.rows.pop_front().map(|row| Task::Pull(row.key)),
         }
@@ -345,6 +362,13 @@ fn next_difference(ours: &mut List, theirs: &mut List) -> Option<Task> {
 }
 
 impl Shared {
+    /// Up to where what this node alone holds of `partition`, of what it has in common with a node whose floor is `theirs`,
+    /// has been purged: as far as that node has sealed, if this store has not settled so far. That node had all of it, so
+    /// what it has no more is dead.
+    fn outlived_upto(&self, partition: Partition, theirs: Floor) -> u64 {
+        if theirs.sealed > self.replica.floor(partition).settled { theirs.sealed } else { 0 }
+    }
+
     /// How far the partitions of `keys` have settled here, all of them.
     pub(super) fn settled_of(&self, keys: &[Key]) -> u64 {
         let settled = |key| self.replica.floor(self.cluster.partition_of(key)).settled;
@@ -391,7 +415,7 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kvorum_core::{NodeId, Version};
+    use kvorum_core::NodeId;
     use proptest::prelude::*;
 
     fn row(key: u8, clock: u64) -> VersionRow {
@@ -432,7 +456,11 @@ mod tests {
                     let name = Key::new(vec![key]).unwrap();
                     match a.get(&key).cmp(&b.get(&key)) {
                         std::cmp::Ordering::Less => Some(Task::Pull(name)),
-                        std::cmp::Ordering::Greater => Some(Task::Push(name)),
+                        std::cmp::Ordering::Greater if b.contains_key(&key) => Some(Task::Push(name)),
+                        std::cmp::Ordering::Greater => {
+                            let clock = a.get(&key).copied().unwrap_or_default();
+                            Some(Task::Only(name, Version::from_words(clock, NodeId(1).0)))
+                        }
                         std::cmp::Ordering::Equal => None,
                     }
                 })

@@ -52,8 +52,8 @@ pub struct Mending {
     pub bytes_walked: AtomicU64,
     /// Walks that came to the end of the store.
     pub walks: AtomicU64,
-    /// One more when a store begins to be set aside, and one more when the next is there; two more when it drops what
-    /// others have purged.
+    /// One more when a store begins to be set aside, and one more when the next is there; two more when it hears
+    /// that what it holds is in doubt.
     beginnings: AtomicU64,
 }
 

@@ -269,6 +269,10 @@ pub struct CoordinatorMetrics {
     pub repair_to_heal: AtomicU64,
     /// Records that comparisons brought here.
     pub repair_pulled: AtomicU64,
+    /// Rows in doubt that were dropped: a replica which would have them does not have them any more.
+    pub outlived_dropped: AtomicU64,
+    /// Rows kept although nodes that do not hold them had purged past them: their replicas are all older copies.
+    pub kept_in_doubt: AtomicU64,
     /// Records that comparisons brought to others.
     pub repair_pushed: AtomicU64,
     /// Walks through the store for a node that lacked most of what it ought to hold.

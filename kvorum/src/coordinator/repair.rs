@@ -495,6 +495,8 @@ impl Shared {
 
     /// Notes that a store which is being refilled has been compared with the node at `index`, wholly.
     async fn compared_with(&self, index: NodeIndex, beginning: Beginning) {
+        // Read first: whatever is put in doubt later makes this comparison one of an earlier beginning.
+        let doubts = self.replica.doubts();
         let is_whole = {
             let mut compared = self.refilled_from.lock().unwrap_or_else(PoisonError::into_inner);
             // Another store has begun since: what this comparison brought is set aside.
@@ -506,6 +508,10 @@ impl Shared {
         // Where no store votes, all have lost what they held at once: nobody can say what there was, and a person must.
         let somebody_votes = self.cluster.others().any(|other| self.peer_votes(other));
         if !is_whole || !somebody_votes {
+            return;
+        }
+        if let Err(error) = self.adopt(doubts).await {
+            tracing::warn!(%error, "this store has been compared with all nodes, which cannot be stored");
             return;
         }
         match self.replica.store_votes(Vote::Yes).await {

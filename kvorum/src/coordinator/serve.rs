@@ -129,7 +129,7 @@ impl Service for PeerDesk {
             Request::Versions { partition, after, bytes, floor } => Box::pin(async move {
                 shared.note_healing(index);
                 let partition = Partition(partition);
-                if let Err(error) = shared.meet_floor(partition, floor).await {
+                if let Err(error) = shared.meet_floor(index, partition, floor).await {
                     return refuse(&error);
                 }
                 match shared.versions_with(index, partition, after, bytes, floor).await {

@@ -270,6 +270,17 @@ fn cluster(scrape: &Scrape<'_>) -> Vec<Family> {
         ("repair_pulled_records", &metrics.repair_pulled, "Records that comparisons brought here"),
         ("repair_pushed_records", &metrics.repair_pushed, "Records that comparisons brought to others"),
         (
+            "outlived_dropped_records",
+            &metrics.outlived_dropped,
+            "Records of a store that was behind, dropped because a replica that would have them has them no more",
+        ),
+        (
+            "kept_in_doubt_records",
+            &metrics.kept_in_doubt,
+            "Records kept although others had purged past them: all their replicas are older copies, and some may have \
+             been deleted since",
+        ),
+        (
             "repair_transfers",
             &metrics.repair_transfers,
             "Walks through the store for a node that lacked most of it",

@@ -318,7 +318,7 @@ impl Committer {
         let Some(floors) = &self.floors else { return Ok(0) };
         let mut removed = 0;
         for (key, version) in rows {
-            if stage.record(&key).is_some() || !floors.lets_go(partition, version, which) {
+            if stage.record(&key).is_some() {
                 continue;
             }
             // Its time may have come meanwhile.
@@ -329,7 +329,8 @@ impl Committer {
             let row = format::encode_token_key(partition, key.as_ref());
             let Some(mark) = self.engine.get(Keyspace::Tokens, &row)? else { continue };
             let mark = format::decode_mark(&mark)?;
-            if mark.version != version || which == Removal::Purged && !mark.is_tombstone {
+            let is_as_found = mark.version == version && (which != Removal::Purged || mark.is_tombstone);
+            if !is_as_found || !floors.lets_go(partition, &mark, which) {
                 continue;
             }
             // Whoever wrote it and comes late is told that it took effect.
@@ -341,9 +342,9 @@ impl Committer {
     }
 
     /// Whether the floor lets a dead row go.
-    fn lets_go(&self, key: &Key, version: Version) -> bool {
+    fn lets_go(&self, key: &Key, mark: &format::Mark) -> bool {
         let (Some(floors), Some(digests)) = (&self.floors, &self.digests) else { return false };
-        floors.lets_go(digests.partition_of(key), version, Removal::Purged)
+        floors.lets_go(digests.partition_of(key), mark, Removal::Purged)
     }
 
     /// What a record is told that comes too late for its partition; none when it may change the store.
@@ -352,11 +353,9 @@ impl Committer {
         if !floors.may_bar(record.version.clock()) {
             return None;
         }
-        let is_tombstone = record.value == Value::Tombstone;
-        let is_mortal = is_tombstone || record.expires.is_some();
-        let is_dead = is_tombstone || record.expires.is_some_and(|at| self.timestamps.has_surely_passed(at));
-        let partition = digests.partition_of(key);
-        floors.judge(partition, record.version, source, holds_nothing, (is_mortal, is_dead))
+        let has_expired = record.expires.is_some_and(|at| self.timestamps.has_surely_passed(at));
+        let is_dead = record.value == Value::Tombstone || has_expired;
+        floors.judge(digests.partition_of(key), record, source, holds_nothing, is_dead)
     }
 
     fn judge_record(
@@ -479,7 +478,7 @@ impl Committer {
                 stage.due.insert(format::encode_due_key(later, &row.key), Some(version));
                 return Ok(false);
             }
-            (Purge::Keep, Value::Present(_)) if self.lets_go(&key, current.version) => {
+            (Purge::Keep, Value::Present(_)) if self.lets_go(&key, &mark_of(&current)) => {
                 stage.set(key, None, mark);
             }
             (Purge::Keep, Value::Present(_)) => {
@@ -723,6 +722,8 @@ impl Committer {
             return None;
         }
         self.revivals.push(now);
+        // Whatever it met has hardly passed yet, and the tries are few.
+        self.reopen_at = self.reopen_at.max(now + DISK_RETRY);
         Some(Shortage::Unknown)
     }
 

@@ -12,13 +12,19 @@
 //! purged <= sealed <= settled. Before *settled* a partition is *closed*: the same promise, kept in memory only, while
 //! the nodes compare what they hold. Versions are compared by their clock word; the floor is inclusive.
 //!
-//! The rules and why they suffice: `docs/dev/tombstones.md`, `docs/decisions/0014-*`.
+//! A store that hears of a word ahead of its own is older than the one that confirmed it, and some of what it holds may
+//! have been purged: those rows are *in doubt*. Nothing is dropped for that word. A row in doubt goes once a replica of its
+//! key that has sealed past it was compared and does not have it ([`Replica::drop_outlived`]).
+//!
+//! The rules and why they suffice: `docs/dev/tombstones.md`, `docs/decisions/0014-*`, `docs/decisions/0022-*`.
 
 use super::queue::{Removal, Request, Source};
 use super::{Applied, Replica, ReplicaError};
+use crate::canary::{self, Canary};
 use crate::crash::{self, Point};
+use crate::storage::format::Mark;
 use crate::storage::{Change, Engine, Keyspace, format};
-use kvorum_core::{Key, Partition, Version};
+use kvorum_core::{Key, Partition, Record, Value, Version};
 use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -82,10 +88,10 @@ pub enum FloorStep {
         /// Which partitions.
         partitions: Arc<[u16]>,
     },
-    /// This store lacks a floor that others have: until it is adopted, nothing below comes in.
-    Defend {
-        /// Clock words by partition.
-        floors: Arc<[(u16, u64)]>,
+    /// Other nodes have sealed further than this store has settled: what it holds there is in doubt.
+    Doubt {
+        /// Which, and how far.
+        words: Arc<[SealedWord]>,
     },
     /// Words from the future do not hold any more, on an operator's order.
     Forget {
@@ -94,27 +100,48 @@ pub enum FloorStep {
         /// The partition.
         partition: u16,
     },
-    /// What lay below the floor is gone here: it holds.
+    /// This store has been compared with all nodes: what is in doubt no more is settled and sealed.
     Adopt {
         /// Clock words by partition.
         floors: Arc<[(u16, u64)]>,
     },
 }
 
+/// This is what another node has sealed, ahead of what this store has settled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SealedWord {
+    /// The partition.
+    pub partition: u16,
+    /// The node's rank there. It has a say about records that were written for more replicas than its rank: of those, and
+    /// no others, it holds what there is.
+    pub rank: u16,
+    /// A clock word.
+    pub upto: u64,
+}
+
 /// What is known of one partition.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 struct Entry {
     floor: Floor,
     /// Nothing up to here comes in but by repair, since the round of this number.
     closed: u64,
     round: u64,
-    /// A floor that is being adopted.
-    defended: u64,
+    /// Ranks of nodes that have sealed further than is settled here, and how far. Until a restart; then they are met again.
+    doubts: Vec<(u16, u64)>,
 }
 
 impl Entry {
-    fn highest(&self) -> u64 {
-        self.floor.settled.max(self.closed).max(self.defended)
+    /// Up to where a record that was written for `from` replicas is in doubt here: as far as a node has sealed that must
+    /// hold it.
+    fn doubted(&self, from: u16) -> u64 {
+        let from = if canary::is(Canary::OlderStoreDrops) { u16::MAX } else { from };
+        let words = self.doubts.iter().filter(|(rank, _)| *rank < from).map(|(_, upto)| *upto);
+        words.max().unwrap_or_default()
+    }
+
+    /// Up to where no record that was written for `from` replicas comes in but by repair.
+    fn barred(&self, from: u16) -> u64 {
+        self.floor.settled.max(self.closed).max(self.doubted(from))
     }
 }
 
@@ -163,19 +190,21 @@ impl Floors {
     }
 
     /// Judges a record that would change the store: none when it may. `holds_nothing` says that the key is empty here,
-    /// `is_mortal` that the record is a tombstone or has an expiry, `is_dead` that it is a tombstone or has expired.
+    /// `is_dead` that the record is a tombstone or has expired.
     pub(super) fn judge(
         &self,
         partition: Partition,
-        version: Version,
+        record: &Record,
         source: Source,
         holds_nothing: bool,
-        (is_mortal, is_dead): (bool, bool),
+        is_dead: bool,
     ) -> Option<Applied> {
-        let entry = self.lock().get(usize::from(partition.0)).copied()?;
-        let sealed = entry.floor.sealed.max(entry.defended);
-        let purged = entry.floor.purged.max(entry.defended);
-        let clock = version.clock();
+        let entries = self.lock();
+        let entry = entries.get(usize::from(partition.0))?;
+        let sealed = entry.floor.sealed.max(entry.doubted(record.from));
+        let (purged, barred) = (entry.floor.purged, entry.barred(record.from));
+        let is_mortal = record.value == Value::Tombstone || record.expires.is_some();
+        let clock = record.version.clock();
         let too_late = |upto| Some(Applied::TooLate { upto: Version::from_words(upto, u64::MAX) });
         match source {
             // What is dead is as good as held: nothing older can come in any more.
@@ -186,30 +215,49 @@ impl Floors {
             Source::Copy | Source::Reader if holds_nothing && clock <= sealed && is_mortal => {
                 Some(Applied::Stored)
             }
-            Source::Writer | Source::Copy | Source::Reader if clock <= entry.highest() => {
-                too_late(entry.highest())
-            }
+            Source::Writer | Source::Copy | Source::Reader if clock <= barred => too_late(barred),
             _ => None,
         }
     }
 
     /// The highest version that may not come in any more, of `partition`.
     pub(super) fn barred_upto(&self, partition: Partition) -> Version {
-        let highest = self.lock().get(usize::from(partition.0)).map_or(0, Entry::highest);
+        let highest = self.lock().get(usize::from(partition.0)).map_or(0, |entry| entry.barred(u16::MAX));
         if highest == 0 { Version::ZERO } else { Version::from_words(highest, u64::MAX) }
     }
 
-    /// Whether the tombstone or outlived row `version` of `partition` may go.
-    pub(super) fn lets_go(&self, partition: Partition, version: Version, which: Removal) -> bool {
+    /// Whether the row of `partition` with `mark` may go.
+    pub(super) fn lets_go(&self, partition: Partition, mark: &Mark, which: Removal) -> bool {
         self.lock().get(usize::from(partition.0)).is_some_and(|entry| {
-            version.clock()
+            mark.version.clock()
                 <= match which {
                     Removal::Purged => entry.floor.purged,
-                    Removal::Outlived => entry.defended,
+                    Removal::Outlived => entry.doubted(mark.from),
                     // That is not the floor's to say.
                     Removal::TooFarAhead => u64::MAX,
                 }
         })
+    }
+
+    /// Of `words`, those that put something in doubt which is not yet.
+    fn unheard_of(&self, words: Vec<SealedWord>) -> Vec<SealedWord> {
+        let entries = self.lock();
+        let is_new = |word: &SealedWord| {
+            entries.get(usize::from(word.partition)).is_some_and(|entry| {
+                let is_known = |(rank, upto): &(u16, u64)| *rank == word.rank && *upto >= word.upto;
+                word.upto > entry.floor.settled && !entry.doubts.iter().any(is_known)
+            })
+        };
+        words.into_iter().filter(is_new).collect()
+    }
+
+    /// How far each partition is in doubt, whatever the record: those that are.
+    fn doubts(&self) -> Vec<(u16, u64)> {
+        let entries = self.lock();
+        let doubted = |(partition, entry): (u16, &Entry)| {
+            (!entry.doubts.is_empty()).then(|| (partition, entry.doubted(u16::MAX)))
+        };
+        (0u16..).zip(entries.iter()).filter_map(doubted).collect()
     }
 
     /// Takes what `step` changes in memory at once, and says what must be stored: none when it cannot be done.
@@ -229,18 +277,19 @@ impl Floors {
                 self.highest.fetch_max(*upto, Ordering::Release);
                 return Some(Vec::new());
             }
-            FloorStep::Defend { floors } => {
-                for (partition, upto) in &**floors {
+            FloorStep::Doubt { words } => {
+                for SealedWord { partition, rank, upto } in &**words {
                     let entry = entries.get_mut(usize::from(*partition))?;
-                    entry.defended = entry.defended.max(*upto);
+                    entry.doubts.retain(|(known, _)| known != rank);
+                    entry.doubts.push((*rank, *upto));
                     self.highest.fetch_max(*upto, Ordering::Release);
                 }
                 return Some(Vec::new());
             }
             FloorStep::Forget { max, partition } => {
                 let entry = entries.get_mut(usize::from(*partition))?;
-                let known = |word| if word > *max { 0 } else { word };
-                (entry.closed, entry.defended) = (known(entry.closed), known(entry.defended));
+                entry.closed = if entry.closed > *max { 0 } else { entry.closed };
+                entry.doubts.retain(|(_, upto)| upto <= max);
             }
             _ => {}
         }
@@ -250,7 +299,7 @@ impl Floors {
             let floor = staged(partition).unwrap_or(entry.floor);
             let next = match step {
                 FloorStep::Settle { round, .. } => {
-                    let is_closed = entry.round == *round && entry.closed >= upto && entry.defended == 0;
+                    let is_closed = entry.round == *round && entry.closed >= upto && entry.doubts.is_empty();
                     is_closed.then(|| Floor { settled: floor.settled.max(upto), ..floor })
                 }
                 FloorStep::Seal { .. } => {
@@ -266,9 +315,9 @@ impl Floors {
                     // Only a round in which all have sealed says what may go.
                     ..floor
                 }),
-                FloorStep::Close { .. } | FloorStep::Defend { .. } => None,
+                FloorStep::Close { .. } | FloorStep::Doubt { .. } => None,
             }?;
-            // Also where nothing moves: what was being adopted is not any more.
+            // Also where nothing moves: what was in doubt is not any more.
             if next != floor || matches!(step, FloorStep::Adopt { .. }) {
                 moved.push((partition, next));
             }
@@ -282,9 +331,7 @@ impl Floors {
         for (partition, floor) in floors {
             let Some(entry) = entries.get_mut(usize::from(partition)) else { continue };
             entry.floor = floor;
-            if entry.defended <= floor.settled {
-                entry.defended = 0;
-            }
+            entry.doubts.retain(|(_, upto)| *upto > floor.settled);
             self.highest.fetch_max(floor.settled, Ordering::Release);
         }
     }
@@ -305,7 +352,8 @@ impl FloorStep {
                 partitions.iter().map(|partition| (*partition, *upto)).collect()
             }
             Self::Forget { max, partition } => vec![(*partition, *max)],
-            Self::Defend { floors } | Self::Adopt { floors } => floors.to_vec(),
+            Self::Doubt { words } => words.iter().map(|word| (word.partition, word.upto)).collect(),
+            Self::Adopt { floors } => floors.to_vec(),
         }
     }
 
@@ -320,7 +368,7 @@ impl FloorStep {
     /// Names the crash points before and after what is stored of it.
     fn passes(&self, is_stored: bool) {
         match (self, is_stored) {
-            (Self::Close { .. } | Self::Defend { .. } | Self::Forget { .. }, _) => {}
+            (Self::Close { .. } | Self::Doubt { .. } | Self::Forget { .. }, _) => {}
             (Self::Settle { .. }, false) => crash::point(Point::SettleBefore),
             (Self::Settle { .. }, true) => crash::point(Point::SettleAfter),
             (Self::Seal { .. }, false) => crash::point(Point::SealBefore),
@@ -388,18 +436,54 @@ impl Replica {
         Ok(is_taken)
     }
 
-    /// Takes up floors that others have and this store has not: what it holds below them may be what was purged, so it
-    /// is dropped here and must come from the others again. A record that was written for one replica stays: nobody
-    /// else can know better.
-    ///
-    /// # Cancel safety
-    /// Dropping the future leaves rows dropped and floors not adopted; it is begun again when they are met again.
-    pub async fn adopt(&self, floors: Arc<[(u16, u64)]>) -> Result<(), ReplicaError> {
-        self.step(FloorStep::Defend { floors: Arc::clone(&floors) }).await?;
-        for (partition, _) in &*floors {
-            self.remove(Partition(*partition), Removal::Outlived).await?;
+    /// Of what other nodes have sealed, what puts rows of this store in doubt that are not yet.
+    pub fn unheard_of(&self, words: Vec<SealedWord>) -> Vec<SealedWord> {
+        self.floors().map_or_else(Vec::new, |floors| floors.unheard_of(words))
+    }
+
+    /// The partitions in which rows of this store are in doubt, and up to where.
+    pub fn doubts(&self) -> Vec<(u16, u64)> {
+        self.floors().map_or_else(Vec::new, Floors::doubts)
+    }
+
+    /// How many rows of `partition` have versions up to `upto` that no node with a say about them has sealed: they stay,
+    /// although a node without one has sealed past them.
+    pub async fn kept_in_doubt(&self, partition: Partition, upto: u64) -> Result<u64, ReplicaError> {
+        let Some(floors) = self.floors() else { return Ok(0) };
+        let (mut kept, mut after) = (0, None);
+        loop {
+            let (marks, is_last) = self.marks(partition, after.as_ref(), REMOVED_LEN_MAX * 64).await?;
+            after = marks.last().map(|(key, _)| key.clone());
+            let is_kept = |(_, mark): &&(Key, Mark)| {
+                let clock = mark.version.clock();
+                let is_passed = clock <= upto && clock > floors.of(partition).settled;
+                is_passed && mark.from > 1 && !floors.lets_go(partition, mark, Removal::Outlived)
+            };
+            kept += marks.iter().filter(is_kept).count() as u64;
+            if is_last {
+                return Ok(kept);
+            }
         }
-        self.step(FloorStep::Adopt { floors }).await.map(drop)
+    }
+
+    /// Removes `rows` of `partition`, as far as they are in doubt and still as they were: a replica that has sealed past
+    /// them was compared and has none of them. How many.
+    pub async fn drop_outlived(
+        &self,
+        partition: Partition,
+        rows: Vec<(Key, Version)>,
+    ) -> Result<usize, ReplicaError> {
+        let mut removed = 0;
+        for rows in rows.chunks(REMOVED_LEN_MAX) {
+            removed += self.remove_rows(partition, rows.to_vec(), Removal::Outlived).await?;
+        }
+        Ok(removed)
+    }
+
+    /// Removes every row in doubt on the word of others alone, which is what the canary `older-store-drops` does.
+    #[cfg(feature = "canaries")]
+    pub async fn drop_all_doubted(&self, partition: Partition) -> Result<usize, ReplicaError> {
+        self.remove(partition, Removal::Outlived).await
     }
 
     /// Removes the tombstones of `partition` that its floor lets go, and returns how many.
@@ -422,27 +506,36 @@ impl Replica {
         loop {
             let (marks, is_last) = self.marks(partition, after.as_ref(), REMOVED_LEN_MAX * 64).await?;
             after = marks.last().map(|(key, _)| key.clone());
-            let goes = |mark: &format::Mark| match which {
+            let goes = |mark: &Mark| match which {
                 Removal::Purged => mark.is_tombstone,
                 Removal::Outlived => mark.from > 1,
                 Removal::TooFarAhead => self.timestamps().check(mark.version.clock()).is_err(),
             };
             let rows: Vec<(Key, Version)> = marks
                 .into_iter()
-                .filter(|(_, mark)| goes(mark) && floors.lets_go(partition, mark.version, which))
+                .filter(|(_, mark)| goes(mark) && floors.lets_go(partition, mark, which))
                 .map(|(key, mark)| (key, mark.version))
                 .collect();
             for rows in rows.chunks(REMOVED_LEN_MAX) {
-                let (done, outcome) = oneshot::channel();
-                let rows = rows.to_vec();
-                which.passes(false);
-                self.shared.queue.submit(Request::Remove { partition, rows, which, done })?;
-                removed += outcome.await.map_err(|_| ReplicaError::Stopped)??;
-                which.passes(true);
+                removed += self.remove_rows(partition, rows.to_vec(), which).await?;
             }
             if is_last {
                 return Ok(removed);
             }
         }
+    }
+
+    async fn remove_rows(
+        &self,
+        partition: Partition,
+        rows: Vec<(Key, Version)>,
+        which: Removal,
+    ) -> Result<usize, ReplicaError> {
+        let (done, outcome) = oneshot::channel();
+        which.passes(false);
+        self.shared.queue.submit(Request::Remove { partition, rows, which, done })?;
+        let removed = outcome.await.map_err(|_| ReplicaError::Stopped)??;
+        which.passes(true);
+        Ok(removed)
     }
 }

@@ -33,7 +33,7 @@ pub use batch::{Fetched, Row, Stretch};
 pub use commit::{DurabilityMode, Purge};
 pub use digest::Digests;
 pub use facts::{Facts, Home, Vote};
-pub use floor::{Floor, FloorStep, Floors};
+pub use floor::{Floor, FloorStep, Floors, SealedWord};
 pub use health::{StoreHealth, StoreState};
 pub use hints::{Hint, HintBounds, Hints, Kept, Waiting};
 pub use mending::{Place, Walked};

@@ -91,7 +91,7 @@ pub(super) enum Request {
 pub(super) enum Removal {
     /// Tombstones that the floor lets go.
     Purged,
-    /// What lies below the floor that is being adopted, if others hold it as well.
+    /// Rows in doubt that a replica which would have them does not have.
     Outlived,
     /// Records from the future, on an operator's order.
     TooFarAhead,

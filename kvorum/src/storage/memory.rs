@@ -257,8 +257,9 @@ impl MemoryEngine {
 
     /// A copy of what a power loss now would leave at least.
     pub fn copy_of_disk(&self) -> DiskCopy {
+        let mut copy = self.copy_of_files();
         let state = self.lock();
-        let mut rows = state.live.clone();
+        let rows = &mut copy.rows;
         for (keyspace, key, row) in state.unsynced.iter().rev().flat_map(|undo| undo.iter().rev()) {
             let rows = rows.entry(*keyspace).or_default();
             match row {
@@ -266,7 +267,14 @@ impl MemoryEngine {
                 None => rows.remove(key),
             };
         }
-        DiskCopy { rows, has_begun_anew: state.has_begun_anew }
+        drop(state);
+        copy
+    }
+
+    /// The same with what the operating system holds: what a process that was stopped in order leaves.
+    pub fn copy_of_files(&self) -> DiskCopy {
+        let state = self.lock();
+        DiskCopy { rows: state.live.clone(), has_begun_anew: state.has_begun_anew }
     }
 
     /// Puts an older copy back in place of everything that is stored, as whoever restores a backup does. The engine is as

@@ -157,6 +157,11 @@ impl FaultKind {
         !matches!(self, Self::ClockJump | Self::ClockDrift | Self::PausedWorkers)
     }
 
+    /// Whether it comes once in a run at most, at its end.
+    pub(crate) fn is_once_a_run(self) -> bool {
+        self == Self::StaggeredRestore
+    }
+
     /// Whether it takes several nodes.
     pub(crate) fn needs_peers(self) -> bool {
         matches!(self, Self::Partition | Self::OneWay | Self::Hold)

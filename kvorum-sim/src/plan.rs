@@ -33,8 +33,9 @@ pub const FAULT_MAX: Duration = Duration::from_secs(8);
 
 /// Partitions of a cluster, as a power of two.
 const PARTITION_BITS: u8 = 12;
-/// The partitions that keys lie in where they are to lie together.
-const CROWDED: u16 = 8;
+/// The partitions that keys lie in where they are to lie together: few, but no more than eight keys in each, so that one
+/// tombstone is reason enough to settle it.
+const CROWDED: u64 = 16;
 
 /// These are the operations of a client, each with its weight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -376,7 +377,7 @@ fn keys(stream: &mut Stream, nodes: u16, kinds: &BTreeSet<FaultKind>, is_contend
             let replicas = replicas.into_iter().filter(is_safe).collect();
             let weight = if index < hot { 60 } else { 1 };
             let key = key(stream, index);
-            let key = if kinds.contains(&FaultKind::StaggeredRestore) { crowded(&key) } else { key };
+            let key = if kinds.contains(&FaultKind::StaggeredRestore) { crowded(&key, index) } else { key };
             KeyPlan { key, weight, replicas, reads }
         })
         .collect()
@@ -393,9 +394,10 @@ fn key(stream: &mut Stream, index: u64) -> Bytes {
 }
 
 /// A key like `key` in one of few partitions, so that keys which stay are beside others which are deleted and purged.
-fn crowded(key: &[u8]) -> Bytes {
+fn crowded(key: &[u8], index: u64) -> Bytes {
     let longer = (0u32..).map(|number| Bytes::from([key, format!("-{number}").as_bytes()].concat()));
-    let mut crowded = longer.filter(|key| Token::of(key).partition(PARTITION_BITS).0 < CROWDED);
+    let mut crowded =
+        longer.filter(|key| u64::from(Token::of(key).partition(PARTITION_BITS).0) == index % CROWDED);
     crowded.next().unwrap_or_default()
 }
 

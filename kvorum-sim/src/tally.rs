@@ -70,13 +70,13 @@ impl Tally {
         Duration::from_millis(self.simulated_millis)
     }
 
-    /// How often the rarest kind of fault began.
-    pub fn faults_of_the_rarest_kind(&self) -> u64 {
-        FaultKind::ALL
-            .iter()
-            .map(|kind| self.faults.get(kind.name()).copied().unwrap_or(0))
-            .min()
-            .unwrap_or(0)
+    /// The kinds of faults that began fewer than `most` times; a tenth of that for those of which a run has one at most.
+    pub fn rarer_than(&self, most: u64) -> Vec<&'static str> {
+        let is_rare = |kind: &FaultKind| {
+            let enough = if kind.is_once_a_run() { most / 10 } else { most };
+            self.faults.get(kind.name()).copied().unwrap_or(0) < enough
+        };
+        FaultKind::ALL.into_iter().filter(is_rare).map(FaultKind::name).collect()
     }
 }
 
@@ -122,7 +122,8 @@ mod tests {
         let text = serde_json::to_string(&sum).unwrap();
         let sum: Tally = serde_json::from_str(&text).unwrap();
         assert_eq!((sum.seeds, sum.operations["value"], sum.faults["wipe"]), (3, 6, 4));
-        assert_eq!(sum.faults_of_the_rarest_kind(), 0);
+        assert!(sum.rarer_than(4).contains(&"restart") && !sum.rarer_than(4).contains(&"wipe"));
+        assert!(!sum.rarer_than(4).contains(&"staggered-restore"), "one in ten is enough");
         let text = sum.to_string();
         assert!(text.contains("simulated hours      1.00") && text.contains("seed 7: no end"), "{text}");
     }

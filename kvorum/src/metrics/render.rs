@@ -254,12 +254,10 @@ impl Snapshot {
 /// Reads one figure of a peer.
 type Of = fn(&PeerStatus) -> u64;
 
-/// What a node counts of its cluster.
-fn cluster(scrape: &Scrape<'_>) -> Vec<Family> {
-    let mut families = Vec::new();
-    let mut family = |name, kind, help| families.push(Family { name, help, unit: None, kind });
-    let (shared, metrics) = (scrape.cluster, &scrape.cluster.metrics);
-    let counters = [
+/// The counters of a node's part in its cluster: name, count, help.
+fn counters(shared: &Shared) -> Vec<(&'static str, &AtomicU64, &'static str)> {
+    let metrics = &shared.metrics;
+    vec![
         ("writes_without_quorum", &metrics.writes_failed, "Writes that found too few replicas"),
         ("reads_without_quorum", &metrics.reads_failed, "Reads that found too few replicas"),
         ("writes_restamped", &metrics.restamped, "Stamps beyond the first that writes needed"),
@@ -296,8 +294,15 @@ fn cluster(scrape: &Scrape<'_>) -> Vec<Family> {
             "Partitions that they settled for their dead rows",
         ),
         ("purged_dead_records", &metrics.purged_dead, "Rows of deleted and expired keys removed since"),
-    ];
-    for (name, count, help) in counters {
+    ]
+}
+
+/// What a node counts of its cluster.
+fn cluster(scrape: &Scrape<'_>) -> Vec<Family> {
+    let mut families = Vec::new();
+    let mut family = |name, kind, help| families.push(Family { name, help, unit: None, kind });
+    let (shared, metrics) = (scrape.cluster, &scrape.cluster.metrics);
+    for (name, count, help) in counters(shared) {
         family(name, Kind::Counter(one(count.load(Ordering::Relaxed))), help);
     }
     family(

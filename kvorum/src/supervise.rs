@@ -128,6 +128,12 @@ pub struct Ended {
     pub reason: String,
 }
 
+impl Ended {
+    fn is_panic(&self) -> bool {
+        self.reason == reason(true)
+    }
+}
+
 impl fmt::Display for Ended {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.part, self.reason)
@@ -347,12 +353,14 @@ impl Supervisor {
             "a part of the node {}: the node cannot serve any more, and its process ends with a failure",
             ended.reason
         );
-        self.shared.ended.send_if_modified(|first| {
-            let is_first = first.is_none();
-            if is_first {
-                *first = Some(ended);
+        self.shared.ended.send_if_modified(|known| {
+            // Of several the first is the cause, but for a panic: what its thread held is dropped before it is noted, and
+            // others may end of that.
+            let is_cause = known.as_ref().is_none_or(|known| !known.is_panic() && ended.is_panic());
+            if is_cause {
+                *known = Some(ended);
             }
-            is_first
+            is_cause
         });
         self.shared.has_ended.store(true, Ordering::Relaxed);
     }
@@ -404,6 +412,24 @@ mod tests {
     fn block_on<T>(future: impl Future<Output = T>) -> T {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
         tokio::task::LocalSet::new().block_on(&runtime.unwrap(), future)
+    }
+
+    /// Goal: a node says which part failed, not which ended of it. Method: ends in all orders.
+    #[test]
+    fn panic_is_the_cause_of_other_ends() {
+        let cause = |ends: &[(&str, bool)]| {
+            let supervisor = Supervisor::default();
+            for (part, has_panicked) in ends {
+                supervisor.fail(Ended { part: (*part).to_owned(), reason: reason(*has_panicked).to_owned() });
+            }
+            supervisor.ended().unwrap().part
+        };
+        assert_eq!(
+            cause(&[("freer", false), ("keeper", true), ("courier", false), ("sweep", true)]),
+            "keeper"
+        );
+        assert_eq!(cause(&[("keeper", true), ("freer", false)]), "keeper");
+        assert_eq!(cause(&[("freer", false), ("courier", false)]), "freer");
     }
 
     /// A thread that panics, or returns, ends the node; one that was told to end does not.

@@ -11,9 +11,10 @@ use crate::cluster::{Cluster, Roster};
 use crate::config::Config;
 use crate::coordinator::{Settings, Shared, Stamps};
 use crate::crash::{self, Point};
+use crate::http::admission::Admission;
 use crate::http::body::BodyBudget;
 use crate::http::peer_places::PEER_CONNECTIONS_MAX;
-use crate::http::server::{self, Listener, Phase};
+use crate::http::server::{self, Addresses, Listener, Phase};
 use crate::http::{Desk, NodeFacts, Rooms, Service};
 use crate::log::Repeats;
 use crate::metrics::{StoreMetrics, ThreadMetrics};
@@ -350,7 +351,9 @@ pub(crate) fn service(
         clock: Arc::clone(clock),
         limits: config.limits,
         body_budget: Arc::new(BodyBudget::new(config.limits.body_bytes_in_flight_max)),
+        admission: Admission::new(config.limits.value_bytes_max, config.limits.body_bytes_in_flight_max),
         connection_count: AtomicUsize::new(0),
+        addresses: Addresses::default(),
         facts: NodeFacts {
             node: NodeId::of_url(&names.url).to_string(),
             url: names.url.clone(),
@@ -886,7 +889,7 @@ pub fn fit_connections(configs: &mut [Config], descriptors: u64) {
         let links = others.saturating_mul(config.threads as u64 + PEER_CONNECTIONS_MAX as u64).min(each / 4);
         let reserve = (storage::lsm::descriptors_max(each) + OTHER_DESCRIPTORS)
             .saturating_add(links)
-            .saturating_add(server::REFUSALS_MAX as u64);
+            .saturating_add(server::SPARE_PLACES as u64);
         let fitting = usize::try_from(each.saturating_sub(reserve)).unwrap_or(usize::MAX).max(1);
         let configured = config.limits.connections_max;
         if fitting < configured {

@@ -86,7 +86,20 @@ pub enum Mutation {
     Delete,
 }
 
+/// How often a link is used at least; see [`crate::peer::IDLE_MAX`].
+const LINK_ASKED_EVERY: Duration = Duration::from_secs(15);
+/// The slowest that a value may go to its replicas before its write counts as late, in bytes per second.
+const WRITE_RATE_MIN: u64 = 4 << 20;
+
 impl Mutation {
+    /// How long it may take beyond what every request may, because it is large.
+    fn allowance(&self) -> Duration {
+        match self {
+            Self::Put { value, .. } => allowance_for(value.len() as u64),
+            Self::Delete => Duration::ZERO,
+        }
+    }
+
     /// When what is written at `now` expires, if it does. Never told from the version: a clock that was once ahead, here or
     /// on another node, must not lengthen what is written later.
     fn expires(&self, now: UnixMillis) -> Option<UnixMillis> {
@@ -104,6 +117,11 @@ impl Mutation {
             Self::Delete => Record { version, from, expires: None, value: Value::Tombstone },
         }
     }
+}
+
+/// How long writing a value of `bytes` may take beyond the deadline of every request.
+pub(crate) fn allowance_for(bytes: u64) -> Duration {
+    Duration::from_micros(bytes.saturating_mul(1_000_000) / WRITE_RATE_MIN)
 }
 
 /// This is the answer to a read.
@@ -392,6 +410,11 @@ impl Coordinator {
         self.shared.cluster.node_count()
     }
 
+    /// How long a request waits for replicas; one that writes a large value longer.
+    pub fn request_timeout(&self) -> Duration {
+        self.shared.settings.request_timeout
+    }
+
     /// The quorum of a request that names none.
     pub fn default_quorum(&self) -> Quorum {
         Quorum::default_for(self.shared.settings.factor, self.nodes())
@@ -447,13 +470,20 @@ impl Coordinator {
         drop(self.shared.replica.supervisor().task(part, of, move || begin(Rc::clone(&own))));
     }
 
-    /// Tries this thread's link again whenever its peer shows that it is alive, whatever its back-off says.
+    /// Tries this thread's link again whenever its peer shows that it is alive, whatever its back-off says; and asks the peer
+    /// something now and then, so that it does not take the link for one that nobody needs.
     async fn watch_signs(self: Rc<Self>, index: NodeIndex) {
         let Some(signs) = self.shared.signs.get(usize::from(index.0)) else { return };
         let mut signs = signs.subscribe();
+        let mut asked = self.shared.clock.mono();
         while signs.changed().await.is_ok() {
-            if let Some(link) = self.link(index).filter(|link| !link.is_usable()) {
+            let Some(link) = self.link(index) else { return };
+            if !link.is_usable() {
                 link.probe_now();
+            } else if self.shared.clock.mono().saturating_sub(asked) >= LINK_ASKED_EVERY {
+                asked = self.shared.clock.mono();
+                // Whatever it answers: that is another task's business.
+                drop(link.call(&self.shared.ping(), LINK_ASKED_EVERY));
             }
         }
     }

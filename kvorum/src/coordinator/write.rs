@@ -123,7 +123,8 @@ impl Unanswered {
 
 impl Writing {
     async fn run(mut self) {
-        let deadline = self.begun + self.coordinator.shared.settings.request_timeout;
+        let deadline =
+            self.begun + self.coordinator.shared.settings.request_timeout + self.mutation.allowance();
         let mut stamp = self.first_stamp();
         if stamp == Stamp::Asked
             && let Err(error) = self.ask_newest(deadline).await
@@ -301,7 +302,8 @@ impl Writing {
             return;
         }
         // Replicas that have not been asked yet have their whole time.
-        let deadline = Instant::now() + self.coordinator.shared.settings.request_timeout;
+        let deadline =
+            Instant::now() + self.coordinator.shared.settings.request_timeout + self.mutation.allowance();
         for node in std::mem::take(&mut rest.unasked) {
             self.ask(node, &mut rest, deadline);
         }

@@ -27,6 +27,23 @@ pub const WATCHDOG_TICK: Duration = Duration::from_millis(500);
 /// their values for hours.
 pub const BODY_RATE_MIN: u64 = 16 << 10;
 
+/// The slowest that an answer may be taken on average, in bytes per second of the time in which the client could take
+/// more: slower ones could hold large values in memory for hours.
+pub const ANSWER_RATE_MIN: u64 = 16 << 10;
+
+/// How long a connection on a spare place may say nothing.
+pub const SPARE_WAIT: Duration = Duration::from_secs(1);
+
+/// How a client takes an answer.
+#[derive(Debug, Clone, Copy, Default)]
+struct Taking {
+    bytes: u64,
+    /// Ticks for which it took nothing although there was something.
+    blocked: u64,
+    /// Since when it takes nothing.
+    blocked_since: Option<u64>,
+}
+
 /// These are the bounds of the waits on a connection.
 #[derive(Debug, Clone, Copy)]
 pub struct Waits {
@@ -45,6 +62,8 @@ pub struct Connection {
     thread: Rc<Watchdog>,
     /// Whether its client is on this node's machine.
     is_local: bool,
+    /// Whether it has one of the places that are kept for peers and for whoever looks after the node.
+    is_spare: bool,
     scanner: RefCell<HeadScanner>,
     /// Requests handed to the handler whose answers have not begun.
     in_flight: Cell<u32>,
@@ -53,6 +72,9 @@ pub struct Connection {
     head_begun: Cell<bool>,
     /// The tick at which the body began, and the bytes that have come of it.
     body: Cell<Option<(u64, u64)>>,
+    /// How the client takes the answers.
+    taking: Cell<Taking>,
+    has_asked: Cell<bool>,
     timed_out: Cell<bool>,
     lingers: Cell<bool>,
     upgraded: RefCell<Option<Hello>>,
@@ -77,22 +99,25 @@ impl Watchdog {
     }
 
     /// A new connection, watched until it is dropped. `is_local`: its client is on this node's machine.
-    pub fn connect(self: &Rc<Self>, is_local: bool) -> Rc<Connection> {
+    pub fn connect(self: &Rc<Self>, is_local: bool, is_spare: bool) -> Rc<Connection> {
         let connection = Rc::new(Connection {
             thread: Rc::clone(self),
             is_local,
+            is_spare,
             scanner: RefCell::default(),
             in_flight: Cell::new(0),
             due: Cell::new(u64::MAX),
             head_begun: Cell::new(false),
             body: Cell::new(None),
+            taking: Cell::default(),
+            has_asked: Cell::new(false),
             timed_out: Cell::new(false),
             lingers: Cell::new(false),
             upgraded: RefCell::new(None),
             waker: RefCell::new(None),
         });
-        // A connection that says nothing at all is as slow as one with half a head.
-        connection.expect_within(self.waits.head);
+        // A connection that says nothing at all is as slow as one with half a head. On a spare place others wait.
+        connection.expect_within(if is_spare { self.waits.head.min(SPARE_WAIT) } else { self.waits.head });
         self.connections.borrow_mut().push(Rc::downgrade(&connection));
         connection
     }
@@ -157,6 +182,11 @@ impl Connection {
         self.is_local
     }
 
+    /// Whether it is there for peers, the status and the metrics only.
+    pub fn is_spare(&self) -> bool {
+        self.is_spare
+    }
+
     /// Whether the connection is to end after the requests it has.
     pub fn is_draining(&self) -> bool {
         self.thread.is_draining()
@@ -176,6 +206,11 @@ impl Connection {
         self.scanner.borrow_mut().take()
     }
 
+    /// Whether its client has sent anything.
+    pub fn has_asked(&self) -> bool {
+        self.has_asked.get()
+    }
+
     /// Whether the bytes of the connection cannot be followed any more.
     pub fn is_lost(&self) -> bool {
         self.scanner.borrow().is_lost()
@@ -184,6 +219,8 @@ impl Connection {
     /// Ends a request: its answer goes out now.
     pub fn end_request(&self) {
         self.in_flight.set(self.in_flight.get().saturating_sub(1));
+        // Counted for each answer: one that was taken quickly earns nothing for the next.
+        self.taking.set(Taking::default());
     }
 
     /// Notes that the answer ends the connection although the client may still be sending.
@@ -219,6 +256,7 @@ impl Connection {
     /// Notes what the bytes that have just come leave to be waited for. hyper has not seen them yet.
     fn received(&self, bytes: &mut [u8]) {
         self.thread.metrics.bytes_in.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        self.has_asked.set(true);
         let mut scanner = self.scanner.borrow_mut();
         scanner.feed(bytes);
         if scanner.is_in_body() {
@@ -249,8 +287,25 @@ impl Connection {
         self.due.set((now + wait).min(begun + wait + earned));
     }
 
+    /// Expects the client to take more of an answer: within the wait from now, and to stand in its way for no longer in
+    /// all than its least rate allows.
+    fn expect_taking(&self) {
+        let (now, wait) = (self.thread.now.get(), ticks_of(self.thread.waits.write));
+        let mut taking = self.taking.get();
+        let since = *taking.blocked_since.get_or_insert(now);
+        self.taking.set(taking);
+        let earned = ticks_of(Duration::from_secs(taking.bytes / ANSWER_RATE_MIN));
+        self.due.set((now + wait).min((since + wait + earned).saturating_sub(taking.blocked)));
+    }
+
     fn sent(&self, bytes: usize) {
         self.thread.metrics.bytes_out.fetch_add(bytes as u64, Ordering::Relaxed);
+        let mut taking = self.taking.get();
+        taking.bytes = taking.bytes.saturating_add(bytes as u64);
+        if let Some(since) = taking.blocked_since.take() {
+            taking.blocked += self.thread.now.get().saturating_sub(since);
+        }
+        self.taking.set(taking);
         if !self.head_begun.get() && !self.scanner.borrow().is_in_body() {
             self.expect_within(self.thread.waits.idle);
         }
@@ -349,7 +404,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
         let polled = self.stream()?.poll_write(cx, buf);
         match &polled {
             Poll::Ready(Ok(bytes)) => self.connection.sent(*bytes),
-            Poll::Pending => self.connection.expect_within(self.connection.thread.waits.write),
+            Poll::Pending => self.connection.expect_taking(),
             Poll::Ready(Err(_)) => {}
         }
         polled

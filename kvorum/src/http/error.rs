@@ -11,9 +11,6 @@ use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, VARY};
 use http::{HeaderValue, Response, StatusCode};
 use kvorum_core::UnixMillis;
 
-/// Seconds after which a refused client may try again.
-const RETRY_AFTER_SECONDS: u16 = 1;
-
 /// This is a failure as the client gets it.
 #[derive(Debug)]
 pub struct Failure {
@@ -25,12 +22,23 @@ pub struct Failure {
     /// `ANSWERED/FROM`, where replicas were asked.
     replicas: Option<String>,
     close: bool,
+    /// Seconds after which to come again, of a 503.
+    retry_after: u64,
 }
 
 impl Failure {
     fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
         let message = message.into();
-        Self { status, code, message, allow: None, upgrade: None, replicas: None, close: false }
+        Self {
+            status,
+            code,
+            message,
+            allow: None,
+            upgrade: None,
+            replicas: None,
+            close: false,
+            retry_after: 1,
+        }
     }
 
     /// The request's head breaks a rule of HTTP; nothing more is read from the connection.
@@ -82,6 +90,18 @@ impl Failure {
     /// The budget for bodies is used up.
     pub fn no_memory() -> Self {
         Self::overloaded("too many bytes of values are in memory")
+    }
+
+    /// More large values want to be written than can be in time; nothing of this one was read.
+    pub fn crowded(retry_after: u64) -> Self {
+        Self { retry_after, ..Self::overloaded("as many large values are being written as can be in time") }
+    }
+
+    /// All places for connections are taken, or all that one address may have; some are left for peers, the status and the
+    /// metrics. The connection ends.
+    pub fn no_place() -> Self {
+        let message = CONNECTION_REFUSED.text;
+        Self { close: true, ..Self::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", message) }
     }
 
     /// The store is not open yet.
@@ -191,7 +211,7 @@ impl Failure {
             headers.insert("kvorum-replicas", replicas);
         }
         if self.status == StatusCode::SERVICE_UNAVAILABLE {
-            headers.insert(RETRY_AFTER, HeaderValue::from(RETRY_AFTER_SECONDS));
+            headers.insert(RETRY_AFTER, HeaderValue::from(self.retry_after));
         }
         if self.close {
             headers.insert(http::header::CONNECTION, HeaderValue::from_static("close"));

@@ -1,6 +1,7 @@
 //! The handler: from a request to a call of the coordinator, and from its result to a response.
 
 use super::Limits;
+use super::admission::{Admission, Admitted, LARGE_BYTES};
 use super::body::{BodyBudget, ReplyBody, Upload, read_value};
 use super::connection::Connection;
 use super::converged;
@@ -12,14 +13,16 @@ use super::openapi;
 use super::peer_places::PeerPlaces;
 use super::range::{RangeBody, RangeFormat, RangeSource, Reader};
 use super::repair;
-use super::server::Phase;
+use super::server::{Addresses, Phase};
 use super::status::{self, NodeFacts, Serving};
 use super::target::{self, Path, ProfileQuery, RepairQuery, Scope};
 use super::topology;
 use super::workers;
 use crate::authority::Authority;
 use crate::clock::Clock;
-use crate::coordinator::{Coordinator, CoordinatorError, Found, Mutation, PAUSE_DEFAULT, Shared, Written};
+use crate::coordinator::{
+    Coordinator, CoordinatorError, Found, Mutation, PAUSE_DEFAULT, Shared, Written, allowance_for,
+};
 use crate::log::Repeats;
 use crate::metrics::{self, Operation, StoreMetrics, ThreadMetrics};
 use crate::peer::{Hello, UPGRADE_PROTOCOL};
@@ -37,6 +40,7 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use http_body::Body;
 use kvorum_core::{Partition, Quorum, Version};
 use std::cell::OnceCell;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -56,8 +60,12 @@ pub struct Service {
     pub limits: Limits,
     /// Bytes of bodies in memory.
     pub body_budget: Arc<BodyBudget>,
+    /// Large values that are being written.
+    pub admission: Arc<Admission>,
     /// Connections open now, over all threads.
     pub connection_count: AtomicUsize,
+    /// The same by address.
+    pub addresses: Addresses,
     /// What the status says.
     pub facts: NodeFacts,
     /// Every network thread's counters.
@@ -172,7 +180,11 @@ where
         Ok(()) => route(desk, connection, request).await,
         Err(failure) => Err(failure),
     };
-    let is_distrusted = answered.as_ref().is_err_and(Failure::closes);
+    let is_distrusted = match &answered {
+        // A spare place is for one request, and then for the next who needs it. A peer takes a place of its own.
+        Ok(response) => connection.is_spare() && response.status() != StatusCode::SWITCHING_PROTOCOLS,
+        Err(failure) => connection.is_spare() || failure.closes(),
+    };
     let mut response =
         answered.unwrap_or_else(|failure| failure.into_response(json, || service.request_id()));
     let headers = response.headers_mut();
@@ -293,6 +305,10 @@ where
         return Ok(show_methods());
     }
     let path = Path::parse(request.uri().path()).ok_or_else(Failure::unknown_path)?;
+    if connection.is_spare() && !matches!(path, Path::Status | Path::Metrics | Path::Peer) {
+        desk.metrics.connections_refused.fetch_add(1, Ordering::Relaxed);
+        return Err(Failure::no_place());
+    }
     let method = request.method();
     let reads = method == Method::GET || method == Method::HEAD;
     match path {
@@ -424,11 +440,50 @@ where
     let limits = &service.limits;
     let is_lost = || connection.is_lost();
     let body = request.into_body();
-    let (value, _reserved) =
-        read_value(body, announced, limits.value_bytes_max, &service.body_budget, is_lost).await?;
+    let mut admitted = match announced {
+        // One that is too long is refused for that.
+        Some(length) if length <= limits.value_bytes_max => {
+            admit(service, length, (coordinator.request_timeout() / 2).min(TURN_WAIT_MAX)).await?
+        }
+        _ => None,
+    };
+    let mut reading =
+        pin!(read_value(body, announced, limits.value_bytes_max, &service.body_budget, is_lost));
+    // A body that comes slowly keeps nobody waiting: its turn comes again when it is there.
+    let read = if let Ok(read) = tokio::time::timeout(SWIFT_BODY, &mut reading).await {
+        read
+    } else {
+        admitted = None;
+        reading.await
+    };
+    let (value, _reserved) = read?;
+    let length = value.len() as u64;
+    if admitted.is_none() {
+        admitted = admit(service, length, coordinator.request_timeout()).await?;
+    }
+    let begun = service.clock.mono();
     let mutation = Mutation::Put { value, ttl_millis: query.ttl_millis };
-    let done = coordinator.write(query.key, mutation, quorum).await?;
-    Ok(written(StatusCode::CREATED, done, quorum))
+    let done = coordinator.write(query.key, mutation, quorum).await;
+    if admitted.is_some() {
+        let took = service.clock.mono().saturating_sub(begun);
+        let in_time = (coordinator.request_timeout() + allowance_for(length)) / 2;
+        service.admission.note(length, done.is_ok().then_some(took), in_time);
+    }
+    Ok(written(StatusCode::CREATED, done?, quorum))
+}
+
+/// How long a large value may wait for its turn before its body is read: less than a body may be silent.
+const TURN_WAIT_MAX: Duration = Duration::from_secs(2);
+/// How long a large value may take to arrive before others go first.
+const SWIFT_BODY: Duration = Duration::from_secs(1);
+
+/// Waits until a value of `length` bytes may be written, if it is a large one.
+async fn admit(service: &Service, length: u64, wait: Duration) -> Result<Option<Admitted>, Failure> {
+    if length < LARGE_BYTES {
+        return Ok(None);
+    }
+    let admitted = service.admission.admit(length, wait).await;
+    admitted.map(Some).map_err(|crowded| Failure::crowded(crowded.retry_after))
 }
 
 async fn delete<B>(desk: &Desk, request: &Request<B>) -> Result<Response<ReplyBody>, Failure> {

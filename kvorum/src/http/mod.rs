@@ -7,6 +7,7 @@
 //! A request stays on the thread that accepted its connection, so nothing here is shared between threads but the
 //! [`Service`].
 
+pub mod admission;
 pub mod body;
 pub mod connection;
 mod converged;

@@ -16,13 +16,15 @@ use bytes::Bytes;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::convert::Infallible;
 use std::io;
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -35,8 +37,9 @@ const LINGER: Duration = Duration::from_secs(1);
 /// How much is read, and dropped, meanwhile: twice the largest value by default, so that who is sending one gets the answer.
 const LINGER_BYTES_MAX: usize = 16 << 20;
 
-/// Connections over the cap that are told so at a time; more are closed without a word, for each takes a descriptor.
-pub const REFUSALS_MAX: usize = 64;
+/// Places beyond the cap. They are for peers, the status and the metrics, one request each; whoever asks for anything else
+/// is told that there is no room. More connections are closed without a word, for each takes a descriptor.
+pub const SPARE_PLACES: usize = 64;
 /// Lines about connections that could not be accepted.
 const ACCEPT_LINES_MAX: u32 = 3;
 const ACCEPT_LINES_PERIOD: Duration = Duration::from_mins(1);
@@ -171,19 +174,57 @@ fn accept<S: AsyncRead + AsyncWrite + Unpin + 'static>(
     desk: &Rc<Desk>,
     watchdog: &Rc<Watchdog>,
 ) {
-    let place = Place::take(&desk.service);
-    let connection = watchdog.connect(is_this_machine(client));
-    if place.number > desk.service.limits.connections_max {
+    let place = Place::take(&desk.service, client);
+    let connections_max = desk.service.limits.connections_max;
+    if place.number > connections_max + SPARE_PLACES {
         desk.metrics.connections_refused.fetch_add(1, Ordering::Relaxed);
-        if place.number > desk.service.limits.connections_max + REFUSALS_MAX {
-            return;
-        }
-        let answer = CONNECTION_REFUSED.bytes(desk.service.clock.wall());
-        tokio::task::spawn_local(refuse(stream, answer, place, connection));
         return;
     }
+    let is_spare = place.number > connections_max || place.of_address > share_of_address(connections_max);
+    let connection = watchdog.connect(is_this_machine(client), is_spare);
     desk.metrics.connections_accepted.fetch_add(1, Ordering::Relaxed);
     tokio::task::spawn_local(serve_connection(stream, Rc::clone(desk), connection, place));
+}
+
+/// How many of the connections one address may have: three quarters. Clients on this machine are not counted, for many
+/// may come through one proxy there.
+fn share_of_address(connections_max: usize) -> usize {
+    connections_max - connections_max / 4
+}
+
+/// What counts as one address: of IPv6 a network of 64 bits, which one client can have.
+fn address_of(client: IpAddr) -> IpAddr {
+    match client.to_canonical() {
+        IpAddr::V4(address) => IpAddr::V4(address),
+        IpAddr::V6(address) => IpAddr::V6((address.to_bits() >> 64 << 64).into()),
+    }
+}
+
+/// Connections by the addresses of their clients, but for those on this machine.
+#[derive(Debug, Default)]
+pub struct Addresses {
+    // Guards the counts; held for one of them.
+    counts: Mutex<HashMap<IpAddr, usize>>,
+}
+
+impl Addresses {
+    /// Counts one more of `address`, and returns how many there are.
+    fn add(&self, address: IpAddr) -> usize {
+        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = counts.entry(address).or_default();
+        *count += 1;
+        *count
+    }
+
+    fn remove(&self, address: IpAddr) {
+        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Entry::Occupied(mut entry) = counts.entry(address) {
+            *entry.get_mut() -= 1;
+            if *entry.get() == 0 {
+                entry.remove();
+            }
+        }
+    }
 }
 
 /// Whether a client at `address` is on this machine.
@@ -196,18 +237,26 @@ fn is_this_machine(address: IpAddr) -> bool {
 struct Place {
     service: Arc<super::Service>,
     number: usize,
+    address: Option<IpAddr>,
+    /// How many its client's address has.
+    of_address: usize,
 }
 
 impl Place {
-    fn take(service: &Arc<super::Service>) -> Self {
+    fn take(service: &Arc<super::Service>, client: IpAddr) -> Self {
         let number = service.connection_count.fetch_add(1, Ordering::Relaxed) + 1;
-        Self { service: Arc::clone(service), number }
+        let address = (!is_this_machine(client)).then(|| address_of(client));
+        let of_address = address.map_or(0, |address| service.addresses.add(address));
+        Self { service: Arc::clone(service), number, address, of_address }
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
         self.service.connection_count.fetch_sub(1, Ordering::Relaxed);
+        if let Some(address) = self.address {
+            self.service.addresses.remove(address);
+        }
     }
 }
 
@@ -253,11 +302,20 @@ async fn serve_connection<S: AsyncRead + AsyncWrite + Unpin + 'static>(
     .await;
     let already_read = http.into_parts().read_buf;
     let stream = returned.borrow_mut().take();
-    let Some(stream) = stream else { return };
+    let Some(mut stream) = stream else { return };
     if let Some(theirs) = connection.upgraded() {
         // From here on it is no client's connection: the watchdog and the drain leave it alone.
         drop((connection, place));
         serve_peer(stream, already_read, &desk, theirs).await;
+    } else if connection.is_spare() && !connection.has_asked() {
+        // It said nothing, perhaps because it waits until it needs the connection: it has none.
+        desk.metrics.connections_refused.fetch_add(1, Ordering::Relaxed);
+        let answer = CONNECTION_REFUSED.bytes(desk.service.clock.wall());
+        let write = async {
+            let _ = stream.write_all(&answer).await;
+            linger(stream).await;
+        };
+        let _ = tokio::time::timeout(LINGER, write).await;
     } else if connection.is_to_linger() {
         linger(stream).await;
     }
@@ -301,23 +359,23 @@ async fn linger<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S) {
     let _ = tokio::time::timeout(LINGER, drain).await;
 }
 
-/// Turns a connection away over the cap, in words.
-async fn refuse<S: AsyncRead + AsyncWrite + Unpin>(
-    mut stream: S,
-    answer: Bytes,
-    _place: Place,
-    _connection: Rc<Connection>,
-) {
-    let write = async {
-        let _ = stream.write_all(&answer).await;
-        linger(stream).await;
-    };
-    let _ = tokio::time::timeout(LINGER, write).await;
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// An address is counted while it has connections; of IPv6 the network counts.
+    #[test]
+    fn addresses_are_counted() {
+        let addresses = Addresses::default();
+        let [one, other] = ["2001:db8::1", "2001:db8::2:1"].map(|text| address_of(text.parse().unwrap()));
+        assert_eq!((addresses.add(one), addresses.add(other)), (1, 2));
+        assert_ne!(address_of("2001:db8:0:1::1".parse().unwrap()), one);
+        assert_eq!(address_of("::ffff:10.0.0.1".parse().unwrap()), address_of("10.0.0.1".parse().unwrap()));
+        addresses.remove(one);
+        addresses.remove(other);
+        assert!(addresses.counts.lock().unwrap().is_empty());
+        assert_eq!((share_of_address(10_000), share_of_address(1)), (7_500, 1));
+    }
 
     #[test]
     fn this_machine_is_loopback_alone() {

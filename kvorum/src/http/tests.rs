@@ -1,7 +1,7 @@
 //! The server over in-memory connections and a clock that tests advance: what needs hours, or a moment that a real
 //! process hardly shows.
 
-use super::connection::BODY_RATE_MIN;
+use super::connection::{ANSWER_RATE_MIN, BODY_RATE_MIN};
 use super::server::{Listener, Phase, serve};
 use super::{Desk, Service};
 use crate::clock::{Clock, SystemClock, SystemRng};
@@ -449,5 +449,133 @@ fn pages_and_proxies_are_not_the_operator() {
             ask("GET /v0/status", "Host: evil.example\r\n", "Via: x\r\nOrigin: http://evil.example\r\n")
                 .await;
         assert!(status.starts_with("HTTP/1.1 200 "), "{status}");
+    });
+}
+
+/// Goal: a client cannot hold a large value in memory by reading it a few bytes at a time. Method: one that takes bytes
+/// often enough for the write's wait but far below the least rate is cut; at twice the least rate an answer may take far
+/// longer.
+#[test]
+fn dripping_reader_is_cut() {
+    run(true, async || {
+        let mut node = Node::starting();
+        node.open().await;
+        let value = vec![b'x'; 1 << 20];
+        let mut client = node.connect().await;
+        let head =
+            format!("PUT /v0/entity?id=k HTTP/1.1\r\nHost: n\r\nContent-Length: {}\r\n\r\n", value.len());
+        client.write_all(&[head.as_bytes(), &value].concat()).await.unwrap();
+        let mut answer = [0; 12];
+        client.read_exact(&mut answer).await.unwrap();
+        assert_eq!(&answer, b"HTTP/1.1 201");
+        let drip = async |piece: usize| {
+            let mut client = node.connect().await;
+            client
+                .write_all(b"GET /v0/entity?id=k HTTP/1.1\r\nHost: n\r\nConnection: close\r\n\r\n")
+                .await
+                .unwrap();
+            let (begun, mut taken) = (tokio::time::Instant::now(), 0);
+            let mut bytes = vec![0; piece];
+            while let Ok(count @ 1..) = client.read(&mut bytes).await {
+                taken += count;
+                // What the buffer between the two holds is there although the connection is cut.
+                if node.service.connection_count.load(std::sync::atomic::Ordering::Relaxed) == 0 {
+                    break;
+                }
+                tokio::time::sleep(SECOND).await;
+            }
+            (taken, begun.elapsed())
+        };
+        drop(client);
+        let (taken, waited) = drip(10).await;
+        assert!(taken < 10_000 && waited < 60 * SECOND, "{taken} bytes in {waited:?}");
+        let rate = usize::try_from(ANSWER_RATE_MIN).unwrap();
+        let (taken, waited) = drip(2 * rate).await;
+        assert!(waited > 20 * SECOND, "{taken} bytes in {waited:?}");
+        assert!(taken > value.len() - (64 << 10), "cut behind {taken} bytes");
+    });
+}
+
+/// Goal: a node whose places are all taken still tells how it is, and lets its peers in. Method: as many clients as it may
+/// have; then the paths that are kept free, and the others.
+#[test]
+fn full_node_keeps_places_for_peers_and_operators() {
+    run(true, async || {
+        let mut node = Node::starting();
+        node.open().await;
+        node.client = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        let mut held = Vec::new();
+        for _ in 0..10 {
+            held.push(node.connect().await);
+        }
+        tokio::task::yield_now().await;
+        for path in ["/v0/status", "/metrics"] {
+            let answer = node.ask(&format!("GET {path}")).await;
+            assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains("connection: close"), "{answer}");
+        }
+        let answer = node.ask("GET /v0/entity?id=k").await;
+        assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains("retry-after: 1"), "{answer}");
+        assert!(answer.contains("no room for a connection"), "{answer}");
+        // A peer is asked who it is, not told that there is no room.
+        let answer = node.ask("GET /v0/peer").await;
+        assert!(!answer.contains("no room"), "{answer}");
+        // Who says nothing is told so, and its place goes to the next.
+        let mut silent = node.connect().await;
+        let mut answer = String::new();
+        silent.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
+        held.pop();
+        tokio::time::sleep(SECOND).await;
+        assert!(node.ask("GET /v0/entity?id=k").await.starts_with("HTTP/1.1 404 "));
+    });
+}
+
+/// Goal: one address cannot take all places. Method: eight of ten connections from one address are served; others still
+/// find a place.
+#[test]
+fn one_address_takes_its_share_only() {
+    run(true, async || {
+        let mut node = Node::starting();
+        node.open().await;
+        let mut held = Vec::new();
+        for _ in 0..8 {
+            held.push(node.connect().await);
+        }
+        tokio::task::yield_now().await;
+        assert!(node.ask("GET /v0/entity?id=k").await.starts_with("HTTP/1.1 503 "));
+        assert!(node.ask("GET /v0/status").await.starts_with("HTTP/1.1 200 "));
+        node.client = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2));
+        assert!(node.ask("GET /v0/entity?id=k").await.starts_with("HTTP/1.1 404 "));
+        node.client = ELSEWHERE;
+        drop(held);
+        tokio::time::sleep(SECOND).await;
+        assert!(node.ask("GET /v0/entity?id=k").await.starts_with("HTTP/1.1 404 "));
+    });
+}
+
+/// Goal: more large values than can be written in time wait, and are refused before a byte of them is read. Method: all that
+/// may be under way is; an announced body of one more gets its 503 without being sent.
+#[test]
+fn large_values_wait_before_they_are_read() {
+    run(true, async || {
+        let mut node = Node::starting();
+        node.open().await;
+        let (_, limit) = node.service.admission.bytes();
+        let others = node.service.admission.admit(limit, SECOND).await.unwrap();
+        let ask = async |length: u64| {
+            let mut client = node.connect().await;
+            let head = format!(
+                "PUT /v0/entity?id=k HTTP/1.1\r\nHost: n\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n"
+            );
+            client.write_all(head.as_bytes()).await.unwrap();
+            let mut answer = [0; 12];
+            let read = tokio::time::timeout(2 * 3600 * SECOND, client.read_exact(&mut answer)).await;
+            read.is_ok_and(|read| read.is_ok()).then(|| String::from_utf8_lossy(&answer).into_owned())
+        };
+        assert_eq!(ask(1 << 20).await.as_deref(), Some("HTTP/1.1 503"));
+        // A small value waits for nothing but its own body, which does not come.
+        assert_eq!(ask(100).await.as_deref(), None);
+        drop(others);
+        assert_eq!(node.service.admission.bytes().0, 0);
     });
 }

@@ -40,7 +40,7 @@ pub use link::{
 };
 pub use message::{DETAIL_BYTES_MAX, ROSTER_LEN_MAX, Reply, Request};
 pub use pump::OUT_BYTES_MAX;
-pub use server::{Caller, SERVED_IN_FLIGHT_MAX, Service, serve};
+pub use server::{Caller, IDLE_MAX, SERVED_IN_FLIGHT_MAX, Service, serve};
 pub use terms::{ApplyKind, Held, HeldBack, MessageError, Refusal, ScanRow, StepKind, VersionRow};
 
 use std::future::Future;

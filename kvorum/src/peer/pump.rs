@@ -44,6 +44,8 @@ pub(super) enum End {
     Silent,
     /// The other side stopped in the middle of a message.
     Stalled,
+    /// The other side has not used it for long.
+    Unused,
     /// This side has no more use for it.
     Dropped,
 }
@@ -64,6 +66,7 @@ impl fmt::Display for End {
             Self::Message(error) => error.fmt(f),
             Self::Silent => f.write_str("the peer is silent although something is asked of it"),
             Self::Stalled => f.write_str("the peer takes or brings no more bytes in the middle of a message"),
+            Self::Unused => f.write_str("the peer has not used the connection for a minute"),
             Self::Dropped => f.write_str("the connection is of no more use"),
         }
     }

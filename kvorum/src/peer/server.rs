@@ -25,8 +25,11 @@ use tokio::time;
 pub const SERVED_IN_FLIGHT_MAX: usize = 4096;
 
 /// How often it is looked whether a connection with a message under way moves at all; one that did not between two
-/// looks is ended, so that its replies do not hold memory forever. Idle connections may be idle.
+/// looks is ended, so that its replies do not hold memory forever.
 const STALL_TICK: Duration = Duration::from_secs(15);
+/// How long a connection may be silent: each of a node's links is used several times within it. It is looked at as often
+/// as for a stall.
+pub const IDLE_MAX: Duration = Duration::from_mins(1);
 
 /// This names whose request is served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -91,7 +94,7 @@ pub async fn serve(
     let end = tokio::select! {
         biased;
         end = pump.run(&inbox, &is_midway) => end,
-        () = inbox.0.stall(&is_midway) => End::Stalled,
+        end = inbox.0.stall(&is_midway) => end,
     };
     if end.is_corrupt() {
         let serving = &inbox.0;
@@ -118,17 +121,21 @@ struct Serving {
 }
 
 impl Serving {
-    /// Returns when the connection stands still in the middle of a message.
-    async fn stall(&self, is_midway: &Cell<bool>) {
+    /// Returns when the connection stands still in the middle of a message, or nobody uses it.
+    async fn stall(&self, is_midway: &Cell<bool>) -> End {
         let mut before = None;
         loop {
             time::sleep(STALL_TICK).await;
             let now = (self.outbox.written(), self.bytes_in.get());
             let is_under_way = is_midway.get() || self.outbox.waiting() > 0;
             if is_under_way && before == Some(now) {
-                return;
+                return End::Stalled;
             }
             before = is_under_way.then_some(now);
+            let silent = self.clock.mono().saturating_sub(self.received.get());
+            if silent >= IDLE_MAX && !is_under_way && self.in_flight.get() == 0 {
+                return End::Unused;
+            }
         }
     }
 

@@ -442,6 +442,24 @@ fn replies_that_nobody_takes_are_bounded() {
     });
 }
 
+/// Goal: a connection that nobody uses is ended, so that idle handshakes hold nothing for long; one that is used now and
+/// then is not. Method: silence, with and without a question every 40 s.
+#[test]
+fn unused_connections_are_ended() {
+    run(async {
+        let peer = Peer::new(|_| Box::pin(async { Reply::Found(None) }));
+        let link = connected(&peer).await;
+        let get = Request::Get { key: Key::new("k").unwrap(), value_bytes_max: u32::MAX };
+        for _ in 0..4 {
+            pass(40_000).await;
+            assert_eq!(link.call(&get, SECOND).await, Ok(Reply::Found(None)));
+        }
+        assert!(peer.ended.borrow().is_empty());
+        pass(90_000).await;
+        assert_eq!(peer.ended.borrow().len(), 1);
+    });
+}
+
 /// Requests that waited for room among the replies are answered once there is some, though nothing more comes.
 #[test]
 fn waiting_requests_are_not_forgotten() {

@@ -1,0 +1,253 @@
+//! Admission of large values: so many bytes at a time as the node can write in time, and no more.
+//!
+//! A node that takes every large value at once finishes none in time: they share its processors and disks, all of them
+//! pass their deadlines, and the work is lost. So large values queue before their bodies are read, in the order in which
+//! they came, which costs no memory, and those that would wait too long are told when to come again.
+//!
+//! How many bytes are let in follows from how long they take: more while writes end well within their deadlines, fewer as
+//! soon as one does not (additive increase, multiplicative decrease: Chiu and Jain, "Analysis of the increase and decrease
+//! algorithms for congestion avoidance in computer networks", 1989).
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// From so many bytes on a value is a large one.
+pub const LARGE_BYTES: u64 = 64 << 10;
+/// Requests that wait to be let in; more are refused at once.
+const WAITING_MAX: usize = 1024;
+/// The longest that a client is asked to stay away.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(30);
+
+/// What is let in. One for all threads of a node.
+#[derive(Debug)]
+pub struct Admission {
+    // Guards the state; held for a few assignments, or to wake those whose turn it is.
+    state: Mutex<State>,
+    /// The largest value, which is always let in alone, and the most bytes.
+    bounds: (u64, u64),
+    me: Weak<Self>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Bytes that may be under way.
+    limit: u64,
+    under_way: u64,
+    /// First come, first served.
+    waiting: VecDeque<Waiting>,
+    /// How long the latest write took.
+    took: Duration,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    bytes: u64,
+    turn: oneshot::Sender<Admitted>,
+}
+
+/// A value that was let in. Dropped, it makes room for the next.
+#[derive(Debug)]
+pub struct Admitted {
+    admission: Arc<Admission>,
+    bytes: u64,
+}
+
+/// A value was not let in within its wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Crowded {
+    /// When there may be room, in whole seconds, at least one.
+    pub retry_after: u64,
+}
+
+impl Admission {
+    /// Lets in two of the largest values to begin with, and never more than `bytes_max`.
+    pub fn new(value_bytes_max: u64, bytes_max: u64) -> Arc<Self> {
+        let least = value_bytes_max.max(LARGE_BYTES);
+        let most = bytes_max.max(least);
+        let state = State {
+            limit: (2 * least).min(most),
+            under_way: 0,
+            waiting: VecDeque::new(),
+            took: Duration::ZERO,
+        };
+        Arc::new_cyclic(|me| Self { state: Mutex::new(state), bounds: (least, most), me: Weak::clone(me) })
+    }
+
+    /// Waits for its turn, for `wait` at most.
+    ///
+    /// # Errors
+    /// [`Crowded`] when its turn does not come in time, or too many wait already.
+    ///
+    /// # Cancel safety
+    /// Dropping the future gives the turn to the next.
+    pub async fn admit(self: &Arc<Self>, bytes: u64, wait: Duration) -> Result<Admitted, Crowded> {
+        let turn = {
+            let mut state = self.lock();
+            if state.waiting.is_empty() && state.has_room(bytes) {
+                state.under_way += bytes;
+                return Ok(Admitted { admission: Arc::clone(self), bytes });
+            }
+            if state.waiting.len() >= WAITING_MAX {
+                return Err(state.crowded());
+            }
+            let (turn, comes) = oneshot::channel();
+            state.waiting.push_back(Waiting { bytes, turn });
+            comes
+        };
+        match tokio::time::timeout(wait, turn).await {
+            Ok(Ok(admitted)) => Ok(admitted),
+            _ => Err(self.lock().crowded()),
+        }
+    }
+
+    /// Notes that a value of `bytes` took `took`, which was to be `in_time` at most; none if it did not end well.
+    pub fn note(&self, bytes: u64, took: Option<Duration>, in_time: Duration) {
+        let (least, most) = self.bounds;
+        let mut state = self.lock();
+        match took.filter(|took| *took <= in_time) {
+            // One of the largest values more once all that is let in has gone through.
+            Some(_) => {
+                let more = least.saturating_mul(bytes) / state.limit.max(1);
+                // What is not used up says nothing about more.
+                if state.under_way.saturating_mul(2) >= state.limit {
+                    state.limit = state.limit.saturating_add(more).min(most);
+                }
+            }
+            None => state.limit = (state.limit / 4 * 3).max(least),
+        }
+        state.took = took.unwrap_or(in_time);
+        self.wake(state);
+    }
+
+    /// Bytes under way, and bytes that may be.
+    pub fn bytes(&self) -> (u64, u64) {
+        let state = self.lock();
+        (state.under_way, state.limit)
+    }
+
+    /// Lets in those whose turn it is.
+    fn wake(&self, mut state: MutexGuard<'_, State>) {
+        let mut turns = Vec::new();
+        while state.waiting.front().is_some_and(|next| next.turn.is_closed() || state.has_room(next.bytes)) {
+            let Some(next) = state.waiting.pop_front() else { break };
+            if !next.turn.is_closed() {
+                state.under_way += next.bytes;
+                turns.push(next);
+            }
+        }
+        drop(state);
+        // Without the lock: one that nobody waits for any more comes back here.
+        for Waiting { bytes, turn } in turns {
+            if let Some(admission) = self.me.upgrade() {
+                drop(turn.send(Admitted { admission, bytes }));
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn has_room(&self, bytes: u64) -> bool {
+        self.under_way == 0 || self.under_way.saturating_add(bytes) <= self.limit
+    }
+
+    fn crowded(&self) -> Crowded {
+        // Those before it, at the pace of now.
+        let before: u64 = self.waiting.iter().map(|waiting| waiting.bytes).sum();
+        let rounds = (self.under_way + before).div_ceil(self.limit.max(1));
+        let wait = self.took.saturating_mul(u32::try_from(rounds).unwrap_or(u32::MAX)).min(RETRY_AFTER_MAX);
+        Crowded { retry_after: wait.as_secs() + 1 }
+    }
+}
+
+impl Drop for Admitted {
+    fn drop(&mut self) {
+        let mut state = self.admission.lock();
+        state.under_way = state.under_way.saturating_sub(self.bytes);
+        self.admission.wake(state);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+    const WAIT: Duration = Duration::from_millis(500);
+
+    /// Values beyond the limit wait in order; a turn that nobody waits for any more goes to the next; one value is always
+    /// let in, however large.
+    #[tokio::test(start_paused = true)]
+    async fn values_wait_for_their_turn() {
+        let admission = Admission::new(8 * MIB, 100 * MIB);
+        let first = admission.admit(8 * MIB, WAIT).await.unwrap();
+        let second = admission.admit(8 * MIB, WAIT).await.unwrap();
+        assert_eq!(admission.bytes(), (16 * MIB, 16 * MIB));
+        let gone = tokio::spawn({
+            let admission = Arc::clone(&admission);
+            async move { admission.admit(8 * MIB, WAIT).await }
+        });
+        tokio::task::yield_now().await;
+        let third = tokio::spawn({
+            let admission = Arc::clone(&admission);
+            async move { admission.admit(8 * MIB, WAIT).await }
+        });
+        tokio::task::yield_now().await;
+        gone.abort();
+        let _ = gone.await;
+        drop(first);
+        let third = third.await.unwrap().unwrap();
+        assert_eq!(admission.bytes().0, 16 * MIB);
+        assert_eq!(admission.admit(1, WAIT).await.unwrap_err(), Crowded { retry_after: 1 });
+        drop((second, third));
+        assert_eq!(admission.bytes().0, 0);
+        let huge = admission.admit(90 * MIB, WAIT).await.unwrap();
+        drop(huge);
+        assert_eq!(admission.bytes().0, 0, "what was not waited for any more holds nothing");
+    }
+
+    /// The limit grows while values end in time and fill it, falls when one does not, and stays within its bounds.
+    #[tokio::test(start_paused = true)]
+    async fn limit_follows_what_is_done_in_time() {
+        let admission = Admission::new(8 * MIB, 64 * MIB);
+        let (quick, slow) = (Some(Duration::from_millis(10)), Some(Duration::from_secs(9)));
+        admission.note(MIB, quick, WAIT);
+        assert_eq!(admission.bytes().1, 16 * MIB, "nothing was under way");
+        let mut held = Vec::new();
+        for _ in 0..100 {
+            if let Ok(admitted) = admission.admit(8 * MIB, Duration::ZERO).await {
+                held.push(admitted);
+            }
+            admission.note(8 * MIB, quick, WAIT);
+        }
+        assert_eq!(admission.bytes(), (64 * MIB, 64 * MIB));
+        for took in [slow, None].into_iter().cycle().take(20) {
+            admission.note(8 * MIB, took, WAIT);
+        }
+        assert_eq!(admission.bytes().1, 8 * MIB);
+        assert!(admission.admit(8 * MIB, WAIT).await.unwrap_err().retry_after > 1);
+    }
+
+    /// Those who wait are bounded in number.
+    #[tokio::test(start_paused = true)]
+    async fn too_many_are_refused_at_once() {
+        let admission = Admission::new(8 * MIB, 8 * MIB);
+        let _held = admission.admit(8 * MIB, WAIT).await.unwrap();
+        let waiting: Vec<_> = (0..WAITING_MAX + 5)
+            .map(|_| {
+                let admission = Arc::clone(&admission);
+                tokio::spawn(async move { admission.admit(MIB, WAIT).await.is_ok() })
+            })
+            .collect();
+        tokio::task::yield_now().await;
+        assert!(admission.lock().waiting.len() <= WAITING_MAX);
+        for waiting in waiting {
+            assert!(!waiting.await.unwrap());
+        }
+    }
+}

@@ -101,8 +101,14 @@ fn sweeper_gives_back_space_unasked() {
 fn overload_passes() {
     const CONNECTIONS: u64 = 80;
     let dir = TempDir::with_prefix("kvorum-fault-").unwrap();
-    // Room for 32 bodies of the 320 that are sent at once.
-    let arguments = ["--memory-budget", "16MiB", "--max-body-memory", "2MiB", "--max-value-size", "1MiB"];
+    // Room for 32 bodies of the 320 that are sent at once, and little patience for the others.
+    let arguments = [
+        ["--memory-budget", "16MiB"],
+        ["--max-body-memory", "2MiB"],
+        ["--max-value-size", "1MiB"],
+        ["--request-timeout", "50ms"],
+    ]
+    .concat();
     let node = Node::start(dir.path(), &arguments);
     let address = node.address();
     let mut onlooker = Session::new(address);

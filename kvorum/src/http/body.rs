@@ -1,5 +1,6 @@
 //! Bodies: reading a value against its bounds, and the kinds of answers.
 
+use super::admission::LARGE_BYTES;
 use super::error::Failure;
 use super::range::RangeBody;
 use bytes::{Buf, Bytes, BytesMut};
@@ -234,20 +235,23 @@ impl Drop for Reserved {
 }
 
 /// Reads a value: at most `value_bytes_max`, within the budget. A length that is announced is judged before a byte
-/// is read, so a huge upload costs nothing. `is_lost` says whether the body's framing cannot be followed any more.
+/// is read, so a huge upload costs nothing. `is_lost` says whether the body's framing cannot be followed any more. Before
+/// more than [`LARGE_BYTES`] of an announced body are read, `turn` is waited for.
 ///
 /// # Errors
-/// 413, 503 or 400, as a [`Failure`].
+/// 413, 503 or 400, as a [`Failure`]; that of `turn`.
 pub async fn read_value<B>(
     mut body: B,
     announced: Option<u64>,
     value_bytes_max: u64,
     budget: &Arc<BodyBudget>,
     is_lost: impl Fn() -> bool,
+    turn: impl AsyncFnOnce() -> Result<(), Failure>,
 ) -> Result<(Bytes, Reserved), Failure>
 where
     B: Body<Data = Bytes> + Unpin,
 {
+    let mut turn = announced.is_some_and(|length| length >= LARGE_BYTES).then_some(turn);
     let mut reserved = Reserved::new(budget);
     if let Some(length) = announced {
         if length > value_bytes_max {
@@ -283,6 +287,11 @@ where
             // Never more than the largest value needs: where one fits, it fits in chunks, too.
             let most = announced.unwrap_or(value_bytes_max).max(length);
             reserved.grow(CHUNKED_RESERVE_BYTES.min(most - reserved.bytes))?;
+        }
+        if length >= LARGE_BYTES
+            && let Some(turn) = turn.take()
+        {
+            turn().await?;
         }
         if first.is_empty() && whole.is_empty() {
             // Most values come in one piece, which then is not copied.
@@ -329,7 +338,7 @@ mod tests {
     ) -> Result<Bytes, u16> {
         let body = Pieces(pieces.iter().copied().collect());
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        let read = runtime.block_on(read_value(body, announced, max, budget, || false));
+        let read = runtime.block_on(read_value(body, announced, max, budget, || false, async || Ok(())));
         read.map(|(value, _)| value).map_err(|failure| failure.status().as_u16())
     }
 

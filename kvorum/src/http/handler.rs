@@ -39,7 +39,7 @@ use http::header::{
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use http_body::Body;
 use kvorum_core::{Partition, Quorum, Version};
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -439,28 +439,40 @@ where
     };
     let limits = &service.limits;
     let is_lost = || connection.is_lost();
-    let body = request.into_body();
-    let mut admitted = match announced {
-        // One that is too long is refused for that.
-        Some(length) if length <= limits.value_bytes_max => {
-            admit(service, length, (coordinator.request_timeout() / 2).min(TURN_WAIT_MAX)).await?
-        }
-        _ => None,
-    };
-    let mut reading =
-        pin!(read_value(body, announced, limits.value_bytes_max, &service.body_budget, is_lost));
-    // A body that comes slowly keeps nobody waiting: its turn comes again when it is there.
-    let read = if let Ok(read) = tokio::time::timeout(SWIFT_BODY, &mut reading).await {
-        read
-    } else {
-        admitted = None;
-        reading.await
-    };
-    let (value, _reserved) = read?;
-    let length = value.len() as u64;
-    if admitted.is_none() {
-        admitted = admit(service, length, coordinator.request_timeout()).await?;
+    let wait = (coordinator.request_timeout() / 2).min(TURN_WAIT_MAX);
+    if headers.contains_key(EXPECT)
+        && let Some(length) = announced.filter(|length| *length <= limits.value_bytes_max)
+    {
+        // Such a client is not asked for what would have to wait.
+        drop(admit(service, length, wait).await?);
     }
+    let body = request.into_body();
+    let admitted = Cell::new(None);
+    let turn = async || {
+        admitted.set(admit(service, announced.unwrap_or(0), wait).await?);
+        Ok(())
+    };
+    let (value, _reserved) = {
+        let budget = &service.body_budget;
+        let mut reading = pin!(read_value(body, announced, limits.value_bytes_max, budget, is_lost, turn));
+        let mut was_admitted = false;
+        loop {
+            if let Ok(read) = tokio::time::timeout(SWIFT_BODY, &mut reading).await {
+                break read?;
+            }
+            // A body that comes slowly keeps nobody waiting: its turn comes again when it is there.
+            let held = admitted.take();
+            if held.is_some() && !was_admitted {
+                admitted.set(held);
+                was_admitted = true;
+            }
+        }
+    };
+    let length = value.len() as u64;
+    let admitted = match admitted.take() {
+        None => admit(service, length, coordinator.request_timeout()).await?,
+        admitted => admitted,
+    };
     let begun = service.clock.mono();
     let mutation = Mutation::Put { value, ttl_millis: query.ttl_millis };
     let done = coordinator.write(query.key, mutation, quorum).await;
@@ -474,8 +486,9 @@ where
 
 /// How long a large value may wait for its turn before its body is read: less than a body may be silent.
 const TURN_WAIT_MAX: Duration = Duration::from_secs(2);
-/// How long a large value may take to arrive before others go first.
-const SWIFT_BODY: Duration = Duration::from_secs(1);
+/// How often it is looked whether a large value arrives: one whose turn has come and which takes longer than twice this
+/// lets others go first.
+const SWIFT_BODY: Duration = Duration::from_millis(150);
 
 /// Waits until a value of `length` bytes may be written, if it is a large one.
 async fn admit(service: &Service, length: u64, wait: Duration) -> Result<Option<Admitted>, Failure> {

@@ -553,29 +553,38 @@ fn one_address_takes_its_share_only() {
     });
 }
 
-/// Goal: more large values than can be written in time wait, and are refused before a byte of them is read. Method: all that
-/// may be under way is; an announced body of one more gets its 503 without being sent.
+/// Goal: more large values than can be written in time wait, and are refused before they are read. Method: all that may be
+/// under way is; one more is refused without a byte where the client asks first, else with its beginning; one that comes
+/// slowly holds nothing.
 #[test]
 fn large_values_wait_before_they_are_read() {
     run(true, async || {
         let mut node = Node::starting();
         node.open().await;
-        let (_, limit) = node.service.admission.bytes();
-        let others = node.service.admission.admit(limit, SECOND).await.unwrap();
-        let ask = async |length: u64| {
+        let admission = &node.service.admission;
+        let ask = async |length: u64, more: &str, body: usize| {
             let mut client = node.connect().await;
             let head = format!(
-                "PUT /v0/entity?id=k HTTP/1.1\r\nHost: n\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n"
+                "PUT /v0/entity?id=k HTTP/1.1\r\nHost: n\r\nConnection: close\r\nContent-Length: {length}\r\n{more}\r\n"
             );
             client.write_all(head.as_bytes()).await.unwrap();
+            client.write_all(&vec![b'x'; body]).await.unwrap();
             let mut answer = [0; 12];
-            let read = tokio::time::timeout(2 * 3600 * SECOND, client.read_exact(&mut answer)).await;
-            read.is_ok_and(|read| read.is_ok()).then(|| String::from_utf8_lossy(&answer).into_owned())
+            let read = tokio::time::timeout(5 * SECOND, client.read_exact(&mut answer)).await;
+            let answered = read.is_ok_and(|read| read.is_ok());
+            (answered.then(|| String::from_utf8_lossy(&answer).into_owned()), client)
         };
-        assert_eq!(ask(1 << 20).await.as_deref(), Some("HTTP/1.1 503"));
+        let (_, limit) = admission.bytes();
+        let others = admission.admit(limit, SECOND).await.unwrap();
+        let refused = Some("HTTP/1.1 503".to_owned());
+        assert_eq!(ask(1 << 20, "Expect: 100-continue\r\n", 0).await.0, refused);
+        assert_eq!(ask(1 << 20, "", 100 << 10).await.0, refused);
         // A small value waits for nothing but its own body, which does not come.
-        assert_eq!(ask(100).await.as_deref(), None);
+        assert_eq!(ask(100, "", 0).await.0, None);
         drop(others);
-        assert_eq!(node.service.admission.bytes().0, 0);
+        assert_eq!(admission.bytes().0, 0);
+        let (answer, stalled) = ask(1 << 20, "", 100 << 10).await;
+        assert_eq!((answer, admission.bytes().0), (None, 0), "its turn is given to others");
+        drop(stalled);
     });
 }

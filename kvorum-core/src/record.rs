@@ -49,12 +49,14 @@ impl Record {
     /// Orders records by newness: the greater one wins a merge.
     ///
     /// By version. Two different records of one version should not occur; if they do, every replica must still
-    /// choose the same one, so: a tombstone beats a value, then the larger bytes, then the earlier expiry, then
-    /// the smaller `from` win.
+    /// choose the same one, so: a value beats a tombstone, then the larger bytes, then the earlier expiry, then
+    /// the smaller `from` win. A deletion has a version of its own, so a tombstone of a value's version is what is left of
+    /// that value after its expiry. Beside a value that has expired the two are the same; beside one that has not, the
+    /// tombstone comes from a clock that was wrong.
     pub fn newness(&self, other: &Self) -> Ordering {
         self.version.cmp(&other.version).then_with(|| match (&self.value, &other.value) {
-            (Value::Tombstone, Value::Present(_)) => Ordering::Greater,
-            (Value::Present(_), Value::Tombstone) => Ordering::Less,
+            (Value::Tombstone, Value::Present(_)) => Ordering::Less,
+            (Value::Present(_), Value::Tombstone) => Ordering::Greater,
             (Value::Present(a), Value::Present(b)) => a.cmp(b).then_with(|| self.tie(other)),
             (Value::Tombstone, Value::Tombstone) => self.tie(other),
         })

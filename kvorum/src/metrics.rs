@@ -131,6 +131,8 @@ pub struct StoreMetrics {
     pub records: AtomicU64,
     /// Records removed: of dead keys, and of rows that another store no longer vouches for.
     pub removed: AtomicU64,
+    /// Records that came and were not the same as what is stored of their version, which should not occur.
+    pub conflicts: AtomicU64,
     /// The largest group so far.
     pub group_records_max: AtomicU64,
     /// Time of one commit, sync included.

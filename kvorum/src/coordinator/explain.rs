@@ -66,6 +66,28 @@ pub struct HeldRecord {
     pub value_hash: Option<String>,
 }
 
+impl Explanation {
+    /// Two of the replicas that hold records of one version which differ, by their places.
+    pub fn conflict(&self) -> Option<(usize, usize)> {
+        let mut held = self
+            .replicas
+            .iter()
+            .enumerate()
+            .filter_map(|(rank, replica)| Some((rank, replica.held.as_ref().ok()?.as_ref()?)));
+        let mut known: Vec<(usize, &HeldRecord)> = Vec::new();
+        held.find_map(|(rank, record)| {
+            let differs = |(_, other): &&(usize, &HeldRecord)| {
+                other.version == record.version
+                    && (&other.state, &other.value_hash) != (&record.state, &record.value_hash)
+                    && (other.state, record.state) != ("expired", "expired")
+            };
+            let other = known.iter().find(differs).map(|(other, _)| (*other, rank));
+            known.push((rank, record));
+            other
+        })
+    }
+}
+
 impl HeldRecord {
     fn of(record: &Record, now: UnixMillis) -> Self {
         let value = if let Value::Present(bytes) = &record.value { Some(bytes) } else { None };
@@ -120,5 +142,48 @@ impl Coordinator {
         let held_by = watermark.and_then(|watermark| watermark.held_by);
         let held_by = held_by.map(|(node, why)| (shared.cluster.url_of(node).to_owned(), why));
         Ok(Explanation { token, partition: partition.0, quorum, now, agreed, held_by, replicas })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kvorum_core::{NodeId, Version};
+
+    /// Records of one version that differ are found, and what only looks different is not.
+    #[test]
+    fn conflicts_are_found() {
+        let record = |clock, expires: Option<u64>, value: Option<&'static str>| Record {
+            version: Version::from_words(clock, NodeId(1).0),
+            from: 3,
+            expires: expires.map(UnixMillis),
+            value: value.map_or(Value::Tombstone, |text| Value::Present(Bytes::from_static(text.as_bytes()))),
+        };
+        let conflict = |records: &[Record]| {
+            let held = |record: &Record| Explained {
+                url: String::new(),
+                is_asked: true,
+                held: Ok(Some(HeldRecord::of(record, UnixMillis(100)))),
+                hints_waiting: 0,
+            };
+            let explanation = Explanation {
+                token: 0,
+                partition: 0,
+                quorum: kvorum_core::Quorum::majority_of(3),
+                now: UnixMillis(100),
+                agreed: 0,
+                held_by: None,
+                replicas: records.iter().map(held).collect(),
+            };
+            explanation.conflict()
+        };
+        let live = record(7, Some(200), Some("v"));
+        assert_eq!(
+            conflict(&[live.clone(), record(6, None, None), record(7, Some(200), None)]),
+            Some((0, 2))
+        );
+        assert_eq!(conflict(&[live.clone(), record(7, Some(200), Some("w"))]), Some((0, 1)));
+        assert_eq!(conflict(&[live.clone(), live, record(6, None, None)]), None);
+        assert_eq!(conflict(&[record(7, Some(50), Some("v")), record(7, Some(50), None)]), None);
     }
 }

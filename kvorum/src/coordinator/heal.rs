@@ -350,6 +350,13 @@ fn next_difference(ours: &mut List, theirs: &mut List) -> Option<Task> {
                 match a.version.cmp(&b.version) {
                     std::cmp::Ordering::Less => return Some(Task::Pull(a.key)),
                     std::cmp::Ordering::Greater => return Some(Task::Push(a.key)),
+                    // Perhaps a value that has not expired, and the tombstone of a wrong clock: see `Record::newness`.
+                    std::cmp::Ordering::Equal if a.is_tombstone && !b.is_tombstone => {
+                        return Some(Task::Pull(a.key));
+                    }
+                    std::cmp::Ordering::Equal if !a.is_tombstone && b.is_tombstone => {
+                        return Some(Task::Push(a.key));
+                    }
                     std::cmp::Ordering::Equal => {}
                 }
             }

@@ -34,7 +34,24 @@ fn json_of(explanation: &Explanation) -> serde_json::Value {
         "agreed": millis(explanation.agreed),
         "held_by": explanation.held_by.as_ref().map(|(node, why)| serde_json::json!({"node": node, "why": why_name(*why)})),
         "replicas": explanation.replicas.iter().enumerate().map(replica).collect::<Vec<_>>(),
+        "conflict": conflict_of(explanation),
     })
+}
+
+/// What is to be said of records of one version that differ.
+fn conflict_of(explanation: &Explanation) -> Option<String> {
+    let (one, other) = explanation.conflict()?;
+    let state = |rank: usize| {
+        let held = explanation.replicas.get(rank).and_then(|replica| replica.held.as_ref().ok()?.as_ref());
+        held.map_or("nothing", |held| held.state)
+    };
+    Some(format!(
+        "rank {one} ({}) and rank {other} ({}) hold records of one version that differ: a value wins over a tombstone, \
+         which a wrong clock of an earlier release has left; kvorum repair --partition {} makes them alike",
+        state(one),
+        state(other),
+        explanation.partition
+    ))
 }
 
 fn held_json(held: &HeldRecord) -> serde_json::Value {
@@ -88,6 +105,10 @@ fn table_of(explanation: &Explanation) -> String {
         if replica.hints_waiting > 0 {
             let _ = write!(text, "  ({} hints wait here for it)", replica.hints_waiting);
         }
+        text.push('\n');
+    }
+    if let Some(conflict) = conflict_of(explanation) {
+        text += &conflict;
         text.push('\n');
     }
     text

@@ -142,6 +142,11 @@ impl Snapshot {
         let counters = [
             ("purged_records", scrape.purged, "Records that the sweeper removed or made tombstones"),
             ("removed_records", scrape.store.removed.load(Ordering::Relaxed), "Records removed"),
+            (
+                "conflicting_records",
+                scrape.store.conflicts.load(Ordering::Relaxed),
+                "Records that came and differ from what is stored of their version, which should not occur",
+            ),
             ("reclaims", scrape.reclaimer.passes(), "Passes that gave back the space of removed records"),
             ("reclaimed_bytes", scrape.reclaimer.bytes(), "Bytes by which those made the tables smaller"),
             ("block_cache_hits", engine.cache_hits, "Blocks served from the cache"),

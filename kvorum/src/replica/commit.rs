@@ -422,7 +422,17 @@ impl Committer {
                         Err(error) => return Err(error.into()),
                     },
                 };
-                if current.is_none_or(|current| record.newness(&current) == Ordering::Greater) {
+                // What an expired value has left is as good as the value.
+                let is_over = record.has_expired(self.timestamps.expiry_clock());
+                let is_same = |current: &Record| {
+                    let is_left = current.value == Value::Tombstone || record.value == Value::Tombstone;
+                    *current == record || is_over && is_left
+                };
+                if current.as_ref().is_some_and(|current| !is_same(current)) {
+                    self.metrics.conflicts.fetch_add(1, Memory::Relaxed);
+                }
+                let wins = |current: Record| !is_same(&current) && record.newness(&current).is_gt();
+                if current.is_none_or(wins) {
                     stage.put(key, record, Some(stored));
                 }
             }

@@ -22,6 +22,7 @@ use cluster_support::node::{Cluster, Launch, ask, connect};
 use faults_support::disk::Mounted;
 use faults_support::http::{Answer, encode, receive};
 use faults_support::skip;
+use kvorum::peer::IDLE_MAX;
 use kvorum::supervise::{AtEnd, Part};
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::Write;
@@ -611,4 +612,18 @@ fn stopped_process_raises_no_clock_alarm() {
         });
         assert!(!cluster.log(index).contains("clock of a node"), "{}", cluster.log(index));
     }
+}
+
+/// Goal: a node's links are not taken for unused ones. They were: those of every network thread but the first ended each
+/// minute on a cluster at rest. Method: two threads a node and no request, for longer than a connection may be unused.
+#[test]
+fn links_of_idle_threads_are_kept() {
+    let mut cluster = Cluster::new(3, &["--threads", "2"]);
+    cluster.start_all();
+    cluster.wait_until_connected();
+    let connects = || (0..3).map(|node| cluster.metric(node, "kvorum_peer_connects_total")).sum::<u64>();
+    wait_until("every thread is linked with every peer", || connects() >= 12);
+    let before = connects();
+    thread::sleep(IDLE_MAX + Duration::from_secs(20));
+    assert_eq!(connects(), before, "links were ended and made again");
 }

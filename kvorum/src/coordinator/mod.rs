@@ -475,15 +475,21 @@ impl Coordinator {
     async fn watch_signs(self: Rc<Self>, index: NodeIndex) {
         let Some(signs) = self.shared.signs.get(usize::from(index.0)) else { return };
         let mut signs = signs.subscribe();
-        let mut asked = self.shared.clock.mono();
-        while signs.changed().await.is_ok() {
+        let mut next = tokio::time::Instant::now() + LINK_ASKED_EVERY;
+        loop {
+            let sign = tokio::time::timeout_at(next, signs.changed()).await;
             let Some(link) = self.link(index) else { return };
-            if !link.is_usable() {
-                link.probe_now();
-            } else if self.shared.clock.mono().saturating_sub(asked) >= LINK_ASKED_EVERY {
-                asked = self.shared.clock.mono();
-                // Whatever it answers: that is another task's business.
-                drop(link.call(&self.shared.ping(), LINK_ASKED_EVERY));
+            match sign {
+                Ok(Ok(())) if !link.is_usable() => link.probe_now(),
+                Ok(Ok(())) => {}
+                Ok(Err(_)) => return,
+                Err(_) => {
+                    next = tokio::time::Instant::now() + LINK_ASKED_EVERY;
+                    if link.is_usable() {
+                        // Whatever it answers: that is another task's business.
+                        let _ = link.call(&self.shared.ping(), LINK_ASKED_EVERY / 2).await;
+                    }
+                }
             }
         }
     }

@@ -395,8 +395,8 @@ impl Cluster<'_> {
         }
     }
 
-    /// Puts the backups of all disks back, as whoever has lost the whole cluster does. When the first was taken; none where
-    /// the plan has none.
+    /// Puts the backups of all disks back, as after the loss of a whole cluster. Returns when the first was taken, or none
+    /// where the plan has no backups.
     pub fn restore(&mut self) -> Option<Duration> {
         let Backups { taken, last } = self.plan.backups.take()?;
         self.back_up(&last);

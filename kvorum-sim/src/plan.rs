@@ -104,12 +104,13 @@ pub struct ClockPlan {
     pub drift_ppm: i32,
 }
 
-/// These are copies of all nodes' disks, taken one after the other, as whoever backs up a cluster does.
+/// Backups of all nodes, taken one after the other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Backups {
     /// Whose disk is copied when, in that order.
     pub taken: Vec<(u16, Duration)>,
-    /// Whose disks are copied once all has settled: these have sealed further than the others, also what they do not hold.
+    /// Whose disks are copied once all has settled. These nodes have sealed further than the others, also partitions of which
+    /// they hold nothing.
     pub last: Vec<u16>,
 }
 
@@ -415,7 +416,7 @@ fn faults(stream: &mut Stream, nodes: u16, length: Duration, kinds: &BTreeSet<Fa
     let victim = stream.between_u16(0, nodes - 1);
     let mut events = Vec::new();
     // Backups are put back when all is over.
-    for kind in kinds.iter().filter(|kind| **kind != FaultKind::StaggeredRestore) {
+    for kind in kinds.iter().filter(|kind| !kind.is_once_a_run()) {
         // Where a kind is rarely possible it comes more often.
         let most = match kind {
             FaultKind::SyncError => 7,

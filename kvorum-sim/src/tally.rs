@@ -70,10 +70,10 @@ impl Tally {
         Duration::from_millis(self.simulated_millis)
     }
 
-    /// The kinds of faults that began fewer than `most` times; a tenth of that for those of which a run has one at most.
-    pub fn rarer_than(&self, most: u64) -> Vec<&'static str> {
+    /// The kinds of faults that began fewer than `least` times. Of a kind that comes once in a run, a tenth is enough.
+    pub fn rarer_than(&self, least: u64) -> Vec<&'static str> {
         let is_rare = |kind: &FaultKind| {
-            let enough = if kind.is_once_a_run() { most / 10 } else { most };
+            let enough = if kind.is_once_a_run() { least / 10 } else { least };
             self.faults.get(kind.name()).copied().unwrap_or(0) < enough
         };
         FaultKind::ALL.into_iter().filter(is_rare).map(FaultKind::name).collect()

@@ -24,7 +24,7 @@ pub enum Canary {
     PurgeByAge,
     /// A store that is older than the one that others knew is taken for it: it votes, and its records are merged.
     OlderStoreMerges,
-    /// A store that hears it is behind drops what it holds below the word that it heard, whoever said it.
+    /// A store that is behind drops its rows below another node's word at once, whether or not that node must hold them.
     OlderStoreDrops,
     /// Repair copies a record to replicas that its `from` excludes.
     RepairIgnoresFrom,

@@ -70,7 +70,7 @@ pub struct Dump {
     pub records: BTreeMap<Bytes, Record>,
 }
 
-/// This is what was read after backups of all nodes had been put back.
+/// The reads after the backups of all nodes were put back.
 #[derive(Debug, Clone, Default)]
 pub struct Restored {
     /// When the first of them was taken. What was written later may be in some and not in others.
@@ -134,7 +134,7 @@ pub struct Facts {
     pub converged: Option<Duration>,
     /// The last state of every node.
     pub dumps: Vec<Dump>,
-    /// The end after the end, of a run with backups.
+    /// What a run with backups shows after they were put back, when everything else has been read.
     pub restored: Option<Restored>,
     /// Gauges of queues.
     pub gauges: Vec<Gauge>,

@@ -1,6 +1,6 @@
-//! Restored backups: what was acknowledged, and has not changed since, before the first backup was taken is in each that
-//! must hold it. So when all are put back, however far apart they were taken, it is read as it was; and every node votes,
-//! so that all replicas of a key answer.
+//! Restored backups: a key that was written last before the first backup is in every backup of a node that must hold it.
+//! So once all backups have been put back, however far apart they were taken, it is read as it was. Every node votes, so
+//! reads of all replicas are answered as well.
 //!
 //! A key counts where it is known what it was: every write was acknowledged before the first backup, on disks that lost
 //! nothing, for as many replicas each time, without a TTL.
@@ -32,10 +32,10 @@ pub fn check(history: &History, facts: &Facts) -> Result<(), Violation> {
             (Request::Put { .. }, Outcome::Value { version: seen, .. }) => *seen == version,
             _ => false,
         };
-        let reads = restored.reads.iter().filter(|read| {
+        let mut reads = restored.reads.iter().filter(|read| {
             read.key == *key && read.request == Request::Get && read.replicas.overlaps(write.replicas)
         });
-        if let Some(read) = reads.into_iter().find(|read| !is_as_it_was(read)) {
+        if let Some(read) = reads.find(|read| !is_as_it_was(read)) {
             let explanation = format!(
                 "the write #{} ({}) was acknowledged before the first backup was taken; with all put back, the read #{} of \
                  {} is {}",

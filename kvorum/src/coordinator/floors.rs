@@ -2,9 +2,10 @@
 //!
 //! A node seals only what all nodes have settled. So a store that has not settled as far as another has sealed is not the
 //! one that confirmed it: it is older (a restored backup), or new. What it holds below may be what was purged everywhere
-//! else, or all that there is of an acknowledged write: which, a word cannot tell. So the store does not vote from then on,
-//! takes nothing below but by repair, and is compared with all nodes ([`super::heal`]). A row goes once a node was compared
-//! that must have it, has sealed past it, and has it not. What nobody has a say about stays.
+//! else, or all that is left of an acknowledged write, and a word cannot tell which. So the store does not vote from then on,
+//! takes nothing below but by repair, and is compared with all nodes ([`super::heal`]). A row goes once another
+//! node was compared that must hold it, has sealed past it, and does not have it. A row about which no such node decides
+//! stays.
 
 use super::calls::Cause;
 use super::{Coordinator, Shared};
@@ -124,8 +125,8 @@ impl Shared {
             self.cluster.roster().lose();
             self.replica.store_votes(Vote::No).await?;
         }
-        // Before, so that whoever finds a doubt finds the comparisons begun anew; after, because what was compared meanwhile
-        // did not know of it.
+        // A comparison that ends between the two was begun without this doubt, and must not count with it. See
+        // `compared_with`, which reads the doubts first.
         self.forget_refill();
         for SealedWord { partition, rank, upto } in &words {
             tracing::debug!(
@@ -135,22 +136,21 @@ impl Shared {
                 "another node has sealed further than this store has settled"
             );
         }
-        #[cfg(feature = "canaries")]
-        let partitions: Vec<u16> = words.iter().map(|word| word.partition).collect();
         self.replica.step(FloorStep::Doubt { words: words.into() }).await?;
         self.forget_refill();
         #[cfg(feature = "canaries")]
         if canary::is(Canary::OlderStoreDrops) {
-            for partition in partitions {
-                self.replica.drop_all_doubted(Partition(partition)).await?;
+            let floors = self.replica.doubts();
+            for (partition, _) in &floors {
+                self.replica.drop_all_doubted(Partition(*partition)).await?;
             }
-            self.replica.step(FloorStep::Adopt { floors: self.replica.doubts().into() }).await?;
+            self.replica.step(FloorStep::Adopt { floors: floors.into() }).await?;
         }
         Ok(())
     }
 
-    /// Ends what is in doubt in this store, which has been compared with all nodes since it was: what they know to be dead is
-    /// gone, and what they have is here. `doubts` are the partitions, and up to where.
+    /// Ends the doubts of a store that has been compared with all nodes since they began: what is dead is gone, what is alive is
+    /// here. `doubts` are the partitions, and up to where.
     pub(super) async fn adopt(&self, doubts: Vec<(u16, u64)>) -> Result<(), ReplicaError> {
         let (mut records, mut partitions) = (0, 0);
         for (partition, upto) in &doubts {

@@ -430,6 +430,20 @@ mod tests {
         VersionRow { key, version: Version::from_words(clock, NodeId(1).0), from: 3, is_tombstone: false }
     }
 
+    /// Of a value and the tombstone of its version the value goes over, whichever side has it.
+    #[test]
+    fn values_go_over_tombstones_of_their_version() {
+        let list = |is_tombstone| {
+            let mut list = List::new();
+            list.extend(vec![VersionRow { is_tombstone, ..row(1, 7) }], true);
+            list
+        };
+        let key = || Key::new(vec![1]).unwrap();
+        assert_eq!(next_difference(&mut list(true), &mut list(false)), Some(Task::Pull(key())));
+        assert_eq!(next_difference(&mut list(false), &mut list(true)), Some(Task::Push(key())));
+        assert_eq!(next_difference(&mut list(true), &mut list(true)), None);
+    }
+
     proptest! {
         /// Goal: the merge finds every difference and nothing else, however the lists are cut. Method: two random maps
         /// as lists in parts, against a comparison of the maps.

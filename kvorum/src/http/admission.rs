@@ -1,8 +1,8 @@
 //! Admission of large values: so many bytes at a time as the node can write in time, and no more.
 //!
 //! A node that takes every large value at once finishes none in time: they share its processors and disks, all of them
-//! pass their deadlines, and the work is lost. So large values queue before their bodies are read, in the order in which
-//! they came, which costs no memory, and those that would wait too long are told when to come again.
+//! pass their deadlines, and the work is lost. So a large value queues when the first [`LARGE_BYTES`] of it have come. The
+//! rest is not read before its turn; one that would wait too long is told when to come again.
 //!
 //! How many bytes are let in follows from how long they take: more while writes end well within their deadlines, fewer as
 //! soon as one does not (additive increase, multiplicative decrease: Chiu and Jain, "Analysis of the increase and decrease

@@ -62,7 +62,7 @@ pub struct Connection {
     thread: Rc<Watchdog>,
     /// Whether its client is on this node's machine.
     is_local: bool,
-    /// Whether it has one of the places that are kept for peers and for whoever looks after the node.
+    /// Whether its place is one of those kept for peers, `/v0/status` and `/metrics`.
     is_spare: bool,
     scanner: RefCell<HeadScanner>,
     /// Requests handed to the handler whose answers have not begun.
@@ -287,8 +287,8 @@ impl Connection {
         self.due.set((now + wait).min(begun + wait + earned));
     }
 
-    /// Expects the client to take more of an answer: within the wait from now, and to stand in its way for no longer in
-    /// all than its least rate allows.
+    /// Expects the client to take more of an answer: within the wait from now, and soon enough that it has kept the answer
+    /// waiting no longer in all than the least rate allows.
     fn expect_taking(&self) {
         let (now, wait) = (self.thread.now.get(), ticks_of(self.thread.waits.write));
         let mut taking = self.taking.get();

@@ -92,7 +92,7 @@ impl Failure {
         Self::overloaded("too many bytes of values are in memory")
     }
 
-    /// More large values want to be written than can be in time; nothing of this one was read.
+    /// More large values want to be written than can be in time; most of this one was not read.
     pub fn crowded(retry_after: u64) -> Self {
         Self { retry_after, ..Self::overloaded("as many large values are being written as can be in time") }
     }

@@ -38,19 +38,21 @@ fn json_of(explanation: &Explanation) -> serde_json::Value {
     })
 }
 
-/// What is to be said of records of one version that differ.
+/// Says which two replicas hold different records of one version, and what makes them alike.
 fn conflict_of(explanation: &Explanation) -> Option<String> {
     let (one, other) = explanation.conflict()?;
     let state = |rank: usize| {
         let held = explanation.replicas.get(rank).and_then(|replica| replica.held.as_ref().ok()?.as_ref());
         held.map_or("nothing", |held| held.state)
     };
+    let (one_state, other_state) = (state(one), state(other));
+    let remedy = if one_state == other_state {
+        "write the key again".to_owned()
+    } else {
+        format!("run kvorum repair --partition {}: the value wins", explanation.partition)
+    };
     Some(format!(
-        "rank {one} ({}) and rank {other} ({}) hold records of one version that differ: a value wins over a tombstone, \
-         which a wrong clock of an earlier release has left; kvorum repair --partition {} makes them alike",
-        state(one),
-        state(other),
-        explanation.partition
+        "rank {one} ({one_state}) and rank {other} ({other_state}) hold different records of one version: {remedy}"
     ))
 }
 

@@ -439,55 +439,61 @@ where
     };
     let limits = &service.limits;
     let is_lost = || connection.is_lost();
-    let wait = (coordinator.request_timeout() / 2).min(TURN_WAIT_MAX);
-    if headers.contains_key(EXPECT)
-        && let Some(length) = announced.filter(|length| *length <= limits.value_bytes_max)
-    {
-        // Such a client is not asked for what would have to wait.
+    let is_long = announced.is_some_and(|length| length > limits.value_bytes_max);
+    let timeout = coordinator.request_timeout();
+    let wait = (timeout / 2).min(TURN_WAIT_MAX);
+    // A client that asks first is not asked for what would have to wait.
+    if let Some(length) = announced.filter(|_| !is_long && headers.contains_key(EXPECT)) {
         drop(admit(service, length, wait).await?);
     }
-    let body = request.into_body();
-    let admitted = Cell::new(None);
-    let turn = async || {
-        admitted.set(admit(service, announced.unwrap_or(0), wait).await?);
+    let turn = Cell::new(None);
+    let take_turn = async || {
+        turn.set(admit(service, announced.unwrap_or(0), wait).await?);
         Ok(())
     };
-    let (value, _reserved) = {
-        let budget = &service.body_budget;
-        let mut reading = pin!(read_value(body, announced, limits.value_bytes_max, budget, is_lost, turn));
-        let mut was_admitted = false;
-        loop {
-            if let Ok(read) = tokio::time::timeout(SWIFT_BODY, &mut reading).await {
-                break read?;
-            }
-            // A body that comes slowly keeps nobody waiting: its turn comes again when it is there.
-            let held = admitted.take();
-            if held.is_some() && !was_admitted {
-                admitted.set(held);
-                was_admitted = true;
-            }
-        }
+    let (body, budget) = (request.into_body(), &service.body_budget);
+    let reading = read_value(body, announced, limits.value_bytes_max, budget, is_lost, take_turn);
+    let (value, _reserved) = match announced {
+        Some(length) if length >= LARGE_BYTES => read_swiftly(reading, &turn).await?,
+        _ => reading.await?,
     };
     let length = value.len() as u64;
-    let admitted = match admitted.take() {
-        None => admit(service, length, coordinator.request_timeout()).await?,
-        admitted => admitted,
+    let turn = match turn.take() {
+        None => admit(service, length, timeout).await?,
+        turn => turn,
     };
-    let begun = service.clock.mono();
+    let begun = turn.as_ref().map(|_| service.clock.mono());
     let mutation = Mutation::Put { value, ttl_millis: query.ttl_millis };
     let done = coordinator.write(query.key, mutation, quorum).await;
-    if admitted.is_some() {
+    if let Some(begun) = begun {
         let took = service.clock.mono().saturating_sub(begun);
-        let in_time = (coordinator.request_timeout() + allowance_for(length)) / 2;
+        let in_time = (timeout + allowance_for(length)) / 2;
         service.admission.note(length, done.is_ok().then_some(took), in_time);
     }
+    drop(turn);
     Ok(written(StatusCode::CREATED, done?, quorum))
+}
+
+/// Reads a large value. One that does not arrive within [`SWIFT_BODY`] or twice that since it took its `turn` loses it, so
+/// that a slow client keeps nobody waiting.
+async fn read_swiftly<T>(reading: impl Future<Output = T>, turn: &Cell<Option<Admitted>>) -> T {
+    let mut reading = pin!(reading);
+    let mut is_second_look = false;
+    loop {
+        if let Ok(read) = tokio::time::timeout(SWIFT_BODY, &mut reading).await {
+            return read;
+        }
+        let taken = turn.take();
+        if taken.is_some() && !is_second_look {
+            is_second_look = true;
+            turn.set(taken);
+        }
+    }
 }
 
 /// How long a large value may wait for its turn before its body is read: less than a body may be silent.
 const TURN_WAIT_MAX: Duration = Duration::from_secs(2);
-/// How often it is looked whether a large value arrives: one whose turn has come and which takes longer than twice this
-/// lets others go first.
+/// How often it is looked whether a large value has arrived.
 const SWIFT_BODY: Duration = Duration::from_millis(150);
 
 /// Waits until a value of `length` bytes may be written, if it is a large one.

@@ -109,6 +109,16 @@ impl Node {
         client
     }
 
+    /// So many connections that ask nothing.
+    async fn hold(&self, count: usize) -> Vec<DuplexStream> {
+        let mut held = Vec::new();
+        for _ in 0..count {
+            held.push(self.connect().await);
+        }
+        tokio::task::yield_now().await;
+        held
+    }
+
     /// The whole answer to a request that asks for the connection to be closed.
     async fn ask(&self, request_line: &str) -> String {
         let mut client = self.connect().await;
@@ -504,11 +514,7 @@ fn full_node_keeps_places_for_peers_and_operators() {
         let mut node = Node::starting();
         node.open().await;
         node.client = IpAddr::V4(Ipv4Addr::LOCALHOST);
-        let mut held = Vec::new();
-        for _ in 0..10 {
-            held.push(node.connect().await);
-        }
-        tokio::task::yield_now().await;
+        let mut held = node.hold(10).await;
         for path in ["/v0/status", "/metrics"] {
             let answer = node.ask(&format!("GET {path}")).await;
             assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains("connection: close"), "{answer}");
@@ -537,11 +543,7 @@ fn one_address_takes_its_share_only() {
     run(true, async || {
         let mut node = Node::starting();
         node.open().await;
-        let mut held = Vec::new();
-        for _ in 0..8 {
-            held.push(node.connect().await);
-        }
-        tokio::task::yield_now().await;
+        let held = node.hold(8).await;
         assert!(node.ask("GET /v0/entity?id=k").await.starts_with("HTTP/1.1 503 "));
         assert!(node.ask("GET /v0/status").await.starts_with("HTTP/1.1 200 "));
         node.client = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2));

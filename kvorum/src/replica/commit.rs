@@ -843,8 +843,7 @@ impl Committer {
         }
         crash::point(Point::ReopenCounted);
         self.recent = Recent::starting_at(self.committed.load(Memory::Relaxed) + 1, self.clock.mono());
-        // What was buffered is either in the reopened store or was never confirmed as synced.
-        self.unsynced_since = None;
+        // What was confirmed before it was synced is in the store that was opened again, and still not synced.
         true
     }
 

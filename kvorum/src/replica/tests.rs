@@ -615,6 +615,24 @@ fn overdue_syncs_wait_out_a_failure() {
     }
 }
 
+/// Goal: what an interval confirmed before it was synced is synced in time also where the store was opened again in between.
+/// It used to wait for the next write, and a power failure before that took it. Method: a full disk that passes, no write
+/// after it, and a crash.
+#[test]
+fn what_was_not_synced_is_synced_after_a_full_disk() {
+    let mut bench = Bench::new(DurabilityMode::Interval(Duration::from_millis(100)), Purge::Keep);
+    bench.apply("k", value(1, "v")).unwrap();
+    bench.engine.set_fault(Some(Fault::DiskFull));
+    assert!(bench.apply("l", value(2, "w")).is_err());
+    bench.engine.set_fault(None);
+    bench.look_after_a_second();
+    assert_eq!(bench.health.state(), StoreState::Ok);
+    bench.clock.pass(100);
+    bench.committer.commit(Vec::new());
+    bench.engine.crash();
+    assert_eq!(bench.stored("k"), Some(value(1, "v")));
+}
+
 fn parts_over(engine: &Arc<MemoryEngine>, clock: &Arc<ManualClock>) -> ReplicaParts {
     ReplicaParts {
         engine: Arc::clone(engine) as Arc<dyn Engine>,

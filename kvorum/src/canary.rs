@@ -8,12 +8,18 @@
 pub enum Canary {
     /// A write is confirmed before it has been synced.
     AckBeforeSync,
+    /// A timestamp is believed however far it is ahead.
+    BelievesAnyTimestamp,
+    /// A store that is not known to be that of the last run is taken for it.
+    CopiedStoreServes,
     /// A write that too few replicas took because the disks of others are full is answered 507, "nothing was stored".
     DiskFullForgetsStored,
     /// A record that overwrites another does not change the digest.
     DigestForgetsUpdate,
     /// A replica that lost its disk answers "absent".
     EmptyReplicaVotes,
+    /// What has expired by this node's clock is destroyed, whatever the other clocks say.
+    ExpiresByOneClock,
     /// A replica that did not answer counts as if it had, because it gets a hint.
     HintCountsAsAck,
     /// Versions come from the node's own clock alone.
@@ -42,15 +48,20 @@ pub enum Canary {
     SupersededUnasked,
     /// A transfer sends records to replicas that their `from` excludes.
     TransferIgnoresFrom,
+    /// A TTL counts from the version, which may be ahead of every clock.
+    TtlFromVersion,
 }
 
 impl Canary {
     /// All of them.
     pub const ALL: &[Self] = &[
         Self::AckBeforeSync,
+        Self::BelievesAnyTimestamp,
+        Self::CopiedStoreServes,
         Self::DiskFullForgetsStored,
         Self::DigestForgetsUpdate,
         Self::EmptyReplicaVotes,
+        Self::ExpiresByOneClock,
         Self::HintCountsAsAck,
         Self::LocalClockOnly,
         Self::NoWriteBack,
@@ -65,15 +76,19 @@ impl Canary {
         Self::SupersededIgnored,
         Self::SupersededUnasked,
         Self::TransferIgnoresFrom,
+        Self::TtlFromVersion,
     ];
 
     /// The canary's name.
     pub fn name(self) -> &'static str {
         match self {
             Self::AckBeforeSync => "ack-before-sync",
+            Self::BelievesAnyTimestamp => "believes-any-timestamp",
+            Self::CopiedStoreServes => "copied-store-serves",
             Self::DiskFullForgetsStored => "disk-full-forgets-stored",
             Self::DigestForgetsUpdate => "digest-forgets-update",
             Self::EmptyReplicaVotes => "empty-replica-votes",
+            Self::ExpiresByOneClock => "expires-by-one-clock",
             Self::HintCountsAsAck => "hint-counts-as-ack",
             Self::LocalClockOnly => "local-clock-only",
             Self::NoWriteBack => "no-write-back",
@@ -88,6 +103,7 @@ impl Canary {
             Self::SupersededIgnored => "superseded-ignored",
             Self::SupersededUnasked => "superseded-unasked",
             Self::TransferIgnoresFrom => "transfer-ignores-from",
+            Self::TtlFromVersion => "ttl-from-version",
         }
     }
 }

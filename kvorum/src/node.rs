@@ -17,6 +17,7 @@ use crate::http::peer_places::PEER_CONNECTIONS_MAX;
 use crate::http::server::{self, Addresses, Listener, Phase};
 use crate::http::{Desk, NodeFacts, Rooms, Service};
 use crate::log::Repeats;
+use crate::log_limit::LogLimit;
 use crate::metrics::{StoreMetrics, ThreadMetrics};
 use crate::peer::{BoxedStream, Connector, PeerLimits};
 use crate::replica::{
@@ -336,6 +337,10 @@ impl Names {
     }
 }
 
+/// Lines about requests that failed by this node's own fault, in each period.
+const FAULT_LINES_MAX: u32 = 10;
+const FAULT_LINES_PERIOD: Duration = Duration::from_mins(1);
+
 /// What all of a node's threads serve together, before the store is open.
 pub(crate) fn service(
     config: &Config,
@@ -365,6 +370,7 @@ pub(crate) fn service(
         desks_open: watch::Sender::new(0),
         run_id: u32::from_be_bytes(run_id),
         faults: AtomicU64::new(0),
+        fault_lines: LogLimit::new(FAULT_LINES_MAX, FAULT_LINES_PERIOD),
         phase: watch::Sender::new(Phase::Starting),
         peer_connections: AtomicU64::new(0),
         peer_places: Arc::default(),
@@ -448,7 +454,7 @@ fn recognise(disk: &Disk, replica: &Replica) -> bool {
             }
         }
     }
-    doubt.is_none()
+    doubt.is_none() || canary::is(Canary::CopiedStoreServes)
 }
 
 /// Records durably that this run uses the disk with the store `store`.

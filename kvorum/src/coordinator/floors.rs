@@ -72,7 +72,8 @@ impl Coordinator {
 }
 
 impl Shared {
-    /// Takes in how far a partition's past is finished at the node at `index`.
+    /// Takes in how far a partition's past is finished at the node at `index`, which was asked at its own address. What
+    /// somebody says in a request is not taken in: who it was cannot be known.
     pub(super) async fn meet_floor(
         &self,
         index: NodeIndex,

@@ -9,6 +9,7 @@ use super::calls::{Calls, Write};
 use super::pace::charged_hint;
 use super::{Coordinator, Shared};
 use crate::cluster::VotesVerdict;
+use crate::log_limit::LogLimit;
 use crate::peer::{ApplyKind, LinkState, Reply, Request};
 use crate::replica::{Hint, ReplicaError};
 use kvorum_core::{NodeIndex, UnixMillis, Version};
@@ -39,23 +40,37 @@ const DRAIN_LOOK: Duration = Duration::from_millis(5);
 
 /// This calls the tasks that deliver.
 #[derive(Debug)]
-pub struct Handoff(Vec<Notify>);
+pub struct Handoff {
+    calls: Vec<Notify>,
+    /// Of the lines about hints that are lost.
+    losses: LogLimit,
+}
+
+/// Lines about hints that could not be kept, in each period: a store that takes none loses one for each write.
+const LOSS_LINES_MAX: u32 = 4;
+const LOSS_LINES_PERIOD: Duration = Duration::from_mins(1);
 
 impl Handoff {
     /// Calls for a cluster of `nodes`.
     pub fn new(nodes: u16) -> Self {
-        Self((0..nodes).map(|_| Notify::new()).collect())
+        let calls = (0..nodes).map(|_| Notify::new()).collect();
+        Self { calls, losses: LogLimit::new(LOSS_LINES_MAX, LOSS_LINES_PERIOD) }
     }
 
     /// Has the hints for the node at `index` delivered soon.
     pub fn call(&self, index: NodeIndex) {
-        if let Some(notify) = self.0.get(usize::from(index.0)) {
+        if let Some(notify) = self.calls.get(usize::from(index.0)) {
             notify.notify_one();
         }
     }
 
+    /// Whether a line about a hint that could not be kept may be logged at `now`, and how many were left out before it.
+    pub(super) fn tells_loss(&self, now: Duration) -> Option<u64> {
+        self.losses.admit(now)
+    }
+
     async fn called(&self, index: NodeIndex) {
-        match self.0.get(usize::from(index.0)) {
+        match self.calls.get(usize::from(index.0)) {
             Some(notify) => notify.notified().await,
             None => std::future::pending().await,
         }

@@ -171,22 +171,29 @@ impl Shared {
         let majority = usize::from(self.cluster.node_count() / 2) + 1;
         let within = offsets.iter().filter(|offset| offset.is_surely_within(limit)).count();
         let over = offsets.iter().filter(|offset| offset.is_surely_over(limit)).count();
-        let standing = if over >= majority {
-            ClockStanding::Off
-        } else if within + 1 >= majority {
-            ClockStanding::Confirmed
-        } else {
-            ClockStanding::Unknown
+        let standing = match over {
+            _ if within + 1 >= majority => ClockStanding::Confirmed,
+            0 => ClockStanding::Unknown,
+            over if over >= majority => ClockStanding::Off,
+            _ => ClockStanding::Disputed,
         };
         let before = self.timestamps.note_standing(standing);
-        if standing == ClockStanding::Off && before != Some(standing) {
-            tracing::error!(
+        let was_down = matches!(before, ClockStanding::Off | ClockStanding::Disputed);
+        match standing {
+            ClockStanding::Off if before != ClockStanding::Off => tracing::error!(
                 limit_ms = limit,
                 "this node's clock is further than --clock-offset-limit from the clocks of a majority of the nodes: it takes \
                  no writes, expires and purges nothing until its clock is right; have the machine keep the time (NTP)"
-            );
-        } else if before == Some(ClockStanding::Off) && before != Some(standing) {
-            tracing::info!("this node's clock is no longer known to be wrong: the node takes writes again");
+            ),
+            ClockStanding::Disputed if !was_down => tracing::warn!(
+                limit_ms = limit,
+                "this node's clock is further than --clock-offset-limit from another node's, and no majority is there to say \
+                 which of them is right: it takes no writes and purges nothing until more nodes have been heard"
+            ),
+            ClockStanding::Confirmed if was_down => {
+                tracing::info!("a majority of the nodes confirms this node's clock: it takes writes again");
+            }
+            _ => {}
         }
     }
 

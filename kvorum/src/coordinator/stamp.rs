@@ -43,18 +43,28 @@ impl Stamps {
         Self { node, clock, rng, timestamps, replica, state }
     }
 
-    /// A version above every one stamped or seen before, within a stored lease. It waits for the disk only when nothing has
-    /// been stamped for most of a second, or the disk is that slow.
+    /// A version above `above` and every one stamped or seen before, within a stored lease. It waits for the disk only when
+    /// nothing has been stamped for most of a second, or the disk is that slow.
+    ///
+    /// Where this node's clock was set back, what was seen before counts no more; `above` does.
     ///
     /// # Errors
-    /// [`CoordinatorError::ClockExhausted`], and what keeps a lease from being stored.
-    pub(super) async fn next(&self) -> Result<Version, CoordinatorError> {
+    /// [`CoordinatorError::ClockOff`], [`CoordinatorError::ClockExhausted`], and what keeps a lease from being stored.
+    pub(super) async fn next(&self, above: Version) -> Result<Version, CoordinatorError> {
+        let clock_off = || CoordinatorError::ClockOff { limit_millis: self.timestamps.limit_millis() };
         loop {
             let stored = {
                 let mut state = self.lock();
                 state.take_renewal();
+                let now = self.clock.wall();
+                // Judged after it was read: a clock that is set in between is not trusted either.
+                if self.timestamps.stands_down() {
+                    return Err(clock_off());
+                }
                 self.return_to_the_wall_clock(&mut state);
-                match state.hlc.stamp(self.clock.wall()) {
+                self.timestamps.check(above.clock()).map_err(|_| clock_off())?;
+                state.hlc.observe(above);
+                match state.hlc.stamp(now) {
                     Ok(version) => {
                         self.renew(&mut state);
                         return Ok(version);

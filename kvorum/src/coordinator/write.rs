@@ -8,7 +8,8 @@
 use super::calls::{Calls, Cause, Write};
 use super::{Coordinator, CoordinatorError, Fanout, Mutation, Written};
 use crate::canary::{self, Canary};
-use crate::peer::ApplyKind;
+use crate::clock::ClockStanding;
+use crate::peer::{ApplyKind, LinkState};
 use crate::profile::waits::{Since, Wait};
 use crate::replica::ReplicaError;
 use kvorum_core::{
@@ -17,6 +18,7 @@ use kvorum_core::{
 };
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -39,9 +41,10 @@ impl Coordinator {
     /// # Cancel safety
     /// A write that has begun goes on when the future is dropped; its outcome is then unknown.
     pub async fn write(self: &Rc<Self>, key: Key, mutation: Mutation, quorum: Quorum) -> Outcome {
-        let timestamps = &self.shared.timestamps;
-        if timestamps.stands_down() {
-            return Err(CoordinatorError::ClockOff { limit_millis: timestamps.limit_millis() });
+        let expires = mutation.expires(self.shared.clock.wall());
+        // Judged after it was read: a clock that is set in between is not trusted either.
+        if self.shared.timestamps.stands_down() {
+            return Err(self.clock_off());
         }
         let (report, outcome) = oneshot::channel();
         let me = self.shared.cluster.me();
@@ -49,9 +52,9 @@ impl Coordinator {
         self.writes.set(self.writes.get() + 1);
         self.shared.pace.note_request();
         let begun = Instant::now();
-        let expires = mutation.expires(self.shared.clock.wall());
         let (coordinator, report) = (Rc::clone(self), Some(report));
-        let writing = Writing { coordinator, key, mutation, expires, quorum, begun, report };
+        let writing =
+            Writing { coordinator, key, mutation, expires, above: Version::ZERO, quorum, begun, report };
         if is_local {
             // What is queued is applied whoever waits for it, so there is nothing to protect with a task.
             writing.run().await;
@@ -62,6 +65,34 @@ impl Coordinator {
     }
 }
 
+/// Between two looks at whether the clock has been compared.
+const CLOCK_LOOK_EVERY: Duration = Duration::from_millis(5);
+
+impl Coordinator {
+    fn clock_off(&self) -> CoordinatorError {
+        CoordinatorError::ClockOff { limit_millis: self.shared.timestamps.limit_millis() }
+    }
+
+    /// Waits, after a start, until this node's clock has been compared with another one, for as long as there is one to be
+    /// reached. A node that reaches nobody goes by its own clock: nobody else could say that it is wrong.
+    ///
+    /// # Errors
+    /// [`CoordinatorError::ClockOff`] where another node is there and has not answered before `deadline`.
+    async fn clock_asked(&self, deadline: Instant) -> Result<(), CoordinatorError> {
+        while self.shared.timestamps.standing() == ClockStanding::Unasked && self.may_reach_a_node() {
+            if Instant::now() >= deadline {
+                return Err(self.clock_off());
+            }
+            tokio::time::sleep(CLOCK_LOOK_EVERY).await;
+        }
+        Ok(())
+    }
+
+    fn may_reach_a_node(&self) -> bool {
+        self.links.iter().flatten().any(|link| !matches!(link.state(), LinkState::Down { .. }))
+    }
+}
+
 /// A write under way.
 struct Writing {
     coordinator: Rc<Coordinator>,
@@ -69,6 +100,8 @@ struct Writing {
     mutation: Mutation,
     /// Under however many stamps it is written.
     expires: Option<UnixMillis>,
+    /// The newest version that a replica said it holds: every later stamp is above it.
+    above: Version,
     quorum: Quorum,
     begun: Instant,
     report: Option<oneshot::Sender<Outcome>>,
@@ -125,6 +158,9 @@ impl Writing {
     async fn run(mut self) {
         let deadline =
             self.begun + self.coordinator.shared.settings.request_timeout + self.mutation.allowance();
+        if let Err(error) = self.coordinator.clock_asked(deadline).await {
+            return self.report(Err(error));
+        }
         let mut stamp = self.first_stamp();
         if stamp == Stamp::Asked
             && let Err(error) = self.ask_newest(deadline).await
@@ -132,8 +168,8 @@ impl Writing {
             return self.report(Err(error));
         }
         for round in 0..STAMPS_MAX {
-            let version = match tokio::time::timeout_at(deadline, self.coordinator.shared.stamps.next()).await
-            {
+            let stamping = self.coordinator.shared.stamps.next(self.above);
+            let version = match tokio::time::timeout_at(deadline, stamping).await {
                 Ok(Ok(version)) => version,
                 Ok(Err(error)) if round == 0 => return self.report(Err(error)),
                 // The record of an earlier stamp was sent: what became of it is unknown, whatever this error says.
@@ -185,7 +221,7 @@ impl Writing {
     ///
     /// # Errors
     /// [`CoordinatorError::NotEnoughReplicas`] where fewer answer before `deadline`. Nothing was written.
-    async fn ask_newest(&self, deadline: Instant) -> Result<(), CoordinatorError> {
+    async fn ask_newest(&mut self, deadline: Instant) -> Result<(), CoordinatorError> {
         let shared = &self.coordinator.shared;
         shared.metrics.asked_first.fetch_add(1, Ordering::Relaxed);
         let plan = shared.cluster.plan(&self.key, self.quorum);
@@ -200,7 +236,7 @@ impl Writing {
         while tally.verdict() != Verdict::Reached {
             match tokio::time::timeout_at(deadline, calls.next()).await {
                 Ok(Some((_, Ok(newest)))) => {
-                    shared.stamps.observe(newest);
+                    self.above = self.above.max(newest);
                     tally.confirm();
                 }
                 Ok(Some((node, Err(cause)))) if cause.is_too_early() => {
@@ -223,7 +259,11 @@ impl Writing {
     async fn round(&mut self, version: Version, stamp: Stamp, deadline: Instant) -> Round {
         let shared = &self.coordinator.shared;
         let plan = shared.cluster.plan(&self.key, self.quorum);
-        let record = self.mutation.record(version, self.quorum.from(), self.expires);
+        let expires = match self.expires {
+            Some(_) if canary::is(Canary::TtlFromVersion) => self.mutation.expires(version.millis()),
+            expires => expires,
+        };
+        let record = self.mutation.record(version, self.quorum.from(), expires);
         let mut unasked: Vec<NodeIndex> = self.coordinator.by_readiness(plan.partition, plan.replicas);
         let at_once = match shared.settings.fanout {
             Fanout::Parallel => unasked.len(),
@@ -250,7 +290,7 @@ impl Writing {
                 // The others are heard, too: the answer says who did not confirm.
                 WriteVerdict::Unreachable if rest.calls.is_empty() => return Round::NotEnough(rest),
                 WriteVerdict::StampAgain { above } => {
-                    shared.stamps.observe(above);
+                    self.above = self.above.max(above);
                     return Round::StampAgain;
                 }
                 WriteVerdict::Unreachable | WriteVerdict::Pending => {}
@@ -378,7 +418,10 @@ impl Coordinator {
             Ok(_) => shared.handoff.call(node),
             Err(error) => {
                 shared.metrics.hints_lost.fetch_add(1, Ordering::Relaxed);
-                tracing::warn!(%error, node = shared.cluster.url_of(node), "a hint could not be kept");
+                if let Some(left_out) = shared.handoff.tells_loss(shared.clock.mono()) {
+                    let node = shared.cluster.url_of(node);
+                    tracing::warn!(%error, node, left_out, "a hint could not be kept: repair brings what it held");
+                }
             }
         }
     }

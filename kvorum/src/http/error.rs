@@ -188,14 +188,26 @@ impl Failure {
         self.status
     }
 
-    /// The response; JSON for clients that accept it. `request_id` names a fault of this node in its log.
-    pub fn into_response(mut self, json: bool, request_id: impl FnOnce() -> String) -> Response<ReplyBody> {
+    /// The response; JSON for clients that accept it. `fault` names a fault of this node, and says whether it is logged and how
+    /// many were not since the last that was.
+    pub fn into_response(
+        mut self,
+        json: bool,
+        fault: impl FnOnce() -> (String, Option<u64>),
+    ) -> Response<ReplyBody> {
         let mut response = Response::new(ReplyBody::empty());
         *response.status_mut() = self.status;
         let headers = response.headers_mut();
         if self.status == StatusCode::INTERNAL_SERVER_ERROR {
-            let id = request_id();
-            tracing::error!(request_id = %id, error = %self.message, "a request failed by this node's own fault");
+            let (id, left_out) = fault();
+            if let Some(left_out) = left_out {
+                tracing::error!(
+                    request_id = %id,
+                    error = %self.message,
+                    left_out,
+                    "a request failed by this node's own fault"
+                );
+            }
             self.message = format!("{} (request id {id})", self.message);
             if let Ok(id) = HeaderValue::try_from(id) {
                 headers.insert("kvorum-request-id", id);

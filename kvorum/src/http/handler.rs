@@ -24,6 +24,7 @@ use crate::coordinator::{
     Coordinator, CoordinatorError, Found, Mutation, PAUSE_DEFAULT, Shared, Written, allowance_for,
 };
 use crate::log::Repeats;
+use crate::log_limit::LogLimit;
 use crate::metrics::{self, Operation, StoreMetrics, ThreadMetrics};
 use crate::peer::{Hello, UPGRADE_PROTOCOL};
 use crate::profile;
@@ -76,6 +77,8 @@ pub struct Service {
     pub run_id: u32,
     /// Requests that failed by this node's own fault so far; numbers request ids.
     pub faults: AtomicU64,
+    /// Of the lines about them.
+    pub(crate) fault_lines: LogLimit,
     /// Where the node is in its life.
     pub phase: watch::Sender<Phase>,
     /// Connections of peers so far; numbers them.
@@ -155,8 +158,10 @@ impl Service {
         self.rooms.get().ok_or_else(Failure::starting)
     }
 
-    fn request_id(&self) -> String {
-        format!("{:08x}-{}", self.run_id, self.faults.fetch_add(1, Ordering::Relaxed) + 1)
+    /// Counts a request that failed by this node's own fault: its id, and whether it is logged ([`LogLimit::admit`]).
+    fn note_fault(&self) -> (String, Option<u64>) {
+        let number = self.faults.fetch_add(1, Ordering::Relaxed) + 1;
+        (format!("{:08x}-{number}", self.run_id), self.fault_lines.admit(self.clock.mono()))
     }
 }
 
@@ -186,7 +191,7 @@ where
         Err(failure) => connection.is_spare() || failure.closes(),
     };
     let mut response =
-        answered.unwrap_or_else(|failure| failure.into_response(json, || service.request_id()));
+        answered.unwrap_or_else(|failure| failure.into_response(json, || service.note_fault()));
     let headers = response.headers_mut();
     // Where the rest of the body would stand for the next request, the connection ends, and says so.
     if is_distrusted || !upload.discard(asks_first, || connection.is_lost()).await {

@@ -321,9 +321,10 @@ impl Hints {
         self.lock().waiting.clone()
     }
 
-    /// Whether a write of `version` is too old to be kept or delivered as a hint.
+    /// Whether a write of `version` is too old to be kept or delivered as a hint. Nothing is by a clock that may be wrong.
     pub fn is_too_old(&self, version: Version, now: UnixMillis) -> bool {
         version.millis().saturating_add(self.bounds.age_max_millis) < now
+            && !self.replica.timestamps().stands_down()
     }
 
     fn lock(&self) -> MutexGuard<'_, Books> {

@@ -6,7 +6,7 @@
 use super::pause::Pause;
 use super::queue::{DueRow, Request};
 use super::{Replica, ReplicaError};
-use crate::clock::{Clock, ClockStanding};
+use crate::clock::Clock;
 use crate::crash::{self, Point};
 use crate::storage::{Keyspace, format};
 use crate::supervise::Part;
@@ -71,8 +71,7 @@ impl SweeperState {
         while !self.is_stopped.load(Ordering::Relaxed) {
             crash::step(Part::Sweep);
             // By a clock that nobody confirms nothing is destroyed.
-            let is_confirmed = replica.timestamps().standing() == ClockStanding::Confirmed;
-            if !is_confirmed || self.pause.left(clock.mono()).is_some() {
+            if !replica.timestamps().may_destroy() || self.pause.left(clock.mono()).is_some() {
                 self.state.store(IDLE, Ordering::Relaxed);
                 let _ = tokio::time::timeout(IDLE_WAIT, self.stop.notified()).await;
                 continue;

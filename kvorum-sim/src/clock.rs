@@ -6,6 +6,7 @@
 
 use kvorum::clock::Clock;
 use kvorum_core::UnixMillis;
+use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -31,13 +32,16 @@ struct ClockError {
     drift_ppm: i32,
     as_of: Duration,
     last: Duration,
+    /// Errors that end, by the fault's place in the plan, in milliseconds.
+    passing: BTreeMap<usize, i64>,
 }
 
 impl SimClock {
     /// A clock that is wrong by `offset_millis` at the beginning and gains `drift_ppm` microseconds in a second.
     pub fn new(elapsed: Elapsed, offset_millis: i64, drift_ppm: i32) -> Self {
         let offset_micros = offset_millis.saturating_mul(1000);
-        let error = ClockError { offset_micros, drift_ppm, as_of: Duration::ZERO, last: Duration::ZERO };
+        let (as_of, last, passing) = (Duration::ZERO, Duration::ZERO, BTreeMap::new());
+        let error = ClockError { offset_micros, drift_ppm, as_of, last, passing };
         Self { elapsed, error: Mutex::new(error) }
     }
 
@@ -52,6 +56,21 @@ impl SimClock {
         error.offset_micros = error.offset_micros.saturating_add(by_millis.saturating_mul(1000));
     }
 
+    /// Sets the wall clock wrong by `by_millis`, until the error of that name ends.
+    pub fn err(&self, number: usize, by_millis: i64) {
+        self.lock().passing.insert(number, by_millis);
+    }
+
+    /// Ends such an error; one that is over already is not missed.
+    pub fn end_error(&self, number: usize) {
+        self.lock().passing.remove(&number);
+    }
+
+    /// Ends all such errors, as the service that keeps a machine's time does when the machine starts.
+    pub fn set_right(&self) {
+        self.lock().passing.clear();
+    }
+
     /// Makes the wall clock gain so many microseconds in a second from now on.
     pub fn set_drift(&self, drift_ppm: i32) {
         let now = self.now();
@@ -64,7 +83,9 @@ impl SimClock {
     /// Makes the wall clock right, and keeps it so.
     pub fn heal(&self) {
         self.set_drift(0);
-        self.lock().offset_micros = 0;
+        let mut error = self.lock();
+        error.offset_micros = 0;
+        error.passing.clear();
     }
 
     /// The simulated time. It never goes back, also where it is asked for outside of a host.
@@ -92,7 +113,9 @@ impl Clock for SimClock {
     fn wall(&self) -> UnixMillis {
         let now = self.now();
         let true_micros = i64::try_from(now.as_micros()).unwrap_or(i64::MAX);
-        let micros = true_micros.saturating_add(self.lock().at(now));
+        let error = self.lock();
+        let passing = error.passing.values().sum::<i64>().saturating_mul(1000);
+        let micros = true_micros.saturating_add(error.at(now)).saturating_add(passing);
         UnixMillis(EPOCH.0.saturating_add_signed(micros.div_euclid(1000)))
     }
 
@@ -134,6 +157,14 @@ mod tests {
         clock.jump(-7_200_000);
         assert_eq!(wall(&clock), -3_400_000 - 250);
         assert_eq!(clock.mono(), Duration::from_secs(200));
+        clock.err(1, 500);
+        clock.err(2, -70);
+        assert_eq!(wall(&clock), -3_399_570 - 250);
+        clock.end_error(1);
+        assert_eq!(wall(&clock), -3_400_070 - 250);
+        clock.set_right();
+        clock.end_error(2);
+        assert_eq!(wall(&clock), -3_400_000 - 250);
         clock.heal();
         assert_eq!(wall(&clock), 200_000);
     }

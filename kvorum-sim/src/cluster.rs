@@ -6,8 +6,9 @@
 
 use crate::clock::{EPOCH, SimClock};
 use crate::fault::{Fault, FaultEvent, FaultKind};
+use crate::forge::Forgery;
 use crate::identity::{Record, SimIdentity};
-use crate::invariants::facts::{Facts, Loss, LossKind, Stall};
+use crate::invariants::facts::{Alone, Facts, Loss, LossKind, Stall};
 use crate::net::{Power, host_of};
 use crate::node::STRANGER;
 use crate::plan::{Backups, Plan};
@@ -56,17 +57,30 @@ pub struct Life {
     pub desk: Desk,
 }
 
-/// How an operator has the workers that are chosen wait for so long, or go on.
-type PauseWorkers = Box<dyn Fn(u64, Option<Duration>)>;
+/// What the driver has a machine's software do.
+#[derive(Debug, Clone, Copy)]
+pub enum Order {
+    /// An operator has workers wait, or go on.
+    Pause {
+        /// Chooses the workers.
+        choice: u64,
+        /// For how long; none to go on.
+        time: Option<Duration>,
+    },
+    /// Somebody on this machine passes for its node.
+    Forge(Forgery),
+}
 
-/// This is where an operator gives orders to a machine's software; nobody takes them while nothing serves there.
+type Orders = Box<dyn Fn(Order)>;
+
+/// This is where orders are given to a machine's software; nobody takes them while nothing serves there.
 #[derive(Clone, Default)]
-pub struct Desk(Rc<RefCell<Option<PauseWorkers>>>);
+pub struct Desk(Rc<RefCell<Option<Orders>>>);
 
 impl Desk {
-    /// Has `pause` take the orders from now on.
-    pub fn open(&self, pause: impl Fn(u64, Option<Duration>) + 'static) {
-        self.0.replace(Some(Box::new(pause)));
+    /// Has `take` take the orders from now on.
+    pub fn open(&self, take: impl Fn(Order) + 'static) {
+        self.0.replace(Some(Box::new(take)));
     }
 
     /// Has nobody take orders.
@@ -74,9 +88,9 @@ impl Desk {
         self.0.replace(None);
     }
 
-    /// Pauses the workers that `choice` names for `time`, or lets them go on (`None`). Whether the order was taken.
-    fn pause(&self, choice: u64, time: Option<Duration>) -> bool {
-        self.0.borrow().as_ref().map(|pause| pause(choice, time)).is_some()
+    /// Whether the order was taken.
+    fn give(&self, order: Order) -> bool {
+        self.0.borrow().as_ref().map(|take| take(order)).is_some()
     }
 }
 
@@ -500,9 +514,14 @@ impl Cluster<'_> {
             }
             return;
         }
-        if let Fault::PausedWorkers { node, choice } = event.fault
-            && !self.pause_workers(node, choice, Some(event.lasts))
-        {
+        let order = match event.fault {
+            Fault::PausedWorkers { node, choice } => {
+                Some((node, Order::Pause { choice, time: Some(event.lasts) }))
+            }
+            Fault::ForgedWord { liar, node, choice } => Some((liar, Order::Forge(Forgery { node, choice }))),
+            _ => None,
+        };
+        if order.is_some_and(|(node, order)| !self.order(node, order)) {
             return;
         }
         self.trace.line(now, "driver", &format_args!("{} begins: {}", event.kind.name(), event.fault));
@@ -538,6 +557,16 @@ impl Cluster<'_> {
             Fault::SlowDisk { node, latency } => {
                 self.with(*node, |machine| machine.engine.set_latency(*latency));
             }
+            Fault::WrongClock { node, by_millis } => {
+                self.with(*node, |machine| machine.clock.err(number, *by_millis));
+            }
+            Fault::RestartAlone { node, is_copied } => {
+                if *is_copied {
+                    self.with(*node, |machine| machine.identity.exchange(None));
+                }
+                self.stop(*node, MemoryEngine::kill);
+                self.start_idle();
+            }
             Fault::ExchangedDisks { nodes } => self.exchange(number, *nodes),
             Fault::StaleTopology { node } => {
                 self.with(*node, |machine| machine.is_stale.set(true));
@@ -559,6 +588,7 @@ impl Cluster<'_> {
             | Fault::Hold { .. }
             | Fault::CrashPoint { .. }
             | Fault::OlderDisk { .. }
+            | Fault::ForgedWord { .. }
             | Fault::PausedWorkers { .. } => {}
         }
         self.disturb();
@@ -596,8 +626,16 @@ impl Cluster<'_> {
             Fault::SyncError { node } | Fault::WriteError { node } => {
                 self.stop(*node, MemoryEngine::kill);
             }
+            Fault::WrongClock { node, .. } => {
+                self.with(*node, |machine| machine.clock.end_error(number));
+                self.facts.wrong_clocks.push(Stall { node: *node, since: event.at, until: now });
+            }
+            Fault::RestartAlone { node, is_copied } => {
+                let (node, is_copied) = (*node, *is_copied);
+                self.facts.alone.push(Alone { node, since: event.at, until: now, is_copied });
+            }
             Fault::PausedWorkers { node, choice } => {
-                self.pause_workers(*node, *choice, None);
+                self.order(*node, Order::Pause { choice: *choice, time: None });
             }
             _ => {}
         }
@@ -708,6 +746,9 @@ impl Cluster<'_> {
         let (mut is_held, mut from_low, mut from_high) = (false, false, false);
         for event in self.active.values() {
             match &event.fault {
+                Fault::RestartAlone { node, .. } if [low, high].contains(node) => {
+                    (from_low, from_high) = (true, true);
+                }
                 Fault::Partition { side } if side.contains(&low) != side.contains(&high) => {
                     (from_low, from_high) = (true, true);
                 }
@@ -750,9 +791,9 @@ impl Cluster<'_> {
         }
     }
 
-    /// Whether somebody took the order. A second order to the same worker takes the place of the first.
-    fn pause_workers(&self, node: u16, choice: u64, time: Option<Duration>) -> bool {
-        self.machines.get(usize::from(node)).is_some_and(|machine| machine.desk.pause(choice, time))
+    /// Whether somebody took the order. A second pause of the same worker takes the place of the first.
+    fn order(&self, node: u16, order: Order) -> bool {
+        self.machines.get(usize::from(node)).is_some_and(|machine| machine.desk.give(order))
     }
 
     fn lose_power(&mut self, node: u16, keep: u64) {

@@ -65,11 +65,17 @@ pub enum FaultKind {
     ExchangedDisks,
     /// Copies of all disks, taken one after the other, are put back at once.
     StaggeredRestore,
+    /// One node's clock is wrong for a while, among clocks that are right.
+    WrongClock,
+    /// Somebody who passes for a node tells another one what no node would say.
+    ForgedWord,
+    /// A node is started again while it reaches nobody, with its own disk or with a copy.
+    RestartAlone,
 }
 
 impl FaultKind {
     /// All kinds.
-    pub const ALL: [Self; 28] = [
+    pub const ALL: [Self; 31] = [
         Self::Restart,
         Self::PowerLoss,
         Self::PowerLossOfAll,
@@ -98,6 +104,9 @@ impl FaultKind {
         Self::BackgroundEnd,
         Self::ExchangedDisks,
         Self::StaggeredRestore,
+        Self::WrongClock,
+        Self::ForgedWord,
+        Self::RestartAlone,
     ];
 
     /// The kind's name.
@@ -131,6 +140,9 @@ impl FaultKind {
             Self::DiskFullOfAll => "disk-full-of-all",
             Self::NoDescriptors => "no-descriptors",
             Self::BackgroundEnd => "background-end",
+            Self::WrongClock => "wrong-clock",
+            Self::ForgedWord => "forged-word",
+            Self::RestartAlone => "restart-alone",
         }
     }
 
@@ -164,7 +176,7 @@ impl FaultKind {
 
     /// Whether it takes several nodes.
     pub(crate) fn needs_peers(self) -> bool {
-        matches!(self, Self::Partition | Self::OneWay | Self::Hold)
+        matches!(self, Self::Partition | Self::OneWay | Self::Hold | Self::ForgedWord | Self::RestartAlone)
     }
 }
 
@@ -323,6 +335,29 @@ pub enum Fault {
         /// Microseconds in a second.
         ppm: i32,
     },
+    /// The clock of `node` is set, and at the end of the fault set right again.
+    WrongClock {
+        /// The node.
+        node: u16,
+        /// Forward, or back.
+        by_millis: i64,
+    },
+    /// Somebody who passes for `liar` tells `node` something that is not to be believed.
+    ForgedWord {
+        /// Who is said to say it.
+        liar: u16,
+        /// Who hears it.
+        node: u16,
+        /// Chooses what is said.
+        choice: u64,
+    },
+    /// No message passes between `node` and the others, and its process ends and is started again at once.
+    RestartAlone {
+        /// The node.
+        node: u16,
+        /// Whether its disk is a copy, made file by file.
+        is_copied: bool,
+    },
     /// Some workers of `node` are paused. One that is started anew meanwhile has none paused.
     PausedWorkers {
         /// The node.
@@ -375,6 +410,7 @@ impl Fault {
             | Self::NoDescriptors { node: of }
             | Self::BackgroundEnd { node: of }
             | Self::StaleTopology { node: of }
+            | Self::RestartAlone { node: of, .. }
             | Self::CrashPoint { node: of, .. } => *of == node,
             _ => false,
         }
@@ -413,7 +449,15 @@ impl fmt::Display for Fault {
                 let dies = if keep.is_some() { "loses power" } else { "dies" };
                 write!(f, "node {node} {dies} at {} the {count}. time", point.name())
             }
-            Self::ClockJump { node, by_millis } => write!(f, "node {node} by {by_millis:+} ms"),
+            Self::ClockJump { node, by_millis } | Self::WrongClock { node, by_millis } => {
+                write!(f, "node {node} by {by_millis:+} ms")
+            }
+            Self::ForgedWord { liar, node, choice } => {
+                write!(f, "as node {liar} to node {node}, word {choice:016x}")
+            }
+            Self::RestartAlone { node, is_copied } => {
+                write!(f, "node {node}, with {}", if *is_copied { "a copy of its disk" } else { "its disk" })
+            }
             Self::ClockDrift { node, ppm } => write!(f, "node {node} {ppm:+} ppm"),
             Self::PausedWorkers { node, choice } => write!(f, "node {node}, workers {choice:b}"),
         }

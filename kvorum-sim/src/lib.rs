@@ -12,6 +12,7 @@ pub mod batch;
 pub mod clock;
 pub mod cluster;
 pub mod fault;
+pub mod forge;
 pub mod history;
 pub mod http_client;
 pub mod identity;

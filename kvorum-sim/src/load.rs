@@ -153,7 +153,11 @@ impl Load {
         let kind = stream.weighted(&kinds).copied().unwrap_or(0);
         let replicas = stream.pick(key.replicas_of(kind < 2)).copied();
         let ttl = self.plan.ttl.filter(|ttl| stream.percent(ttl.percent));
-        let ttl = ttl.map(|ttl| stream.duration(ttl.min, ttl.max));
+        let ttl = ttl.map(|ttl| {
+            let is_outliving = ttl.outliving_max.is_some() && stream.percent(50);
+            let max = ttl.outliving_max.filter(|_| is_outliving).unwrap_or(ttl.max);
+            stream.duration(ttl.min, max)
+        });
         let (has_end, has_limit) = (stream.percent(50), stream.percent(30));
         let end =
             stream.pick(&self.plan.keys).map(|end| end.key.clone()).filter(|end| has_end && *end > key.key);

@@ -29,7 +29,7 @@ const FAULTS_OF_EACH_KIND_MIN: u64 = 100;
 const RUN_SECONDS_MAX: u64 = 120;
 /// Seeds within which a canary must be caught, and the first of them.
 #[cfg(feature = "canaries")]
-const CANARY_SEEDS: u64 = 40;
+const CANARY_SEEDS: u64 = 80;
 #[cfg(feature = "canaries")]
 const CANARY_SEED_FIRST: u64 = 12;
 /// Seeds that are run twice.

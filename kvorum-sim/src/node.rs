@@ -1,6 +1,8 @@
 //! The software of the machines: the real node, over the simulated network, clock, chance and disk.
 
-use crate::cluster::{Life, Start};
+use crate::cluster::{Life, Order, Start};
+use crate::fault::FaultKind;
+use crate::forge::{self, Forgery};
 use crate::net::{SimConnector, SimListener, host_of, url_of};
 use crate::plan::Plan;
 use crate::trace::Trace;
@@ -11,6 +13,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
+use tokio::sync::mpsc;
 
 /// How long a process that could not start stays away before it is started again, as a supervisor would.
 const START_AGAIN: Duration = Duration::from_secs(1);
@@ -56,7 +59,16 @@ async fn live(plan: Rc<Plan>, life: Life, nodes: Nodes, trace: Trace) -> turmoil
     loop {
         nodes.set(life.node, None);
         life.desk.close();
+        // A node that starts alone has nobody to say that its clock is wrong: that is known, and no test.
+        life.clock.set_right();
         let (started, number, desk) = (nodes.clone(), life.node, life.desk.clone());
+        let connector = SimConnector { power: life.power.clone() };
+        let (tell, told) = mpsc::unbounded_channel();
+        if plan.kinds.contains(&FaultKind::ForgedWord) {
+            let forging =
+                forge(told, Rc::clone(&plan), number, nodes.clone(), connector.clone(), trace.clone());
+            tokio::task::spawn_local(forging);
+        }
         let parts = LocalParts {
             config: config.clone(),
             clock: life.clock.clone(),
@@ -65,10 +77,14 @@ async fn live(plan: Rc<Plan>, life: Life, nodes: Nodes, trace: Trace) -> turmoil
             engine: life.engine.clone(),
             index_bytes: INDEX_BYTES,
             listener: SimListener::bind(life.power.clone()).await?,
-            connector: Rc::new(SimConnector { power: life.power.clone() }),
+            connector: Rc::new(connector),
             started: Box::new(move |handle| {
-                let paused = handle.clone();
-                desk.open(move |choice, time| pause(&paused, choice, time));
+                let node = handle.clone();
+                desk.open(move |order| match order {
+                    Order::Pause { choice, time } => pause(&node, choice, time),
+                    // Nobody is there to say it where no plan has such words.
+                    Order::Forge(forgery) => drop(tell.send(forgery)),
+                });
                 started.set(number, Some(handle));
             }),
         };
@@ -78,6 +94,21 @@ async fn live(plan: Rc<Plan>, life: Life, nodes: Nodes, trace: Trace) -> turmoil
         tokio::time::sleep(START_AGAIN).await;
         // A process that ends leaves its writes with the operating system.
         life.engine.kill();
+    }
+}
+
+/// Says what is to be forged, one word after the other, as the node `number`.
+async fn forge(
+    mut told: mpsc::UnboundedReceiver<Forgery>,
+    plan: Rc<Plan>,
+    number: u16,
+    nodes: Nodes,
+    connector: SimConnector,
+    trace: Trace,
+) {
+    while let Some(forgery) = told.recv().await {
+        let Some(shared) = nodes.get(number).and_then(|node| node.shared().cloned()) else { continue };
+        forge::say(forgery, &plan, shared, connector.clone(), &trace).await;
     }
 }
 
@@ -93,12 +124,6 @@ fn pause(node: &Handle, choice: u64, time: Option<Duration>) {
     }
 }
 
-/// How far ahead a timestamp may be where clocks are set: further than all jumps of a plan together, so that no node has
-/// to stand down.
-const WILD_CLOCK_LIMIT: &str = "24h";
-/// The same where clocks are good: a seed is short, and what has expired is destroyed after twice the limit.
-const CLOCK_LIMIT: &str = "1s";
-
 fn config_of(plan: &Plan, life: &Life) -> Result<Config, ConfigError> {
     let stranger = (life.node + 1) % plan.nodes;
     let url = |node| if life.is_stale && node == stranger { url_of_stranger() } else { url_of(node) };
@@ -113,8 +138,7 @@ fn config_of(plan: &Plan, life: &Life) -> Result<Config, ConfigError> {
         // A store here is small, and a seed short.
         ("scrub-every", "3s".to_owned()),
     ]);
-    let limit = if plan.clock_error().is_none() { WILD_CLOCK_LIMIT } else { CLOCK_LIMIT };
-    flags.insert("clock-offset-limit", limit.to_owned());
+    flags.insert("clock-offset-limit", format!("{}s", plan.clock_limit().as_secs()));
     let mut config = config::resolve(&flags, &BTreeMap::new(), None)?.0;
     if plan.transfers_early {
         // As if every partition had many keys.

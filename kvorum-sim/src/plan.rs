@@ -9,6 +9,7 @@
 //!   to survive;
 //! - a sync fails only with `always`: with the other modes what is lost when would be a guess;
 //! - clocks are either all within [`CLOCK_ERROR`] or known to be anywhere, and then no TTL is judged;
+//! - a clock that is wrong among others is right when its node starts (see `docs/dev/faults-found.md`, what is left);
 //! - clients' own links are never cut, so that every silence is a node's.
 //!
 //! After `length` everything is healed and load stops; within `settle` all must have converged.
@@ -26,13 +27,22 @@ use std::time::Duration;
 
 /// How far a clock may be off, either way, in seeds in which clocks are good.
 pub const CLOCK_ERROR: Duration = Duration::from_millis(20);
+/// How far ahead a timestamp may be where clocks are anywhere: further than all jumps of a plan together, so that no node
+/// has to stand down.
+const WILD_CLOCK_LIMIT: Duration = Duration::from_hours(24);
+/// The same where clocks are good: a seed is short, and what has expired is destroyed after twice the limit.
+const CLOCK_LIMIT: Duration = Duration::from_secs(1);
+/// The same where one clock is wrong for a while: room for errors that a node must live with.
+const WRONG_CLOCK_LIMIT: Duration = Duration::from_secs(3);
+/// The furthest that one clock is wrong while the others are right: all TTLs are shorter.
+const WRONG_CLOCK_MAX: Duration = Duration::from_hours(24 * 9);
 /// The longest jump of a clock.
 pub const JUMP_MAX: Duration = Duration::from_hours(1);
 /// The longest that one fault lasts.
 pub const FAULT_MAX: Duration = Duration::from_secs(8);
 
 /// Partitions of a cluster, as a power of two.
-const PARTITION_BITS: u8 = 12;
+pub(crate) const PARTITION_BITS: u8 = 12;
 /// The partitions that keys lie in where they are to lie together: few, but no more than eight keys in each, so that one
 /// tombstone is reason enough to settle it.
 const CROWDED: u64 = 16;
@@ -91,8 +101,10 @@ pub struct TtlPlan {
     pub percent: u64,
     /// The shortest.
     pub min: Duration,
-    /// The longest.
+    /// The longest of those that end within the run, or soon after.
     pub max: Duration,
+    /// The longest of the others; none where all end so soon. Half of them have such a TTL.
+    pub outliving_max: Option<Duration>,
 }
 
 /// This is a node's clock at the beginning.
@@ -189,7 +201,7 @@ impl Plan {
             clocks: clocks(&mut seed.stream("clocks"), nodes, &kinds),
             clients: clients(&mut seed.stream("clients"), nodes, is_contended),
             keys: keys(&mut seed.stream("keys"), nodes, &kinds, is_contended),
-            ttl: ttl(&mut seed.stream("ttl")),
+            ttl: ttl(&mut seed.stream("ttl"), &kinds),
             value_bytes_max,
             backups: backups(&mut seed.stream("backups"), nodes, length, &kinds),
             transfers_early: seed.stream("transfers").percent(50),
@@ -205,6 +217,20 @@ impl Plan {
         let is_wild =
             self.kinds.contains(&FaultKind::ClockJump) || self.kinds.contains(&FaultKind::ClockDrift);
         (!is_wild).then_some(CLOCK_ERROR)
+    }
+
+    /// How far ahead of a node's clock a timestamp is believed.
+    pub fn clock_limit(&self) -> Duration {
+        match self.clock_error() {
+            None => WILD_CLOCK_LIMIT,
+            Some(_) if self.kinds.contains(&FaultKind::WrongClock) => WRONG_CLOCK_LIMIT,
+            Some(_) => CLOCK_LIMIT,
+        }
+    }
+
+    /// Whether no clock is ever wrong by more than [`CLOCK_ERROR`].
+    pub fn are_clocks_right(&self) -> bool {
+        self.clock_error().is_some() && !self.kinds.contains(&FaultKind::WrongClock)
     }
 
     /// What a power loss of `node` at `at` may take: everything confirmed since the instant that this returns, or
@@ -260,7 +286,11 @@ fn kinds(stream: &mut Stream, nodes: u16, durability: DurabilityMode) -> BTreeSe
         .filter(|(kind, is_on)| {
             let is_possible = match kind {
                 FaultKind::SyncError => durability == DurabilityMode::Always,
-                FaultKind::Bridge | FaultKind::StaleTopology | FaultKind::ExchangedDisks => nodes >= 3,
+                // A clock is wrong by the others' word: of two nobody knows which.
+                FaultKind::Bridge
+                | FaultKind::StaleTopology
+                | FaultKind::ExchangedDisks
+                | FaultKind::WrongClock => nodes >= 3,
                 kind if kind.needs_peers() => nodes >= 2,
                 // Of one node nothing would be left to be held to.
                 FaultKind::Wipe | FaultKind::BitRot | FaultKind::OlderDisk => nodes >= 2,
@@ -272,6 +302,19 @@ fn kinds(stream: &mut Stream, nodes: u16, durability: DurabilityMode) -> BTreeSe
         })
         .map(|(kind, _)| kind)
         .collect();
+    // Where clocks are anywhere, none is right that one could be judged by.
+    if stream.percent(70) {
+        if kinds.contains(&FaultKind::WrongClock) {
+            kinds.remove(&FaultKind::ClockJump);
+            kinds.remove(&FaultKind::ClockDrift);
+        }
+    } else if kinds.contains(&FaultKind::ClockJump) || kinds.contains(&FaultKind::ClockDrift) {
+        kinds.remove(&FaultKind::WrongClock);
+    }
+    if nodes == 3 && kinds.contains(&FaultKind::RestartAlone) {
+        // Of three nodes it would be one whose disk is exchanged, and recognised again when it comes back.
+        kinds.remove(&FaultKind::ExchangedDisks);
+    }
     if kinds.contains(&FaultKind::StaggeredRestore) {
         // What the copies hold must be what was acknowledged.
         for kind in [
@@ -360,6 +403,12 @@ fn keys(stream: &mut Stream, nodes: u16, kinds: &BTreeSet<FaultKind>, is_contend
     // Written by all and read from the first alone: such a reader can meet what is on one replica.
     let read_from_first = (vec![AckFrom::new(few, few)], vec![AckFrom::new(1, 1)]);
     let is_plain = stream.percent(40) && !is_contended;
+    // What a node can serve alone, whichever it is.
+    let any_one = vec![AckFrom::new(1, nodes)];
+    let serves_alone = |index: u64| kinds.contains(&FaultKind::RestartAlone) && index.is_multiple_of(3);
+    // What is on all replicas is missed as soon as one has lost it.
+    let (all, each) = (vec![AckFrom::new(few, few)], vec![AckFrom::new(1, few)]);
+    let is_on_all = |index: u64| kinds.contains(&FaultKind::WrongClock) && index % 3 == 1;
     // A node with an outdated list may put what it alone must confirm on the wrong node; with others' consent it cannot.
     let ack_min = if kinds.contains(&FaultKind::StaleTopology) { 2 } else { 1 };
     let (hot, cold) = if is_contended { (3, 0) } else { (6, 120) };
@@ -375,6 +424,12 @@ fn keys(stream: &mut Stream, nodes: u16, kinds: &BTreeSet<FaultKind>, is_contend
             };
             let is_safe = |replicas: &AckFrom| replicas.ack >= ack_min;
             let (replicas, reads) = if is_plain { Default::default() } else { (replicas, reads) };
+            let (replicas, reads) = match index {
+                _ if is_contended => (replicas, reads),
+                index if serves_alone(index) => (any_one.clone(), Vec::new()),
+                index if is_on_all(index) => (all.clone(), each.clone()),
+                _ => (replicas, reads),
+            };
             let replicas = replicas.into_iter().filter(is_safe).collect();
             let weight = if index < hot { 60 } else { 1 };
             let key = key(stream, index);
@@ -402,13 +457,22 @@ fn crowded(key: &[u8], index: u64) -> Bytes {
     crowded.next().unwrap_or_default()
 }
 
-fn ttl(stream: &mut Stream) -> Option<TtlPlan> {
-    let plan = TtlPlan {
+fn ttl(stream: &mut Stream, kinds: &BTreeSet<FaultKind>) -> Option<TtlPlan> {
+    let mut plan = TtlPlan {
         percent: stream.between(5, 60),
         min: Duration::from_millis(stream.between(1, 500)),
         max: Duration::from_millis(stream.between(1000, 20_000)),
+        outliving_max: None,
     };
-    stream.percent(30).then_some(plan)
+    let mut has_ttl = stream.percent(30);
+    if kinds.contains(&FaultKind::WrongClock) {
+        has_ttl = true;
+        plan.percent = stream.between(30, 70);
+        // Such as end while versions are still ahead, and such as only a wrong clock ends.
+        plan.max = Duration::from_millis(stream.between(500, 2000));
+        plan.outliving_max = Some(Duration::from_hours(2));
+    }
+    has_ttl.then_some(plan)
 }
 
 fn faults(stream: &mut Stream, nodes: u16, length: Duration, kinds: &BTreeSet<FaultKind>) -> Vec<FaultEvent> {
@@ -420,6 +484,7 @@ fn faults(stream: &mut Stream, nodes: u16, length: Duration, kinds: &BTreeSet<Fa
         // Where a kind is rarely possible it comes more often.
         let most = match kind {
             FaultKind::SyncError => 7,
+            FaultKind::WrongClock => 8,
             FaultKind::CrashPoint => 12,
             // No more: a node begins it again three times within ten minutes.
             FaultKind::BackgroundEnd => 3,
@@ -432,11 +497,17 @@ fn faults(stream: &mut Stream, nodes: u16, length: Duration, kinds: &BTreeSet<Fa
             let lasts = if stream.percent(60) { lasts / 8 } else { lasts };
             let fault = fault(stream, *kind, nodes, victim);
             // Long enough for something to be deleted and purged meanwhile.
-            let lasts = if *kind == FaultKind::OlderDisk { lasts.max(FAULT_MAX / 2) } else { lasts };
+            let is_long = matches!(kind, FaultKind::OlderDisk | FaultKind::RestartAlone);
+            let lasts = if is_long { lasts.max(FAULT_MAX / 2) } else { lasts };
+            // Long enough for the sweeper to look.
+            let lasts = if *kind == FaultKind::WrongClock { lasts.max(FAULT_MAX / 4) } else { lasts };
             // A background that ends for longer than a moment counts as one that does for good.
             let lasts =
                 if *kind == FaultKind::BackgroundEnd { lasts.min(Duration::from_millis(200)) } else { lasts };
-            let is_instant = matches!(kind, FaultKind::BitRot | FaultKind::ClockJump | FaultKind::ClockDrift);
+            let is_instant = matches!(
+                kind,
+                FaultKind::BitRot | FaultKind::ClockJump | FaultKind::ClockDrift | FaultKind::ForgedWord
+            );
             let lasts = if is_instant { Duration::ZERO } else { lasts };
             events.push(FaultEvent { at, lasts, kind: *kind, fault });
         }
@@ -599,10 +670,29 @@ fn fault(stream: &mut Stream, kind: FaultKind, nodes: u16, victim: u16) -> Fault
         FaultKind::PausedWorkers => Fault::PausedWorkers { node, choice: choice & ((1 << 18) - 1) },
         FaultKind::CrashPoint if stream.percent(15) => crash(stream, node, STARTING, 1),
         FaultKind::CrashPoint => crash(stream, node, RUNNING, 5),
+        // One clock of a seed at most.
+        FaultKind::WrongClock => {
+            Fault::WrongClock { node: (victim + 1) % nodes, by_millis: wrong_by(stream) }
+        }
+        FaultKind::ForgedWord => Fault::ForgedWord { liar: node, node: other, choice },
+        // Not the disk that comes back as an older image, which is recognised.
+        FaultKind::RestartAlone => {
+            Fault::RestartAlone { node: (victim + nodes - 1) % nodes, is_copied: choice & 1 == 1 }
+        }
         FaultKind::ClockDrift => {
             Fault::ClockDrift { node, ppm: i32::try_from(signed(stream, 500)).unwrap_or(0) }
         }
     }
+}
+
+/// How far a clock is wrong among others that are right: by less than the limit, which a node must live with, or by much more.
+fn wrong_by(stream: &mut Stream) -> i64 {
+    let is_small = stream.percent(50);
+    let small = stream.between(500, crate::millis(WRONG_CLOCK_LIMIT) - 500);
+    let powers = [10_000, 60_000, 3_600_000, 2 * 3_600_000, 24 * 3_600_000, crate::millis(WRONG_CLOCK_MAX)];
+    let large = stream.pick(&powers).copied().unwrap_or(10_000);
+    let size = i64::try_from(if is_small { small } else { large }).unwrap_or(0);
+    if stream.percent(80) { size } else { -size }
 }
 
 /// Some of the nodes, at least one and not all where there are several.
@@ -638,8 +728,10 @@ impl fmt::Display for Plan {
             let replicas: Vec<String> = key.replicas.iter().map(ToString::to_string).collect();
             writeln!(f, "  hot key    {} {}", key.key.escape_ascii(), replicas.join(" "))?;
         }
-        if let Some(TtlPlan { percent, min, max }) = self.ttl {
-            writeln!(f, "  ttl        {percent} % of PUTs, {min:?} to {max:?}")?;
+        if let Some(TtlPlan { percent, min, max, outliving_max }) = self.ttl {
+            let outliving = outliving_max.map(|max| format!(", half of them up to {max:?}"));
+            let outliving = outliving.unwrap_or_default();
+            writeln!(f, "  ttl        {percent} % of PUTs, {min:?} to {max:?}{outliving}")?;
         }
         writeln!(f, "  values     up to {} bytes", self.value_bytes_max)?;
         if self.transfers_early {

@@ -422,6 +422,42 @@ fn wrong_clock_destroys_nothing() {
     }
 }
 
+/// Goal: a node that starts with a wrong clock among others acknowledges nothing by it: it used to take writes until it had
+/// compared its clock. Method: a clock that is 2 h ahead while its node is down; writes for one replica from the first moment
+/// on that the node listens.
+#[test]
+fn node_that_starts_with_a_wrong_clock_takes_no_writes() {
+    let mut plan = calm(3);
+    let at = |millis, lasts, kind, fault| FaultEvent {
+        at: Duration::from_millis(millis),
+        lasts: Duration::from_millis(lasts),
+        kind,
+        fault,
+    };
+    plan.faults = vec![
+        at(3000, 500, FaultKind::Restart, Fault::Restart { node: 0 }),
+        at(3100, 0, FaultKind::ClockJump, Fault::ClockJump { node: 0, by_millis: 7_200_000 }),
+        at(6000, 0, FaultKind::ClockJump, Fault::ClockJump { node: 0, by_millis: -7_200_000 }),
+    ];
+    tell(&plan, async move |mut client| {
+        until(Duration::from_millis(3490)).await;
+        let mut refused = 0;
+        for number in 0.. {
+            let outcome = client.ask(0, &format!("key-{number}"), Request::Put { ttl: None }, (1, 3)).await;
+            assert!(!matches!(outcome, Outcome::Acknowledged { .. }), "{outcome:?}");
+            refused += u32::from(matches!(outcome, Outcome::Refused { .. }));
+            tokio::time::sleep(Duration::from_millis(2)).await;
+            if refused >= 20 || turmoil::sim_elapsed() > Some(Duration::from_secs(5)) {
+                break;
+            }
+        }
+        assert!(refused >= 20, "{refused} of its writes were refused");
+        until(Duration::from_secs(9)).await;
+        let outcome = client.ask(0, "key", Request::Put { ttl: None }, (3, 3)).await;
+        assert!(matches!(outcome, Outcome::Acknowledged { .. }), "{outcome:?}");
+    });
+}
+
 /// Goal: refills bring what a wrong clock took for expired. Method: the clock of one node is 8 days ahead for 3 s; then the two
 /// other disks are lost, one after the other, so that all that is left comes from that node.
 #[test]

@@ -1,6 +1,7 @@
 //! Expiry: a record with a TTL is gone for every reader from that long after its write on, whatever its version says.
 //!
-//! Held where clocks are within a known error of the true time; a clock that jumps decides when "from then on" is.
+//! Held where clocks are within a known error of the true time; a clock that jumps decides when "from then on" is. Of one
+//! clock that is wrong among others, what its node was asked meanwhile is not judged.
 //! The other half, that nothing is gone too early, is part of every check that lets an expiry explain an absence.
 
 use super::floor::Writes;
@@ -17,6 +18,9 @@ pub fn check(history: &History, facts: &Facts) -> Result<(), Violation> {
             let Outcome::Value { version, .. } = read.outcome else { continue };
             let Some(write) = writes.seen_by(read) else { continue };
             let Request::Put { ttl: Some(ttl) } = &write.request else { continue };
+            if facts.has_wrong_clock(read) || facts.has_wrong_clock(write) {
+                continue;
+            }
             // One whose answer nobody heard may have begun later than its client waited.
             let answered = write.acknowledged().map(|_| facts.wall_millis(write.returned) + millis(error));
             let gone_from = version.millis().0.min(answered.unwrap_or(u64::MAX)) + millis(*ttl);

@@ -57,6 +57,19 @@ pub struct Stall {
     pub until: Duration,
 }
 
+/// This is a time in which a node, just started, reached nobody.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Alone {
+    /// The node.
+    pub node: u16,
+    /// Since when it has been alone; it was started then.
+    pub since: Duration,
+    /// Until when.
+    pub until: Duration,
+    /// Whether it was started with a copy of its disk.
+    pub is_copied: bool,
+}
+
 /// This is everything a node stores, tombstones included, after everything was healed.
 #[derive(Debug, Clone, Default)]
 pub struct Dump {
@@ -125,6 +138,10 @@ pub struct Facts {
     pub losses: Vec<Loss>,
     /// When nodes stood still.
     pub stalls: Vec<Stall>,
+    /// When a node's clock was wrong among clocks that are right.
+    pub wrong_clocks: Vec<Stall>,
+    /// When nodes reached nobody from their start on.
+    pub alone: Vec<Alone>,
     /// The longest wait for replicas (`request_timeout`).
     pub deadline: Duration,
     /// What an answer may take beyond it: the way there and back, and the last look.
@@ -149,6 +166,9 @@ pub struct Facts {
     /// Every record that was ever seen on a disk: the least `from` that it said, and the nodes.
     pub sightings: BTreeMap<(Bytes, Version), (u16, BTreeSet<u16>)>,
 }
+
+/// How long a node may take to learn that its clock is right again.
+const CLOCK_REGAINED: Duration = Duration::from_secs(6);
 
 impl Facts {
     /// How many disks may have lost what was put on them in `since..=until`.
@@ -231,12 +251,24 @@ impl Facts {
         self.converged.is_some_and(|converged| operation.invoked >= converged)
     }
 
-    /// Whether a write with a TTL may have expired for a reader whose answer came at `at`. The TTL counts from the clock of
-    /// the node that coordinated the write, not from its version.
-    pub fn may_have_expired(&self, write: &Operation, ttl: Duration, at: Duration) -> bool {
+    /// Whether a write with a TTL may have expired for `read`. The TTL counts from the clock of the node that coordinated the
+    /// write, not from its version; each clock may be wrong.
+    pub fn may_have_expired(&self, write: &Operation, ttl: Duration, read: &Operation) -> bool {
         let Some(error) = self.clock_error else { return true };
         let begun = self.wall_millis(write.invoked).saturating_sub(millis(error));
-        begun + millis(ttl) <= self.wall_millis(at) + millis(error)
+        begun + millis(ttl) <= self.wall_millis(read.returned) + millis(error)
+            || self.has_wrong_clock(write)
+            || self.has_wrong_clock(read)
+    }
+
+    /// Whether the clock of the node that an operation was sent to was wrong meanwhile, or had been a moment before, so that
+    /// the node may not know yet that it is right again.
+    pub fn has_wrong_clock(&self, operation: &Operation) -> bool {
+        self.wrong_clocks.iter().any(|wrong| {
+            wrong.node == operation.node
+                && wrong.since <= operation.returned
+                && operation.invoked <= wrong.until + CLOCK_REGAINED
+        })
     }
 
     /// The true time at `at`, as Unix milliseconds.

@@ -127,7 +127,7 @@ impl<'a> Writes<'a> {
                 write.invoked <= at && write.may_hide() && version.is_none_or(|version| version >= floor);
             in_time
                 && match write.request {
-                    Request::Put { ttl: Some(ttl) } => facts.may_have_expired(write, ttl, at),
+                    Request::Put { ttl: Some(ttl) } => facts.may_have_expired(write, ttl, read),
                     _ => true,
                 }
         })

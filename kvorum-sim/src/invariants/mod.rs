@@ -7,6 +7,7 @@
 //!
 //! Which losses excuse what is decided in one place, [`facts`].
 
+pub mod alone;
 pub mod availability;
 pub mod convergence;
 pub mod copies;
@@ -51,7 +52,7 @@ pub struct Violation {
 pub type Check = fn(&History, &Facts) -> Result<(), Violation>;
 
 /// All invariants, by name, the plainest first: of several that break together the first explains most.
-pub const ALL: [(&str, Check); 16] = [
+pub const ALL: [(&str, Check); 17] = [
     ("phantoms", phantoms::check),
     ("expiry", expiry::check),
     ("durability", durability::check),
@@ -65,6 +66,7 @@ pub const ALL: [(&str, Check); 16] = [
     ("copies", copies::check),
     ("convergence", convergence::check),
     ("availability", availability::check),
+    ("alone", alone::check),
     ("deadlines", deadlines::check),
     ("queues", queues::check),
     ("restored", restored::check),

@@ -1,0 +1,133 @@
+//! Forged words: what somebody who passes for a node may tell another one. There is no key to the door between nodes yet, so
+//! whoever reaches a node's port can say all of this; a node that believes nothing without a bound takes no harm.
+//!
+//! The forger greets as the node that it passes for, with a connection of its own beside that node's.
+
+use crate::clock::EPOCH;
+use crate::net::{SimConnector, authority_of};
+use crate::plan::Plan;
+use crate::trace::Trace;
+use bytes::Bytes;
+use kvorum::coordinator::Shared;
+use kvorum::peer::{
+    ApplyKind, HandshakeError, Hello, Link, LinkObserver, LinkParts, ROSTER_LEN_MAX, Request, Setback,
+    StepKind,
+};
+use kvorum::replica::Floor;
+use kvorum::supervise::Supervisor;
+use kvorum_core::{Key, NodeId, NodeIndex, Record, Run, StoreSeen, Token, UnixMillis, Value, Version};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a forger tries.
+const PATIENCE: Duration = Duration::from_secs(1);
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+const YEAR: Duration = Duration::from_hours(24 * 365);
+
+/// A word that is to be said to a node.
+#[derive(Debug, Clone, Copy)]
+pub struct Forgery {
+    /// Who hears it.
+    pub node: u16,
+    /// Chooses what it is.
+    pub choice: u64,
+}
+
+/// Says a word as the node that `shared` is of.
+pub async fn say(forgery: Forgery, plan: &Plan, shared: Arc<Shared>, connector: SimConnector, trace: &Trace) {
+    let greeting = Arc::clone(&shared);
+    let link = Link::start(LinkParts {
+        authority: authority_of(forgery.node),
+        peer: shared.cluster.id_of(NodeIndex(forgery.node)),
+        connector: Rc::new(connector),
+        hello: Box::new(move || greeting.cluster.hello(greeting.clock.wall())),
+        clock: Arc::clone(&shared.clock),
+        limits: Arc::clone(&shared.peer_limits),
+        rng: Arc::clone(&shared.rng),
+        observer: Rc::new(Anybody),
+        supervisor: Supervisor::default(),
+    });
+    let begun = now();
+    while !link.is_usable() && now() < begun + PATIENCE {
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+    let request = word(forgery.choice, plan, now());
+    let said = link.call(&request, PATIENCE).await;
+    trace.line(now(), "forger", &format_args!("to node {}: {request:?}: {said:?}", forgery.node));
+}
+
+fn now() -> Duration {
+    turmoil::sim_elapsed().unwrap_or_default()
+}
+
+/// The word that `choice` means at `now`.
+fn word(choice: u64, plan: &Plan, now: Duration) -> Request {
+    let mut bits = choice;
+    // Takes a number below `count` off the choice.
+    let mut below = |count: u64| {
+        let number = bits % count;
+        bits /= count;
+        number
+    };
+    let wall = UnixMillis(EPOCH.0 + crate::millis(now));
+    // Beyond what any clock of the plan may be made to believe.
+    let ahead = if plan.are_clocks_right() { plan.clock_limit() + Duration::from_secs(2) } else { YEAR };
+    let future = match below(3) {
+        0 => u64::MAX,
+        1 => clock_word(wall, ahead),
+        _ => clock_word(wall, ahead + YEAR),
+    };
+    let key = usize::try_from(below(plan.keys.len().max(1) as u64)).unwrap_or(0);
+    let key = plan.keys.get(key).map(|key| key.key.clone()).unwrap_or_default();
+    let partition = Token::of(&key).partition(crate::plan::PARTITION_BITS).0;
+    let Ok(key) = Key::new(key) else { return Request::TakeHints };
+    let value = if below(2) == 0 { Value::Tombstone } else { Value::Present(Bytes::from_static(b"forged")) };
+    let (version, from) = (Version::from_words(future, below(1 << 16)), plan.nodes);
+    let record = Record { version, from, expires: None, value };
+    let floor = Floor { settled: future, sealed: future, purged: 0 };
+    // A floor that may be believed: it is a node's word all the same.
+    let sealed = clock_word(wall, Duration::ZERO);
+    let believed = Floor { settled: sealed, sealed, purged: 0 };
+    let versions = |floor| Request::Versions { partition, after: None, bytes: 1 << 10, floor };
+    let step = |kind| Request::Step { kind, round: 1, upto: future, partitions: vec![partition] };
+    match below(12) {
+        0 | 1 => Request::Apply { key, record, kind: ApplyKind::Write },
+        2 => Request::Apply { key, record, kind: ApplyKind::Hint },
+        3 => Request::Apply { key, record, kind: ApplyKind::ReadRepair },
+        4 => Request::ApplyMany { settled: 0, records: vec![(key, record)] },
+        5 => Request::ApplyMany { settled: future, records: Vec::new() },
+        6 => versions(floor),
+        7 | 8 => versions(believed),
+        9 => step(StepKind::Seal),
+        10 => Request::Close { round: 1, upto: future, by_scan: false, partitions: vec![partition] },
+        _ => Request::Ping { wall: UnixMillis(future), cluster_id: None, roster: strangers() },
+    }
+}
+
+/// As many nodes that are none of the cluster's as a message can name.
+fn strangers() -> Vec<StoreSeen> {
+    let stranger = |number: u64| StoreSeen {
+        node: NodeId(u64::MAX - number),
+        store: u128::from(number),
+        run: Run { number: 1, nonce: 1 },
+    };
+    (0..ROSTER_LEN_MAX as u64).map(stranger).collect()
+}
+
+fn clock_word(wall: UnixMillis, ahead: Duration) -> u64 {
+    let at = UnixMillis(wall.0 + crate::millis(ahead));
+    Version::new(at, 0, NodeId(0)).clock()
+}
+
+/// A forger hears what comes and minds nothing.
+struct Anybody;
+
+impl LinkObserver for Anybody {
+    fn connected(&self, _theirs: &Hello) {}
+    fn disconnected(&self, _reason: Option<&str>) {}
+    fn failed(&self, _reason: &str, _setback: Setback) {}
+    fn admit(&self, _ours: &Hello, _theirs: &Hello) -> Result<(), HandshakeError> {
+        Ok(())
+    }
+}

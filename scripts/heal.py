@@ -136,8 +136,7 @@ class Cluster:
             time.sleep(0.1)
             now = time.monotonic()
             try:
-                counts = ["kvorum_repair_pulled_records_total", "kvorum_repair_pushed_records_total",
-                          "kvorum_hints_delivered_total", "kvorum_repair_differing_partitions"]
+                counts = ["kvorum_repair_pulled_records_total", "kvorum_hints_delivered_total", "kvorum_repair_differing_partitions"]
                 keys = [self.keys(node) for node in NODES]
                 state = (keys, [self.sum(name) for name in counts])
             except (OSError, KeyError):
@@ -250,7 +249,7 @@ def has_keys(cluster, node, keys):
 
 
 def moved(cluster, before=0):
-    return (cluster.sum("kvorum_repair_pulled_records_total") + cluster.sum("kvorum_repair_pushed_records_total")) - before
+    return cluster.sum("kvorum_repair_pulled_records_total") - before
 
 
 def stream():
@@ -288,11 +287,11 @@ def hints():
             cluster.say(f"meanwhile: {tails(cluster.loaded(load))}")
 
 
-BROUGHT = re.compile(r'^kvorum_(store_keys\{\}|repair_pulled_records_total\{\}|peer_applies_total\{cause="anti-entropy"\}) (\d+)$', re.M)
+BROUGHT = re.compile(r'^kvorum_(store_keys\{\}|repair_pulled_records_total\{\}) (\d+)$', re.M)
 
 
 def brought(node):
-    """Keys that the node holds, and records that repair brought it: pulled by itself, or pushed by others."""
+    """Keys that the node holds, and records that repair brought it."""
     with urllib.request.urlopen(URLS[node] + "/metrics", timeout=10) as answer:
         counts = {name: int(count) for name, count in BROUGHT.findall(answer.read().decode())}
     keys = counts.pop("store_keys{}")

@@ -39,13 +39,9 @@ fn votes(cluster: &Cluster, node: usize) -> bool {
     cluster.try_ask(node, "GET", "/v0/status", None).is_ok_and(|it| it.text().contains("votes yes"))
 }
 
-/// Records that repair moved, as these nodes count them.
+/// Records that repair brought to these nodes, as they count them.
 fn repaired(cluster: &Cluster, nodes: std::ops::Range<usize>) -> u64 {
-    let count = |node| {
-        cluster.metric(node, "kvorum_repair_pulled_records_total")
-            + cluster.metric(node, "kvorum_repair_pushed_records_total")
-    };
-    nodes.map(count).sum()
+    nodes.map(|node| cluster.metric(node, "kvorum_repair_pulled_records_total")).sum()
 }
 
 /// Has a node of three `pause` its repair with the others, or `resume` it.

@@ -80,10 +80,9 @@ fn line_of(node: &str, body: &str) -> (String, bool) {
     let repaired: serde_json::Value = serde_json::from_str(body).unwrap_or_default();
     let number = |name: &str| repaired.get(name).and_then(serde_json::Value::as_u64).unwrap_or_default();
     let mut line = format!(
-        "{node}: compared with {}, {} records brought here, {} to others, {} dead rows removed\n",
+        "{node}: compared with {}, {} records brought here, {} dead rows removed\n",
         number("compared"),
         number("pulled"),
-        number("pushed"),
         number("purged"),
     );
     let failed = repaired.get("failed").and_then(|failed| failed.as_array());
@@ -132,12 +131,11 @@ impl Progress<'_> {
         let status: serde_json::Value = serde_json::from_str(status).unwrap_or_default();
         let number =
             |path: &str| status.pointer(path).and_then(serde_json::Value::as_u64).unwrap_or_default();
-        let (left, moved) =
-            (number("/repair/partitions_to_heal"), number("/repair/pulled") + number("/repair/pushed"));
+        let (left, pulled) = (number("/repair/partitions_to_heal"), number("/repair/pulled"));
         self.most = self.most.max(left);
         let bar = bar(self.done, self.count, self.most - left, self.most);
         kvorum_output::tell(format!(
-            "\r\x1b[K[{bar}] {}/{} {}: {left} partitions to heal, {moved} records moved so far",
+            "\r\x1b[K[{bar}] {}/{} {}: {left} partitions to heal, {pulled} records brought so far",
             self.done, self.count, self.node
         ));
     }

@@ -46,16 +46,6 @@ impl Coordinator {
         }
         Ok(unlike)
     }
-
-    /// Whether this node and the one at `index` agree in `partition`, of what they ought to have in common.
-    pub(super) async fn is_alike(&self, index: NodeIndex, partition: Partition) -> Result<bool, Cause> {
-        let request = Request::Digests { first_partition: partition.0, count: 1 };
-        match self.link(index).ok_or(Cause::Unreachable)?.call(&request, CALL_TIMEOUT).await {
-            Ok(Reply::DigestList(theirs)) => Ok(theirs == [self.shared.digest_with(index, partition)]),
-            Ok(_) => Err(Cause::OffTopic),
-            Err(error) => Err(Cause::Call(error)),
-        }
-    }
 }
 
 impl Shared {

@@ -1,15 +1,15 @@
-//! Healing: makes two replicas of one partition alike.
+//! Syncing: brings here what the replica of one partition on another node has newer.
 //!
-//! Both sides list their versions in key order; what one side has newer goes over in batches, both ways, through
-//! [`crate::replica::Replica::apply_many`]. A comparison that is out of date does no harm: what was overwritten meanwhile
-//! is superseded.
+//! Both version lists are merged in key order; this node fetches the records that the peer has newer, in batches, and applies
+//! them through [`crate::replica::Replica::apply_many`]. A list that is out of date does no harm: what was overwritten
+//! meanwhile is superseded.
 
 use super::calls::{Calls, Cause};
 use super::pace::charged_all;
-use super::transfer::Found;
+use super::transfer::Lacking;
 use super::{Coordinator, Shared};
 use crate::peer::{Reply, Request, VersionRow};
-use crate::replica::{Applied, Fetched, Floor, ReplicaError, Source};
+use crate::replica::{Fetched, Floor, ReplicaError, Source};
 use kvorum_core::{Key, NodeIndex, Partition, Record, Version};
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -27,14 +27,12 @@ pub(super) const BATCH_BYTES_MAX: u32 = 128 << 10;
 /// Batches of one partition on their way at a time.
 const BATCHES_IN_FLIGHT_MAX: usize = 2;
 
-/// What one side has that the other has not.
+/// A key in which the two replicas differ, and what this node has to do about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Task {
     /// The peer has something newer.
     Pull(Key),
-    /// This node has something newer.
-    Push(Key),
-    /// This node alone has something.
+    /// The peer has nothing of a key that this node holds.
     Only(Key, Version),
 }
 
@@ -65,43 +63,33 @@ impl List {
     }
 }
 
-/// Keys in which two replicas differ, by who has something newer.
+/// Keys in which two replicas differ: those to fetch, and those that may be dead here.
 #[derive(Debug, Default)]
 struct Batch {
     pulls: Vec<Key>,
-    pushes: Vec<Key>,
     drops: Vec<(Key, Version)>,
 }
 
 impl Batch {
     fn len(&self) -> usize {
-        self.pulls.len() + self.pushes.len() + self.drops.len()
-    }
-
-    /// `outlived_upto` is as [`Shared::outlived_upto`] says.
-    fn add(&mut self, task: Task, outlived_upto: u64) {
-        match task {
-            Task::Pull(key) => self.pulls.push(key),
-            Task::Only(key, version) if version.clock() <= outlived_upto => self.drops.push((key, version)),
-            Task::Push(key) | Task::Only(key, _) => self.pushes.push(key),
-        }
+        self.pulls.len() + self.drops.len()
     }
 }
 
 impl Coordinator {
-    /// Makes the two replicas of `partition` alike. What either lacked.
+    /// Pulls what the node at `index` has newer of `partition`, and says what this node lacked.
     ///
-    /// A record that cannot be read on the side that has it is left to the mender of that side: for this comparison it
-    /// counts as lost with its disk.
+    /// A record that cannot be read there is left to the mender of that node: for this comparison it counts as lost with its
+    /// disk.
     ///
     /// # Cancel safety
-    /// Dropping the future ends it between two batches; what is healed stays.
+    /// Dropping the future ends it between two batches; what came stays.
     pub(super) async fn heal(
         self: &Rc<Self>,
         index: NodeIndex,
         partition: Partition,
-    ) -> Result<Found, Cause> {
-        let mut found = Found::default();
+    ) -> Result<Lacking, Cause> {
+        let mut lacking = Lacking::default();
         let (mut ours, mut theirs) = (List::new(), List::new());
         let mut calls: Calls<Result<(), Cause>> = Calls::new();
         let (mut batch, mut floor) = (Batch::default(), Floor::default());
@@ -109,7 +97,7 @@ impl Coordinator {
             // Theirs first: with it comes what they have purged.
             if theirs.needs_more() {
                 let (rows, is_last, met) = self.ask_versions(index, partition, theirs.last.clone()).await?;
-                found.here.listed += rows.len() as u64;
+                lacking.listed += rows.len() as u64;
                 theirs.extend(rows, is_last);
                 floor = met;
                 self.shared.meet_floor(index, partition, floor).await.map_err(Cause::Replica)?;
@@ -122,15 +110,18 @@ impl Coordinator {
                 let left_out = if is_in_doubt { Floor::default() } else { floor };
                 let listed = self.shared.versions_with(index, partition, after, LIST_BYTES, left_out).await;
                 let (rows, is_last) = listed.map_err(Cause::Replica)?;
-                found.there.listed += rows.len() as u64;
                 ours.extend(rows, is_last);
                 continue;
             }
             match next_difference(&mut ours, &mut theirs) {
-                Some(task) => {
-                    let side = if matches!(task, Task::Pull(_)) { &mut found.here } else { &mut found.there };
-                    side.lacked += 1;
-                    batch.add(task, self.shared.outlived_upto(partition, floor));
+                Some(Task::Pull(key)) => {
+                    lacking.lacked += 1;
+                    batch.pulls.push(key);
+                }
+                Some(Task::Only(key, version)) => {
+                    if version.clock() <= self.shared.outlived_upto(partition, floor) {
+                        batch.drops.push((key, version));
+                    }
                 }
                 None if ours.is_at_end() && theirs.is_at_end() => break,
                 None => continue,
@@ -149,7 +140,7 @@ impl Coordinator {
         while let Some((_, outcome)) = calls.next().await {
             outcome?;
         }
-        Ok(found)
+        Ok(lacking)
     }
 
     async fn ask_versions(
@@ -175,7 +166,7 @@ impl Coordinator {
         partition: Partition,
         batch: Batch,
     ) -> Result<(), Cause> {
-        let Batch { mut pulls, pushes, drops } = batch;
+        let Batch { pulls, drops } = batch;
         let dropped = self.shared.replica.drop_outlived(partition, drops).await.map_err(Cause::Replica)?;
         self.shared.metrics.outlived_dropped.fetch_add(dropped as u64, Ordering::Relaxed);
         if dropped > 0 {
@@ -185,70 +176,7 @@ impl Coordinator {
                 "rows that another node has purged were dropped"
             );
         }
-        // Where the peer has something newer that was written for fewer replicas, it was not on its list.
-        pulls.extend(self.push_all(index, partition, pushes).await?);
         self.pull_all(index, partition, pulls).await
-    }
-
-    /// Sends what this node has of `keys`. Those of which the peer has something newer.
-    async fn push_all(
-        &self,
-        index: NodeIndex,
-        partition: Partition,
-        mut keys: Vec<Key>,
-    ) -> Result<Vec<Key>, Cause> {
-        let shared = &self.shared;
-        let their_rank = shared.rank_of(index, partition);
-        let mut superseded = Vec::new();
-        while !keys.is_empty() {
-            // Read first: what is read from the store afterwards is at least as settled.
-            let settled = shared.replica.floor(partition).settled;
-            let found = shared.replica.get_many(keys.clone(), BATCH_BYTES_MAX as usize).await;
-            let found = found.map_err(Cause::Replica)?;
-            let rest = keys.split_off(found.len().min(keys.len()));
-            let records = belonging(std::mem::replace(&mut keys, rest), found, their_rank);
-            if records.is_empty() {
-                continue;
-            }
-            superseded.extend(self.push_records(index, settled, records).await?);
-        }
-        Ok(superseded)
-    }
-
-    /// Sends records that were read by a store that had `settled` so far in each of their partitions. Those of which the
-    /// peer has something newer.
-    pub(super) async fn push_records(
-        &self,
-        index: NodeIndex,
-        settled: u64,
-        records: Vec<(Key, Record)>,
-    ) -> Result<Vec<Key>, Cause> {
-        let shared = &self.shared;
-        let Some(link) = self.link(index) else { return Err(Cause::Unreachable) };
-        shared.wait_for_pace(charged_all(&records)).await;
-        let sent: Vec<Key> = records.iter().map(|(key, _)| key.clone()).collect();
-        let outcomes = match link.call(&Request::ApplyMany { settled, records }, CALL_TIMEOUT).await {
-            Ok(Reply::AppliedMany(outcomes)) if outcomes.len() == sent.len() => outcomes,
-            Ok(_) => return Err(Cause::OffTopic),
-            Err(error) => {
-                shared.count_failure(index);
-                return Err(Cause::Call(error));
-            }
-        };
-        let (mut stored, mut superseded) = (0, Vec::new());
-        for (key, outcome) in sent.into_iter().zip(outcomes) {
-            match outcome {
-                Some(Applied::Stored) => stored += 1,
-                Some(Applied::Superseded { by, .. } | Applied::TooLate { upto: by }) => {
-                    shared.stamps.observe(by);
-                    superseded.push(key);
-                }
-                None => {}
-            }
-        }
-        shared.metrics.repair_pushed.fetch_add(stored, Ordering::Relaxed);
-        shared.workers.repair(index).count(stored);
-        Ok(superseded)
     }
 
     /// Takes what the peer has of `keys`.
@@ -347,17 +275,11 @@ fn next_difference(ours: &mut List, theirs: &mut List) -> Option<Task> {
             (None, None) => return None,
             (Some(a), Some(b)) if a.key == b.key => {
                 let (a, b) = (ours.rows.pop_front()?, theirs.rows.pop_front()?);
-                match a.version.cmp(&b.version) {
-                    std::cmp::Ordering::Less => return Some(Task::Pull(a.key)),
-                    std::cmp::Ordering::Greater => return Some(Task::Push(a.key)),
-                    // Perhaps a value that has not expired, and the tombstone of a wrong clock: see `Record::newness`.
-                    std::cmp::Ordering::Equal if a.is_tombstone && !b.is_tombstone => {
-                        return Some(Task::Pull(a.key));
-                    }
-                    std::cmp::Ordering::Equal if !a.is_tombstone && b.is_tombstone => {
-                        return Some(Task::Push(a.key));
-                    }
-                    std::cmp::Ordering::Equal => {}
+                // Of one version: perhaps a value that has not expired, and the tombstone of a wrong clock, see
+                // `Record::newness`.
+                let is_newer = (a.version, !a.is_tombstone) < (b.version, !b.is_tombstone);
+                if is_newer {
+                    return Some(Task::Pull(a.key));
                 }
             }
             (Some(a), b) if b.is_none_or(|b| a.key < b.key) => {
@@ -430,9 +352,9 @@ mod tests {
         VersionRow { key, version: Version::from_words(clock, NodeId(1).0), from: 3, is_tombstone: false }
     }
 
-    /// Of a value and the tombstone of its version the value goes over, whichever side has it.
+    /// Of a value and the tombstone of its version the value is fetched, and the tombstone is not.
     #[test]
-    fn values_go_over_tombstones_of_their_version() {
+    fn values_are_fetched_over_tombstones_of_their_version() {
         let list = |is_tombstone| {
             let mut list = List::new();
             list.extend(vec![VersionRow { is_tombstone, ..row(1, 7) }], true);
@@ -440,13 +362,13 @@ mod tests {
         };
         let key = || Key::new(vec![1]).unwrap();
         assert_eq!(next_difference(&mut list(true), &mut list(false)), Some(Task::Pull(key())));
-        assert_eq!(next_difference(&mut list(false), &mut list(true)), Some(Task::Push(key())));
+        assert_eq!(next_difference(&mut list(false), &mut list(true)), None);
         assert_eq!(next_difference(&mut list(true), &mut list(true)), None);
     }
 
     proptest! {
-        /// Goal: the merge finds every difference and nothing else, however the lists are cut. Method: two random maps
-        /// as lists in parts, against a comparison of the maps.
+        /// Goal: the merge finds every key that the peer has newer or does not have, and nothing else, however the lists are
+        /// cut. Method: two random maps as lists in parts, against a comparison of the maps.
         #[test]
         fn every_difference_is_found(
             a in prop::collection::btree_map(0..20u8, 0..3u64, 0..15),
@@ -477,7 +399,7 @@ mod tests {
                     let name = Key::new(vec![key]).unwrap();
                     match a.get(&key).cmp(&b.get(&key)) {
                         std::cmp::Ordering::Less => Some(Task::Pull(name)),
-                        std::cmp::Ordering::Greater if b.contains_key(&key) => Some(Task::Push(name)),
+                        std::cmp::Ordering::Greater if b.contains_key(&key) => None,
                         std::cmp::Ordering::Greater => {
                             let clock = a.get(&key).copied().unwrap_or_default();
                             Some(Task::Only(name, Version::from_words(clock, NodeId(1).0)))

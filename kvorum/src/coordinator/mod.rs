@@ -291,8 +291,6 @@ pub struct CoordinatorMetrics {
     pub outlived_dropped: AtomicU64,
     /// Rows kept although nodes that do not hold them had purged past them: their replicas are all older copies.
     pub kept_in_doubt: AtomicU64,
-    /// Records that comparisons brought to others.
-    pub repair_pushed: AtomicU64,
     /// Walks through the store for a node that lacked most of what it ought to hold.
     pub repair_transfers: AtomicU64,
     /// Rounds of settling that this node led.
@@ -342,14 +340,12 @@ pub struct Shared {
     // Guards the nodes that this store has been compared with since it was opened, where it was not closed as it should;
     // held for an insertion.
     compared_since_start: Mutex<BTreeSet<NodeIndex>>,
-    // Guards the partitions that are being healed; held for an insertion or a removal.
-    healing: Mutex<BTreeSet<u16>>,
+    // Held by the comparison that is under way, for its whole length: one at a time fetches no record twice.
+    comparing: tokio::sync::Mutex<()>,
     /// The most partitions that a refill under way has had to heal at any time.
     refill_most: AtomicU64,
     /// Whether the log tells that this store does not count yet.
     is_undecided_told: AtomicBool,
-    /// By node, when it last healed, or was about to: milliseconds of the monotonic clock, 0 when it never did.
-    healed_by: Vec<AtomicU64>,
     /// The disk, once the node knows whether it is that of the last run.
     disk: OnceLock<DiskState>,
     /// Whether a repair that somebody asked for is under way.
@@ -638,8 +634,7 @@ impl Shared {
         let handoff = Handoff::new(cluster.node_count());
         let signs = (0..cluster.node_count()).map(|_| watch::Sender::new(0)).collect();
         let workers = Workers::new(cluster.node_count(), cluster.me());
-        let count_nodes = || (0..cluster.node_count()).map(|_| AtomicU64::new(0)).collect();
-        let (differing, healed_by) = (count_nodes(), count_nodes());
+        let differing = (0..cluster.node_count()).map(|_| AtomicU64::new(0)).collect();
         let (refilled_from, metrics) = (Mutex::default(), CoordinatorMetrics::default());
         let settling = Settling::new(cluster.topology().partition_bits(), cluster.node_count(), clock.mono());
         Arc::new(Self {
@@ -659,10 +654,9 @@ impl Shared {
             workers,
             differing,
             compared_since_start: Mutex::default(),
-            healing: Mutex::default(),
+            comparing: tokio::sync::Mutex::default(),
             refill_most: AtomicU64::new(0),
             is_undecided_told: AtomicBool::new(false),
-            healed_by,
             disk: OnceLock::new(),
             is_repairing: AtomicBool::new(false),
             making_cluster_id: tokio::sync::Mutex::new(()),

@@ -20,8 +20,6 @@ pub struct Repaired {
     pub failed: Vec<(String, String)>,
     /// Records that repair brought here meanwhile.
     pub pulled: u64,
-    /// Records that repair brought to others meanwhile.
-    pub pushed: u64,
     /// Dead rows removed here meanwhile.
     pub purged: u64,
 }
@@ -36,8 +34,8 @@ impl Drop for Turn<'_> {
 }
 
 impl Coordinator {
-    /// Compares this node with all others now, in one partition or in all, heals every difference, and leads two rounds
-    /// over the partitions in which it comes first. None when another such repair is under way on this node.
+    /// Compares this node with all others now, in one partition or in all, pulls everything that this node lacks, and leads
+    /// two rounds over the partitions in which it comes first. None when another such repair is under way on this node.
     ///
     /// # Cancel safety
     /// Dropping the future ends it between two records; what is healed stays.
@@ -48,16 +46,9 @@ impl Coordinator {
         }
         let _turn = Turn(&shared.is_repairing);
         let before = shared.repair_counts();
-        let mut repaired = Repaired { compared: 0, failed: Vec::new(), pulled: 0, pushed: 0, purged: 0 };
+        let mut repaired = Repaired { compared: 0, failed: Vec::new(), pulled: 0, purged: 0 };
         for index in shared.cluster.others() {
-            let compared = match self.meet_floors(index).await {
-                Ok(()) => match partition {
-                    Some(partition) => self.heal(index, partition).await.map(|_| ()),
-                    None => self.compare_once(index).await,
-                },
-                Err(cause) => Err(cause),
-            };
-            match compared {
+            match self.compare_once(index, partition).await {
                 Ok(()) => repaired.compared += 1,
                 Err(cause) => {
                     repaired.failed.push((shared.cluster.url_of(index).to_owned(), cause.to_string()));
@@ -67,10 +58,9 @@ impl Coordinator {
         if self.nodes() > 1 {
             self.settle_now().await;
         }
-        let [pulled, pushed, purged] = shared.repair_counts();
-        let [pulled_before, pushed_before, purged_before] = before;
+        let [pulled, purged] = shared.repair_counts();
+        let [pulled_before, purged_before] = before;
         repaired.pulled = pulled.saturating_sub(pulled_before);
-        repaired.pushed = pushed.saturating_sub(pushed_before);
         repaired.purged = purged.saturating_sub(purged_before);
         Some(repaired)
     }
@@ -112,9 +102,8 @@ impl Shared {
         Ok(dropped)
     }
 
-    fn repair_counts(&self) -> [u64; 3] {
+    fn repair_counts(&self) -> [u64; 2] {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        let metrics = &self.metrics;
-        [read(&metrics.repair_pulled), read(&metrics.repair_pushed), read(&metrics.purged_dead)]
+        [read(&self.metrics.repair_pulled), read(&self.metrics.purged_dead)]
     }
 }

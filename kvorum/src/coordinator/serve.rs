@@ -92,14 +92,10 @@ impl Service for PeerDesk {
                 Box::pin(std::future::ready(Reply::Done))
             }
             Request::Fetch { keys, bytes } => Box::pin(fetch(shared, keys, bytes)),
-            Request::ApplyMany { settled, records } => {
-                shared.note_healing(index);
-                Box::pin(apply_many(shared, settled, records))
+            Request::ApplyMany { settled, records } => Box::pin(apply_many(shared, settled, records)),
+            Request::Stretch { partitions, after, bytes } => {
+                Box::pin(stretch(shared, index, partitions, after, bytes))
             }
-            Request::Stretch { partitions, after, bytes } => Box::pin(async move {
-                shared.note_healing(index);
-                stretch(shared, index, partitions, after, bytes).await
-            }),
             Request::Survey { agreed, held_by } => {
                 Box::pin(async move { shared.surveyed(index, agreed, held_by) })
             }
@@ -118,16 +114,13 @@ impl Service for PeerDesk {
                 let sealed = floors.into_iter().map(|floor| floor.sealed).collect();
                 Box::pin(std::future::ready(Reply::FloorList(sealed)))
             }
-            Request::Digests { first_partition, count } => Box::pin(async move {
-                shared.note_comparing(index);
-                Reply::DigestList(shared.digests_with(index, first_partition, count))
-            }),
-            Request::Compare { sums } => Box::pin(async move {
-                shared.note_comparing(index);
-                Reply::Compared(shared.compared(index, &sums))
-            }),
+            Request::Digests { first_partition, count } => {
+                Box::pin(async move { Reply::DigestList(shared.digests_with(index, first_partition, count)) })
+            }
+            Request::Compare { sums } => {
+                Box::pin(async move { Reply::Compared(shared.compared(index, &sums)) })
+            }
             Request::Versions { partition, after, bytes, floor } => Box::pin(async move {
-                shared.note_healing(index);
                 // The floor only says what the answer may leave out. What follows from it for this store waits until the
                 // node that has it is asked at its own address: anybody may say this here.
                 let partition = Partition(partition);

@@ -1,14 +1,13 @@
-//! Transfers: what one of two nodes lacks in most of its partitions goes over in one walk through the other's store.
+//! Bulk sync: brings here most of what another node holds, in one walk through its store.
 //!
-//! A partition's keys lie all over the store, which is in order of keys: healing partition by partition reads each record
-//! at a place of its own, from a block of its own where the store is larger than memory. That is right for a few
-//! differences. Where a comparison finds that a side lacks most of what it looks at, it goes on with a walk in order of
-//! keys, for many partitions at a time: reading is sequential, and so is writing on the other side. Either side may be the
-//! one that compares: it sends what the peer lacks, or takes what it lacks itself.
+//! A partition's keys lie all over the store, which is in key order. Syncing partition by partition reads each record at a
+//! place of its own, from a block of its own where the store is larger than memory. That is right for a few differences.
+//! Where this node lacks most of what a comparison looks at, it asks the peer to walk through its store in key order, for
+//! many partitions at a time: the peer reads sequentially, and this node writes sequentially.
 //!
-//! A transfer only brings records early, under the same rules as healing does; the partitions are compared afterwards like
-//! any others. So one that is cut short, or meets damage, costs time and nothing else. When, by whom, and what was refused:
-//! `docs/decisions/0019-what-most-is-lacking-of-goes-over-in-order-of-keys.md`.
+//! Bulk sync only brings records early, under the same rules as syncing a partition. The partitions are compared afterwards
+//! like any others, so a walk that is cut short, or meets damage, costs time and nothing else. When it is worth its while,
+//! and what was refused: `docs/decisions/0019-what-most-is-lacking-of-goes-over-in-order-of-keys.md`.
 
 use super::calls::{Calls, Cause};
 use super::heal::{BATCH_BYTES_MAX, CALL_TIMEOUT};
@@ -35,7 +34,7 @@ const PILED_MAX: usize = 8 * BATCH_LEN_MAX;
 /// This says when transfers are made, and how.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Transferring {
-    /// Partitions that are healed before it is judged what either side lacks.
+    /// Partitions that are synced before it is judged whether this node lacks most.
     pub probed_min: u64,
     /// Bytes read at a time.
     pub stretch_bytes: u32,
@@ -49,72 +48,23 @@ impl Default for Transferring {
     }
 }
 
-/// This is what one side of a comparison was found to lack.
+/// What this node lacked of the partitions that were synced.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Lacking {
-    /// Records that the other side holds and this one ought to.
+    /// Records that the peer holds and this node ought to.
     pub(super) listed: u64,
     /// Those of them that it did not, or in an older version.
     pub(super) lacked: u64,
 }
 
 impl Lacking {
-    fn add(&mut self, other: Self) {
+    pub(super) fn add(&mut self, other: Self) {
         self.listed += other.listed;
         self.lacked += other.lacked;
     }
 
-    fn is_most(self) -> bool {
+    pub(super) fn is_most(self) -> bool {
         self.lacked > 0 && self.lacked * 2 >= self.listed
-    }
-}
-
-/// This is what both sides were found to lack.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Found {
-    /// This node.
-    pub(super) here: Lacking,
-    /// The peer.
-    pub(super) there: Lacking,
-}
-
-/// This says which way records go.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
-    /// To the peer.
-    Send,
-    /// From it.
-    Take,
-}
-
-/// This judges whether a comparison makes a transfer: one at most.
-#[derive(Debug, Default)]
-pub(super) struct Probe {
-    seen: Found,
-    probed: u64,
-    was_used: bool,
-}
-
-impl Probe {
-    /// Takes in what healing a partition found.
-    pub(super) fn note(&mut self, found: Found) {
-        self.seen.here.add(found.here);
-        self.seen.there.add(found.there);
-        self.probed += 1;
-    }
-
-    /// Which way one is due: where a side lacks most of what was looked at. It is judged once.
-    pub(super) fn is_due(&mut self, probed_min: u64) -> Option<Way> {
-        if self.was_used || self.probed < probed_min {
-            return None;
-        }
-        let way = match self.seen {
-            Found { here, .. } if here.is_most() => Way::Take,
-            Found { there, .. } if there.is_most() => Way::Send,
-            _ => return None,
-        };
-        self.was_used = true;
-        Some(way)
     }
 }
 
@@ -135,63 +85,39 @@ pub(super) struct Part {
 }
 
 impl Coordinator {
-    /// Whether a partition's records are for the node at `index` to send, if the records go this `way`: of all that answer,
-    /// the one that comes first in the preference list does it, the one that lacks them left aside.
-    pub(super) fn is_transferred(&self, index: NodeIndex, way: Way, partition: Partition) -> bool {
-        let cluster = &self.shared.cluster;
-        let rank = |node| self.shared.rank_of(node, partition);
-        let (sender, taker) = match way {
-            Way::Send => (cluster.me(), index),
-            Way::Take => (index, cluster.me()),
-        };
-        let mut others =
-            cluster.others().filter(|other| ![sender, taker].contains(other) && self.is_ready(*other));
-        others.all(|other| rank(other) > rank(sender))
-    }
-
-    /// Has what one side holds of `partitions`, ascending, go over to the other, as far as it belongs there. Ends early
-    /// where records are so large that healing is cheaper, and, unless it `is_urgent`, when another node heals there.
+    /// Pulls what the node at `index` holds of `partitions`, ascending, as far as it belongs here. Ends early where records
+    /// are so large that syncing partition by partition is cheaper.
     ///
     /// # Cancel safety
-    /// Dropping the future ends it between two batches; what went over stays.
+    /// Dropping the future ends it between two batches; what came stays.
     pub(super) async fn transfer(
-        self: Rc<Self>,
+        self: &Rc<Self>,
         index: NodeIndex,
-        way: Way,
         partitions: Vec<u16>,
-        is_urgent: bool,
     ) -> Result<(), Cause> {
         let shared = &self.shared;
-        let node: &str = shared.cluster.url_of(index);
         shared.metrics.repair_transfers.fetch_add(1, Ordering::Relaxed);
         tracing::debug!(
-            node,
-            ?way,
+            node = shared.cluster.url_of(index),
             partitions = partitions.len(),
-            "one side lacks most of what it ought to hold"
+            "bulk sync: this node lacks most of what the other one holds"
         );
         let (mut piles, mut after) = (Piles::default(), None);
         let mut calls: Calls<Result<(), Cause>> = Calls::new();
         loop {
-            let part = self.part(index, way, &partitions, after).await?;
+            let part = self.part(index, &partitions, after).await?;
             let is_end = part.last.is_none();
             part.records.into_iter().for_each(|(settled, key, record)| piles.add(settled, key, record));
             while let Some((settled, records)) = piles.take(is_end) {
-                let coordinator = Rc::clone(&self);
-                calls.push(index, async move {
-                    match way {
-                        // Of what is superseded there, the partition's own comparison takes the newer.
-                        Way::Send => coordinator.push_records(index, settled, records).await.map(drop),
-                        Way::Take => coordinator.take_records(index, settled, records).await,
-                    }
-                });
+                let own = Rc::clone(self);
+                calls.push(index, async move { own.take_records(index, settled, records).await });
                 if calls.nodes().count() >= IN_FLIGHT_MAX
                     && let Some((_, outcome)) = calls.next().await
                 {
                     outcome?;
                 }
             }
-            if is_end || part.is_large || !is_urgent && shared.gives_way(index, true) {
+            if is_end || part.is_large {
                 break;
             }
             after = part.last;
@@ -202,18 +128,9 @@ impl Coordinator {
         Ok(())
     }
 
-    /// The next part of a walk, through this store or the peer's.
-    async fn part(
-        &self,
-        index: NodeIndex,
-        way: Way,
-        partitions: &[u16],
-        after: Option<Key>,
-    ) -> Result<Part, Cause> {
+    /// The next part of a walk through the peer's store.
+    async fn part(&self, index: NodeIndex, partitions: &[u16], after: Option<Key>) -> Result<Part, Cause> {
         let bytes = self.shared.settings.upkeep.transferring.stretch_bytes;
-        if way == Way::Send {
-            return self.shared.part_for(index, partitions, after, bytes).await.map_err(Cause::Replica);
-        }
         let Some(link) = self.link(index) else { return Err(Cause::Unreachable) };
         let request = Request::Stretch { partitions: partitions.to_vec(), after: after.clone(), bytes };
         match link.call(&request, CALL_TIMEOUT).await {
@@ -306,25 +223,12 @@ mod tests {
     use kvorum_core::{NodeId, Version};
     use std::collections::BTreeSet;
 
-    fn probe(probed: u64, here: (u64, u64), there: (u64, u64)) -> Probe {
-        let mut probe = Probe::default();
-        let lacking =
-            |(listed, lacked): (u64, u64)| Lacking { listed: listed / probed, lacked: lacked / probed };
-        (0..probed).for_each(|_| probe.note(Found { here: lacking(here), there: lacking(there) }));
-        probe
-    }
-
-    /// A transfer is due once enough was looked at and most of it was lacking, the way that it was; and once.
+    /// Bulk sync is due where most of what was looked at was lacking, and most of the store is meant.
     #[test]
-    fn one_transfer_is_due_where_most_is_lacking() {
-        let (all, none, alike) = ((700, 700), (0, 0), (800, 0));
-        assert_eq!(probe(7, none, all).is_due(8), None, "too few were looked at");
-        assert_eq!(probe(8, alike, (800, 392)).is_due(8), None, "most is there");
-        assert_eq!(probe(8, none, none).is_due(8), None, "nothing was there to look at");
-        let mut lacks_most = probe(8, alike, (800, 400));
-        assert_eq!(lacks_most.is_due(8), Some(Way::Send));
-        assert_eq!(lacks_most.is_due(8), None, "the second");
-        assert_eq!(probe(8, (800, 400), alike).is_due(8), Some(Way::Take));
+    fn bulk_sync_is_due_where_most_is_lacking() {
+        let is_most = |listed, lacked| Lacking { listed, lacked }.is_most();
+        assert!(is_most(800, 400) && is_most(1, 1));
+        assert!(!is_most(800, 392) && !is_most(0, 0) && !is_most(800, 0));
         assert!(is_worth(100, 800) && !is_worth(99, 800) && !is_worth(0, 0));
     }
 

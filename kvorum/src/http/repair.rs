@@ -13,7 +13,6 @@ pub(super) fn render(repaired: &Repaired) -> String {
         "compared": repaired.compared,
         "failed": failed,
         "pulled": repaired.pulled,
-        "pushed": repaired.pushed,
         "purged": repaired.purged,
     });
     format!("{body}\n")

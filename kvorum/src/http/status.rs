@@ -234,7 +234,6 @@ fn render_repair(shared: &Shared) -> serde_json::Value {
         "partitions_differing": read(&metrics.repair_differing),
         "partitions_to_heal": read(&metrics.repair_to_heal),
         "pulled": read(&metrics.repair_pulled),
-        "pushed": read(&metrics.repair_pushed),
         "outlived_dropped": read(&metrics.outlived_dropped),
         "kept_in_doubt": read(&metrics.kept_in_doubt),
     })

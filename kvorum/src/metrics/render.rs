@@ -271,7 +271,6 @@ fn counters(shared: &Shared) -> Vec<(&'static str, &AtomicU64, &'static str)> {
         ("hints_lost", &metrics.hints_lost, "Hints that could not be kept"),
         ("repair_rounds", &metrics.repair_rounds, "Comparisons with other replicas"),
         ("repair_pulled_records", &metrics.repair_pulled, "Records that comparisons brought here"),
-        ("repair_pushed_records", &metrics.repair_pushed, "Records that comparisons brought to others"),
         (
             "outlived_dropped_records",
             &metrics.outlived_dropped,

@@ -1,13 +1,14 @@
 # kvorum: `make run` and `make test` are all that a newcomer needs; `make help` lists the rest.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test java-test lint bench bench-quick fuzz openapi recipes proxies release clean sim soak canaries sim-build
+.PHONY: help run test check java-test lint bench bench-quick fuzz openapi recipes proxies release clean sim soak canaries sim-build
 
 NODES ?= 3
 BASE_PORT ?= 8080
 DATA ?= ./data
 MINUTES ?= 1
 SEED ?= 1
+SEEDS ?= 40
 SUMMARY ?= soak.md
 FROM ?= $(shell date +%s)
 SIM = $(or $(CARGO_TARGET_DIR),target)/sim/kvorum-sim
@@ -20,6 +21,12 @@ run: ## Runs a cluster of NODES (3) on 127.0.0.1, ports from BASE_PORT (8080) on
 
 test: ## Runs every test in every language: units, real sockets, real faults, clients, proxies, fuzzing, simulation
 	@bash scripts/test.sh
+
+check: lint ## What to run before each commit: format, lints, units, the HTTP contract, 40 simulated seeds
+	cargo test --workspace --locked --lib --quiet
+	cargo test --locked --quiet -p kvorum --test tidy --test http_contract
+	@$(MAKE) --no-print-directory sim-build
+	@$(SIM) ci --seeds $(SEEDS) --from $(FROM) --quick
 
 java-test: ## Builds and tests the Java client, also against three nodes (KVORUM_BINARY, or built)
 	@bash scripts/java.sh

@@ -484,6 +484,7 @@ fn faults(stream: &mut Stream, nodes: u16, length: Duration, kinds: &BTreeSet<Fa
         // Where a kind is rarely possible it comes more often.
         let most = match kind {
             FaultKind::SyncError => 7,
+            FaultKind::ExchangedDisks | FaultKind::StaleTopology => 6,
             FaultKind::WrongClock => 8,
             FaultKind::CrashPoint => 12,
             // No more: a node begins it again three times within ten minutes.

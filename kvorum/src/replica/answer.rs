@@ -1,32 +1,33 @@
-//! Answers: what the commit thread tells those who asked.
+//! Answers of the commit thread to its requests.
 
 use super::ReplicaError;
 use kvorum_core::Version;
 use tokio::sync::oneshot;
 
-/// What became of an applied record.
+/// The outcome of applying a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Applied {
-    /// It is stored, or was until something newer overwrote it.
+    /// The record is stored, or was until a newer one overwrote it.
     Stored,
-    /// Something newer is stored; the record is not.
+    /// A newer record is stored; this one is not.
     Superseded {
         /// The newer version.
         by: Version,
-        /// How far back this replica remembers what it held of the key: the record was not among it.
+        /// How far back this replica remembers overwritten versions of the key, in milliseconds: this record was not
+        /// among them.
         memory_millis: u32,
     },
-    /// Nothing up to `upto` may come in any more; nothing newer than the record need be stored.
+    /// Nothing up to `upto` may come in any more. The store need not hold anything newer than the record.
     TooLate {
         /// The highest version that is barred.
         upto: Version,
     },
 }
 
-/// Where an answer goes.
+/// The channel that an answer goes to.
 pub(super) type Outcome<T> = oneshot::Sender<Result<T, ReplicaError>>;
 
-/// An answer to a request: first that of the judgement, final once the group is stored.
+/// An answer to a request: the judgement at first, final once the group is stored.
 pub(super) enum Answer {
     Apply { outcome: Result<Applied, ReplicaError>, done: Outcome<Applied> },
     ApplyMany { outcome: Result<Vec<Option<Applied>>, ReplicaError>, done: Outcome<Vec<Option<Applied>>> },
@@ -47,7 +48,7 @@ impl Answer {
         }
     }
 
-    /// Gives the answer; whoever asked may have gone.
+    /// Sends the answer; the requester may have gone.
     pub(super) fn give(self) {
         match self {
             Self::Apply { outcome, done } => drop(done.send(outcome)),

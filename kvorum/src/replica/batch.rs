@@ -1,7 +1,7 @@
-//! Batches: many records read or applied in one go, for whoever copies what exists already.
+//! Batches: many records read or applied at once, for callers that copy existing records.
 //!
-//! A batch costs one job of the background pool for its look-ups, whatever [`super::Execution`] says, so that no network
-//! thread is kept by it; one place in the commit queue; and one answer.
+//! The look-ups of a batch cost one job of the background pool, whatever [`super::Execution`] is, so that they do not
+//! block a network thread. The batch takes one place in the commit queue and gets one answer.
 
 use super::answer::Applied;
 use super::courier::Courier;
@@ -17,23 +17,23 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tokio::sync::oneshot;
 
-/// Rows that are read in one go for each record of a batch, at most, and their bytes together: beyond it looking up is
-/// cheaper. As two peers send a node what it lacks, there is one of the other's for each of the one's.
+/// Rows per record of a batch, and their bytes in total, that one scan reads at most; beyond that, look-ups are
+/// cheaper. Two rows per record, because two peers that fill a node send it interleaved keys.
 const BETWEEN_MAX: usize = 2;
 const BETWEEN_BYTES_MAX: usize = 256 << 10;
 
-/// This is what a replica holds of one key of a batch.
+/// The stored state of one key of a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fetched {
-    /// It has never heard of it.
+    /// The replica knows nothing of the key.
     Nothing,
     /// The record, tombstones and expired ones included.
     Record(Record),
-    /// Something that cannot be read; it is noted for whoever heals it.
+    /// The record cannot be read; the damage is noted for the scrub.
     Damaged,
 }
 
-/// This is a record as it lies in the store: not yet read, for whoever may not want it.
+/// A record as it lies in the store, not decoded yet, because the caller may not need it.
 #[derive(Debug, Clone, Copy)]
 pub struct Row<'a>(&'a Bytes);
 
@@ -41,28 +41,29 @@ impl Row<'_> {
     /// The record, a tombstone or an expired one included.
     ///
     /// # Errors
-    /// [`ReplicaError::Format`] where the row is none.
+    /// [`ReplicaError::Format`] when the row is not a valid record.
     pub fn record(self) -> Result<Record, ReplicaError> {
         Ok(format::decode_record(self.0)?)
     }
 }
 
-/// This is a part of a walk over the records in the order of their keys.
+/// One part of a walk over the records in key order.
 #[derive(Debug)]
 pub struct Stretch<T> {
-    /// What was picked.
+    /// The picked values.
     pub picked: Vec<T>,
-    /// Rows that were read, wanted or not.
+    /// Rows that were read, picked or not.
     pub rows: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// The last key that was read: the next part goes on behind it. None at the end of the store.
+    /// The last key that was read; the next part starts after it. `None` at the end of the store.
     pub last: Option<Key>,
 }
 
-/// What is stored of the keys of `records`, but for the values, read in one go: where their keys rise and the store has
-/// little from the first to the last, as while it is filled in the order of keys. None where that is not so, or where
-/// something there cannot be read: then each is looked up.
+/// Reads the stored marks of the keys of `records` (all but the values) with one scan. The scan needs ascending keys
+/// and few stored rows between the first and the last, as while a store is filled in key order.
+///
+/// Returns `None` when that does not hold or a row there cannot be read; the caller then looks up each key.
 fn neighbours(engine: &dyn Engine, records: &[(Key, Record)]) -> Option<Vec<Option<Mark>>> {
     let [(first, _), .., (last, _)] = records else { return None };
     if !records.is_sorted_by(|(one, _), (next, _)| one < next) {
@@ -87,11 +88,12 @@ fn neighbours(engine: &dyn Engine, records: &[(Key, Record)]) -> Option<Vec<Opti
 }
 
 impl Replica {
-    /// Reads about `bytes_max` bytes of records from behind `after` on, and returns what `pick` makes of them, which runs
-    /// where the reading does. Nothing is held between two parts.
+    /// Reads about `bytes_max` bytes of records after `after` and returns the results of `pick`, which runs on the
+    /// thread that reads. No snapshot is held between two parts.
     ///
     /// # Errors
-    /// Those of reading: also [`EngineError::Corrupt`], for it cannot be told where damage ends. Those of `pick`.
+    /// Errors of reading, including [`EngineError::Corrupt`], because the end of the damage is unknown. Errors of
+    /// `pick`.
     pub async fn stretch<T: Send + 'static>(
         &self,
         after: Option<Key>,
@@ -123,11 +125,11 @@ impl Replica {
         self.shared.pools.background.run(read).await?
     }
 
-    /// What is stored of `keys`, in their order: of the first at least, and of no more once there are `bytes_max` bytes
-    /// of keys and values. A record from the future counts as one that cannot be read.
+    /// The stored records of `keys`, in their order. Stops after the key that brings the total to `bytes_max` bytes of
+    /// keys and values; the first key is always answered. In a batch, a record from the future counts as damaged.
     ///
     /// # Errors
-    /// What cannot be read for another reason than damage fails the batch.
+    /// An error of reading other than damage fails the batch.
     pub async fn get_many(&self, keys: Vec<Key>, bytes_max: usize) -> Result<Vec<Fetched>, ReplicaError> {
         let (engine, timestamps) = (Arc::clone(&self.shared.engine), Arc::clone(&self.shared.timestamps));
         let read = move || {
@@ -144,7 +146,7 @@ impl Replica {
                         let record = format::decode_record(&row)?;
                         match timestamps.check(record.version.clock()) {
                             Ok(()) => Fetched::Record(record),
-                            // Whoever asks for one is told why.
+                            // A caller that asks for one key gets the reason.
                             Err(error) if is_one => return Err(error.into()),
                             Err(_) => Fetched::Damaged,
                         }
@@ -161,13 +163,14 @@ impl Replica {
         self.shared.pools.background.run(read).await?
     }
 
-    /// Applies `records` as [`Self::apply`] does each of them, in one group. What became of each, in their order; none
-    /// where what is stored of its key is damaged so that it cannot be judged.
+    /// Applies `records` in one group, each as [`Self::apply`] does. Returns the outcomes in the same order; `None` for
+    /// a record that cannot be judged because the stored row of its key is damaged.
     ///
-    /// Keys are copied: the store remembers them for a while, and a slice would keep all that was read with it.
+    /// Keys are copied: the store remembers them for a while, and a slice would keep the whole received buffer in
+    /// memory.
     ///
     /// # Errors
-    /// As of [`Self::apply`], for the batch. After any but a refusal it is unknown which of them took effect.
+    /// As for [`Self::apply`], for the whole batch. After any but a refusal it is unknown which records took effect.
     ///
     /// # Cancel safety
     /// Once queued, the records are applied whether or not the future is still polled.
@@ -187,7 +190,8 @@ impl Replica {
             let mut look_up = |key: &Key| {
                 courtesy.step();
                 let as_of = shared.groups.load(Ordering::Acquire);
-                // By the index, where there is one: its newest rows are in buffers, those of the store in a large skip list.
+                // Prefer the index: its newest rows are in small buffers, while those of the store are in a large skip
+                // list.
                 let mark = match &shared.digests {
                     Some(digests) => digests.mark(&*shared.engine, key),
                     None => stored_mark(&*shared.engine, None, key),
@@ -250,8 +254,8 @@ mod tests {
         (100..900).step_by(each).map(|number| pair(number, 10)).collect()
     }
 
-    /// Goal: what is read in one go is what looking each key up finds, and is read where the store has little in between.
-    /// Method: stores and batches of all densities beside each other.
+    /// Goal: one scan finds the same as looking up each key, and is used where the store has few rows in between.
+    /// Method: stores and batches of all densities side by side.
     #[test]
     fn neighbours_are_as_looked_up() {
         let mut read = 0;
@@ -274,7 +278,7 @@ mod tests {
         assert!(read > 20, "{read}");
     }
 
-    /// What is out of order, too little, too large or damaged is looked up key by key.
+    /// A batch that is out of order, too small, too large or damaged is looked up key by key.
     #[test]
     fn neighbours_are_not_guessed() {
         let engine = engine_with(2, 10);

@@ -3,9 +3,9 @@
 //! It runs on the commit thread and is the only writer of the store, so merging needs no lock. It is driven with
 //! groups and never waits for anything but the engine; the simulation drives the same code.
 //!
-//! How it knows what is stored without reading the disk: the requesting side looked the key up and says as of
-//! which group ([`Observed`]); the committer remembers the keys of the latest groups ([`Recent`]). A look-up that
-//! is older than what is remembered, which takes thousands of writes in between, is made again here.
+//! It usually knows the stored version without reading the disk. The requesting side has looked the key up and passes
+//! the number of groups committed by then ([`Observed`]). The committer remembers the keys of the latest groups
+//! ([`Recent`]). It repeats a look-up that is older than its memory, which takes thousands of writes in between.
 
 use super::answer::{Answer, Applied};
 use super::courier::Courier;
@@ -32,47 +32,47 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering as Memory};
 use std::time::Duration;
 
-/// From here on a commit is worth a line in the debug log: what the engine did meanwhile stands beside it.
+/// A commit that takes longer than this is logged at debug level, so that it stands beside the engine's lines.
 const SLOW_COMMIT: Duration = Duration::from_millis(30);
-/// The longest that a group waits for more, on a disk however slow.
+/// The longest time that a group waits for more requests, however slow the disk.
 const GATHER_MAX: Duration = Duration::from_micros(500);
-/// How often the free space is looked at while writes come in.
+/// How often the free space is checked while writes come in.
 const DISK_LOOK: Duration = Duration::from_millis(100);
-/// How often the engine is asked whether its background has stopped it, while nobody writes.
+/// How often the engine is asked whether its background has stopped, while nobody writes.
 const IDLE_CHECK: Duration = Duration::from_secs(1);
-/// How often a full disk is looked at again, and between two tries to open a store that met a shortage.
+/// How often a full disk is checked again, and the wait between two tries to open a store that met a shortage.
 const DISK_RETRY: Duration = Duration::from_millis(500);
-/// Between two tries to open a failed store for reading.
+/// The wait between two tries to open a failed store for reading.
 const READING_RETRY: Duration = Duration::from_secs(5);
-/// How often, and in what time, a store is opened again whose background ended without a reason: it may have met a shortage
-/// that has passed. Something that lasts, as damage does, ends it again at once.
+/// How often, within the period below, a store is reopened whose background ended without a known reason: it may have
+/// met a shortage that has passed. A lasting cause, such as damage, ends it again at once.
 const REVIVALS_MAX: usize = 3;
 const REVIVALS_PERIOD: Duration = Duration::from_mins(10);
-/// How long a tombstone of a sole replica is kept: longer than any write that was stamped before it can be queued.
-/// Being late is harmless (see [`Committer::floor`]); it only saves such a write a second stamp.
+/// How long a tombstone of a sole replica is kept: longer than a write that was stamped before it can stay queued.
+/// A later write is harmless (see [`Committer::floor`]); the wait only saves it a second stamp.
 const TOMBSTONE_KEEP_MILLIS: u64 = 10_000;
 
-/// When what is due is looked at again that could not be read.
+/// How much later the sweeper looks again at a due row whose record could not be read.
 const DUE_AGAIN_MILLIS: u64 = 5_000;
 
-/// This says what must be on disk before a write is confirmed.
+/// What must be on disk before a write is confirmed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DurabilityMode {
     /// The record itself, by fdatasync, shared with the group.
     Always,
     /// Nothing yet; everything is synced at least this often.
     Interval(Duration),
-    /// Nothing; the operating system writes when it likes.
+    /// Nothing; the operating system decides when to write.
     Os,
 }
 
-/// This says when a tombstone or an expired record may be dropped.
+/// When a tombstone or an expired record may be dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purge {
-    /// This is the only replica there is: nobody else can hold anything older.
+    /// There is only this replica: no other node can hold anything older.
     Sole,
-    /// Others may hold something older: an expired value gives back its bytes, its tombstone stays until all nodes have
-    /// settled past it ([`super::floor`]).
+    /// Other replicas may hold older records. An expired value is replaced by a tombstone, which gives back its bytes.
+    /// The tombstone stays until tombstone GC has passed it on all nodes ([`super::floor`]).
     Keep,
 }
 
@@ -84,34 +84,34 @@ pub(super) struct Committer {
     health: Arc<StoreHealth>,
     durability: DurabilityMode,
     purge: Purge,
-    /// What replicas compare; none where there is no other.
+    /// The digests that replicas compare; `None` for a sole replica.
     digests: Option<Arc<Digests>>,
-    /// What may not come in any more, and what may go; none where there is no other replica.
+    /// The floors: which records may not come in any more, and which may go; `None` for a sole replica.
     floors: Option<Arc<Floors>>,
-    /// Groups committed; the requesting side reads it before each look-up.
+    /// Number of groups committed; the requesting side reads it before each look-up.
     committed: Arc<AtomicU64>,
     recent: Recent,
-    /// The highest version purged in this life. A record that is not above it, of a key that holds nothing, may be
-    /// older than what was purged: it is told so and is stamped again.
+    /// The highest version purged in this run. A record not above it, of a key that has no stored record, may be older
+    /// than a purged one: it is answered `TooLate` and is stamped again.
     floor: Version,
     unsynced_since: Option<Duration>,
-    /// What a group takes: a moving mean.
+    /// The time that a group takes: a moving mean.
     usual: Duration,
     disk_looked_at: Option<Duration>,
-    /// What the engine was stopped by, until it is opened again.
+    /// The shortage that stopped the engine, until it is reopened.
     stopped_by: Option<Shortage>,
-    /// Whether the engine has been opened with the reserve of a full disk.
+    /// Whether the engine was opened with the disk space reserved for deletions.
     is_on_reserve: bool,
-    /// Before it nothing is opened again.
+    /// The store is not reopened before this time.
     reopen_at: Duration,
-    /// When the background had ended without a reason.
+    /// The times at which the engine's background ended without a known reason.
     revivals: Vec<Duration>,
-    /// When a store that is closed is tried to be read again.
+    /// When opening a closed store for reading is tried next.
     read_at: Duration,
-    /// Whether the reserve has been kept in this life.
+    /// Whether the reserve has been set up in this run.
     has_reserve: bool,
     shortages: LogLimit,
-    /// The `meta` rows of a store whose setting aside failed.
+    /// The `meta` rows of a store that could not be set aside, until the new store has them.
     carried: BTreeMap<Bytes, Bytes>,
 }
 
@@ -151,13 +151,13 @@ impl Committer {
         }
     }
 
-    /// Judges by another bound from now on.
+    /// Judges by another timestamp bound from now on.
     #[cfg(test)]
     pub(super) fn set_timestamps(&mut self, timestamps: Arc<TimestampBound>) {
         self.timestamps = timestamps;
     }
 
-    /// How long the commit thread may sleep before [`Self::commit`] must be called with whatever there is.
+    /// How long the commit thread may sleep before it must call [`Self::commit`], with an empty group if need be.
     pub(super) fn idle_wait(&self) -> Duration {
         let sync = match (self.durability, self.unsynced_since) {
             (DurabilityMode::Interval(every), Some(since)) if self.takes_writes() => {
@@ -170,13 +170,13 @@ impl Committer {
         [sync, disk].into_iter().flatten().fold(IDLE_CHECK, Duration::min)
     }
 
-    /// Whether the store would take a write now. Where not, what is due to be synced must wait: trying again at once,
-    /// for as long as the failure lasts, would keep a processor busy.
+    /// Whether the store would take a write now. If not, a due sync must wait: retrying it at once, for as long as the
+    /// failure lasts, would keep a processor busy.
     fn takes_writes(&self) -> bool {
         self.stopped_by.is_none() && !matches!(self.health.state(), StoreState::Failed { .. })
     }
 
-    /// How long a group may wait for those who were answered in the one before: as long as a group usually takes.
+    /// How long a group may wait for the clients answered in the previous group: as long as a group usually takes.
     pub(super) fn gather_wait(&self) -> Duration {
         match self.durability {
             DurabilityMode::Always => self.usual.min(GATHER_MAX),
@@ -189,7 +189,7 @@ impl Committer {
         self.engine.latency()
     }
 
-    /// Commits a group, possibly empty, and answers everyone in it.
+    /// Commits a group, possibly empty, and answers every request in it.
     pub(super) fn commit(&mut self, group: Vec<Request>) {
         let now = self.clock.mono();
         self.look_at_disk(now);
@@ -223,11 +223,12 @@ impl Committer {
         }
     }
 
-    /// Syncs what is not synced yet; the last call in the committer's life.
+    /// Syncs the writes that are not synced yet, and removes the unclean-shutdown mark; the committer's last call.
     pub(super) fn finish(&mut self) {
         crash::point(Point::CloseBeforeSync);
         if self.durability != DurabilityMode::Always && self.takes_writes() {
-            // Behind everything that was confirmed, and synced with it: nothing of this life can be lost any more.
+            // The removal follows every confirmed write and is synced with them: no write of this run can be lost any
+            // more.
             let key = Bytes::from_static(format::META_UNSYNCED);
             let clean = vec![Change::Remove { keyspace: Keyspace::Meta, key }];
             if let Err(error) = self.engine.commit(clean, Durability::Synced) {
@@ -237,7 +238,7 @@ impl Committer {
         crash::point(Point::CloseAfterSync);
     }
 
-    /// Decides what one request adds to the stage, and what its answer will be if the stage is stored.
+    /// Decides what one request adds to the stage, and its answer if the stage is stored.
     fn judge(&mut self, stage: &mut Stage, request: Request) -> Addressed {
         match request {
             Request::Apply { key, record, source, observed, done, courier } => {
@@ -250,7 +251,7 @@ impl Committer {
                     stage.courtesy.step();
                     match self.judge_record(stage, key, record, source, observed) {
                         Ok(applied) => Ok(Some(applied)),
-                        // It keeps back itself only.
+                        // A record that cannot be judged does not fail the others.
                         Err(ReplicaError::TooFarAhead(_)) => Ok(None),
                         Err(error) if error.is_damage() => Ok(None),
                         Err(error) => Err(error),
@@ -267,7 +268,7 @@ impl Committer {
                 (None, Answer::Side { outcome: Ok(()), done })
             }
             Request::SetAside { rows, done } => (None, Answer::Side { outcome: self.set_aside(rows), done }),
-            // The reserve of a full disk is for what clients delete.
+            // The reserve of a full disk is for deletions by clients.
             Request::Purge { done, .. } if self.is_on_reserve => {
                 (None, Answer::Purge { outcome: Err(ReplicaError::DiskFull), done })
             }
@@ -293,7 +294,7 @@ impl Committer {
         }
     }
 
-    /// Stages what a step changes on disk. Says whether the step can be taken.
+    /// Stages the rows that a step changes. Returns whether the step can be taken.
     fn judge_step(&mut self, stage: &mut Stage, step: &FloorStep) -> bool {
         let Some(floors) = &self.floors else { return false };
         let Some(moved) = floors.begin(step, |partition| stage.floors.get(&partition).copied()) else {
@@ -307,7 +308,7 @@ impl Committer {
         true
     }
 
-    /// Stages the removal of rows that are still as they were found. Says how many.
+    /// Stages the removal of rows that are unchanged since they were found. Returns how many.
     fn judge_removal(
         &mut self,
         stage: &mut Stage,
@@ -321,11 +322,12 @@ impl Committer {
             if stage.record(&key).is_some() {
                 continue;
             }
-            // Its time may have come meanwhile.
+            // By now the clock may have reached its timestamp.
             if which == Removal::TooFarAhead && self.timestamps.check(version.clock()).is_ok() {
                 continue;
             }
-            // By the index, which is written with the record: a record that cannot be read any more goes as well.
+            // Compare with the index, which is written with the record: this also removes a record that cannot be read
+            // any more.
             let row = format::encode_token_key(partition, key.as_ref());
             let Some(mark) = self.engine.get(Keyspace::Tokens, &row)? else { continue };
             let mark = format::decode_mark(&mark)?;
@@ -333,7 +335,7 @@ impl Committer {
             if !is_as_found || !floors.lets_go(partition, &mark, which) {
                 continue;
             }
-            // Whoever wrote it and comes late is told that it took effect.
+            // A late write request for this version is answered as stored: it took effect.
             stage.overwritten.push(version);
             stage.set(key, None, Some(mark));
             removed += 1;
@@ -341,13 +343,13 @@ impl Committer {
         Ok(removed)
     }
 
-    /// Whether the floor lets a dead row go.
+    /// Whether the floor lets the row of an expired or deleted record go.
     fn lets_go(&self, key: &Key, mark: &format::Mark) -> bool {
         let (Some(floors), Some(digests)) = (&self.floors, &self.digests) else { return false };
         floors.lets_go(digests.partition_of(key), mark, Removal::Purged)
     }
 
-    /// What a record is told that comes too late for its partition; none when it may change the store.
+    /// The answer to a record that comes too late for its partition; `None` when it may change the store.
     fn barred(&self, key: &Key, record: &Record, holds_nothing: bool, source: Source) -> Option<Applied> {
         let (floors, digests) = (self.floors.as_ref()?, self.digests.as_ref()?);
         if !floors.may_bar(record.version.clock()) {
@@ -367,7 +369,7 @@ impl Committer {
         observed: Observed,
     ) -> Result<Applied, ReplicaError> {
         if self.is_on_reserve {
-            // It was queued before that was known.
+            // The record was queued before the reserve was opened.
             self.health.admit(&record, source)?;
         }
         let known = stage.mark(&key).or_else(|| self.recent.mark(&key));
@@ -376,7 +378,7 @@ impl Committer {
             None if self.recent.covers(observed.as_of) => observed.mark,
             None => stored_mark(&*self.engine, self.digests.as_deref(), &key)?,
         };
-        // A record that was newest here once took effect here, whatever came since: see `Recent`.
+        // A record that was once the newest here took effect here, whatever was written since: see `Recent`.
         let has_accepted = || {
             source == Source::Writer
                 && (stage.has_accepted(record.version) || self.recent.has_accepted(record.version))
@@ -417,12 +419,12 @@ impl Committer {
                     Some(staged) => staged.cloned(),
                     None => match self.engine.get(Keyspace::Records, key.as_ref()) {
                         Ok(row) => row.map(|row| format::decode_record(&row)).transpose()?,
-                        // The same record from somebody who can read it: it takes the damaged one's place.
+                        // The same record from a replica that can read it replaces the damaged one.
                         Err(EngineError::Corrupt { .. }) => None,
                         Err(error) => return Err(error.into()),
                     },
                 };
-                // What an expired value has left is as good as the value.
+                // The tombstone of an expired value counts as equal to the value.
                 let is_over = record.has_expired(self.timestamps.expiry_clock());
                 let is_same = |current: &Record| {
                     let is_left = current.value == Value::Tombstone || record.value == Value::Tombstone;
@@ -440,7 +442,7 @@ impl Committer {
         Ok(Applied::Stored)
     }
 
-    /// `applied`, unless what supersedes the record is from the future: nobody may stamp above that.
+    /// Returns `applied`, or an error if the superseding version is from the future: nobody may stamp above that.
     fn believed(&self, applied: Applied) -> Result<Applied, ReplicaError> {
         if let Applied::Superseded { by, .. } | Applied::TooLate { upto: by } = applied {
             self.timestamps.check(by.clock())?;
@@ -448,7 +450,7 @@ impl Committer {
         Ok(applied)
     }
 
-    /// Stages the end of a record whose time has come. Says whether space comes back.
+    /// Stages the end of a record that is due. Returns whether this frees space.
     fn judge_due(&mut self, stage: &mut Stage, row: &DueRow) -> Result<bool, ReplicaError> {
         stage.due.insert(format::encode_due_key(row.at, &row.key), None);
         let Ok(key) = Key::new(row.key.clone()) else { return Ok(false) };
@@ -458,10 +460,10 @@ impl Committer {
         let current = match self.engine.get(Keyspace::Records, &row.key) {
             Ok(Some(current)) => format::decode_record(&current)?,
             Ok(None) => return Ok(false),
-            // The record that heals it brings a row of its own.
+            // The record that repairs it brings a due row of its own.
             Err(error @ EngineError::Corrupt { .. }) => return Err(error.into()),
             Err(error) => {
-                // A key that is written often has many rows that are due: the newest of them is that of its record.
+                // A key that is written often has many due rows: the newest of them belongs to its record.
                 let later = self.clock.wall().saturating_add(DUE_AGAIN_MILLIS);
                 let version = Some(format::encode_version(row.version));
                 let staged = stage.due.entry(format::encode_due_key(later, &row.key)).or_default();
@@ -469,7 +471,7 @@ impl Committer {
                 return Err(error.into());
             }
         };
-        // Overwritten since: the newer record has a row of its own if it needs one.
+        // The record was overwritten since: the newer one has its own due row if it needs one.
         if current.version != row.version {
             return Ok(false);
         }
@@ -479,7 +481,7 @@ impl Committer {
                 self.floor = self.floor.max(current.version);
                 stage.set(key, None, mark);
             }
-            // By one clock a value is hidden; it is destroyed once it has expired by all clocks that can be right.
+            // A value is hidden by one clock, but destroyed only once it has expired by all clocks that can be right.
             (Purge::Keep, Value::Present(_))
                 if !current.expires.is_some_and(|at| self.timestamps.has_surely_passed(at)) =>
             {
@@ -500,7 +502,7 @@ impl Committer {
         Ok(true)
     }
 
-    /// Takes the order to begin anew out of `group` and follows it: everything else is judged by the new store.
+    /// Takes the requests to set the store aside out of `group` and executes them first: the new store judges the rest.
     fn begin_anew_first(&mut self, group: Vec<Request>) -> Vec<Request> {
         if !group.iter().any(|request| matches!(request, Request::SetAside { .. })) {
             return group;
@@ -514,11 +516,11 @@ impl Committer {
         others
     }
 
-    /// Sets the store aside and begins anew with an empty one that keeps its name: it is known to lack what was in the
-    /// old one, so no other node has to say so.
+    /// Sets the store aside and replaces it with an empty one of the same identity. The new store is known to lack the
+    /// old store's records, so no other node has to report the loss.
     ///
-    /// What `meta` rows can be read go over; `known` has what the node knows without them. Where it fails it may be tried
-    /// again: what rows the old store had are kept until the new one has them.
+    /// The readable `meta` rows are carried over; `known` has those that the node knows without reading them. A failed
+    /// attempt may be repeated: the old store's rows are kept in memory until the new one has them.
     fn set_aside(&mut self, known: Vec<(&'static [u8], Bytes)>) -> Result<(), ReplicaError> {
         let mut rows: BTreeMap<Bytes, Bytes> =
             known.into_iter().map(|(key, value)| (Bytes::from_static(key), value)).collect();
@@ -530,14 +532,14 @@ impl Committer {
             }
         }
         rows.insert(Bytes::from_static(format::META_VOTES), Bytes::from_static(&[format::VOTES_NO]));
-        // It has confirmed nothing, so it belongs to nobody before it has been refilled.
+        // The new store has confirmed nothing, so it belongs to no set of nodes before it has been refilled.
         rows.remove(format::META_TOPOLOGY);
         if let Err(error) = self.begin_with(&rows) {
             self.carried = rows;
             self.health.set_failed(&error.to_string());
             return Err(error.into());
         }
-        // Whoever looked a key up before this group saw the old store.
+        // Look-ups made before this group saw the old store.
         let group = self.committed.load(Memory::Relaxed) + 1;
         self.committed.store(group, Memory::Release);
         self.recent = Recent::starting_at(group + 1, self.clock.mono());
@@ -546,7 +548,7 @@ impl Committer {
         Ok(())
     }
 
-    /// Puts an empty store with `rows` in place of the one that there is.
+    /// Replaces the store with an empty one that has `rows`.
     fn begin_with(&self, rows: &BTreeMap<Bytes, Bytes>) -> Result<(), EngineError> {
         self.engine.set_aside()?;
         if let Some(digests) = &self.digests {
@@ -562,7 +564,7 @@ impl Committer {
         Ok(())
     }
 
-    /// Writes the stage; afterwards it is known to readers and remembered here.
+    /// Writes the stage; afterwards readers see it and the committer remembers it.
     fn store(&mut self, mut stage: Stage, now: Duration) -> Result<(), Refusal> {
         if let Some(shortage) = self.stopped_by {
             return Err(Refusal::Short(shortage));
@@ -613,7 +615,7 @@ impl Committer {
         Ok(())
     }
 
-    /// The batch of a stage, and what it changes: of each key what was there and what will be.
+    /// The batch of a stage, and the change of each key: its mark before and after.
     fn batch(&self, stage: Stage, courtesy: &mut Courtesy) -> (Batch, Vec<Changed>) {
         let mut batch = Batch::with_capacity(2 * stage.records.len() + stage.due.len() + stage.side.len());
         let mut changes = Vec::with_capacity(stage.records.len());
@@ -682,7 +684,7 @@ impl Committer {
         }
     }
 
-    /// Notes a failed write. A shortage passes; anything else is final until the node is restarted.
+    /// Handles a failed write. A shortage passes; any other failure is final until the node is restarted.
     fn fail(&mut self, error: &EngineError) -> Refusal {
         if matches!(error, EngineError::Busy) {
             return Refusal::Overloaded;
@@ -716,7 +718,7 @@ impl Committer {
         Refusal::Failed(error.to_string())
     }
 
-    /// What the engine's background was stopped by, as far as can be told; none where it is to count as a failure.
+    /// The shortage that stopped the engine's background, as far as can be told; `None` when it counts as a failure.
     fn what_stopped(&mut self, now: Duration) -> Option<Shortage> {
         if self.engine.is_short_of_space() || self.health.state() == StoreState::DiskFull {
             return Some(Shortage::Disk);
@@ -732,12 +734,12 @@ impl Committer {
             return None;
         }
         self.revivals.push(now);
-        // Whatever it met has hardly passed yet, and the tries are few.
+        // The cause has hardly passed yet, and the tries are few: wait first.
         self.reopen_at = self.reopen_at.max(now + DISK_RETRY);
         Some(Shortage::Unknown)
     }
 
-    /// Looks at the free space now and then, and brings the store back once what it met has passed.
+    /// Checks the free space from time to time, and reopens the store once the shortage that it met has passed.
     fn look_at_disk(&mut self, now: Duration) {
         if self.disk_looked_at.is_some_and(|at| now < at + DISK_LOOK) {
             return;
@@ -747,7 +749,7 @@ impl Committer {
             return self.read_again(now);
         }
         let room = self.engine.room();
-        // The engine's background may have met the full disk after the last write was refused, and nobody has noticed yet.
+        // The engine's background may have met the full disk after the last refused write; no write has shown it since.
         if room == Room::Enough
             && self.stopped_by.is_none()
             && self.health.state() == StoreState::DiskFull
@@ -764,7 +766,7 @@ impl Committer {
                 self.health.set_ok(now);
             }
             (_, Room::Enough) => self.open_again(now),
-            // Before a deletion meets the end of the disk.
+            // Open the reserve before a deletion meets the end of the disk.
             (None, Room::Least) if !self.is_on_reserve => self.open_reserve(room, now),
             (None, room) => self.health.set_disk_low(room, now),
             (Some(Shortage::Disk), room) => self.open_reserve(room, now),
@@ -772,13 +774,13 @@ impl Committer {
         }
     }
 
-    /// Opens a store again that was stopped by a shortage, if that has passed.
+    /// Reopens a store that a shortage stopped, if the shortage has passed.
     fn open_again(&mut self, now: Duration) {
         if now < self.reopen_at {
             return;
         }
         self.reopen_at = now + DISK_RETRY;
-        // Asked while the store is open still, and can be read.
+        // Check while the store is still open and readable.
         if self.engine.check_supplies().is_err() {
             return;
         }
@@ -802,7 +804,7 @@ impl Committer {
         }
     }
 
-    /// Opens a store on a full disk with what is kept for deletions, if it is there still.
+    /// Reopens a store on a full disk with the reserve for deletions, if the reserve is still there.
     fn open_reserve(&mut self, room: Room, now: Duration) {
         let is_writable = self.stopped_by.is_none();
         if is_writable {
@@ -823,7 +825,7 @@ impl Committer {
             }
             Ok(false) => self.read_again(now),
             Err(error) => {
-                // Whatever it is, it is looked at again once there is space.
+                // Any error is treated as a full disk, so that opening is tried again.
                 self.stopped_by = Some(Shortage::Disk);
                 self.health.set_short(Shortage::Disk, now);
                 tracing::debug!(%error, "a store on a full disk cannot be opened for deletions");
@@ -831,10 +833,10 @@ impl Committer {
         }
     }
 
-    /// Takes note that the store has been opened again. Whether it can be used.
+    /// Updates the committer's state after the store was reopened. Returns whether the store can be used.
     fn has_opened(&mut self) -> bool {
         self.stopped_by = None;
-        // Whether the write that failed took effect is seen now.
+        // Now it shows whether the failed write took effect: recount the digests.
         if let Some(digests) = &self.digests
             && let Err(error) = digests.load(&*self.engine)
         {
@@ -843,11 +845,11 @@ impl Committer {
         }
         crash::point(Point::ReopenCounted);
         self.recent = Recent::starting_at(self.committed.load(Memory::Relaxed) + 1, self.clock.mono());
-        // What was confirmed before it was synced is in the store that was opened again, and still not synced.
+        // Keep `unsynced_since`: writes confirmed before the reopening are in the store but still not synced.
         true
     }
 
-    /// Opens a store for reading that takes no writes and could not be opened, if it can be by now.
+    /// Opens for reading a store that takes no writes and is closed, if that works by now.
     fn read_again(&mut self, now: Duration) {
         if now < self.read_at {
             return;
@@ -866,9 +868,9 @@ impl Committer {
 /// Why a group was not stored.
 enum Refusal {
     Overloaded,
-    /// Nothing was tried.
+    /// The write was not tried.
     Short(Shortage),
-    /// It was tried: some of it may be on disk.
+    /// The write was tried: parts of it may be on disk.
     Met(Shortage),
     Failed(String),
 }
@@ -889,7 +891,7 @@ impl Refusal {
 /// An answer with the courier of the thread that asked.
 type Addressed = (Option<Arc<Courier>>, Answer);
 
-/// Gives a group's answers, those of one thread together.
+/// Sends a group's answers, bundled by the thread that asked.
 fn give_all(answers: Vec<Addressed>) {
     let mut batches: Vec<(Arc<Courier>, Vec<Answer>)> = Vec::new();
     for (courier, answer) in answers {
@@ -897,7 +899,7 @@ fn give_all(answers: Vec<Addressed>) {
             answer.give();
             continue;
         };
-        // As many couriers as network threads: a walk is quicker than a map.
+        // There are only as many couriers as network threads: a linear search is quicker than a map.
         match batches.iter_mut().find(|(known, _)| Arc::ptr_eq(known, &courier)) {
             Some((_, batch)) => batch.push(answer),
             None => batches.push((courier, vec![answer])),

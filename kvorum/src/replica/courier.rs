@@ -1,12 +1,12 @@
-//! The courier: carries writes to the commit thread and answers back with one wake-up per batch and direction.
+//! The courier: carries writes to the commit thread and its answers back, with one wake-up per batch and direction.
 //!
 //! Waking another thread costs a system call. A network thread that serves many connections queues many writes
-//! before it sleeps, and a group answers many of them at once; without the courier each would pay for a wake-up of
-//! its own. So the first write queued on a thread only asks the thread's courier, a local task that runs once the
-//! tasks that are ready now have run, to wake the commit thread; and the commit thread puts a group's answers into
-//! the courier's box and wakes it once.
+//! before it sleeps, and a group answers many of them at once; without the courier each would cost its own wake-up.
+//! So the first write queued on a thread does not wake the commit thread. It asks the thread's courier, a local task
+//! that runs after the tasks that are ready now, to wake it. The commit thread puts a group's answers into the
+//! courier's box and wakes the courier once.
 //!
-//! A thread without a courier (a test, a command) is served directly: same order, more wake-ups.
+//! A thread without a courier (a test, a command) wakes the commit thread itself: same order, more wake-ups.
 
 use super::answer::Answer;
 use crate::profile::waits::{Since, Wait};
@@ -19,10 +19,10 @@ thread_local! {
     static COURIER: RefCell<Option<Arc<Courier>>> = const { RefCell::new(None) };
 }
 
-/// This carries between one network thread and the commit thread.
+/// The link between one network thread and the commit thread.
 #[derive(Default)]
 pub(super) struct Courier {
-    // Guards answers on their way, and since when the first of them wait; held for a push or a take of the whole.
+    // Guards the answers under way and since when the first of them waits. Held to push answers or to take all of them.
     answers: Mutex<(Vec<Answer>, Since)>,
     /// Whether the commit thread sleeps although this thread has queued something.
     is_to_wake: AtomicBool,
@@ -30,15 +30,15 @@ pub(super) struct Courier {
 }
 
 impl Courier {
-    /// The courier of the thread that calls.
+    /// The courier of the calling thread.
     pub(super) fn of_thread() -> Option<Arc<Self>> {
         COURIER.with_borrow(Clone::clone)
     }
 
-    /// Serves the thread that calls until dropped; `wake` wakes the commit thread.
+    /// Serves the calling thread until dropped; `wake` wakes the commit thread.
     ///
     /// # Cancel safety
-    /// Dropping the future ends the service; what was queued or answered by then is still delivered.
+    /// Dropping the future ends the service; requests queued and answers brought by then are still delivered.
     pub(super) async fn serve(wake: impl Fn()) {
         let courier = Arc::new(Self::default());
         let service = Service { courier: Arc::clone(&courier), wake };
@@ -68,7 +68,7 @@ impl Courier {
     }
 }
 
-/// Delivers in both directions, the last time when the courier's future is dropped.
+/// Delivers in both directions; the drop of the courier's future makes the last delivery.
 struct Service<W: Fn()> {
     courier: Arc<Courier>,
     wake: W,

@@ -1,15 +1,15 @@
-//! Digests: for every partition a number that says which versions of which keys this replica holds.
+//! Digests: one number for each partition, computed from the versions of the keys that this replica holds.
 //!
-//! Two replicas that hold the same have the same digests, so comparing them costs a few bytes per partition, whatever is
-//! stored. A digest is the exclusive or of a hash per key and version: it is kept up by every applied write at the cost
-//! of two hashes, in any order. What an expired record leaves behind has the same version, so replicas that notice its
-//! end at different times agree all the while.
+//! Two replicas that hold the same have the same digests, so comparing them costs a few bytes per partition, however
+//! much is stored. A digest is the exclusive or of a hash per key and version: every applied write updates it at the
+//! cost of two hashes, in any order. The tombstone of an expired record has the record's version, so the digests of two
+//! replicas agree even when they notice the expiry at different times.
 //!
-//! A record belongs on ranks below its `from` only, so two replicas have in common what was written with a `from` above
-//! both their ranks; digests are therefore kept apart by `from` and put together for each pair.
+//! A record belongs only on ranks below its `from`, so two replicas have in common the records with a `from` above both
+//! ranks. Digests are therefore kept apart by `from` and combined for each pair.
 //!
-//! The rows behind a digest lie in the `tokens` keyspace, by partition: what differs is listed at a cost that follows
-//! the partition, not the store.
+//! The rows behind a digest lie in the `tokens` keyspace, by partition: the cost of listing differences follows the
+//! size of the partition, not of the store.
 
 use super::ReplicaError;
 use crate::canary::{self, Canary};
@@ -22,7 +22,7 @@ use kvorum_core::{Key, NodeId, Partition, Token, Version};
 use std::ops::Bound;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Rows of the index that are written at a time when it is made anew.
+/// Rows that are written in one batch when the index is rebuilt.
 const REBUILD_ROWS: usize = 4096;
 
 /// One partition's digest of the records with one `from`.
@@ -31,25 +31,25 @@ struct Cell {
     from: u16,
     digest: u64,
     keys: u64,
-    /// Keys of them that are tombstones.
+    /// The tombstones among the keys.
     dead: u64,
 }
 
-/// These are a store's digests.
+/// The digests of a store.
 #[derive(Debug)]
 pub struct Digests {
     bits: u8,
-    // Guards the numbers; held for one group's changes or one list.
+    // Guards the cells. Held to apply one group's changes or to read one partition or list.
     partitions: Mutex<Vec<Vec<Cell>>>,
 }
 
 impl Digests {
-    /// Digests of an empty store with `bits` of partitions.
+    /// Digests of an empty store with 2^`bits` partitions.
     pub(super) fn new(bits: u8) -> Self {
         Self { bits, partitions: Mutex::new(vec![Vec::new(); 1 << bits]) }
     }
 
-    /// The digests of what `engine` holds. A store that was written without the index gets it now.
+    /// Loads the digests of `engine`'s records. Builds the index first in a store that was written without it.
     pub(super) fn open(engine: &dyn Engine, bits: u8) -> Result<Self, ReplicaError> {
         let digests = Self::new(bits);
         if engine.get(Keyspace::Meta, format::META_INDEXED)?.is_none() {
@@ -59,12 +59,12 @@ impl Digests {
         Ok(digests)
     }
 
-    /// Digests of nothing: the store is empty now.
+    /// Resets all digests, because the store is empty now.
     pub(super) fn clear(&self) {
         self.lock().iter_mut().for_each(Vec::clear);
     }
 
-    /// Counts anew what the index holds.
+    /// Recounts the digests from the index.
     pub(super) fn load(&self, engine: &dyn Engine) -> Result<(), ReplicaError> {
         self.clear();
         let mut changes = Vec::with_capacity(REBUILD_ROWS);
@@ -81,7 +81,7 @@ impl Digests {
         Ok(())
     }
 
-    /// Makes the index of a store that has none.
+    /// Builds the index of a store that has none.
     fn index(&self, engine: &dyn Engine) -> Result<(), ReplicaError> {
         let mut batch = Batch::new();
         for pair in engine.scan(Keyspace::Records, &[], Bound::Unbounded)? {
@@ -109,7 +109,7 @@ impl Digests {
         Token::of(key.as_ref()).partition(self.bits)
     }
 
-    /// The change of the index that goes with a change of `key`'s record.
+    /// The change of the index row that goes with a change of `key`'s record.
     pub(super) fn row(&self, key: &Key, mark: Option<Mark>) -> Change {
         let row = format::encode_token_key(self.partition_of(key), key.as_ref());
         match mark {
@@ -120,7 +120,7 @@ impl Digests {
         }
     }
 
-    /// Takes in what has become of keys: what was there, and what is.
+    /// Applies changes of keys: the mark before and the mark after.
     pub(super) fn change(&self, changes: &[(Key, Option<Mark>, Option<Mark>)]) {
         let mut partitions = self.lock();
         for (key, before, after) in changes {
@@ -143,16 +143,17 @@ impl Digests {
         }
     }
 
-    /// The digest of `partition`'s records that were written for more than `rank_max` + 1 replicas: what two replicas
-    /// have in common of which the higher rank is `rank_max`.
+    /// The digest of `partition`'s records that were written for more than `rank_max` + 1 replicas. Two replicas have
+    /// these in common when the higher of their ranks is `rank_max`.
     pub fn shared(&self, partition: Partition, rank_max: u16) -> u64 {
         let partitions = self.lock();
         let cells = partitions.get(usize::from(partition.0)).map_or(&[][..], |cells| cells);
         cells.iter().filter(|cell| cell.from > rank_max).fold(0, |digest, cell| digest ^ cell.digest)
     }
 
-    /// One number for all that the node of rank `rank` must have in common with those of lower ranks, and of higher
-    /// ranks with it, among `nodes`: it agrees with that of rank 0 for the same `rank` where each such pair agrees.
+    /// Combines into one number all digests that the node of rank `rank` must share among `nodes`: with each lower
+    /// rank, and with each higher rank. Two nodes compare `common` of the same `rank`: rank 0's number equals that of
+    /// rank `rank` if each such pair agrees.
     pub fn common(&self, partition: Partition, rank: u16, nodes: u16) -> u64 {
         let partitions = self.lock();
         let cells = partitions.get(usize::from(partition.0)).map_or(&[][..], |cells| cells);
@@ -183,14 +184,15 @@ impl Digests {
     }
 }
 
-/// Folds the digests that the node of rank `rank` compares, each named by the higher rank of its pairs, into one number.
+/// Folds the digests that the node of rank `rank` compares into one number. Each is named by the higher rank of its
+/// pairs.
 fn fold_common(rank: u16, nodes: u16, digest: impl Fn(u16) -> u64) -> u64 {
     (rank.max(1)..nodes).fold(0, |folded, rank_max| {
         xxhash_rust::xxh3::xxh3_64_with_seed(&digest(rank_max).to_be_bytes(), folded)
     })
 }
 
-/// As [`Digests::common`], of what is not above the clock word `upto`, by a scan of the partition's index.
+/// Like [`Digests::common`], for records up to timestamp `upto`, by a scan of the partition's index.
 pub(super) fn common_upto(
     engine: &dyn Engine,
     partition: Partition,
@@ -226,7 +228,7 @@ fn cell(cells: &mut Vec<Cell>, from: u16) -> &mut Cell {
     &mut cells[at]
 }
 
-/// What one key and version adds to a digest: xxh3-64 of the key, seeded with the version's two words mixed.
+/// The hash that one key and version adds to a digest: xxh3-64 of the key, seeded with the version's two words mixed.
 fn hash(key: &Key, version: Version) -> u64 {
     let NodeId(node) = version.node();
     let seed = version.clock() ^ node.rotate_left(32);

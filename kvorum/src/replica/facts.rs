@@ -1,8 +1,8 @@
-//! Facts about the cluster that this node must not forget: which store each node was last seen with, and whether its
-//! own store votes in reads.
+//! Facts about the cluster that this node must not forget: the store that each node was last seen with, and whether its
+//! own store is quorum-eligible.
 //!
-//! A node that lost its disk comes back with a store of another identity. It cannot know that it lost anything; the
-//! others can, because they remember the store it had.
+//! A node that lost its disk comes back with a new store, of another identity. It cannot know that it lost data. The
+//! other nodes can, because they remember the identity of its previous store.
 
 use super::{Replica, ReplicaError};
 use crate::crash::{self, Point};
@@ -12,31 +12,31 @@ use kvorum_core::{ClusterId, NodeId, Run, StoreSeen, UnixMillis};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-/// These are the facts as the store held them when it was opened.
+/// The facts as the store held them when they were read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Facts {
     /// The store and the run that each node was last seen with.
     pub seen: BTreeMap<NodeId, (u128, Run)>,
-    /// Whether this store votes in reads.
+    /// Whether this store is quorum-eligible: whether its answers count in reads.
     pub votes: Vote,
-    /// The cluster that the store belongs to; none where no node has made its id yet.
+    /// The cluster that the store belongs to; `None` while no node has created the id yet.
     pub cluster_id: Option<ClusterId>,
 }
 
-/// This says whose store it is, and among which nodes its keys are placed.
+/// The node that a store belongs to, and the nodes among which its keys are placed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Home {
-    /// The node that it belongs to, and its URL; none in a store of an earlier release, and in that of a node that is alone.
+    /// The owner and its URL. `None` in a store of an earlier release and in a cluster of one.
     pub node: Option<(NodeId, String)>,
-    /// The hash of the nodes; none in a store of the release before clusters.
+    /// The hash of the nodes; `None` in a store of the release before clusters.
     pub topology: Option<u64>,
-    /// Whether it was begun in place of a damaged one and has not been refilled since. Such a store has never voted, so it
-    /// has confirmed nothing, and may be begun anew among other nodes.
+    /// Whether the store replaced a damaged one and has not been refilled since. Such a store has never been
+    /// quorum-eligible, so it has confirmed nothing, and it may be recreated among other nodes.
     pub is_provisional: bool,
 }
 
 impl Home {
-    /// What the store of `engine` says; none of one that has not been made yet.
+    /// Reads the home of `engine`'s store; `None` when the store has not been created yet.
     ///
     /// # Errors
     /// When its rows cannot be read.
@@ -58,15 +58,15 @@ impl Home {
     }
 }
 
-/// This says whether a store votes in reads, as far as it has been found out.
+/// Whether a store is quorum-eligible, as far as is known.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Vote {
-    /// It does.
+    /// Its answers count.
     #[default]
     Yes,
-    /// It is known to lack what an earlier store of the node held.
+    /// The store is known to lack records that an earlier store of the node held.
     No,
-    /// It is new, and not everybody has been asked.
+    /// The store is new, and not every other node has been asked about an earlier one.
     Unknown,
 }
 
@@ -102,13 +102,13 @@ impl Replica {
         facts.votes = match votes.as_ref().and_then(|row| row.first()) {
             Some(&format::VOTES_NO) => Vote::No,
             Some(&format::VOTES_UNKNOWN) => Vote::Unknown,
-            // A store of the release before clusters was the only one there was.
+            // A store of the release before clusters was the only replica.
             _ => Vote::Yes,
         };
         Ok(facts)
     }
 
-    /// Remembers durably with which stores, and in which runs of them, nodes were seen.
+    /// Durably remembers the store and the run that each node was seen with.
     pub async fn store_seen(&self, seen: &[StoreSeen]) -> Result<(), ReplicaError> {
         let put = |key, value| Change::Put { keyspace: Keyspace::Meta, key, value };
         let rows = seen.iter().flat_map(|StoreSeen { node, store, run }| {
@@ -123,12 +123,12 @@ impl Replica {
         Ok(())
     }
 
-    /// Remembers durably to which cluster this store belongs.
+    /// Durably remembers the cluster that this store belongs to.
     pub async fn store_cluster_id(&self, id: ClusterId) -> Result<(), ReplicaError> {
         self.store_one(format::META_CLUSTER_ID, format::encode_cluster_id(id)).await
     }
 
-    /// Remembers durably that this store is in the run `run`.
+    /// Durably remembers that this store is in the run `run`.
     pub async fn store_run(&self, run: Run) -> Result<(), ReplicaError> {
         self.store_one(format::META_RUN, format::encode_run(run)).await
     }
@@ -141,12 +141,12 @@ impl Replica {
         Ok(())
     }
 
-    /// Remembers durably whether this store votes in reads.
+    /// Durably remembers whether this store is quorum-eligible.
     pub async fn store_votes(&self, vote: Vote) -> Result<(), ReplicaError> {
         let put = |key, value| Change::Put { keyspace: Keyspace::Meta, key: Bytes::from_static(key), value };
         let mut rows = vec![put(format::META_VOTES, Bytes::copy_from_slice(&[vote.code()]))];
         if vote == Vote::Yes {
-            // What votes confirms writes: from now on it belongs to these nodes.
+            // An eligible store confirms writes: from now on it belongs to these nodes.
             rows.push(put(format::META_TOPOLOGY, format::encode_lease(UnixMillis(self.shared.topology))));
             let key = Bytes::from_static(format::META_BEGUN_AMONG);
             rows.push(Change::Remove { keyspace: Keyspace::Meta, key });

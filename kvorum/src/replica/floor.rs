@@ -1,20 +1,20 @@
-//! Floors: up to which version each partition's past is finished, so that what is dead can be dropped.
+//! Floors: the timestamp up to which each partition's history is finished, so that dead rows can be dropped.
 //!
-//! All nodes together bring a partition through three steps, each of which all must have confirmed before the next
-//! begins (`coordinator/settle.rs` leads them):
+//! All nodes together take a partition through three steps. All nodes must have confirmed a step before the next begins
+//! (`coordinator/settle.rs` leads the rounds):
 //!
-//! | word | durable | what holds from then on |
+//! | timestamp | durable | holds from then on |
 //! | --- | --- | --- |
-//! | settled | before it is confirmed | all nodes held the same records up to here, and nothing up to here comes in but by repair |
-//! | sealed | before it is confirmed | into an empty key, repair brings nothing up to here but from a store that has settled as far |
-//! | purged | some time | dead rows up to here may go |
+//! | settled | before it is confirmed | all nodes held the same up to here; only repair brings in records up to here |
+//! | sealed | before it is confirmed | into an empty key, repair brings them only from a store settled as far |
+//! | purged | some time | dead rows up to here may be removed |
 //!
 //! purged <= sealed <= settled. Before *settled* a partition is *closed*: the same promise, kept in memory only, while
-//! the nodes compare what they hold. Versions are compared by their clock word; the floor is inclusive.
+//! the nodes compare their records. Versions are compared by timestamp; the floor is inclusive.
 //!
-//! A store that hears of a word ahead of its own is older than the one that confirmed it, and some of what it holds may
-//! have been purged: those rows are *in doubt*. Nothing is dropped for that word. A row in doubt goes once a replica of its
-//! key that has sealed past it was compared and does not have it ([`Replica::drop_outlived`]).
+//! A store that hears of a timestamp ahead of its own is older than the store that confirmed it. Some of its rows may
+//! have been purged elsewhere: those rows are *in doubt*. The timestamp alone drops no row. A row in doubt is dropped
+//! once a replica of its key that has sealed past it was compared and does not have it ([`Replica::drop_outlived`]).
 //!
 //! The rules and why they suffice: `docs/dev/tombstones.md`, `docs/decisions/0014-*`, `docs/decisions/0022-*`.
 
@@ -30,10 +30,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::oneshot;
 
-/// Rows removed in one group: few enough that writes behind it hardly wait.
+/// Rows removed in one group: few enough that writes queued after it hardly wait.
 const REMOVED_LEN_MAX: usize = 512;
 
-/// This is how far a partition's past is finished on one store: clock words, inclusive.
+/// How far a partition's history is finished on one store: timestamps, inclusive.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Floor {
     /// All nodes held the same up to here.
@@ -45,7 +45,7 @@ pub struct Floor {
 }
 
 impl Floor {
-    /// Without the words above `max`.
+    /// The floor without the timestamps above `max`.
     fn within(self, max: u64) -> Self {
         let believed = |word| if word > max { 0 } else { word };
         let Self { settled, sealed, purged } = self;
@@ -53,109 +53,110 @@ impl Floor {
     }
 }
 
-/// This is a step of a round, for some partitions.
+/// A step of a tombstone GC round, for some partitions.
 #[derive(Debug, Clone)]
 pub enum FloorStep {
-    /// Nothing up to `upto` comes in any more but by repair, for as long as this process lives.
+    /// Only repair brings in records up to `upto`, until this process ends.
     Close {
-        /// Names the round.
+        /// The number of the round.
         round: u64,
-        /// A clock word.
+        /// The timestamp up to which the step goes, inclusive.
         upto: u64,
-        /// Which partitions.
+        /// The partitions.
         partitions: Arc<[u16]>,
     },
-    /// All nodes held the same up to where the round has closed.
+    /// All nodes held the same records up to the timestamp to which the round has closed.
     Settle {
-        /// Names the round: a store that has not been closed by it since refuses.
+        /// The number of the round: a store whose latest close was not by this round refuses the step.
         round: u64,
-        /// A clock word.
+        /// The timestamp up to which the step goes, inclusive.
         upto: u64,
-        /// Which partitions.
+        /// The partitions.
         partitions: Arc<[u16]>,
     },
     /// All nodes have settled.
     Seal {
-        /// A clock word.
+        /// The timestamp up to which the step goes, inclusive.
         upto: u64,
-        /// Which partitions.
+        /// The partitions.
         partitions: Arc<[u16]>,
     },
     /// All nodes have sealed.
     Release {
-        /// A clock word.
+        /// The timestamp up to which the step goes, inclusive.
         upto: u64,
-        /// Which partitions.
+        /// The partitions.
         partitions: Arc<[u16]>,
     },
-    /// Other nodes have sealed further than this store has settled: what it holds there is in doubt.
+    /// Other nodes have sealed further than this store has settled: its rows there are in doubt.
     Doubt {
-        /// Which, and how far.
+        /// The sealed timestamps, by partition and rank.
         words: Arc<[SealedWord]>,
     },
-    /// Words from the future do not hold any more, on an operator's order.
+    /// Timestamps from the future are no longer valid, on an operator's order.
     Forget {
-        /// The highest word that still holds.
+        /// The highest timestamp that stays valid.
         max: u64,
         /// The partition.
         partition: u16,
     },
-    /// This store has been compared with all nodes: what is in doubt no more is settled and sealed.
+    /// Settles and seals the partitions whose doubt has ended: this store has been compared with all nodes.
     Adopt {
-        /// Clock words by partition.
+        /// Timestamps by partition.
         floors: Arc<[(u16, u64)]>,
     },
 }
 
-/// This is what another node has sealed, ahead of what this store has settled.
+/// A timestamp that another node has sealed, ahead of the one that this store has settled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SealedWord {
     /// The partition.
     pub partition: u16,
-    /// The node's rank there. It has a say about records that were written for more replicas than its rank: of those, and
-    /// no others, it holds what there is.
+    /// The node's rank there. The node is authoritative for records written for more replicas than its rank: it holds
+    /// all of those, and no others.
     pub rank: u16,
-    /// A clock word.
+    /// The sealed timestamp, inclusive.
     pub upto: u64,
 }
 
-/// What is known of one partition.
+/// The state of one partition.
 #[derive(Debug, Clone, Default)]
 struct Entry {
     floor: Floor,
-    /// Nothing up to here comes in but by repair, since the round of this number.
+    /// Only repair brings in records up to this timestamp, since round `round`.
     closed: u64,
     round: u64,
-    /// Ranks of nodes that have sealed further than is settled here, and how far. Until a restart; then they are met again.
+    /// Ranks of nodes that have sealed further than this store has settled, and how far. Kept until a restart; the
+    /// store then hears of them again.
     doubts: Vec<(u16, u64)>,
 }
 
 impl Entry {
-    /// Up to where a record that was written for `from` replicas is in doubt here: as far as a node has sealed that must
-    /// hold it.
+    /// The timestamp up to which a record written for `from` replicas is in doubt here: the highest that was sealed by
+    /// a node that must hold the record.
     fn doubted(&self, from: u16) -> u64 {
         let from = if canary::is(Canary::OlderStoreDrops) { u16::MAX } else { from };
         let words = self.doubts.iter().filter(|(rank, _)| *rank < from).map(|(_, upto)| *upto);
         words.max().unwrap_or_default()
     }
 
-    /// Up to where no record that was written for `from` replicas comes in but by repair.
+    /// The timestamp up to which only repair brings in records written for `from` replicas.
     fn barred(&self, from: u16) -> u64 {
         self.floor.settled.max(self.closed).max(self.doubted(from))
     }
 }
 
-/// These are a store's floors.
+/// The floors of a store.
 #[derive(Debug)]
 pub struct Floors {
-    /// The highest word of all: a record above it meets no floor, which is told without the lock.
+    /// The highest timestamp of all floors: a record above it meets no floor, which shows without the lock.
     highest: AtomicU64,
-    // Guards the words; held for a look-up or for one step.
+    // Guards the entries. Held for a look-up or for one step.
     entries: Mutex<Vec<Entry>>,
 }
 
 impl Floors {
-    /// The floors that `engine` holds.
+    /// Reads the floors from `engine`.
     pub(super) fn open(engine: &dyn Engine, bits: u8) -> Result<Self, ReplicaError> {
         let mut entries = vec![Entry::default(); 1 << bits];
         let mut highest = 0;
@@ -184,13 +185,13 @@ impl Floors {
         self.lock().iter().map(|entry| entry.floor).collect()
     }
 
-    /// Whether a record of this clock word can meet a floor at all.
+    /// Whether a record with this timestamp can meet a floor at all.
     pub(super) fn may_bar(&self, clock: u64) -> bool {
         clock <= self.highest.load(Ordering::Acquire)
     }
 
-    /// Judges a record that would change the store: none when it may. `holds_nothing` says that the key is empty here,
-    /// `is_dead` that the record is a tombstone or has expired.
+    /// Judges a record that would change the store: `None` when it may. `holds_nothing`: the key is empty here.
+    /// `is_dead`: the record is a tombstone or has expired.
     pub(super) fn judge(
         &self,
         partition: Partition,
@@ -207,7 +208,7 @@ impl Floors {
         let clock = record.version.clock();
         let too_late = |upto| Some(Applied::TooLate { upto: Version::from_words(upto, u64::MAX) });
         match source {
-            // What is dead is as good as held: nothing older can come in any more.
+            // A dead record need not be stored: nothing older can come in any more.
             Source::Repair { .. } if holds_nothing && clock <= purged && is_dead => Some(Applied::Stored),
             Source::Repair { settled } if holds_nothing && clock <= sealed && settled < sealed => {
                 too_late(sealed)
@@ -220,26 +221,26 @@ impl Floors {
         }
     }
 
-    /// The highest version that may not come in any more, of `partition`.
+    /// The highest version that may not come into `partition` any more.
     pub(super) fn barred_upto(&self, partition: Partition) -> Version {
         let highest = self.lock().get(usize::from(partition.0)).map_or(0, |entry| entry.barred(u16::MAX));
         if highest == 0 { Version::ZERO } else { Version::from_words(highest, u64::MAX) }
     }
 
-    /// Whether the row of `partition` with `mark` may go.
+    /// Whether the row of `partition` with `mark` may be removed.
     pub(super) fn lets_go(&self, partition: Partition, mark: &Mark, which: Removal) -> bool {
         self.lock().get(usize::from(partition.0)).is_some_and(|entry| {
             mark.version.clock()
                 <= match which {
                     Removal::Purged => entry.floor.purged,
                     Removal::Outlived => entry.doubted(mark.from),
-                    // That is not the floor's to say.
+                    // The floor does not decide on these.
                     Removal::TooFarAhead => u64::MAX,
                 }
         })
     }
 
-    /// Of `words`, those that put something in doubt which is not yet.
+    /// Those of `words` that put rows in doubt which are not in doubt yet.
     fn unheard_of(&self, words: Vec<SealedWord>) -> Vec<SealedWord> {
         let entries = self.lock();
         let is_new = |word: &SealedWord| {
@@ -251,7 +252,7 @@ impl Floors {
         words.into_iter().filter(is_new).collect()
     }
 
-    /// How far each partition is in doubt, whatever the record: those that are.
+    /// The partitions that are in doubt, each with the timestamp up to which it is, whatever the record.
     fn doubts(&self) -> Vec<(u16, u64)> {
         let entries = self.lock();
         let doubted = |(partition, entry): (u16, &Entry)| {
@@ -260,8 +261,8 @@ impl Floors {
         (0u16..).zip(entries.iter()).filter_map(doubted).collect()
     }
 
-    /// Takes what `step` changes in memory at once, and says what must be stored: none when it cannot be done.
-    /// `staged` knows what the steps before in the same group make of a floor.
+    /// Applies a step's changes in memory at once and returns the floors to store; `None` when the step cannot be
+    /// taken. `staged` returns a floor as changed by earlier steps of the same group.
     pub(super) fn begin(
         &self,
         step: &FloorStep,
@@ -312,12 +313,12 @@ impl Floors {
                 FloorStep::Adopt { .. } => Some(Floor {
                     settled: floor.settled.max(upto),
                     sealed: floor.sealed.max(upto),
-                    // Only a round in which all have sealed says what may go.
+                    // Only a round in which all nodes have sealed sets `purged`.
                     ..floor
                 }),
                 FloorStep::Close { .. } | FloorStep::Doubt { .. } => None,
             }?;
-            // Also where nothing moves: what was in doubt is not any more.
+            // Also where the floor does not move: storing it ends the doubt.
             if next != floor || matches!(step, FloorStep::Adopt { .. }) {
                 moved.push((partition, next));
             }
@@ -325,7 +326,7 @@ impl Floors {
         Some(moved)
     }
 
-    /// Takes up floors that have been stored.
+    /// Takes over floors that have been stored.
     pub(super) fn moved(&self, floors: impl IntoIterator<Item = (u16, Floor)>) {
         let mut entries = self.lock();
         for (partition, floor) in floors {
@@ -342,7 +343,7 @@ impl Floors {
 }
 
 impl FloorStep {
-    /// The partitions that it is about, each with its clock word.
+    /// The partitions of the step, each with its timestamp.
     fn words(&self) -> Vec<(u16, u64)> {
         match self {
             Self::Close { upto, partitions, .. }
@@ -357,15 +358,15 @@ impl FloorStep {
         }
     }
 
-    /// Whether it must be on disk before it is confirmed, whatever the durability of writes is. What it says of the
-    /// records below is synced with it.
+    /// Whether the step must be on disk before it is confirmed, whatever the durability of writes is. The sync also
+    /// covers the records that it speaks of.
     pub(super) fn is_synced(&self) -> bool {
         matches!(self, Self::Settle { .. } | Self::Seal { .. } | Self::Adopt { .. } | Self::Forget { .. })
     }
 }
 
 impl FloorStep {
-    /// Names the crash points before and after what is stored of it.
+    /// Passes the crash points before and after the step is stored.
     fn passes(&self, is_stored: bool) {
         match (self, is_stored) {
             (Self::Close { .. } | Self::Doubt { .. } | Self::Forget { .. }, _) => {}
@@ -382,7 +383,7 @@ impl FloorStep {
 }
 
 impl Removal {
-    /// Names the crash points before and after a batch of it.
+    /// Passes the crash points before and after a batch of removals.
     fn passes(self, is_stored: bool) {
         match (self, is_stored) {
             (Self::Purged, false) => crash::point(Point::PurgeBefore),
@@ -394,7 +395,7 @@ impl Removal {
     }
 }
 
-/// The change of the store that goes with a floor.
+/// The change of the store that stores a floor.
 pub(super) fn row(partition: u16, floor: Floor) -> Change {
     Change::Put {
         keyspace: Keyspace::Meta,
@@ -404,26 +405,26 @@ pub(super) fn row(partition: u16, floor: Floor) -> Change {
 }
 
 impl Replica {
-    /// How far each partition's past is finished here; none in a cluster of one.
+    /// How far each partition's history is finished here; `None` in a cluster of one.
     pub fn floors(&self) -> Option<&Floors> {
         self.shared.floors.as_deref()
     }
 
-    /// The floor of `partition`, as far as it is believed: nobody is told of a word from the future.
+    /// The floor of `partition`, without timestamps from the future: no node is told of those.
     pub fn floor(&self, partition: Partition) -> Floor {
         let floor = self.floors().map_or_else(Floor::default, |floors| floors.of(partition));
         floor.within(self.timestamps().max())
     }
 
-    /// The floors of all partitions, in order, as far as they are believed; none in a cluster of one.
+    /// The floors of all partitions, in order, without timestamps from the future; `None` in a cluster of one.
     pub fn believed_floors(&self) -> Option<Vec<Floor>> {
         let max = self.timestamps().max();
         Some(self.floors()?.all().into_iter().map(|floor| floor.within(max)).collect())
     }
 
-    /// Takes a step; false when this store cannot.
+    /// Takes a step; returns false when this store cannot.
     ///
-    /// Once it returns, everything that was applied before the step is in the digests, and what the step keeps out stays
+    /// When it returns, the digests include everything applied before the step, and the records that the step bars stay
     /// out.
     pub async fn step(&self, step: FloorStep) -> Result<bool, ReplicaError> {
         let (done, outcome) = oneshot::channel();
@@ -436,18 +437,18 @@ impl Replica {
         Ok(is_taken)
     }
 
-    /// Of what other nodes have sealed, what puts rows of this store in doubt that are not yet.
+    /// Those of `words`, sealed by other nodes, that put rows of this store in doubt which are not in doubt yet.
     pub fn unheard_of(&self, words: Vec<SealedWord>) -> Vec<SealedWord> {
         self.floors().map_or_else(Vec::new, |floors| floors.unheard_of(words))
     }
 
-    /// The partitions in which rows of this store are in doubt, and up to where.
+    /// The partitions in which rows of this store are in doubt, and the timestamp up to which they are.
     pub fn doubts(&self) -> Vec<(u16, u64)> {
         self.floors().map_or_else(Vec::new, Floors::doubts)
     }
 
-    /// How many rows of `partition` have versions up to `upto` that no node with a say about them has sealed: they stay,
-    /// although a node without one has sealed past them.
+    /// Counts the rows of `partition` with versions up to `upto` that are kept: no node that is authoritative for them
+    /// has sealed past them, although another node has.
     pub async fn kept_in_doubt(&self, partition: Partition, upto: u64) -> Result<u64, ReplicaError> {
         let Some(floors) = self.floors() else { return Ok(0) };
         let (mut kept, mut after) = (0, None);
@@ -466,8 +467,8 @@ impl Replica {
         }
     }
 
-    /// Removes `rows` of `partition`, as far as they are in doubt and still as they were: a replica that has sealed past
-    /// them was compared and has none of them. How many.
+    /// Removes those of `rows` of `partition` that are in doubt and unchanged, and returns how many. A replica that has
+    /// sealed past them was compared and has none of them.
     pub async fn drop_outlived(
         &self,
         partition: Partition,
@@ -480,7 +481,7 @@ impl Replica {
         Ok(removed)
     }
 
-    /// Removes every row in doubt on the word of others alone, which is what the canary `older-store-drops` does.
+    /// Removes every row in doubt without a comparison: the behaviour of the canary `older-store-drops`.
     #[cfg(feature = "canaries")]
     pub async fn drop_all_doubted(&self, partition: Partition) -> Result<usize, ReplicaError> {
         self.remove(partition, Removal::Outlived).await
@@ -491,8 +492,8 @@ impl Replica {
         self.remove(partition, Removal::Purged).await
     }
 
-    /// Removes the records from the future that `partition` holds, and forgets the words of its floor that are; returns how
-    /// many records. Their values are lost: for an operator to order.
+    /// Removes the records from the future that `partition` holds, and the timestamps from the future in its floor.
+    /// Returns how many records. Their values are lost: only an operator orders this.
     pub async fn drop_too_far_ahead(&self, partition: Partition) -> Result<usize, ReplicaError> {
         if self.floors().is_some_and(|floors| floors.of(partition) != self.floor(partition)) {
             self.step(FloorStep::Forget { max: self.timestamps().max(), partition: partition.0 }).await?;

@@ -1,4 +1,4 @@
-//! The store's health: one word that every write looks at, and the reason behind it for people.
+//! The store's health: one atomic byte that every write reads, and the reason behind it for people.
 
 use super::ReplicaError;
 use super::queue::Source;
@@ -13,16 +13,17 @@ use std::time::Duration;
 /// The state of the store: whether it takes writes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoreState {
-    /// It does.
+    /// It takes writes.
     Ok,
-    /// The disk is full or nearly so: values are refused until there is space, deletions as long as the reserve lasts;
-    /// reads go on.
+    /// The disk is full or nearly so. Values are refused until there is space; deletions are accepted as long as the
+    /// reserve lasts; reads go on.
     DiskFull,
-    /// The machine ran out of something else: writes are refused until it is there again, which is tried by itself.
+    /// The machine ran out of another resource. Writes are refused until it is available again; the node retries by
+    /// itself.
     Short(Shortage),
     /// A write or sync failed: no more writes until the node is restarted; reads go on.
     Failed {
-        /// What went wrong.
+        /// The cause.
         reason: String,
     },
 }
@@ -60,11 +61,11 @@ const NO_MEMORY: u8 = 6;
 const NO_THREADS: u8 = 7;
 const REOPENING: u8 = 8;
 
-/// A disk on the edge, or a shortage that comes and goes, changes the state again and again: so many lines a period.
+/// Log lines per period: a disk near its limit, or a shortage that comes and goes, changes the state again and again.
 const NEWS_MAX: u32 = 6;
 const NEWS_PERIOD: Duration = Duration::from_mins(1);
 
-/// The shortage that `word` stands for, where it stands for one other than the disk's.
+/// The shortage that `word` stands for, except a full disk.
 fn shortage_of(word: u8) -> Option<Shortage> {
     match word {
         NO_DESCRIPTORS => Some(Shortage::Descriptors),
@@ -75,11 +76,11 @@ fn shortage_of(word: u8) -> Option<Shortage> {
     }
 }
 
-/// Holds the state. The commit thread alone changes it; everybody reads it.
+/// The health of the store. Only the commit thread changes it; every thread reads it.
 #[derive(Debug)]
 pub struct StoreHealth {
     word: AtomicU8,
-    // Guards the reason of a failure; written once, read for people.
+    // Guards the reason of a failure. Written once, read for people.
     reason: Mutex<String>,
     news: LogLimit,
 }
@@ -107,8 +108,8 @@ impl StoreHealth {
         }
     }
 
-    /// Whether `record` may be queued. With little space left only tombstones are, which lead to more of it, and what a
-    /// read must write back before it can answer.
+    /// Whether `record` may be queued. With little space left, only tombstones are, because they free space, and
+    /// records that a read must write back before it can answer.
     ///
     /// # Errors
     /// [`ReplicaError::DiskFull`] and [`ReplicaError::Short`]: nothing was done, and the shortage passes.
@@ -121,7 +122,7 @@ impl StoreHealth {
             _ => match (shortage_of(word), self.state()) {
                 (Some(shortage), _) => Err(ReplicaError::Short { shortage }),
                 (None, StoreState::Failed { reason }) => Err(ReplicaError::Failed { reason }),
-                // It has just changed for the better; the caller's retry will see it.
+                // The state has just improved; the caller's retry will see it.
                 _ => Err(ReplicaError::Overloaded),
             },
         }
@@ -131,7 +132,7 @@ impl StoreHealth {
         self.change(OK, now, "the store takes writes again");
     }
 
-    /// Notes that there is as little space as `room` says, and the engine writes.
+    /// Notes that space is as low as `room` says while the engine still writes.
     pub(super) fn set_disk_low(&self, room: Room, now: Duration) {
         let word = if room == Room::Least { DISK_LEAST } else { DISK_LOW };
         self.change(
@@ -141,7 +142,7 @@ impl StoreHealth {
         );
     }
 
-    /// Notes that the engine has stopped for want of something.
+    /// Notes that a shortage has stopped the engine.
     pub(super) fn set_short(&self, shortage: Shortage, now: Duration) {
         let (word, news) = match shortage {
             Shortage::Disk => (DISK_FULL, "the disk is full: writes are refused until there is space"),
@@ -166,14 +167,14 @@ impl StoreHealth {
         }
     }
 
-    /// Notes that there is another store now, whatever became of the one before.
+    /// Notes that the store was replaced by another, whatever state the old one was in.
     pub(super) fn revive(&self) {
         self.word.store(OK, Ordering::Release);
     }
 
     fn change(&self, to: u8, now: Duration, news: &str) {
         let from = self.word.load(Ordering::Relaxed);
-        // A failure is final in this life of the store.
+        // A failure is final until the store is replaced or the node restarts.
         if from == to || from == FAILED {
             return;
         }

@@ -1,11 +1,11 @@
-//! Hints: writes kept for nodes that missed them, durable and apart from served data.
+//! Hints: writes kept for nodes that missed them, durable and separate from the records that are served.
 //!
-//! A hint lies under its target and version, so that delivery goes in the order in which the writes happened and the
-//! target's store sees few superseded rows. What is kept for one target is bounded in bytes and age; what a bound
-//! drops leaves a *gap*, a durable mark that says which partition of which node needs repair. A node marks all partitions of
-//! its own when it may have lost what it confirmed ([`super::mark_unclean`]).
+//! A hint lies under its target and version. So delivery follows the order of the writes, and the target's store gets
+//! few superseded rows. The hints of one target are bounded in bytes and age. A hint dropped by a bound leaves a dirty
+//! partition (*gap* in the code): a durable mark that says which partition of which node needs repair. A node marks all
+//! its own partitions when it may have lost confirmed writes ([`super::mark_unclean`]).
 //!
-//! This only keeps. Who delivers, and when, is the coordinator's business.
+//! Hints are only kept here. The coordinator decides when and by whom they are delivered.
 
 use super::{Replica, ReplicaError, StoreState};
 use crate::crash::{self, Point};
@@ -27,38 +27,38 @@ pub struct HintBounds {
     pub age_max_millis: u64,
 }
 
-/// What became of a write that was to be kept.
+/// The outcome of keeping a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kept {
-    /// It is kept.
+    /// The write is kept.
     Hint,
-    /// A bound was reached: the gap is marked.
+    /// A bound was reached: the partition is marked dirty.
     Gap,
 }
 
-/// This is a write that waits for its target.
+/// A write that waits for its target.
 #[derive(Debug, Clone)]
 pub struct Hint {
-    /// Its place among all hints.
+    /// The hint's key in the `hints` keyspace.
     row: Bytes,
     /// The key that was written.
     pub key: Key,
-    /// What was written.
+    /// The record that was written.
     pub record: Record,
 }
 
-/// What waits for one target.
+/// The hints that wait for one target.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Waiting {
-    /// Hints.
+    /// Number of hints.
     pub count: u64,
     /// Bytes of their keys and records.
     pub bytes: u64,
-    /// Partitions of the target that need repair because a bound dropped a hint.
+    /// Dirty partitions of the target: they need repair because a bound dropped a hint.
     pub gaps: u64,
 }
 
-/// The hints that are kept of one partition's keys.
+/// The hints for keys of one partition.
 struct Hinted {
     count: u64,
     oldest: u64,
@@ -68,23 +68,23 @@ struct Hinted {
 struct Books {
     waiting: BTreeMap<NodeId, Waiting>,
     hinted: BTreeMap<u16, Hinted>,
-    /// Nodes and partitions in which they lack something, each with a clock word that what is lacking does not exceed.
+    /// Dirty partitions by node, each with a timestamp that no missing write exceeds.
     gaps: BTreeMap<(NodeId, u16), u64>,
 }
 
-/// This keeps hints in the node's store. Cheap to clone.
+/// The hints in the node's store. Cheap to clone.
 #[derive(Clone)]
 pub struct Hints {
     replica: Replica,
     bounds: HintBounds,
-    // Guards the counts; held for a few additions.
+    // Guards the counts. Held for a few additions.
     books: Arc<Mutex<Books>>,
-    /// How many gaps there are: nearly always none, and then nobody has to look.
+    /// Number of dirty partitions: nearly always 0, and then no caller takes the lock.
     gap_count: Arc<AtomicU64>,
 }
 
 impl Hints {
-    /// The hints that the store holds, of a life that stamped nothing later than `lease`.
+    /// Loads the hints that the store holds. The previous run stamped nothing later than `lease`.
     ///
     /// # Errors
     /// When they cannot be read.
@@ -112,10 +112,10 @@ impl Hints {
         Ok(Self { replica, bounds, books: Arc::new(Mutex::new(books)), gap_count })
     }
 
-    /// Keeps `record` for `target`, or marks the gap when a bound is reached. `now` judges the age.
+    /// Keeps `record` for `target`, or marks the partition dirty when a bound is reached. `now` judges the age.
     ///
     /// # Errors
-    /// When it cannot be stored; then neither a hint nor a durable mark of its absence is there.
+    /// When the row cannot be stored; then there is neither a hint nor a durable dirty mark.
     ///
     /// # Cancel safety
     /// Once begun, the row is stored whether or not the future is still polled; the counts may then miss it until
@@ -135,7 +135,7 @@ impl Hints {
             let waiting = self.waiting_for(target);
             waiting.bytes + bytes as u64 > self.bounds.bytes_max
         };
-        // What is left of a full disk is for deletions.
+        // The rest of a full disk is for deletions.
         let has_no_room = record.value != Value::Tombstone && self.replica.health() == StoreState::DiskFull;
         if is_full || has_no_room || self.is_too_old(record.version, now) {
             self.mark_gap(target, partition, record.version, now).await?;
@@ -159,7 +159,7 @@ impl Hints {
         kept.map(|()| Kept::Hint)
     }
 
-    /// Marks durably that `target` lacks the write of `version` in `partition`.
+    /// Marks `partition` of `target` dirty, durably: the target lacks the write of `version`.
     pub async fn mark_gap(
         &self,
         target: NodeId,
@@ -180,19 +180,19 @@ impl Hints {
         Ok(())
     }
 
-    /// The partitions in which `target` lacks something.
+    /// The dirty partitions of `target`.
     pub fn gaps_of(&self, target: NodeId) -> BTreeSet<u16> {
         let books = self.lock();
         books.gaps.range((target, 0)..=(target, u16::MAX)).map(|((_, partition), _)| *partition).collect()
     }
 
-    /// Whether `target` is known to lack something in `partition`.
+    /// Whether `partition` of `target` is dirty: the target is known to lack a write there.
     pub fn lacks(&self, target: NodeId, partition: u16) -> bool {
         self.gap_count.load(Ordering::Relaxed) > 0 && self.lock().gaps.contains_key(&(target, partition))
     }
 
-    /// Forgets the gaps that `is_healed`, by target, partition and a clock word that what is lacking does not exceed: the
-    /// target has been found to hold what it must.
+    /// Removes the dirty marks for which `is_healed` returns true, because the target was found to hold all that it
+    /// must. Its arguments: the target, the partition, and a timestamp that no missing write exceeds.
     pub async fn forget_gaps(
         &self,
         is_healed: impl Fn(NodeId, u16, u64) -> bool,
@@ -212,7 +212,7 @@ impl Hints {
         crash::point(Point::GapsRemoveBefore);
         self.replica.store_side(gaps.keys().map(row).collect(), false).await?;
         crash::point(Point::GapsRemoveAfter);
-        // What was dropped meanwhile found its mark there, and stored none.
+        // A hint dropped meanwhile found this mark and stored none: store its mark again.
         let mut newer = Vec::new();
         {
             let mut books = self.lock();
@@ -236,8 +236,8 @@ impl Hints {
         self.replica.store_side(rows.collect(), true).await
     }
 
-    /// The next hints for `target` behind `after`, in order: at most `count_max`, about `bytes_max`. Reads the store
-    /// in the background pool.
+    /// The next hints for `target` after `after`, in order: at most `count_max`, about `bytes_max`. Reads the store in
+    /// the background pool.
     pub async fn next(
         &self,
         target: NodeId,
@@ -263,7 +263,7 @@ impl Hints {
                 }
                 bytes += row.len() + value.len();
                 let record = format::decode_record(&value)?;
-                // A key that cannot be one was never written.
+                // A row whose key is not valid was never written.
                 let Ok(key) = Key::new(key) else { continue };
                 hints.push(Hint { row, key, record });
             }
@@ -272,13 +272,13 @@ impl Hints {
         self.replica.shared.pools.background.run(read).await?
     }
 
-    /// The partitions of whose keys hints are kept, for whomever, ascending, each with a clock word at or below that of
-    /// its oldest hint: that of the oldest since there was none.
+    /// The partitions whose keys have hints, for any target, ascending. Each comes with a timestamp at or below that of
+    /// its oldest hint: the lowest one since the partition last had no hints.
     pub fn oldest(&self) -> Vec<(u16, u64)> {
         self.lock().hinted.iter().map(|(partition, hinted)| (*partition, hinted.oldest)).collect()
     }
 
-    /// Forgets hints that were delivered.
+    /// Removes hints that were delivered.
     pub async fn remove(&self, target: NodeId, hints: Vec<Hint>) -> Result<(), ReplicaError> {
         let bytes: usize = hints.iter().map(|hint| hint.row.len() + format::record_bytes(&hint.record)).sum();
         let count = hints.len() as u64;
@@ -300,7 +300,7 @@ impl Hints {
         Ok(())
     }
 
-    /// Forgets what was kept, because its store was set aside; gaps stay. Says how many hints were lost.
+    /// Forgets all hints, because their store was set aside; dirty marks stay. Returns how many hints were lost.
     pub fn forget_all(&self) -> u64 {
         let mut books = self.lock();
         let lost = books.waiting.values().map(|waiting| waiting.count).sum();
@@ -311,17 +311,18 @@ impl Hints {
         lost
     }
 
-    /// What waits for `target`.
+    /// The counts of the hints for `target`.
     pub fn waiting_for(&self, target: NodeId) -> Waiting {
         self.lock().waiting.get(&target).copied().unwrap_or_default()
     }
 
-    /// What waits, by target.
+    /// The counts of the hints, by target.
     pub fn waiting(&self) -> BTreeMap<NodeId, Waiting> {
         self.lock().waiting.clone()
     }
 
-    /// Whether a write of `version` is too old to be kept or delivered as a hint. Nothing is by a clock that may be wrong.
+    /// Whether a write of `version` is too old to be kept or delivered as a hint. False while this node's clock may be
+    /// wrong.
     pub fn is_too_old(&self, version: Version, now: UnixMillis) -> bool {
         version.millis().saturating_add(self.bounds.age_max_millis) < now
             && !self.replica.timestamps().stands_down()
@@ -367,7 +368,7 @@ impl Books {
         }
     }
 
-    /// Whether there is a mark; then it covers `clock` as well.
+    /// Whether the partition is marked dirty; if so, the mark covers `clock` from now on.
     fn is_marked(&mut self, target: NodeId, partition: u16, clock: u64) -> bool {
         let Some(covered) = self.gaps.get_mut(&(target, partition)) else { return false };
         *covered = clock.max(*covered);

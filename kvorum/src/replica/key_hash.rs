@@ -1,11 +1,11 @@
 //! The hash of keys in the committer's maps: five look-ups for each record, on the one thread that all writes wait for.
 //!
-//! xxh3 with a seed that is drawn for each map, in place of the standard library's `SipHash`, which took a tenth of a commit's
-//! time: who sends keys does not know the seed, and the maps hold some thousands of keys at most.
+//! It is xxh3 with a random seed per map. It replaces the standard library's `SipHash`, which took a tenth of a
+//! commit's time. Clients that send keys do not know the seed, and the maps hold some thousands of keys at most.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-/// This makes the hashers of one map.
+/// The builder of one map's hashers.
 #[derive(Debug, Clone)]
 pub(super) struct KeyHash {
     seed: u64,
@@ -25,7 +25,7 @@ impl BuildHasher for KeyHash {
     }
 }
 
-/// This hashes one key.
+/// The hasher of one key.
 pub(super) struct KeyHasher(u64);
 
 impl Hasher for KeyHasher {
@@ -33,7 +33,7 @@ impl Hasher for KeyHasher {
         self.0 = xxhash_rust::xxh3::xxh3_64_with_seed(bytes, self.0);
     }
 
-    /// What stands before a slice says how long it is: xxh3 tells lengths apart by itself.
+    /// Ignores the length prefix of a slice: xxh3 distinguishes lengths by itself.
     fn write_usize(&mut self, _: usize) {}
 
     fn finish(&self) -> u64 {
@@ -46,8 +46,8 @@ mod tests {
     use super::*;
     use kvorum_core::Key;
 
-    /// Goal: keys that differ in anything have hashes that differ, and each map has its own. Method: keys with a common
-    /// beginning, of all lengths up to a kilobyte, and two seeds.
+    /// Goal: different keys have different hashes, and each map has its own.
+    /// Method: keys with a common beginning, of all lengths up to a kilobyte, and two seeds.
     #[test]
     fn keys_and_maps_are_told_apart() {
         let (one, other) = (KeyHash::default(), KeyHash::default());

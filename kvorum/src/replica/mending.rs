@@ -1,7 +1,7 @@
-//! What healing needs of the replica: what is damaged, a walk that finds damage, and a store that begins anew.
+//! The replica's part of the scrub: the known damage, a walk that finds damage, and replacing the store with an empty
+//! one.
 //!
-//! This finds and replaces. Who has what is missing here, and when a store may be set aside, is the coordinator's
-//! business.
+//! The coordinator decides from where missing records are fetched, and when a store may be set aside.
 
 use super::queue::Request;
 use super::{Digests, Replica, ReplicaError};
@@ -19,32 +19,32 @@ use tokio::sync::oneshot;
 const ROOMS: [Keyspace; 6] =
     [Keyspace::Meta, Keyspace::Due, Keyspace::Hints, Keyspace::Delta, Keyspace::Tokens, Keyspace::Records];
 
-/// This is a place in a walk over everything stored.
+/// A position in a walk over the whole store.
 #[derive(Debug, Clone, Default)]
 pub struct Place {
     room: usize,
     after: Option<Bytes>,
 }
 
-/// This is what a part of a walk came to.
+/// The result of one part of a walk.
 #[derive(Debug)]
 pub struct Walked {
-    /// Where it goes on; none at the end of the store.
+    /// Where the walk continues; `None` at the end of the store.
     pub next: Option<Place>,
     /// Bytes of keys and values that were read.
     pub bytes: u64,
 }
 
 impl Replica {
-    /// What was found damaged and is not healed.
+    /// The damage that was found and is not repaired.
     pub fn damage(&self) -> &Damage {
         &self.shared.damage
     }
 
-    /// What the index says of `key`: right also where the record itself cannot be read.
+    /// The mark of `key` in the index: correct also when the record itself cannot be read.
     ///
     /// # Errors
-    /// `damaged` itself where there is no index.
+    /// Returns `damaged` when there is no index.
     pub(super) fn indexed_mark(
         &self,
         key: &Key,
@@ -56,14 +56,15 @@ impl Replica {
         }
     }
 
-    /// The version that the index says of `key` and the replicas it was written for, where it says one.
+    /// The version of `key` in the index and the number of replicas it was written for; `None` when the index lacks the
+    /// key.
     pub fn indexed_version(&self, key: &Key) -> Result<Option<(Version, u16)>, ReplicaError> {
         let mark = self.indexed_mark(key, ReplicaError::Stopped)?;
         Ok(mark.map(|mark| (mark.version, mark.from)))
     }
 
-    /// Reads `key` as a scan does: whether it is sound for those as well. Where a whole block is damaged, a row that was
-    /// written anew answers reads, and scans still meet the block.
+    /// Whether a scan can read `key`. When a whole block is damaged, single reads find the row that was rewritten, but
+    /// scans still meet the block.
     pub async fn is_sound(&self, key: &Key) -> Result<bool, ReplicaError> {
         let (engine, key) = (Arc::clone(&self.shared.engine), key.clone());
         let read = move || {
@@ -79,19 +80,19 @@ impl Replica {
         self.shared.pools.background.run(read).await?
     }
 
-    /// Reads about `bytes` of the store from `from` on, to find what is damaged; what it finds is noted in
-    /// [`Replica::damage`].
+    /// Reads about `bytes` of the store from `from` on to find damage, and notes the damage in [`Replica::damage`].
     pub async fn walk(&self, from: Place, bytes: u64) -> Result<Walked, ReplicaError> {
         let engine = Arc::clone(&self.shared.engine);
         self.shared.pools.background.run(move || walk(&*engine, from, bytes)).await?
     }
 
-    /// Sets the store aside and begins anew with an empty one, which lacks what was in it and does not vote. Its
-    /// identity goes over, and what else its own rows say, as far as they can be read. No version stamped here is later
-    /// than `lease`.
+    /// Sets the store aside and replaces it with an empty one, which is not quorum-eligible because it lacks the old
+    /// records. The new store keeps the identity and the old store's own rows, as far as they can be read. No version
+    /// stamped here is later than `lease`.
     ///
     /// # Errors
-    /// When the new store cannot be made. The old one takes no more writes then, and may be gone: whoever asked asks again.
+    /// When the new store cannot be made. The old one then takes no more writes and may be gone; the caller must try
+    /// again.
     pub async fn set_aside(&self, lease: UnixMillis) -> Result<(), ReplicaError> {
         let (done, outcome) = oneshot::channel();
         let mut rows = vec![
@@ -110,14 +111,14 @@ impl Replica {
 }
 
 impl Digests {
-    /// What the index says of `key`.
+    /// The mark of `key` in the index.
     pub(super) fn mark(&self, engine: &dyn Engine, key: &Key) -> Result<Option<Mark>, ReplicaError> {
         let row = format::encode_token_key(self.partition_of(key), key.as_ref());
         let mark = engine.get(Keyspace::Tokens, &row)?;
         Ok(mark.map(|mark| format::decode_mark(&mark)).transpose()?)
     }
 
-    /// The same, where it is known without a look-up.
+    /// Like [`Self::mark`], but only from memory: `None` when a look-up would be needed.
     #[expect(clippy::option_option, reason = "not known and known not to be there are two things")]
     pub(super) fn mark_at_hand(
         &self,
@@ -147,7 +148,7 @@ fn walk(engine: &dyn Engine, from: Place, bytes_max: u64) -> Result<Walked, Repl
                     key
                 }
                 Err(EngineError::Corrupt { key: Some(key), .. }) => key,
-                // It cannot be told where the damage ends: the store has been noted as damaged.
+                // The end of the damage is unknown; the whole store has been noted as damaged.
                 Err(EngineError::Corrupt { key: None, .. }) => break,
                 Err(error) => return Err(error.into()),
             };
@@ -217,8 +218,8 @@ mod tests {
         (engine, replica, threads)
     }
 
-    /// What is older than a record that cannot be read does not take its place: no read goes back, and a deletion that
-    /// cannot be read keeps its key deleted. The same record does, and so does a newer one; the digests agree throughout.
+    /// A write older than a damaged record does not replace it: no read goes back in time, and a damaged tombstone
+    /// keeps its key deleted. The same record or a newer one replaces it. The digests agree throughout.
     #[tokio::test]
     async fn damaged_record_keeps_its_version() {
         for (healing, expect) in [(record(5, "five"), "five"), (record(6, "six"), "six")] {
@@ -237,7 +238,7 @@ mod tests {
         }
     }
 
-    /// The same after a restart, when nothing but the index says which version was there.
+    /// The same after a restart, when only the index knows the version of the damaged record.
     #[tokio::test]
     async fn damaged_record_keeps_its_version_over_a_restart() {
         let (engine, first, threads) = damaged().await;
@@ -248,7 +249,7 @@ mod tests {
         assert_eq!(replica.indexed_version(&key()).unwrap(), Some((record(5, "").version, 3)));
     }
 
-    /// A walk finds a damaged row that nobody asked for, in whatever room it is.
+    /// A walk finds a damaged row that nobody asked for, in any keyspace.
     #[tokio::test]
     async fn walks_find_damage() {
         for (room, is_record) in
@@ -272,8 +273,9 @@ mod tests {
         }
     }
 
-    /// Goal: what could not be set aside, because the disk failed, can be later, and nothing of the old store's own rows is
-    /// lost to that. Method: the new store cannot be written at first; a digest of the old one does not outlive it.
+    /// Goal: a store that could not be set aside, because the disk failed, can be later, and none of the old store's
+    /// own rows is lost.
+    /// Method: the new store cannot be written at first; the old store's digests do not outlive it.
     #[tokio::test]
     async fn store_that_could_not_begin_anew_does_later() {
         let (engine, first, threads) = damaged().await;
@@ -296,8 +298,8 @@ mod tests {
         );
     }
 
-    /// A store that begins anew is empty, does not vote, keeps its name and what it knows, also where that row itself
-    /// is damaged, and takes writes, whatever the old one had failed of.
+    /// A replacement store is empty, is not quorum-eligible, and takes writes, however the old one failed. It keeps its
+    /// identity even if that row is damaged, and the rest of the old store's own rows as far as they can be read.
     #[tokio::test]
     async fn store_begins_anew() {
         for damages_meta in [false, true] {
@@ -310,7 +312,7 @@ mod tests {
             first.set_aside(UnixMillis(123)).await.unwrap();
             assert_eq!((first.get(&key()).await.unwrap(), first.digests().unwrap().keys()), (None, 0));
             assert_eq!(first.damage().row_count(), 0);
-            // Older than what was there: the store lacks that, and does not count for writes.
+            // Older than the damaged record: the new store lacks that, and is not quorum-eligible.
             assert_eq!(first.apply(key(), record(4, "four"), Source::Copy).await.unwrap(), Applied::Stored);
             drop((first, threads));
             let (again, _threads) = replica(&engine);

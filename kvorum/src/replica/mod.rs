@@ -4,9 +4,9 @@
 //! wins. A replica never stamps a version and never calls another node.
 //!
 //! How a write becomes durable: the calling side looks up the stored version (that may read the disk), then queues
-//! the record; the commit thread compares, writes one batch with the winners of a group, syncs once, and answers
-//! all ([`commit`]). Reads go to the engine directly. [`sweep`] removes what has expired or been deleted, [`reclaim`] has
-//! its space given back.
+//! the record. The commit thread compares the versions, writes one batch with the winners of a group, syncs once, and
+//! answers all ([`commit`]). Reads go to the engine directly. [`sweep`] removes expired and deleted records;
+//! [`reclaim`] has the engine give their disk space back.
 
 mod answer;
 mod batch;
@@ -67,13 +67,13 @@ use std::thread;
 use std::time::Duration;
 use tokio::sync::oneshot::{self, error::TryRecvError};
 
-/// How long the node's end waits for tables that are being rewritten.
+/// How long the shutdown of the node waits for tables that are being rewritten.
 const RECLAIM_END_MAX: Duration = Duration::from_secs(3);
 const RECLAIM_END_LOOK: Duration = Duration::from_millis(10);
-/// How often a store is opened before it is said that it cannot be used.
+/// How often the replica opens a store before it reports the store as unusable.
 const OPENINGS_MAX: u32 = 5;
 
-/// This says where storage calls of a read or write run.
+/// Where the storage calls of a read or write run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Execution {
     /// On the thread that serves the request.
@@ -82,41 +82,41 @@ pub enum Execution {
     Pool,
 }
 
-/// This says why a replica did not do what it was asked.
+/// Why a replica did not carry out a request.
 #[derive(Debug)]
 pub enum ReplicaError {
     /// A bounded queue is full. Nothing was done; a retry can help.
     Overloaded,
-    /// The disk is full, and what was asked was refused: nothing was done.
+    /// The disk is full and the replica refused the request. Nothing was done.
     DiskFull,
     /// The disk filled up while the write was being stored. It is unknown whether it took effect.
     DiskFilledUp,
-    /// The machine ran out of something while the write was being stored. It is unknown whether it took effect.
+    /// The machine ran out of a resource while the write was being stored. It is unknown whether it took effect.
     ShortMet {
-        /// What it ran out of.
+        /// The resource.
         shortage: Shortage,
     },
-    /// The machine ran out of something. Nothing was done; it passes, and a retry can help.
+    /// The machine ran out of a resource. Nothing was done; the shortage passes, and a retry can help.
     Short {
-        /// What it ran out of.
+        /// The resource.
         shortage: Shortage,
     },
     /// An earlier write failed and the store takes no more until the node is restarted.
     Failed {
-        /// What went wrong, and when.
+        /// The cause, and when it happened.
         reason: String,
     },
-    /// This call failed in the engine. For a write it is unknown whether it took effect.
+    /// The engine failed this call. For a write it is unknown whether it took effect.
     Engine(EngineError),
     /// A stored row is not of a format that this release knows.
     Format(format::FormatError),
     /// A record's timestamp, given or stored, is too far ahead of this node's clock. Nothing was done.
     TooFarAhead(TooFarAhead),
-    /// A record's value is longer than this node takes. Nothing was done.
+    /// A record's value is longer than this node accepts. Nothing was done.
     ValueTooLong {
-        /// Its bytes.
+        /// The length of the value, in bytes.
         bytes: usize,
-        /// How many there may be (`--max-value-size`).
+        /// The longest value that is accepted, in bytes (`--max-value-size`).
         bytes_max: u64,
     },
     /// The replica is shutting down.
@@ -148,12 +148,13 @@ impl fmt::Display for ReplicaError {
 impl std::error::Error for ReplicaError {}
 
 impl ReplicaError {
-    /// Whether it was refused for something that the machine ran out of: nothing was done, and it passes.
+    /// Whether the request was refused because the machine ran out of a resource: nothing was done, and the shortage
+    /// passes.
     pub fn is_shortage(&self) -> bool {
         matches!(self, Self::DiskFull | Self::Short { .. })
     }
 
-    /// Whether bytes on disk are not what was written.
+    /// Whether bytes on disk differ from those that were written.
     pub fn is_damage(&self) -> bool {
         matches!(
             self,
@@ -191,17 +192,17 @@ impl From<PoolFull> for ReplicaError {
     }
 }
 
-/// This is what a replica is made of.
+/// The parts that a replica is made of.
 pub struct ReplicaParts {
     /// Where rows are kept.
     pub engine: Arc<dyn Engine>,
-    /// For intervals between syncs and the sweeper's pace.
+    /// Measures the intervals between syncs and between the sweeper's steps.
     pub clock: Arc<dyn Clock>,
     /// How far ahead of the clock a timestamp may be.
     pub timestamps: Arc<TimestampBound>,
-    /// The longest value that is taken from a peer, in bytes.
+    /// The longest value that is accepted from a peer, in bytes.
     pub value_bytes_max: u64,
-    /// For the store's identity, when it is new.
+    /// Source of the store's identity, when the store is new.
     pub rng: Arc<dyn Rng>,
     /// Threads for calls that may wait for the disk.
     pub pools: Arc<Pools>,
@@ -211,13 +212,13 @@ pub struct ReplicaParts {
     pub execution: Execution,
     /// What must be on disk before a write is confirmed.
     pub durability: DurabilityMode,
-    /// When tombstones may go.
+    /// When tombstones may be purged.
     pub purge: Purge,
-    /// The node whose store it is.
+    /// The node that owns the store.
     pub node: NodeId,
-    /// The node's URL, which the store is bound to; none where the node is alone: every key is at home there.
+    /// The URL of the node that the store is bound to. `None` in a cluster of one: every key is placed there.
     pub bound_to: Option<Arc<str>>,
-    /// What a new store is told of itself.
+    /// Facts that a new store is created with.
     pub birth: Birth,
     /// How many of a token's bits name its partition.
     pub partition_bits: u8,
@@ -225,20 +226,20 @@ pub struct ReplicaParts {
     pub index_bytes: usize,
     /// Where the committer and the sweeper run.
     pub workers: Workers,
-    /// Who notices when one of its threads ends.
+    /// Notices when one of the replica's threads ends.
     pub supervisor: Supervisor,
 }
 
-/// This is what a store is told when it is made.
+/// Facts that a store is created with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Birth {
-    /// Whether it votes in reads at once.
+    /// Whether its answers count in quorums at once.
     pub vote: Vote,
-    /// The hash of the nodes whose keys are placed there.
+    /// The hash of the nodes among which keys are placed.
     pub topology: u64,
 }
 
-/// This says where the replica's own work runs.
+/// Where the replica's own work runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Workers {
     /// On threads of their own: a commit waits for the disk.
@@ -247,7 +248,7 @@ pub enum Workers {
     Tasks,
 }
 
-/// This is the node's copy of the data. Cheap to clone.
+/// The node's copy of the data. Cheap to clone.
 #[derive(Clone)]
 pub struct Replica {
     shared: Arc<Shared>,
@@ -276,7 +277,7 @@ struct Shared {
     supervisor: Supervisor,
 }
 
-/// This owns the replica's threads; dropping it commits what was queued and ends them.
+/// The replica's threads; dropping them commits the queued writes and ends the threads.
 pub struct ReplicaThreads {
     queue: Arc<CommitQueue>,
     sweeper: Arc<SweeperState>,
@@ -287,7 +288,7 @@ pub struct ReplicaThreads {
 }
 
 impl Replica {
-    /// Starts a replica over an open engine. Returns it with the clock lease that the life before stored.
+    /// Starts a replica over an open engine. Returns it with the clock lease that the previous run stored.
     ///
     /// # Errors
     /// When the store's own rows cannot be read or written, or a thread cannot be started.
@@ -295,7 +296,7 @@ impl Replica {
         let damage = Arc::new(Damage::default());
         parts.engine = Arc::new(Watched::new(over_index(&parts)?, Arc::clone(&damage)));
         let lease = stored_lease(&parts)?;
-        // What the life before wrote and did not sync is visible now: it must be safe before anybody reads it.
+        // Writes that the previous run did not sync are visible now: they must be durable before anybody reads them.
         crash::point(Point::StartBeforeSync);
         sync_first(&*parts.engine)?;
         crash::point(Point::StartAfterSync);
@@ -359,7 +360,7 @@ impl Replica {
         Ok((replica, threads, lease))
     }
 
-    /// Applies `record` to `key`: it is stored unless what is stored is newer.
+    /// Applies `record` to `key`: stores it unless the stored record is newer.
     ///
     /// Returns once the record is as durable as the mode asks. Applying the same record again changes nothing.
     ///
@@ -381,14 +382,14 @@ impl Replica {
         let (done, outcome) = oneshot::channel();
         let courier = Courier::of_thread();
         self.shared.queue.submit(Request::Apply { key, record, source, observed, done, courier })?;
-        // The commit thread answers all that is queued before it ends, so one that says nothing has died, and may have
-        // died behind the write.
+        // The commit thread answers every queued request before it ends. If it sends no answer it has died, perhaps
+        // after it wrote the record.
         let died =
             || ReplicaError::Failed { reason: "the commit thread ended before it answered".to_owned() };
         outcome.await.map_err(|_| died())?
     }
 
-    /// Refuses a record that no door lets in: one from the future, one that is too long, or any while the store takes none.
+    /// Refuses a record from the future, a value that is too long, and any record that the store's health rules out.
     fn admit(&self, record: &Record, source: Source) -> Result<(), ReplicaError> {
         let (bytes, bytes_max) = (record.value_bytes(), self.shared.value_bytes_max);
         if bytes as u64 > bytes_max {
@@ -403,8 +404,8 @@ impl Replica {
         &self.shared.timestamps
     }
 
-    /// What a record is told that cannot be stored for want of space, where nothing needs to be: the replica holds it, or
-    /// something newer.
+    /// The answer to a record that was refused for a shortage but need not be stored: the replica holds it, or a newer
+    /// one. `None` when it would have to be stored.
     fn held(mark: Mark, record: &Record) -> Option<Applied> {
         match mark.version.cmp(&record.version) {
             std::cmp::Ordering::Less => None,
@@ -413,11 +414,11 @@ impl Replica {
         }
     }
 
-    /// The version that a write to `key` must be above to be newest here: that of what is stored, also where it cannot be
-    /// read, or what may not come in any more.
+    /// The version that a write to `key` must exceed to be the newest here: the stored version, or the highest version
+    /// that may not come in any more. The stored version counts also when its record cannot be read.
     ///
     /// # Errors
-    /// Those of reading; [`ReplicaError::TooFarAhead`] for a record from the future: nobody may stamp above it.
+    /// Errors of reading; [`ReplicaError::TooFarAhead`] for a record from the future: nobody may stamp above it.
     pub async fn newest(&self, key: &Key) -> Result<Version, ReplicaError> {
         let observed = self.observe(key).await?;
         let stored = observed.mark.map_or(Version::ZERO, |mark| mark.version);
@@ -428,10 +429,10 @@ impl Replica {
         Ok(newest)
     }
 
-    /// What is stored of `key`, tombstones and expired records included.
+    /// The stored record of `key`, tombstones and expired records included.
     ///
     /// # Errors
-    /// Those of reading; [`ReplicaError::TooFarAhead`] for a record from the future, which no quorum may count.
+    /// Errors of reading; [`ReplicaError::TooFarAhead`] for a record from the future, which no quorum may count.
     pub async fn get(&self, key: &Key) -> Result<Option<Record>, ReplicaError> {
         let row = self.row(key).await?;
         let record = row.map(|row| format::decode_record(&row)).transpose()?;
@@ -452,13 +453,13 @@ impl Replica {
         Ok(RangeReader { pools: Arc::clone(&self.shared.pools), scan: Some(scan) })
     }
 
-    /// What this replica's partitions hold, for comparison with another's; none in a cluster of one.
+    /// The digests of this replica's partitions, for comparison with another replica's; `None` in a cluster of one.
     pub fn digests(&self) -> Option<&Digests> {
         self.shared.digests.as_deref()
     }
 
-    /// One number for what the node of rank `rank` among `nodes` must have in common with the others, of what is not
-    /// above the clock word `upto`. Scans the partition's index in the background pool.
+    /// One number for the records up to timestamp `upto` that the node of rank `rank` among `nodes` must have in common
+    /// with the others. Scans the partition's index in the background pool.
     pub async fn common_upto(
         &self,
         partition: Partition,
@@ -471,8 +472,8 @@ impl Replica {
         self.shared.pools.background.run(read).await?
     }
 
-    /// The keys of `partition` behind `after` with what is stored of each but the value, in order of the keys: about
-    /// `bytes` of them, and whether the partition ends there.
+    /// The keys of `partition` after `after`, each with its stored record but for the value, in key order: about
+    /// `bytes` of them. Also returns whether the partition ends there.
     pub async fn marks(
         &self,
         partition: Partition,
@@ -505,8 +506,8 @@ impl Replica {
         self.shared.pools.background.run(read).await?
     }
 
-    /// Begins to store a lease of the node's clock, durably whatever the durability of writes is. Leases are stored in the
-    /// order in which this is called; who is told of the end may wait for it or not.
+    /// Begins to store a lease of the node's clock, durably whatever the durability of writes is. Leases are stored in
+    /// the order of the calls. The caller may wait for the returned outcome or drop it.
     pub fn begin_lease(&self, until: UnixMillis) -> Result<LeaseStored, ReplicaError> {
         let key = Bytes::from_static(format::META_CLOCK_LEASE);
         let row = Change::Put { keyspace: Keyspace::Meta, key, value: format::encode_lease(until) };
@@ -520,7 +521,7 @@ impl Replica {
         self.begin_side(changes, is_synced)?.await.map_err(|_| ReplicaError::Stopped)?
     }
 
-    /// The same, for whoever does not wait for it.
+    /// Like [`Self::store_side`], for a caller that does not wait for the outcome.
     fn begin_side(&self, changes: Vec<Change>, is_synced: bool) -> Result<SideStored, ReplicaError> {
         let (done, outcome) = oneshot::channel();
         self.shared.queue.submit(Request::Side { changes, is_synced, done })?;
@@ -528,10 +529,10 @@ impl Replica {
     }
 
     /// Makes the calling thread's writes share their wake-ups, until the future is dropped. Each network thread runs
-    /// it once; where nobody does, writes work the same and cost more.
+    /// it once; on a thread that does not, writes work the same and cost more.
     pub async fn share_wakeups(&self) {
         if self.shared.workers == Workers::Tasks {
-            // One thread carries several nodes then, and waking a task costs no system call.
+            // In this mode one thread runs several nodes, and waking a task costs no system call.
             return;
         }
         Courier::serve(|| self.shared.queue.wake()).await;
@@ -542,7 +543,7 @@ impl Replica {
         self.shared.health.state()
     }
 
-    /// Who notices when a thread or task of the node ends.
+    /// The supervisor, which notices when a thread or task of the node ends.
     pub fn supervisor(&self) -> &Supervisor {
         &self.shared.supervisor
     }
@@ -557,17 +558,17 @@ impl Replica {
         self.shared.run
     }
 
-    /// Whether the store was made in this life of the node.
+    /// Whether the store was created in this run of the node.
     pub fn is_new(&self) -> bool {
         self.shared.is_new
     }
 
-    /// What the sweeper is doing.
+    /// The state of the sweeper.
     pub fn sweeper(&self) -> &SweeperState {
         &self.shared.sweeper
     }
 
-    /// What the reclaimer is doing.
+    /// The state of the reclaimer.
     pub fn reclaimer(&self) -> &ReclaimState {
         &self.shared.reclaimer
     }
@@ -577,12 +578,12 @@ impl Replica {
         self.shared.digests.as_ref().map_or(Partition(0), |digests| digests.partition_of(key))
     }
 
-    /// Writes that wait for the commit thread.
+    /// Number of requests that wait for the commit thread.
     pub fn queue_len(&self) -> usize {
         self.shared.queue.len()
     }
 
-    /// Those of them that clients wait for.
+    /// Number of queued writes that clients wait for.
     pub fn awaited_len(&self) -> usize {
         self.shared.queue.awaited_len()
     }
@@ -608,9 +609,9 @@ impl Replica {
         }
     }
 
-    /// The stored version of `key` and how old that knowledge is. Runs where reads run.
+    /// The stored version of `key`, and the number of groups committed before it was looked up. Runs where reads run.
     async fn observe(&self, key: &Key) -> Result<Observed, ReplicaError> {
-        // Read before the look-up: every group that is not in the count is still known to the committer.
+        // Load the count before the look-up: the committer still remembers every group that the count leaves out.
         let as_of = self.shared.groups.load(Ordering::Acquire);
         if let Some(digests) = &self.shared.digests
             && let Some(mark) = digests.mark_at_hand(&*self.shared.engine, key)?
@@ -627,28 +628,28 @@ impl Replica {
     }
 }
 
-/// What became of rows that are no records.
+/// The outcome of storing rows that are no records.
 type SideStored = oneshot::Receiver<Result<(), ReplicaError>>;
 
-/// This tells when a lease has been stored.
+/// A lease that is being stored.
 #[derive(Debug)]
 pub struct LeaseStored {
-    /// Until when it reaches.
+    /// Until when the lease reaches.
     pub until: UnixMillis,
     outcome: SideStored,
 }
 
 impl LeaseStored {
-    /// Waits until it is; returns until when it reaches.
+    /// Waits until the lease is stored; returns until when it reaches.
     ///
     /// # Cancel safety
-    /// Nothing is lost by a future that is dropped: the lease is stored all the same, or is not.
+    /// Dropping the future does not stop the commit thread from storing the lease.
     pub async fn wait(mut self) -> Result<UnixMillis, ReplicaError> {
         let outcome = (&mut self.outcome).await;
         self.told(outcome.map_err(|_| ReplicaError::Stopped)?)
     }
 
-    /// Whether it is by now; none before that.
+    /// The outcome, once it is known; `None` before.
     pub fn poll(&mut self) -> Option<Result<UnixMillis, ReplicaError>> {
         match self.outcome.try_recv() {
             Ok(outcome) => Some(self.told(outcome)),
@@ -664,14 +665,14 @@ impl LeaseStored {
     }
 }
 
-/// The lease that the life before stored; none where it is too far ahead to be believed: then it is no reason to stamp
-/// there, and the versions of this life are another writer's anyway.
+/// The lease that the previous run stored. Returns 0 when that lease is too far ahead to be believed: no version need
+/// be stamped above it, and the versions of this run carry another writer id anyway.
 fn stored_lease(parts: &ReplicaParts) -> Result<UnixMillis, ReplicaError> {
     let Some(row) = parts.engine.get(Keyspace::Meta, format::META_CLOCK_LEASE)? else {
         return Ok(UnixMillis(0));
     };
     let lease = format::decode_lease(&row)?;
-    // One lease more: what was stamped last may have been as far ahead as is believed.
+    // Subtract one lease: the last stamped version may have been as far ahead as the bound allows.
     let begin = UnixMillis(lease.0.saturating_sub(LEASE_MILLIS));
     Ok(match parts.timestamps.check(Version::new(begin, 0, parts.node).clock()) {
         Ok(()) => lease,
@@ -682,7 +683,7 @@ fn stored_lease(parts: &ReplicaParts) -> Result<UnixMillis, ReplicaError> {
     })
 }
 
-/// The engine by way of which the index is written, where there is one.
+/// The engine with the index's delta over it; a sole replica has no index.
 fn over_index(parts: &ReplicaParts) -> Result<Arc<dyn Engine>, ReplicaError> {
     let engine = Arc::clone(&parts.engine);
     if parts.purge == Purge::Sole {
@@ -695,9 +696,10 @@ fn over_index(parts: &ReplicaParts) -> Result<Arc<dyn Engine>, ReplicaError> {
     Ok(Arc::new(Delta::open(engine, parts.index_bytes, folding, &parts.supervisor)?))
 }
 
-/// Marks that this life confirms writes before they are synced, where it does: the mark goes when it ends as it should.
-/// Where the life before has left it, that one may have lost what it confirmed: every partition of this node is marked as
-/// one that needs repair, durably, before anything is written.
+/// Sets the unclean-shutdown mark when this run confirms writes before they are synced; a clean shutdown removes it.
+///
+/// If the previous run left the mark, it may have lost confirmed writes. Then every partition of this node is durably
+/// marked as needing repair before anything is written.
 fn mark_unclean(parts: &ReplicaParts, lease: UnixMillis) -> Result<(), ReplicaError> {
     let was_cut_short = parts.engine.get(Keyspace::Meta, format::META_UNSYNCED)?.is_some();
     let (keyspace, key) = (Keyspace::Meta, Bytes::from_static(format::META_UNSYNCED));
@@ -726,7 +728,7 @@ fn mark_unclean(parts: &ReplicaParts, lease: UnixMillis) -> Result<(), ReplicaEr
     Ok(())
 }
 
-/// The store's identity, made and stored when there is none; and whether it was made now.
+/// The store's identity, which is created and stored when there is none; and whether it was created now.
 fn store_id(engine: &dyn Engine, rng: &dyn Rng, birth: Birth) -> Result<(u128, bool), ReplicaError> {
     if let Some(row) = engine.get(Keyspace::Meta, format::META_STORE_ID)? {
         return Ok((format::decode_store_id(&row)?, false));
@@ -736,7 +738,8 @@ fn store_id(engine: &dyn Engine, rng: &dyn Rng, birth: Birth) -> Result<(u128, b
     let id = u128::from_be_bytes(bytes);
     let row = |key, value| Change::Put { keyspace: Keyspace::Meta, key: Bytes::from_static(key), value };
     let home = if birth.vote == Vote::No { format::META_BEGUN_AMONG } else { format::META_TOPOLOGY };
-    // Together: a store that does not know yet whether it votes must not forget that when it is opened again.
+    // In one batch: a store that does not know yet whether it is quorum-eligible must not forget that when it is
+    // reopened.
     let batch = vec![
         row(format::META_STORE_ID, format::encode_store_id(id)),
         row(format::META_VOTES, Bytes::copy_from_slice(&[birth.vote.code()])),
@@ -748,7 +751,7 @@ fn store_id(engine: &dyn Engine, rng: &dyn Rng, birth: Birth) -> Result<(u128, b
     Ok((id, true))
 }
 
-/// Stores what a run begins with. The store's identity, whether it was made now, and the run.
+/// Stores the rows that a run begins with. Returns the store's identity, whether it was created now, and the run.
 fn begin_run(parts: &ReplicaParts, lease: UnixMillis) -> Result<(u128, bool, Run), ReplicaError> {
     let (id, is_new) = store_id(&*parts.engine, &*parts.rng, parts.birth)?;
     let run = count_run(parts)?;
@@ -758,10 +761,10 @@ fn begin_run(parts: &ReplicaParts, lease: UnixMillis) -> Result<(u128, bool, Run
     Ok((id, is_new, run))
 }
 
-/// Counts this start of the store, durably, before anybody hears of it: other nodes remember the latest run that they
-/// saw, and so recognise a copy of the store that is older, or used beside it.
+/// Durably counts this start of the store before any other node hears of it. Other nodes remember the latest run that
+/// they saw. So they recognise a copy of the store that is older, or that is used at the same time.
 ///
-/// A store that does not say yet whose it is says so from then on.
+/// A store that is not bound to a node yet is bound to this one.
 fn count_run(parts: &ReplicaParts) -> Result<Run, ReplicaError> {
     let (engine, rng) = (&*parts.engine, &*parts.rng);
     let before = engine.get(Keyspace::Meta, format::META_RUN)?;
@@ -778,12 +781,12 @@ fn count_run(parts: &ReplicaParts) -> Result<Run, ReplicaError> {
     }
     let votes = engine.get(Keyspace::Meta, format::META_VOTES)?;
     if parts.birth.vote == Vote::Yes && votes.is_some_and(|row| row.first() == Some(&format::VOTES_UNKNOWN)) {
-        // It was made before the operator vouched that there is nothing older.
+        // The store was created before the operator vouched that no older store exists.
         batch.push(put(format::META_VOTES, Bytes::from_static(&[format::VOTES_YES])));
     }
     crash::point(Point::RunBefore);
     match engine.commit(batch, Durability::Synced) {
-        // Not counted, so nobody hears of it: the store is to be read on a full disk, too.
+        // The run is not counted, so no node is told of it: a store on a full disk must stay readable.
         Err(EngineError::DiskFull { .. }) => return Ok(before),
         outcome => outcome?,
     }
@@ -792,7 +795,7 @@ fn count_run(parts: &ReplicaParts) -> Result<Run, ReplicaError> {
 }
 
 impl ReplicaThreads {
-    /// Commits what was queued and ends the replica's work, where it runs as tasks.
+    /// Commits the queued writes and ends the replica's work, where it runs as tasks.
     ///
     /// # Cancel safety
     /// Dropping the future ends the work at once, as a crash would.
@@ -852,8 +855,8 @@ impl ReplicaThreads {
         Ok(self)
     }
 
-    /// Waits for the piece of work that the reclaimer has begun, if it ends soon. It need not end: the tables that it
-    /// writes count for nothing until it has, and those that it reads stay until then.
+    /// Waits up to [`RECLAIM_END_MAX`] for the reclaimer's current piece of work. It need not finish: the engine does
+    /// not use the new tables before it has, and keeps the old ones until then.
     fn end_reclaimer(&mut self) {
         let Some(thread) = self.reclaims.take() else { return };
         let mut waited = Duration::ZERO;
@@ -886,7 +889,7 @@ impl Drop for ReplicaThreads {
     }
 }
 
-/// This reads a range in parts, each on the worker pool, so that no network thread waits for the disk.
+/// A reader of a range in parts, each read on the worker pool, so that no network thread waits for the disk.
 pub struct RangeReader {
     pools: Arc<Pools>,
     scan: Option<Scan>,
@@ -916,8 +919,8 @@ impl RangeReader {
     }
 }
 
-/// Syncs a store that has just been opened. Where its background met a full disk in the moments since, the engine has
-/// stopped, and is opened again; on a disk that stays full the store is to be read all the same.
+/// Syncs a store that has just been opened. If its background met a full disk meanwhile, the engine has stopped and is
+/// opened again. A store on a disk that stays full is opened all the same, so that it can be read.
 fn sync_first(engine: &dyn Engine) -> Result<(), EngineError> {
     for _ in 1..OPENINGS_MAX {
         match engine.sync() {
@@ -928,8 +931,8 @@ fn sync_first(engine: &dyn Engine) -> Result<(), EngineError> {
     engine.sync()
 }
 
-/// Reads what is stored of a key, but for its value, where the committer must look for itself. Of a record that cannot
-/// be read the index knows it.
+/// Reads the stored version of a key for the committer, without the value. For a record that cannot be read, the index
+/// has the version.
 fn stored_mark(
     engine: &dyn Engine,
     digests: Option<&Digests>,

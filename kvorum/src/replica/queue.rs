@@ -1,4 +1,4 @@
-//! The commit queue: bounded, many producers, the commit thread its one consumer.
+//! The commit queue: bounded, with many producers; the commit thread is its only consumer.
 
 use super::ReplicaError;
 use super::answer::{Applied, Outcome};
@@ -13,41 +13,41 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
 
-/// Writes that may wait: beyond it the node is overloaded and says so.
+/// Number of requests that may wait; beyond it, the node refuses requests as overloaded.
 pub const COMMIT_QUEUE_LEN_MAX: usize = 8192;
-/// Bytes of keys and values that may wait, likewise.
+/// Bytes of keys and values that may wait; beyond it, the node refuses requests as overloaded.
 pub const COMMIT_QUEUE_BYTES_MAX: usize = 64 << 20;
-/// Bytes that one group takes, so that one sync does not grow without bound under large values.
+/// Bytes in one group, so that one sync does not grow without bound under large values.
 const GROUP_BYTES_MAX: usize = 16 << 20;
 
-/// What the requesting side saw of a key.
+/// The result of the requesting side's look-up of a key.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Observed {
-    /// What is stored, but for its value.
+    /// The stored record, but for its value.
     pub(super) mark: Option<Mark>,
     /// The number of groups that had been committed before the look-up began.
     pub(super) as_of: u64,
 }
 
-/// This says who asks for a record to be applied.
+/// The requester of a record's application.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
-    /// The coordinator of a client's write. A record of its that was newest here once is confirmed although it has been
-    /// overwritten: it took effect, and must not be stamped again.
+    /// The coordinator of a client's write. If its record was once the newest here, it is confirmed although it has
+    /// been overwritten: it took effect and must not be stamped again.
     Writer,
-    /// Whoever copies a record that exists already: it is told what is stored now.
+    /// A copier of an existing record: it is told what is stored now.
     Copy,
-    /// The same for a read that must write a record back before it can answer: it is taken also on a disk that is nearly
-    /// full.
+    /// A read that must write a record back before it can answer. Like [`Self::Copy`], but accepted also on a nearly
+    /// full disk.
     Reader,
-    /// Anti-entropy, from a store that had settled up to this clock word before the record was read from it.
+    /// Anti-entropy, from a store that had settled up to this timestamp before the record was read from it.
     Repair {
-        /// The clock word.
+        /// The timestamp.
         settled: u64,
     },
 }
 
-/// A row of the `due` keyspace whose instant has come.
+/// A row of the `due` keyspace whose time has come.
 #[derive(Debug, Clone)]
 pub(super) struct DueRow {
     pub(super) at: UnixMillis,
@@ -55,7 +55,7 @@ pub(super) struct DueRow {
     pub(super) version: Version,
 }
 
-/// What the commit thread is asked to do.
+/// A request to the commit thread.
 pub(super) enum Request {
     /// Store a record unless a newer one is stored.
     Apply {
@@ -75,14 +75,14 @@ pub(super) enum Request {
     },
     /// Store rows that are no records: the clock's lease, hints, facts about the cluster.
     Side { changes: Vec<Change>, is_synced: bool, done: Outcome<()> },
-    /// Give back the space of records whose time has come. Answers with the number of records purged.
+    /// Free the space of records that are due. Answers with the number of records purged.
     Purge { rows: Vec<DueRow>, done: Outcome<usize> },
-    /// Set the store aside and begin anew with an empty one, that has these `meta` rows at least.
+    /// Set the store aside and replace it with an empty one that has at least these `meta` rows.
     SetAside { rows: Vec<(&'static [u8], Bytes)>, done: Outcome<()> },
-    /// Move floors. Answers whether all could be.
+    /// Move floors. Answers whether all of them could be moved.
     Floor { step: FloorStep, done: Outcome<bool> },
-    /// Remove rows of a partition that nobody needs any more, as far as they are still as they were found. Answers with
-    /// the number of rows removed.
+    /// Remove rows of a partition that are no longer needed, unless they have changed since they were found. Answers
+    /// with the number of rows removed.
     Remove { partition: Partition, rows: Vec<(Key, Version)>, which: Removal, done: Outcome<usize> },
 }
 
@@ -91,7 +91,7 @@ pub(super) enum Request {
 pub(super) enum Removal {
     /// Tombstones that the floor lets go.
     Purged,
-    /// Rows in doubt that a replica which would have them does not have.
+    /// Rows in doubt that an authoritative replica does not have.
     Outlived,
     /// Records from the future, on an operator's order.
     TooFarAhead,
@@ -117,9 +117,9 @@ struct State {
     requests: std::collections::VecDeque<(Since, Request)>,
     bytes: usize,
     closed: bool,
-    /// Requests from which on the committer, which sleeps, is to be woken; none while it is awake.
+    /// Number of queued requests that wakes the sleeping committer; `None` while it is awake.
     wanted: Option<usize>,
-    /// Requests of the latest group.
+    /// Number of requests in the latest group.
     answered: usize,
 }
 
@@ -147,9 +147,9 @@ impl State {
     }
 }
 
-/// This carries requests from the network threads to the commit thread.
+/// The queue of requests from the network threads to the commit thread.
 pub(super) struct CommitQueue {
-    // Guards the queue; held for a push, or for moving a group out or counting it.
+    // Guards the queue. Held for a push, or to move out or count a group.
     state: Mutex<State>,
     /// Wakes a commit thread.
     arrived: Condvar,
@@ -162,7 +162,7 @@ impl CommitQueue {
         Self { state: Mutex::default(), arrived: Condvar::new(), called: Notify::new() }
     }
 
-    /// Queues `request`; the commit thread, if it sleeps, is woken now or by the thread's courier soon.
+    /// Queues `request`. If the commit thread sleeps, it is woken now, or soon by the calling thread's courier.
     ///
     /// # Errors
     /// At once: [`ReplicaError::Overloaded`] over the bounds, [`ReplicaError::Stopped`] after [`Self::close`].
@@ -200,12 +200,11 @@ impl CommitQueue {
         self.called.notify_one();
     }
 
-    /// The next group: everything that waits, up to a bound of bytes. Empty after `wait` without any; `None` once
-    /// the queue is closed and empty.
+    /// Takes the next group: all waiting requests, up to a bound of bytes. The group is empty if none came within
+    /// `wait`; `None` once the queue is closed and empty.
     ///
-    /// Whoever was answered in the latest group is likely to write again at once. So a group is not begun before as
-    /// many requests have come as were answered, beside those that came meanwhile; it waits for them for `gather` at
-    /// most.
+    /// Clients answered in the latest group are likely to write again at once. So a new group first waits until as many
+    /// requests have come as were answered, in addition to those already queued. It waits at most `gather`.
     pub(super) fn take(&self, wait: Duration, gather: Duration) -> Option<Vec<Request>> {
         let mut state = self.lock();
         let all = state.requests.len() + state.answered;
@@ -238,10 +237,10 @@ impl CommitQueue {
         state
     }
 
-    /// The same for a task, which does not gather.
+    /// Like [`Self::take`] for a task, without gathering.
     ///
     /// # Cancel safety
-    /// Nothing is taken by a future that is dropped before it is ready.
+    /// A future that is dropped before it is ready takes nothing.
     pub(super) async fn take_async(&self, wait: Duration) -> Option<Vec<Request>> {
         let wait = tokio::time::sleep(wait);
         tokio::pin!(wait);
@@ -274,7 +273,7 @@ impl CommitQueue {
         self.lock().requests.len()
     }
 
-    /// How many of them clients wait for.
+    /// Number of queued writes that clients wait for.
     pub(super) fn awaited_len(&self) -> usize {
         let is_awaited = |request: &Request| matches!(request, Request::Apply { source: Source::Writer, .. });
         self.lock().requests.iter().filter(|(_, request)| is_awaited(request)).count()
@@ -295,7 +294,7 @@ mod tests {
         (Request::Side { changes: Vec::new(), is_synced: true, done }, outcome)
     }
 
-    /// The bound holds, what is over it is refused at once, and taking a group makes room again.
+    /// The bound holds, a request over it is refused at once, and taking a group makes room again.
     #[test]
     fn bounded_and_refusing() {
         let queue = CommitQueue::new();
@@ -307,7 +306,7 @@ mod tests {
         queue.submit(side().0).unwrap();
     }
 
-    /// A client's write is one that is waited for; a hint is not, and what the node stores for itself neither.
+    /// A client's write counts as awaited; a copied record, a hint and the node's own rows do not.
     #[test]
     fn clients_wait_for_their_own_writes_only() {
         let queue = CommitQueue::new();
@@ -326,7 +325,7 @@ mod tests {
         assert_eq!((queue.len(), queue.awaited_len()), (3, 1));
     }
 
-    /// What was queued before the close is still handed out; then the consumer is told to end.
+    /// Requests queued before the close are still handed out; then the consumer is told to end.
     #[test]
     fn close_hands_out_the_rest() {
         let queue = CommitQueue::new();
@@ -337,8 +336,8 @@ mod tests {
         assert!(queue.take(Duration::from_secs(1), Duration::ZERO).is_none());
     }
 
-    /// A group waits for as many as were answered in the one before, beside those that came meanwhile; not longer than
-    /// it may, and not once the queue is closed.
+    /// A group waits for as many requests as were answered in the previous one, in addition to those already queued; no
+    /// longer than `gather`, and not once the queue is closed.
     #[test]
     fn gathers_those_who_were_answered() {
         let queue = CommitQueue::new();

@@ -1,4 +1,4 @@
-//! What the latest groups did, so that the committer need not read what it has just written.
+//! The changes of the latest groups, so that the committer need not read what it has just written.
 
 use super::key_hash::KeyHash;
 use super::stage::Changed;
@@ -12,10 +12,10 @@ const KEYS_LEN_MAX: usize = 4096;
 /// Overwritten versions remembered per generation, of all keys together: about 2 MiB.
 const OVERWRITTEN_LEN_MAX: usize = 65_536;
 
-/// What the latest groups did, in two generations.
+/// The changes of the latest groups, in two generations.
 ///
-/// It also knows which versions were newest here before. A write whose record reached this replica by another way
-/// first (a reader that saw it elsewhere wrote it back) and was overwritten since is told `Stored`, not superseded:
+/// It also knows which versions were once the newest here. A write's record can reach this replica first by a reader,
+/// which saw it elsewhere and wrote it back, and be overwritten since. The write is then told `Stored`, not superseded:
 /// a reader may have seen it, so it must not be stamped again and take effect a second time.
 pub(super) struct Recent {
     current: Generation,
@@ -27,7 +27,7 @@ struct Generation {
     from: u64,
     since: Duration,
     latest: HashMap<Key, Option<Mark>, KeyHash>,
-    /// Versions that were newest. A version names one write, so their keys are not needed.
+    /// Versions that were once the newest. A version names one write, so their keys are not needed.
     overwritten: HashSet<Version, KeyHash>,
 }
 
@@ -42,7 +42,7 @@ impl Generation {
 }
 
 impl Recent {
-    /// Nothing is known of the groups before `group`, nor of what was before `now`.
+    /// A memory that knows nothing of the groups before `group`, nor of anything before `now`.
     pub(super) fn starting_at(group: u64, now: Duration) -> Self {
         Self { current: Generation::new(group, now), previous: Generation::new(group, now) }
     }
@@ -52,12 +52,12 @@ impl Recent {
         self.current.latest.get(key).or_else(|| self.previous.latest.get(key)).copied()
     }
 
-    /// Whether the record of `version` was newest here and was overwritten, as far back as is remembered.
+    /// Whether the record of `version` was once the newest here and was overwritten, as far back as is remembered.
     pub(super) fn has_accepted(&self, version: Version) -> bool {
         self.current.overwritten.contains(&version) || self.previous.overwritten.contains(&version)
     }
 
-    /// Since when every version that was newest here, and was overwritten, is remembered.
+    /// The time since when all overwritten versions are remembered.
     pub(super) fn remembers_since(&self) -> Duration {
         self.previous.since
     }
@@ -67,7 +67,7 @@ impl Recent {
         as_of + 1 >= self.previous.from
     }
 
-    /// Takes in what `group` did, at `now`.
+    /// Remembers the changes of `group`, at `now`.
     pub(super) fn remember(
         &mut self,
         changes: Vec<Changed>,
@@ -79,7 +79,7 @@ impl Recent {
         self.current.overwritten.extend(overwritten);
         if self.current.is_full() {
             let mut next = Generation::new(group + 1, now);
-            // As large as the one before became.
+            // Reserve as much as the previous generation grew to.
             next.latest.reserve(self.current.latest.len());
             next.overwritten.reserve(self.current.overwritten.len());
             self.previous = std::mem::replace(&mut self.current, next);

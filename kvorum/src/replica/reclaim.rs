@@ -1,10 +1,10 @@
-//! The reclaimer: has the engine give back the space of removed records, without anyone asking.
+//! The reclaimer: has the engine give back the disk space of removed records, without an operator's order.
 //!
-//! The engine keeps removed rows on disk until it rewrites their tables, which it does as more is written. Once what was
-//! removed is a quarter of what is left, and no more is being removed, this has it done ([`Engine::reclaim`]), on a thread
-//! of its own, and rests after each piece of work for as long as that took.
+//! The engine keeps removed rows on disk until it rewrites their tables, which it does as more is written. Once the
+//! removed records are a quarter of the remaining ones, and no more are being removed, the reclaimer starts a pass
+//! ([`Engine::reclaim`]). It runs on its own thread and rests after each piece of work for as long as that took.
 //!
-//! The simulation does not run it: in its engine removed rows take no space.
+//! The simulation does not run the reclaimer: in its engine removed rows take no space.
 
 use super::StoreState;
 use super::digest::Digests;
@@ -20,21 +20,22 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Removed records for each record left that make a pass due, as one in so many.
+/// A pass is due once one record was removed for so many remaining.
 const DUE_ONE_IN: u64 = 4;
-/// So many are worth a pass at once; fewer wait for [`FEW_WAIT`], so that a small store is not rewritten all the time.
+/// A backlog of so many removed records is worth a pass at once; a smaller one waits for [`FEW_WAIT`], so that a small
+/// store is not rewritten all the time.
 const MANY: u64 = 1_000;
 const FEW_WAIT: Duration = Duration::from_mins(5);
-/// How long no more must have been removed: a purge goes on in batches, and its end is worth waiting for.
+/// How long removals must have stopped before a pass: a purge runs in batches, and waiting for its end pays.
 const REST: Duration = Duration::from_secs(5);
-/// How long it is waited for that rest.
+/// The longest wait for removals to stop.
 const REST_WAIT_MAX: Duration = Duration::from_mins(1);
-/// Between two passes at least; twice as long after each that gave nothing back, up to a bound.
+/// The minimum time between two passes. It doubles after each pass that gave nothing back, up to a bound.
 const AGAIN_WAIT: Duration = Duration::from_mins(1);
 const AGAIN_WAIT_MAX: Duration = Duration::from_hours(1);
-/// How often the thread looks.
+/// How often the thread checks whether a pass is due.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How often it looks while it is paused in the middle of a pass.
+/// How often it checks the pause in the middle of a pass.
 const PAUSED_LOOK: Duration = Duration::from_millis(200);
 /// The longest rest after one piece of work.
 const STEP_REST_MAX: Duration = Duration::from_secs(10);
@@ -43,7 +44,7 @@ const IDLE: u8 = 0;
 const BUSY: u8 = 1;
 const WAITING: u8 = 2;
 
-/// This shows what the reclaimer does, pauses and stops it.
+/// The state of the reclaimer, with its pause and its stop.
 #[derive(Debug, Default)]
 pub struct ReclaimState {
     state: AtomicU8,
@@ -52,10 +53,10 @@ pub struct ReclaimState {
     rows: AtomicU64,
     bytes: AtomicU64,
     passes: AtomicU64,
-    /// Its pause.
+    /// The reclaimer's pause.
     pub pause: Pause,
     is_stopped: AtomicBool,
-    // Guards nothing but the wait of the thread, which `stop` ends.
+    // Guards nothing: it belongs to `stop`, which ends the thread's wait.
     sleep: Mutex<()>,
     stop: Condvar,
 }
@@ -80,7 +81,7 @@ impl ReclaimState {
         self.rows.load(Ordering::Relaxed)
     }
 
-    /// Bytes by which passes made the store's tables smaller.
+    /// Bytes that passes saved in the store's tables.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
@@ -99,7 +100,7 @@ impl ReclaimState {
         self.is_stopped.load(Ordering::Relaxed)
     }
 
-    /// Waits, less long where it is stopped.
+    /// Waits for `time`, or until the reclaimer is stopped.
     fn wait(&self, time: Duration) {
         let guard = self.sleep.lock().unwrap_or_else(PoisonError::into_inner);
         if !self.is_stopped() {
@@ -108,7 +109,7 @@ impl ReclaimState {
     }
 }
 
-/// This is the work of the reclaimer's thread.
+/// The work of the reclaimer's thread.
 pub(super) struct Reclaimer {
     pub(super) engine: Arc<dyn Engine>,
     pub(super) clock: Arc<dyn Clock>,
@@ -139,7 +140,7 @@ impl Reclaimer {
 
     fn is_due(&self, backlog: &mut Backlog, now: Duration) -> bool {
         let removed = backlog.rows();
-        // What is left, as far as is known without counting: to the engine a removed record is two rows or more.
+        // The remaining records, estimated without counting: to the engine a removed record is two rows or more.
         let left = || match &self.digests {
             Some(digests) => digests.keys(),
             None => self.engine.stats().record_rows.saturating_sub(2 * removed),
@@ -203,19 +204,19 @@ impl Reclaimer {
         }
     }
 
-    /// Bytes of tables: journals come and go meanwhile.
+    /// Bytes of tables, without journals, which come and go during a pass.
     fn table_bytes(&self) -> u64 {
         let stats = self.engine.stats();
         stats.disk_bytes.saturating_sub(stats.journal_bytes)
     }
 }
 
-/// What was removed and may still take space; and when that is worth a pass.
+/// The removed records that may still take space, and when they are worth a pass.
 #[derive(Debug, Default)]
 struct Backlog {
-    /// Left from the pass before, or from an earlier life.
+    /// Left by the previous pass, or by an earlier run.
     before: u64,
-    /// Of the count of removed records, what has been dealt with.
+    /// The part of the count of removed records that passes have handled.
     done: u64,
     removed: u64,
     changed_at: Duration,
@@ -251,7 +252,7 @@ impl Backlog {
         since(self.changed_at) >= REST || since(due_since) >= REST_WAIT_MAX
     }
 
-    /// Notes a pass that began at the count `removed` and left so many.
+    /// Notes a pass that began at the count `removed` and left `left` removed records.
     fn passed(&mut self, removed: u64, left: u64, now: Duration) {
         let is_of_use = left < self.rows();
         (self.before, self.done) = (left, removed);
@@ -277,7 +278,7 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
-    /// A pass is due once a quarter of what is left was removed and no more is being removed, or for a minute.
+    /// A pass is due once a quarter of the remaining records was removed and removals have stopped, or after a minute.
     #[test]
     fn passes_wait_for_the_end_of_a_purge() {
         let mut backlog = Backlog::default();
@@ -291,7 +292,7 @@ mod tests {
         }
     }
 
-    /// Few records wait longer, also after the start; none are never due.
+    /// Few removed records wait longer, also after the start; without any, a pass is never due.
     #[test]
     fn few_wait() {
         let mut backlog = Backlog::default();
@@ -301,7 +302,8 @@ mod tests {
         assert!(backlog.is_due(|| 0, at(300)));
     }
 
-    /// What a pass leaves waits with what is removed from then on, longer each time that it was of no use.
+    /// Records that a pass left wait together with those removed since; the wait grows with each pass that freed
+    /// nothing.
     #[test]
     fn what_is_left_waits() {
         let mut backlog = Backlog { before: MANY, ..Backlog::default() };

@@ -1,4 +1,4 @@
-//! The stage: what one group makes of the store, put together before anything is written.
+//! The stage: the pending batch of one group, put together before anything is written.
 
 use super::floor::Floor;
 use super::key_hash::KeyHash;
@@ -9,10 +9,10 @@ use bytes::Bytes;
 use kvorum_core::{Key, Record, Value, Version};
 use std::collections::{BTreeMap, HashMap};
 
-/// Of a key, what was there and what is.
+/// A key with its mark before and after a group.
 pub(super) type Changed = (Key, Option<Mark>, Option<Mark>);
 
-/// What a group makes of one key.
+/// The pending change of one key.
 pub(super) struct Staged {
     pub(super) key: Key,
     pub(super) record: Option<Record>,
@@ -24,7 +24,7 @@ pub(super) fn mark_of(record: &Record) -> Mark {
     Mark { version: record.version, from: record.from, is_tombstone }
 }
 
-/// What a group changes, each key once.
+/// The pending changes of a group, each key once.
 #[derive(Default)]
 pub(super) struct Stage {
     pub(super) records: Vec<Staged>,
@@ -33,16 +33,16 @@ pub(super) struct Stage {
     pub(super) side: BTreeMap<(Keyspace, Bytes), Option<Bytes>>,
     /// Whether some of the side rows must be on disk whatever the durability of writes is.
     pub(super) is_synced: bool,
-    /// What was newest until this group.
+    /// Versions that were the newest until this group.
     pub(super) overwritten: Vec<Version>,
-    /// Floors as they will be.
+    /// Floors as the group will leave them.
     pub(super) floors: BTreeMap<u16, Floor>,
-    /// Whom a batch that nobody waits for lets go first.
+    /// Lets others run first while a batch is staged that nobody waits for.
     pub(super) courtesy: Courtesy,
 }
 
 impl Stage {
-    /// What is staged for `key`: nothing, a removal, or a record.
+    /// The staged state of `key`: `None` when nothing is staged, else a removal (`None`) or a record.
     #[expect(clippy::option_option, reason = "nothing staged and a staged removal are two things")]
     pub(super) fn record(&self, key: &Key) -> Option<Option<&Record>> {
         let staged = self.records.get(*self.index.get(key)?)?;
@@ -69,7 +69,8 @@ impl Stage {
         self.overwritten.contains(&version)
     }
 
-    /// Stages what `key` becomes; `before` is what it was when the group began, as far as nothing is staged yet.
+    /// Stages the new state of `key`. `before` is its mark when the group began; it is ignored if the key is already
+    /// staged.
     pub(super) fn set(&mut self, key: Key, record: Option<Record>, before: Option<Mark>) {
         if let Some(staged) = self.index.get(&key).and_then(|index| self.records.get_mut(*index)) {
             staged.record = record;

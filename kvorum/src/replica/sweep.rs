@@ -1,7 +1,7 @@
-//! The sweeper: gives back the space of what has expired or been deleted, without anyone asking.
+//! The sweeper: frees the space of expired and deleted records, without an operator's order.
 //!
-//! It walks the `due` keyspace in order of time, so its cost follows what has become due and not what is stored.
-//! It only finds; the committer judges each find again and changes the store.
+//! It walks the `due` keyspace in order of time, so its cost follows the number of due records and not the size of the
+//! store. The sweeper only finds due rows; the committer judges each again and changes the store.
 
 use super::pause::Pause;
 use super::queue::{DueRow, Request};
@@ -16,30 +16,30 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
 
-/// Rows judged in one group: few enough that writes behind it hardly wait.
+/// Rows judged in one group: few enough that writes queued after it hardly wait.
 const ROWS_MAX: usize = 128;
-/// How often the sweeper looks when there was nothing to do.
+/// How often the sweeper checks while nothing is due.
 const IDLE_WAIT: Duration = Duration::from_secs(1);
-/// How long it stands back when the commit queue is full.
+/// How long the sweeper waits when the commit queue is full.
 const THROTTLED_WAIT: Duration = Duration::from_millis(200);
-/// How long it waits for the committer's answer before it asks again.
+/// How long the sweeper waits for the committer's answer before it asks again.
 const ANSWER_WAIT: Duration = Duration::from_secs(10);
-/// How far behind the last look the next one begins: a record may become due at once, stamped by a clock that is a
-/// little behind. Where clocks were further behind, the full walk at [`WALK_ALL_EVERY`] finds it.
+/// How long before the last check the next walk begins: a record stamped by a slow clock may be due as soon as it is
+/// stored. If a clock was slower than this, the full walk every [`WALK_ALL_EVERY`] checks finds the record.
 const LOOK_BACK_MILLIS: u64 = 60_000;
-/// Looks between two full walks: about an hour apart when idle.
+/// Checks between two full walks: about an hour apart when idle.
 const WALK_ALL_EVERY: u64 = 3600;
 
 const IDLE: u8 = 0;
 const BUSY: u8 = 1;
 const THROTTLED: u8 = 2;
 
-/// This shows what the sweeper does, and stops it.
+/// The state of the sweeper, with its pause and its stop.
 #[derive(Debug, Default)]
 pub struct SweeperState {
     state: AtomicU8,
     purged: AtomicU64,
-    /// Its pause.
+    /// The sweeper's pause.
     pub pause: Pause,
     is_stopped: AtomicBool,
     stop: Notify,
@@ -70,7 +70,7 @@ impl SweeperState {
         let mut sweep = Sweep { looks: 0, from: UnixMillis(0) };
         while !self.is_stopped.load(Ordering::Relaxed) {
             crash::step(Part::Sweep);
-            // By a clock that nobody confirms nothing is destroyed.
+            // Nothing is destroyed by a clock that no majority confirms.
             if !replica.timestamps().may_destroy() || self.pause.left(clock.mono()).is_some() {
                 self.state.store(IDLE, Ordering::Relaxed);
                 let _ = tokio::time::timeout(IDLE_WAIT, self.stop.notified()).await;
@@ -98,7 +98,7 @@ impl SweeperState {
     }
 }
 
-/// What one step came to.
+/// The result of one step.
 enum Step {
     /// Rows were found; there may be more.
     More {
@@ -109,7 +109,7 @@ enum Step {
     Done,
 }
 
-/// The walk over what is due.
+/// The walk over the due rows.
 struct Sweep {
     looks: u64,
     from: UnixMillis,
@@ -125,7 +125,8 @@ impl Sweep {
             let (row, version) = pair?;
             let (at, key) = format::decode_due_key(&row)?;
             let version = format::decode_due_version(&version)?;
-            // Read here so that the committer finds it in memory. What cannot be read it notices, and goes on behind it.
+            // Read the record here so that the committer finds it in memory. The committer handles a record that cannot
+            // be read.
             let _ = replica.shared.engine.get(Keyspace::Records, &key);
             rows.push(DueRow { at, key, version });
         }

@@ -1,25 +1,26 @@
-//! How far a peer's wall clock is from this node's, as exchanges with it show: a pure value, without clock or socket.
+//! How far a peer's wall clock is from this node's, estimated from exchanges: a pure value, without clock or socket.
 //!
-//! A peer reads its clock at some moment between a question and its answer. Half of the time in between bounds the error,
-//! so a quick exchange says much and a slow one little: NTP's clock filter (RFC 5905, 10) keeps the latest few and
-//! believes the quickest. A process that was stopped for 3 s between the two sees a slow exchange, not a wrong clock.
-//! A word that came one way (a handshake, a ping that was asked) has no such bound and is not used.
+//! A peer reads its clock at some moment between a question and its answer. Half of the time between the two bounds the
+//! error, so a quick exchange is precise and a slow one is not. NTP's clock filter (RFC 5905, 10) keeps the latest few
+//! exchanges and believes the quickest. A process that was stopped for 3 s in the middle sees a slow exchange, not a
+//! wrong clock. A clock reading that came one way (in a handshake, or with a peer's ping) has no such bound and is not
+//! used.
 //!
-//! Times of day are compared by way of the monotonic clock, because either wall clock may be set at any moment:
-//! - the peer's: an exchange that cannot agree with an older one replaces it;
-//! - this node's: the offset then lies anywhere between what the old clock and the new one say, until the next exchange.
+//! Times of day are compared through the monotonic clock, because either wall clock may be set at any moment:
+//! - the peer's: an exchange that contradicts an older one replaces it;
+//! - this node's: until the next exchange, the offset lies anywhere between the offsets by the old and the new clock.
 
 use kvorum_core::UnixMillis;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Exchanges that are kept, as many as NTP's filter has. With two a second they are those of the latest 4 s.
+/// Exchanges that are kept, as many as in NTP's filter. With two a second they cover the latest 4 s.
 const EXCHANGES_LEN_MAX: usize = 8;
-/// An exchange this old says nothing any more.
+/// An exchange of this age no longer counts.
 const EXCHANGE_AGE_MAX: Duration = Duration::from_mins(1);
-/// How far two clocks may drift apart, in parts per million: twice what a system slews its clock at most.
+/// How fast two clocks may drift apart, in parts per million: twice the rate at which a system slews its clock at most.
 const DRIFT_PPM: u64 = 1000;
-/// Both clocks are read in whole milliseconds.
+/// The error of a difference of two readings: both clocks are read in whole milliseconds.
 const READING_ERROR_MICROS: i64 = 1000;
 
 /// One question to a peer, and its answer.
@@ -29,13 +30,13 @@ pub struct Exchange {
     pub asked: Duration,
     /// When the answer had come and `ours` had been read, by the monotonic clock.
     pub answered: Duration,
-    /// This node's time of day, read between the two.
+    /// The time of day of this node, read between the two.
     pub ours: UnixMillis,
-    /// The peer's time of day, read between the two.
+    /// The time of day of the peer, read between the two.
     pub theirs: UnixMillis,
 }
 
-/// How far a peer's clock is ahead of this node's; negative when it is behind.
+/// How far a peer's clock is ahead of this node's; negative when the peer's is slow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClockOffset {
     /// The likeliest offset, in milliseconds.
@@ -63,7 +64,7 @@ pub struct ClockFilter {
 }
 
 impl ClockFilter {
-    /// Takes in an exchange, the latest one.
+    /// Adds the latest exchange and drops those that are too old or contradict it.
     pub fn note(&mut self, exchange: Exchange) {
         let (now, wall) = (exchange.answered, exchange.ours);
         let latest = Interval::of(&exchange, now, wall);
@@ -77,7 +78,7 @@ impl ClockFilter {
         self.exchanges.push_back(exchange);
     }
 
-    /// The offset by the best of the exchanges, seen at the monotonic time `now` and the time of day `wall`; none without
+    /// The offset by the most precise exchange, at the monotonic time `now` and the time of day `wall`; `None` without
     /// a recent exchange.
     pub fn offset(&self, now: Duration, wall: UnixMillis) -> Option<ClockOffset> {
         let recent = self
@@ -91,12 +92,12 @@ impl ClockFilter {
             best.high.saturating_sub(best.low) / 2,
         );
         let error_millis = u64::try_from(half).unwrap_or(0).div_ceil(1000);
-        // Half a millisecond, for the offset itself is rounded.
+        // One millisecond more, because the offset itself is rounded.
         Some(ClockOffset { millis: rounded_millis(middle), error_millis: error_millis.saturating_add(1) })
     }
 }
 
-/// Where the true offset lies, in microseconds.
+/// The bounds of the true offset, in microseconds.
 #[derive(Debug, Clone, Copy)]
 struct Interval {
     low: i64,
@@ -104,7 +105,7 @@ struct Interval {
 }
 
 impl Interval {
-    /// Where it lies by `exchange`, seen at the monotonic time `now` and the time of day `wall`.
+    /// The bounds by `exchange`, at the monotonic time `now` and the time of day `wall`.
     fn of(exchange: &Exchange, now: Duration, wall: UnixMillis) -> Self {
         let age = now.saturating_sub(exchange.answered);
         let delay = micros(exchange.answered.saturating_sub(exchange.asked));
@@ -114,8 +115,9 @@ impl Interval {
         let low = difference.saturating_sub(READING_ERROR_MICROS).saturating_sub(drift);
         let high =
             difference.saturating_add(delay).saturating_add(READING_ERROR_MICROS).saturating_add(drift);
-        // By how much this node's clock has moved beyond the time that has passed. If it was set, the offset has become
-        // less by it. If the machine was suspended, the monotonic clock stood still and the offset is what it was.
+        // How far this node's clock has moved beyond the time that has passed. If the clock was set, the offset has
+        // shrunk by that much. If the machine was suspended, the monotonic clock stood still and the offset is
+        // unchanged.
         let moved = difference_micros(wall, exchange.ours).saturating_sub(micros(age));
         if moved.unsigned_abs() <= READING_ERROR_MICROS.unsigned_abs() {
             return Self { low, high };
@@ -132,7 +134,7 @@ fn micros(duration: Duration) -> i64 {
     i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
 }
 
-/// `a` less `b`. A reading from a peer may be any number.
+/// `a` minus `b`, saturating: a reading from a peer may be any number.
 fn difference_micros(a: UnixMillis, b: UnixMillis) -> i64 {
     let difference = (i128::from(a.0) - i128::from(b.0)) * 1000;
     i64::try_from(difference).unwrap_or(if difference < 0 { i64::MIN } else { i64::MAX })
@@ -164,8 +166,8 @@ mod tests {
         filter.offset(Duration::from_millis(at), UnixMillis(BEGIN + at)).unwrap()
     }
 
-    /// Goal: a process that was stopped does not see a wrong clock. Method: quick exchanges, and one that takes 3 s, all of
-    /// it before the peer reads its clock or all of it after.
+    /// Goal: a process that was stopped does not see a wrong clock.
+    /// Method: quick exchanges, and one that takes 3 s, all of it before the peer reads its clock or all of it after.
     #[test]
     fn stopped_process_sees_no_wrong_clock() {
         for (forth, back) in [(3000, 0), (0, 3000)] {
@@ -175,7 +177,7 @@ mod tests {
             let offset = seen(&filter, 3600);
             assert!(offset.millis.abs() <= 2 && offset.error_millis <= 8, "{offset:?}");
         }
-        // The first exchange of all: the error is as large as what it shows.
+        // The very first exchange: the error is as large as the offset that it shows.
         for (forth, back) in [(3000, 0), (0, 3000)] {
             let mut filter = ClockFilter::default();
             filter.note(exchange(0, forth, back, 0));
@@ -183,7 +185,7 @@ mod tests {
         }
     }
 
-    /// Goal: a peer whose clock is set is seen by the next exchange, and when it is set back by the one after.
+    /// Goal: the next exchange shows that a peer's clock was set, and when it is set back, the one after.
     #[test]
     fn peer_that_is_set_is_seen_at_once() {
         let mut filter = ClockFilter::default();
@@ -214,7 +216,7 @@ mod tests {
         }
     }
 
-    /// What is old says nothing, and what a peer says may be any number.
+    /// An old exchange no longer counts, and a peer's reading may be any number.
     #[test]
     fn old_words_and_wild_words() {
         let mut filter = ClockFilter::default();
@@ -231,8 +233,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the delays, either way: the true offset is within the error of the estimate, and no more exchanges are
-        /// kept than the filter has places.
+        /// With any delays in either direction, the true offset is within the error of the estimate. The filter keeps
+        /// no more exchanges than its maximum.
         #[test]
         fn true_offset_is_within_the_error(
             offset in -100_000_i64..100_000,

@@ -1,29 +1,29 @@
-//! What the log has said of the contact with one peer: a value that decides which news are worth a line.
+//! The contact with one peer as far as the log has reported it: a value that decides which changes are worth a line.
 //!
-//! Every network thread has a link to the peer and reports what happens to it. A line tells of the first link that comes up
-//! and of the last that goes down; of each reason for which none comes up, once until one does.
+//! Every network thread has a link to the peer and reports its changes. The log gets a line when the first link comes
+//! up and when the last goes down. While none comes up, it gets one line for each reason.
 
 use crate::peer::Setback;
 use std::time::Duration;
 
-/// A peer that does not answer is told of when it has not for this long: nodes that start together meet at once.
+/// How long a peer may not answer before the log says so: nodes that start together need a moment to meet.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Reasons that are told of until the peer answers: they could alternate for ever.
+/// Reasons that are logged until the peer answers: they could alternate for ever.
 const REASONS_LEN_MAX: usize = 4;
 
-/// What is worth a line.
+/// A change that is worth a log line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum News {
     /// The first contact since this node's start.
     Met,
-    /// Contact again.
+    /// The contact is back.
     Back {
-        /// How long there was none.
+        /// How long there was no contact.
         away: Duration,
     },
-    /// No contact any more.
+    /// The contact was lost.
     Lost,
-    /// No contact, for a reason that was not told of yet.
+    /// There is no contact, for a reason that was not logged yet.
     Unreachable,
 }
 
@@ -31,17 +31,17 @@ pub enum News {
 #[derive(Debug, Clone, Default)]
 pub struct Contact {
     links_up: usize,
-    /// Since when there is no contact; none before the first attempt failed.
+    /// Since when there is no contact; `None` before the first attempt failed.
     away_since: Option<Duration>,
     has_met: bool,
-    /// Whether the log tells that there is none.
+    /// Whether the log has said that there is no contact.
     is_told: bool,
     reasons: Vec<String>,
     reason: String,
 }
 
 impl Contact {
-    /// Why there is no contact, as far as it is known; empty while there is.
+    /// Why there is no contact, as far as is known; empty while there is contact.
     pub fn reason(&self) -> &str {
         if self.links_up > 0 { "" } else { &self.reason }
     }
@@ -64,7 +64,7 @@ impl Contact {
         }
     }
 
-    /// Notes that a link that was up has gone down; `reason` is none where this node itself took it down.
+    /// Notes that a link that was up has gone down; `reason` is `None` when this node itself took it down.
     pub fn disconnected(&mut self, now: Duration, reason: Option<&str>) -> Option<News> {
         self.links_up = self.links_up.saturating_sub(1);
         let reason = reason?;
@@ -77,8 +77,8 @@ impl Contact {
         Some(News::Lost)
     }
 
-    /// Notes that no link came about. A refusal is told of at once, for waiting changes nothing; a peer that starts is not
-    /// told of.
+    /// Notes that a link could not be made. A refusal is logged at once, because waiting changes nothing; a starting
+    /// peer is not logged.
     pub fn failed(&mut self, now: Duration, reason: &str, setback: Setback) -> Option<News> {
         if self.links_up > 0 {
             return None;
@@ -108,7 +108,7 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
-    /// A peer that starts with this node, is lost and comes back: a line each, however many links there are.
+    /// A peer starts together with this node, is lost and comes back: one line each, however many links there are.
     #[test]
     fn loss_and_return_are_told_once() {
         let mut contact = Contact::default();
@@ -132,12 +132,12 @@ mod tests {
         assert_eq!(contact.reason(), "no such host");
         assert_eq!(contact.connected(at(26)), Some(News::Back { away: at(20) }));
         assert_eq!(contact.connected(at(27)), None);
-        // A link that this node takes down itself is no loss.
+        // A link that this node itself takes down is no loss.
         assert_eq!(contact.disconnected(at(28), None), None);
         assert_eq!(contact.disconnected(at(28), None), None);
     }
 
-    /// A refusal by the peer is told of at once and once; reasons that alternate are not told of for ever.
+    /// A peer's refusal is logged at once and only once; reasons that alternate are not logged for ever.
     #[test]
     fn refusals_are_told_at_once() {
         let mut contact = Contact::default();

@@ -1,5 +1,5 @@
-//! The cluster as this node sees it: who belongs, where keys belong, who is known to have which store, and whether
-//! this node's own store votes.
+//! The cluster as this node sees it: the members, the placement of keys, the stores that nodes were seen with, and
+//! whether this node's own store is quorum-eligible ("votes").
 //!
 //! It decides and remembers; it sends nothing. The set of nodes is fixed while a node runs.
 
@@ -21,46 +21,46 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-/// This is what all of a node's threads know of the cluster.
+/// The state of the cluster that all of a node's threads share.
 pub struct Cluster {
     name: String,
     id: OnceLock<ClusterId>,
-    // Guards the nodes that have said in this run that they know no cluster id; held for an insertion.
+    // Guards the nodes that have said in this run that they know no cluster id. Held for an insertion.
     without_id: Mutex<BTreeSet<NodeIndex>>,
     topology: Topology,
     placement: Placement,
     me: NodeIndex,
     store_id: u128,
     peers: Vec<Peer>,
-    // Guards who was seen with which store; held for a look-up or a merge of a few entries.
+    // Guards the peer registry. Held for a look-up or a merge of a few entries.
     roster: Mutex<Roster>,
     stands_down: AtomicBool,
-    /// Whether as many other nodes have been heard of what they purged as make a majority with this one.
+    /// Whether this node has heard up to where a majority of the nodes, itself included, has sealed.
     has_met: AtomicBool,
 }
 
-/// What is known of one node of the cluster.
+/// The state of one node of the cluster.
 #[derive(Debug, Default)]
 pub struct Peer {
-    // Guards the exchanges that show its wall clock; held for a look at a few numbers.
+    // Guards the exchanges that show its wall clock. Held to read or write a few numbers.
     clock: Mutex<ClockFilter>,
-    // Guards what the log has said of the contact with it; held for a look at a few numbers and texts.
+    // Guards the logged state of the contact with it. Held to read or write a few numbers and texts.
     contact: Mutex<Contact>,
-    // Guards why its store did not count when it said so last; held to read or write a text.
+    // Guards the reason why its store did not count, as it last said. Held to read or write a text.
     not_voting: Mutex<String>,
     /// Whether its clock has been reported as too far off.
     pub is_clock_reported: AtomicBool,
-    /// Calls to it that failed or were not answered in time.
+    /// Calls to it that failed or timed out.
     pub failures: AtomicU64,
     /// Hints delivered to it.
     pub hints_delivered: AtomicU64,
-    /// Whether its latest sign of life said that its store votes.
+    /// Whether its store is quorum-eligible, as its latest answer to a heartbeat said.
     pub votes: AtomicBool,
-    /// Whether this node has heard, in this life, how far it has sealed.
+    /// Whether this node has heard from it, in this run, up to where it has sealed.
     pub floors_met: AtomicBool,
 }
 
-/// This is the plan of one request: fixed once made.
+/// The plan of one request: fixed once made.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan<'a> {
     /// The key's partition.
@@ -72,8 +72,8 @@ pub struct Plan<'a> {
 }
 
 impl Cluster {
-    /// The cluster `name` of `topology`, seen from the node at `me` whose store is `store_id`; `id` is the cluster's id,
-    /// where the store knows it.
+    /// The cluster `name` of `topology`, seen from the node at `me` whose store is `store_id`. `id` is the cluster's
+    /// id, if the store knows it.
     pub fn new(
         name: String,
         id: Option<ClusterId>,
@@ -100,17 +100,17 @@ impl Cluster {
         }
     }
 
-    /// The nodes.
+    /// The nodes and the settings of the placement.
     pub fn topology(&self) -> &Topology {
         &self.topology
     }
 
-    /// How many nodes there are.
+    /// The number of nodes.
     pub fn node_count(&self) -> u16 {
         self.topology.node_count()
     }
 
-    /// This node's place among them.
+    /// The index of this node among the nodes.
     pub fn me(&self) -> NodeIndex {
         self.me
     }
@@ -130,7 +130,7 @@ impl Cluster {
         (0..self.node_count()).map(NodeIndex).filter(|index| *index != self.me)
     }
 
-    /// What is known of the node at `index`.
+    /// The state of the node at `index`.
     pub fn peer(&self, index: NodeIndex) -> Option<&Peer> {
         self.peers.get(usize::from(index.0))
     }
@@ -140,7 +140,7 @@ impl Cluster {
         Token::of(key.as_ref()).partition(self.topology.partition_bits())
     }
 
-    /// The nodes that hold keys of `partition`, best first: all of them, of which a request uses a prefix.
+    /// The nodes that hold keys of `partition`, best first: all nodes. A request uses a prefix of the list.
     pub fn preference_list(&self, partition: Partition) -> &[NodeIndex] {
         self.placement.preference_list(partition)
     }
@@ -156,7 +156,7 @@ impl Cluster {
         Plan { partition, replicas: self.placement.replicas(partition, quorum.from()), quorum }
     }
 
-    /// What this node says of itself when it meets another.
+    /// The handshake message of this node.
     pub fn hello(&self, clock: UnixMillis) -> Hello {
         Hello {
             protocol: PROTOCOL,
@@ -171,10 +171,10 @@ impl Cluster {
         }
     }
 
-    /// Judges whether this node talks to the one that says `theirs`, of which `ours` is what it says itself.
+    /// Checks whether this node talks to a peer that sent `theirs`; `ours` is this node's own handshake message.
     ///
     /// # Errors
-    /// What differs, or whose store the other one has.
+    /// The difference between the two, or the node that owns the peer's store.
     pub fn admit(&self, ours: &Hello, theirs: &Hello) -> Result<(), HandshakeError> {
         ours.check(theirs)?;
         match self.roster().owner_of(theirs.store, theirs.node) {
@@ -187,44 +187,44 @@ impl Cluster {
         }
     }
 
-    /// The random id of the cluster; none while no node has made one.
+    /// The random id of the cluster; `None` while no node has made one.
     pub fn id(&self) -> Option<ClusterId> {
         self.id.get().copied()
     }
 
-    /// Takes up the cluster's id, which has been stored durably. The first one stays.
+    /// Adopts the cluster's id, which has been stored durably. The first id stays.
     pub fn adopt_id(&self, id: ClusterId) {
         let _ = self.id.set(id);
     }
 
-    /// Notes that the node at `index` has said that it knows no cluster id. True when this node is to make one: it is the
-    /// first of the members, and all others have said so in this run.
+    /// Notes that the node at `index` has said that it knows no cluster id. Returns true when this node must make the
+    /// id: it is the first member, and all other members have said so in this run.
     pub fn note_without_id(&self, index: NodeIndex) -> bool {
         let mut without = self.without_id.lock().unwrap_or_else(PoisonError::into_inner);
         without.insert(index);
         self.me == NodeIndex(0) && without.len() + 1 == usize::from(self.node_count())
     }
 
-    /// Who was seen with which store, and what follows for this node's vote.
+    /// The peer registry: the stores that nodes were seen with, and the eligibility of this node's store.
     pub fn roster(&self) -> MutexGuard<'_, Roster> {
         self.roster.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether this node's store votes in reads. Until it has met a majority in this life it does not: it may be an older
-    /// copy, and have been told nothing of what was purged since.
+    /// Whether this node's store is quorum-eligible. It is not until it has met a majority in this run: it may be an
+    /// older copy that has not heard of purges since.
     pub fn votes(&self) -> bool {
         self.has_met()
             && !self.stands_down.load(Ordering::SeqCst)
             && self.roster().verdict() == VotesVerdict::Votes
     }
 
-    /// Whether this node has met a majority in this life, itself among them.
+    /// Whether this node has met a majority in this run, itself included.
     pub fn has_met(&self) -> bool {
         self.has_met.load(Ordering::SeqCst)
     }
 
-    /// Whether it is still open if this node's store votes: it is new and not all others have said what they know of it, or
-    /// it has not met a majority.
+    /// Whether the eligibility of this node's store is still open. It is while the store is new and some node has not
+    /// said what it knows of an older one, or while this node has not met a majority.
     pub fn is_undecided(&self) -> bool {
         match self.roster().verdict() {
             VotesVerdict::Unknown => true,
@@ -233,13 +233,13 @@ impl Cluster {
         }
     }
 
-    /// Spares the store from meeting a majority: somebody vouches that it is no older copy.
+    /// Makes the store eligible without meeting a majority: the caller vouches that it is no older copy.
     pub fn trust_store(&self) {
         self.has_met.store(true, Ordering::SeqCst);
     }
 
-    /// Notes that the node at `index` has said how far it has sealed, and that what follows for this store's vote has been
-    /// drawn from it.
+    /// Notes that the node at `index` has said up to where it has sealed, and that this store's eligibility already
+    /// reflects it.
     pub fn note_floors_met(&self, index: NodeIndex) {
         if let Some(peer) = self.peer(index) {
             peer.floors_met.store(true, Ordering::SeqCst);
@@ -250,35 +250,35 @@ impl Cluster {
         }
     }
 
-    /// Whether the node at `index` has said so in this life.
+    /// Whether the node at `index` has said, in this run, up to where it has sealed.
     pub fn has_met_floors_of(&self, index: NodeIndex) -> bool {
         self.peer(index).is_some_and(|peer| peer.floors_met.load(Ordering::SeqCst))
     }
 
-    /// Makes this node's store not vote for a while, whatever it knows: it is about to be set aside.
+    /// Sets whether this node's store is temporarily not eligible, whatever else is known: it is about to be set aside.
     pub fn stand_down(&self, stands_down: bool) {
         self.stands_down.store(stands_down, Ordering::SeqCst);
     }
 
-    /// Whether this node's store is known to lack what an earlier one held.
+    /// Whether this node's store is known to lack records that an earlier one held.
     pub fn lacks(&self) -> bool {
         self.roster().verdict() == VotesVerdict::Lacks
     }
 
-    /// What is known of the contact with the node at `index`; `note` may change it.
+    /// Runs `note` on the contact with the node at `index`, which `note` may change, and returns its result.
     pub fn contact<T: Default>(&self, index: NodeIndex, note: impl FnOnce(&mut Contact) -> T) -> T {
         let Some(peer) = self.peer(index) else { return T::default() };
         note(&mut peer.contact.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Notes why the store of the node at `index` does not count, in its own words.
+    /// Notes why the store of the node at `index` does not count, as that node says.
     pub fn note_not_voting(&self, index: NodeIndex, reason: String) {
         if let Some(peer) = self.peer(index) {
             *peer.not_voting.lock().unwrap_or_else(PoisonError::into_inner) = reason;
         }
     }
 
-    /// Why the store of the node at `index` did not count when it said so last.
+    /// The reason why the store of the node at `index` did not count, as it last said.
     pub fn not_voting(&self, index: NodeIndex) -> String {
         let reason = self
             .peer(index)
@@ -286,7 +286,8 @@ impl Cluster {
         reason.unwrap_or_default()
     }
 
-    /// Other nodes that have said in this run what they purged, and as many as must have, this node among both.
+    /// The number of nodes that have said in this run up to where they have sealed, and the majority that is needed.
+    /// Both include this node.
     pub fn met_and_needed(&self) -> (usize, usize) {
         let met = self.others().filter(|index| self.has_met_floors_of(*index)).count();
         (met + 1, usize::from(self.node_count() / 2) + 1)
@@ -297,8 +298,8 @@ impl Cluster {
         self.stands_down.load(Ordering::SeqCst)
     }
 
-    /// Takes in an exchange with the node at `index`, and says what it changes: whether its clock has come to be surely
-    /// further than `bound_millis` from this node's, or surely no longer is.
+    /// Adds an exchange with the node at `index`. Returns a change if there is one: its clock is now surely more than
+    /// `bound_millis` from this node's, or surely no longer is.
     pub fn note_clock(&self, index: NodeIndex, exchange: Exchange, bound_millis: u64) -> Option<ClockNews> {
         let peer = self.peer(index)?;
         let mut clock = peer.clock.lock().unwrap_or_else(PoisonError::into_inner);
@@ -319,19 +320,19 @@ impl Cluster {
         }
     }
 
-    /// How far the clock of the node at `index` is ahead of this node's, seen at the monotonic time `now` and the time of
-    /// day `wall`; none without a recent exchange.
+    /// How far the clock of the node at `index` is ahead of this node's, at the monotonic time `now` and the time of
+    /// day `wall`; `None` without a recent exchange.
     pub fn clock_offset(&self, index: NodeIndex, now: Duration, wall: UnixMillis) -> Option<ClockOffset> {
         self.peer(index)?.clock.lock().unwrap_or_else(PoisonError::into_inner).offset(now, wall)
     }
 }
 
-/// What an exchange with a peer shows of its clock that was not known.
+/// A change of a peer's clock that an exchange shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClockNews {
-    /// It is far from this node's.
+    /// Its clock is far from this node's.
     Far(ClockOffset),
-    /// It is near it again.
+    /// Its clock is near this node's again.
     Near(ClockOffset),
 }
 
@@ -342,8 +343,8 @@ mod tests {
     use kvorum_core::{Run, StoreSeen};
     use std::collections::BTreeMap;
 
-    /// Whatever was found out in an earlier life: a node votes once it has met as many others as make a majority with
-    /// it, and each of them counts once.
+    /// Whatever an earlier run found out: a node becomes eligible once it has met a majority, itself included. Each
+    /// node counts once, however often it is met.
     #[test]
     fn nodes_vote_once_they_have_met_a_majority() {
         for (nodes, needed) in [(1, 0), (2, 1), (3, 1), (4, 2), (5, 2), (6, 3), (7, 3)] {

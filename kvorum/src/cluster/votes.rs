@@ -1,48 +1,49 @@
-//! Whether this node's store votes in reads.
+//! Whether this node's store is quorum-eligible ("votes"): whether its answers count in reads and writes.
 //!
-//! A node that lost its disk comes back empty. It would answer "absent" for what it had confirmed, and a quorum of
-//! such answers would lose acknowledged writes. The node cannot know; the others can: each remembers, durably, with
-//! which store every node was seen, and tells what it remembers whenever two nodes meet ([`Roster`]). A new store
-//! votes once every other node has said that it knows no older store of this one; from the moment that one says
-//! otherwise it does not vote, until it has been refilled.
+//! A node that lost its disk comes back empty. It would answer "absent" for records that it had confirmed, and a quorum
+//! of such answers would lose acknowledged writes. The node cannot know of its loss, but the others can. Each remembers
+//! durably with which store it saw every node, and two nodes exchange these memories whenever they meet ([`Roster`]).
 //!
-//! Every other, not a majority: whoever remembers the older store may be the one that is away, and another that is
-//! new itself has nothing to remember. So the nodes of a new cluster must all have met once before they answer reads,
-//! unless the operator vouches for it that there is nothing older.
+//! A new store becomes eligible once every other node has said that it knows no older store of this node. As soon as
+//! one node does know an older store, the new one is not eligible until it has been refilled.
+//!
+//! Every other node must answer, not a majority. The node that remembers the older store may be the one that is away,
+//! and another that is itself new remembers nothing. So the nodes of a new cluster must all have met once before they
+//! answer reads, unless the operator vouches that there is no older store.
 
 use crate::canary::{self, Canary};
 use crate::replica::Vote;
 use kvorum_core::{NodeId, Run, StoreSeen};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// This says whether this node's store votes.
+/// Whether this node's store is quorum-eligible.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// It does.
+    /// The store is eligible.
     Votes,
-    /// It is new, and some other node has not said what it knows of it.
+    /// The store is new, and some other node has not said what it knows of an older one.
     Unknown,
-    /// It is known to lack what an earlier store of this node held.
+    /// The store is known to lack records that an earlier store of this node held.
     Lacks,
 }
 
-/// The highest number of a run that is believed: more starts than a thousand a second make in 30 years.
+/// The highest run number that is believed: more starts than a thousand a second make in 30 years.
 const RUN_NUMBER_MAX: u64 = 1 << 40;
 
-/// What follows from another node's word about everybody's stores. The caller stores durably what has changed.
+/// The consequences of another node's message about all nodes' stores. The caller durably stores the changes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Heard {
     /// The verdict, when it has changed.
     pub verdict: Option<Verdict>,
-    /// This node's run, when it has changed.
+    /// The run of this node, when it has changed.
     pub run: Option<Run>,
-    /// Whether the other remembers a run of this node that this store has not come to.
+    /// Whether the other node remembers a later run of this node than this store's.
     pub is_behind: bool,
-    /// Entries of nodes that were not known here.
+    /// Entries of nodes that were unknown here.
     pub news: Vec<StoreSeen>,
 }
 
-/// This is who was seen with which store, and what others said of this node's own.
+/// The peer registry: the store that each node was seen with, and what others said of this node's own.
 #[derive(Debug, Clone)]
 pub struct Roster {
     me: NodeId,
@@ -55,8 +56,8 @@ pub struct Roster {
 }
 
 impl Roster {
-    /// The roster of the node `me` in a cluster of `node_count`, with what its store remembers. `votes` is what was
-    /// found out in an earlier life.
+    /// The registry of the node `own` in a cluster of `node_count`, with the entries that its store remembers. `votes`
+    /// is the eligibility that an earlier run found out.
     pub fn new(own: StoreSeen, node_count: u16, seen: BTreeMap<NodeId, (u128, Run)>, votes: Vote) -> Self {
         let StoreSeen { node: me, store: store_id, run } = own;
         let verdict = match votes {
@@ -67,7 +68,7 @@ impl Roster {
         Self { me, store_id, run, node_count, seen, verdict, confirmed_by: BTreeSet::new() }
     }
 
-    /// Whether this node's store votes.
+    /// Whether this node's store is quorum-eligible.
     pub fn verdict(&self) -> Verdict {
         if canary::is(Canary::EmptyReplicaVotes) { Verdict::Votes } else { self.verdict }
     }
@@ -77,7 +78,8 @@ impl Roster {
         self.run
     }
 
-    /// What to tell others: this node with its store, and every other node with the store it was seen with.
+    /// The entries to send to other nodes: this node with its store, and every other node with the store it was seen
+    /// with.
     pub fn entries(&self) -> Vec<StoreSeen> {
         let seen =
             self.seen.iter().map(|(node, (store, run))| StoreSeen { node: *node, store: *store, run: *run });
@@ -85,11 +87,11 @@ impl Roster {
         seen.filter(|seen| seen.node != self.me).chain([own]).collect()
     }
 
-    /// Notes with which store and run a node was met, and says what must be remembered durably before it is told to
-    /// others.
+    /// Notes the store and the run that a node was met with. Returns the entry that must be stored durably before other
+    /// nodes are told of it.
     ///
-    /// A node that comes with another store than before, or with one that has gone back to an earlier run, is remembered
-    /// as it was until it says that it votes: so it learns from whomever it meets that it lost something.
+    /// A node may come with another store than before, or with one that has gone back to an earlier run. Its old entry
+    /// is kept until the node says that its store is eligible: so any node it meets tells it of its loss.
     pub fn meet(&self, met: StoreSeen, votes: bool) -> Option<StoreSeen> {
         let is_news = match self.seen.get(&met.node) {
             None => true,
@@ -99,7 +101,7 @@ impl Roster {
         is_news.then_some(met)
     }
 
-    /// The other node whose store `store` is, as far as this node remembers.
+    /// The node other than `other_than` whose store `store` is, as far as this node remembers.
     pub fn owner_of(&self, store: u128, other_than: NodeId) -> Option<NodeId> {
         if store == self.store_id && other_than != self.me {
             return Some(self.me);
@@ -110,16 +112,16 @@ impl Roster {
             .map(|(node, _)| *node)
     }
 
-    /// Takes up what has been stored durably.
+    /// Takes over entries that have been stored durably.
     pub fn remember(&mut self, entries: &[StoreSeen]) {
         self.seen.extend(entries.iter().map(|seen| (seen.node, (seen.store, seen.run))));
     }
 
-    /// Takes in what `from` said of everybody.
+    /// Processes the message `said` of the node `from` about all nodes' stores.
     ///
-    /// A run of this node that is remembered elsewhere and that this store has not come to was that of another store, or
-    /// of this one's later self: what happened in it is lost here. This run then counts on from there, so that the same
-    /// memory, told once more by a node that was away, says nothing new.
+    /// Another node may remember a run of this node that this store has not reached. That was a run of another store or
+    /// of a later state of this one, and its writes are lost here. This node's run number then jumps past it, so that
+    /// the same memory, repeated by a node that was away, is no longer news.
     pub fn hear(&mut self, from: NodeId, said: &[StoreSeen]) -> Heard {
         let of_me = said.iter().find(|seen| seen.node == self.me && seen.run.number <= RUN_NUMBER_MAX);
         let before = (self.verdict, self.run);
@@ -154,7 +156,7 @@ impl Roster {
         }
     }
 
-    /// The nodes that have not said what they know of this one's store.
+    /// The nodes that have not yet said what they know of an older store of this node.
     pub fn unheard<'a>(
         &'a self,
         all: impl Iterator<Item = NodeId> + 'a,
@@ -162,8 +164,8 @@ impl Roster {
         all.filter(|node| *node != self.me && !self.confirmed_by.contains(node))
     }
 
-    /// Notes that the store lacks something: it was set aside and begun anew, or others have purged what it has not heard
-    /// of.
+    /// Notes that the store lacks records: it was set aside and replaced by an empty one, or others have purged past
+    /// it.
     pub fn lose(&mut self) {
         self.verdict = Verdict::Lacks;
     }
@@ -194,7 +196,7 @@ mod tests {
         roster(nodes, 1, Vote::Unknown)
     }
 
-    /// A new cluster: everybody must have been met, however often the first says the same.
+    /// A new cluster: every other node must have been met, however often the first repeats its answer.
     #[test]
     fn new_store_votes_once_all_know_nothing_older() {
         let mut roster = fresh(3);
@@ -204,7 +206,7 @@ mod tests {
         assert_eq!(roster.hear(B, &[]).verdict, Some(Verdict::Votes));
     }
 
-    /// A wiped disk: one that remembers is enough, and nobody else can outvote it.
+    /// A wiped disk: one node that remembers the old store is enough, and no other node can outvote it.
     #[test]
     fn wiped_store_does_not_vote() {
         let mut roster = fresh(3);
@@ -215,8 +217,8 @@ mod tests {
         assert_eq!(again.verdict(), Verdict::Lacks);
     }
 
-    /// A store of which another node saw a later run is an older copy; so is one of two copies that were started from the
-    /// same state. It says so once, and goes on with a number that nobody has seen.
+    /// A store is an older copy if another node saw a later run of it. So is one of two copies that were started from
+    /// the same state. The store reports it once, and continues with a number that no node has seen.
     #[test]
     fn older_run_does_not_vote() {
         let mut restored = roster(3, 4, Vote::Yes);
@@ -234,8 +236,8 @@ mod tests {
         assert_eq!(roster(3, 4, Vote::Yes).hear(A, &[forged]).verdict, None, "no store was started so often");
     }
 
-    /// An older disk of a node whose store was replaced since: its store is another than the one that is remembered, and
-    /// the run is earlier.
+    /// An older disk of a node whose store was replaced since: its store differs from the remembered one, and its run
+    /// is earlier.
     #[test]
     fn store_before_a_replacement_does_not_vote() {
         let mut replaced = fresh(3);
@@ -243,12 +245,12 @@ mod tests {
         assert_eq!((heard.verdict, heard.run.map(|run| run.number)), (Some(Verdict::Lacks), Some(7)));
         let mut older = Roster::new(seen(ME, 10, 5), 3, BTreeMap::new(), Vote::Yes);
         assert_eq!(older.hear(A, &[seen(ME, 11, 7)]).verdict, Some(Verdict::Lacks));
-        // The store that replaced it is told of the older one by a node that was away: nothing new.
+        // A node that was away tells the replacement store of the older one: no news.
         replaced.refilled();
         assert_eq!(replaced.hear(B, &[seen(ME, 10, 6)]).verdict, None);
     }
 
-    /// The old store of a node is remembered until its new one votes, also by those who heard of it only.
+    /// Other nodes remember a node's old store until its new one is eligible, even if they only heard of the old one.
     #[test]
     fn old_stores_are_remembered() {
         let mut roster = fresh(3);
@@ -260,7 +262,8 @@ mod tests {
         assert_eq!(roster.hear(A, &[seen(B, 30, 1), seen(ME, 11, 1)]).news, [seen(B, 30, 1)]);
     }
 
-    /// The latest run of a store is remembered; an earlier one only from a store that votes, because it was refilled.
+    /// The latest run of a store is remembered. An earlier run replaces it only if the store is eligible: it was
+    /// refilled.
     #[test]
     fn latest_runs_are_remembered() {
         let mut roster = fresh(3);
@@ -271,7 +274,7 @@ mod tests {
         assert_eq!(roster.meet(seen(A, 20, 2), true), Some(seen(A, 20, 2)));
     }
 
-    /// A store is found under every name that it was seen with, but for the one that is asked about.
+    /// The owner of a store is found under every node that it was seen with, except the node that is asked about.
     #[test]
     fn stores_have_owners() {
         let mut roster = fresh(3);

@@ -1,4 +1,4 @@
-//! Calls to replicas: the same question to several of them, answers as they come.
+//! Calls to replicas: one question to several of them, with answers as they come.
 
 use super::{Coordinator, Missing};
 use crate::canary::{self, Canary};
@@ -16,47 +16,49 @@ use std::task::Poll;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Between two questions to a replica that does not vote yet: some round trips.
+/// The wait before a replica that is not quorum-eligible yet is asked again: some round trips.
 const TOO_EARLY_WAIT: Duration = Duration::from_millis(10);
 
-/// What a replica made of a record.
+/// A replica's answer to a record.
 #[derive(Debug)]
 pub(super) enum Write {
-    /// It took it.
+    /// The replica took the record.
     Stored,
-    /// It holds something newer, and remembers so far back that the record was not newest there.
+    /// The replica holds a newer record, and its memory reaches back by `memory`: within it, this record was never
+    /// newest there.
     Superseded { by: Version, memory: Duration },
-    /// It lets nothing in up to a version.
+    /// The replica takes nothing up to a version.
     TooLate(Version),
-    /// It took it, but was lost and not refilled yet: it cannot say that it held nothing newer, and does not count.
+    /// The replica took the record, but its store is not quorum-eligible. It cannot rule out that it had confirmed a
+    /// newer record, so its answer does not count.
     Uncounted,
-    /// It surely did not take it.
+    /// The replica surely did not take the record.
     Refused(Cause),
-    /// It was asked and did not answer: it may have taken it.
+    /// The replica was asked and did not answer: it may have taken the record.
     Unknown(Cause),
 }
 
-/// What a replica says of a key, or why it says nothing.
+/// A replica's record of a key, or why it gives none.
 pub(super) type Read = Result<Option<Held>, Cause>;
 
 /// Why a replica did not confirm.
 #[derive(Debug)]
 pub enum Cause {
-    /// This node's own replica could not.
+    /// The node's own replica failed.
     Replica(ReplicaError),
-    /// The call to a peer failed.
+    /// The call to the peer failed.
     Call(CallError),
-    /// It did not answer in time.
+    /// The replica did not answer in time.
     Late,
-    /// There is no link to it.
+    /// There is no link to the replica.
     Unreachable,
-    /// Its store is new or was lost, and does not vote.
+    /// The replica's store is new or was lost, and is not quorum-eligible.
     NotVoting,
-    /// It has started, and is meeting the other nodes before its store votes.
+    /// The replica has started, and is meeting the other nodes before its store becomes quorum-eligible.
     NotVotingYet,
-    /// What it has is damaged and cannot be read.
+    /// The replica's record is damaged and cannot be read.
     Damaged,
-    /// It answered something that was not asked.
+    /// The replica's answer does not fit the question.
     OffTopic,
     /// An operator has paused the work.
     Paused,
@@ -86,7 +88,7 @@ impl Cause {
         )
     }
 
-    /// Whether what was asked for is there and cannot be read.
+    /// Whether the record is there but cannot be read.
     pub(super) fn is_damage(&self) -> bool {
         match self {
             Self::Replica(error) => error.is_damage(),
@@ -96,7 +98,7 @@ impl Cause {
         }
     }
 
-    /// Whether the replica does not vote yet: asked again soon, it may.
+    /// Whether the replica is not quorum-eligible yet: it may be when asked again soon.
     pub(super) fn is_too_early(&self) -> bool {
         match self {
             Self::NotVotingYet => true,
@@ -114,7 +116,7 @@ impl Cause {
     }
 }
 
-/// On whose behalf a record of this `kind` is applied.
+/// The source of a record that is applied as `kind`.
 pub(super) fn source_of(kind: ApplyKind) -> Source {
     match kind {
         ApplyKind::Write => Source::Writer,
@@ -144,7 +146,7 @@ fn is_nothing_done(error: &CallError) -> bool {
 
 type Pending<T> = Pin<Box<dyn Future<Output = T>>>;
 
-/// These are calls under way, in the order in which they were made.
+/// Calls under way, in the order in which they were made.
 pub(super) struct Calls<T>(Vec<(NodeIndex, Pending<T>)>);
 
 impl<T> Calls<T> {
@@ -165,10 +167,10 @@ impl<T> Calls<T> {
         self.0.iter().map(|(node, _)| *node)
     }
 
-    /// The next answer; none when all have come.
+    /// The next answer; `None` when all have come.
     ///
     /// # Cancel safety
-    /// No answer is lost when the future is dropped.
+    /// Dropping the future loses no answer.
     pub(super) async fn next(&mut self) -> Option<(NodeIndex, T)> {
         if self.0.is_empty() {
             return None;
@@ -188,11 +190,11 @@ impl<T> Calls<T> {
     }
 }
 
-/// What a replica is asked by, again and again where it does not vote yet.
+/// The means to call a replica again while it is not quorum-eligible yet.
 struct Asker {
     shared: std::sync::Arc<super::Shared>,
     link: Option<Rc<Link>>,
-    /// Whether the latest answer was that the replica does not vote yet.
+    /// Whether the latest answer was that the replica is not quorum-eligible yet.
     is_too_early: Rc<Cell<bool>>,
 }
 
@@ -266,9 +268,9 @@ impl Asker {
 }
 
 impl Coordinator {
-    /// Asks `node` to apply `record`, this node's own replica without the network. The question is on its way when
-    /// this returns; dropping the answer does not take it back. A replica that has started and does not vote yet is asked
-    /// again until it does, or the time is over.
+    /// Asks `node` to apply `record`; this node's own replica is called without the network. The request is under way
+    /// when this returns, and dropping the answer does not take it back. A replica that has started and is not
+    /// quorum-eligible yet is asked again until it is, or the time is over.
     pub(super) fn ask_apply(
         &self,
         node: NodeIndex,
@@ -284,7 +286,7 @@ impl Coordinator {
         let first = asker.ask_apply_once(node, &key, &record, kind, timeout);
         async move {
             let mut answer = first.await;
-            // The last answer is to come before the deadline: it says why the replica does not count.
+            // Leave time for the last answer before the deadline: it says why the replica does not count.
             let margin = TOO_EARLY_WAIT.max(timeout / 8);
             while asker.is_too_early.get() && deadline > Instant::now() + margin {
                 tokio::time::sleep(TOO_EARLY_WAIT).await;
@@ -295,7 +297,7 @@ impl Coordinator {
         }
     }
 
-    /// Asks `node` which version a write to `key` must be above, a moment from now: it did not vote yet.
+    /// Like [`Self::ask_newest`] after a short wait, for a replica that was not quorum-eligible yet.
     pub(super) fn ask_newest_later(
         self: &Rc<Self>,
         node: NodeIndex,
@@ -310,7 +312,7 @@ impl Coordinator {
         }
     }
 
-    /// Asks `node` what it holds of `key`, a moment from now: it did not vote yet.
+    /// Like [`Self::ask_get`] after a short wait, for a replica that was not quorum-eligible yet.
     pub(super) fn ask_get_later(
         self: &Rc<Self>,
         node: NodeIndex,
@@ -326,7 +328,7 @@ impl Coordinator {
         }
     }
 
-    /// Asks `node` which version a write to `key` must be above.
+    /// Asks `node` which version a write to `key` must exceed.
     pub(super) fn ask_newest(
         &self,
         node: NodeIndex,
@@ -360,7 +362,7 @@ impl Coordinator {
         }
     }
 
-    /// Asks every other node the same. The one to which there is no link, where there is one.
+    /// Asks every other node the same. Fails with the first node to which there is no link.
     pub(super) fn ask_others(
         &self,
         request: &Request,
@@ -375,7 +377,7 @@ impl Coordinator {
         Ok(calls)
     }
 
-    /// Asks `node` what it holds of `key`; a value over `value_bytes_max` stays there.
+    /// Asks `node` for its record of `key`; of a value over `value_bytes_max` only the version is sent.
     pub(super) fn ask_get(
         &self,
         node: NodeIndex,
@@ -397,7 +399,7 @@ impl Coordinator {
                     return Err(shared.not_voting());
                 }
                 let read = tokio::time::timeout(timeout, shared.replica.get(&key)).await;
-                // Asked again: the store may have been set aside meanwhile.
+                // Check again: the store may have been set aside meanwhile.
                 if !shared.cluster.votes() {
                     return Err(shared.not_voting());
                 }
@@ -426,7 +428,7 @@ impl Coordinator {
 }
 
 impl super::Shared {
-    /// What a coordinator makes of a replica's answer: its clock gets above whatever is newer.
+    /// Turns a replica's answer into a write's, and moves this node's clock above any newer version.
     fn heard(&self, applied: Applied) -> Write {
         match applied {
             Applied::Stored => Write::Stored,
@@ -442,14 +444,15 @@ impl super::Shared {
         }
     }
 
-    /// Whether this replica's word that it holds nothing newer counts for a write. Not while its store lacks what an
-    /// earlier one confirmed, nor while it is not known that there was none: whoever remembers may be the one that is
-    /// away. Nor for a write to one replica: an earlier one may have been for more.
+    /// Whether this replica's answer that it holds nothing newer counts for a write. It does not while the store lacks
+    /// records that an earlier one confirmed. Nor does it while it is unknown whether there was an earlier one: the
+    /// node that remembers it may be away. The same holds for a write to one replica, because an earlier write may have
+    /// been for more.
     pub(super) fn counts(&self) -> bool {
         self.cluster.votes()
     }
 
-    /// Why the replica at `node` did not confirm, as the client is told: the one reason that holds.
+    /// The reason why the replica at `node` did not confirm, as the client is told: the most specific one.
     pub(super) fn missing(&self, node: NodeIndex, cause: &Cause) -> Missing {
         let reason = match cause {
             Cause::Late if node == self.cluster.me() && self.cluster.is_undecided() => self.why_not_voting(),
@@ -468,12 +471,12 @@ impl super::Shared {
             }
             cause => cause.to_string(),
         };
-        // What a peer of another release says may be empty.
+        // The reason from a peer of another release may be empty.
         let reason = if reason.is_empty() { cause.to_string() } else { reason };
         Missing { url: self.cluster.url_of(node).to_owned(), reason }
     }
 
-    /// Why this node's store does not count, as others and clients are told: measured, and the one reason that holds.
+    /// The reason why this node's store does not count, as other nodes and clients are told: measured, and only one.
     pub(super) fn why_not_voting(&self) -> String {
         let cluster = &self.cluster;
         let urls = |nodes: Vec<NodeIndex>| {
@@ -504,7 +507,7 @@ impl super::Shared {
         }
     }
 
-    /// Why this node's replica does not vote.
+    /// The cause for which this node's replica does not count.
     pub(super) fn not_voting(&self) -> Cause {
         if self.cluster.is_undecided() { Cause::NotVotingYet } else { Cause::NotVoting }
     }

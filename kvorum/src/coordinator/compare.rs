@@ -1,12 +1,12 @@
-//! Comparing: in which partitions two replicas differ, for as few bytes as that takes.
+//! Comparing: finds the partitions in which two replicas differ, with few bytes.
 //!
-//! A digest has eight bytes, and there are thousands of partitions. So what is asked carries one sum for each stretch of
-//! partitions, as many stretches as each has partitions, and what is answered are the digests of those stretches alone whose
-//! sums are others there. Two replicas that agree exchange the square root of what a list of all digests would be; it is
-//! one round trip whatever differs.
+//! A digest has eight bytes, and there are thousands of partitions. So the question carries one sum for each group of
+//! partitions, about as many groups as each has partitions. The answer carries only the digests of the groups whose
+//! sums differ there. Two replicas in sync exchange only as many sums as the square root of the number of partitions.
+//! It is one round trip, whatever differs.
 //!
-//! A sum is the exclusive or of digests, which are that of hashes of keys with their versions: of all keys of a stretch, as
-//! a digest is of all keys of a partition.
+//! A sum is the exclusive or of a group's digests, which are the exclusive or of hashes of keys with their versions. So
+//! a sum covers all keys of a group as a digest covers all keys of a partition.
 
 use super::calls::Cause;
 use super::heal::CALL_TIMEOUT;
@@ -15,7 +15,7 @@ use crate::peer::{Reply, Request};
 use kvorum_core::{NodeIndex, Partition};
 use std::collections::BTreeMap;
 
-/// These are two replicas' digests of a partition in which they differ.
+/// Two replicas' digests of a partition in which they differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Unlike {
     pub(super) ours: u64,
@@ -23,7 +23,7 @@ pub(super) struct Unlike {
 }
 
 impl Coordinator {
-    /// The partitions in which this node and the one at `index` differ, of what they ought to have in common.
+    /// The partitions in which this node and the node at `index` differ, in the records that they must share.
     pub(super) async fn unlike(&self, index: NodeIndex) -> Result<BTreeMap<u16, Unlike>, Cause> {
         let shared = &self.shared;
         let sums = sums_of(&shared.digests_with(index, 0, shared.partition_count()));
@@ -38,7 +38,7 @@ impl Coordinator {
             if partition >= shared.partition_count() {
                 return Err(Cause::OffTopic);
             }
-            // As it is now: what was being written has arrived here, too, mostly.
+            // Compare the current digest: most writes that were under way have arrived here by now.
             let ours = shared.digest_with(index, Partition(partition));
             if ours != theirs {
                 unlike.insert(partition, Unlike { ours, theirs });
@@ -49,19 +49,19 @@ impl Coordinator {
 }
 
 impl Shared {
-    /// This node's digests of the stretches of which the node at `index` has other sums, by partition.
+    /// The digests, by partition, of the groups whose sums differ from the `sums` of the node at `index`.
     pub(super) fn compared(&self, index: NodeIndex, sums: &[u64]) -> Vec<(u16, u64)> {
         unlike_stretches(&self.digests_with(index, 0, self.partition_count()), sums)
     }
 
-    /// Digests of `count` partitions from `first` on, of what this node has in common with the one at `index`.
+    /// Digests of `count` partitions from `first` on, over the records that this node shares with the node at `index`.
     pub(super) fn digests_with(&self, index: NodeIndex, first: u16, count: u16) -> Vec<u64> {
         (first..first.saturating_add(count))
             .map(|partition| self.digest_with(index, Partition(partition)))
             .collect()
     }
 
-    /// The digest of `partition`, of what this node has in common with the one at `index`: that of nothing without digests.
+    /// The digest of `partition` over the records that this node shares with the node at `index`; 0 without digests.
     fn digest_with(&self, index: NodeIndex, partition: Partition) -> u64 {
         self.replica.digests().map_or(0, |digests| digests.shared(partition, self.rank_max(index, partition)))
     }
@@ -75,12 +75,13 @@ fn sum(digests: impl IntoIterator<Item = u64>) -> u64 {
     digests.into_iter().fold(0, |sum, digest| sum ^ digest)
 }
 
-/// The sums of stretches, about as many as each has partitions.
+/// The sums of groups of partitions, about as many groups as each has partitions.
 fn sums_of(digests: &[u64]) -> Vec<u64> {
     digests.chunks(digests.len().isqrt().max(1)).map(|stretch| sum(stretch.iter().copied())).collect()
 }
 
-/// The digests, by partition, of those of `sums`' stretches that sum up to something else here. All where there are none.
+/// The digests, by partition, of the groups whose sum here differs from the one in `sums`. All digests if `sums` is
+/// empty.
 fn unlike_stretches(digests: &[u64], sums: &[u64]) -> Vec<(u16, u64)> {
     let length = digests.len().div_ceil(sums.len().max(1)).max(1);
     let numbered: Vec<(u16, u64)> = (0u16..).zip(digests.iter().copied()).collect();
@@ -96,7 +97,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Two that agree exchange sums and nothing more, whatever the number of partitions; one difference costs a stretch.
+    /// Two replicas in sync exchange only sums, whatever the number of partitions; one difference costs one group.
     #[test]
     fn what_agrees_costs_its_sums() {
         for (partitions, sums, stretch) in
@@ -113,14 +114,14 @@ mod tests {
     }
 
     proptest! {
-        /// Every partition that differs is in the answer, and each with its digest there.
+        /// Every partition that differs is in the answer, with its digest there.
         #[test]
         fn whatever_differs_is_answered(
             ours in prop::collection::vec(any::<u64>(), 1..300),
             changed in prop::collection::vec(any::<prop::sample::Index>(), 0..8),
         ) {
             let mut theirs = ours.clone();
-            // A bit of its own for each, so that no two cancel each other.
+            // Each change flips a different bit, so that no two cancel each other.
             for (bit, at) in changed.iter().enumerate() {
                 *at.get_mut(&mut theirs) ^= 1 << bit;
             }

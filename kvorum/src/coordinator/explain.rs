@@ -1,7 +1,7 @@
-//! Explain: what every node holds of one key, for whoever is surprised by an answer.
+//! Explain: the records that all nodes hold of one key, for people who are surprised by an answer.
 //!
-//! It asks past the quorum: also nodes whose store does not vote, and nodes beyond the default number of replicas, where
-//! older copies may lie.
+//! It asks beyond the quorum: also nodes whose store is not quorum-eligible, and nodes beyond the default number of
+//! replicas, which may hold older copies.
 
 use super::calls::{Calls, Cause};
 use super::heal::fetch;
@@ -12,62 +12,62 @@ use kvorum_core::{Key, NodeIndex, Record, Token, UnixMillis, Value};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// How long a node may take to say what it holds.
+/// How long a node may take to answer.
 const ASK_TIMEOUT: Duration = Duration::from_secs(1);
-/// Nodes that are asked at most, beyond those that a default read asks.
+/// Nodes that are asked at most, if a default read does not ask more.
 const NODES_MAX: usize = 16;
 
-/// This is what is known of a key.
+/// The records and the state of a key across the nodes.
 #[derive(Debug, Clone)]
 pub struct Explanation {
-    /// The key's place in the hash space.
+    /// The token of the key.
     pub token: u64,
-    /// Its partition.
+    /// The partition of the key.
     pub partition: u16,
     /// The default quorum.
     pub quorum: kvorum_core::Quorum,
-    /// The instant at which expiry is judged.
+    /// The time at which expiry is judged.
     pub now: UnixMillis,
-    /// Up to which clock word all replicas of the partition agree, as this node last heard; 0 where it has not.
+    /// The timestamp up to which all replicas of the partition agree, as this node last heard; 0 if it has not.
     pub agreed: u64,
-    /// The URL of the node that holds that back, and why.
+    /// The URL of the node that holds this timestamp back, and why.
     pub held_by: Option<(String, HeldBack)>,
-    /// What the nodes hold, by rank.
+    /// The answers of the nodes, by rank.
     pub replicas: Vec<Explained>,
 }
 
-/// What one node holds of a key.
+/// One node's answer about a key.
 #[derive(Debug, Clone)]
 pub struct Explained {
-    /// Its URL.
+    /// The URL of the node.
     pub url: String,
     /// Whether a default read would ask it first.
     pub is_asked: bool,
-    /// What it holds, or why that is not known.
+    /// The record that the node holds, or why it is not known.
     pub held: Result<Option<HeldRecord>, String>,
-    /// Hints that this node keeps for it, of any key.
+    /// Hints that this node keeps for that node, for any key.
     pub hints_waiting: u64,
 }
 
 /// A record without its value.
 #[derive(Debug, Clone)]
 pub struct HeldRecord {
-    /// Its version, as in the `ETag`.
+    /// The version, as in the `ETag`.
     pub version: String,
-    /// The replica count it was written with.
+    /// The replica count that the record was written with.
     pub from: u16,
-    /// Its expiry instant.
+    /// The time at which the record expires.
     pub expires: Option<UnixMillis>,
     /// `value`, `tombstone` or `expired`.
     pub state: &'static str,
     /// The value's length in bytes.
     pub value_bytes: Option<usize>,
-    /// xxh3-64 of the value.
+    /// The xxh3-64 hash of the value.
     pub value_hash: Option<String>,
 }
 
 impl Explanation {
-    /// Two of the replicas that hold records of one version which differ, by their places.
+    /// The places of two replicas that hold different records of the same version, if there are any.
     pub fn conflict(&self) -> Option<(usize, usize)> {
         let mut held = self
             .replicas
@@ -107,7 +107,7 @@ impl HeldRecord {
 }
 
 impl Coordinator {
-    /// Asks the nodes on the key's preference list what they hold.
+    /// Asks the nodes on the key's preference list for their records.
     pub async fn explain(self: &Rc<Self>, key: Key) -> Result<Explanation, CoordinatorError> {
         let shared = &self.shared;
         let quorum = self.default_quorum();
@@ -150,7 +150,7 @@ mod tests {
     use super::*;
     use kvorum_core::{NodeId, Version};
 
-    /// Records of one version that differ are found, and what only looks different is not.
+    /// Different records of one version are found; records that only look different are not.
     #[test]
     fn conflicts_are_found() {
         let record = |clock, expires: Option<u64>, value: Option<&'static str>| Record {

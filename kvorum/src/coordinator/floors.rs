@@ -1,11 +1,12 @@
-//! Floors met: what follows when another node has sealed further than this store has settled.
+//! Floors of other nodes: the consequences if another node has sealed further than this store has settled.
 //!
-//! A node seals only what all nodes have settled. So a store that has not settled as far as another has sealed is not the
-//! one that confirmed it: it is older (a restored backup), or new. What it holds below may be what was purged everywhere
-//! else, or all that is left of an acknowledged write, and a word cannot tell which. So the store does not vote from then on,
-//! takes nothing below but by repair, and is compared with all nodes ([`super::heal`]). A row goes once another
-//! node was compared that must hold it, has sealed past it, and does not have it. A row about which no such node decides
-//! stays.
+//! A node seals only up to where all nodes have settled. So a store that has settled less than another node has sealed
+//! is not the store that confirmed it: it is older (a restored backup), or new. A row below that point may have been
+//! purged everywhere else, or be all that is left of an acknowledged write; a timestamp cannot tell which.
+//!
+//! So from then on the store is not quorum-eligible, takes records below that point only by repair, and is compared
+//! with all nodes ([`super::heal`]). A row is dropped once another node was compared that must hold it, has sealed past
+//! it, and does not have it. A row on which no such node decides stays.
 
 use super::calls::Cause;
 use super::{Coordinator, Shared};
@@ -19,23 +20,23 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-/// How long a list of floors may take.
+/// How long the call for a list of floors may take.
 const LIST_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often it is looked whether a node that has not been met answers by now.
+/// How often the task checks whether a node that has not been met answers by now.
 const MEET_LOOK: Duration = Duration::from_millis(100);
-/// The same while this node waits to vote.
+/// The same while the eligibility of this node's store is open.
 const MEET_LOOK_UNDECIDED: Duration = Duration::from_millis(20);
 
 impl Coordinator {
-    /// Meets the node at `index`, once in this node's life, as soon as the two can talk. It cannot be paused: this store
-    /// does not vote before.
+    /// Meets the node at `index` once in this run, as soon as the two can talk. It cannot be paused: this store is not
+    /// quorum-eligible before.
     ///
     /// # Cancel safety
-    /// Dropping the future ends the service; what was met stays met.
+    /// Dropping the future ends the service; a node that was met stays met.
     pub(super) async fn meet_once(self: Rc<Self>, index: NodeIndex) {
         let cluster = &self.shared.cluster;
         loop {
-            // Slept first: a node that starts meets those that answer at once before it takes their hints.
+            // Sleep first: a starting node meets the nodes that answer at once before it takes their hints.
             tokio::time::sleep(if cluster.is_undecided() { MEET_LOOK_UNDECIDED } else { MEET_LOOK }).await;
             if cluster.has_met_floors_of(index) {
                 return;
@@ -49,7 +50,7 @@ impl Coordinator {
         }
     }
 
-    /// Asks the node at `index` how far it has sealed, and notes what that puts in doubt.
+    /// Asks the node at `index` up to where it has sealed, and notes the rows that are in doubt because of it.
     pub(super) async fn meet_floors(&self, index: NodeIndex) -> Result<(), Cause> {
         let Some(link) = self.link(index) else { return Err(Cause::Unreachable) };
         let theirs = match link.call(&Request::Floors, LIST_TIMEOUT).await {
@@ -72,8 +73,8 @@ impl Coordinator {
 }
 
 impl Shared {
-    /// Takes in how far a partition's past is finished at the node at `index`, which was asked at its own address. What
-    /// somebody says in a request is not taken in: who it was cannot be known.
+    /// Processes a partition's floor on the node at `index`, which was asked at its own address. A floor in a request
+    /// is never used this way: its sender cannot be verified.
     pub(super) async fn meet_floor(
         &self,
         index: NodeIndex,
@@ -85,7 +86,7 @@ impl Shared {
         if theirs.sealed > ours.settled {
             return self.doubt(index, vec![(partition, theirs.sealed)]).await;
         }
-        // All have settled that far, this store among them: it may follow by itself.
+        // All nodes have settled that far, including this store: it may follow by itself.
         if theirs.sealed > ours.sealed {
             let step = FloorStep::Seal { upto: theirs.sealed, partitions: Arc::clone(&partitions) };
             self.replica.step(step).await?;
@@ -93,7 +94,7 @@ impl Shared {
         if theirs.purged > ours.purged {
             self.replica.step(FloorStep::Release { upto: theirs.purged, partitions }).await?;
         }
-        // The two differ: by what one has removed already, perhaps.
+        // The two replicas differ, perhaps by rows that one has purged already.
         let has_dead = self.replica.digests().is_some_and(|digests| digests.counts(partition).1 > 0);
         if theirs.purged.max(ours.purged) > 0 && has_dead {
             self.settling.purge_soon([partition.0]);
@@ -101,7 +102,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Takes in that the node at `index` has sealed further than this store has settled.
+    /// Notes that the node at `index` has sealed further than this store has settled.
     async fn doubt(&self, index: NodeIndex, words: Vec<(Partition, u64)>) -> Result<(), ReplicaError> {
         let word = |(partition, upto)| {
             let rank = self.rank_of(index, partition);
@@ -122,11 +123,11 @@ impl Shared {
                 "another node has purged what this store has not heard of: this store is older than the one that it \
                  knew, so it does not vote until it has been compared with all nodes"
             );
-            // From now on, whatever the disk says of it.
+            // From now on, even if the loss cannot be stored on disk.
             self.cluster.roster().lose();
             self.replica.store_votes(Vote::No).await?;
         }
-        // A comparison that ends between the two was begun without this doubt, and must not count with it. See
+        // A comparison that ends between the next two steps began without this doubt, and must not count for it. See
         // `compared_with`, which reads the doubts first.
         self.forget_refill();
         for SealedWord { partition, rank, upto } in &words {
@@ -150,8 +151,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Ends the doubts of a store that has been compared with all nodes since they began: what is dead is gone, what is alive is
-    /// here. `doubts` are the partitions, and up to where.
+    /// Ends the doubts of a store that has been compared with all nodes since they began: dead rows are gone, live ones
+    /// are here. `doubts` are the partitions, each with the timestamp up to which it was in doubt.
     pub(super) async fn adopt(&self, doubts: Vec<(u16, u64)>) -> Result<(), ReplicaError> {
         let (mut records, mut partitions) = (0, 0);
         for (partition, upto) in &doubts {
@@ -174,7 +175,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Makes every comparison of a refill begin anew.
+    /// Restarts all comparisons of a refill.
     fn forget_refill(&self) {
         self.mending.begin_again();
         self.refilled_from.lock().unwrap_or_else(PoisonError::into_inner).clear();

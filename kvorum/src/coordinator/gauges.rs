@@ -1,7 +1,7 @@
-//! Gauges: what the threads' links look like, gathered where every thread can read it.
+//! Gauges: the state of the threads' links, gathered where every thread can read it.
 //!
-//! A link belongs to one thread. Twice a second each thread writes down how its links are; status and metrics add up.
-//! So no call pays for being counted by another thread.
+//! A link belongs to one thread. Twice a second each thread publishes the state of its links; status and metrics add
+//! them up. So no call pays for counters that other threads read.
 
 use super::{Coordinator, Shared};
 use crate::cluster::{ClockOffset, VotesVerdict};
@@ -13,66 +13,66 @@ use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// Between two readings.
+/// The time between two readings.
 const READ_EVERY: Duration = Duration::from_millis(500);
 
-/// This is one thread's link to one peer, as it was read last.
+/// One thread's link to one peer, as last read.
 #[derive(Debug, Clone, Default)]
 pub struct LinkGauge {
     /// Whether calls can be made and are answered.
     pub is_usable: bool,
-    /// Why not.
+    /// Why the link is not usable.
     pub reason: String,
     /// Calls that wait for their reply.
     pub in_flight: u64,
-    /// The mean time of a read.
+    /// The mean latency of a read.
     pub latency_mean: Duration,
-    /// The time that 95 % of reads stay below.
+    /// The 95th percentile of the latency of reads.
     pub latency_p95: Duration,
-    /// What was counted since the node started.
+    /// The counters of the link since the node started.
     pub counts: LinkCounts,
 }
 
-/// These are all threads' links.
+/// The links of all threads.
 #[derive(Debug, Default)]
 pub struct Gauges {
-    // Guards the readings, by thread and peer; held to write or read a few of them.
+    // Guards the readings, by thread and peer. Held to write or read a few of them.
     links: Mutex<Vec<Vec<LinkGauge>>>,
 }
 
-/// This is what is known of another node.
+/// The state of another node.
 #[derive(Debug, Clone, Default)]
 pub struct PeerStatus {
-    /// Its URL.
+    /// The URL of the node.
     pub url: String,
-    /// Its id.
+    /// The id of the node.
     pub node: String,
     /// `up`, `suspect` (some thread gets no answers) or `down`.
     pub state: &'static str,
-    /// Why it is not up.
+    /// Why the node is not up.
     pub reason: String,
-    /// Whether it said last that its store votes.
+    /// Whether its store is quorum-eligible, as it last said.
     pub votes: bool,
     /// Calls that wait for their reply.
     pub in_flight: u64,
-    /// The mean time of a read.
+    /// The mean latency of a read.
     pub latency_mean: Duration,
-    /// The time that 95 % of reads stay below.
+    /// The 95th percentile of the latency of reads.
     pub latency_p95: Duration,
-    /// What the links counted.
+    /// The sums of its links' counters.
     pub counts: LinkCounts,
-    /// Calls that this node's requests saw fail.
+    /// Calls to it that failed for this node's requests.
     pub failures: u64,
-    /// How far its clock is ahead; none without a recent exchange.
+    /// How far its clock is ahead; `None` without a recent exchange.
     pub clock_offset: Option<ClockOffset>,
-    /// What waits for it.
+    /// The hints that wait for it.
     pub hints: Waiting,
     /// Hints delivered to it.
     pub hints_delivered: u64,
 }
 
 impl Coordinator {
-    /// Writes down how this thread's links are, forever.
+    /// Publishes the state of this thread's links, forever.
     pub async fn keep_gauges(self: Rc<Self>, thread: usize) {
         loop {
             let links = (0..self.nodes()).map(|index| self.read_link(NodeIndex(index))).collect();
@@ -110,7 +110,7 @@ impl Coordinator {
 }
 
 impl Shared {
-    /// What is known of every other node.
+    /// The state of every other node.
     pub fn peers(&self) -> Vec<PeerStatus> {
         let links = self.gauges.links.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let status = |index: NodeIndex| {
@@ -148,7 +148,8 @@ impl Shared {
         self.cluster.others().map(status).collect()
     }
 
-    /// Whether a default request for any key finds enough replicas that answer and vote, as far as it is known now.
+    /// Whether a default request for any key finds enough replicas that answer and are quorum-eligible, as far as is
+    /// known.
     pub fn finds_default_quorum(&self) -> bool {
         let cluster = &self.cluster;
         let quorum = Quorum::default_for(self.settings.factor, cluster.node_count());
@@ -169,8 +170,8 @@ impl Shared {
         })
     }
 
-    /// Whether this node's store votes, in a word: `yes`; `unknown` while it is new, or has met too few nodes since it
-    /// started; `lacks` when it was lost.
+    /// Whether this node's store is quorum-eligible, as one word. It is `unknown` while the store is new or has met too
+    /// few nodes since it started, and `lacks` when it is known to lack records of an earlier store; otherwise `yes`.
     pub fn votes(&self) -> &'static str {
         match self.cluster.roster().verdict() {
             VotesVerdict::Votes if self.cluster.has_met() => "yes",

@@ -1,9 +1,9 @@
 //! Handoff: delivers hints to nodes that have come back.
 //!
-//! One task per target, on one thread of the node. It delivers in the order of versions, [`IN_FLIGHT_MAX`] at a time
-//! and at the [`super::pace`] that clients leave it, so that a node which comes back is not swamped, and forgets each
-//! batch once it has been confirmed. A node that starts asks for its hints itself and waits for them before it serves,
-//! and before that for what the others purged while it was away.
+//! One task per target, on one thread of the node. It delivers hints in the order of versions, [`IN_FLIGHT_MAX`] at a
+//! time, and forgets each batch once it has been confirmed. The rate limiter in [`super::pace`] keeps a node that comes
+//! back from being swamped. A node that starts first asks its peers up to where they have sealed while it was away. It
+//! then asks for its hints and waits for them before it serves.
 
 use super::calls::{Calls, Write};
 use super::pace::charged_hint;
@@ -22,49 +22,49 @@ use std::task::Poll;
 use std::time::Duration;
 use tokio::sync::Notify;
 
-/// Hints on their way to one target at a time.
+/// Hints under way to one target at a time.
 const IN_FLIGHT_MAX: usize = 128;
 /// Hints read at a time, in number and bytes.
 const BATCH_LEN_MAX: usize = 1024;
 const BATCH_BYTES_MAX: usize = 4 << 20;
 /// How long one delivery may take.
 const DELIVERY_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often waiting hints are looked at although nobody called.
+/// How often the task checks for waiting hints without being called.
 const IDLE_WAIT: Duration = Duration::from_secs(1);
-/// How long a target that did not take a hint is left alone.
+/// The wait after a target did not take a hint.
 const RETRY_WAIT: Duration = Duration::from_millis(200);
-/// How long a peer may take to answer a node that starts before it is not waited for.
+/// How long a starting node waits for a peer to answer.
 const ANSWERS_AT_ONCE: Duration = Duration::from_millis(300);
-/// How often one who asked for its hints is looked after.
+/// How often a wait for hints, peers or the store's eligibility checks whether it is over.
 const DRAIN_LOOK: Duration = Duration::from_millis(5);
 
-/// This calls the tasks that deliver.
+/// Wakes the tasks that deliver hints.
 #[derive(Debug)]
 pub struct Handoff {
     calls: Vec<Notify>,
-    /// Of the lines about hints that are lost.
+    /// Limits the log lines about lost hints.
     losses: LogLimit,
 }
 
-/// Lines about hints that could not be kept, in each period: a store that takes none loses one for each write.
+/// Log lines per period about hints that could not be kept: a store that takes none loses one for each write.
 const LOSS_LINES_MAX: u32 = 4;
 const LOSS_LINES_PERIOD: Duration = Duration::from_mins(1);
 
 impl Handoff {
-    /// Calls for a cluster of `nodes`.
+    /// The handoff of a cluster of `nodes` nodes.
     pub fn new(nodes: u16) -> Self {
         let calls = (0..nodes).map(|_| Notify::new()).collect();
         Self { calls, losses: LogLimit::new(LOSS_LINES_MAX, LOSS_LINES_PERIOD) }
     }
 
-    /// Has the hints for the node at `index` delivered soon.
+    /// Wakes the task that delivers the hints for the node at `index`.
     pub fn call(&self, index: NodeIndex) {
         if let Some(notify) = self.calls.get(usize::from(index.0)) {
             notify.notify_one();
         }
     }
 
-    /// Whether a line about a hint that could not be kept may be logged at `now`, and how many were left out before it.
+    /// Whether a lost hint may be logged at `now`, and how many lines were left out before it.
     pub(super) fn tells_loss(&self, now: Duration) -> Option<u64> {
         self.losses.admit(now)
     }
@@ -77,12 +77,12 @@ impl Handoff {
     }
 }
 
-/// What a delivery came to.
+/// The outcome of a delivery.
 enum Delivered {
-    /// There was nothing: what is counted is not stored yet. Whoever stores it calls.
+    /// There was nothing to deliver: the counted hints are not stored yet. The task that stores them calls again.
     Nothing,
     All,
-    /// Some were not taken.
+    /// Some hints were not taken.
     Some,
 }
 
@@ -90,7 +90,7 @@ impl Coordinator {
     /// Delivers hints for the node at `index`, forever.
     ///
     /// # Cancel safety
-    /// Dropping the future ends the service; a hint that was delivered and not forgotten yet is delivered again.
+    /// Dropping the future ends the service; a hint that was delivered but not yet forgotten is delivered again.
     pub async fn deliver_hints(self: Rc<Self>, index: NodeIndex) {
         let worker = self.shared.workers.hints(index);
         loop {
@@ -115,7 +115,7 @@ impl Coordinator {
         self.shared.hints.waiting_for(self.shared.cluster.id_of(index)).count > 0
     }
 
-    /// Delivers what waits now, once through.
+    /// Delivers the hints that wait now, once.
     async fn deliver_waiting(&self, index: NodeIndex) -> Result<Delivered, ReplicaError> {
         let target = self.shared.cluster.id_of(index);
         let mut after: Option<Hint> = None;
@@ -200,7 +200,7 @@ impl Coordinator {
     }
 }
 
-/// One of the nodes that are being met; dropped, it has been, or does not answer.
+/// A peer that is being met. It is dropped once the peer was met or did not answer.
 struct Meeting(Rc<Cell<usize>>);
 
 impl Drop for Meeting {
@@ -210,11 +210,11 @@ impl Drop for Meeting {
 }
 
 impl Coordinator {
-    /// Meets the peers that answer at once, and takes the hints that each of them holds for this node, within the
-    /// settings' bound. Whoever does not answer is not waited for.
+    /// Meets the peers that answer at once, and takes the hints that each holds for this node, within the bound in the
+    /// settings. Does not wait for peers that do not answer.
     ///
     /// # Cancel safety
-    /// Dropping the future loses nothing: who was not met is met later, and what was not taken is delivered later.
+    /// Dropping the future loses nothing: other peers are met later, and the remaining hints are delivered later.
     pub async fn take_hints(self: &Rc<Self>) {
         let wait = self.shared.settings.hint_wait;
         let deadline = tokio::time::Instant::now() + wait;
@@ -237,7 +237,7 @@ impl Coordinator {
                 if !tokio::time::timeout(ANSWERS_AT_ONCE, answers).await.unwrap_or(false) {
                     return None;
                 }
-                // Before anything comes in, and before this store votes. Tried again in the background where it fails.
+                // Before any hint comes in, and before this store is eligible. A failure is retried in the background.
                 coordinator.pulse(index).await;
                 let _ = coordinator.meet_floors(index).await;
                 drop(meeting);
@@ -252,8 +252,8 @@ impl Coordinator {
     async fn take_from(&self, mut calls: Calls<Option<Reply>>, deadline: tokio::time::Instant) {
         while let Ok(Some((index, answer))) = tokio::time::timeout_at(deadline, calls.next()).await {
             let Some(Reply::HintsTaken { delivered, left, met }) = answer else { continue };
-            // Who comes back with an older disk has an older lease of its clock as well: it goes on above what the others
-            // have met.
+            // A node that comes back with an older disk also has an older clock lease: continue above the versions that
+            // others have met.
             self.shared.stamps.observe(Version::from_words(met, 0));
             if delivered + left > 0 {
                 let node = self.shared.cluster.url_of(index);
@@ -264,11 +264,11 @@ impl Coordinator {
 }
 
 impl Coordinator {
-    /// Waits, for a moment, until it is decided whether this store votes. `meeting` counts the others that are being met,
-    /// until `deadline`.
+    /// Waits for a moment until it is decided whether this store is quorum-eligible. `meeting` counts the peers that
+    /// are being met, until `deadline`.
     ///
-    /// A disk that is known to be the one of the last run needs no majority: once all that answer now have had their
-    /// chance to say that they know of a later run, it votes.
+    /// A disk that is known to be the one of the last run needs no majority. Its store is eligible once the peers that
+    /// answer now had their chance to report a later run.
     async fn hear_of_store(&self, meeting: &Cell<usize>, deadline: tokio::time::Instant) {
         let cluster = &self.shared.cluster;
         if self.shared.recognises_disk() {
@@ -277,7 +277,7 @@ impl Coordinator {
                     tokio::time::sleep(DRAIN_LOOK).await;
                 }
             };
-            // Who takes longer than that is as good as away.
+            // A peer that takes longer counts as away.
             let _ = tokio::time::timeout_at(deadline, met).await;
             cluster.trust_store();
         }
@@ -315,7 +315,8 @@ impl Coordinator {
 }
 
 impl Shared {
-    /// Waits until the node at `index` has been given what waits for it; says how many were delivered and are left.
+    /// Waits until the hints for the node at `index` are delivered. Returns how many were delivered and how many are
+    /// left.
     pub(super) async fn drain_hints(&self, index: NodeIndex, timeout: Duration) -> (u64, u64) {
         let target = self.cluster.id_of(index);
         let before = self.hints.waiting_for(target).count;

@@ -16,27 +16,27 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// How long a list, or records on their way, may take.
+/// How long a call for a list or a batch of records may take.
 pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(5);
-/// Bytes of versions listed at a time.
+/// Bytes of versions listed in one call.
 const LIST_BYTES: u32 = 64 << 10;
-/// Records of a batch, in number and bytes: few enough that a client's write behind them in the commit queue hardly
-/// waits, and so many that a call and a sync are shared by them.
+/// Records of a batch, in number and bytes. They are few enough that a client's write after them in the commit queue
+/// hardly waits, and enough to share the cost of a call and a sync.
 pub(super) const BATCH_LEN_MAX: usize = 128;
 pub(super) const BATCH_BYTES_MAX: u32 = 128 << 10;
-/// Batches of one partition on their way at a time.
+/// Batches of one partition under way at a time.
 const BATCHES_IN_FLIGHT_MAX: usize = 2;
 
 /// A key in which the two replicas differ, and what this node has to do about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Task {
-    /// The peer has something newer.
+    /// The peer's version is newer.
     Pull(Key),
     /// The peer has nothing of a key that this node holds.
     Only(Key, Version),
 }
 
-/// One side's versions of a partition, as a stream.
+/// The versions of a partition on one side, as a stream.
 struct List {
     rows: VecDeque<VersionRow>,
     last: Option<Key>,
@@ -94,7 +94,7 @@ impl Coordinator {
         let mut calls: Calls<Result<(), Cause>> = Calls::new();
         let (mut batch, mut floor) = (Batch::default(), Floor::default());
         loop {
-            // Theirs first: with it comes what they have purged.
+            // The peer's list first: it carries the peer's floor.
             if theirs.needs_more() {
                 let (rows, is_last, met) = self.ask_versions(index, partition, theirs.last.clone()).await?;
                 lacking.listed += rows.len() as u64;
@@ -105,7 +105,7 @@ impl Coordinator {
             }
             if ours.needs_more() {
                 let after = ours.last.clone();
-                // What is in doubt here is listed in full, so that its dead rows are dropped as well.
+                // A partition in doubt is listed in full, so that its dead rows are dropped as well.
                 let is_in_doubt = self.shared.outlived_upto(partition, floor) > 0;
                 let left_out = if is_in_doubt { Floor::default() } else { floor };
                 let listed = self.shared.versions_with(index, partition, after, LIST_BYTES, left_out).await;
@@ -159,7 +159,7 @@ impl Coordinator {
         }
     }
 
-    /// Brings the differences of a batch to an end.
+    /// Sends, fetches or drops the rows of a batch.
     async fn carry_out(
         self: Rc<Self>,
         index: NodeIndex,
@@ -203,15 +203,15 @@ impl Coordinator {
                 return Err(Cause::OffTopic);
             }
             let rest = keys.split_off(found.len());
-            // A newer record that belongs on fewer replicas does not come here. The older copy here stays: whoever wrote
-            // it was promised that a read which overlaps with that write finds it or something newer.
+            // A newer record that was written for fewer replicas does not belong here. The older copy stays here: its
+            // writer was promised that an overlapping read finds it or a newer record.
             let records = belonging(std::mem::replace(&mut keys, rest), found, my_rank);
             self.take_records(index, settled, records).await?;
         }
         Ok(())
     }
 
-    /// Takes in records that the peer had read by a store that had `settled` so far in each of their partitions.
+    /// Applies records that the peer read after their partitions had settled there up to `settled`.
     pub(super) async fn take_records(
         &self,
         index: NodeIndex,
@@ -230,7 +230,7 @@ impl Coordinator {
     }
 }
 
-/// Of what was found of `keys`, the records that belong on rank `rank`.
+/// Those of the fetched records of `keys` that belong on rank `rank`.
 fn belonging(keys: Vec<Key>, found: Vec<Fetched>, rank: u16) -> Vec<(Key, Record)> {
     let record = |(key, fetched)| match fetched {
         Fetched::Record(record) if record.from > rank => Some((key, record)),
@@ -239,7 +239,8 @@ fn belonging(keys: Vec<Key>, found: Vec<Fetched>, rank: u16) -> Vec<(Key, Record
     keys.into_iter().zip(found).filter_map(record).collect()
 }
 
-/// What the node at `index` holds of `key`, whether or not its store votes, and how far it had settled before.
+/// The record of `key` on the node at `index`, quorum-eligible or not, and the timestamp up to which the partition had
+/// settled there before.
 pub(super) async fn fetch(
     coordinator: Rc<Coordinator>,
     index: NodeIndex,
@@ -265,7 +266,7 @@ pub(super) async fn fetch(
     }
 }
 
-/// The next key in which the two lists differ, as far as both have been read; both are advanced past it.
+/// The next key in which the two lists differ, as far as both have been read; both lists are advanced past it.
 fn next_difference(ours: &mut List, theirs: &mut List) -> Option<Task> {
     loop {
         if ours.needs_more() || theirs.needs_more() {
@@ -291,22 +292,22 @@ fn next_difference(ours: &mut List, theirs: &mut List) -> Option<Task> {
 }
 
 impl Shared {
-    /// Up to where what this node alone holds of `partition`, of what it has in common with a node whose floor is `theirs`,
-    /// has been purged: as far as that node has sealed, if this store has not settled so far. That node had all of it, so
-    /// what it has no more is dead.
+    /// The timestamp up to which rows that only this node holds, and should share with a node whose floor is `theirs`,
+    /// are dead. It is as far as that node has sealed, if this store has not settled so far; otherwise 0. That node
+    /// once held all such rows, so it has purged those that it lacks.
     fn outlived_upto(&self, partition: Partition, theirs: Floor) -> u64 {
         if theirs.sealed > self.replica.floor(partition).settled { theirs.sealed } else { 0 }
     }
 
-    /// How far the partitions of `keys` have settled here, all of them.
+    /// The timestamp up to which all the partitions of `keys` have settled here.
     pub(super) fn settled_of(&self, keys: &[Key]) -> u64 {
         let settled = |key| self.replica.floor(self.cluster.partition_of(key)).settled;
         keys.iter().map(settled).min().unwrap_or_default()
     }
 
-    /// The versions that this node and the one at `index` ought to have in common, in order of the keys, and whether the
-    /// partition ends there. Tombstones that go by this node's floor or by `theirs` are left out: the other side may have
-    /// removed them already.
+    /// The versions that this node and the node at `index` should share, in key order, and whether the partition ends
+    /// there. Leaves out tombstones that this node's floor or `theirs` lets go, because the other side may have removed
+    /// them already.
     pub(super) async fn versions_with(
         &self,
         index: NodeIndex,
@@ -324,7 +325,7 @@ impl Shared {
             let rows: Vec<VersionRow> = marks
                 .into_iter()
                 .filter(|(_, mark)| mark.from > rank_max)
-                // The other side would not take it, and with it the whole list.
+                // The other side would refuse a version from the future, and the whole list with it.
                 .filter(|(_, mark)| self.timestamps.check(mark.version.clock()).is_ok())
                 .filter(|(_, mark)| !mark.is_tombstone || mark.version.clock() > purged)
                 .map(|(key, mark)| VersionRow {

@@ -1,15 +1,17 @@
-//! Mending: what is damaged on this node's disk is healed from the other nodes, without a person.
+//! Scrub and repair of this node's disk ("mending"): damage is repaired from the other nodes, without an operator.
 //!
-//! A damaged **record** is fetched from the other nodes and enters by [`crate::replica::Replica::apply`], which knows from
-//! the index which version was there: what is older does not take its place, so no read goes back, and a tombstone that
-//! cannot be read still keeps older values out. Until then a read of it is an error on this replica, never an absence.
-//! Where no other node has it, or something newer, it stays so and is counted.
+//! A damaged **record** is fetched from the other nodes and enters by [`crate::replica::Replica::apply`], which knows
+//! its version from the index. An older record does not replace it, so no read goes back in time, and a damaged
+//! tombstone still keeps older values out. Until then a read of it is an error on this replica, never an absence. If no
+//! other node has the record or a newer one, it stays damaged and is counted.
 //!
-//! A damaged **store** (a block that several records share, a row of the store's own, a background that died of it) is
-//! set aside as a whole, and the node begins anew with an empty store that is refilled ([`super::repair`]) and does not
-//! vote until then. That is done by one node at a time: only while every other node answers and votes. So that two do not
-//! begin at once, a node first stands down and then asks the others; of two that do so at the same time at least one
-//! hears that the other does not vote, and lets it be.
+//! A **store** counts as damaged when the damage is in a block shared by several records, in a row of the store's own,
+//! or has ended the background. The node sets such a store aside as a whole and begins again with an empty one. The new
+//! store is refilled ([`super::repair`]) and is not quorum-eligible until then.
+//!
+//! Only one node at a time does that, and only while every other node answers and is eligible. To avoid two at once, a
+//! node first stands down (its store does not count) and then asks the others. Of two nodes that do so at the same
+//! time, at least one hears that the other does not count, and gives up.
 
 use super::calls::Calls;
 use super::{Coordinator, heal};
@@ -22,83 +24,83 @@ use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How often it is looked whether anything is damaged.
+/// How often the node checks for damage.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// How often a record is looked for that no other node had.
+/// How often the node asks again for a record that no other node had.
 const ASK_AGAIN: Duration = Duration::from_secs(30);
-/// Records healed in one go.
+/// Records repaired in one batch.
 const ROWS_MAX: usize = 256;
-/// How long a node may take to say what it has, or how it is.
+/// How long a node may take to answer a fetch or a heartbeat.
 const CALL_TIMEOUT: Duration = Duration::from_secs(2);
-/// How often a store is set aside in one life of the node: a disk that damages everything is no use for another.
+/// How often a store is set aside in one run of the node: a disk that damages every store is no use for another.
 const ASIDES_MAX: u64 = 3;
-/// How often it is tried again to set a store aside that could not be: the disk was full, or failed.
+/// How often setting a store aside is retried after it failed: the disk was full, or failed.
 const ASIDE_AGAIN: Duration = Duration::from_secs(5);
-/// How long a node that met another which does not vote either lets that one go first, for each of its places.
+/// How long a node that met an ineligible node gives way to it, for each step of its own index.
 const GIVE_WAY: Duration = Duration::from_secs(2);
-/// Bytes of a part of a walk.
+/// Bytes of one part of a walk.
 const PART_BYTES: u64 = 256 << 10;
 
-/// These count what was mended, and how often the store began anew.
+/// Counters of repaired damage and replaced stores.
 #[derive(Debug, Default)]
 pub struct Mending {
-    /// Records healed from other nodes.
+    /// Records repaired from other nodes.
     pub rows_healed: AtomicU64,
-    /// Records that cannot be read, and that no other node has.
+    /// Records that cannot be read and that no other node has.
     pub rows_lost: AtomicU64,
-    /// Stores set aside in this life of the node.
+    /// Stores set aside in this run of the node.
     pub stores_set_aside: AtomicU64,
     /// Bytes read by walks that look for damage.
     pub bytes_walked: AtomicU64,
-    /// Walks that came to the end of the store.
+    /// Walks that reached the end of the store.
     pub walks: AtomicU64,
-    /// One more when a store begins to be set aside, and one more when the next is there; two more when it hears
-    /// that what it holds is in doubt.
+    /// Plus one when setting a store aside begins, and one when its successor is there. Plus two when the store hears
+    /// that its rows are in doubt.
     beginnings: AtomicU64,
 }
 
-/// This tells the stores of one life of the node apart, and the time between two of them from both.
+/// A number that tells apart the stores of one run of the node, and the time between two of them from both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Beginning(u64);
 
 impl Mending {
-    /// The store that there is now.
+    /// The number of the current store.
     pub(super) fn beginning(&self) -> Beginning {
         Beginning(self.beginnings.load(Ordering::SeqCst))
     }
 
-    /// Notes that what was compared so far tells nothing of the store any more.
+    /// Notes that comparisons made so far no longer count for this store.
     pub(super) fn begin_again(&self) {
         self.beginnings.fetch_add(2, Ordering::SeqCst);
     }
 
-    /// Whether a store is being set aside: its place is not taken by the next one yet.
+    /// Whether a store is being set aside: its successor is not there yet.
     fn is_between(&self) -> bool {
         !self.is_still(self.beginning())
     }
 
-    /// Whether the store that there was then is still there.
+    /// Whether the store of `then` is still the current one.
     pub(super) fn is_still(&self, then: Beginning) -> bool {
         then.0.is_multiple_of(2) && self.beginning() == then
     }
 }
 
-/// What became of a damaged record.
+/// The outcome of repairing a damaged record.
 #[derive(Debug, PartialEq, Eq)]
 enum Mended {
-    /// It can be read again.
+    /// The record can be read again.
     Healed,
-    /// No other node has it, or something newer that belongs here.
+    /// No other node has the record, or a newer one that belongs here.
     NobodyHasIt,
-    /// Not everybody could be asked.
+    /// Some node could not be asked.
     Later,
 }
 
 impl Coordinator {
-    /// Heals what is damaged, forever.
+    /// Repairs damage, forever.
     ///
     /// # Cancel safety
-    /// Dropping the future ends the service between two records; a store that is being set aside is so on disk.
+    /// Dropping the future ends the service between two records. A store that is being set aside is so on disk.
     pub async fn mend(self: Rc<Self>) {
         let mut asked_at: Option<Duration> = None;
         let mut walked_failure = false;
@@ -110,12 +112,12 @@ impl Coordinator {
             let is_failed = matches!(self.shared.replica.health(), StoreState::Failed { .. });
             let is_alone = self.nodes() == 1;
             if is_failed && !walked_failure && !is_alone {
-                // Whether it was damage that it failed of, a walk tells.
+                // A walk shows whether the store failed because of damage.
                 walked_failure = true;
                 self.walk_all().await;
             }
             walked_failure &= is_failed;
-            // Alone there is nothing to refill from.
+            // A node that is alone has nothing to refill from.
             let is_damaged =
                 self.shared.replica.damage().store().is_some() || self.shared.mending.is_between();
             if is_damaged && !is_alone {
@@ -131,7 +133,7 @@ impl Coordinator {
         }
     }
 
-    /// Walks over everything stored now and then, to find what is damaged before somebody asks for it.
+    /// Scrubs: walks over the whole store at intervals, to find damage before somebody asks for the rows.
     pub async fn scrub(self: Rc<Self>) {
         let upkeep = self.shared.settings.upkeep;
         loop {
@@ -156,7 +158,7 @@ impl Coordinator {
         }
     }
 
-    /// One part of a walk: where it goes on, and what was read. None when it could not be read now.
+    /// Reads one part of a walk. Returns where it continues, and the bytes read; `None` when it cannot be read now.
     async fn walk(&self, from: Place) -> Option<(Option<Place>, u64)> {
         match self.shared.replica.walk(from, PART_BYTES).await {
             Ok(walked) => {
@@ -231,7 +233,7 @@ impl Coordinator {
                     }
                 }
                 Ok(_) => {}
-                // What is damaged there as well is no copy.
+                // A copy that is damaged there as well is no copy.
                 Err(cause) if cause.is_damage() => {}
                 Err(_) => is_whole = false,
             }
@@ -248,7 +250,7 @@ impl Coordinator {
         self.check_scans(row, &key).await
     }
 
-    /// Forgets a record that can be read, unless scans still meet the damage below it.
+    /// Forgets the damage of a record that can be read. If scans still meet damage there, marks the store as damaged.
     async fn check_scans(&self, row: &Bytes, key: &Key) -> Result<Mended, ReplicaError> {
         let is_sound = self.shared.replica.is_sound(key).await?;
         self.shared.replica.damage().forget_row(row);
@@ -258,26 +260,27 @@ impl Coordinator {
         Ok(Mended::Healed)
     }
 
-    /// Sets the damaged store aside and begins anew, if that can be done now; goes on with what was begun and failed.
+    /// Sets the damaged store aside and begins with an empty one, if possible now. Resumes an attempt that began and
+    /// failed.
     async fn begin_anew(self: &Rc<Self>) {
         let shared = &self.shared;
         let has_begun = shared.mending.is_between();
-        // While there is no space for a second store, the damaged one serves what can be read.
+        // While there is no space for a second store, the damaged one serves the rows that can be read.
         let is_full = shared.replica.health() == StoreState::DiskFull;
         let asides = shared.mending.stores_set_aside.load(Ordering::Relaxed);
         if is_full && !has_begun || asides >= ASIDES_MAX {
-            // The status goes on saying that it is damaged.
+            // The status continues to say that the store is damaged.
             return;
         }
         shared.cluster.stand_down(true);
         if !self.all_others_vote().await {
             shared.cluster.stand_down(false);
-            // Of several that are damaged the first goes first.
+            // If several nodes are damaged, the one with the lowest index goes first.
             tokio::time::sleep(GIVE_WAY * u32::from(shared.cluster.me().0)).await;
             return;
         }
-        // From here on no comparison that was begun with the old store, or ends before there is the new one, counts. If the
-        // setting aside fails it stays so until it has been done.
+        // From here on, no comparison counts that began with the old store or ends before the new one is there. If
+        // setting aside fails, that stays so until it succeeds.
         if !has_begun {
             shared.mending.beginnings.fetch_add(1, Ordering::SeqCst);
         }
@@ -317,7 +320,7 @@ impl Coordinator {
         }
     }
 
-    /// Stores again what the old store may not have told the new one.
+    /// Stores facts again that the old store may have failed to pass on to the new one.
     async fn remember_again(&self) {
         let shared = &self.shared;
         let seen = shared.cluster.roster().entries();
@@ -334,7 +337,7 @@ impl Coordinator {
         }
     }
 
-    /// Whether every other node answers now and says that its store votes.
+    /// Whether every other node answers now and says that its store is quorum-eligible.
     async fn all_others_vote(&self) -> bool {
         let Ok(mut calls) = self.ask_others(&self.shared.ping(), CALL_TIMEOUT) else { return false };
         let mut all = true;

@@ -1,15 +1,16 @@
 //! The coordinator: serves a client's request by asking replicas.
 //!
-//! It plans (which replicas, how many must confirm, until when), stamps writes, asks this node's own replica and those
-//! of its peers, and counts the answers with the rules of `kvorum-core`. It knows neither HTTP nor disks.
+//! It plans a request (which replicas, how many must confirm, until when), stamps writes, asks this node's own replica
+//! and its peers' replicas, and counts the answers by the rules of `kvorum-core`. It knows neither HTTP nor disks.
 //!
-//! A reader follows a request: [`write`], [`read`], [`range`]. What happens without a client: [`handoff`] delivers
-//! hints, [`repair`] and [`heal`] keep replicas alike at the [`pace`] that clients leave them, [`settle`] and [`floors`]
-//! let what is dead go, [`mend`] heals what is damaged on this node's disk, [`pulse`] asks peers how they are;
-//! [`workers`] shows and pauses them. [`serve`] is what a peer may ask of this node.
+//! A reader follows a request: [`write`], [`read`], [`range`]. In the background, [`handoff`] delivers hints;
+//! [`repair`] and [`heal`] keep replicas in sync (anti-entropy); the rate limiter in [`pace`] slows both while clients
+//! are busy. [`settle`] and [`floors`] are tombstone GC, [`mend`] is the scrub, which repairs damage on this node's
+//! disk, and [`pulse`] sends heartbeats. [`workers`] shows and pauses the background workers. [`serve`] answers the
+//! requests of peers.
 //!
-//! There is one [`Coordinator`] per network thread, with links of its own to every peer, so that a request and all
-//! its calls stay on one thread; what the threads share is [`Shared`].
+//! There is one [`Coordinator`] per network thread, with its own links to every peer, so that a request and all its
+//! calls stay on one thread. The threads share [`Shared`].
 
 mod calls;
 mod compare;
@@ -69,30 +70,30 @@ use tokio::sync::watch;
 
 /// Extra reads that hedging may cost: one in twenty.
 const HEDGE_SHARE: f32 = 0.05;
-/// Hedges that may be saved up for a moment in which many are needed.
+/// Hedges that may be saved up for a burst.
 const HEDGES_SAVED_MAX: f32 = 20.0;
 
-/// This is what a client wants to become of a key.
+/// The change of a key that a client asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Mutation {
-    /// Sets the value, for good or for `ttl_millis` milliseconds by the coordinator's wall clock.
+    /// Sets the value, for ever or for `ttl_millis` milliseconds by the coordinator's wall clock.
     Put {
         /// The value.
         value: Bytes,
-        /// How long it lives.
+        /// How long the value lives, in milliseconds; `None` for ever.
         ttl_millis: Option<u64>,
     },
-    /// Deletes it.
+    /// Deletes the key.
     Delete,
 }
 
-/// How often a link is used at least; see [`crate::peer::IDLE_MAX`].
+/// The longest time between two calls on a link; see [`crate::peer::IDLE_MAX`].
 const LINK_ASKED_EVERY: Duration = Duration::from_secs(15);
-/// The slowest that a value may go to its replicas before its write counts as late, in bytes per second.
+/// The slowest rate at which a value may reach its replicas before its write counts as late, in bytes per second.
 const WRITE_RATE_MIN: u64 = 4 << 20;
 
 impl Mutation {
-    /// How long it may take beyond what every request may, because it is large.
+    /// The time that the write may take beyond the request timeout, because its value is large.
     fn allowance(&self) -> Duration {
         match self {
             Self::Put { value, .. } => allowance_for(value.len() as u64),
@@ -100,8 +101,8 @@ impl Mutation {
         }
     }
 
-    /// When what is written at `now` expires, if it does. Never told from the version: a clock that was once ahead, here or
-    /// on another node, must not lengthen what is written later.
+    /// When a value written at `now` expires, if it does. The version is never used for this: a clock that was once
+    /// fast, here or on another node, must not lengthen the life of later values.
     fn expires(&self, now: UnixMillis) -> Option<UnixMillis> {
         match self {
             Self::Put { ttl_millis, .. } => ttl_millis.map(|ttl| now.saturating_add(ttl)),
@@ -119,100 +120,101 @@ impl Mutation {
     }
 }
 
-/// How long writing a value of `bytes` may take beyond the deadline of every request.
+/// The time that writing a value of `bytes` may take beyond the request timeout.
 pub(crate) fn allowance_for(bytes: u64) -> Duration {
     Duration::from_micros(bytes.saturating_mul(1_000_000) / WRITE_RATE_MIN)
 }
 
-/// This is the answer to a read.
+/// The answer to a read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
     /// The freshest record among the replies, if any replica has one.
     pub record: Option<Record>,
-    /// The instant at which expiry is judged.
+    /// The time at which expiry is judged.
     pub now: UnixMillis,
-    /// Replicas that answered.
+    /// The number of replicas that answered.
     pub answered: u16,
 }
 
-/// This is the answer to a write.
+/// The answer to a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Written {
-    /// The version it got.
+    /// The version of the written record.
     pub version: Version,
-    /// Replicas that held it when it was answered.
+    /// The number of replicas that held the record when the write was answered.
     pub confirmed: u16,
 }
 
 /// A replica that did not confirm.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Missing {
-    /// The node.
+    /// The URL of the node.
     pub url: String,
-    /// Why not.
+    /// Why the replica did not confirm.
     pub reason: String,
 }
 
-/// This says in which order a write's replicas are asked.
+/// The order in which a write's replicas are asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fanout {
     /// All at once: the least latency.
     Parallel,
-    /// As many as must confirm; the next only when one fails, the rest after the answer: the least work before it.
+    /// First as many as must confirm; the next only when one fails; the rest after the answer. The least work before
+    /// the answer.
     Sequential,
 }
 
-/// These are the coordinator's settings.
+/// The coordinator's settings.
 #[derive(Debug, Clone, Copy)]
 pub struct Settings {
-    /// Replicas of a key where the request does not say.
+    /// Replicas of a key when the request does not say.
     pub factor: ReplicationFactor,
     /// The longest wait for replicas.
     pub request_timeout: Duration,
-    /// In which order replicas are asked.
+    /// The order in which replicas are asked.
     pub fanout: Fanout,
     /// How long a node that starts waits for the hints that its peers hold for it.
     pub hint_wait: Duration,
-    /// Between two rounds that find out up to where all nodes agree, and purge.
+    /// The time between two rounds of tombstone GC, which find the timestamp up to which all nodes agree, and purge.
     pub settle_every: Duration,
     /// How far a peer's clock may be from this node's before it is reported.
     pub clock_offset_max: Duration,
-    /// The pace of what nobody waits for.
+    /// The rates of background work.
     pub upkeep: Upkeep,
 }
 
-/// This is the pace of what the node does without a client.
+/// The rates of the work that the node does without a client.
 #[derive(Debug, Clone, Copy)]
 pub struct Upkeep {
-    /// Between two walks over everything that is stored, which find what is damaged.
+    /// The time between two scrubs, which read the whole store to find damage.
     pub scrub_every: Duration,
-    /// Bytes a second that such a walk reads.
+    /// Bytes per second that a scrub reads.
     pub scrub_rate: u64,
-    /// Bytes a second that repair and refill send and take at most.
+    /// Bytes per second that repair and refill send and take at most.
     pub repair_rate: u64,
-    /// When records go over in one walk for many partitions.
+    /// When bulk sync is used: one walk that sends the records of many partitions in key order.
     pub transferring: Transferring,
 }
 
-/// This says why a request was not carried out.
+/// Why a request was not carried out.
 #[derive(Debug)]
 pub enum CoordinatorError {
     /// Fewer replicas confirmed than the request asks for. A write may still take effect: unknown, not undone.
     NotEnoughReplicas {
-        /// What was asked for.
+        /// The quorum that was asked for.
         quorum: Quorum,
-        /// Replicas that confirmed.
+        /// The number of replicas that confirmed.
         confirmed: u16,
-        /// Those that did not, as far as it is known.
+        /// The replicas that did not confirm, as far as is known.
         missing: Vec<Missing>,
-        /// How long was waited.
+        /// How long the coordinator waited.
         waited: Duration,
     },
-    /// This node's replica could not do it.
+    /// The node's own replica could not carry out the request.
     Replica(ReplicaError),
     /// The node's clock has reached the highest version there can be.
     ClockExhausted,
-    /// The node stands down, because its clock is wrong or has just been set. Nothing was done.
+    /// The node takes no writes, because its clock is wrong or has just been set. Nothing was done.
     ClockOff {
         /// `--clock-offset-limit`, in milliseconds.
         limit_millis: u64,
@@ -248,7 +250,7 @@ impl fmt::Display for CoordinatorError {
     }
 }
 
-/// Milliseconds as a person reads them: with a decimal where there are few.
+/// Milliseconds for people: with a decimal below 10 ms.
 fn millis(duration: Duration) -> String {
     let millis = duration.as_secs_f64() * 1000.0;
     if millis < 10.0 { format!("{millis:.1}") } else { format!("{millis:.0}") }
@@ -262,42 +264,42 @@ impl From<ReplicaError> for CoordinatorError {
     }
 }
 
-/// These are the coordinator's counters, over all threads. None is on the path of a request that goes well.
+/// The coordinator's counters, over all threads. Apart from `applied`, an undisturbed request updates none of them.
 #[derive(Debug, Default)]
 pub struct CoordinatorMetrics {
     /// Writes that found too few replicas.
     pub writes_failed: AtomicU64,
     /// Reads that found too few replicas.
     pub reads_failed: AtomicU64,
-    /// Writes that were stamped again above something newer.
+    /// Writes that were stamped again above a newer version.
     pub restamped: AtomicU64,
-    /// Writes that asked for the newest version first.
+    /// Writes that first asked replicas for the newest version.
     pub asked_first: AtomicU64,
-    /// Reads that asked one replica more.
+    /// Reads that asked one more replica.
     pub hedges: AtomicU64,
     /// Records written back before a read was answered.
     pub read_repairs: AtomicU64,
-    /// Records sent to replicas that answered a read late and were behind.
+    /// Records sent to replicas that answered a read late with an older version.
     pub late_repairs: AtomicU64,
     /// Comparisons of replicas with another node.
     pub repair_rounds: AtomicU64,
     /// Partitions that differed in the latest comparison.
     pub repair_differing: AtomicU64,
-    /// Partitions that comparisons under way have yet to heal.
+    /// Partitions that comparisons under way have yet to sync.
     pub repair_to_heal: AtomicU64,
     /// Records that comparisons brought here.
     pub repair_pulled: AtomicU64,
-    /// Rows in doubt that were dropped: a replica which would have them does not have them any more.
+    /// Rows in doubt that were dropped: a replica that must have held them does not have them any more.
     pub outlived_dropped: AtomicU64,
-    /// Rows kept although nodes that do not hold them had purged past them: their replicas are all older copies.
+    /// Rows kept although nodes that do not hold them had purged past them: all their replicas are older copies.
     pub kept_in_doubt: AtomicU64,
     /// Walks through the store for a node that lacked most of what it ought to hold.
     pub repair_transfers: AtomicU64,
-    /// Rounds of settling that this node led.
+    /// Tombstone GC rounds that this node led.
     pub settle_rounds: AtomicU64,
-    /// Partitions that they settled for their dead rows.
+    /// Partitions that these rounds released for the purge of dead rows.
     pub settled_partitions: AtomicU64,
-    /// Dead rows removed here since.
+    /// Dead rows removed here by tombstone GC.
     pub purged_dead: AtomicU64,
     /// Hints that could not be kept.
     pub hints_lost: AtomicU64,
@@ -305,55 +307,55 @@ pub struct CoordinatorMetrics {
     pub applied: [AtomicU64; ApplyKind::COUNT + 1],
 }
 
-/// This is what the threads' coordinators share.
+/// The state that the threads' coordinators share.
 pub struct Shared {
-    /// The nodes and where keys belong.
+    /// The nodes and the placement of keys.
     pub cluster: Cluster,
-    /// The time.
+    /// The node's clocks.
     pub clock: Arc<dyn Clock>,
-    /// How far ahead of it a timestamp may be.
+    /// How far ahead of the clock a timestamp may be.
     pub timestamps: Arc<TimestampBound>,
-    /// The bounds of what peers send.
+    /// The bounds of messages from peers.
     pub peer_limits: Arc<PeerLimits>,
-    /// Chance.
+    /// The source of randomness.
     pub rng: Arc<dyn Rng>,
-    /// This node's replica.
+    /// The node's own replica.
     pub replica: Replica,
-    /// Writes kept for others.
+    /// Writes kept for other nodes.
     pub hints: Hints,
-    /// Where versions are born.
+    /// The source of versions.
     pub stamps: Stamps,
-    /// Who waits for hints.
+    /// Wakes the tasks that deliver hints.
     pub handoff: Handoff,
-    /// Counts, by node, the signs of life that came in: every thread tries its own link again at each.
+    /// By node, counts its connections to this node: at each, every thread retries its own link to the node.
     signs: Vec<watch::Sender<u64>>,
-    // Guards the nodes that a store which is refilled has been compared with; held for an insertion.
+    // Guards the nodes that a store under refill has been compared with. Held for an insertion.
     refilled_from: Mutex<BTreeSet<NodeIndex>>,
-    /// What was healed.
+    /// Counters of the scrub and of replaced stores.
     pub mending: Mending,
     /// Up to where all nodes agree.
     settling: Settling,
-    /// What is done without a client.
+    /// The workers that run without a client.
     pub workers: Workers,
     /// By node, the partitions that differed in the latest comparison.
     differing: Vec<AtomicU64>,
-    // Guards the nodes that this store has been compared with since it was opened, where it was not closed as it should;
-    // held for an insertion.
+    // Guards the nodes that this store has been compared with since it was opened after an unclean shutdown. Held for
+    // an insertion.
     compared_since_start: Mutex<BTreeSet<NodeIndex>>,
     // Held by the comparison that is under way, for its whole length: one at a time fetches no record twice.
     comparing: tokio::sync::Mutex<()>,
     /// The most partitions that a refill under way has had to heal at any time.
     refill_most: AtomicU64,
-    /// Whether the log tells that this store does not count yet.
+    /// Whether the log has said that this store does not count yet.
     is_undecided_told: AtomicBool,
     /// The disk, once the node knows whether it is that of the last run.
     disk: OnceLock<DiskState>,
-    /// Whether a repair that somebody asked for is under way.
+    /// Whether a repair on an operator's order is under way.
     is_repairing: AtomicBool,
-    // Held while the cluster's id is stored, so that only one id is ever stored; across an await, by tasks that nothing
-    // else waits for.
+    // Held while the cluster's id is stored, so that only one id is ever stored. Held across an await, by tasks that
+    // nothing else waits for.
     making_cluster_id: tokio::sync::Mutex<()>,
-    /// How the threads' links are.
+    /// The state of the threads' links.
     pub gauges: Gauges,
     /// Settings.
     pub settings: Settings,
@@ -362,17 +364,17 @@ pub struct Shared {
     pace: pace::Pace,
 }
 
-/// What is known of the disk that the node runs on.
+/// The disk that the node runs on.
 struct DiskState {
-    /// Records durably that the disk is that of a run.
+    /// Durably records a run on the disk.
     record: Box<dyn Fn(Run) + Send + Sync>,
-    /// Whether it was the one of the last run when the node started.
+    /// Whether the disk was the one of the last run when the node started.
     is_recognised: bool,
     /// Whether this run is recorded, so that the next start recognises the disk.
     is_recorded: AtomicBool,
 }
 
-/// This serves the requests of one network thread.
+/// The coordinator of one network thread.
 pub struct Coordinator {
     shared: Arc<Shared>,
     links: Vec<Option<Rc<Link>>>,
@@ -381,7 +383,7 @@ pub struct Coordinator {
 }
 
 impl Coordinator {
-    /// A coordinator for the calling thread, which must run local tasks; it begins to connect to every peer.
+    /// Starts a coordinator on the calling thread, which must run local tasks; it begins to connect to every peer.
     ///
     /// `thread` is the thread's number, for the gauges.
     pub fn start(shared: Arc<Shared>, connector: &Rc<dyn Connector>, thread: usize) -> Rc<Self> {
@@ -396,7 +398,7 @@ impl Coordinator {
         coordinator
     }
 
-    /// What the node's threads share.
+    /// The state that the node's threads share.
     pub fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
@@ -406,7 +408,7 @@ impl Coordinator {
         self.shared.cluster.node_count()
     }
 
-    /// How long a request waits for replicas; one that writes a large value longer.
+    /// How long a request waits for replicas. A write of a large value may wait longer.
     pub fn request_timeout(&self) -> Duration {
         self.shared.settings.request_timeout
     }
@@ -416,8 +418,8 @@ impl Coordinator {
         Quorum::default_for(self.shared.settings.factor, self.nodes())
     }
 
-    /// Reads the records of start <= key < end that this node stores, tombstones and expired ones included, with
-    /// the instant at which expiry is to be judged.
+    /// Reads the records of start <= key < end that this node stores, tombstones and expired ones included. Also
+    /// returns the time at which expiry is to be judged.
     pub async fn scan_local(
         &self,
         start: Key,
@@ -427,17 +429,17 @@ impl Coordinator {
         Ok((self.shared.replica.scan(start, end).await?, now))
     }
 
-    /// This thread's link to the node at `index`; none to this node itself.
+    /// The link of this thread to the node at `index`; `None` for this node itself.
     pub fn link(&self, index: NodeIndex) -> Option<&Rc<Link>> {
         self.links.get(usize::from(index.0))?.as_ref()
     }
 
-    /// Writes of this thread that are not complete: some may have been answered and still wait for a replica.
+    /// Writes of this thread that are not complete: some may have been answered and still wait for replicas.
     pub fn writes_under_way(&self) -> usize {
         self.writes.get()
     }
 
-    /// Starts what the node does without a client. Called on one of its threads.
+    /// Starts the node's background work. Called on one of its threads.
     pub fn start_background(self: &Rc<Self>) {
         for index in self.shared.cluster.others() {
             self.keep(Part::Meet, Some(index), move |own| own.meet_once(index));
@@ -454,7 +456,7 @@ impl Coordinator {
         }
     }
 
-    /// Starts a task of this thread, for the peer at `index` or for the node, and has it looked after.
+    /// Starts a supervised task of this thread, for the peer at `index` or for the node.
     fn keep<F: Future<Output = ()> + 'static>(
         self: &Rc<Self>,
         part: Part,
@@ -466,8 +468,8 @@ impl Coordinator {
         drop(self.shared.replica.supervisor().task(part, of, move || begin(Rc::clone(&own))));
     }
 
-    /// Tries this thread's link again whenever its peer shows that it is alive, whatever its back-off says; and asks the peer
-    /// something now and then, so that it does not take the link for one that nobody needs.
+    /// Retries this thread's link whenever its peer connects to this node, despite the link's back-off. Also calls the
+    /// peer every [`LINK_ASKED_EVERY`], so that the peer does not close the link as unused.
     async fn watch_signs(self: Rc<Self>, index: NodeIndex) {
         let Some(signs) = self.shared.signs.get(usize::from(index.0)) else { return };
         let mut signs = signs.subscribe();
@@ -482,7 +484,7 @@ impl Coordinator {
                 Err(_) => {
                     next = tokio::time::Instant::now() + LINK_ASKED_EVERY;
                     if link.is_usable() {
-                        // Whatever it answers: that is another task's business.
+                        // The answer does not matter here: the heartbeat task handles it.
                         let _ = link.call(&self.shared.ping(), LINK_ASKED_EVERY / 2).await;
                     }
                 }
@@ -495,7 +497,7 @@ impl Coordinator {
         self.link(index).is_none_or(|link| link.is_usable())
     }
 
-    /// Whether the node at `index` answers, and its word counts for writes.
+    /// Whether the node at `index` answers, and its store is quorum-eligible.
     fn counts(&self, index: NodeIndex) -> bool {
         match self.link(index) {
             None => self.shared.counts(),
@@ -506,8 +508,8 @@ impl Coordinator {
         }
     }
 
-    /// `replicas` of a partition in the order in which they are best asked: this node, the quick ones, those that are
-    /// known to lack something of it, and last those that do not answer.
+    /// Sorts `replicas` of a partition into the order in which they should be asked. First this node, then the others
+    /// by latency, then those whose `partition` is dirty, and last those that do not answer.
     fn by_readiness(&self, partition: Partition, replicas: &[NodeIndex]) -> Vec<NodeIndex> {
         let cluster = &self.shared.cluster;
         let lacks = |index| self.shared.hints.lacks(cluster.id_of(index), partition.0);
@@ -525,7 +527,7 @@ impl Coordinator {
         order.into_iter().map(|(_, _, index)| index).collect()
     }
 
-    /// Earns the share of a hedge that one read brings.
+    /// Adds the share of a hedge that one read earns.
     fn hedge_allowance(&self) {
         self.hedges.set((self.hedges.get() + HEDGE_SHARE).min(HEDGES_SAVED_MAX));
     }
@@ -559,14 +561,14 @@ fn start_link(shared: &Arc<Shared>, connector: &Rc<dyn Connector>, index: NodeIn
     }))
 }
 
-/// Notes what a link says of its peer.
+/// The observer of a link, which notes the contact with its peer.
 struct Observer {
     shared: Arc<Shared>,
     index: NodeIndex,
 }
 
 impl Observer {
-    /// Notes what happened to the contact with the peer, and logs what is worth a line.
+    /// Notes a change of the contact with the peer, and logs it if it is worth a line.
     fn tell(&self, happened: impl FnOnce(&mut Contact, Duration) -> Option<News>) {
         let cluster = &self.shared.cluster;
         let now = self.shared.clock.mono();
@@ -598,7 +600,7 @@ impl Observer {
 impl LinkObserver for Observer {
     fn connected(&self, _theirs: &Hello) {
         self.tell(Contact::connected);
-        // Whoever comes back may have missed something.
+        // A node that comes back may have missed writes.
         self.shared.handoff.call(self.index);
     }
 
@@ -616,7 +618,7 @@ impl LinkObserver for Observer {
 }
 
 impl Shared {
-    /// What the threads of a node share, of its parts.
+    /// Combines the parts of a node that its threads share.
     #[expect(
         clippy::too_many_arguments,
         reason = "the parts of a node, each named once where it is put together"
@@ -667,19 +669,20 @@ impl Shared {
         })
     }
 
-    /// Notes whether the node's disk is that of the last run, and how it is recorded for the next. Called once, before
-    /// anything is served.
+    /// Sets whether the node's disk is the one of the last run, and how a run is recorded on it. Called once, before
+    /// the node serves.
     pub fn set_disk(&self, is_recognised: bool, record: impl Fn(Run) + Send + Sync + 'static) {
         let is_recorded = AtomicBool::new(is_recognised);
         let _ = self.disk.set(DiskState { record: Box::new(record), is_recognised, is_recorded });
     }
 
-    /// Whether the disk is known to be that of the last run.
+    /// Whether the disk is known to be the one of the last run.
     fn recognises_disk(&self) -> bool {
         self.disk.get().is_some_and(|disk| disk.is_recognised)
     }
 
-    /// Records the disk for the next start, once a majority of the nodes has been met: it is no older copy then.
+    /// Records the disk for the next start, once this node has met a majority: the store is then known to be no older
+    /// copy.
     fn record_disk(&self) {
         let Some(disk) = self.disk.get() else { return };
         if !self.cluster.has_met() || disk.is_recorded.swap(true, Ordering::SeqCst) {
@@ -689,7 +692,7 @@ impl Shared {
         (disk.record)(run);
     }
 
-    /// The index of the node `id`, when it belongs to the cluster.
+    /// The index of the node `id` if it is a member of the cluster.
     pub fn index_of(&self, id: kvorum_core::NodeId) -> Option<NodeIndex> {
         self.cluster.topology().index_of(id)
     }

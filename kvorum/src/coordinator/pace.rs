@@ -1,10 +1,12 @@
-//! The pace of repair, refill and hints: at most so many bytes a second, and less while clients are there and feel it.
+//! The rate limiter of repair, refill and hints: limits their bytes per second, further while clients are slowed down.
 //!
-//! One [`Pace`] for all of a node's comparisons and deliveries, and for those of its peers that reach it: what goes over is
-//! charged on both sides, and waits on either until what was charged there before is worked off. So a node that comes
-//! back is not swamped, however many others have something for it. While clients ask this node for anything, the allowed
-//! share of the rate falls by a third whenever the first thread's tasks come late or clients' writes queue up, and rises slowly
-//! otherwise (additive increase, multiplicative decrease: Chiu and Jain, 1989); without clients it is the whole rate.
+//! One [`Pace`] covers all of a node's comparisons and deliveries, and those of its peers that reach it. Every transfer
+//! is charged on both sides, and waits on either side until earlier charges are worked off. So a node that comes back
+//! is not swamped, however many others send it records.
+//!
+//! While clients use this node, it allows only a share of the rate. The share falls by a third whenever the first
+//! thread's tasks run late or clients' writes queue up, and otherwise rises slowly (additive increase, multiplicative
+//! decrease: Chiu and Jain, 1989). Without clients it is the whole rate.
 
 use super::{Coordinator, Shared};
 use kvorum_core::{Key, Record};
@@ -13,39 +15,39 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How often the load is looked at.
+/// How often the load is measured.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// From here on the thread's tasks come late: a client's request would wait as long.
+/// The delay from which the thread's tasks count as late: a client's request would wait as long.
 const LATE: Duration = Duration::from_millis(3);
-/// Writes of clients that wait for the commit thread from which on it is behind.
+/// The number of clients' writes waiting for the commit thread from which it counts as overloaded.
 const AWAITED_LEN: usize = 512;
-/// The share of the rate while clients are there, at least (repair must come to an end) and at most.
+/// The share of the rate while clients are there: the minimum (repair must come to an end) and the maximum.
 const SHARE_MIN: f64 = 0.02;
-// At the default rate 52,400 small records a second: repair is to manage 50,000 beside clients, and to be felt little.
+// At the default rate 52,400 small records a second: repair must manage 50,000 beside clients and slow them little.
 const SHARE_MAX: f64 = 0.40;
 const SHARE_FALL: f64 = 0.67;
 const SHARE_RISE: f64 = 0.02;
-/// What a record is charged at least, in bytes: small ones cost the processor more than the network.
+/// The minimum charge of a record, in bytes: small records cost the processor more than the network.
 const RECORD_BYTES_MIN: usize = 512;
-/// The same for a hint, which nobody had to look for.
+/// The same for a hint, which costs no comparison.
 const HINT_BYTES_MIN: usize = 256;
-/// What may be charged ahead: timers are not finer.
+/// How far charges may run ahead without a wait: timers are not finer.
 const AHEAD_MAX: Duration = Duration::from_millis(5);
-/// How long a message of a peer waits at most: well below the time after which the peer gives it up.
+/// The longest wait of a peer's message: well below the time after which the peer gives up.
 const WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// This is how much may be sent and taken now for what nobody waits for.
+/// The rate limiter of background transfers.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
-    // Guards two numbers; held for a few additions.
+    // Guards two numbers. Held for a few additions.
     state: Mutex<State>,
-    /// What clients asked of this node so far, here or through another.
+    /// Number of requests that clients made of this node so far, directly or through another node.
     requests: AtomicU64,
 }
 
 #[derive(Debug)]
 struct State {
-    /// When all that was charged is worked off, on the monotonic clock.
+    /// When all charges are worked off, on the monotonic clock.
     free_at: Duration,
     share: f64,
 }
@@ -57,7 +59,7 @@ impl Default for State {
 }
 
 impl Pace {
-    /// Notes that a client asked for something, of this node or of another that asks this one.
+    /// Notes a request of a client to this node, directly or through another node.
     pub(super) fn note_request(&self) {
         self.requests.fetch_add(1, Ordering::Relaxed);
     }
@@ -66,13 +68,13 @@ impl Pace {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Charges `bytes` at `rate` bytes a second. How long they wait for what was charged before.
+    /// Charges `bytes` at `rate` bytes per second. Returns how long they wait for earlier charges.
     fn charge(&self, now: Duration, bytes: usize, rate: u64) -> Option<Duration> {
         self.charge_within(now, bytes, rate, Duration::MAX)
     }
 
-    /// The same, of what waits for `wait_max` at most: it is charged no further ahead, or what was let through without
-    /// having waited long enough would be a debt of all that comes later.
+    /// Like [`Self::charge`], but with a wait of `wait_max` at most. The charge goes no further ahead than that:
+    /// otherwise a message that was let through too early would leave a debt for all later ones.
     fn charge_within(&self, now: Duration, bytes: usize, rate: u64, wait_max: Duration) -> Option<Duration> {
         let mut state = self.state();
         #[expect(clippy::cast_precision_loss, reason = "a pace need not be exact")]
@@ -83,7 +85,7 @@ impl Pace {
         free_at.checked_sub(now).filter(|ahead| *ahead > AHEAD_MAX).map(|ahead| ahead.min(wait_max))
     }
 
-    /// Takes in how it went since the last look.
+    /// Adjusts the share by the load since the last call.
     fn look(&self, has_clients: bool, is_late: bool) {
         let mut state = self.state();
         state.share = match (has_clients, is_late) {
@@ -95,7 +97,7 @@ impl Pace {
 }
 
 impl Shared {
-    /// Charges what goes over for repair, or as a hint, and waits until it may.
+    /// Charges a repair or a hint, and waits until it may be sent.
     pub(super) async fn wait_for_pace(&self, bytes: usize) {
         let rate = self.settings.upkeep.repair_rate;
         if let Some(wait) = self.pace.charge(self.clock.mono(), bytes, rate) {
@@ -103,7 +105,7 @@ impl Shared {
         }
     }
 
-    /// The same for what a peer sends or has asked for: it waits for an answer, and not for ever.
+    /// The same for a message that a peer sends or asked for: the peer waits for an answer, but not for ever.
     pub(super) async fn hold_to_pace(&self, bytes: usize) {
         let rate = self.settings.upkeep.repair_rate;
         if let Some(wait) = self.pace.charge_within(self.clock.mono(), bytes, rate, WAIT_MAX) {
@@ -132,7 +134,7 @@ pub(super) fn charged_all(records: &[(Key, Record)]) -> usize {
 }
 
 impl Coordinator {
-    /// Looks after the pace, forever. Called on the thread that repairs.
+    /// Adjusts the rate limiter, forever. Called on the thread that runs anti-entropy.
     pub(super) async fn keep_pace(self: Rc<Self>) {
         let mut before = 0;
         loop {
@@ -153,7 +155,7 @@ mod tests {
 
     const NOW: Duration = Duration::from_secs(100);
 
-    /// A rate is kept to but for a few milliseconds, and idle time is not saved up.
+    /// The rate is kept but for a few milliseconds, and idle time is not saved up.
     #[test]
     fn rate_is_kept() {
         let pace = Pace::default();
@@ -166,8 +168,8 @@ mod tests {
         assert_eq!(charge(later, 1), Some(100));
     }
 
-    /// What peers send beyond the pace goes through after the longest wait, and leaves no more than that to be worked off,
-    /// however much there is of it and however low the pace.
+    /// Messages of peers above the rate go through after the longest wait. They leave no longer wait than that for
+    /// later ones, however many they are and however low the rate.
     #[test]
     fn what_goes_through_leaves_no_debt() {
         let pace = Pace::default();
@@ -179,7 +181,7 @@ mod tests {
         assert_eq!(pace.charge(NOW + WAIT_MAX, 1, 1_000_000), None);
     }
 
-    /// Clients who feel it have the pace fall, at most to its least; without clients it is the whole rate at once.
+    /// Slowed-down clients make the share fall, down to its minimum; without clients the whole rate is back at once.
     #[test]
     fn clients_come_first() {
         let pace = Pace::default();

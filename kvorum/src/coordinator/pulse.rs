@@ -1,7 +1,7 @@
-//! The pulse: on one thread of the node, every peer is asked how it is, twice a second.
+//! The heartbeat: one thread of the node sends every peer a ping, twice a second.
 //!
-//! The answers keep idle links known to be alive, carry who was seen with which store (so that a lost disk is noticed
-//! by its owner), and show how far the clocks are apart.
+//! The answers show that idle links are alive, carry the peer registry (so that a node learns of its own lost disk),
+//! and show how far the clocks are apart.
 
 use super::{Coordinator, Shared};
 use crate::clock::ClockStanding;
@@ -13,15 +13,15 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Between two questions to one peer.
+/// The time between two heartbeats to one peer.
 const PULSE_EVERY: Duration = Duration::from_millis(500);
-/// While this node does not know whether its store votes, it asks more often.
+/// The shorter time while this node does not know whether its store is quorum-eligible.
 const PULSE_EVERY_UNKNOWN: Duration = Duration::from_millis(20);
 /// How long an answer may take.
 const PULSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Coordinator {
-    /// Asks the node at `index` how it is, forever.
+    /// Sends heartbeats to the node at `index`, forever.
     pub async fn keep_pulse(self: Rc<Self>, index: NodeIndex) {
         loop {
             self.pulse(index).await;
@@ -40,7 +40,7 @@ impl Coordinator {
         else {
             return;
         };
-        // In this order: the process may be stopped between any two lines.
+        // Read the clocks in this order: the process may be stopped between any two lines.
         let ours = shared.clock.wall();
         let answered = shared.clock.mono();
         shared.note_clock(index, Exchange { asked, answered, ours, theirs: wall });
@@ -57,13 +57,13 @@ impl Coordinator {
 }
 
 impl Shared {
-    /// The question how a peer is.
+    /// The heartbeat request.
     pub(super) fn ping(&self) -> Request {
         let (cluster_id, roster) = (self.cluster.id(), self.cluster.roster().entries());
         Request::Ping { wall: self.clock.wall(), cluster_id, roster }
     }
 
-    /// Takes in what the node at `index` said of the cluster's id: adopts it, or makes it where this node is to.
+    /// Processes the cluster id in a message of the node at `index`: adopts it, or makes one if this node must.
     pub(super) async fn meet_cluster_id(&self, index: NodeIndex, theirs: Option<ClusterId>) {
         if self.cluster.id().is_some() {
             return;
@@ -78,7 +78,8 @@ impl Shared {
             }
             None => return,
         };
-        // Before it is told to anybody. Of two tasks that come here at once, the later finds the id of the earlier.
+        // Store it before any node is told. Of two tasks that come here at once, the later one finds the id of the
+        // earlier.
         let _making = self.making_cluster_id.lock().await;
         if self.cluster.id().is_some() {
             return;
@@ -93,7 +94,7 @@ impl Shared {
         }
     }
 
-    /// Tells the end of what was told when this store did not count at first.
+    /// Logs that the eligibility is decided, if the log said before that this store did not count yet.
     fn tell_decided(&self) {
         let is_told = self.is_undecided_told.load(Ordering::Relaxed);
         if is_told && !self.cluster.is_undecided() && self.is_undecided_told.swap(false, Ordering::Relaxed) {
@@ -109,8 +110,8 @@ impl Shared {
         }
     }
 
-    /// Takes in what the node `from` said of everybody's stores, durably. Who is no member of the cluster says nothing, and
-    /// nothing is heard of who is none: a roster has a place for each member only.
+    /// Processes, and durably stores, the message of the node `from` about all nodes' stores. Ignores senders and
+    /// entries that are no members of the cluster: the registry has one place for each member.
     pub(super) async fn hear(&self, from: NodeId, said: &[StoreSeen]) {
         if self.index_of(from).is_none() {
             return;
@@ -145,7 +146,7 @@ impl Shared {
         }
     }
 
-    /// Notes with which store and run a node was met, durably, before anyone else is told.
+    /// Durably stores the store and run that a node was met with, before any other node is told.
     pub(super) async fn meet(&self, met: StoreSeen, votes: bool) {
         if self.index_of(met.node).is_none() {
             return;
@@ -163,7 +164,7 @@ impl Shared {
         }
     }
 
-    /// Notes what an exchange shows of a peer's clock, and what follows for this node's own.
+    /// Adds an exchange that shows a peer's clock, and judges this node's own clock by all peers'.
     fn note_clock(&self, index: NodeIndex, exchange: Exchange) {
         self.report_clock(index, exchange);
         let offsets: Vec<_> = self.cluster.others().filter_map(|index| self.clock_offset(index)).collect();
@@ -197,7 +198,7 @@ impl Shared {
         }
     }
 
-    /// Reports a peer's clock that is too far off, and its return.
+    /// Logs when a peer's clock is too far off, and when it is near again.
     fn report_clock(&self, index: NodeIndex, exchange: Exchange) {
         let bound = u64::try_from(self.settings.clock_offset_max.as_millis()).unwrap_or(u64::MAX);
         let Some(news) = self.cluster.note_clock(index, exchange, bound) else { return };
@@ -216,7 +217,7 @@ impl Shared {
         }
     }
 
-    /// How far the clock of the node at `index` is ahead of this node's now; none without a recent exchange.
+    /// How far the clock of the node at `index` is ahead of this node's now; `None` without a recent exchange.
     pub fn clock_offset(&self, index: NodeIndex) -> Option<ClockOffset> {
         self.cluster.clock_offset(index, self.clock.mono(), self.clock.wall())
     }

@@ -1,13 +1,13 @@
 //! Ranges over the cluster: every live key once, its freshest record among a read quorum of its replicas.
 //!
-//! Every node that answers opens a snapshot of its own store and streams what belongs to the range in key order; the
-//! coordinator merges the streams. Of a key's replicas only the best one that takes part sends the value, the others
-//! send the version; where a version turns out to be newer than the value that came, the key is read as a client
-//! would. Each stream is asked for its next part only when the one before is in use, so a client that does not read
-//! stops all of them.
+//! Every node that answers opens a snapshot of its own store and streams the rows of the range in key order; the
+//! coordinator merges the streams. Of a key's replicas, only the best one that takes part sends the value; the others
+//! send the version. If a version is newer than the value that came, the coordinator reads the key like a client would.
+//! Each stream is asked for its next part only when the part before is in use, so a client that does not read stops all
+//! of them.
 //!
-//! A node that is lost on the way is left out as long as the others are still a read quorum for every partition;
-//! otherwise the range ends with an error, never as a silent part of itself.
+//! A node that is lost on the way is left out as long as the others are still a read quorum for every partition.
+//! Otherwise the range ends with an error: it is never silently incomplete.
 
 use super::calls::Cause;
 use super::{Coordinator, CoordinatorError, Missing, Shared};
@@ -24,20 +24,20 @@ use tokio::time::Instant;
 
 /// Bytes of keys and values that a node sends at a time.
 const PART_BYTES: u32 = 64 << 10;
-/// How long a node may take to send a part; one that takes longer is left out.
+/// How long a node may take to send a part; a slower one is left out.
 const PART_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// These are the nodes that take part in a range: they decide which of a key's replicas sends the value.
+/// The nodes that take part in a range: they decide which of a key's replicas sends the value.
 #[derive(Debug, Clone)]
 pub(super) struct Share {
     /// The indexes of the nodes, ascending.
     pub(super) sources: Vec<u16>,
-    /// How many replicas of each key are asked.
+    /// The number of replicas asked for each key.
     pub(super) from: u16,
 }
 
 impl Share {
-    /// What the node at `me` sends of a record: all of it, its header, or nothing.
+    /// The part of a record that the node at `me` sends: all of it, its header, or nothing.
     fn cut(&self, shared: &Shared, me: NodeIndex, key: &Key, record: Record) -> Option<Held> {
         let list = shared.cluster.preference_list(shared.cluster.partition_of(key));
         let mut taking = list
@@ -51,7 +51,7 @@ impl Share {
         taking.any(|index| *index == me).then(|| Held::new(record, 0))
     }
 
-    /// Reads the next rows that this node sends; none at the end of the range.
+    /// Reads the next rows that this node sends; empty at the end of the range.
     pub(super) async fn next(
         &self,
         shared: &Shared,
@@ -64,7 +64,7 @@ impl Share {
             if part.is_empty() {
                 return Ok(Vec::new());
             }
-            // Left out, a record from the future would be a silent gap: another node's copy must do.
+            // Leaving out a record from the future would hide the key: fail, so that another node's copy is used.
             for (_, record) in &part {
                 shared.timestamps.check(record.version.clock())?;
             }
@@ -83,10 +83,10 @@ impl Share {
     }
 }
 
-/// A part of a node's stream: its rows, whether it is the last, and how to ask for the next.
+/// A part of a node's stream: its rows, and where the next part comes from, unless it is the last.
 type Part = Result<(Vec<ScanRow>, Option<Stream>), Cause>;
 
-/// Where a node's next part comes from.
+/// The source of a node's next part.
 enum Stream {
     Local(Box<RangeReader>),
     Remote(u32),
@@ -96,13 +96,13 @@ enum Stream {
 struct Source {
     node: NodeIndex,
     rows: VecDeque<ScanRow>,
-    /// The part that has been asked for; none at the end.
+    /// The part that has been requested; `None` at the end.
     next: Option<Pin<Box<dyn Future<Output = Part>>>>,
-    /// What is open at the node.
+    /// The scan that is open at the node.
     open: Option<(Rc<Link>, u32)>,
 }
 
-/// This yields the records of a range over the cluster, in key order.
+/// The records of a range over the cluster, in key order.
 pub struct ClusterRange {
     coordinator: Rc<Coordinator>,
     quorum: Quorum,
@@ -113,8 +113,8 @@ pub struct ClusterRange {
 }
 
 impl Coordinator {
-    /// Opens the range start <= key < end over the cluster, at the default read quorum. Returns it with the instant at
-    /// which expiry is to be judged.
+    /// Opens the range start <= key < end over the cluster, at the default read quorum. Also returns the time at which
+    /// expiry is to be judged.
     ///
     /// # Errors
     /// [`CoordinatorError::NotEnoughReplicas`] when some partition has too few replicas that answer.
@@ -133,7 +133,7 @@ impl Coordinator {
             })
             .collect();
         let mut missing = Vec::new();
-        // Twice at most: a node that refuses must not be counted on to send values.
+        // Open again if a node fails: it must not be counted on to send values.
         loop {
             let share = Rc::new(Share { sources: sources.clone(), from: quorum.from() });
             let mut range = ClusterRange {
@@ -208,7 +208,7 @@ impl Coordinator {
 
 async fn read_local(shared: &Arc<Shared>, share: &Share, mut reader: Box<RangeReader>) -> Part {
     let read = share.next(shared, &mut reader, PART_BYTES).await;
-    // Asked afterwards: the store may have been set aside meanwhile.
+    // Check afterwards: the store may have been set aside meanwhile.
     if !shared.cluster.votes() {
         return Err(Cause::NotVoting);
     }
@@ -220,18 +220,18 @@ async fn read_local(shared: &Arc<Shared>, share: &Share, mut reader: Box<RangeRe
 impl Drop for Source {
     fn drop(&mut self) {
         if let Some((link, scan)) = self.open.take() {
-            // Nobody waits for the answer; a node that does not hear of it forgets the scan by its age.
+            // No caller waits for the answer; a node that misses the request drops the scan by its age.
             drop(link.call(&Request::ScanClose { scan }, PART_TIMEOUT));
         }
     }
 }
 
 impl ClusterRange {
-    /// The next records, about `bytes` of keys and values, tombstones and expired ones included; none at the end of the
-    /// range.
+    /// The next records, about `bytes` of keys and values, tombstones and expired ones included; empty at the end of
+    /// the range.
     ///
     /// # Errors
-    /// When the quorum for some partition is lost. The range is then at its end.
+    /// When the quorum of some partition is lost. The range then ends.
     pub async fn next(&mut self, bytes: usize) -> Result<Vec<(Bytes, Record)>, CoordinatorError> {
         let mut records = Vec::new();
         let mut read = 0;
@@ -278,7 +278,7 @@ impl ClusterRange {
         Ok(())
     }
 
-    /// The freshest record of `key`, which is the first of some streams; it is taken off all of them.
+    /// Takes `key`, which is first in some streams, off all of them and returns its freshest record.
     async fn take(&mut self, key: &Key) -> Result<Option<Record>, CoordinatorError> {
         let mut newest: Option<Record> = None;
         let mut version = Version::ZERO;
@@ -294,12 +294,12 @@ impl ClusterRange {
         }
         match newest {
             Some(record) if record.version == version => Ok(Some(record)),
-            // A replica holds something newer than the one that sent its value, or that one has been lost.
+            // A replica holds a newer version than the replica that sent the value, or that replica has been lost.
             _ => Ok(self.coordinator.read(key.clone(), self.quorum).await?.record),
         }
     }
 
-    /// Whether every partition has enough replicas among `sources`.
+    /// Checks that every partition has enough replicas among `sources`.
     fn check_quorum(&self, sources: &[u16]) -> Result<(), CoordinatorError> {
         let cluster = &self.coordinator.shared.cluster;
         for partition in Partition::all(cluster.topology().partition_bits()) {
@@ -321,7 +321,7 @@ impl ClusterRange {
 }
 
 impl Coordinator {
-    /// Asks a stream for its next part at once, so that it is on its way while the one before is merged.
+    /// Requests a stream's next part at once, so that it is under way while the part before is merged.
     fn next_part(
         self: &Rc<Self>,
         node: NodeIndex,

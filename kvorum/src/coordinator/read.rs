@@ -1,5 +1,5 @@
-//! Reads: as many replicas as must confirm, this node and the fastest first; the freshest record wins; where answers
-//! differ it is written back before the answer, so that no later read goes back.
+//! Reads: as many replicas as must confirm are asked, this node and the fastest first. The freshest record wins. If the
+//! answers differ, it is written back before the read is answered, so that no later read goes back in time.
 
 use super::calls::{Calls, Cause, Read, Write};
 use super::{Coordinator, CoordinatorError, Found};
@@ -12,27 +12,28 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// A value up to this size is sent by every replica that is asked; of a larger one all but the first send the version.
+/// Every replica that is asked sends a value up to this size; of a larger one, all but the first send only the version.
 const INLINE_BYTES_MAX: u32 = 4096;
-/// Rounds that one read may need: each further one means that a newer write was met while an older was written back. On
-/// one key under 64 clients without a pause, half of them writers, 3 of 100 reads were seen to need more than 8.
+/// Rounds that one read may need: each further one means that it met a newer write while it wrote an older one back.
+/// Measured on one key under 64 clients without a pause, half of them writers: 3 of 100 reads needed more than 8
+/// rounds.
 const ROUNDS_MAX: usize = 32;
-/// How often a read that waits looks whether the replicas it asked have stopped answering altogether.
+/// How often a waiting read checks whether a replica that it asked has stopped answering altogether.
 const SUSPECT_LOOK: Duration = Duration::from_millis(20);
 /// The least wait before a read is hedged: below it, timers and scheduling are most of the latency.
 const HEDGE_WAIT_MIN: Duration = Duration::from_millis(1);
 
-/// Answers of replicas to one read.
+/// The answers of replicas to one read.
 struct Replies {
     held: Vec<(NodeIndex, Option<Held>)>,
     missing: Vec<(NodeIndex, Cause)>,
 }
 
-/// What became of a record that was written back.
+/// The outcome of writing a record back.
 enum WrittenBack {
     Enough,
-    /// Something newer was met: the read begins again, and asks whoever has it. Another choice of replicas might miss
-    /// it again and again, where it was written with a narrower `from`.
+    /// A replica holds a newer record: the read begins again, and asks that replica first. Other replicas might miss
+    /// the newer record again and again, if it was written with a smaller `from`.
     Superseded {
         at: NodeIndex,
     },
@@ -43,8 +44,8 @@ impl Coordinator {
     /// Reads the freshest record of `key` among `quorum.ack` replies.
     ///
     /// # Errors
-    /// [`CoordinatorError::NotEnoughReplicas`] when fewer answered in time, or when what was read could not be written
-    /// back to enough of them.
+    /// [`CoordinatorError::NotEnoughReplicas`] when fewer answered in time, or when the record could not be written
+    /// back to enough replicas.
     ///
     /// # Cancel safety
     /// A read changes nothing but what repair would change; dropping the future is safe.
@@ -64,7 +65,7 @@ impl Coordinator {
             let record = self.whole(&key, version, &replies, deadline).await;
             let record = match record {
                 Ok(Some(record)) => record,
-                // It has been overwritten meanwhile.
+                // The record has been overwritten meanwhile.
                 Ok(None) => continue,
                 Err(cause) => return Err(self.too_few(quorum, begun, answered, vec![cause])),
             };
@@ -114,7 +115,7 @@ impl Coordinator {
         let deadline = begun + self.shared.settings.request_timeout;
         let plan = self.shared.cluster.plan(key, quorum);
         let mut unasked = self.by_readiness(plan.partition, plan.replicas);
-        // The last one is asked first; the order of the others stays.
+        // The node at the end of the list is asked first; the order of the others stays.
         unasked.reverse();
         unasked.sort_by_key(|node| Some(*node) == ask_first);
         let mut calls = Calls::new();
@@ -166,7 +167,7 @@ impl Coordinator {
         Err(self.too_few(quorum, begun, answered, missing))
     }
 
-    /// The record of `version`: fetched whole where only its head came. None when it is not there any more.
+    /// The record of `version`, fetched whole if only its header came. `None` when it has been overwritten meanwhile.
     async fn whole(
         &self,
         key: &Key,
@@ -201,9 +202,9 @@ impl Coordinator {
         failed.map_or(Ok(None), Err)
     }
 
-    /// Makes every later read that overlaps with this one see `record`: as many replicas as this read asks must hold it,
-    /// of those that the record's own `from` allows. A read of `b/g` and a later one of `b'/g'` overlap when b + b' is
-    /// above g and g', and then the later one meets one of any b holders.
+    /// Makes every later read that overlaps with this one see `record`. As many replicas as this read asks must hold
+    /// it, limited to those that the record's own `from` allows. Reads with quorums `b/g` and later `b'/g'` overlap
+    /// when b + b' is above g and g'. The later read then meets at least one of any b holders.
     async fn write_back(
         &self,
         key: &Key,
@@ -268,7 +269,7 @@ impl Coordinator {
         WrittenBack::Enough
     }
 
-    /// Hears replicas out that answer after the client has been answered, and repairs those that are behind.
+    /// Waits for replicas that answer after the client has been answered, and repairs those with an older version.
     fn hear_out(self: &Rc<Self>, key: Key, mut calls: Calls<Read>, replies: &Replies) {
         if calls.is_empty() {
             return;
@@ -296,7 +297,7 @@ impl Coordinator {
         });
     }
 
-    /// How long to wait before another replica is asked: as long as all but one in twenty answers of those asked take.
+    /// How long to wait before another replica is asked: the slowest 95th percentile of the replicas asked so far.
     fn hedge_wait(&self, asked: impl Iterator<Item = NodeIndex>) -> Duration {
         let p95 = asked.filter_map(|node| self.link(node)).map(|link| link.latency().p95).max();
         p95.unwrap_or(SUSPECT_LOOK).max(HEDGE_WAIT_MIN)

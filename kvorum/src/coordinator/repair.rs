@@ -7,8 +7,8 @@
 //!
 //! A node compares with one peer at a time, so it never fetches a record twice.
 //!
-//! Two replicas may differ for good: where a newer record was written for fewer replicas, the older copies on the others
-//! stay. Such a partition is listed once and not again until a digest changes.
+//! Two replicas may differ for ever: if a newer record was written for fewer replicas, the older copies on the others
+//! stay. Such a partition is compared once, and not again until a digest changes.
 //!
 //! A store that lacks what an earlier one held ([`crate::cluster`]) is refilled the same way. It counts in quorums again
 //! once it has been compared with every other node from the first partition to the last.
@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Between two comparisons with one node.
+/// The time between two comparisons with one node.
 const ROUND_EVERY: Duration = Duration::from_secs(2);
 /// How often it is looked whether a comparison is due; it always is while a store is being refilled.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -37,19 +37,19 @@ const PARTITIONS_IN_FLIGHT_MAX: usize = 4;
 /// so many, and where there always is another the list of its versions is not much.
 const RESTLESS_ROUNDS: u32 = 4;
 
-/// What is known of a partition that differed.
+/// The state of a partition that differed.
 #[derive(Debug, Clone, Copy)]
 struct Difference {
     ours: u64,
     theirs: u64,
-    /// Rounds since it was compared.
+    /// Rounds since the partition was last synced.
     rounds: u32,
-    /// Whether it has been compared as it is.
+    /// Whether the partition has been synced with its current digests.
     is_compared: bool,
 }
 
 impl Coordinator {
-    /// Keeps this node and the one at `index` alike, forever.
+    /// Keeps this node and the node at `index` in sync, forever.
     ///
     /// # Cancel safety
     /// Dropping the future ends the service between two batches.
@@ -79,7 +79,7 @@ impl Coordinator {
                     Ok(()) if refills => self.shared.compared_with(index, beginning).await,
                     Ok(()) if is_first => self.shared.compared_after_start(index).await,
                     Ok(()) => {}
-                    // Anew as soon as the pause is over.
+                    // Compare again as soon as the pause is over.
                     Err(Cause::Paused) => continue,
                     Err(cause) => {
                         let node = self.shared.cluster.url_of(index);
@@ -90,7 +90,7 @@ impl Coordinator {
             worker.rest();
             loop {
                 tokio::time::sleep(LOOK_EVERY).await;
-                // A store may be found to lack something, and a peer to answer, at any time.
+                // At any time, a store may be found to lack records, and a peer may begin to answer.
                 let is_urgent = self.shared.is_refilled() || self.shared.owes_comparison(index) && !is_ready;
                 if is_urgent || self.shared.clock.mono() >= begun + ROUND_EVERY {
                     break;
@@ -275,20 +275,20 @@ impl Drop for ToHeal<'_> {
 }
 
 impl Shared {
-    /// Whether this store lacks what an earlier one held.
+    /// Whether this store lacks records that an earlier one held.
     fn is_refilled(&self) -> bool {
         self.cluster.roster().verdict() == VotesVerdict::Lacks
     }
 
-    /// Whether this store may have lost what it confirmed, in the life before, and was not compared with the node at
-    /// `index` since.
+    /// Whether this store may have lost confirmed writes in the previous run, and has not been compared with the node
+    /// at `index` since.
     fn owes_comparison(&self, index: NodeIndex) -> bool {
         let me = self.cluster.id_of(self.cluster.me());
         self.hints.waiting_for(me).gaps > 0 && !self.compared_since_start().contains(&index)
     }
 
-    /// Notes that this store was compared with the node at `index`, wholly. Once it was with all, nothing is lacking that
-    /// any of them has.
+    /// Notes that this store was compared with the node at `index`, wholly. After a comparison with all nodes, it lacks
+    /// no record that any of them has.
     async fn compared_after_start(&self, index: NodeIndex) {
         if !self.has_compared_all(&mut self.compared_since_start(), index) {
             return;
@@ -300,7 +300,7 @@ impl Shared {
         }
     }
 
-    /// Whether the node at `index` was the last of the others that was missing in `compared`.
+    /// Adds the node at `index` to `compared`. Returns whether all other nodes are in it now.
     fn has_compared_all(&self, compared: &mut BTreeSet<NodeIndex>, index: NodeIndex) -> bool {
         compared.insert(index);
         self.cluster.others().all(|other| compared.contains(&other))
@@ -319,13 +319,13 @@ impl Shared {
         self.cluster.rank_of(partition, index).unwrap_or(u16::MAX)
     }
 
-    /// The higher of this node's rank and that of the one at `index`.
+    /// The higher of the ranks of this node and the node at `index` for `partition`.
     pub(super) fn rank_max(&self, index: NodeIndex, partition: Partition) -> u16 {
         self.rank_of(index, partition).max(self.rank_of(self.cluster.me(), partition))
     }
 
-    /// How far a refill is, in percent of the partitions that it had to heal, and the nodes that it has not been compared
-    /// with wholly.
+    /// The progress of a refill, in percent of the partitions that it had to sync, and the nodes that it has not been
+    /// compared with wholly.
     pub(super) fn refill_progress(&self) -> (u64, Vec<NodeIndex>) {
         let compared = self.refilled_from.lock().unwrap_or_else(PoisonError::into_inner);
         let left: Vec<NodeIndex> = self.cluster.others().filter(|other| !compared.contains(other)).collect();
@@ -341,19 +341,21 @@ impl Shared {
         (percent, left)
     }
 
-    /// Notes that a store which is being refilled has been compared with the node at `index`, wholly.
+    /// Notes that a store under refill has been compared with the node at `index`, wholly.
     async fn compared_with(&self, index: NodeIndex, beginning: Beginning) {
-        // Read first: whatever is put in doubt later makes this comparison one of an earlier beginning.
+        // Read the doubts first: a later doubt changes the beginning, and this comparison then no longer counts.
         let doubts = self.replica.doubts();
         let is_whole = {
             let mut compared = self.refilled_from.lock().unwrap_or_else(PoisonError::into_inner);
-            // Another store has begun since: what this comparison brought is set aside.
+            // The store was replaced meanwhile: the records that this comparison brought are set aside with the old
+            // store.
             if !self.mending.is_still(beginning) {
                 return;
             }
             self.has_compared_all(&mut compared, index)
         };
-        // Where no store votes, all have lost what they held at once: nobody can say what there was, and a person must.
+        // If no store is eligible, all nodes have lost their records at once. No node can say what there was; a person
+        // must.
         let somebody_votes = self.cluster.others().any(|other| self.peer_votes(other));
         if !is_whole || !somebody_votes {
             return;
@@ -363,7 +365,7 @@ impl Shared {
             return;
         }
         match self.replica.store_votes(Vote::Yes).await {
-            // It has been set aside meanwhile, and the one after it is told so.
+            // The store was set aside meanwhile; the one that follows is marked as not eligible.
             Ok(()) if !self.mending.is_still(beginning) => {}
             Ok(()) => {
                 self.cluster.roster().refilled();
@@ -380,8 +382,8 @@ impl Shared {
 mod tests {
     use super::*;
 
-    /// A transfer is of the partitions that are being written as well: else a load keeps most of them back, each until a
-    /// comparison of its own. Those that have been compared as they are it leaves out.
+    /// A bulk sync covers partitions that are being written as well. Otherwise load would keep most of them back, each
+    /// until its own comparison. It leaves out those already synced with their current digests.
     #[test]
     fn transfers_are_of_partitions_that_are_written_too() {
         let known = |rounds, is_compared| Difference { ours: 1, theirs: 2, rounds, is_compared };

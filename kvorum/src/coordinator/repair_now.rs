@@ -1,5 +1,5 @@
-//! Repair when somebody asks for it: this node is compared with every other at once, and leads its rounds. Nobody has to
-//! ask: the same goes on in the background. It is for whoever wants to see that it is done, now.
+//! Repair on an operator's order: compares this node with every other at once, and leads its tombstone GC rounds. The
+//! same runs in the background without an order. The order is for operators who want to see it done now.
 
 use super::{Coordinator, Shared};
 use crate::replica::{Hint, ReplicaError};
@@ -11,20 +11,20 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 const HINTS_LEN_MAX: usize = 1024;
 const HINTS_BYTES_MAX: usize = 4 << 20;
 
-/// What a repair came to.
+/// The result of a repair.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Repaired {
     /// Nodes that this one was compared with, wholly.
     pub compared: u16,
     /// Nodes that it could not be compared with, and why.
     pub failed: Vec<(String, String)>,
-    /// Records that repair brought here meanwhile.
+    /// Records that anti-entropy brought here meanwhile.
     pub pulled: u64,
     /// Dead rows removed here meanwhile.
     pub purged: u64,
 }
 
-/// Lets go of the turn when a repair ends, however it does.
+/// The right to run a repair, released when the repair ends, however it ends.
 struct Turn<'a>(&'a AtomicBool);
 
 impl Drop for Turn<'_> {
@@ -38,7 +38,7 @@ impl Coordinator {
     /// two rounds over the partitions in which it comes first. None when another such repair is under way on this node.
     ///
     /// # Cancel safety
-    /// Dropping the future ends it between two records; what is healed stays.
+    /// Dropping the future ends it between two records; records that were synced stay.
     pub async fn repair_now(self: &Rc<Self>, partition: Option<Partition>) -> Option<Repaired> {
         let shared = &self.shared;
         if shared.is_repairing.swap(true, Ordering::AcqRel) {
@@ -67,11 +67,12 @@ impl Coordinator {
 }
 
 impl Shared {
-    /// Removes from this node what is too far ahead of its clock to be believed, of one partition or of all: records, hints
-    /// and floors. Says how many records and hints. Their values are lost on this node; what other nodes hold of their keys comes by repair.
+    /// Removes everything from this node that is too far ahead of its clock, in one partition or in all: records, hints
+    /// and floors. Returns the number of records and hints. Their values are lost on this node; anti-entropy brings the
+    /// records that other nodes hold of these keys.
     ///
     /// # Errors
-    /// Those of the store; what was removed before stays removed.
+    /// Errors of the store; records removed before stay removed.
     pub async fn drop_unbelievable(&self, only: Option<Partition>) -> Result<u64, ReplicaError> {
         let is_meant = |partition: Partition| only.is_none_or(|only| only == partition);
         let mut dropped = 0;

@@ -1,4 +1,4 @@
-//! What a peer may ask of this node.
+//! The requests that a peer may send to this node.
 
 use super::Shared;
 use super::calls::source_of;
@@ -16,23 +16,23 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Scans that the peers of one connection may have open.
+/// Scans that may be open on one connection.
 const SCANS_OPEN_MAX: usize = 256;
-/// How long a scan may wait for the question after its next part: it holds a snapshot of the store meanwhile.
+/// How long a scan may wait for the request of its next part: it holds a snapshot of the store meanwhile.
 const SCAN_IDLE_MAX: Duration = Duration::from_mins(1);
-/// Bytes of records that are fetched at a time, whatever was asked for.
+/// Bytes of records that one call may fetch, even if the caller allows more.
 const FETCHED_BYTES_MAX: u32 = 4 << 20;
-/// The place of what repair applies in lists by cause, behind those of [`ApplyKind`].
+/// The place of anti-entropy in lists by cause, after the causes of [`ApplyKind`].
 const APPLIED_BY_REPAIR: usize = ApplyKind::COUNT;
 
-/// This answers a peer, on one connection.
+/// The service that answers a peer on one connection.
 pub struct PeerDesk {
     shared: Arc<Shared>,
     scans: Rc<Scans>,
 }
 
 impl PeerDesk {
-    /// A desk over what the node's threads share.
+    /// A service over the node's shared state.
     pub fn new(shared: Arc<Shared>) -> Self {
         Self { shared, scans: Rc::default() }
     }
@@ -139,12 +139,12 @@ impl Service for PeerDesk {
     }
 }
 
-/// These are the scans that a peer has open by one connection.
+/// The scans that a peer has open on one connection.
 #[derive(Default)]
 struct Scans {
     numbers: Cell<u32>,
     open: RefCell<BTreeMap<u32, OpenScan>>,
-    /// Scans whose next part is being read, and whether they were closed meanwhile.
+    /// Scans whose next part is being read, with true if they were closed meanwhile.
     reading: RefCell<BTreeMap<u32, bool>>,
 }
 
@@ -214,7 +214,7 @@ impl Scans {
 
     fn close(&self, scan: u32) {
         self.open.borrow_mut().remove(&scan);
-        // A part that was asked for ahead is being read: the scan must not be put back behind it.
+        // Its next part, requested ahead, is being read: the scan must not be put back afterwards.
         if let Some(is_closed) = self.reading.borrow_mut().get_mut(&scan) {
             *is_closed = true;
         }
@@ -229,11 +229,11 @@ async fn apply(shared: Arc<Shared>, key: Key, record: Record, kind: ApplyKind) -
         ApplyKind::Hint => shared.hold_to_pace(charged_hint(&key, &record)).await,
         ApplyKind::ReadRepair => {}
     }
-    // The store remembers keys for a while; a slice would keep all that was read with it.
+    // Copy the key: the store remembers keys for a while, and a slice would keep the whole received buffer in memory.
     let Ok(key) = Key::new(Bytes::copy_from_slice(key.as_ref())) else { return unknown() };
     match shared.replica.apply(key, record, source_of(kind)).await {
-        // A store that was lost cannot say that nothing newer was confirmed here: it holds the record, and does not
-        // count for the client.
+        // A lost store cannot rule out that it had confirmed a newer record: it keeps this one, but does not count for
+        // the client.
         Ok(Applied::Stored) if kind == ApplyKind::Write && !shared.counts() => not_voting(&shared),
         Ok(applied) => Reply::Applied(applied),
         Err(error) => refuse(&error),
@@ -245,7 +245,7 @@ async fn newest(shared: Arc<Shared>, key: Key) -> Reply {
         return not_voting(&shared);
     }
     match shared.replica.newest(&key).await {
-        // Asked again: the store may have been set aside meanwhile.
+        // Check again: the store may have been set aside meanwhile.
         Ok(_) if !shared.counts() => not_voting(&shared),
         Ok(version) => Reply::NewestIs(version),
         Err(error) => refuse(&error),
@@ -265,12 +265,12 @@ async fn apply_many(shared: Arc<Shared>, settled: u64, records: Vec<(Key, Record
 }
 
 async fn fetch(shared: Arc<Shared>, keys: Vec<Key>, bytes: u32) -> Reply {
-    // Read first: what is read from the store afterwards is at least as settled.
+    // Read the floors before the records: they are then at least as settled.
     let settled = shared.settled_of(&keys);
     let bytes = usize::try_from(bytes.min(FETCHED_BYTES_MAX)).unwrap_or(1);
     match shared.replica.get_many(keys.clone(), bytes).await {
         Ok(records) => {
-            // One is asked for where somebody waits for it.
+            // A request for a single key is not delayed, because a caller waits for it.
             if keys.len() > 1 {
                 let charged = keys.iter().zip(&records).map(|(key, fetched)| match fetched {
                     Fetched::Record(record) => charged(key, record),
@@ -306,7 +306,7 @@ async fn get(shared: Arc<Shared>, key: Key, value_bytes_max: u32) -> Reply {
         return not_voting(&shared);
     }
     let read = shared.replica.get(&key).await;
-    // Asked again: the store may have been set aside meanwhile, and what was read be nothing of an empty one.
+    // Check again: the store may have been set aside meanwhile, and the record read from its empty successor.
     if !shared.cluster.votes() {
         return not_voting(&shared);
     }

@@ -1,15 +1,15 @@
-//! Settling: rounds of all nodes together, after which the dead rows of the past can be dropped everywhere.
+//! Tombstone GC ("settling"): rounds of all nodes together, after which every node can drop its old dead rows.
 //!
-//! Each partition is led by the node that comes first on its preference list. A round of that node over its partitions:
+//! The first node on a partition's preference list leads the partition. A leader runs a round over its partitions:
 //!
-//! 1. *Survey*: all nodes say how far their clocks are, which hint of each partition is the oldest, whether they vote, and what
-//!    they hold. Where all agree, they agree up to the least clock reading of the round before, or below the
-//!    partition's oldest hint.
-//! 2. Where there is something to purge: *close*, and compare again what is held then.
-//! 3. *Settle*, *seal*, *release*, each once all nodes have confirmed the one before ([`crate::replica::FloorStep`]).
+//! 1. *Survey*: all nodes report their clock reading, the oldest hint of each partition, whether they are
+//!    quorum-eligible, and their digests. A partition with equal digests agrees up to the least clock reading of the
+//!    round before, or up to just below its oldest hint.
+//! 2. If there is something to purge: *close*, and compare the digests again.
+//! 3. *Settle*, *seal*, *release*, each once all nodes have confirmed the step before ([`crate::replica::FloorStep`]).
 //!
-//! A node that is away, does not vote or holds something else holds back what it takes part in, which is every
-//! partition: older copies may lie on any rank. The rules and their proof: `docs/dev/tombstones.md`.
+//! A node that is away, is not eligible or holds other records holds back every partition that it takes part in. These
+//! are all partitions, because older copies may lie on any rank. The rules and their proof: `docs/dev/tombstones.md`.
 
 use super::{Coordinator, Shared};
 use crate::peer::{HeldBack, Reply, Request, StepKind};
@@ -22,55 +22,55 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
 
-/// How long one question of a round may take: a step is one sync.
+/// How long one call of a round may take: a step costs one sync.
 const STEP_TIMEOUT: Duration = Duration::from_secs(5);
-/// A partition is settled for its tombstones once they are one in so many of its keys: finding them reads its index.
+/// A partition is worth a round once tombstones are one in so many of its keys: finding them reads its whole index.
 const DEAD_SHARE: u64 = 16;
-/// Where they stay fewer, so long after it was settled last.
+/// A partition with fewer tombstones is worth a round this long after its last one.
 const LAZY: Duration = Duration::from_mins(5);
-/// Rounds that a partition with dead rows may differ before it is compared by a scan of what is old enough: one that is
-/// written all the time never agrees otherwise. Then again after twice as many, and so on.
+/// Rounds that a partition with dead rows may differ before it is compared by a scan of its old enough records only: a
+/// partition with constant writes never agrees otherwise. The next scans follow after twice as many rounds each.
 const RESTLESS_ROUNDS: u32 = 4;
-/// Partitions compared by a scan in one round.
+/// Partitions that are compared by a scan in one round.
 const SCANNED_MAX: usize = 64;
-/// How long the purge stands back from what it could not remove.
+/// How long the purge waits before it retries rows that it could not remove.
 const RETRY_WAIT: Duration = Duration::from_secs(1);
 
-/// This is what is known of the rounds: up to where all nodes agree, and who holds it back.
+/// The state of the rounds: up to where all nodes agree, and which node holds them back.
 #[derive(Debug)]
 pub struct Settling {
     /// When the node started, by the monotonic clock.
     begun: Duration,
-    // Guards the words; held for a copy or an update.
+    // Guards the agreed timestamps. Held for a copy or an update.
     agreed: Mutex<Agreed>,
-    /// Partitions whose dead rows may go.
+    /// Partitions whose dead rows may be removed.
     purges: Mutex<BTreeSet<u16>>,
     purge: Notify,
-    /// Asks for a round now, over all partitions; counts the askers.
+    /// Requests a round over all partitions now; counts the requests.
     called: watch::Sender<u64>,
-    /// Rounds of this node that have ended.
+    /// Rounds led by this node that have ended.
     ended: watch::Sender<u64>,
 }
 
 #[derive(Debug)]
 struct Agreed {
     words: Vec<u64>,
-    /// Of each node that leads: who holds its partitions back.
+    /// For each leader: the node that holds its partitions back, and why.
     held_by: Vec<Option<(u16, HeldBack)>>,
-    /// When each node that leads was heard of, by the monotonic clock.
+    /// When each leader was last heard from, by the monotonic clock.
     heard: Vec<Option<Duration>>,
 }
 
-/// This says up to where all replicas of a partition agree.
+/// Up to where all replicas of a partition agree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Watermark {
     /// The partition.
     pub partition: Partition,
-    /// A clock word; 0 while they were not found to agree since this node started.
+    /// A timestamp; 0 while they have not been found to agree since this node started.
     pub agreed: u64,
     /// The node that leads the partition's rounds.
     pub leader: NodeIndex,
-    /// Which node holds it back, and why, as the leader last said.
+    /// The node that holds it back, and why, as the leader last said.
     pub held_by: Option<(NodeIndex, HeldBack)>,
 }
 
@@ -99,39 +99,39 @@ impl Settling {
         self.purges.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has the dead rows of `partitions` removed soon, as far as their floors let them go.
+    /// Queues `partitions` for the removal of the dead rows that their floors let go.
     pub(super) fn purge_soon(&self, partitions: impl IntoIterator<Item = u16>) {
         self.purges().extend(partitions);
         self.purge.notify_one();
     }
 }
 
-/// What a node knows of the rounds that it leads.
+/// The state of the rounds that this node leads.
 struct Lead {
-    /// The partitions in which this node comes first, ascending.
+    /// The partitions that this node leads, ascending.
     led: Vec<u16>,
-    /// The least clock reading of the latest round in which all answered.
+    /// The least clock reading of the latest round in which all nodes answered.
     reading: Option<u64>,
-    /// Of each partition: when it was settled last, and for how many rounds it has differed.
+    /// For each partition: when it was last settled, and for how many rounds it has differed.
     settled_at: Vec<Duration>,
     differed: Vec<u32>,
 }
 
-/// What all nodes said in a survey.
+/// The answers of all nodes to a survey.
 struct Surveyed {
     reading: u64,
-    /// Of partitions with hints somewhere: a clock word at or below that of the oldest.
+    /// For each partition with hints on any node: a timestamp at or below that of the oldest hint.
     hinted: BTreeMap<u16, u64>,
-    /// Of each partition led, whether all nodes agree.
+    /// For each led partition, whether all nodes agree.
     agree: Vec<bool>,
     held_by: Option<(u16, HeldBack)>,
 }
 
 impl Coordinator {
-    /// Leads rounds over the partitions in which this node comes first, forever.
+    /// Leads rounds over this node's partitions, forever.
     ///
     /// # Cancel safety
-    /// Dropping the future ends the service: a round that is cut short changes nothing that another would not.
+    /// Dropping the future ends the service: a round that is cut short changes nothing that a later round would not.
     pub async fn keep_settled(self: Rc<Self>) {
         let shared = &self.shared;
         let led = shared.led_by(shared.cluster.me());
@@ -153,14 +153,14 @@ impl Coordinator {
         }
     }
 
-    /// Runs a round over this node's partitions now, whatever there is to purge in them, and waits for its end.
+    /// Runs a round over this node's partitions now, however little there is to purge in them, and waits for its end.
     ///
     /// # Cancel safety
     /// The round goes on when the future is dropped.
     pub async fn settle_now(&self) {
         let settling = &self.shared.settling;
         let mut ended = settling.ended.subscribe();
-        // One may be under way that began before the call.
+        // A round may be under way that began before the call: wait for the next one.
         let wanted = *ended.borrow_and_update() + 2;
         while *ended.borrow_and_update() < wanted {
             settling.called.send_modify(|count| *count += 1);
@@ -183,7 +183,7 @@ impl Coordinator {
             return;
         };
         let Some(reading) = lead.reading.replace(surveyed.reading) else { return };
-        // A hint holds back its partition only.
+        // A hint holds back only its own partition.
         let upto = |partition| {
             let oldest = surveyed.hinted.get(&partition).copied().unwrap_or(u64::MAX);
             reading.min(oldest.saturating_sub(1))
@@ -202,7 +202,7 @@ impl Coordinator {
         let (free, hinted): (Vec<u16>, Vec<u16>) = wanted.into_iter().partition(is_free);
         let (restless, held): (Vec<u16>, Vec<u16>) = restless.into_iter().partition(is_free);
         for (partitions, by_scan) in [(free, false), (restless, true), (hinted, false), (held, true)] {
-            // One word for all of a list.
+            // The whole list gets one timestamp.
             let Some(upto) = partitions.iter().map(|partition| upto(*partition)).min() else { continue };
             let settled = match self.settle(partitions, upto, by_scan).await {
                 Ok(settled) => settled,
@@ -231,7 +231,7 @@ impl Coordinator {
         }
     }
 
-    /// Asks all nodes how they stand; the node that holds everything back, when one does.
+    /// Asks all nodes for their state. Returns as error the node that holds everything back, if there is one.
     async fn survey(&self, led: &[u16]) -> Result<Surveyed, (u16, HeldBack)> {
         let shared = &self.shared;
         let me = shared.cluster.me();
@@ -277,7 +277,8 @@ impl Coordinator {
         away.map_or(Ok(surveyed), Err)
     }
 
-    /// Of the partitions led: those that agree and have something to purge, and those that have, and never agree.
+    /// Selects led partitions with something to purge: those that agree, and those that never agree and are to be
+    /// scanned.
     fn worth_settling(
         &self,
         lead: &mut Lead,
@@ -313,7 +314,7 @@ impl Coordinator {
         (wanted, restless)
     }
 
-    /// Brings `partitions` as far as they agree through the steps; those that were released.
+    /// Takes `partitions`, where all nodes agree, through the steps. Returns those that were released.
     async fn settle(
         &self,
         mut partitions: Vec<u16>,
@@ -322,15 +323,15 @@ impl Coordinator {
     ) -> Result<Vec<u16>, ReplicaError> {
         let shared = &self.shared;
         if by_scan {
-            // Closed only where there is hope: what is closed takes no old write, also where it lacks one.
+            // Close only where the scan agrees: a closed partition takes no old write, even one that it lacks.
             partitions = self.compare_past(0, upto, true, partitions).await?;
         }
         let mut word = [0; 8];
         shared.rng.fill(&mut word);
         let round = u64::from_be_bytes(word).max(1);
         let partitions = self.compare_past(round, upto, by_scan, partitions).await?;
-        // Sealed twice: who confirms it again does so when all have sealed. From then on a node that comes back with an
-        // older disk hears of it from every other; before, it refuses.
+        // Seal twice: a node confirms the second seal once all nodes have sealed. From then on a node that comes back
+        // with an older disk hears of it from every other node. Before that, the node refuses the step.
         for kind in [StepKind::Settle, StepKind::Seal, StepKind::Seal, StepKind::Release] {
             if partitions.is_empty() || !self.step_all(kind, round, upto, &partitions).await? {
                 return Ok(Vec::new());
@@ -340,7 +341,7 @@ impl Coordinator {
         Ok(partitions)
     }
 
-    /// Closes `partitions` on all nodes, but for round 0, and returns those in which all hold the same then.
+    /// Closes `partitions` on all nodes (except in round 0) and returns those in which all nodes then hold the same.
     async fn compare_past(
         &self,
         round: u64,
@@ -375,7 +376,7 @@ impl Coordinator {
         Ok(partitions)
     }
 
-    /// Has all nodes take a step; true when all have.
+    /// Has all nodes take a step; returns true when all have taken it.
     async fn step_all(
         &self,
         kind: StepKind,
@@ -393,19 +394,19 @@ impl Coordinator {
         Ok(is_done)
     }
 
-    /// Removes the dead rows that floors let go, forever.
+    /// Removes dead rows that floors let go, forever.
     ///
     /// # Cancel safety
-    /// Dropping the future ends the service between two batches; what is left goes after the next start.
+    /// Dropping the future ends the service between two batches; the remaining rows are removed after the next start.
     pub async fn keep_purged(self: Rc<Self>) {
         let shared = &self.shared;
         let Some(digests) = shared.replica.digests() else { return };
-        // What the life before did not come to.
+        // The rows that the previous run did not get to.
         let left = Partition::all(shared.cluster.topology().partition_bits()).filter(|partition| {
             shared.replica.floor(*partition).purged > 0 && digests.counts(*partition).1 > 0
         });
         shared.settling.purge_soon(left.map(|partition| partition.0));
-        // Those that could not be purged are tried again behind all others.
+        // Partitions that could not be purged are retried after all others.
         let mut failed = BTreeSet::new();
         loop {
             let next = shared.settling.purges().pop_first();
@@ -449,7 +450,7 @@ fn same(ours: &[u64], theirs: &[u64], count: usize) -> Vec<bool> {
 }
 
 impl Shared {
-    /// The partitions in which the node at `index` comes first, ascending.
+    /// The partitions that the node at `index` leads, ascending.
     fn led_by(&self, index: NodeIndex) -> Vec<u16> {
         Partition::all(self.cluster.topology().partition_bits())
             .filter(|partition| self.cluster.preference_list(*partition).first() == Some(&index))
@@ -457,11 +458,12 @@ impl Shared {
             .collect()
     }
 
-    /// Of `partitions`, ascending, those of whose keys this node keeps hints.
+    /// Those of `partitions`, ascending, that have hints on this node, each with a timestamp at or below the oldest
+    /// hint's.
     fn hinted(&self, partitions: &[u16]) -> Vec<(u16, u64)> {
         let mut hinted = self.hints.oldest();
         hinted.retain(|(partition, _)| partitions.binary_search(partition).is_ok());
-        // A hint from the future holds back what is stamped now: at or below it is enough.
+        // Cap a hint from the future at the clock reading: it must hold back everything that is stamped from now on.
         let reading = self.reading();
         for (_, oldest) in &mut hinted {
             *oldest = reading.min(*oldest);
@@ -469,7 +471,7 @@ impl Shared {
         hinted
     }
 
-    /// Forgets which partitions of other nodes lack something, where all have been found to agree past it.
+    /// Removes the dirty marks of other nodes' partitions in which all nodes have since agreed past the missing writes.
     async fn forget_healed_gaps(&self) -> Result<(), ReplicaError> {
         let me = self.cluster.id_of(self.cluster.me());
         let is_past = |partition: u16, clock| {
@@ -478,12 +480,12 @@ impl Shared {
         self.hints.forget_gaps(|target, partition, clock| target != me && is_past(partition, clock)).await
     }
 
-    /// A clock word below everything that this node stamps from now on.
+    /// A timestamp below every version that this node stamps from now on.
     fn reading(&self) -> u64 {
         self.stamps.reading()
     }
 
-    /// What the node at `index` must have in common with the others, as this node holds it.
+    /// The digests, for each of `partitions`, of the records here that the node at `index` must share with the others.
     async fn commons(
         &self,
         partitions: &[u16],
@@ -503,7 +505,7 @@ impl Shared {
         Ok(words)
     }
 
-    /// The same for each node, now.
+    /// [`Self::commons_now`] for each node.
     fn commons_of_others(&self, partitions: &[u16]) -> Vec<Vec<u64>> {
         (0..self.cluster.node_count()).map(|index| self.commons_now(partitions, NodeIndex(index))).collect()
     }
@@ -519,8 +521,8 @@ impl Shared {
         partitions.iter().map(common).collect()
     }
 
-    /// In which of `partitions` the node at `index`, which said `theirs`, agrees with this one: as it was before the node
-    /// was asked, or as it is now. Writes under way make either differ, and either will do.
+    /// For each of `partitions`, whether the digest in `theirs` of the node at `index` equals this node's. Compares the
+    /// digest from before the call and the current one: writes under way change either, and one match is enough.
     fn agree(
         &self,
         partitions: &[u16],
@@ -533,7 +535,7 @@ impl Shared {
         before.into_iter().zip(now).map(|(before, now)| before || now).collect()
     }
 
-    /// Takes a step here.
+    /// Takes a step on this node.
     async fn step(
         &self,
         kind: StepKind,
@@ -547,7 +549,7 @@ impl Shared {
             StepKind::Seal => FloorStep::Seal { upto, partitions: listed },
             StepKind::Release => FloorStep::Release { upto, partitions: listed },
         };
-        // A store that lacks something says nothing of what it holds.
+        // A store that lacks records cannot confirm that it holds the same.
         if !self.cluster.votes() {
             return Ok(false);
         }
@@ -558,7 +560,7 @@ impl Shared {
         Ok(is_done)
     }
 
-    /// Answers a survey of the node at `leader`.
+    /// Answers a survey by the node at `leader`.
     pub(super) fn surveyed(
         &self,
         leader: NodeIndex,
@@ -576,13 +578,13 @@ impl Shared {
             }
         }
         let hinted = self.hinted(&led);
-        // Read last but for the digests: all that is in them was stamped before, or will be above it.
+        // Read the clock before the digests: every record in the digests was stamped before the reading, or above it.
         let (reading, votes) = (self.reading(), self.cluster.votes() && !self.timestamps.stands_down());
         let digests = self.commons_now(&led, self.cluster.me());
         Reply::Surveyed { reading, hinted, votes, digests }
     }
 
-    /// Closes partitions here, but for round 0, and says what is held then.
+    /// Closes partitions here (except in round 0) and answers with their digests.
     pub(super) async fn closed(
         &self,
         round: u64,
@@ -598,7 +600,7 @@ impl Shared {
         Ok(Some(Reply::DigestList(words)))
     }
 
-    /// Takes a step that a node which leads asks for.
+    /// Takes a step on the order of a leader.
     pub(super) async fn stepped(
         &self,
         kind: StepKind,
@@ -609,20 +611,20 @@ impl Shared {
         Ok(Reply::Stepped(self.step(kind, round, upto, partitions).await?))
     }
 
-    /// The watermark among `all` that is furthest behind.
+    /// The lowest watermark among `all`.
     pub fn oldest_of(all: &[Watermark]) -> Option<&Watermark> {
         all.iter().min_by_key(|watermark| watermark.agreed)
     }
 
-    /// Up to where the replicas of each partition agree, and who holds them back. A node that is alone agrees with itself.
+    /// The watermark of each partition, and the node that holds it back. A node that is alone agrees with itself.
     pub fn watermarks(&self) -> Vec<Watermark> {
         let is_alone = self.cluster.node_count() == 1;
         let reading = self.reading();
         let agreed = self.settling.agreed();
         let now = self.clock.mono();
-        // A round and what it may wait for, twice.
+        // Twice the time of a round, including the longest wait in it.
         let silent_after = 2 * (self.settings.settle_every + STEP_TIMEOUT);
-        // In the first moments who is silent may have had nothing to say yet.
+        // Shortly after the start, a silent leader may not have had time for a round yet.
         let is_young = now <= self.settling.begun + silent_after;
         let silence = if is_young { HeldBack::NotHeard } else { HeldBack::Away };
         Partition::all(self.cluster.topology().partition_bits())

@@ -1,4 +1,4 @@
-//! Stamps: where versions are born, and nowhere else.
+//! Stamps: the only place where versions are made.
 
 use super::CoordinatorError;
 use crate::canary::{self, Canary};
@@ -8,28 +8,28 @@ use kvorum_core::hlc::StampError;
 use kvorum_core::{Hlc, NodeId, UnixMillis, Version};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// This is the node's clock for writes, shared by its threads.
+/// The node's clock for writes, shared by its threads.
 pub struct Stamps {
     node: NodeId,
     clock: Arc<dyn Clock>,
     rng: Arc<dyn Rng>,
     timestamps: Arc<TimestampBound>,
     replica: Replica,
-    // Guards the clock, and that leases are stored in their order; held for one stamp, which is a few instructions.
+    // Guards the clock and the order in which leases are stored. Held for one stamp, which is a few instructions.
     state: Mutex<State>,
 }
 
 struct State {
     hlc: Hlc,
-    /// The next lease on its way to the disk.
+    /// The next lease, while it is being stored.
     renewal: Option<LeaseStored>,
 }
 
 impl Stamps {
-    /// The clock of `node`, resumed behind the lease that the life before stored.
+    /// The clock of `node`, resumed after the lease that the previous run stored.
     ///
-    /// Versions carry the node's id mixed with a word of this life's own: a store that takes the place of a lost one does
-    /// not know the lease, an older copy knows an older one, and neither may repeat a version that was stamped since.
+    /// Versions carry the node's id mixed with a random number of this run. A store that replaces a lost one does not
+    /// know the lease, and an older copy knows an older lease: neither may repeat a version that was stamped since.
     pub fn resume(
         node: NodeId,
         lease: UnixMillis,
@@ -43,13 +43,13 @@ impl Stamps {
         Self { node, clock, rng, timestamps, replica, state }
     }
 
-    /// A version above `above` and every one stamped or seen before, within a stored lease. It waits for the disk only when
-    /// nothing has been stamped for most of a second, or the disk is that slow.
+    /// Makes a version above `above` and above every version stamped or seen before, within a stored lease. It waits
+    /// for the disk only if nothing has been stamped for most of a second, or if the disk takes that long.
     ///
-    /// Where this node's clock was set back, what was seen before counts no more; `above` does.
+    /// If this node's clock was set back, versions seen before no longer count; `above` does.
     ///
     /// # Errors
-    /// [`CoordinatorError::ClockOff`], [`CoordinatorError::ClockExhausted`], and what keeps a lease from being stored.
+    /// [`CoordinatorError::ClockOff`], [`CoordinatorError::ClockExhausted`], and errors of storing a lease.
     pub(super) async fn next(&self, above: Version) -> Result<Version, CoordinatorError> {
         let clock_off = || CoordinatorError::ClockOff { limit_millis: self.timestamps.limit_millis() };
         loop {
@@ -57,7 +57,7 @@ impl Stamps {
                 let mut state = self.lock();
                 state.take_renewal();
                 let now = self.clock.wall();
-                // Judged after it was read: a clock that is set in between is not trusted either.
+                // Check the clock after reading it: a clock that is set in between is not trusted either.
                 if self.timestamps.stands_down() {
                     return Err(clock_off());
                 }
@@ -74,7 +74,7 @@ impl Stamps {
                 }
             };
             let until = stored.wait().await.map_err(|error| match error {
-                // Whether the lease was stored does not matter to the write, of which nothing has begun.
+                // Whether the lease was stored does not matter to the write, which has not begun.
                 ReplicaError::DiskFilledUp => ReplicaError::DiskFull,
                 ReplicaError::ShortMet { shortage } => ReplicaError::Short { shortage },
                 error => error,
@@ -83,9 +83,9 @@ impl Stamps {
         }
     }
 
-    /// Begins the clock anew where this node's wall clock was set back by more than `--clock-offset-limit`: no other node
-    /// would take a stamp that is so far ahead. The new stamps are another writer's, so none is given out twice; where one
-    /// of them meets a record of before, that record's replicas do not confirm it.
+    /// Restarts the clock if this node's wall clock was set back by more than `--clock-offset-limit`: no other node
+    /// would take a stamp so far ahead. The new stamps carry another writer id, so none repeats an earlier one. If such
+    /// a stamp meets a record stamped before, that record's replicas do not confirm the write.
     fn return_to_the_wall_clock(&self, state: &mut State) {
         if self.timestamps.check(state.hlc.met()).is_ok() {
             return;
@@ -98,28 +98,28 @@ impl Stamps {
         *state = State { hlc: Hlc::resume(new_writer(self.node, &*self.rng), UnixMillis(0)), renewal: None };
     }
 
-    /// Has the next lease stored, if it is time to and nobody has.
+    /// Begins to store the next lease, if it is time and it is not being stored yet.
     fn renew(&self, state: &mut State) {
         if state.renewal.is_none()
             && let Some(until) = state.hlc.renewal()
         {
-            // Whoever needs it and cannot have it is told why.
+            // Ignore an error here: a write that needs the lease tries again and reports why it failed.
             state.renewal = self.replica.begin_lease(until).ok();
         }
     }
 
-    /// Stores the lease anew, in a store that may not have it.
+    /// Stores the lease again, in a store that may not have it.
     pub(super) async fn store_lease(&self) -> Result<(), ReplicaError> {
         let stored = self.replica.begin_lease(self.lock().lease())?;
         stored.wait().await.map(drop)
     }
 
-    /// A clock word that every later stamp is above, while the clock of this node does not go back.
+    /// A timestamp below every later stamp, as long as this node's clock does not go back.
     pub(super) fn reading(&self) -> u64 {
         self.lock().hlc.reading(self.clock.wall())
     }
 
-    /// The clock word of the highest version that was stamped here or met, in this life.
+    /// The timestamp of the highest version that was stamped here or met in this run.
     pub(super) fn met(&self) -> u64 {
         self.lock().hlc.met()
     }
@@ -142,7 +142,7 @@ impl Stamps {
     }
 }
 
-/// The node's id mixed with a word that no other life of it has.
+/// The node's id mixed with a random number of this run.
 fn new_writer(node: NodeId, rng: &dyn Rng) -> NodeId {
     let mut life = [0; 8];
     rng.fill(&mut life);
@@ -150,7 +150,7 @@ fn new_writer(node: NodeId, rng: &dyn Rng) -> NodeId {
 }
 
 impl State {
-    /// Goes on to the next lease if it has been stored by now.
+    /// Switches to the next lease if it has been stored by now.
     fn take_renewal(&mut self) {
         if let Some(outcome) = self.renewal.as_mut().and_then(LeaseStored::poll) {
             self.renewal = None;

@@ -21,24 +21,24 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// A transfer is for one in this many of the partitions that hold anything, at least: what it does not send, it reads for
-/// nothing.
+/// A bulk sync must cover at least one in this many of the non-empty partitions: it reads all the others for nothing.
 const WORTH: usize = 8;
-/// Records of a batch, at most: each batch costs a sync.
+/// Records of a batch, at most: each batch costs a sync to disk.
 const BATCH_LEN_MAX: usize = 256;
-/// Batches on their way at a time.
+/// Batches under way at a time.
 const IN_FLIGHT_MAX: usize = 2;
-/// Records that are kept until there is a batch of them, at most.
+/// Records that are collected until they fill a batch, at most.
 const PILED_MAX: usize = 8 * BATCH_LEN_MAX;
 
-/// This says when transfers are made, and how.
+/// When bulk sync is used, and how.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Transferring {
     /// Partitions that are synced before it is judged whether this node lacks most.
     pub probed_min: u64,
-    /// Bytes read at a time.
+    /// Bytes read in one part of the walk.
     pub stretch_bytes: u32,
-    /// The mean size of rows above which reading others in between costs more than looking up those that are wanted.
+    /// The mean size of rows, in bytes, above which a walk costs more than looking up the wanted rows: it also reads
+    /// the rows in between.
     pub row_bytes_max: u64,
 }
 
@@ -53,7 +53,7 @@ impl Default for Transferring {
 pub(super) struct Lacking {
     /// Records that the peer holds and this node ought to.
     pub(super) listed: u64,
-    /// Those of them that it did not, or in an older version.
+    /// Those of them that this side did not hold, or held in an older version.
     pub(super) lacked: u64,
 }
 
@@ -73,14 +73,14 @@ pub(super) fn is_worth(chosen: usize, held: usize) -> bool {
     chosen > 0 && chosen >= held / WORTH
 }
 
-/// This is what a stretch of a walk found for a node.
+/// The records that one part of a walk found for a node.
 #[derive(Debug)]
 pub(super) struct Part {
-    /// Each behind how far this store had settled in its partition before it was read.
+    /// Each record with the timestamp up to which its partition had settled here before it was read.
     pub(super) records: Vec<(u64, Key, Record)>,
-    /// The last key that was read; none at the end of the store.
+    /// The last key that was read; `None` at the end of the store.
     pub(super) last: Option<Key>,
-    /// Whether records are so large that looking up those that are wanted is cheaper.
+    /// Whether rows are so large that looking up the wanted ones is cheaper.
     pub(super) is_large: bool,
 }
 
@@ -134,7 +134,7 @@ impl Coordinator {
         let Some(link) = self.link(index) else { return Err(Cause::Unreachable) };
         let request = Request::Stretch { partitions: partitions.to_vec(), after: after.clone(), bytes };
         match link.call(&request, CALL_TIMEOUT).await {
-            // It must go on.
+            // The walk must advance.
             Ok(Reply::Stretched { last, .. }) if last.is_some() && last <= after => Err(Cause::OffTopic),
             Ok(Reply::Stretched { last, is_large, records }) => Ok(Part { records, last, is_large }),
             Ok(_) => Err(Cause::OffTopic),
@@ -147,7 +147,8 @@ impl Coordinator {
 }
 
 impl Shared {
-    /// What a stretch of about `bytes` behind `after` holds of `partitions`, ascending, for the node at `index`.
+    /// Reads about `bytes` of the store after `after`, and returns the records of `partitions`, ascending, for the node
+    /// at `index`.
     pub(super) async fn part_for(
         self: &Arc<Self>,
         index: NodeIndex,
@@ -155,7 +156,7 @@ impl Shared {
         after: Option<Key>,
         bytes: u32,
     ) -> Result<Part, ReplicaError> {
-        // Read first: what is read from the store afterwards is at least as settled.
+        // Read the floors before the records: they are then at least as settled.
         let floors = self.replica.believed_floors().unwrap_or_default();
         let (wanted, shared) = (partitions.to_vec(), Arc::clone(self));
         let pick = move |key: &Key, row: Row<'_>| {
@@ -174,7 +175,7 @@ impl Shared {
         Ok(Part { records: stretch.picked, last: stretch.last, is_large })
     }
 
-    /// Whether `record` belongs on the node at `index`, and is nothing that it may have purged or would not believe.
+    /// Whether `record` belongs on the node at `index`, which would believe it and cannot have purged it.
     fn is_for(&self, index: NodeIndex, partition: Partition, record: &Record, floor: Floor) -> bool {
         let is_purged = record.value == Value::Tombstone && record.version.clock() <= floor.purged;
         let belongs = record.from > self.rank_of(index, partition) || canary::is(Canary::TransferIgnoresFrom);
@@ -182,7 +183,7 @@ impl Shared {
     }
 }
 
-/// Records that wait for a batch, by how far the store had settled in their partitions: a batch has one word for all.
+/// Records that wait for a batch, by the timestamp up to which their partitions had settled: a batch has one for all.
 #[derive(Default)]
 struct Piles {
     piles: BTreeMap<u64, Vec<(Key, Record)>>,
@@ -195,7 +196,7 @@ impl Piles {
         self.count += 1;
     }
 
-    /// A batch, if there is one, if more wait than may, or if it `is_end` and any do.
+    /// Takes a batch if one is full, if too many records wait, or, at the end (`is_end`), if any record waits.
     fn take(&mut self, is_end: bool) -> Option<(u64, Vec<(Key, Record)>)> {
         let (settled, pile) = self.piles.iter_mut().max_by_key(|(_, pile)| pile.len())?;
         let (settled, mut bytes, mut length) = (*settled, 0, 0);
@@ -232,8 +233,9 @@ mod tests {
         assert!(is_worth(100, 800) && !is_worth(99, 800) && !is_worth(0, 0));
     }
 
-    /// Goal: batches have one word each, no more records and bytes than they may, and none is lost or waits without bound.
-    /// Method: records of several words and sizes in turns; what comes out beside what went in.
+    /// Goal: each batch has one timestamp and stays within its bounds, and no record is lost or waits without bound.
+    /// Method: records of several timestamps and sizes in turns; compare the records that come out with those that went
+    /// in.
     #[test]
     fn batches_are_of_one_word() {
         let record = |number: u64, bytes: usize| Record {

@@ -1,8 +1,8 @@
-//! Workers: what the node does without a client, each with a name, a state, a rate, and a pause that ends by itself.
+//! Workers: the node's background work, each part with a name, a state, a rate, and a pause that ends by itself.
 //!
-//! A worker asks [`Worker::turn`] before each piece of work and waits there while it is paused; a piece that was begun is
-//! finished, unless it may take long: then [`Worker::until_paused`] cuts it short. What is somebody else's (the engine's
-//! compactions, the store's sweeper and reclaimer) is listed from its own figures.
+//! A worker calls [`Worker::turn`] before each piece of work, which waits while the worker is paused. A piece under way
+//! is finished, unless it may take long: then [`Worker::until_paused`] cuts it short. Workers of other modules (the
+//! engine's compactions, the store's sweeper and reclaimer) are listed from their own figures.
 
 use super::Shared;
 use crate::clock::Clock;
@@ -12,33 +12,33 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// The longest pause: a worker that is forgotten goes on the day after.
+/// The longest pause: a worker that was forgotten resumes the next day.
 pub const PAUSE_MAX: Duration = Duration::from_hours(24);
-/// A pause where nobody says how long.
+/// The length of a pause when the operator gives none.
 pub const PAUSE_DEFAULT: Duration = Duration::from_mins(10);
-/// How often a paused worker looks whether it may go on.
+/// How often a paused worker checks whether it may resume.
 const PAUSED_LOOK: Duration = Duration::from_millis(100);
-/// Over how long a rate is measured.
+/// The time over which a rate is measured.
 const RATE_SPAN: Duration = Duration::from_secs(10);
 
-/// These are the node's workers.
+/// The workers of the node.
 #[derive(Debug)]
 pub struct Workers {
     hints: Vec<Worker>,
     repair: Vec<Worker>,
-    /// Heals what is damaged.
+    /// Repairs damage on this node's disk.
     pub mend: Worker,
-    /// Looks for damage.
+    /// Reads the store to find damage.
     pub scrub: Worker,
     listed: Listed,
     me: NodeIndex,
 }
 
-/// This is one worker of the coordinator's.
+/// A worker of the coordinator.
 #[derive(Debug, Default)]
 pub struct Worker {
     done: AtomicU64,
-    // Guards what is shown; held for a few words.
+    // Guards the state that is shown. Held to read or write a few fields.
     life: Mutex<Life>,
 }
 
@@ -50,7 +50,7 @@ struct Life {
     window: Window,
 }
 
-/// The latest time over which a rate was measured.
+/// The latest window over which a rate was measured.
 #[derive(Debug, Default)]
 struct Window {
     from: Duration,
@@ -58,10 +58,10 @@ struct Window {
     rate: f64,
 }
 
-/// The rates of workers that are somebody else's.
+/// The rates of workers of other modules.
 #[derive(Debug, Default)]
 struct Listed {
-    // Guards what is shown; held for a few words.
+    // Guards the windows. Held to update one of them.
     windows: Mutex<BTreeMap<&'static str, Window>>,
 }
 
@@ -72,39 +72,39 @@ impl Listed {
     }
 }
 
-/// This is a worker as an operator sees it.
+/// A worker as an operator sees it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WorkerStatus {
-    /// Its name, in paths too.
+    /// The worker's name, also in URL paths.
     pub name: String,
-    /// What it does.
+    /// The worker's purpose.
     pub purpose: String,
     /// `running`, `idle`, `paused` or `waiting`.
     pub state: &'static str,
-    /// What it is doing or waiting for, where there is more to say.
+    /// The work under way, or the reason for waiting; may be empty.
     pub detail: String,
-    /// How long it stays paused.
+    /// How long the worker stays paused.
     pub paused_for: Option<Duration>,
-    /// How long ago it last began.
+    /// How long ago it last began a piece of work.
     pub begun_ago: Option<Duration>,
-    /// What it has done since the node started, and in a second.
+    /// The number of units done since the node started.
     pub done: u64,
-    /// In a second, over about ten.
+    /// Units per second, over about ten seconds.
     pub rate: f64,
-    /// What waits for it.
+    /// The number of units that wait for it.
     pub backlog: u64,
-    /// What the counts count.
+    /// The unit of `done`, `rate` and `backlog`.
     pub unit: &'static str,
-    /// Whether it can be paused.
+    /// Whether the worker can be paused.
     pub can_pause: bool,
 }
 
-/// This says why a worker was not paused or resumed.
+/// Why a worker was not paused or resumed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WorkerError {
-    /// There is none of this name.
+    /// There is no worker with this name.
     Unknown,
-    /// It goes on whatever anybody says.
+    /// The worker cannot be paused.
     NotPausable,
 }
 
@@ -112,7 +112,7 @@ impl Worker {
     /// Waits while the worker is paused, then notes that it begins a piece of work.
     ///
     /// # Cancel safety
-    /// Dropping the future changes nothing but what is shown.
+    /// Dropping the future changes only the state that is shown.
     pub(super) async fn turn(&self, clock: &dyn Clock, doing: &'static str) {
         while self.pause_left(clock.mono()).is_some() {
             tokio::time::sleep(PAUSED_LOOK).await;
@@ -131,12 +131,12 @@ impl Worker {
         }
     }
 
-    /// Notes that there is nothing to do.
+    /// Notes that the worker has nothing to do.
     pub(super) fn rest(&self) {
         self.lock().doing = "";
     }
 
-    /// Notes that `count` more are done.
+    /// Adds `count` to the units done.
     pub(super) fn count(&self, count: u64) {
         self.done.fetch_add(count, Ordering::Relaxed);
     }
@@ -187,7 +187,7 @@ impl Worker {
 }
 
 impl Window {
-    /// What was done in a second: over the time since the window began, which begins anew every [`RATE_SPAN`].
+    /// Units done per second since the window began. A new window begins every [`RATE_SPAN`].
     fn rate(&mut self, now: Duration, done: u64) -> f64 {
         let span = now.saturating_sub(self.from);
         if span >= RATE_SPAN / 10 {
@@ -215,17 +215,17 @@ impl Workers {
         }
     }
 
-    /// Who delivers hints to the node at `index`.
+    /// The worker that delivers hints to the node at `index`.
     pub(super) fn hints(&self, index: NodeIndex) -> &Worker {
         self.hints.get(usize::from(index.0)).unwrap_or(&self.mend)
     }
 
-    /// Who compares with the node at `index`.
+    /// The worker that compares with the node at `index`.
     pub(super) fn repair(&self, index: NodeIndex) -> &Worker {
         self.repair.get(usize::from(index.0)).unwrap_or(&self.mend)
     }
 
-    /// The worker of the coordinator's called `name`.
+    /// The coordinator's worker called `name`.
     fn find(&self, name: &str) -> Option<&Worker> {
         let of = |prefix: &str, workers| -> Option<&Worker> {
             let workers: &[Worker] = workers;
@@ -241,7 +241,7 @@ impl Workers {
 }
 
 impl Shared {
-    /// Every worker of the node.
+    /// All workers of the node.
     pub fn workers(&self) -> Vec<WorkerStatus> {
         let now = self.clock.mono();
         let mut all = Vec::new();
@@ -297,7 +297,7 @@ impl Shared {
         all
     }
 
-    /// A worker that is somebody else's, as idle.
+    /// The status of another module's worker, as idle.
     fn listed(
         &self,
         now: Duration,
@@ -321,10 +321,10 @@ impl Shared {
         }
     }
 
-    /// Pauses the worker `name` for `time`, at most [`PAUSE_MAX`], or lets it go on at once (`None`).
+    /// Pauses the worker `name` for `time`, at most [`PAUSE_MAX`], or resumes it at once (`None`).
     ///
-    /// What was begun is finished first if it is short; a comparison of replicas is cut short between two batches, and made
-    /// anew afterwards. The pause ends by itself, and with the node.
+    /// A short piece of work is finished first. A comparison of replicas is cut short between two batches, and starts
+    /// again after the pause. The pause ends by itself, and with the node.
     pub fn pause_worker(&self, name: &str, time: Option<Duration>) -> Result<(), WorkerError> {
         let until = time.map(|time| self.clock.mono() + time.min(PAUSE_MAX));
         match name {
@@ -351,7 +351,8 @@ mod tests {
         worker.show(now, "w".to_owned(), String::new(), "records", 0)
     }
 
-    /// A paused worker does nothing until it is resumed or the pause is over, and says which it is.
+    /// A paused worker does nothing until it is resumed or the pause is over, and its status shows which state it is
+    /// in.
     #[tokio::test(start_paused = true)]
     async fn pauses_end() {
         let (clock, worker) = (ManualClock::at(0), Worker::default());
@@ -379,7 +380,7 @@ mod tests {
         tokio::time::timeout(Duration::from_secs(1), worker.turn(&*clock, "")).await.unwrap();
     }
 
-    /// Names lead to workers; this node itself has none for itself.
+    /// Workers are found by name; this node has none for itself.
     #[test]
     fn names_are_found() {
         let workers = Workers::new(3, NodeIndex(1));
@@ -397,7 +398,7 @@ mod tests {
         }
     }
 
-    /// A rate is what was done in a second of the latest ten.
+    /// A rate is the units done per second over the latest ten seconds.
     #[test]
     fn rates_are_of_late() {
         let mut window = Window::default();

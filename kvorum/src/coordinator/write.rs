@@ -1,9 +1,8 @@
 //! Writes: one stamp, all replicas at once, the answer when enough of them confirm it, hints for those that failed.
 //!
-//! Which stamp is safe without asking first, and when the write may be stamped again, are rules of [`kvorum_core::write`].
+//! The rules for a safe stamp without asking first, and for stamping a write again, are in [`kvorum_core::write`].
 //!
-//! The write runs as a task of its own, so that a client which goes away leaves it neither half done nor without
-//! hints.
+//! A write runs as its own task, so that it is completed, and hints are kept, even if the client goes away.
 
 use super::calls::{Calls, Cause, Write};
 use super::{Coordinator, CoordinatorError, Fanout, Mutation, Written};
@@ -22,16 +21,16 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-/// Stamps that one write may need. The second is above what a quorum held, and what is newer then confirms it; a further
-/// one is needed only where a watermark passes the write meanwhile.
+/// Stamps that one write may need. The second is above all that a quorum held, and a newer record then confirms it. A
+/// further stamp is needed only if a tombstone GC watermark passes the write meanwhile.
 const STAMPS_MAX: usize = 4;
 
 type Outcome = Result<Written, CoordinatorError>;
 
 impl Coordinator {
-    /// Writes `mutation` to the replicas of `key` and returns the version it got.
+    /// Writes `mutation` to the replicas of `key` and returns the version of its record.
     ///
-    /// Returns once `quorum.ack` replicas hold the record durably, or something newer that was not acknowledged before this
+    /// Returns once `quorum.ack` replicas durably hold the record, or a newer one that was not acknowledged before this
     /// write began. The other replicas are written in the background; those that fail get a hint.
     ///
     /// # Errors
@@ -42,7 +41,7 @@ impl Coordinator {
     /// A write that has begun goes on when the future is dropped; its outcome is then unknown.
     pub async fn write(self: &Rc<Self>, key: Key, mutation: Mutation, quorum: Quorum) -> Outcome {
         let expires = mutation.expires(self.shared.clock.wall());
-        // Judged after it was read: a clock that is set in between is not trusted either.
+        // Check the clock after reading it: a clock that is set in between is not trusted either.
         if self.shared.timestamps.stands_down() {
             return Err(self.clock_off());
         }
@@ -56,7 +55,7 @@ impl Coordinator {
         let writing =
             Writing { coordinator, key, mutation, expires, above: Version::ZERO, quorum, begun, report };
         if is_local {
-            // What is queued is applied whoever waits for it, so there is nothing to protect with a task.
+            // A queued record is applied even if no caller waits for it, so a task would protect nothing.
             writing.run().await;
         } else {
             tokio::task::spawn_local(writing.run());
@@ -65,7 +64,7 @@ impl Coordinator {
     }
 }
 
-/// Between two looks at whether the clock has been compared.
+/// How often a write checks whether this node's clock has been compared.
 const CLOCK_LOOK_EVERY: Duration = Duration::from_millis(5);
 
 impl Coordinator {
@@ -73,11 +72,11 @@ impl Coordinator {
         CoordinatorError::ClockOff { limit_millis: self.shared.timestamps.limit_millis() }
     }
 
-    /// Waits, after a start, until this node's clock has been compared with another one, for as long as there is one to be
-    /// reached. A node that reaches nobody goes by its own clock: nobody else could say that it is wrong.
+    /// After a start, waits until this node's clock has been compared with another node's, as long as one may be
+    /// reached. A node that reaches no other goes by its own clock: no other node could say that it is wrong.
     ///
     /// # Errors
-    /// [`CoordinatorError::ClockOff`] where another node is there and has not answered before `deadline`.
+    /// [`CoordinatorError::ClockOff`] when another node may be reached and no comparison was made before `deadline`.
     async fn clock_asked(&self, deadline: Instant) -> Result<(), CoordinatorError> {
         while self.shared.timestamps.standing() == ClockStanding::Unasked && self.may_reach_a_node() {
             if Instant::now() >= deadline {
@@ -98,7 +97,7 @@ struct Writing {
     coordinator: Rc<Coordinator>,
     key: Key,
     mutation: Mutation,
-    /// Under however many stamps it is written.
+    /// The same for every stamp of the write.
     expires: Option<UnixMillis>,
     /// The newest version that a replica said it holds: every later stamp is above it.
     above: Version,
@@ -114,14 +113,14 @@ impl Drop for Writing {
     }
 }
 
-/// What one stamp came to.
+/// The outcome of one stamp.
 enum Round {
     Reached(Unanswered),
     StampAgain,
     NotEnough(Unanswered),
 }
 
-/// Replicas that are still to be heard, and those that failed.
+/// Replicas that have not answered yet, and those that failed.
 struct Unanswered {
     record: Record,
     calls: Calls<Write>,
@@ -133,7 +132,7 @@ struct Unanswered {
 }
 
 impl Unanswered {
-    /// Notes what a replica made of the record.
+    /// Notes a replica's answer.
     fn note(&mut self, node: NodeIndex, answer: Write) {
         let (cause, is_sent) = match answer {
             Write::Stored | Write::Superseded { .. } | Write::TooLate(_) => {
@@ -172,7 +171,7 @@ impl Writing {
             let version = match tokio::time::timeout_at(deadline, stamping).await {
                 Ok(Ok(version)) => version,
                 Ok(Err(error)) if round == 0 => return self.report(Err(error)),
-                // The record of an earlier stamp was sent: what became of it is unknown, whatever this error says.
+                // The record of an earlier stamp was sent: its outcome is unknown, whatever this error says.
                 Ok(Err(_)) | Err(_) => break,
             };
             let since = Since::now();
@@ -181,7 +180,8 @@ impl Writing {
             match round {
                 Round::StampAgain => {
                     self.coordinator.shared.metrics.restamped.fetch_add(1, Ordering::Relaxed);
-                    // The replicas have said what they hold, which is what asking them would show.
+                    // The replicas' answers carry the versions that they hold, so asking them again would show nothing
+                    // new.
                     stamp = Stamp::Asked;
                 }
                 Round::Reached(rest) => {
@@ -217,10 +217,10 @@ impl Writing {
         WriteTally::new(self.quorum, if canary::is(Canary::SupersededUnasked) { Stamp::Asked } else { stamp })
     }
 
-    /// Asks the replicas which version this write must be above, until `ack` have answered: every later stamp is.
+    /// Asks the replicas which version this write must exceed, until `ack` have answered: every later stamp exceeds it.
     ///
     /// # Errors
-    /// [`CoordinatorError::NotEnoughReplicas`] where fewer answer before `deadline`. Nothing was written.
+    /// [`CoordinatorError::NotEnoughReplicas`] when fewer answer before `deadline`. Nothing was written.
     async fn ask_newest(&mut self, deadline: Instant) -> Result<(), CoordinatorError> {
         let shared = &self.coordinator.shared;
         shared.metrics.asked_first.fetch_add(1, Ordering::Relaxed);
@@ -232,7 +232,7 @@ impl Writing {
         }
         let mut tally = Tally::new(self.quorum);
         let mut missing = Vec::new();
-        // Where too few can answer the others are heard all the same: the error says who did not.
+        // Even if too few can still answer, wait for the others: the error says which replicas did not.
         while tally.verdict() != Verdict::Reached {
             match tokio::time::timeout_at(deadline, calls.next()).await {
                 Ok(Some((_, Ok(newest)))) => {
@@ -255,7 +255,7 @@ impl Writing {
         Err(self.not_enough(missing, calls.nodes(), tally.confirmed(), false))
     }
 
-    /// Writes under one stamp until it is known what comes of it.
+    /// Writes under one stamp until its outcome is known.
     async fn round(&mut self, version: Version, stamp: Stamp, deadline: Instant) -> Round {
         let shared = &self.coordinator.shared;
         let plan = shared.cluster.plan(&self.key, self.quorum);
@@ -287,7 +287,7 @@ impl Writing {
             rest.confirmed = tally.confirmed();
             match tally.verdict() {
                 WriteVerdict::Reached => return Round::Reached(rest),
-                // The others are heard, too: the answer says who did not confirm.
+                // Wait for the other replicas too: the answer says which did not confirm.
                 WriteVerdict::Unreachable if rest.calls.is_empty() => return Round::NotEnough(rest),
                 WriteVerdict::StampAgain { above } => {
                     self.above = self.above.max(above);
@@ -301,7 +301,7 @@ impl Writing {
                 Ok(Some((node, answer))) => {
                     match &answer {
                         Write::Stored => tally.stored(),
-                        // Nobody can have held the record before this round began.
+                        // No replica can have held the record before this round began.
                         Write::Superseded { by, memory } => {
                             let age = shared.clock.mono().saturating_sub(begun);
                             tally.superseded(*by, age <= *memory);
@@ -335,13 +335,13 @@ impl Writing {
         rest.calls.push(node, call);
     }
 
-    /// Hears the other replicas out and keeps hints for those that failed.
+    /// Waits for the remaining replicas and keeps hints for those that failed.
     async fn complete(self, mut rest: Unanswered) {
-        // Nothing left this node, and its client was told so: nothing may take effect any more.
+        // Nothing was sent, and the client was told so: the write must not take effect any more.
         if !rest.is_sent && rest.calls.is_empty() {
             return;
         }
-        // Replicas that have not been asked yet have their whole time.
+        // Replicas that have not been asked yet get the whole timeout.
         let deadline =
             Instant::now() + self.coordinator.shared.settings.request_timeout + self.mutation.allowance();
         for node in std::mem::take(&mut rest.unasked) {
@@ -350,7 +350,7 @@ impl Writing {
         while let Some((node, answer)) = rest.calls.next().await {
             rest.note(node, answer);
         }
-        // No replica took it or may have: nothing can take effect, so there is nothing to complete.
+        // No replica took the record or may have taken it: there is nothing to complete.
         if !rest.is_sent {
             return;
         }
@@ -370,7 +370,7 @@ impl Writing {
         }
     }
 
-    /// What a write that found too few replicas is answered: `missing` failed, `silent` have not answered.
+    /// The error of a write that found too few replicas: `missing` failed, `silent` have not answered.
     fn not_enough(
         &self,
         mut missing: Vec<(NodeIndex, Cause)>,
@@ -381,7 +381,7 @@ impl Writing {
         let shared = &self.coordinator.shared;
         let mut silent = silent.peekable();
         let is_silent = silent.peek().is_none();
-        // The two that say "nothing was done": no replica took the record or may have taken it.
+        // These two errors say "nothing was done": no replica took the record or may have taken it.
         let is_nothing_done = is_silent && !is_sent;
         let is_nothing_stored = is_nothing_done || is_silent && canary::is(Canary::DiskFullForgetsStored);
         if is_nothing_stored && !missing.is_empty() && missing.iter().all(|(_, cause)| cause.is_disk_full()) {
@@ -405,8 +405,8 @@ impl Writing {
 }
 
 impl Coordinator {
-    /// Keeps `record` for a replica that missed it. Without room or disk for it the gap is all that is left, and
-    /// repair must find it.
+    /// Keeps `record` as a hint for a replica that missed it. If the hint cannot be kept, anti-entropy must find the
+    /// difference.
     async fn keep_hint(&self, node: NodeIndex, partition: Partition, key: &Key, record: &Record) {
         let shared = &self.shared;
         if node == shared.cluster.me() {

@@ -159,7 +159,7 @@ impl Coordinator {
         }
     }
 
-    /// Sends, fetches or drops the rows of a batch.
+    /// Fetches or drops the rows of a batch.
     async fn carry_out(
         self: Rc<Self>,
         index: NodeIndex,

@@ -1,38 +1,39 @@
-//! Admission of large values: so many bytes at a time as the node can write in time, and no more.
+//! Admission of large values: limits how many bytes of large values are written at once to as many as finish in time.
 //!
 //! A node that takes every large value at once finishes none in time: they share its processors and disks, all of them
-//! pass their deadlines, and the work is lost. So a large value queues when the first [`LARGE_BYTES`] of it have come. The
-//! rest is not read before its turn; one that would wait too long is told when to come again.
+//! pass their deadlines, and the work is lost. So a large value queues once its first [`LARGE_BYTES`] have arrived. The
+//! node does not read the rest before the value's turn. A value that would wait too long is refused with a time to
+//! retry after.
 //!
-//! How many bytes are let in follows from how long they take: more while writes end well within their deadlines, fewer as
-//! soon as one does not (additive increase, multiplicative decrease: Chiu and Jain, "Analysis of the increase and decrease
-//! algorithms for congestion avoidance in computer networks", 1989).
+//! The limit follows from how long writes take. It grows while writes end well within their deadlines and shrinks as
+//! soon as one does not (additive increase, multiplicative decrease: Chiu and Jain, "Analysis of the increase and
+//! decrease algorithms for congestion avoidance in computer networks", 1989).
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// From so many bytes on a value is a large one.
+/// The size in bytes from which a value is a large one.
 pub const LARGE_BYTES: u64 = 64 << 10;
-/// Requests that wait to be let in; more are refused at once.
+/// The most requests that wait to be admitted; more are refused at once.
 const WAITING_MAX: usize = 1024;
-/// The longest that a client is asked to stay away.
+/// The longest `Retry-After` that a client is given.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(30);
 
-/// What is let in. One for all threads of a node.
+/// The admission queue; one for all threads of a node.
 #[derive(Debug)]
 pub struct Admission {
-    // Guards the state; held for a few assignments, or to wake those whose turn it is.
+    // Guards the state; held for a few assignments, or to collect the requests whose turn it is.
     state: Mutex<State>,
-    /// The largest value, which is always let in alone, and the most bytes.
+    /// The largest value, which is always admitted alone, and the highest limit; both in bytes.
     bounds: (u64, u64),
     me: Weak<Self>,
 }
 
 #[derive(Debug)]
 struct State {
-    /// Bytes that may be under way.
+    /// The limit: the most bytes that may be under way at once.
     limit: u64,
     under_way: u64,
     /// First come, first served.
@@ -47,14 +48,14 @@ struct Waiting {
     turn: oneshot::Sender<Admitted>,
 }
 
-/// A value that was let in. Dropped, it makes room for the next.
+/// An admitted value. Dropping it makes room for the next.
 #[derive(Debug)]
 pub struct Admitted {
     admission: Arc<Admission>,
     bytes: u64,
 }
 
-/// A value was not let in within its wait.
+/// The error for a value that was not admitted within its wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Crowded {
     /// When there may be room, in whole seconds, at least one.
@@ -62,7 +63,7 @@ pub struct Crowded {
 }
 
 impl Admission {
-    /// Lets in two of the largest values to begin with, and never more than `bytes_max`.
+    /// Begins with a limit of two of the largest values; the limit never exceeds `bytes_max`.
     pub fn new(value_bytes_max: u64, bytes_max: u64) -> Arc<Self> {
         let least = value_bytes_max.max(LARGE_BYTES);
         let most = bytes_max.max(least);
@@ -75,7 +76,7 @@ impl Admission {
         Arc::new_cyclic(|me| Self { state: Mutex::new(state), bounds: (least, most), me: Weak::clone(me) })
     }
 
-    /// Waits for its turn, for `wait` at most.
+    /// Waits at most `wait` for the value's turn.
     ///
     /// # Errors
     /// [`Crowded`] when its turn does not come in time, or too many wait already.
@@ -102,15 +103,15 @@ impl Admission {
         }
     }
 
-    /// Notes that a value of `bytes` took `took`, which was to be `in_time` at most; none if it did not end well.
+    /// Records that writing a value of `bytes` took `took`, against a target of `in_time`; `took` is none if it failed.
     pub fn note(&self, bytes: u64, took: Option<Duration>, in_time: Duration) {
         let (least, most) = self.bounds;
         let mut state = self.lock();
         match took.filter(|took| *took <= in_time) {
-            // One of the largest values more once all that is let in has gone through.
+            // The limit grows by one largest value once a whole limit's worth of bytes has been written.
             Some(_) => {
                 let more = least.saturating_mul(bytes) / state.limit.max(1);
-                // What is not used up says nothing about more.
+                // A limit that is less than half used is no evidence that a higher one works.
                 if state.under_way.saturating_mul(2) >= state.limit {
                     state.limit = state.limit.saturating_add(more).min(most);
                 }
@@ -121,13 +122,13 @@ impl Admission {
         self.wake(state);
     }
 
-    /// Bytes under way, and bytes that may be.
+    /// Bytes under way, and the limit.
     pub fn bytes(&self) -> (u64, u64) {
         let state = self.lock();
         (state.under_way, state.limit)
     }
 
-    /// Lets in those whose turn it is.
+    /// Admits the requests whose turn it is.
     fn wake(&self, mut state: MutexGuard<'_, State>) {
         let mut turns = Vec::new();
         while state.waiting.front().is_some_and(|next| next.turn.is_closed() || state.has_room(next.bytes)) {
@@ -138,7 +139,7 @@ impl Admission {
             }
         }
         drop(state);
-        // Without the lock: one that nobody waits for any more comes back here.
+        // Send without the lock: when the receiver is gone, dropping the `Admitted` takes the lock again.
         for Waiting { bytes, turn } in turns {
             if let Some(admission) = self.me.upgrade() {
                 drop(turn.send(Admitted { admission, bytes }));
@@ -157,7 +158,7 @@ impl State {
     }
 
     fn crowded(&self) -> Crowded {
-        // Those before it, at the pace of now.
+        // The requests ahead in the queue, at the duration of the latest write.
         let before: u64 = self.waiting.iter().map(|waiting| waiting.bytes).sum();
         let rounds = (self.under_way + before).div_ceil(self.limit.max(1));
         let wait = self.took.saturating_mul(u32::try_from(rounds).unwrap_or(u32::MAX)).min(RETRY_AFTER_MAX);
@@ -180,8 +181,8 @@ mod tests {
     const MIB: u64 = 1 << 20;
     const WAIT: Duration = Duration::from_millis(500);
 
-    /// Values beyond the limit wait in order; a turn that nobody waits for any more goes to the next; one value is always
-    /// let in, however large.
+    /// Values beyond the limit wait in order. The turn of a request that has gone passes to the next. One value is
+    /// always admitted, however large.
     #[tokio::test(start_paused = true)]
     async fn values_wait_for_their_turn() {
         let admission = Admission::new(8 * MIB, 100 * MIB);
@@ -211,7 +212,7 @@ mod tests {
         assert_eq!(admission.bytes().0, 0, "what was not waited for any more holds nothing");
     }
 
-    /// The limit grows while values end in time and fill it, falls when one does not, and stays within its bounds.
+    /// The limit grows while values end in time and use it, shrinks when one does not, and stays within its bounds.
     #[tokio::test(start_paused = true)]
     async fn limit_follows_what_is_done_in_time() {
         let admission = Admission::new(8 * MIB, 64 * MIB);
@@ -233,7 +234,7 @@ mod tests {
         assert!(admission.admit(8 * MIB, WAIT).await.unwrap_err().retry_after > 1);
     }
 
-    /// Those who wait are bounded in number.
+    /// The number of waiting requests is bounded.
     #[tokio::test(start_paused = true)]
     async fn too_many_are_refused_at_once() {
         let admission = Admission::new(8 * MIB, 8 * MIB);

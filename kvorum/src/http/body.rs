@@ -12,20 +12,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-/// The largest piece of a value that is handed to hyper at once: its buffer then stays this small per connection.
+/// The most bytes of a value that are handed to hyper at once, so that its buffer per connection stays this small.
 const FRAME_BYTES_MAX: usize = 64 << 10;
-/// What an upload reserves at a time.
+/// How many bytes an upload reserves from the budget at a time.
 const CHUNKED_RESERVE_BYTES: u64 = 64 << 10;
 
-/// The most of a body that is read and dropped, so that the connection can go on; where more is left, it ends.
+/// The most bytes of an unread body that are read and dropped to keep the connection; with more left, it is closed.
 const DISCARD_BYTES_MAX: u64 = 64 << 10;
-/// How long an answer waits for such a rest: who sends the head alone must be told all the same.
+/// How long an answer waits for the unread rest of a body. A client that sends only the head must be answered, too.
 const DISCARD_WAIT: Duration = Duration::from_secs(1);
 
 /// The body of a request, and how far it was read.
 ///
-/// An answer may be known before the body has been read. Then the client must either be told that the connection ends, or
-/// find that it goes on: the rest of the body would be taken for the next request, and that one be lost.
+/// The answer may be known before the body has been read. Then the rest of the body must be read and dropped, or the
+/// client must be told that the connection ends. Otherwise the node would take the rest of the body for the next
+/// request and lose that one.
 pub struct Upload<B> {
     body: B,
     has_begun: bool,
@@ -33,15 +34,16 @@ pub struct Upload<B> {
 }
 
 impl<B: Body<Data = Bytes> + Unpin> Upload<B> {
-    /// A body of which nothing was read.
+    /// Wraps a body from which nothing has been read.
     pub fn new(body: B) -> Self {
         Self { body, has_begun: false, has_ended: false }
     }
 
-    /// Reads what is left and drops it, if that is little. Whether the body is at its end, and the connection may go on.
+    /// Reads and drops the rest of the body, if it is short. Returns whether the body is at its end, so that the
+    /// connection can be kept.
     ///
-    /// A client that `asks_first` (`Expect: 100-continue`) is not asked for a body that nobody wants. `is_lost` says whether
-    /// the body's framing cannot be followed any more.
+    /// A client that `asks_first` (`Expect: 100-continue`) is not asked for a body that would be dropped. `is_lost`
+    /// says whether the body's framing cannot be followed any more.
     pub async fn discard(&mut self, asks_first: bool, is_lost: impl Fn() -> bool) -> bool {
         if self.has_ended || self.is_end_stream() {
             return true;
@@ -93,13 +95,13 @@ impl<B: Body<Data = Bytes> + Unpin> Body for Upload<B> {
     }
 }
 
-/// This is the body of an answer.
+/// The body of an answer.
 pub enum ReplyBody {
     /// A whole value or text.
     Full {
-        /// What is left of it.
+        /// The bytes still to be sent.
         rest: Bytes,
-        /// What it holds of the budget; given back when the answer has gone out.
+        /// Its reservation in the budget; given back when the answer has gone out.
         reserved: Option<Reserved>,
     },
     /// A stream of records.
@@ -107,18 +109,18 @@ pub enum ReplyBody {
 }
 
 impl ReplyBody {
-    /// No bytes.
+    /// An empty body.
     pub fn empty() -> Self {
         Self::full(Bytes::new())
     }
 
-    /// These bytes.
+    /// A body of the bytes `rest`, without a reservation.
     pub fn full(rest: Bytes) -> Self {
         Self::Full { rest, reserved: None }
     }
 
-    /// A value. A large one counts towards the budget until the client has taken it: clients that ask for much and
-    /// read slowly must not fill the memory.
+    /// The body for a value. A large value counts towards the budget until the client has taken it: clients that ask
+    /// for much and read slowly must not fill the memory.
     ///
     /// # Errors
     /// 503 when the budget is used up.
@@ -132,7 +134,7 @@ impl ReplyBody {
     }
 }
 
-/// This ends an answer early: the connection is cut, so that the client sees that it is not whole.
+/// The error that ends an answer early: the connection is cut, so that the client sees that the answer is incomplete.
 #[derive(Debug)]
 pub struct Cut;
 
@@ -173,8 +175,7 @@ impl Body for ReplyBody {
     }
 }
 
-/// This counts the bytes of bodies in memory, over all threads: values that are received, and large ones that are
-/// sent.
+/// The budget for bytes of bodies in memory, over all threads: received values and large values being sent.
 #[derive(Debug)]
 pub struct BodyBudget {
     used: AtomicU64,
@@ -182,7 +183,7 @@ pub struct BodyBudget {
 }
 
 impl BodyBudget {
-    /// A budget of `max` bytes.
+    /// Makes a budget of `max` bytes.
     pub fn new(max: u64) -> Self {
         Self { used: AtomicU64::new(0), max }
     }
@@ -207,7 +208,7 @@ impl BodyBudget {
     }
 }
 
-/// This gives its bytes back to the budget when it is dropped.
+/// A reservation in the budget, given back when it is dropped.
 #[derive(Debug)]
 pub struct Reserved {
     budget: Arc<BodyBudget>,
@@ -234,12 +235,12 @@ impl Drop for Reserved {
     }
 }
 
-/// Reads a value: at most `value_bytes_max`, within the budget. A length that is announced is judged before a byte
-/// is read, so a huge upload costs nothing. `is_lost` says whether the body's framing cannot be followed any more. Before
-/// more than [`LARGE_BYTES`] of an announced body are read, `turn` is waited for.
+/// Reads a value of at most `value_bytes_max` bytes within the budget. An announced length is checked before a byte is
+/// read, so a huge upload costs nothing. `is_lost` says whether the body's framing cannot be followed any more. Before
+/// more than [`LARGE_BYTES`] of an announced body are read, `turn` is awaited.
 ///
 /// # Errors
-/// 413, 503 or 400, as a [`Failure`]; that of `turn`.
+/// 413, 503 or 400, as a [`Failure`]; the error of `turn`.
 pub async fn read_value<B>(
     mut body: B,
     announced: Option<u64>,
@@ -257,8 +258,8 @@ where
         if length > value_bytes_max {
             return Err(Failure::too_large(value_bytes_max));
         }
-        // Only what has arrived is reserved: an announcement costs nothing. Room for the whole is asked for first, so that
-        // a refusal comes before the body is read.
+        // Only bytes that have arrived are reserved: an announced length costs nothing. Room for the whole value is
+        // checked first, so that a refusal comes before the body is read.
         if !budget.has_room(length) {
             return Err(Failure::no_memory());
         }
@@ -284,7 +285,7 @@ where
             return Err(Failure::too_large(value_bytes_max));
         }
         while length > reserved.bytes {
-            // Never more than the largest value needs: where one fits, it fits in chunks, too.
+            // Never more than the largest value needs: a value that fits when announced also fits in chunks.
             let most = announced.unwrap_or(value_bytes_max).max(length);
             reserved.grow(CHUNKED_RESERVE_BYTES.min(most - reserved.bytes))?;
         }
@@ -342,8 +343,8 @@ mod tests {
         read.map(|(value, _)| value).map_err(|failure| failure.status().as_u16())
     }
 
-    /// Values come back whole however they arrive; the limit counts the bytes that came, announced or not; the
-    /// budget is given back after success and failure alike.
+    /// Values are read whole however they arrive. The limit counts the bytes that came, announced or not. The budget is
+    /// given back after success and failure alike.
     #[test]
     fn values_are_read_within_bounds() {
         let budget = Arc::new(BodyBudget::new(5));
@@ -355,7 +356,7 @@ mod tests {
         assert_eq!(budget.used(), 0);
     }
 
-    /// Over the budget is a refusal, before anything is read.
+    /// A value over the budget is refused before anything is read.
     #[test]
     fn budget_is_kept() {
         let budget = Arc::new(BodyBudget::new(10));
@@ -366,7 +367,7 @@ mod tests {
         assert_eq!(read(&[b"hello"], Some(5), 100, &budget).map(|value| value.len()), Ok(5));
     }
 
-    /// A large answer holds its bytes of the budget until it is dropped; a small one none.
+    /// A large answer holds its bytes of the budget until it is dropped; a small one holds none.
     #[test]
     fn large_answers_count() {
         let budget = Arc::new(BodyBudget::new(100_000));

@@ -1,9 +1,9 @@
 //! One connection's state, the watchdog over all of a thread's connections, and the guarded stream.
 //!
-//! Every wait on a connection is bounded: for the rest of a head, for the next bytes of a body, for the next
-//! request, for the client to take the answer. Instead of a timer per wait, each connection notes by when something
-//! must happen, and a watchdog per thread looks twice a second. That costs a request nothing, and it covers hyper's
-//! own header time-out, which is therefore off (hyper's runs while a connection idles, too).
+//! Every wait on a connection is bounded: for the rest of a head, for the next bytes of a body, for the next request,
+//! and for the client to take the answer. There is no timer per wait. Each connection notes a deadline, and a watchdog
+//! per thread checks all deadlines twice a second. That costs a request nothing, and it covers hyper's own header
+//! time-out, which is therefore off (hyper's runs while a connection idles, too).
 
 use super::head::{HeadScanner, HeadVerdict};
 use crate::clock::Clock;
@@ -20,31 +20,31 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// How often the watchdog looks: a bound is kept to this much.
+/// How often the watchdog checks; bounds are kept to this precision.
 pub const WATCHDOG_TICK: Duration = Duration::from_millis(500);
 
-/// The slowest that a body may come on average, in bytes per second: slower clients could hold what is reserved for
-/// their values for hours.
+/// The lowest average rate of a body, in bytes per second. Slower clients could hold the memory reserved for their
+/// values for hours.
 pub const BODY_RATE_MIN: u64 = 16 << 10;
 
-/// The slowest that an answer may be taken on average, in bytes per second of the time in which the client could take
-/// more: slower ones could hold large values in memory for hours.
+/// The lowest average rate at which a client takes an answer, in bytes per second of the time in which it could take
+/// more. Slower clients could hold large values in memory for hours.
 pub const ANSWER_RATE_MIN: u64 = 16 << 10;
 
-/// How long a connection on a spare place may say nothing.
+/// How long a connection on a spare place may stay silent.
 pub const SPARE_WAIT: Duration = Duration::from_secs(1);
 
-/// How a client takes an answer.
+/// How fast a client takes an answer.
 #[derive(Debug, Clone, Copy, Default)]
 struct Taking {
     bytes: u64,
-    /// Ticks for which it took nothing although there was something.
+    /// Ticks during which it took nothing although bytes were waiting.
     blocked: u64,
-    /// Since when it takes nothing.
+    /// The tick since which it takes nothing.
     blocked_since: Option<u64>,
 }
 
-/// These are the bounds of the waits on a connection.
+/// The bounds of the waits on a connection.
 #[derive(Debug, Clone, Copy)]
 pub struct Waits {
     /// From a head's first byte to its last.
@@ -57,7 +57,7 @@ pub struct Waits {
     pub write: Duration,
 }
 
-/// This is what the parts of one connection share.
+/// The state that the parts of one connection share.
 pub struct Connection {
     thread: Rc<Watchdog>,
     /// Whether its client is on this node's machine.
@@ -67,12 +67,12 @@ pub struct Connection {
     scanner: RefCell<HeadScanner>,
     /// Requests handed to the handler whose answers have not begun.
     in_flight: Cell<u32>,
-    /// When something must have happened, in ticks; `u64::MAX` for no bound.
+    /// The deadline for the next event, in ticks; `u64::MAX` for no bound.
     due: Cell<u64>,
     head_begun: Cell<bool>,
-    /// The tick at which the body began, and the bytes that have come of it.
+    /// The tick at which the body began, and how many of its bytes have come.
     body: Cell<Option<(u64, u64)>>,
-    /// How the client takes the answers.
+    /// How fast the client takes the answers.
     taking: Cell<Taking>,
     has_asked: Cell<bool>,
     timed_out: Cell<bool>,
@@ -81,7 +81,7 @@ pub struct Connection {
     waker: RefCell<Option<Waker>>,
 }
 
-/// This looks after a thread's connections.
+/// The watchdog over a thread's connections.
 pub struct Watchdog {
     waits: Waits,
     clock: Arc<dyn Clock>,
@@ -98,7 +98,7 @@ impl Watchdog {
         Rc::new(Self { waits, clock, now: Cell::new(0), draining: Cell::new(false), metrics, connections })
     }
 
-    /// A new connection, watched until it is dropped. `is_local`: its client is on this node's machine.
+    /// Makes a connection that is watched until it is dropped. `is_local`: its client is on this node's machine.
     pub fn connect(self: &Rc<Self>, is_local: bool, is_spare: bool) -> Rc<Connection> {
         let connection = Rc::new(Connection {
             thread: Rc::clone(self),
@@ -116,13 +116,14 @@ impl Watchdog {
             upgraded: RefCell::new(None),
             waker: RefCell::new(None),
         });
-        // A connection that says nothing at all is as slow as one with half a head. On a spare place others wait.
+        // A new connection that stays silent gets the same bound as half a head. A spare place gets less: other clients
+        // wait for it.
         connection.expect_within(if is_spare { self.waits.head.min(SPARE_WAIT) } else { self.waits.head });
         self.connections.borrow_mut().push(Rc::downgrade(&connection));
         connection
     }
 
-    /// Looks every [`WATCHDOG_TICK`], forever.
+    /// Checks all connections every [`WATCHDOG_TICK`], forever.
     ///
     /// # Cancel safety
     /// Dropping the future ends the watch.
@@ -152,7 +153,7 @@ impl Watchdog {
     pub fn drain(&self) {
         self.draining.set(true);
         for connection in self.connections.borrow().iter().filter_map(Weak::upgrade) {
-            // Whoever has sent nothing so far is not waited for.
+            // A connection that has no request under way is not waited for longer than a tick.
             if connection.in_flight.get() == 0 && connection.scanner.borrow().is_between_requests() {
                 connection.expect_within(WATCHDOG_TICK);
             }
@@ -172,17 +173,17 @@ impl Watchdog {
 }
 
 impl Connection {
-    /// Whether some wait took longer than its bound: the connection is to be cut.
+    /// Whether a wait exceeded its bound, so that the connection is to be cut.
     pub fn has_timed_out(&self) -> bool {
         self.timed_out.get()
     }
 
-    /// Whether its client is on this node's machine, and so may see and change the node itself.
+    /// Whether its client is on this node's machine, and so may use the paths that show and change the node itself.
     pub fn is_local(&self) -> bool {
         self.is_local
     }
 
-    /// Whether it is there for peers, the status and the metrics only.
+    /// Whether the connection has a spare place, which serves only peers, the status and the metrics.
     pub fn is_spare(&self) -> bool {
         self.is_spare
     }
@@ -192,7 +193,7 @@ impl Connection {
         self.thread.is_draining()
     }
 
-    /// Remembers whom to wake when one of the two above changes.
+    /// Remembers whom to wake when [`Self::has_timed_out`] or [`Self::is_draining`] changes.
     pub fn register(&self, context: &Context<'_>) {
         let mut waker = self.waker.borrow_mut();
         if !waker.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
@@ -219,7 +220,7 @@ impl Connection {
     /// Ends a request: its answer goes out now.
     pub fn end_request(&self) {
         self.in_flight.set(self.in_flight.get().saturating_sub(1));
-        // Counted for each answer: one that was taken quickly earns nothing for the next.
+        // The rate is counted for each answer: an answer taken quickly earns nothing for the next.
         self.taking.set(Taking::default());
     }
 
@@ -228,17 +229,17 @@ impl Connection {
         self.lingers.set(true);
     }
 
-    /// Notes that with this answer the connection becomes a peer's.
+    /// Notes that the connection becomes a peer's after this answer; `theirs` is the peer's hello.
     pub fn upgrade(&self, theirs: Hello) {
         *self.upgraded.borrow_mut() = Some(theirs);
     }
 
-    /// Whose connection this has become, if it has.
+    /// Takes the hello of the peer that the connection was upgraded for, if it was.
     pub fn upgraded(&self) -> Option<Hello> {
         self.upgraded.borrow_mut().take()
     }
 
-    /// Whether bytes of the client may lie unread, so that closing at once could cost it the answer.
+    /// Whether unread bytes of the client may be left, so that closing at once could cost the client its answer.
     pub fn is_to_linger(&self) -> bool {
         !self.timed_out.get() && (self.lingers.get() || self.scanner.borrow().is_in_body())
     }
@@ -253,7 +254,7 @@ impl Connection {
         self.due.set(self.thread.now.get().saturating_add(ticks_of(wait)));
     }
 
-    /// Notes what the bytes that have just come leave to be waited for. hyper has not seen them yet.
+    /// Sets the next deadline after `bytes` have come. hyper has not seen them yet.
     fn received(&self, bytes: &mut [u8]) {
         self.thread.metrics.bytes_in.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         self.has_asked.set(true);
@@ -263,20 +264,21 @@ impl Connection {
             self.head_begun.set(false);
             self.expect_body(bytes.len() as u64);
         } else if scanner.is_in_head() {
-            // Counted from the first byte on, however slowly the others drip.
+            // The wait for a head counts from its first byte, however slowly the others arrive.
             self.body.set(None);
             if !self.head_begun.replace(true) {
                 self.expect_within(self.thread.waits.head);
             }
         } else {
-            // A whole request is in: now it is this node that is waited for, within deadlines of its own.
+            // The request is complete. From now on the client waits for this node, whose own deadlines apply.
             self.head_begun.set(false);
             self.body.set(None);
             self.due.set(u64::MAX);
         }
     }
 
-    /// Expects more of a body: within the wait from now, and no later than its least rate allows since it began.
+    /// Sets the deadline for more of a body: within the wait from now, and no later than [`BODY_RATE_MIN`] allows since
+    /// the body began.
     fn expect_body(&self, came: u64) {
         let now = self.thread.now.get();
         let (begun, before) = self.body.get().unwrap_or((now, 0));
@@ -287,8 +289,8 @@ impl Connection {
         self.due.set((now + wait).min(begun + wait + earned));
     }
 
-    /// Expects the client to take more of an answer: within the wait from now, and soon enough that it has kept the answer
-    /// waiting no longer in all than the least rate allows.
+    /// Sets the deadline for the client to take more of an answer: within the wait from now. The total time that the
+    /// client keeps the answer waiting may not exceed what [`ANSWER_RATE_MIN`] allows.
     fn expect_taking(&self) {
         let (now, wait) = (self.thread.now.get(), ticks_of(self.thread.waits.write));
         let mut taking = self.taking.get();
@@ -312,26 +314,26 @@ impl Connection {
     }
 }
 
-/// Ticks until `wait` has surely passed: one more than it lasts, because the current tick has begun already.
+/// Ticks until `wait` has certainly passed: one more than it lasts, because the current tick has begun already.
 fn ticks_of(wait: Duration) -> u64 {
     let ticks = wait.as_millis().div_ceil(WATCHDOG_TICK.as_millis());
     u64::try_from(ticks).unwrap_or(u64::MAX >> 2).min(u64::MAX >> 2) + 1
 }
 
-/// This is where a connection's stream goes when hyper is done with it.
+/// The slot to which a connection's stream is returned when hyper is done with it.
 pub type Returned<S> = Rc<RefCell<Option<S>>>;
 
-/// This is a connection's stream, watched. Dropped, it hands the stream back.
+/// A connection's stream under the watchdog's control. Dropping it returns the stream.
 pub struct Guarded<S> {
     stream: Option<S>,
     returned: Returned<S>,
     connection: Rc<Connection>,
-    /// What is left to write of an answer of ours in place of one that hyper gave without a body.
+    /// The unwritten rest of our answer, which replaces one that hyper gave without a body.
     substitute: Option<Bytes>,
 }
 
 impl<S> Guarded<S> {
-    /// Guards `stream`; `returned` gets it back in the end.
+    /// Guards `stream`, which is put into `returned` when the guard is dropped.
     pub fn new(stream: S, returned: Returned<S>, connection: Rc<Connection>) -> Self {
         Self { stream: Some(stream), returned, connection, substitute: None }
     }
@@ -395,7 +397,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
         {
             self.substitute = Some(answer.bytes(self.connection.thread.clock.wall()));
             self.connection.linger();
-            // From here on hyper's answer counts as written; ours goes out below and in `poll_flush`.
+            // From here on hyper's answer counts as written; our substitute goes out below and in `poll_flush`.
             return match self.poll_substitute(cx) {
                 Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
                 Poll::Ready(Ok(())) | Poll::Pending => Poll::Ready(Ok(buf.len())),

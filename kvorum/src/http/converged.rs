@@ -1,4 +1,4 @@
-//! `/v0/converged`: up to which instant all replicas agree, and who holds that back.
+//! `/v0/converged`: up to which instant all replicas agree, and which node holds the watermark back.
 
 use super::target::ConvergedQuery;
 use crate::coordinator::{Shared, Watermark};
@@ -49,12 +49,12 @@ fn held_by(shared: &Shared, watermark: &Watermark) -> serde_json::Value {
     )
 }
 
-/// The instant of a clock word in Unix milliseconds; none for 0.
+/// The instant of a timestamp (clock word) in Unix milliseconds; none for 0.
 pub(super) fn millis(word: u64) -> Option<u64> {
     (word > 0).then(|| Version::from_words(word, 0).millis().0)
 }
 
-/// A reason's name.
+/// The name of `why` in answers.
 pub(super) fn why_name(why: HeldBack) -> &'static str {
     match why {
         HeldBack::Away => "away",

@@ -11,7 +11,7 @@ use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, VARY};
 use http::{HeaderValue, Response, StatusCode};
 use kvorum_core::UnixMillis;
 
-/// This is a failure as the client gets it.
+/// A failure as the client gets it.
 #[derive(Debug)]
 pub struct Failure {
     status: StatusCode,
@@ -22,7 +22,7 @@ pub struct Failure {
     /// `ANSWERED/FROM`, where replicas were asked.
     replicas: Option<String>,
     close: bool,
-    /// Seconds after which to come again, of a 503.
+    /// The `Retry-After` of a 503, in seconds.
     retry_after: u64,
 }
 
@@ -46,7 +46,7 @@ impl Failure {
         Self { close: true, ..Self::new(StatusCode::BAD_REQUEST, "malformed_request", message) }
     }
 
-    /// The path is none of the node's.
+    /// The node does not have this path.
     pub fn unknown_path() -> Self {
         let message = "unknown path; known are /v0/entity, /v0/entities, /v0/status, /v0/topology, /v0/explain, \
                        /v0/converged, /metrics, /openapi.json, /debug/profile, /admin/repair, /admin/workers, \
@@ -66,7 +66,7 @@ impl Failure {
     /// A PUT says neither how long its body is nor that it is chunked.
     pub fn length_required() -> Self {
         let message = "a PUT needs Content-Length or Transfer-Encoding: chunked";
-        // What comes behind may be the body, which nobody could tell from a request.
+        // The bytes that follow may be the body, and could not be told from a request.
         Self { close: true, ..Self::new(StatusCode::LENGTH_REQUIRED, "length_required", message) }
     }
 
@@ -92,13 +92,13 @@ impl Failure {
         Self::overloaded("too many bytes of values are in memory")
     }
 
-    /// More large values want to be written than can be in time; most of this one was not read.
+    /// More large values are waiting than can be written in time; most of this one was not read.
     pub fn crowded(retry_after: u64) -> Self {
         Self { retry_after, ..Self::overloaded("as many large values are being written as can be in time") }
     }
 
-    /// All places for connections are taken, or all that one address may have; some are left for peers, the status and the
-    /// metrics. The connection ends.
+    /// All places for connections are taken, or the client's address has its share. Some places stay free for peers,
+    /// the status and the metrics. The connection ends.
     pub fn no_place() -> Self {
         let message = CONNECTION_REFUSED.text;
         Self { close: true, ..Self::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", message) }
@@ -117,13 +117,14 @@ impl Failure {
         Self { close: true, ..Self::new(StatusCode::SERVICE_UNAVAILABLE, "ending", message) }
     }
 
-    /// The path is for whoever is on the node's own machine.
+    /// The path answers only to clients on the node's own machine.
     pub fn not_local() -> Self {
         let message = "this path answers only to clients on the node's own machine (127.0.0.0/8 or ::1)";
         Self::new(StatusCode::FORBIDDEN, "not_local", message)
     }
 
-    /// The request came to a path for the node's own machine by way of a proxy or of a web page; `why` names what shows it.
+    /// A request to a path for the node's own machine came through a proxy or from a web page; `why` names the
+    /// evidence.
     pub fn foreign(why: &str) -> Self {
         let message = format!(
             "this path answers only to requests made on the node's own machine, not by a web page or through a proxy: {why}"
@@ -168,7 +169,7 @@ impl Failure {
         }
     }
 
-    /// Another node does not belong to this one's cluster, or speaks another protocol.
+    /// A foreign node: it does not belong to this cluster, or speaks another protocol.
     pub fn stranger(message: String) -> Self {
         Self { close: true, ..Self::new(StatusCode::CONFLICT, "stranger", message) }
     }
@@ -178,7 +179,7 @@ impl Failure {
         Self::new(StatusCode::NOT_FOUND, "not_found", "no value for this key")
     }
 
-    /// Whether the connection ends with this answer, because where the next request would begin is in doubt.
+    /// Whether the connection ends with this answer, because it is unclear where the next request begins.
     pub fn closes(&self) -> bool {
         self.close
     }
@@ -188,8 +189,8 @@ impl Failure {
         self.status
     }
 
-    /// The response; JSON for clients that accept it. `fault` names a fault of this node, and says whether it is logged and how
-    /// many were not since the last that was.
+    /// The response; JSON for clients that accept it. `fault` numbers a fault of this node. Its second value is none if
+    /// the fault is not to be logged, else how many were not logged since the last one that was.
     pub fn into_response(
         mut self,
         json: bool,
@@ -232,7 +233,7 @@ impl Failure {
             let body = serde_json::json!({"error": self.code, "message": self.message});
             ("application/json", format!("{body}\n"))
         } else {
-            // One line, whatever the text behind it holds.
+            // Control characters become spaces, so that the answer is one line.
             let line: String = self.message.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
             ("text/plain; charset=utf-8", line + "\n")
         };
@@ -299,7 +300,7 @@ impl From<CoordinatorError> for Failure {
     }
 }
 
-/// An answer that is given without hyper, as text, after which the connection ends.
+/// A plain text answer that the node writes without hyper. The connection ends after it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct BareAnswer {
     line: &'static str,
@@ -316,7 +317,7 @@ const HEADERS_TOO_LARGE: BareAnswer = BareAnswer {
     text: "the head is over 64 KiB or has more than 100 headers",
 };
 
-/// What a connection over the cap is told.
+/// The answer to a connection over the cap.
 pub(super) const CONNECTION_REFUSED: BareAnswer = BareAnswer {
     line: "503 Service Unavailable",
     header: "retry-after: 1\r\n",
@@ -324,7 +325,7 @@ pub(super) const CONNECTION_REFUSED: BareAnswer = BareAnswer {
 };
 
 impl BareAnswer {
-    /// Its bytes at this time.
+    /// The bytes of the answer, dated `now`.
     pub(super) fn bytes(&self, now: UnixMillis) -> Bytes {
         let Self { line, header, text } = self;
         let date = instant::date(now);
@@ -337,14 +338,14 @@ impl BareAnswer {
     }
 }
 
-/// The answer to send in place of `answer`, if that is one which hyper itself gives to a head that it cannot parse:
-/// those have no body, and the contract wants a line that says what was wrong. `is_lost`: the scanner could not follow the
-/// head either; then it was not its size (hyper says 431 also to a Content-Length that no number holds).
+/// The answer to send in place of `answer`, if hyper itself gave that to a head that it cannot parse. hyper's answers
+/// have no body, and the contract requires a line that says what was wrong. `is_lost`: the scanner could not follow the
+/// head either. Then its size was not the cause (hyper says 431 also to a Content-Length that does not fit a number).
 pub(super) fn substitute_for(answer: &[u8], is_lost: bool) -> Option<&'static BareAnswer> {
     let bare = |status: &[u8]| {
         answer.starts_with(status) && memchr::memmem::find(answer, b"content-length: 0\r\n").is_some()
     };
-    // Every answer of our own to these statuses has a body.
+    // Every answer of ours with one of these statuses has a body.
     if bare(b"HTTP/1.1 400 ") {
         Some(&MALFORMED)
     } else if bare(b"HTTP/1.1 431 ") || bare(b"HTTP/1.1 414 ") {
@@ -358,7 +359,7 @@ pub(super) fn substitute_for(answer: &[u8], is_lost: bool) -> Option<&'static Ba
 mod tests {
     use super::*;
 
-    /// Fixed answers are whole: their length is that of their body, and they have a date.
+    /// Fixed answers are complete: their `Content-Length` matches their body, and they have a date.
     #[test]
     fn fixed_answers_are_consistent() {
         for answer in [MALFORMED, HEADERS_TOO_LARGE, CONNECTION_REFUSED] {

@@ -1,4 +1,4 @@
-//! `/v0/explain`: what every node holds of a key, as a table for people or JSON for programs.
+//! `/v0/explain`: every node's copy of a key, as a table for people or JSON for programs.
 
 use super::converged::{millis, why_name};
 use super::instant;
@@ -38,7 +38,7 @@ fn json_of(explanation: &Explanation) -> serde_json::Value {
     })
 }
 
-/// Says which two replicas hold different records of one version, and what makes them alike.
+/// Names two replicas that hold different records of one version, and what brings them in sync.
 fn conflict_of(explanation: &Explanation) -> Option<String> {
     let (one, other) = explanation.conflict()?;
     let state = |rank: usize| {

@@ -48,16 +48,16 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// Nodes of each preference list that `/v0/topology` shows where a request does not say.
+/// How many nodes of each preference list `/v0/topology` shows by default.
 const DEFAULT_RANKS: u16 = 8;
 
-/// This is what all threads serve together.
+/// The state that all network threads share.
 ///
-/// It is there before the store is open, so that a node that starts can say so.
+/// It exists before the store is open, so that a starting node can say so.
 pub struct Service {
     /// The time.
     pub clock: Arc<dyn Clock>,
-    /// What clients may ask.
+    /// The bounds of what clients may ask.
     pub limits: Limits,
     /// Bytes of bodies in memory.
     pub body_budget: Arc<BodyBudget>,
@@ -65,39 +65,40 @@ pub struct Service {
     pub admission: Arc<Admission>,
     /// Connections open now, over all threads.
     pub connection_count: AtomicUsize,
-    /// The same by address.
+    /// Open connections by client address.
     pub addresses: Addresses,
-    /// What the status says.
+    /// The node's fixed facts, for the status.
     pub facts: NodeFacts,
     /// Every network thread's counters.
     pub thread_metrics: Vec<Arc<ThreadMetrics>>,
-    /// How many of these threads have a coordinator. They share the port, so clients are served once all have.
+    /// How many of these threads have a coordinator. All threads share the port, so clients are served once all have
+    /// one.
     pub desks_open: watch::Sender<usize>,
     /// Names this run of the node in request ids.
     pub run_id: u32,
     /// Requests that failed by this node's own fault so far; numbers request ids.
     pub faults: AtomicU64,
-    /// Of the lines about them.
+    /// Limits the log lines about these failures.
     pub(crate) fault_lines: LogLimit,
-    /// Where the node is in its life.
+    /// The node's phase: starting, joining, ready or draining.
     pub phase: watch::Sender<Phase>,
-    /// Connections of peers so far; numbers them.
+    /// Connections of peers so far; gives each its number.
     pub peer_connections: AtomicU64,
     /// Places for connections of peers, apart from those of clients.
     pub peer_places: Arc<PeerPlaces>,
-    /// The lines that tell of nodes which were refused.
+    /// Limits the log lines about refused nodes.
     pub refusals: Repeats,
-    /// Who notices when a thread or task of the node ends.
+    /// Notices when a thread or task of the node ends.
     pub supervisor: Supervisor,
-    /// The rooms below, once the store is open.
+    /// The layers below, once the store is open.
     pub rooms: OnceLock<Rooms>,
 }
 
-/// These are the rooms that a request goes down to.
+/// The layers below `http`, which a request goes down to.
 pub struct Rooms {
-    /// What the threads' coordinators share.
+    /// The state that the threads' coordinators share.
     pub shared: Arc<Shared>,
-    /// This node's replica, for its gauges.
+    /// The node's replica, for its gauges.
     pub replica: Replica,
     /// The worker pools, for their gauges.
     pub pools: Arc<Pools>,
@@ -107,7 +108,7 @@ pub struct Rooms {
 }
 
 impl Rooms {
-    /// The rooms of a node whose store is open.
+    /// The layers of a node whose store is open.
     pub fn new(
         shared: Arc<Shared>,
         replica: Replica,
@@ -120,18 +121,18 @@ impl Rooms {
     }
 }
 
-/// This is what one network thread serves with.
+/// The state that one network thread serves with.
 pub struct Desk {
-    /// What all threads serve together.
+    /// The state that all threads share.
     pub service: Arc<Service>,
-    /// This thread's counters.
+    /// The thread's counters.
     pub metrics: Arc<ThreadMetrics>,
-    /// This thread's coordinator, once the store is open.
+    /// The thread's coordinator, once the store is open.
     pub coordinator: OnceCell<Rc<Coordinator>>,
 }
 
 impl Desk {
-    /// A desk of one thread, without a coordinator yet.
+    /// The state of one thread, without a coordinator yet.
     pub fn new(service: Arc<Service>, metrics: Arc<ThreadMetrics>) -> Rc<Self> {
         Rc::new(Self { service, metrics, coordinator: OnceCell::new() })
     }
@@ -150,7 +151,7 @@ impl Desk {
 }
 
 impl Service {
-    /// The rooms below.
+    /// The layers below.
     ///
     /// # Errors
     /// 503 while the store is being opened.
@@ -168,7 +169,7 @@ impl Service {
 /// Answers one request.
 ///
 /// # Cancel safety
-/// Dropping the future leaves a write that was begun of unknown outcome.
+/// Dropping the future leaves the outcome of a write that was begun unknown.
 pub async fn handle<B>(desk: &Desk, connection: &Rc<Connection>, request: Request<B>) -> Response<ReplyBody>
 where
     B: Body<Data = Bytes> + Unpin,
@@ -186,14 +187,14 @@ where
         Err(failure) => Err(failure),
     };
     let is_distrusted = match &answered {
-        // A spare place is for one request, and then for the next who needs it. A peer takes a place of its own.
+        // A spare place serves one request and is then free for the next client. A peer gets a place of its own.
         Ok(response) => connection.is_spare() && response.status() != StatusCode::SWITCHING_PROTOCOLS,
         Err(failure) => connection.is_spare() || failure.closes(),
     };
     let mut response =
         answered.unwrap_or_else(|failure| failure.into_response(json, || service.note_fault()));
     let headers = response.headers_mut();
-    // Where the rest of the body would stand for the next request, the connection ends, and says so.
+    // If the rest of the body could be taken for the next request, the connection ends, and the answer says so.
     if is_distrusted || !upload.discard(asks_first, || connection.is_lost()).await {
         headers.insert(CONNECTION, HeaderValue::from_static("close"));
         connection.linger();
@@ -201,7 +202,7 @@ where
     if let Some(rooms) = service.rooms.get() {
         headers.insert("kvorum-epoch", rooms.epoch.clone());
     }
-    // No cache may answer for the store, and no browser may take a value for a page.
+    // No cache may answer for the store, and no browser may treat a value as a page.
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     let took = service.clock.mono().saturating_sub(begun);
@@ -221,7 +222,8 @@ fn operation_of<B>(request: &Request<B>) -> Operation {
     }
 }
 
-/// Refuses what hyper lets pass and two parsers could read differently, and targets of others than `own`.
+/// Refuses requests that hyper accepts but two parsers could read differently, and targets whose authority is not
+/// `own`.
 fn check_head<B>(
     connection: &Connection,
     request: &Request<B>,
@@ -257,7 +259,8 @@ fn check_head<B>(
     let uri = request.uri();
     let is_own = match (uri.scheme_str(), uri.authority()) {
         (None, None) => is_asterisk(request) || uri.path().starts_with('/'),
-        // RFC 9112, 3.2.2: as clients of proxies send it. This is no proxy, so it must name this node.
+        // RFC 9112, 3.2.2: the absolute form, as clients send it to proxies. This node is not a proxy, so the target
+        // must name it.
         (Some(scheme), Some(authority)) => {
             scheme.eq_ignore_ascii_case("http")
                 && Authority::parse(authority.as_str()).is_some_and(|named| local::is_own(&named, own))
@@ -288,7 +291,7 @@ fn is_plausible_host(host: &HeaderValue) -> bool {
     host.as_bytes().iter().all(|byte| byte.is_ascii_alphanumeric() || b".-_:[]%~!$&'()*+,;=".contains(byte))
 }
 
-/// Whether the client lists `kind` in an Accept header. Weights are not looked at: naming it is asking for it.
+/// Whether the client lists `kind` in an Accept header. Weights are ignored.
 fn accepts(headers: &HeaderMap, kind: &str) -> bool {
     headers.get_all(ACCEPT).iter().any(|accept| {
         accept.to_str().is_ok_and(|accept| {
@@ -338,13 +341,13 @@ where
     }
 }
 
-/// Refuses clients that are not on this machine, and web pages and proxies that are: for paths that show or change the node
-/// itself.
+/// Refuses clients on other machines, and requests of web pages and proxies on this one. For paths that show or change
+/// the node itself.
 fn check_local<B>(service: &Service, connection: &Connection, request: &Request<B>) -> Result<(), Failure> {
     if !connection.is_local() {
         return Err(Failure::not_local());
     }
-    // RFC 9112, 3.2.2: the host of an absolute target counts, and not the header.
+    // RFC 9112, 3.2.2: the host of an absolute target overrides the header.
     let host = match request.uri().authority() {
         Some(authority) => Some(authority.as_str()),
         None => request.headers().get(HOST).and_then(|host| host.to_str().ok()),
@@ -353,14 +356,14 @@ fn check_local<B>(service: &Service, connection: &Connection, request: &Request<
         .map_err(|why| Failure::foreign(&why))
 }
 
-/// The methods that some path of the node has.
+/// The answer to `OPTIONS *`: every method that some path of the node has.
 fn show_methods() -> Response<ReplyBody> {
     let mut response = Response::new(ReplyBody::empty());
     response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD, PUT, DELETE, POST, OPTIONS"));
     response
 }
 
-/// Refuses a write under a condition that nobody would look at, or of a part of the value.
+/// Refuses a write with a condition, which the node would ignore, and a write of a part of the value.
 fn check_write(headers: &HeaderMap, method: &Method) -> Result<(), Failure> {
     for (header, name) in [
         (IF_MATCH, "If-Match"),
@@ -371,14 +374,14 @@ fn check_write(headers: &HeaderMap, method: &Method) -> Result<(), Failure> {
             return Err(Failure::condition(name));
         }
     }
-    // RFC 9110, 14.4: who sends it means to write a part, and the rest of the value would be lost.
+    // RFC 9110, 14.4: the client wants to write a part, and the rest of the value would be lost.
     if method == Method::PUT && headers.contains_key(CONTENT_RANGE) {
         return Err(Failure::partial_value());
     }
     Ok(())
 }
 
-/// Notes that the answer would be another with another Accept header.
+/// Notes that the answer depends on the Accept header.
 fn vary_by_accept(headers: &mut HeaderMap) {
     headers.insert(VARY, HeaderValue::from_static("accept"));
 }
@@ -406,11 +409,12 @@ async fn get<B>(desk: &Desk, request: &Request<B>) -> Result<Response<ReplyBody>
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
     insert_version(headers, record.version);
     if request.method() == Method::HEAD {
-        // hyper leaves out the length of an empty value, where there is no body to tell it from.
+        // hyper leaves out the length of an empty value in an answer to HEAD, where there is no body to take it from.
         headers.insert(CONTENT_LENGTH, HeaderValue::from(value.len()));
     }
     insert_replicas(headers, answered, quorum);
-    // Of one clock: a version may be ahead of this node's, and the date of the answer must not be before the value's.
+    // Both dates come from one clock. A version may be ahead of this node's clock, and `Date` must not be before
+    // `Last-Modified`.
     let modified = record.version.millis().min(now);
     for (name, at) in [(DATE, now), (LAST_MODIFIED, modified)] {
         if let Some(at) = instant::date(at) {
@@ -447,7 +451,7 @@ where
     let is_long = announced.is_some_and(|length| length > limits.value_bytes_max);
     let timeout = coordinator.request_timeout();
     let wait = (timeout / 2).min(TURN_WAIT_MAX);
-    // A client that asks first is not asked for what would have to wait.
+    // A client that sends `Expect` is not asked for a body before its value could be admitted.
     if let Some(length) = announced.filter(|_| !is_long && headers.contains_key(EXPECT)) {
         drop(admit(service, length, wait).await?);
     }
@@ -479,8 +483,8 @@ where
     Ok(written(StatusCode::CREATED, done?, quorum))
 }
 
-/// Reads a large value. One that does not arrive within [`SWIFT_BODY`] or twice that since it took its `turn` loses it, so
-/// that a slow client keeps nobody waiting.
+/// Reads a large value. Two checks, [`SWIFT_BODY`] apart, find a value that is still arriving; the second takes its
+/// `turn` away, so that a slow client keeps nobody waiting.
 async fn read_swiftly<T>(reading: impl Future<Output = T>, turn: &Cell<Option<Admitted>>) -> T {
     let mut reading = pin!(reading);
     let mut is_second_look = false;
@@ -498,7 +502,7 @@ async fn read_swiftly<T>(reading: impl Future<Output = T>, turn: &Cell<Option<Ad
 
 /// How long a large value may wait for its turn before its body is read: less than a body may be silent.
 const TURN_WAIT_MAX: Duration = Duration::from_secs(2);
-/// How often it is looked whether a large value has arrived.
+/// How often the node checks whether a large value has arrived.
 const SWIFT_BODY: Duration = Duration::from_millis(150);
 
 /// Waits until a value of `length` bytes may be written, if it is a large one.
@@ -541,7 +545,7 @@ fn insert_version(headers: &mut HeaderMap, version: Version) {
 async fn range<B>(desk: &Desk, request: &Request<B>) -> Result<Response<ReplyBody>, Failure> {
     let query = target::parse_range(request.uri().query())?;
     if request.version() != http::Version::HTTP_11 {
-        // Without chunks a client could not tell a whole range from a part.
+        // Without chunks a client could not tell a complete range from a truncated one.
         return Err(Failure::malformed("a range needs HTTP/1.1"));
     }
     let ndjson = accepts(request.headers(), "application/x-ndjson");
@@ -551,7 +555,7 @@ async fn range<B>(desk: &Desk, request: &Request<B>) -> Result<Response<ReplyBod
         (RangeFormat::Plain, "application/octet-stream")
     };
     let coordinator = desk.coordinator()?;
-    // In a cluster of one the live keys are those of this node.
+    // In a cluster of one, this node's live keys are all live keys.
     let (reader, now) = if query.scope == Scope::Local || coordinator.nodes() == 1 {
         let (reader, now) = coordinator.scan_local(query.start, query.end).await?;
         (Reader::Local(reader), now)
@@ -600,7 +604,7 @@ fn welcome<B: Body>(
         return Err(Failure::upgrade_required(UPGRADE_PROTOCOL));
     }
     if !request.body().is_end_stream() {
-        // Behind the answer come frames, and the body would be read as one.
+        // Frames follow the answer, and a body would be read as one.
         return Err(Failure::malformed("an upgrade takes no body"));
     }
     let shared = &service.rooms()?.shared;
@@ -703,7 +707,7 @@ fn show_workers<B>(
     Ok(workers_of(&service.rooms()?.shared, request))
 }
 
-/// Takes a profile, and answers when it is done. A client that goes away stops it, and so does the node's end.
+/// Takes a profile, and answers when it is complete. It is stopped when the client disconnects or the node ends.
 async fn show_profile<B>(
     service: &Service,
     connection: &Connection,
@@ -722,7 +726,7 @@ async fn show_profile<B>(
     Ok(response)
 }
 
-/// Pauses a worker or lets it go on, and answers with all of them.
+/// Pauses or resumes a worker, and answers with the state of all workers.
 fn pause_worker<B>(
     service: &Service,
     connection: &Connection,

@@ -1,25 +1,25 @@
-//! The head scanner: follows the raw bytes of a connection beside hyper and judges what hyper lets pass.
+//! The head scanner: follows a connection's raw bytes beside hyper and detects malformed heads that hyper accepts.
 //!
-//! hyper accepts a request with both `Content-Length` and `Transfer-Encoding` (and hides the former), bare line
-//! feeds, and a `#` in the target (and hides what follows). Each is a way in which two parsers can read one byte
-//! stream differently, so each is refused. The scanner sees every byte before hyper does, finds where heads begin
-//! and end, and keeps one [`HeadVerdict`] per head, in order; the handler takes one for each request. Of the lines
-//! between chunks it knows the whole grammar (RFC 9112, 7.1), which hyper skips.
+//! hyper accepts a request with both `Content-Length` and `Transfer-Encoding` (and hides the former), bare line feeds,
+//! and a `#` in the target (and hides the rest of the target). In each case two parsers can read one byte stream
+//! differently, so each is refused. The scanner sees every byte before hyper does, finds where heads begin and end, and
+//! keeps one [`HeadVerdict`] per head, in order. The handler takes one for each request. The scanner checks the whole
+//! grammar of the lines between chunks (RFC 9112, 7.1), which hyper skips.
 //!
-//! It changes one byte: a later minor version of HTTP/1 is read as 1.1 (RFC 9110, 2.5), which hyper would refuse.
+//! It changes one byte: a later minor version of HTTP/1, which hyper would refuse, becomes 1.1 (RFC 9110, 2.5).
 //!
-//! Fail closed: where the scanner loses its way it gives no more verdicts, and a request without one is refused.
+//! Fail closed: when the scanner cannot follow the bytes, it gives no more verdicts, and a request without one is
+//! refused.
 
 use std::collections::VecDeque;
 
-/// The longest part of a header line that the scanner must see: `transfer-encoding` or `content-length` and a
-/// length.
+/// How much of a header line the scanner keeps: enough for `transfer-encoding`, or for `content-length` and a length.
 const LINE_BYTES_MAX: usize = 128;
 
-/// The longest body that is followed: beyond any limit, and below where hyper's own arithmetic ends.
+/// The longest body that is followed, in bytes: above any limit, and below the overflow of hyper's own arithmetic.
 const LENGTH_MAX: u64 = u64::MAX >> 1;
 
-/// This is what a head has that hyper does not show.
+/// Properties of a head that hyper does not show.
 #[expect(
     clippy::struct_excessive_bools,
     reason = "four independent findings, each refused in words of its own"
@@ -40,25 +40,25 @@ pub struct HeadVerdict {
 enum State {
     /// In a head, or before one.
     Head,
-    /// In a body of so many more bytes.
+    /// In a body; how many bytes of it are still to come.
     Body(u64),
-    /// In the line that says how long the next chunk is, and the size as far as it has come.
+    /// In the line with the next chunk's length; the size read so far.
     ChunkLine(u64, At),
-    /// In a chunk of so many more bytes, its line end included.
+    /// In a chunk; how many bytes are still to come, including its line end.
     ChunkData(u64),
     /// In the trailer: whether the line is empty so far, and whether the last byte was a carriage return.
     Trailer(bool, bool),
-    /// The way is lost, or the bytes are no HTTP any more.
+    /// The scanner cannot follow the bytes any more, or they are no longer HTTP.
     Lost,
 }
 
-/// Where in the line before a chunk: `SIZE *( BWS ";" BWS NAME [ BWS "=" BWS VALUE ] )`, where BWS is blanks.
+/// The position in the line before a chunk: `SIZE *( BWS ";" BWS NAME [ BWS "=" BWS VALUE ] )`, where BWS is blanks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum At {
     /// Before the first digit.
     Begin,
     Size,
-    /// In blanks, behind which only the next extension can come.
+    /// In blanks, after which only another extension may come.
     BeforeExtension,
     BeforeName,
     Name,
@@ -66,16 +66,16 @@ enum At {
     BeforeValue,
     Value,
     Quoted,
-    /// Behind a backslash in quotes.
+    /// After a backslash in quotes.
     Escaped,
-    /// Behind the closing quote.
+    /// After the closing quote.
     QuoteEnd,
-    /// Behind the carriage return.
+    /// After the carriage return.
     End,
 }
 
 impl At {
-    /// Where `byte`, which is no digit of the size, leads; none where it must not stand.
+    /// The position after `byte`, which is not a digit of the size; none if `byte` is not allowed here.
     fn after(self, byte: u8) -> Option<Self> {
         let is_token = byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
         // Tab, blank, visible characters, and bytes beyond ASCII.
@@ -109,7 +109,7 @@ impl At {
     }
 }
 
-/// This follows one connection's inbound bytes.
+/// The scanner of one connection's inbound bytes.
 #[derive(Debug)]
 pub struct HeadScanner {
     state: State,
@@ -118,12 +118,12 @@ pub struct HeadScanner {
     is_first_line: bool,
     line: Vec<u8>,
     line_overflows: bool,
-    /// How much of [`VERSION`] the last bytes of a request line that comes in pieces are.
+    /// How many bytes of [`VERSION`] the received part of a split request line ends with.
     version_matched: usize,
     verdicts: VecDeque<HeadVerdict>,
 }
 
-/// What stands before the minor version in a request line.
+/// The text before the minor version in a request line.
 const VERSION: &[u8] = b" HTTP/1.";
 
 impl Default for HeadScanner {
@@ -142,7 +142,7 @@ impl Default for HeadScanner {
 }
 
 impl HeadScanner {
-    /// Follows `bytes`, the next ones of the connection, and makes later minor versions of HTTP/1 in them 1.1.
+    /// Follows `bytes`, the next ones of the connection, and changes later minor versions of HTTP/1 in them to 1.1.
     pub fn feed(&mut self, bytes: &mut [u8]) {
         let mut at = 0;
         while let Some(rest) = bytes.get_mut(at..).filter(|rest| !rest.is_empty()) {
@@ -165,7 +165,7 @@ impl HeadScanner {
         }
     }
 
-    /// The verdict on the oldest head that has none taken yet.
+    /// Takes the verdict on the oldest head whose verdict was not taken yet.
     pub fn take(&mut self) -> Option<HeadVerdict> {
         self.verdicts.pop_front()
     }
@@ -180,7 +180,7 @@ impl HeadScanner {
         self.state == State::Head && !self.is_in_head()
     }
 
-    /// Whether the bytes cannot be followed any more; nothing behind them may be carried out.
+    /// Whether the bytes cannot be followed any more; no request after them may be carried out.
     pub fn is_lost(&self) -> bool {
         self.state == State::Lost
     }
@@ -190,7 +190,7 @@ impl HeadScanner {
         !matches!(self.state, State::Head | State::Lost)
     }
 
-    /// Follows the next line or the part of it that is there; returns how many bytes that is.
+    /// Follows the next line, or the part of it that has come; returns how many bytes that is.
     fn feed_head(&mut self, bytes: &mut [u8]) -> usize {
         let end = memchr::memchr(b'\n', bytes);
         let Some(line) = bytes.get_mut(..end.unwrap_or(bytes.len())) else { return 0 };
@@ -215,8 +215,8 @@ impl HeadScanner {
         taken
     }
 
-    /// Makes the minor version in a part of a request line 1, where it is a later one. It is done as the digit comes: hyper
-    /// looks at a line before it has ended.
+    /// Changes the minor version in a part of a request line to 1, if it is a later one. The digit is changed as soon
+    /// as it comes: hyper looks at a line before it has ended.
     fn lower_version(&mut self, part: &mut [u8], has_ended: bool) {
         if has_ended && part.ends_with(b" HTTP/1.1\r") {
             self.version_matched = 0;
@@ -237,7 +237,7 @@ impl HeadScanner {
         }
     }
 
-    /// Keeps the beginning of a line whose end has not come yet. Of a longer one the last byte kept is the latest
+    /// Keeps the beginning of a line whose end has not come yet. For a longer line, the last kept byte is the latest
     /// that came: it decides whether the line ends with a carriage return.
     fn keep(&mut self, part: &[u8]) {
         if self.is_first_line && memchr::memchr(b'#', part).is_some() {
@@ -255,7 +255,7 @@ impl HeadScanner {
         }
     }
 
-    /// Judges a line; `is_long` when it has more than [`LINE_BYTES_MAX`] bytes, of which only some may be here.
+    /// Judges a line; `is_long` when it has more than [`LINE_BYTES_MAX`] bytes, and `line` may lack some of them.
     fn end_line(&mut self, line: &[u8], is_long: bool) {
         let Some(line) = line.strip_suffix(b"\r") else {
             self.verdict.bare_line_feed = true;
@@ -276,11 +276,11 @@ impl HeadScanner {
         if line.is_empty() {
             return self.end_head();
         }
-        // Only these two lengths matter; all other headers cost one comparison.
+        // Only header names of these two lengths matter; every other header costs one comparison.
         match memchr::memchr(b':', line.get(..18).unwrap_or(line)) {
             Some(14) if starts_with_ignoring_case(line, b"content-length") => {
                 self.verdict.content_length = true;
-                // A long line may have come in pieces, and what is kept of it then is not the number.
+                // A long line may have come in pieces; then the kept bytes are not the whole number.
                 self.length = line.get(15..).filter(|_| !is_long).and_then(parse_length);
                 if self.length.is_none() {
                     self.state = State::Lost;
@@ -311,13 +311,13 @@ impl HeadScanner {
     /// Follows one byte of a line between chunks or of a trailer; returns how many bytes that is.
     fn feed_chunk_line(&mut self, bytes: &[u8]) -> usize {
         let Some(&byte) = bytes.first() else { return 0 };
-        // A line feed alone is no line end here: where hyper takes one, it and a stricter reader in front of this node
-        // would see the next request begin at different bytes.
+        // A line feed alone is not a line end here. hyper accepts some, so hyper and a stricter proxy in front of this
+        // node would see the next request begin at different bytes.
         self.state = match (self.state, byte) {
             (State::ChunkLine(0, At::End) | State::Trailer(false, true), b'\n') => {
                 State::Trailer(true, false)
             }
-            // Two more for the line end behind the data.
+            // Two more for the line end after the data.
             (State::ChunkLine(size, At::End), b'\n') => {
                 size.checked_add(2).map_or(State::Lost, State::ChunkData)
             }
@@ -342,7 +342,7 @@ impl HeadScanner {
     }
 }
 
-/// What is left of `left` bytes behind those that are here, and how many of these belong to them.
+/// How many of `left` bytes are still to come after `bytes`, and how many of `bytes` belong to them.
 fn skip(left: u64, bytes: &[u8]) -> (u64, usize) {
     let here = usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len());
     (left - here as u64, here)
@@ -381,7 +381,7 @@ mod tests {
         transfer_encoding: false,
     };
 
-    /// Bodies that look like heads are bodies: by length and by chunks, with extensions and trailers.
+    /// Bodies that look like heads are skipped as bodies: by length and by chunks, with extensions and trailers.
     #[test]
     fn bodies_are_skipped() {
         let sized: &[u8] =
@@ -394,7 +394,7 @@ mod tests {
         assert_eq!(verdicts(&[chunked]), [chunk, PLAIN]);
     }
 
-    /// Each thing that hyper hides is seen.
+    /// The scanner sees everything that hyper hides.
     #[test]
     fn what_hyper_hides_is_seen() {
         let one = |head: &[u8]| verdicts(&[head]);
@@ -408,8 +408,8 @@ mod tests {
         assert_eq!(one(b"PUT / HTTP/1.1\r\ntransfer-encoding: chunked\r\ncontent-length: 3\r\n\r\n"), [both]);
     }
 
-    /// In chunk lines and trailers a line feed alone, or a carriage return inside, loses the way: hyper takes some of
-    /// them, and a reader in front of it might not.
+    /// In chunk lines and trailers, a bare line feed or a carriage return inside a line loses the scanner: hyper
+    /// accepts some of them, and a proxy in front of it might not.
     #[test]
     fn bare_line_ends_in_chunks_lose_the_way() {
         let good = "3;a=b\r\nabc\r\n0\r\nA: b\r\nC: d\r\n\r\n";
@@ -436,7 +436,7 @@ mod tests {
         }
     }
 
-    /// The line before a chunk is judged by the whole of its grammar.
+    /// The line before a chunk is checked against its whole grammar.
     #[test]
     fn chunk_lines_are_strict() {
         let is_followed = |line: &[u8]| {
@@ -537,12 +537,12 @@ mod tests {
         ] {
             check(same, same);
         }
-        // Refused as before: what is left is no version.
+        // Refused as before: the rest is not a version.
         check("GET / HTTP/1.23\r\n\r\n", "GET / HTTP/1.13\r\n\r\n");
         check("GET /  HTTP/1.2\n\n", "GET /  HTTP/1.1\n\n");
     }
 
-    /// A length that is no number loses the way: no verdict, so the request is refused.
+    /// With a length that is not a number the scanner gives no verdict, so the request is refused.
     #[test]
     fn odd_lengths_lose_the_way() {
         for length in ["+3", "-1", "0x3", "3, 3", "", "18446744073709551615", "99999999999999999999"] {
@@ -552,8 +552,8 @@ mod tests {
     }
 
     proptest! {
-        /// Goal: what is seen does not depend on how the bytes arrive. Method: requests of every kind, cut at random
-        /// places, against the same bytes in one piece.
+        /// Goal: verdicts do not depend on how the bytes arrive. Method: requests of every kind, cut at random places,
+        /// against the same bytes in one piece.
         #[test]
         fn cuts_do_not_matter(
             kinds in prop::collection::vec(0..8usize, 1..5),

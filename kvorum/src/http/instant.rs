@@ -1,21 +1,22 @@
-//! Instants as they are shown to clients: whatever a record says, they can be written, and a client can read them.
+//! Instants as clients see them: any instant that a record can hold is shown in a form that clients can read.
 
 use http::HeaderValue;
 use kvorum_core::UnixMillis;
 use std::time::{Duration, SystemTime};
 
-/// The last millisecond that a date of HTTP can name: its year has four digits.
+/// The last millisecond that an HTTP date can name: its year has four digits.
 const DATE_MILLIS_MAX: u64 = 253_402_300_799_999;
-/// The largest number that every reader of JSON reads as it is: JavaScript has 53 bits for one.
+/// The largest integer that every JSON reader reads exactly: JavaScript numbers have 53 bits.
 const NUMBER_MAX: u64 = (1 << 53) - 1;
 
-/// `at` as a date of HTTP, such as `Sun, 22 Nov 2026 02:07:08 GMT`; the end of the year 9999 for what is later.
+/// `at` as an HTTP date, such as `Sun, 22 Nov 2026 02:07:08 GMT`; later instants become the end of the year 9999.
 pub(super) fn date(at: UnixMillis) -> Option<HeaderValue> {
     let at = SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(at.0.min(DATE_MILLIS_MAX)))?;
     HeaderValue::try_from(httpdate::fmt_http_date(at)).ok()
 }
 
-/// `at` in Unix milliseconds, as a number that every client can read; 2^53 - 1, in the year 287,396, for what is later.
+/// `at` in Unix milliseconds, as a number that every client can read; later instants become 2^53 - 1, in the year
+/// 287,396.
 pub(super) fn shown(at: UnixMillis) -> u64 {
     at.0.min(NUMBER_MAX)
 }
@@ -24,8 +25,8 @@ pub(super) fn shown(at: UnixMillis) -> u64 {
 mod tests {
     use super::*;
 
-    /// Goal: no instant that a record can hold panics or is unreadable. Method: both ends of what a date can name, and of
-    /// what a version, an expiry and a number can hold.
+    /// Goal: no instant that a record can hold panics or is unreadable. Method: both ends of the range of dates, and of
+    /// versions, expiries and numbers.
     #[test]
     fn every_instant_can_be_shown() {
         let check = |at: u64, text: &str, number: u64| {

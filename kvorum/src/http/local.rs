@@ -1,28 +1,29 @@
-//! Who may use `/admin` and `/debug`: people and programs on the node's own machine, and no web page that such a person
-//! looks at, nor anybody behind a proxy that runs there.
+//! Access to `/admin` and `/debug`: only for people and programs on the node's own machine. Web pages open in a browser
+//! there, and clients behind a proxy there, are refused.
 //!
-//! A connection from loopback is not enough for that. A browser lets any page send requests to `localhost`; a name that
-//! its owner points at 127.0.0.1 makes such a page one of the same origin; and a proxy lends its own address to all.
+//! A loopback connection is not enough. A browser lets any page send requests to `localhost`. DNS rebinding (a name
+//! whose owner points it at 127.0.0.1) gives a page the same origin. A proxy lends its own address to all its clients.
 
 use crate::authority::Authority;
 use http::HeaderMap;
 use http::header::{FORWARDED, HeaderName, ORIGIN, VIA};
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
-/// What proxies add, besides the two that are standard.
+/// The prefix of headers that proxies add, besides the two standard ones.
 const PROXY_PREFIX: &str = "x-forwarded-";
 const REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 
-/// Whether `named` is this node by its host: that of `own`, or loopback by name or address. The port is not looked at: it may be
-/// mapped.
+/// Whether the host of `named` is this node: the host of `own`, or loopback by name or address. The port is ignored: it
+/// may be mapped.
 pub(super) fn is_own(named: &Authority, own: Option<&Authority>) -> bool {
     named.is_loopback() || own.is_some_and(|own| named.has_host_of(own))
 }
 
-/// Checks that a request was made on this machine and for this node, which is `own`; `host` is the host that it names.
+/// Checks that a request was made on this machine and for this node, which is `own`; `host` is the host that the
+/// request names.
 ///
 /// # Errors
-/// What shows that it was not.
+/// The evidence that it was not.
 pub(super) fn check(headers: &HeaderMap, host: Option<&str>, own: Option<&Authority>) -> Result<(), String> {
     let Some(host) = host.and_then(Authority::parse).filter(|host| is_own(host, own)) else {
         return Err("its Host is not this node's".to_owned());
@@ -33,7 +34,7 @@ pub(super) fn check(headers: &HeaderMap, host: Option<&str>, own: Option<&Author
     if let Some(name) = headers.keys().find(of_proxy) {
         return Err(format!("it has a {name} header"));
     }
-    // A page of this very node is none of another: the same scheme, host and port.
+    // A page of this node has the same scheme, host and port, so it is not foreign.
     let is_foreign = |origin: &[u8]| {
         let origin = std::str::from_utf8(origin).ok().and_then(Authority::of_url);
         let itself = Authority::of_url(&format!("http://{host}"));
@@ -42,7 +43,7 @@ pub(super) fn check(headers: &HeaderMap, host: Option<&str>, own: Option<&Author
     if headers.get_all(ORIGIN).iter().any(|origin| is_foreign(origin.as_bytes())) {
         return Err("it has the Origin of another site".to_owned());
     }
-    // "none" is what a person has typed.
+    // "none" is a URL that a person has typed.
     let is_site_foreign = |site: &[u8]| !(site == b"same-origin" || site == b"none");
     if headers.get_all(SEC_FETCH_SITE).iter().any(|site| is_site_foreign(site.as_bytes())) {
         return Err("its Sec-Fetch-Site is another site".to_owned());
@@ -61,7 +62,8 @@ mod tests {
         check(&headers.collect(), host, Some(&own))
     }
 
-    /// Requests of tools and of the node's own pages pass; what a page of another site or a proxy would send does not.
+    /// Requests of tools and of the node's own pages pass; requests that a page of another site or a proxy would send
+    /// do not.
     #[test]
     fn only_requests_of_this_machine_pass() {
         for host in
@@ -94,7 +96,7 @@ mod tests {
             ("origin", "http://evil.example"),
             ("origin", "null"),
             ("origin", ""),
-            // Another program's page on this machine.
+            // A page of another program on this machine.
             ("origin", "http://localhost:3000"),
             ("origin", "http://localhost"),
             ("origin", "https://localhost:8080"),

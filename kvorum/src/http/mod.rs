@@ -1,8 +1,8 @@
-//! HTTP: the only room that knows requests, statuses and headers.
+//! HTTP: the only layer that knows requests, statuses and headers.
 //!
-//! A request is read downwards: [`server`] accepts connections and hands hyper their bytes, with [`head`] and
-//! [`connection`] closing what hyper leaves open; [`handler`] turns a request into a call of the coordinator and
-//! the result into a response; [`target`] reads paths and parameters; [`error`] says what failures look like.
+//! A request is read downwards. [`server`] accepts connections and hands hyper their bytes; [`head`] and [`connection`]
+//! add the checks and bounds that hyper lacks. [`handler`] turns a request into a call of the coordinator and the
+//! result into a response. [`target`] reads paths and parameters; [`error`] turns errors into answers.
 //!
 //! A request stays on the thread that accepted its connection, so nothing here is shared between threads but the
 //! [`Service`].
@@ -34,7 +34,7 @@ pub use status::NodeFacts;
 
 use std::time::Duration;
 
-/// These are the bounds of what a client may ask of the node.
+/// The bounds of what a client may ask of the node.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     /// The largest value, in bytes.

@@ -1,8 +1,8 @@
 //! `/openapi.json`: the contract as programs read it, written by hand in `openapi.json`.
 //!
-//! Nothing is generated; the tests below compare the document with what the code knows, so that neither changes
-//! alone. What only answers can show (their schemas, which status comes from which operation) `make openapi` checks
-//! against running nodes. `docs/http-api.md` is the readable twin.
+//! Nothing is generated. The tests below compare the document with the code, so that neither changes alone. Checks that
+//! need answers (schemas, and which operation returns which status) are in `make openapi`, against running nodes.
+//! `docs/http-api.md` is the text for people.
 
 /// The document.
 pub(super) const DOCUMENT: &str = include_str!("openapi.json");
@@ -23,7 +23,7 @@ mod tests {
         serde_json::from_str(DOCUMENT).unwrap()
     }
 
-    /// What `reference` points at, or `value` itself where it is no reference.
+    /// The target of `value`'s reference, or `value` itself if it is not a reference.
     fn resolve<'a>(document: &'a Value, value: &'a Value) -> &'a Value {
         match value.get("$ref").and_then(Value::as_str) {
             Some(reference) => document.pointer(reference.strip_prefix('#').unwrap()).unwrap(),
@@ -44,7 +44,8 @@ mod tests {
             .collect()
     }
 
-    /// The pieces of `source`, without its tests, that follow `prefix` and are made of what `is_part` takes.
+    /// The pieces of `source`, without its tests, that follow `prefix` and consist of characters that `is_part`
+    /// accepts.
     fn scan<'a>(source: &'a str, prefix: &'a str, is_part: fn(char) -> bool) -> BTreeSet<&'a str> {
         let code = source.split("#[cfg(test)]").next().unwrap();
         let tails = code.split(prefix).skip(1);
@@ -54,7 +55,7 @@ mod tests {
             .collect()
     }
 
-    /// The statuses that the code names: as constants, and in the answers that are written as they are.
+    /// The statuses that the code names: as constants, and in the fixed answers.
     fn statuses_of_the_code() -> BTreeSet<u16> {
         let named: BTreeMap<String, u16> = (100..600)
             .filter_map(|code| {
@@ -68,12 +69,12 @@ mod tests {
         let mut statuses: BTreeSet<u16> = constants.map(|name| named[name]).collect();
         let literal = |prefix| scan(ERROR_SOURCE, prefix, |c| c.is_ascii_digit());
         statuses.extend(literal("line: \"").iter().map(|code| code.parse::<u16>().unwrap()));
-        // What no constant says is what a response is born with.
+        // A new response has status 200, so no constant names it.
         statuses.insert(200);
         statuses
     }
 
-    /// Every path with its methods, and nothing else.
+    /// The document has every path with its methods, and nothing else.
     #[test]
     fn paths_and_methods_are_those_of_the_code() {
         let document = document();
@@ -88,7 +89,7 @@ mod tests {
         assert_eq!(documented, known);
     }
 
-    /// The path that clients who lost their way are told of is each but that of nodes.
+    /// The error for an unknown path names every path except the one for nodes.
     #[test]
     fn unknown_path_names_the_known() {
         for (text, path) in Path::ALL {
@@ -96,7 +97,7 @@ mod tests {
         }
     }
 
-    /// Every parameter that a parser says it knows, and no other; `ttl` at PUT alone.
+    /// The document has every parameter that a parser knows, and no other; `ttl` only for PUT.
     #[test]
     fn parameters_are_those_of_the_parsers() {
         let document = document();
@@ -127,7 +128,7 @@ mod tests {
             let parameters = operation["parameters"].as_array().into_iter().flatten();
             let documented: BTreeSet<&str> = parameters
                 .map(|parameter| resolve(&document, parameter))
-                // A worker's name is a part of the path, and no parser's.
+                // A worker's name is a part of the path, so no parser reads it.
                 .filter(|parameter| parameter["in"] != "path")
                 .inspect(|parameter| assert_eq!(parameter["in"], "query"))
                 .map(|parameter| parameter["name"].as_str().unwrap())
@@ -136,7 +137,7 @@ mod tests {
         }
     }
 
-    /// Every status that the code can answer with, and no other; all of them but those of peers are counted.
+    /// The document has every status that the code can answer with, and no other; all but those to peers are counted.
     #[test]
     fn statuses_are_those_of_the_code() {
         let document = document();
@@ -149,7 +150,7 @@ mod tests {
                 documented.insert(status);
             }
         }
-        // No operation has it: each has the methods that it has.
+        // No operation documents 405: each has only its own methods.
         documented.insert(405);
         let components = document["components"]["responses"].as_object().unwrap();
         let failures: BTreeSet<u16> = components
@@ -163,8 +164,8 @@ mod tests {
         assert_eq!(known, counted.collect());
     }
 
-    /// Patterns of parameters take what the parsers take. There is no engine for patterns here, so this holds the two that
-    /// once took a zero to the texts that were judged; `make openapi` sends what they generate.
+    /// Patterns of parameters accept what the parsers accept. There is no pattern engine here, so this test compares
+    /// the two patterns that once accepted a zero with reviewed texts. `make openapi` sends what the patterns generate.
     #[test]
     fn patterns_of_parameters_take_no_zero() {
         let document = document();
@@ -186,7 +187,7 @@ mod tests {
         }
     }
 
-    /// Every error code, told at its status.
+    /// The document has every error code, at its status.
     #[test]
     fn error_codes_are_those_of_the_code() {
         let document = document();
@@ -199,7 +200,7 @@ mod tests {
                 Some((status.to_owned(), rest.split('"').next()?.to_owned()))
             })
             .collect();
-        // As many as there are calls: none has hidden from the search.
+        // At least as many as there are calls: the search has missed none.
         assert!(pairs.len() >= 15, "{pairs:?}");
         let codes: BTreeSet<&str> = pairs.iter().map(|(_, code)| code.as_str()).collect();
         let listed = document["components"]["schemas"]["Error"]["properties"]["error"]["enum"].as_array();
@@ -216,7 +217,7 @@ mod tests {
         }
     }
 
-    /// Every header of our own.
+    /// The document has every header of ours.
     #[test]
     fn headers_are_those_of_the_code() {
         let document = document();

@@ -1,7 +1,7 @@
-//! Places for the connections of peers: so many for each member, apart from those of clients.
+//! Places for the connections of peers: a fixed number for each member, apart from those of clients.
 //!
-//! Whoever shakes hands as a member takes that member's places, nobody else's. Beyond the bound the oldest connection that
-//! has never asked anything gives way, then the oldest: handshakes that stay idle cannot keep the member itself away.
+//! A node that handshakes as a member takes only that member's places. Beyond the bound, the oldest connection without
+//! any request yet gives way, else the oldest. So idle handshakes cannot keep the member itself away.
 
 use crate::peer::{Caller, Reply, Request, Service};
 use kvorum_core::NodeId;
@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
 
-/// Connections of one member at once. It has one for each of its network threads, and a second while it connects again.
+/// The most connections of one member at once. A member has one per network thread, and a second while it reconnects.
 pub const PEER_CONNECTIONS_MAX: usize = 64;
 
 /// The places of all members.
@@ -37,7 +37,7 @@ pub struct PeerPlace {
 }
 
 impl PeerPlaces {
-    /// Takes a place for a connection of `peer`; where all are taken, another gives way.
+    /// Takes a place for a connection of `peer`; if all are taken, another connection gives way.
     pub fn take(self: &Arc<Self>, peer: NodeId) -> PeerPlace {
         let slot = Arc::new(Slot::default());
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
@@ -59,7 +59,7 @@ impl PeerPlaces {
 }
 
 impl PeerPlace {
-    /// Waits until this connection is to end, for a newer one of the same member.
+    /// Waits until this connection must end because a newer one of the same member needs its place.
     pub async fn gives_way(&self) {
         self.slot.gives_way.notified().await;
     }
@@ -74,14 +74,14 @@ impl Drop for PeerPlace {
     }
 }
 
-/// A peer's service that notes that the connection is used.
+/// A peer's service that records that the connection is used.
 pub struct Noted<S> {
     inner: S,
     slot: Arc<Slot>,
 }
 
 impl<S> Noted<S> {
-    /// Notes in `place` what `inner` is asked.
+    /// Wraps `inner` and records its requests in `place`.
     pub fn new(inner: S, place: &PeerPlace) -> Self {
         Self { inner, slot: Arc::clone(&place.slot) }
     }
@@ -116,8 +116,8 @@ mod tests {
         timeout(Duration::from_millis(1), place.gives_way()).await.is_ok()
     }
 
-    /// Goal: idle handshakes as one member end each other, and neither a connection of it that is used nor any of another
-    /// member. Method: many more handshakes than there are places.
+    /// Goal: idle handshakes as one member end each other. Connections of that member that are used, and those of other
+    /// members, stay. Method: many more handshakes than there are places.
     #[tokio::test(start_paused = true)]
     async fn idle_handshakes_give_way_to_each_other() {
         let places = Arc::new(PeerPlaces::default());

@@ -1,8 +1,8 @@
 //! Ranges: records as a stream, one chunk each, with bounded memory.
 //!
-//! A task on the connection's thread reads the store in parts (on the worker pool) and renders each record; the
-//! body takes them as the client does. At most [`PARTS_AHEAD`] parts wait, so a client that does not read stops the
-//! reading.
+//! A task on the connection's thread reads the store in parts (on the worker pool) and renders each record; the body
+//! takes records as fast as the client does. At most [`PARTS_AHEAD`] parts wait, so a client that does not read stops
+//! the reading.
 
 use super::body::Cut;
 use super::instant;
@@ -19,9 +19,9 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::sync::mpsc;
 
-/// Bytes of records read at a time.
+/// How many bytes of records are read at a time.
 const PART_BYTES: usize = 64 << 10;
-/// Parts that may wait for the client.
+/// How many parts may wait for the client.
 const PARTS_AHEAD: usize = 2;
 
 /// How a range is written.
@@ -33,9 +33,9 @@ pub enum RangeFormat {
     Ndjson,
 }
 
-/// Where records come from.
+/// The source of a range's records.
 pub enum Reader {
-    /// This node's store alone.
+    /// The store of this node alone.
     Local(RangeReader),
     /// The whole cluster.
     Cluster(Box<ClusterRange>),
@@ -50,7 +50,7 @@ impl Reader {
     }
 }
 
-/// What a range is made of.
+/// The parameters of a range.
 pub struct RangeSource {
     pub reader: Reader,
     pub now: UnixMillis,
@@ -59,14 +59,14 @@ pub struct RangeSource {
     pub timeout: Duration,
 }
 
-/// This streams the records of a range.
+/// A stream of the records of a range.
 pub struct RangeBody {
     parts: mpsc::Receiver<Part>,
     records: std::vec::IntoIter<Bytes>,
     metrics: Arc<ThreadMetrics>,
 }
 
-/// What the reading task hands over. A channel that closes without an `End` means that the rest cannot be had.
+/// A message from the reading task. A channel that closes without an `End` means that the rest cannot be read.
 enum Part {
     Records(std::vec::IntoIter<Bytes>),
     End,
@@ -77,7 +77,7 @@ impl RangeBody {
     pub fn start(source: RangeSource, metrics: Arc<ThreadMetrics>) -> Self {
         let (sender, parts) = mpsc::channel(PARTS_AHEAD);
         tokio::task::spawn_local(async move {
-            // Bounds the snapshot's life, whether it is the store or the client that is slow.
+            // Bounds how long the snapshot is held, whether the store or the client is slow.
             if tokio::time::timeout(source.timeout, read(source, sender)).await.is_err() {
                 tracing::warn!("a range took longer than its time-out and was cut");
             }
@@ -101,7 +101,7 @@ impl RangeBody {
     }
 }
 
-/// Reads until the end, the limit, an error, or until nobody takes the records any more.
+/// Reads until the end, the limit, an error, or until the receiver is gone.
 async fn read(mut source: RangeSource, sender: mpsc::Sender<Part>) {
     let mut left = source.limit.unwrap_or(u64::MAX);
     loop {
@@ -115,7 +115,7 @@ async fn read(mut source: RangeSource, sender: mpsc::Sender<Part>) {
             return;
         }
         if is_last || left == 0 {
-            // Whoever took the records may have gone just now.
+            // The receiver may be gone by now.
             let _ = sender.send(Part::End).await;
             return;
         }
@@ -190,7 +190,7 @@ mod tests {
         render(part, UnixMillis(10), format, &mut left)
     }
 
-    /// Both formats; tombstones and what has expired are left out and do not count towards the limit.
+    /// Both formats; tombstones and expired records are left out and do not count towards the limit.
     #[test]
     fn renders_live_records() {
         assert_eq!(lines(RangeFormat::Plain, 9), [&b"a\n1\n2"[..], b"\xff\n\x80", b"z\nforged"]);
@@ -203,7 +203,7 @@ mod tests {
                 format!(
                     "{{\"expires\":11,\"key_base64\":\"/w==\",\"value_base64\":\"gA==\",\"version\":\"{version}\"}}\n"
                 ),
-                // A number that JavaScript reads as it is.
+                // A number that JavaScript reads exactly.
                 format!(
                     "{{\"expires\":9007199254740991,\"key\":\"z\",\"value\":\"forged\",\"version\":\"{version}\"}}\n"
                 ),

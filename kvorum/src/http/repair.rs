@@ -1,4 +1,4 @@
-//! `/admin/repair`: what a repair that was asked for came to.
+//! `/admin/repair`: the result of a requested repair.
 
 use crate::coordinator::Repaired;
 
@@ -18,7 +18,7 @@ pub(super) fn render(repaired: &Repaired) -> String {
     format!("{body}\n")
 }
 
-/// The body of the answer where something was dropped.
+/// The body of the answer to a request that dropped records.
 pub(super) fn render_dropped(dropped: u64) -> String {
     format!("{}\n", serde_json::json!({"dropped": dropped}))
 }

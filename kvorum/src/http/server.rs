@@ -1,6 +1,6 @@
 //! The server: accepts connections on one thread and serves them there.
 //!
-//! Generic over the listener, so that a simulated network is served by the same code.
+//! It is generic over the listener, so that the same code serves a simulated network.
 
 use super::HEAD_BYTES_MAX;
 use super::connection::{Connection, Guarded, Returned, Watchdog};
@@ -29,48 +29,49 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-/// How long the acceptor stands back when the system gives it no connection, for want of descriptors say.
+/// How long the acceptor pauses after the system failed to give it a connection, for example for lack of descriptors.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
-/// How long a connection that is ended with bytes unread is kept, so that the client reads the answer before it is
-/// told that its bytes went nowhere (a close with unread bytes resets the connection and may discard the answer).
+/// How long a connection that ends with unread bytes is kept open, so that the client can read the answer first.
+/// Closing it at once would reset the connection and might discard the answer.
 const LINGER: Duration = Duration::from_secs(1);
-/// How much is read, and dropped, meanwhile: twice the largest value by default, so that who is sending one gets the answer.
+/// The most bytes that are read and dropped meanwhile: twice the default largest value, so that a client that is
+/// sending one gets the answer.
 const LINGER_BYTES_MAX: usize = 16 << 20;
 
-/// Places beyond the cap. They are for peers, the status and the metrics, one request each; whoever asks for anything else
-/// is told that there is no room. More connections are closed without a word, for each takes a descriptor.
+/// Places beyond the cap, for peers, the status and the metrics, one request each. Any other request is refused for
+/// lack of room. Further connections are closed without an answer, because each takes a descriptor.
 pub const SPARE_PLACES: usize = 64;
-/// Lines about connections that could not be accepted.
+/// The most log lines about failed accepts in one period.
 const ACCEPT_LINES_MAX: u32 = 3;
 const ACCEPT_LINES_PERIOD: Duration = Duration::from_mins(1);
 
-/// This gives connections.
+/// A source of connections.
 pub trait Listener {
     /// A connection's stream.
     type Stream: AsyncRead + AsyncWrite + Unpin + 'static;
 
-    /// The next connection, when there is one, and the address of its client.
+    /// Polls for the next connection and the address of its client.
     fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(Self::Stream, IpAddr)>>;
 }
 
-/// Where the node is in its life.
+/// The phase that the node is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
-    /// The store is being opened: every request is told so.
+    /// The store is being opened: every request gets 503.
     Starting,
-    /// The store is open and peers are served; the hints that they hold for this node are being taken.
+    /// The store is open and peers are served; the node is taking the hints that peers hold for it.
     Joining,
-    /// It serves.
+    /// The node serves clients.
     Ready,
-    /// It was told to stop.
+    /// The node was told to stop.
     Draining,
 }
 
-/// Serves connections of `listener` until the node drains, then ends them: requests that were accepted are answered,
-/// within the drain time-out. Must run where local tasks can be spawned.
+/// Serves connections of `listener` until the node drains, then ends them: accepted requests are answered within the
+/// drain time-out. Must run where local tasks can be spawned.
 ///
-/// As soon as the store is open it connects to the peers; the first `thread` also does the node's background
-/// work, and says when the node is ready.
+/// It connects to the peers as soon as the store is open. The first `thread` also does the node's background work, and
+/// announces when the node is ready.
 pub async fn serve<L: Listener>(listener: L, desk: Rc<Desk>, connector: Rc<dyn Connector>, thread: usize) {
     let service = Arc::clone(&desk.service);
     let mut phase = service.phase.subscribe();
@@ -103,7 +104,7 @@ pub async fn serve<L: Listener>(listener: L, desk: Rc<Desk>, connector: Rc<dyn C
             }
         }
     }
-    // What the kernel has accepted already is served; then the port is given up.
+    // Connections that the kernel has accepted already are served; then the port is given up.
     while let Some(Ok(accepted)) = accept_now(&listener).await {
         accept(accepted, &desk, &watchdog);
     }
@@ -125,7 +126,7 @@ pub async fn serve<L: Listener>(listener: L, desk: Rc<Desk>, connector: Rc<dyn C
     opening.abort();
 }
 
-/// Opens the desk as soon as there is a store, and keeps it open.
+/// Gives this thread its coordinator as soon as the store is open, and keeps it running.
 async fn open(desk: Rc<Desk>, connector: Rc<dyn Connector>, thread: usize) {
     let service = &desk.service;
     let is_open = service.phase.subscribe().wait_for(|phase| *phase != Phase::Starting).await.is_ok();
@@ -160,7 +161,7 @@ async fn join(service: Arc<super::Service>, coordinator: Rc<Coordinator>) {
     });
 }
 
-/// A connection that is there already.
+/// Accepts a connection without waiting; none if there is none.
 async fn accept_now<L: Listener>(listener: &L) -> Option<io::Result<(L::Stream, IpAddr)>> {
     std::future::poll_fn(|cx| match listener.poll_accept(cx) {
         Poll::Ready(accepted) => Poll::Ready(Some(accepted)),
@@ -186,13 +187,13 @@ fn accept<S: AsyncRead + AsyncWrite + Unpin + 'static>(
     tokio::task::spawn_local(serve_connection(stream, Rc::clone(desk), connection, place));
 }
 
-/// How many of the connections one address may have: three quarters. Clients on this machine are not counted, for many
-/// may come through one proxy there.
+/// The most connections that one address may have: three quarters of all. Clients on this machine are not counted,
+/// because many may come through one proxy there.
 fn share_of_address(connections_max: usize) -> usize {
     connections_max - connections_max / 4
 }
 
-/// What counts as one address: of IPv6 a network of 64 bits, which one client can have.
+/// The unit that counts as one address: for IPv6 a /64 network, which one client can have.
 fn address_of(client: IpAddr) -> IpAddr {
     match client.to_canonical() {
         IpAddr::V4(address) => IpAddr::V4(address),
@@ -200,15 +201,15 @@ fn address_of(client: IpAddr) -> IpAddr {
     }
 }
 
-/// Connections by the addresses of their clients, but for those on this machine.
+/// Open connections by client address, except for clients on this machine.
 #[derive(Debug, Default)]
 pub struct Addresses {
-    // Guards the counts; held for one of them.
+    // Guards the counts; held to change one of them.
     counts: Mutex<HashMap<IpAddr, usize>>,
 }
 
 impl Addresses {
-    /// Counts one more of `address`, and returns how many there are.
+    /// Counts one more connection of `address`, and returns how many it has.
     fn add(&self, address: IpAddr) -> usize {
         let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         let count = counts.entry(address).or_default();
@@ -233,12 +234,12 @@ fn is_this_machine(address: IpAddr) -> bool {
     address.to_canonical().is_loopback()
 }
 
-/// One connection's place under the cap, given back when dropped.
+/// A connection's place under the cap, given back when it is dropped.
 struct Place {
     service: Arc<super::Service>,
     number: usize,
     address: Option<IpAddr>,
-    /// How many its client's address has.
+    /// How many connections the client's address has.
     of_address: usize,
 }
 
@@ -277,7 +278,8 @@ async fn serve_connection<S: AsyncRead + AsyncWrite + Unpin + 'static>(
         .max_header_size(HEAD_BYTES_MAX)
         // The watchdog bounds this wait; see `connection`.
         .header_read_timeout(None)
-        // Small answers and the many chunks of a range cost less copied into one buffer than gathered.
+        // Small answers and the many chunks of a range cost less when they are copied into one buffer than in a
+        // vectored write.
         .writev(false)
         .serve_connection(io, service_fn(serve));
     let mut drained = false;
@@ -287,8 +289,8 @@ async fn serve_connection<S: AsyncRead + AsyncWrite + Unpin + 'static>(
             return Poll::Ready(());
         }
         loop {
-            // Polled before it is told to end, so that a request which has arrived is read and answered. What ended a
-            // connection is the client's business: it has its answer, or it has gone.
+            // Polled before it is told to end, so that a request which has arrived is read and answered. A connection's
+            // error is not handled here: the client has its answer, or it has gone.
             if Pin::new(&mut http).poll(cx).is_ready() {
                 return Poll::Ready(());
             }
@@ -304,11 +306,12 @@ async fn serve_connection<S: AsyncRead + AsyncWrite + Unpin + 'static>(
     let stream = returned.borrow_mut().take();
     let Some(mut stream) = stream else { return };
     if let Some(theirs) = connection.upgraded() {
-        // From here on it is no client's connection: the watchdog and the drain leave it alone.
+        // From here on it is a peer's connection: the watchdog and the drain leave it alone.
         drop((connection, place));
         serve_peer(stream, already_read, &desk, theirs).await;
     } else if connection.is_spare() && !connection.has_asked() {
-        // It said nothing, perhaps because it waits until it needs the connection: it has none.
+        // The client sent nothing, perhaps because it opened the connection for later use. It is told that it is
+        // refused.
         desk.metrics.connections_refused.fetch_add(1, Ordering::Relaxed);
         let answer = CONNECTION_REFUSED.bytes(desk.service.clock.wall());
         let write = async {
@@ -321,7 +324,7 @@ async fn serve_connection<S: AsyncRead + AsyncWrite + Unpin + 'static>(
     }
 }
 
-/// Answers a peer until it hangs up.
+/// Answers a peer until it closes the connection.
 async fn serve_peer<S: AsyncRead + AsyncWrite + Unpin + 'static>(
     stream: S,
     already_read: Bytes,
@@ -363,7 +366,7 @@ async fn linger<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S) {
 mod tests {
     use super::*;
 
-    /// An address is counted while it has connections; of IPv6 the network counts.
+    /// An address is counted while it has connections; for IPv6 its network is counted.
     #[test]
     fn addresses_are_counted() {
         let addresses = Addresses::default();

@@ -1,4 +1,4 @@
-//! `/v0/status`: whether the node serves, and the facts an operator asks first.
+//! `/v0/status`: whether the node serves, and the facts that an operator needs first.
 
 use super::converged;
 use super::server::Phase;
@@ -10,31 +10,31 @@ use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Whether the node serves, and if not, why.
+/// Whether the node serves, and why not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Serving {
-    /// It serves.
+    /// The node serves reads and writes.
     Ok,
-    /// It reads; its disk is full and it takes no writes.
+    /// The node serves reads only: its disk is full.
     DiskFull,
-    /// It reads; its store takes no writes until something that the machine ran out of is there again.
+    /// The node serves reads only: its store waits for a resource that the machine ran out of.
     StoreWaiting,
-    /// It accepts requests, but a default one would not find its quorum now.
+    /// The node accepts requests, but a default one would not reach its quorum now.
     NoQuorum,
-    /// It reads; its clock is too far from those of a majority, so it takes no writes.
+    /// The node serves reads only: its clock is too far from the clocks of a majority.
     ClockOff,
-    /// The store is being opened, or it takes what it missed.
+    /// The store is being opened, or the node is taking the writes that it missed.
     Starting,
-    /// It was told to stop and answers what it has accepted.
+    /// The node was told to stop and answers the requests that it has accepted.
     Draining,
     /// The store failed.
     StoreFailed,
-    /// A thread or task that it needs has ended; its process is about to end.
+    /// A thread or task that the node needs has ended; its process is about to end.
     ThreadEnded,
 }
 
 impl Serving {
-    /// What holds of a node.
+    /// Derives it from the node's state.
     pub(super) fn of(phase: Phase, ended: Option<&Ended>, shared: Option<&Shared>) -> Self {
         let Some(shared) = shared else {
             return if ended.is_some() { Self::ThreadEnded } else { Self::Starting };
@@ -67,7 +67,7 @@ impl Serving {
         }
     }
 
-    /// Whether the status is 200, also where a quorum `is_needed` for that.
+    /// Whether the HTTP status is 200; if `is_needed`, only while the default quorum can be reached.
     pub(super) fn is_able(self, is_needed: bool) -> bool {
         match self {
             Self::Ok | Self::DiskFull | Self::StoreWaiting => true,
@@ -76,7 +76,7 @@ impl Serving {
         }
     }
 
-    /// Where the node is in its life.
+    /// The name of the node's phase.
     fn state(self, phase: Phase) -> &'static str {
         match (self, phase) {
             (Self::StoreFailed | Self::ThreadEnded, _) => "failed",
@@ -87,14 +87,14 @@ impl Serving {
     }
 }
 
-/// These are the node's facts that do not change while it runs.
+/// The facts about the node that do not change while it runs.
 #[derive(Debug, Clone)]
 pub struct NodeFacts {
     /// The node's id in versions.
     pub node: String,
-    /// The URL by which others know it.
+    /// The URL by which other nodes know it.
     pub url: String,
-    /// Its host and port; none where that is no URL of a node.
+    /// The host and port of that URL; none if it is not a node's URL.
     pub own_host: Option<Authority>,
     /// All nodes' URLs.
     pub cluster: Vec<String>,
@@ -102,8 +102,8 @@ pub struct NodeFacts {
     pub durability: String,
 }
 
-/// The body of `/v0/status`: one `name value` a line, or one JSON object. Of the store and the cluster only while the
-/// store is open.
+/// The body of `/v0/status`: one `name value` per line, or one JSON object. Facts about the store and the cluster are
+/// there only while the store is open.
 pub(super) fn render(
     facts: &NodeFacts,
     phase: Phase,
@@ -239,7 +239,7 @@ fn render_repair(shared: &Shared) -> serde_json::Value {
     })
 }
 
-/// How far all replicas agree, of the partition that is furthest behind.
+/// The convergence of the partition whose watermark is the oldest.
 fn render_converged(shared: &Shared) -> serde_json::Value {
     let metrics = &shared.metrics;
     let read = |count: &AtomicU64| count.load(Ordering::Relaxed);

@@ -1,7 +1,7 @@
 //! The request target: what a path and query ask for. Pure functions over text from outside.
 //!
-//! Percent-decoding is strict and `+` is a plus sign. Every parameter is known, given once, and in range, or the
-//! request is refused with a line that says what is allowed.
+//! Percent-decoding is strict and `+` is a plus sign. A parameter that is unknown, repeated or out of range is refused
+//! with a line that says what is allowed.
 
 use crate::coordinator::PAUSE_MAX;
 use crate::profile::{Event, Format, SECONDS_MAX};
@@ -23,23 +23,23 @@ pub enum Path {
     Metrics,
     /// Where other nodes connect.
     Peer,
-    /// Where keys belong.
+    /// The placement of keys.
     Topology,
-    /// What every node holds of a key.
+    /// Every node's copy of a key.
     Explain,
-    /// Up to when all replicas agree.
+    /// The instant up to which all replicas agree.
     Converged,
-    /// Compares this node with all others now.
+    /// A comparison of this node with all others, now.
     Repair,
-    /// The description of all this for programs.
+    /// The API description for programs.
     OpenApi,
     /// A profile of the process.
     Profile,
-    /// What the node does without a client.
+    /// The node's background workers.
     Workers,
-    /// Where a worker is paused.
+    /// Pauses a worker.
     WorkerPause,
-    /// Where a worker is let go on.
+    /// Resumes a worker.
     WorkerResume,
 }
 
@@ -62,7 +62,7 @@ impl Path {
         ("/admin/workers/{name}/resume", Self::WorkerResume),
     ];
 
-    /// The path that `path` names, byte for byte.
+    /// The path that `path` names, compared byte for byte.
     pub fn parse(path: &str) -> Option<Self> {
         let known = Self::ALL.into_iter().find(|(text, _)| *text == path).map(|(_, path)| path);
         known.or_else(|| {
@@ -75,7 +75,7 @@ impl Path {
         })
     }
 
-    /// The methods it has, as `Allow` lists them.
+    /// The methods of the path, as `Allow` lists them.
     pub fn allow(self) -> &'static str {
         match self {
             Self::Entity => "GET, HEAD, PUT, DELETE",
@@ -93,18 +93,18 @@ impl Path {
     }
 }
 
-/// This is what an entity's query asks for.
+/// The parsed query of an entity.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EntityQuery {
     /// The key.
     pub key: Key,
     /// The quorum, if the request names one.
     pub replicas: Replicas,
-    /// How long the value lives, in milliseconds.
+    /// The value's time to live, in milliseconds.
     pub ttl_millis: Option<u64>,
 }
 
-/// These are the replica counts that a request names; not yet checked against the cluster.
+/// The replica counts that a request names; not yet checked against the cluster.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Replicas {
     /// `ack`.
@@ -114,7 +114,7 @@ pub struct Replicas {
 }
 
 impl Replicas {
-    /// The quorum in a cluster of `nodes`, with what is not named taken from `default`.
+    /// The quorum in a cluster of `nodes`; counts that the request does not name come from `default`.
     pub fn quorum(self, default: Quorum, nodes: u16) -> Result<Quorum, TargetError> {
         let quorum = match (self.ack, self.from) {
             (None, None) => return Ok(default),
@@ -136,32 +136,32 @@ pub enum Scope {
     Local,
 }
 
-/// This is what a range's query asks for.
+/// The parsed query of a range.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RangeQuery {
     /// The first key.
     pub start: Key,
-    /// The first key behind the range.
+    /// The first key after the range.
     pub end: Option<Key>,
-    /// Records at most.
+    /// The most records.
     pub limit: Option<u64>,
     /// Which nodes.
     pub scope: Scope,
 }
 
-/// This says what is wrong with a target, and what is allowed.
+/// An invalid target: what is wrong with it, and what is allowed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TargetError {
     /// A `%` that is not followed by two hexadecimal digits.
     BadEscape {
-        /// The parameter in which it stands.
+        /// The parameter that contains it.
         name: String,
     },
     /// A parameter that the path does not have.
     UnknownParameter {
         /// Its name.
         name: String,
-        /// Those that it has.
+        /// The parameters that the path has.
         known: &'static str,
     },
     /// A parameter given twice, or two that mean the same.
@@ -179,7 +179,7 @@ pub enum TargetError {
         /// Its name.
         name: &'static str,
     },
-    /// A key that is none.
+    /// An invalid key.
     BadKey {
         /// The parameter.
         name: &'static str,
@@ -193,19 +193,19 @@ pub enum TargetError {
         /// What is allowed.
         allowed: &'static str,
     },
-    /// What is no partition's number.
+    /// A partition number that does not exist.
     BadPartition {
-        /// How many there are.
+        /// How many partitions there are.
         partitions: u32,
     },
-    /// Replica counts that are no quorum here.
+    /// Replica counts that are not a valid quorum here.
     BadQuorum(QuorumError),
-    /// A `ttl` on what is not a PUT.
+    /// A `ttl` on a request other than PUT.
     TtlWithoutPut,
 }
 
 const REPLICAS_ALLOWED: &str = "ACK/FROM with 1 <= ACK <= FROM <= nodes in the cluster, such as 2/3";
-/// How long a profile takes that does not say.
+/// The default duration of a profile.
 const PROFILE_SECONDS_DEFAULT: u16 = 10;
 const TTL_ALLOWED: &str =
     "a duration above 0 and at most 36500d (100 years): 500ms, 30s, 15m, 12h, 7d, or seconds such as 2.5";
@@ -302,12 +302,12 @@ pub fn parse_explain(query: Option<&str>) -> Result<Key, TargetError> {
     key.ok_or(TargetError::Missing { name: "id" })
 }
 
-/// This is what the query of `/v0/converged` asks for.
+/// The parsed query of `/v0/converged`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConvergedQuery {
-    /// The key whose partition is asked about; none for the one that is furthest behind.
+    /// The key whose partition is asked about; none for the partition with the oldest watermark.
     pub key: Option<Key>,
-    /// Whether every partition's instant is wanted, too.
+    /// Whether to include every partition's instant.
     pub all_partitions: bool,
 }
 
@@ -326,16 +326,16 @@ pub fn parse_converged(query: Option<&str>) -> Result<ConvergedQuery, TargetErro
     Ok(ConvergedQuery { key, all_partitions: partitions.is_some() })
 }
 
-/// What `/admin/repair` is to do.
+/// The action of `/admin/repair`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RepairQuery {
-    /// Compare one partition, or all, and heal what differs.
+    /// Compare one partition, or all, and repair the differences.
     Compare(Option<u16>),
-    /// Drop what is too far ahead of the node's clock to be believed, of this partition or of all.
+    /// Drop records whose timestamps are too far ahead of the node's clock, of this partition or of all.
     DropUnbelievable(Option<u16>),
 }
 
-/// Reads the query of `/admin/repair`: the partition, below `partitions`, or none for all; or what is to be dropped.
+/// Reads the query of `/admin/repair`: the partition, below `partitions`, or none for all; or the records to drop.
 pub fn parse_repair(query: Option<&str>, partitions: u32) -> Result<RepairQuery, TargetError> {
     let (mut partition, mut drops) = (None, None);
     for parameter in parameters(query) {
@@ -372,18 +372,18 @@ pub fn parse_ranks(query: Option<&str>) -> Result<Option<u16>, TargetError> {
     }
 }
 
-/// This is what a profile's query asks for.
+/// The parsed query of a profile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProfileQuery {
-    /// What is counted.
+    /// The event to count.
     pub event: Event,
     /// For how many seconds.
     pub seconds: u16,
-    /// How the profile is written.
+    /// The format of the profile.
     pub format: Format,
 }
 
-/// Reads the query of `/debug/profile`. CPU, 10 seconds and a flame graph where it does not say.
+/// Reads the query of `/debug/profile`. The defaults are CPU, 10 seconds and a flame graph.
 pub fn parse_profile(query: Option<&str>) -> Result<ProfileQuery, TargetError> {
     let (mut event, mut seconds, mut format) = (None, None, None);
     for parameter in parameters(query) {
@@ -426,7 +426,7 @@ pub fn parse_pause(query: Option<&str>) -> Result<Option<Duration>, TargetError>
     Ok(time)
 }
 
-/// Reads the query of `/v0/status`: whether the node counts as ready only while a default request finds its quorum.
+/// Reads the query of `/v0/status`: whether the node counts as ready only while a default request reaches its quorum.
 pub fn parse_status(query: Option<&str>) -> Result<bool, TargetError> {
     let mut ready = None;
     for parameter in parameters(query) {
@@ -440,7 +440,7 @@ pub fn parse_status(query: Option<&str>) -> Result<bool, TargetError> {
     Ok(ready.is_some())
 }
 
-/// Checks that a path without parameters has none.
+/// Checks that the query of a path without parameters is empty.
 pub fn parse_nothing(query: Option<&str>) -> Result<(), TargetError> {
     match parameters(query).next() {
         None => Ok(()),
@@ -450,7 +450,7 @@ pub fn parse_nothing(query: Option<&str>) -> Result<(), TargetError> {
 
 type Parameter = (Bytes, Bytes);
 
-/// The decoded parameters of a query. A name without `=` has an empty value; nothing between two `&` is skipped.
+/// The decoded parameters of a query. A name without `=` has an empty value; an empty part between two `&` is skipped.
 fn parameters(query: Option<&str>) -> impl Iterator<Item = Result<Parameter, TargetError>> {
     query.into_iter().flat_map(|query| query.split('&')).filter(|part| !part.is_empty()).map(|part| {
         let (name, value) = part.split_once('=').unwrap_or((part, ""));
@@ -493,7 +493,7 @@ fn unknown(name: &[u8], known: &'static str) -> TargetError {
     TargetError::UnknownParameter { name: shorten(name), known }
 }
 
-/// Text from outside, fit for one line of an answer: control characters escaped, and not longer than 64 bytes.
+/// Makes text from outside fit for one line of an answer: control characters are escaped, and it is cut to 64 bytes.
 fn shorten(text: &[u8]) -> String {
     let head = text.get(..64).unwrap_or(text);
     head.escape_ascii().to_string()
@@ -611,7 +611,8 @@ mod tests {
         assert!(key_of(&format!("id={}", "%00".repeat(1025))).is_err());
     }
 
-    /// What is no partition's number is told which are. It used to be told the number of nodes, or no end.
+    /// An invalid partition number is refused with the valid ones. The text used to name the number of nodes, or no
+    /// upper bound.
     #[test]
     fn partitions_are_read() {
         let partition = |query: &str| parse_repair(Some(query), 4_096);
@@ -675,7 +676,7 @@ mod tests {
         }
     }
 
-    /// Every form of a TTL in milliseconds, and what is none.
+    /// Every form of a TTL in milliseconds, and invalid forms.
     #[test]
     fn ttl_in_all_forms() {
         let ttl = |text: &str| parse_ttl(text.as_bytes()).ok();
@@ -748,7 +749,7 @@ mod tests {
         }
     }
 
-    /// A profile has a default for everything, and refuses what it does not know by the parameter's name.
+    /// Every parameter of a profile has a default, and an unknown value is refused by the parameter's name.
     #[test]
     fn profiles_are_read() {
         let profile = |query: &str| parse_profile(Some(query));

@@ -1,5 +1,5 @@
-//! The server over in-memory connections and a clock that tests advance: what needs hours, or a moment that a real
-//! process hardly shows.
+//! The server over in-memory connections and a clock that tests advance: for cases that need hours, or that hit a
+//! moment which a real process hardly shows.
 
 use super::connection::{ANSWER_RATE_MIN, BODY_RATE_MIN};
 use super::server::{Listener, Phase, serve};
@@ -28,7 +28,7 @@ use tokio::sync::mpsc;
 const SECOND: Duration = Duration::from_secs(1);
 const ELSEWHERE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 
-/// A listener that is given its connections.
+/// A listener whose connections the test supplies.
 struct Given(Mutex<mpsc::Receiver<(DuplexStream, IpAddr)>>);
 
 impl Listener for Given {
@@ -49,12 +49,12 @@ struct Node {
     service: Arc<Service>,
     connections: mpsc::Sender<(DuplexStream, IpAddr)>,
     serving: tokio::task::JoinHandle<()>,
-    /// Where the next connections come from.
+    /// The client address of the next connections.
     client: IpAddr,
     threads: Option<ReplicaThreads>,
 }
 
-/// Nobody else is there.
+/// A connector that reaches no other node.
 struct Nowhere;
 
 impl Connector for Nowhere {
@@ -72,11 +72,11 @@ impl Node {
         Self::starting_with(1)
     }
 
-    /// The same with so many network threads, the first of which runs.
+    /// The same with `threads` network threads, of which the first runs.
     fn starting_with(threads: usize) -> Self {
         let flags = [("max-connections", "10")].map(|(name, value)| (name, value.to_owned())).into();
         let (mut config, _) = config::resolve(&flags, &std::collections::BTreeMap::new(), None).unwrap();
-        // Far off: while time stands still, only what must wait for nothing else makes it pass.
+        // A long time-out: while time stands still, only a request that waits for nothing else lets it pass.
         config.request_timeout = 3600 * SECOND;
         let names = Names::new(&config, config.listen);
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
@@ -109,7 +109,7 @@ impl Node {
         client
     }
 
-    /// So many connections that ask nothing.
+    /// Opens `count` connections that send nothing.
     async fn hold(&self, count: usize) -> Vec<DuplexStream> {
         let mut held = Vec::new();
         for _ in 0..count {
@@ -159,9 +159,8 @@ fn run(paused: bool, test: impl AsyncFnOnce()) {
     tokio::task::LocalSet::new().block_on(&runtime, test());
 }
 
-/// Goal: a start under a wrong list of nodes touches nothing. It used to open the store first, and to make the index that
-/// only clusters need of all that a node alone had stored, before it refused. Method: the store of a node that was alone,
-/// opened for three.
+/// Goal: a start with a wrong list of nodes changes nothing. Before it refused, the node used to open the store and to
+/// index all records of the lone node, which only clusters need. Method: the store of a lone node, opened for three.
 #[test]
 fn wrong_list_of_nodes_changes_nothing() {
     let engine = Arc::new(MemoryEngine::new());
@@ -202,7 +201,7 @@ fn ready_once_every_thread_serves() {
     });
 }
 
-/// A node that starts says so, to every request, and serves the same connection port once its store is open.
+/// A starting node answers 503 to every request, and serves on the same port once its store is open.
 #[test]
 fn starting_node_answers_503() {
     run(false, async || {
@@ -225,7 +224,7 @@ fn starting_node_answers_503() {
     });
 }
 
-/// The description needs no store: it is there from the first moment, whole.
+/// The API description needs no store: it is served completely from the first moment.
 #[test]
 fn description_is_served_while_starting() {
     run(false, async || {
@@ -243,8 +242,8 @@ fn description_is_served_while_starting() {
     });
 }
 
-/// Goal: a client cannot hold a reservation by dripping. Method: bytes that come often enough for the body's wait but
-/// far below the least rate are cut once the wait has passed; at twice the least rate a body may take far longer.
+/// Goal: a client cannot hold a reservation by sending slowly. Method: bytes that come often enough for the body's wait
+/// but far below the lowest rate are cut once the wait has passed. At twice the lowest rate a body may take far longer.
 #[test]
 fn dripping_body_is_cut() {
     run(true, async || {
@@ -277,7 +276,7 @@ fn dripping_body_is_cut() {
     });
 }
 
-/// Half a head is cut after the head's wait, an idle connection after the idle one, and neither before.
+/// Half a head is cut after the head's wait, an idle connection after the idle wait, and neither earlier.
 #[test]
 fn waits_have_their_bounds() {
     run(true, async || {
@@ -300,7 +299,7 @@ fn waits_have_their_bounds() {
     });
 }
 
-/// A draining node answers what it has accepted, ends idle connections at once, and then is done.
+/// A draining node answers the requests that it has accepted, ends idle connections at once, and then ends.
 #[test]
 fn draining_node_ends() {
     run(true, async || {
@@ -321,7 +320,7 @@ fn draining_node_ends() {
 }
 
 /// Goal: profiles are for the node's own machine, one at a time, and end with their client. Method: the same requests
-/// from elsewhere and from loopback; a long profile while another is asked for, whose client then hangs up.
+/// from elsewhere and from loopback; a second request during a long profile, whose client then disconnects.
 #[test]
 fn profiles_are_local_and_one_at_a_time() {
     run(false, async || {
@@ -338,7 +337,7 @@ fn profiles_are_local_and_one_at_a_time() {
             let answer = node.ask(&format!("{method} /debug/profile")).await;
             assert!(answer.starts_with("HTTP/1.1 405 ") && answer.contains("allow: GET\r\n"), "{answer}");
         }
-        // A client whose profile runs. The process may be taking one for another test: then it asks again.
+        // A client whose profile runs. Another test in this process may be taking one: then it asks again.
         let begin = async || loop {
             let mut client = node.connect().await;
             client.write_all(format!("{long} HTTP/1.1\r\nHost: localhost\r\n\r\n").as_bytes()).await.unwrap();
@@ -363,7 +362,8 @@ fn profiles_are_local_and_one_at_a_time() {
     });
 }
 
-/// Goal: workers are shown and paused from the node's own machine alone. Method: the same requests from elsewhere and
+/// Goal: only clients on the node's own machine see and pause workers. Method: the same requests from elsewhere and
+/// from loopback.
 /// from loopback.
 #[test]
 fn workers_are_paused_locally() {
@@ -404,8 +404,9 @@ fn workers_are_paused_locally() {
     });
 }
 
-/// Goal: a web page, or somebody behind a proxy on the node's machine, cannot pause a worker or take a profile; a page could.
-/// Method: requests from loopback with what a browser or a proxy adds, to every path of that kind; the worker must go on.
+/// Goal: a web page, or a client behind a proxy on the node's machine, cannot pause a worker or take a profile; a page
+/// once could. Method: requests from loopback with the headers that a browser or a proxy adds, to every such path; the
+/// worker must go on.
 #[test]
 fn pages_and_proxies_are_not_the_operator() {
     run(false, async || {
@@ -434,7 +435,7 @@ fn pages_and_proxies_are_not_the_operator() {
                 ("localhost", "X-Forwarded-For: 10.0.0.1\r\n", "x-forwarded-for"),
                 ("localhost", "Forwarded: for=10.0.0.1\r\n", "forwarded"),
                 ("localhost", "Via: 1.1 proxy\r\n", "via"),
-                // A name of somebody else's that points at this machine.
+                // A foreign name that points at this machine.
                 ("evil.example", "", "Host"),
                 ("evil.example", "Origin: http://evil.example\r\n", "Host"),
             ] {
@@ -454,7 +455,7 @@ fn pages_and_proxies_are_not_the_operator() {
         let listed =
             ask("GET /admin/workers", "Host: localhost:8080\r\n", "Origin: http://localhost:8080\r\n").await;
         assert!(listed.starts_with("HTTP/1.1 200 ") && !listed.contains("paused"), "{listed}");
-        // What is for all stays for all.
+        // Public paths stay public.
         let status =
             ask("GET /v0/status", "Host: evil.example\r\n", "Via: x\r\nOrigin: http://evil.example\r\n")
                 .await;
@@ -462,9 +463,9 @@ fn pages_and_proxies_are_not_the_operator() {
     });
 }
 
-/// Goal: a client cannot hold a large value in memory by reading it a few bytes at a time. Method: one that takes bytes
-/// often enough for the write's wait but far below the least rate is cut; at twice the least rate an answer may take far
-/// longer.
+/// Goal: a client cannot hold a large value in memory by reading it a few bytes at a time. Method: a client that takes
+/// bytes often enough for the write's wait but far below the lowest rate is cut. At twice the lowest rate an answer may
+/// take far longer.
 #[test]
 fn dripping_reader_is_cut() {
     run(true, async || {
@@ -488,7 +489,7 @@ fn dripping_reader_is_cut() {
             let mut bytes = vec![0; piece];
             while let Ok(count @ 1..) = client.read(&mut bytes).await {
                 taken += count;
-                // What the buffer between the two holds is there although the connection is cut.
+                // Bytes in the buffer between the two can be read although the connection is cut.
                 if node.service.connection_count.load(std::sync::atomic::Ordering::Relaxed) == 0 {
                     break;
                 }
@@ -506,8 +507,8 @@ fn dripping_reader_is_cut() {
     });
 }
 
-/// Goal: a node whose places are all taken still tells how it is, and lets its peers in. Method: as many clients as it may
-/// have; then the paths that are kept free, and the others.
+/// Goal: a node whose places are all taken still reports its state, and lets its peers in. Method: as many clients as
+/// it may have; then the paths that have spare places, and the others.
 #[test]
 fn full_node_keeps_places_for_peers_and_operators() {
     run(true, async || {
@@ -522,10 +523,10 @@ fn full_node_keeps_places_for_peers_and_operators() {
         let answer = node.ask("GET /v0/entity?id=k").await;
         assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains("retry-after: 1"), "{answer}");
         assert!(answer.contains("no room for a connection"), "{answer}");
-        // A peer is asked who it is, not told that there is no room.
+        // A peer's upgrade is checked, not refused for lack of room.
         let answer = node.ask("GET /v0/peer").await;
         assert!(!answer.contains("no room"), "{answer}");
-        // Who says nothing is told so, and its place goes to the next.
+        // A silent client is told that it is refused, and its place goes to the next.
         let mut silent = node.connect().await;
         let mut answer = String::new();
         silent.read_to_string(&mut answer).await.unwrap();
@@ -555,9 +556,9 @@ fn one_address_takes_its_share_only() {
     });
 }
 
-/// Goal: more large values than can be written in time wait, and are refused before they are read. Method: all that may be
-/// under way is; one more is refused without a byte where the client asks first, else with its beginning; one that comes
-/// slowly holds nothing.
+/// Goal: when more large values come than can be written in time, the next ones wait, and are refused before they are
+/// read. Method: the limit is used up. One more is refused without a byte if the client sends `Expect`, else after its
+/// beginning. One that comes slowly holds no turn.
 #[test]
 fn large_values_wait_before_they_are_read() {
     run(true, async || {
@@ -581,7 +582,7 @@ fn large_values_wait_before_they_are_read() {
         let refused = Some("HTTP/1.1 503".to_owned());
         assert_eq!(ask(1 << 20, "Expect: 100-continue\r\n", 0).await.0, refused);
         assert_eq!(ask(1 << 20, "", 100 << 10).await.0, refused);
-        // A small value waits for nothing but its own body, which does not come.
+        // A small value waits only for its own body, which does not come.
         assert_eq!(ask(100, "", 0).await.0, None);
         drop(others);
         assert_eq!(admission.bytes().0, 0);

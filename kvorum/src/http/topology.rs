@@ -9,7 +9,7 @@ use kvorum_core::token::TOKEN_SEED;
 /// The body of `/v0/topology` as JSON, with the first `ranks` nodes of every preference list.
 ///
 /// `preference_lists` is base64 of two bytes per entry, big-endian: for each partition in turn, its first `ranks` nodes
-/// as places in `nodes`.
+/// as indexes into `nodes`.
 pub(super) fn render(cluster: &Cluster, ranks: u16) -> String {
     let topology = cluster.topology();
     let bits = topology.partition_bits();
@@ -41,7 +41,7 @@ pub(super) fn render(cluster: &Cluster, ranks: u16) -> String {
     format!("{body}\n")
 }
 
-/// What names this topology: another one has another epoch.
+/// The epoch of the topology; every other topology has another one.
 pub(super) fn epoch(cluster: &Cluster) -> String {
     format!("{:016x}", cluster.topology().hash())
 }

@@ -1,10 +1,10 @@
-//! `/admin/workers`: what the node does without a client, as a table for people or JSON for programs.
+//! `/admin/workers`: the node's background workers, as a table for people or JSON for programs.
 
 use crate::coordinator::WorkerStatus;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-/// The workers: one a line, or one JSON object.
+/// The workers: one per line, or one JSON object.
 pub(super) fn render(workers: &[WorkerStatus], json: bool) -> String {
     if json {
         let workers: Vec<_> = workers.iter().map(json_of).collect();

@@ -1,4 +1,4 @@
-//! Fields: what messages are put together from, written and read. The layout of each: [`super::message`].
+//! Fields: the parts of messages, written and read. The layout of each: [`super::message`].
 
 use super::frame::Pieces;
 use super::message::{ROSTER_LEN_MAX, Request};
@@ -10,9 +10,9 @@ use kvorum_core::{ClusterId, Key, NodeId, Record, Run, StoreSeen, UnixMillis, Va
 const FLAG_TOMBSTONE: u8 = 1;
 const FLAG_EXPIRY: u8 = 2;
 const FLAG_HEADER_ONLY: u8 = 4;
-/// What stands for a record that cannot be read, where there is 0 or 1 otherwise.
+/// The code for a damaged record, where a flag is 0 or 1 otherwise.
 const DAMAGED: u8 = 2;
-/// What stands for a record that may not come in any more.
+/// The code for a record that is refused because it is too old to be accepted any more.
 const TOO_LATE: u8 = 3;
 /// The fewest bytes that a key, a held record and a row of a version list take.
 pub(super) const KEY_BYTES_MIN: usize = 3;
@@ -255,7 +255,7 @@ pub(super) fn get_fetched(from: &mut Bytes) -> Result<Fetched, MessageError> {
     Ok(if get_bool(from)? { Fetched::Record(get_record(from)?) } else { Fetched::Nothing })
 }
 
-/// Whether [`DAMAGED`] comes next, which is passed over then.
+/// Whether [`DAMAGED`] comes next; if so, skips it.
 fn is_damaged(from: &mut Bytes) -> bool {
     let is_damaged = from.first() == Some(&DAMAGED);
     if is_damaged {
@@ -332,7 +332,7 @@ pub(super) fn get_version_row(from: &mut Bytes) -> Result<VersionRow, MessageErr
     })
 }
 
-/// Reads `count` items of at least `bytes_min` each; a count that the payload cannot hold makes no room for it.
+/// Reads `count` items of at least `bytes_min` each. A count that the payload cannot hold reserves no memory.
 pub(super) fn get_list<T>(
     from: &mut Bytes,
     count: usize,

@@ -1,4 +1,4 @@
-//! Frames: how messages lie in a connection's bytes.
+//! Frames: the layout of messages in a connection's bytes.
 //!
 //! Integers are big-endian.
 //!
@@ -10,8 +10,8 @@
 //! | 9 | 4 | id of the request; a reply carries its request's |
 //! | 13 | rest | payload |
 //!
-//! A frame that is not exactly this ends the connection: behind a wrong length, nothing can be trusted. One that is longer
-//! than its reader takes, or than there is memory for, is passed over: its kind and id are known, its payload is not kept.
+//! A malformed frame ends the connection: after a wrong length, no later byte can be trusted. A frame that is longer
+//! than its reader accepts, or than the free memory, is skipped: its kind and id are known, its payload is not kept.
 
 use super::limits::{MemoryShare, PeerLimits};
 use super::terms::MessageError;
@@ -21,31 +21,31 @@ use std::fmt;
 use std::mem;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
-/// The largest length that a frame may announce, in bytes: the largest value and room for what goes with it.
+/// The largest length that a frame may announce, in bytes: the largest value and room for the fields beside it.
 pub const FRAME_BYTES_MAX: usize = (256 << 20) + (64 << 10);
 
 /// Length and checksum.
 const UNCHECKED_BYTES: usize = 8;
-/// What the length counts besides the payload: checksum, kind, id.
+/// The bytes that the length counts besides the payload: checksum, kind, id.
 const COUNTED_BYTES: usize = 9;
 
-/// From this length on a value is written from where it is, not copied: below, a system call costs more.
+/// The length in bytes from which a value is written without a copy: for shorter ones, a system call costs more.
 const LONG_BYTES: usize = 64 << 10;
-/// The most room for short bytes that is kept for reuse, so that one burst does not hold memory forever.
+/// The most buffer for short bytes that is kept for reuse, so that one burst does not hold memory forever.
 const SHORT_BYTES_KEPT: usize = 1 << 20;
 
-/// What is read at once, in bytes, when no frame is known to be longer.
+/// How many bytes are read at once when no frame is known to be longer.
 const READ_BYTES: usize = 64 << 10;
-/// With less room than this, in bytes, more is made before reading.
+/// The buffer grows before a read when it has less free room than this, in bytes.
 const READ_BYTES_MIN: usize = 4 << 10;
 
-/// This is one message as it came.
+/// A message as it was received.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Frame {
     pub(super) kind: u8,
     pub(super) id: u32,
     pub(super) payload: Bytes,
-    /// Why the payload was not kept, where it was not.
+    /// Why the payload was not kept; none if it was.
     pub(super) passed_over: Option<PassedOver>,
 }
 
@@ -58,7 +58,7 @@ pub(super) enum PassedOver {
     NoMemory,
 }
 
-/// This says why bytes are not a frame.
+/// An error in the framing of received bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FrameError {
     /// A length of more than [`FRAME_BYTES_MAX`].
@@ -71,11 +71,11 @@ pub enum FrameError {
         /// The length, in bytes.
         bytes: usize,
     },
-    /// The bytes are not those that were sent.
+    /// The bytes are not the bytes that were sent.
     Checksum {
-        /// What the frame says.
+        /// The checksum in the frame.
         announced: u32,
-        /// What its bytes give.
+        /// The checksum of its bytes.
         found: u32,
     },
 }
@@ -96,10 +96,10 @@ impl fmt::Display for FrameError {
 
 impl std::error::Error for FrameError {}
 
-/// This says why a message was not queued; nothing of it was.
+/// The error for a message that was not queued; no part of it was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PushError {
-    /// It is longer than the room that was given.
+    /// It is longer than the given room.
     Full,
     /// Its frame would be longer than [`FRAME_BYTES_MAX`].
     TooLong,
@@ -113,12 +113,12 @@ impl From<MessageError> for PushError {
     }
 }
 
-/// This collects frames to be written: short bytes in one run, long values by reference.
+/// A collector of frames to be written: short bytes in one run, long values by reference.
 #[derive(Default)]
 pub(super) struct Pieces {
-    /// All bytes but long values, in their order.
+    /// All bytes except long values, in order.
     pub(super) short: BytesMut,
-    /// Long values, and before which byte of `short` each belongs.
+    /// Long values, each with the index in `short` before which it belongs.
     long: Vec<(usize, Bytes)>,
 }
 
@@ -179,7 +179,7 @@ impl Pieces {
         Ok(bytes)
     }
 
-    /// Moves all bytes to the end of `queue`, each piece to be written by one call.
+    /// Moves all bytes to the end of `queue`, as pieces that one call each can write.
     pub(super) fn take(&mut self, queue: &mut VecDeque<Bytes>) {
         let mut short =
             if self.short.len() > SHORT_BYTES_KEPT { mem::take(&mut self.short) } else { self.short.split() };
@@ -195,7 +195,7 @@ impl Pieces {
     }
 }
 
-/// The checksum of `short` from `begin` on with the `long` values where they belong.
+/// The checksum of `short` from `begin` on, with the `long` values in their places.
 fn checksum(short: &[u8], begin: usize, long: &[(usize, Bytes)]) -> u32 {
     let rest = |at: usize| short.get(at..).unwrap_or_default();
     if long.is_empty() {
@@ -217,17 +217,17 @@ fn low_half(hash: u64) -> u32 {
     hash as u32
 }
 
-/// This cuts what was read into frames.
+/// A reader that cuts received bytes into frames.
 pub(super) struct FrameReader {
     buffer: BytesMut,
-    /// What the buffer holds of the memory; none where it is not bounded.
+    /// The buffer's share of the memory for frames; none if that is not bounded.
     memory: Option<MemoryShare>,
     /// The longest frame that is kept.
     bytes_max: usize,
     passing: Option<Passing>,
 }
 
-/// A frame whose payload is not kept, while it comes.
+/// A frame whose payload is skipped, while it arrives.
 struct Passing {
     kind: u8,
     id: u32,
@@ -237,24 +237,24 @@ struct Passing {
 }
 
 impl FrameReader {
-    /// A reader that begins with `already_read`, without bounds of its own.
+    /// A reader that begins with `already_read`, without bounds.
     #[cfg(test)]
     pub(super) fn new(already_read: Bytes) -> Self {
         let buffer = BytesMut::from(already_read);
         Self { buffer, memory: None, bytes_max: FRAME_BYTES_MAX, passing: None }
     }
 
-    /// A reader that begins with `already_read` and keeps frames of at most `bytes_max`, as far as the node's memory for
-    /// frames goes.
+    /// A reader that begins with `already_read`. It keeps frames of at most `bytes_max`, within the node's memory for
+    /// frames.
     pub(super) fn bounded(already_read: Bytes, limits: &PeerLimits, bytes_max: usize) -> Self {
         let memory = Some(MemoryShare::new(&limits.memory));
         Self { buffer: BytesMut::from(already_read), memory, bytes_max, passing: None }
     }
 
-    /// The next whole frame; none when its bytes have not all come. Its payload shares the bytes that were read.
+    /// The next complete frame; none while bytes of it are missing. Its payload shares the read buffer.
     ///
     /// # Errors
-    /// After an error the reader is of no more use.
+    /// After an error the reader cannot be used any more.
     pub(super) fn next(&mut self) -> Result<Option<Frame>, FrameError> {
         if self.passing.is_some() {
             return Ok(self.pass());
@@ -280,20 +280,21 @@ impl FrameReader {
         Ok(Some(Frame { kind, id: u32::from_be_bytes([a, b, c, d]), payload, passed_over: None }))
     }
 
-    /// Gives up the payload of the frame that has begun, once its kind and id are there.
+    /// Starts to skip the payload of the frame that has begun, once its kind and id have come.
     fn begin_to_pass(&mut self, why: PassedOver) {
         let Some(&[l0, l1, l2, l3, _, _, _, _, kind, a, b, c, d]) = self.buffer.first_chunk() else { return };
         let left = 4 + u32::from_be_bytes([l0, l1, l2, l3]) as usize;
         self.passing = Some(Passing { kind, id: u32::from_be_bytes([a, b, c, d]), left, why });
     }
 
-    /// Drops what has come of the frame that is passed over; the frame without its payload at its end.
+    /// Drops the received bytes of the skipped frame. Returns the frame without its payload once all its bytes have
+    /// come.
     fn pass(&mut self) -> Option<Frame> {
         let passing = self.passing.as_mut()?;
         let gone = passing.left.min(self.buffer.len());
         passing.left -= gone;
         if gone == self.buffer.len() {
-            // Its memory is wanted elsewhere.
+            // Gives its memory back for other frames.
             self.buffer = BytesMut::new();
         } else {
             self.buffer.advance(gone);
@@ -307,13 +308,13 @@ impl FrameReader {
         Some(Frame { kind, id, payload: Bytes::new(), passed_over: Some(why) })
     }
 
-    /// Holds memory for `bytes`; false where there is none.
+    /// Reserves memory for `bytes` in all; false if there is not enough.
     fn hold(&mut self, bytes: usize) -> bool {
         self.memory.as_mut().is_none_or(|memory| memory.hold(bytes))
     }
 
-    /// Where the next bytes are to be read into, with room for some. Room grows as bytes come, never on the word of a length
-    /// alone; where there is no memory for more, the frame is given up.
+    /// The buffer for the next bytes, with some room. It grows as bytes come, never because of an announced length
+    /// alone. If there is no memory to grow, the frame is skipped.
     pub(super) fn room(&mut self) -> &mut BytesMut {
         let length = self.buffer.len();
         let wanted = match self.announced() {
@@ -327,7 +328,7 @@ impl FrameReader {
             let more = wanted.max(READ_BYTES);
             if self.hold(length + more) {
                 self.buffer.reserve(more);
-                // It may have taken more than it was asked for.
+                // The buffer may have reserved more than it was asked for.
                 self.hold(self.buffer.capacity());
             } else {
                 self.begin_to_pass(PassedOver::NoMemory);
@@ -338,12 +339,12 @@ impl FrameReader {
         &mut self.buffer
     }
 
-    /// Whether a frame has begun to come and has not ended.
+    /// Whether a frame has begun to arrive and is not complete.
     pub(super) fn is_midway(&self) -> bool {
         !self.buffer.is_empty() || self.passing.is_some()
     }
 
-    /// The length that the next frame announces, once it is there.
+    /// The length that the next frame announces; none while it has not come.
     fn announced(&self) -> Result<Option<usize>, FrameError> {
         let Some(length) = self.buffer.first_chunk() else { return Ok(None) };
         match u32::from_be_bytes(*length) as usize {
@@ -378,7 +379,7 @@ mod tests {
         (0..bytes).map(|at| u8::try_from(at % 251).unwrap()).collect()
     }
 
-    /// Frames of short and long values come out in order, however the bytes are cut on their way.
+    /// Frames of short and long values are read in order, however their bytes are cut.
     #[test]
     fn frames_survive_any_cut() {
         let frames: Vec<Vec<Bytes>> = vec![
@@ -409,7 +410,7 @@ mod tests {
         }
     }
 
-    /// Long values are passed on as they are, not copied.
+    /// Long values are written by reference, not copied.
     #[test]
     fn long_values_are_not_copied() {
         let long = value(LONG_BYTES);
@@ -421,7 +422,7 @@ mod tests {
         assert_eq!(queue[1].as_ptr(), long.as_ptr());
     }
 
-    /// What does not fit leaves no trace.
+    /// A refused message leaves no bytes behind.
     #[test]
     fn refused_pushes_leave_nothing() {
         let mut pieces = Pieces::default();
@@ -446,7 +447,7 @@ mod tests {
         assert_eq!(lengths, [15 + 13, FRAME_BYTES_MAX - COUNTED_BYTES, 13]);
     }
 
-    /// Lengths out of bounds are refused before a byte behind them is waited for.
+    /// Lengths out of bounds are refused before any later byte is awaited.
     #[test]
     fn lengths_are_judged_at_once() {
         let judge = |length: u32| FrameReader::new(Bytes::copy_from_slice(&length.to_be_bytes())).next();
@@ -470,9 +471,9 @@ mod tests {
         written(&mut pieces)
     }
 
-    /// Goal: unfinished frames of all connections together hold no more than the memory for frames, whatever lengths they
-    /// announce and however much of them has come; 8 of them used to take 2.7 GiB. What does not fit is passed over, and the
-    /// frames behind it are read. Method: 64 readers with all but the last byte of 8 MiB each, then the last bytes.
+    /// Goal: unfinished frames of all connections together hold at most the memory for frames, whatever lengths they
+    /// announce and however much has come; 8 of them used to hold 2.7 GiB. Frames that do not fit are skipped, and the
+    /// frames after them are read. Method: 64 readers with all but the last byte of 8 MiB each, then the last bytes.
     #[test]
     fn unfinished_frames_are_bounded_together() {
         let (memory, value_bytes) = (32 << 20, 8 << 20);
@@ -506,7 +507,7 @@ mod tests {
         assert_eq!(limits.memory_used(), 0);
     }
 
-    /// Goal: a length alone holds nothing. Method: the heads of many long frames, and nothing behind them.
+    /// Goal: an announced length alone holds no memory. Method: the heads of many long frames, and no further bytes.
     #[test]
     fn announced_bytes_hold_nothing() {
         let limits = limits(1 << 20);
@@ -520,7 +521,8 @@ mod tests {
         assert_eq!(limits.memory_used(), 0);
     }
 
-    /// A frame that is longer than its reader takes is passed over, cut in any way; those before and behind it are read.
+    /// A frame that is longer than its reader accepts is skipped, wherever its bytes are cut. The frames before and
+    /// after it are read.
     #[test]
     fn frames_that_are_too_long_are_passed_over() {
         let limits = limits(1 << 20);
@@ -541,7 +543,7 @@ mod tests {
     }
 
     proptest! {
-        /// One flipped bit is never taken for the frame that was sent.
+        /// A frame with one flipped bit is never accepted.
         #[test]
         fn flipped_bits_are_seen(payload in prop::collection::vec(any::<u8>(), 0..40), bit in 0usize..53 * 8) {
             let mut pieces = Pieces::default();
@@ -552,7 +554,7 @@ mod tests {
             prop_assert!(!matches!(FrameReader::new(bytes.into()).next(), Ok(Some(_))));
         }
 
-        /// No bytes can do worse than be refused.
+        /// Any bytes are read or refused without a panic.
         #[test]
         fn any_bytes_are_harmless(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
             let mut reader = FrameReader::new(bytes.into());

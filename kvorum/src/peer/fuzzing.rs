@@ -1,4 +1,4 @@
-//! Ways in for the fuzz targets, which are outside of this crate (`fuzz/`).
+//! Entry points for the fuzz targets, which are outside of this crate (`fuzz/`).
 
 use super::frame::{Frame, FrameError, FrameReader, Pieces};
 use super::handshake::{self, Hello};
@@ -21,7 +21,7 @@ fn limits() -> PeerLimits {
     PeerLimits::new(Arc::new(TimestampBound::new(clock, Duration::from_mins(1))), 8 << 20, 64 << 20)
 }
 
-/// The frames in `parts`, one after the other: kind, id and payload of each; and why they end, where they are broken.
+/// The kind, id and payload of each frame in `parts`; and the error that ends them, if there is one.
 pub fn frames<'a>(parts: impl Iterator<Item = &'a [u8]>) -> (Vec<(u8, u32, Bytes)>, Option<FrameError>) {
     let limits = limits();
     let mut reader = FrameReader::bounded(Bytes::new(), &limits, limits.request_bytes_max());
@@ -63,8 +63,8 @@ fn taken(pieces: &mut Pieces) -> Vec<u8> {
     queue.into_iter().flatten().collect()
 }
 
-/// Reads a payload as the request and as the reply of that kind. What is read must be written as it came, and must be
-/// judged without a panic.
+/// Reads a payload as the request and as the reply of that kind. A message that was read must be written with the same
+/// bytes. No payload may cause a panic.
 pub fn message(kind: u8, payload: &[u8]) {
     let frame = || Frame { kind, id: 1, payload: Bytes::copy_from_slice(payload), passed_over: None };
     if let Ok((request, left)) = Request::decode(frame()) {
@@ -76,14 +76,14 @@ pub fn message(kind: u8, payload: &[u8]) {
     if let Ok(reply) = Reply::decode(frame(), kind) {
         let mut pieces = Pieces::default();
         assert!(reply.encode(&mut pieces).is_ok(), "{reply:?}");
-        // A code that has no name here is read as the one that says so.
+        // An unknown code is read as `Unknown`, which has a code of its own.
         let is_unknown = matches!(reply, Reply::Refused { code: Refusal::Unknown, .. });
         assert!(taken(&mut pieces) == payload || is_unknown, "{reply:?}");
         let _ = reply.newest();
     }
 }
 
-/// Reads `answer` as all that a peer says to an upgrade.
+/// Reads `answer` as a peer's complete answer to an upgrade.
 pub fn handshake_answer(answer: &[u8]) {
     let ours = example();
     let mut stream: BoxedStream = Box::new(Said(Bytes::copy_from_slice(answer)));
@@ -107,7 +107,7 @@ pub fn handshake_headers(head: &[u8]) {
     }
 }
 
-/// What was read of a node says of itself what it was read from.
+/// Checks that a parsed hello is the same after its headers are written and parsed again.
 fn check(hello: &Hello) {
     let headers = hello.headers();
     let header =
@@ -136,7 +136,7 @@ fn example() -> Hello {
     }
 }
 
-/// A stream that says something, and ends.
+/// A stream that yields these bytes, and ends.
 struct Said(Bytes);
 
 impl AsyncRead for Said {

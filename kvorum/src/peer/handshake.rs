@@ -1,4 +1,4 @@
-//! The handshake: an HTTP/1.1 upgrade by which two nodes make sure that they belong together.
+//! The handshake: an HTTP/1.1 upgrade by which two nodes check that they belong together.
 //!
 //! The caller sends
 //!
@@ -18,9 +18,9 @@
 //! Kvorum-Clock: <time of day in Unix milliseconds>
 //! ```
 //!
-//! and is answered by `101` with the same `Kvorum-` headers of the answering node, behind which frames begin in both
-//! directions; or by another status with a line of text that says what differs. The answering half of the exchange
-//! is `http`'s: it parses the request, and asks [`Hello::parse`] and [`Hello::check`].
+//! and is answered by `101` with the same `Kvorum-` headers of the answering node, after which frames begin in both
+//! directions; or by another status with a line of text that names the difference. `http` implements the answering
+//! side: it parses the request, and calls [`Hello::parse`] and [`Hello::check`].
 
 use super::BoxedStream;
 use super::link::Setback;
@@ -32,13 +32,13 @@ use std::io;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// The path that is asked for.
+/// The path of the request.
 pub const UPGRADE_PATH: &str = "/v0/peer";
-/// The protocol that is upgraded to.
+/// The protocol of the upgrade.
 pub const UPGRADE_PROTOCOL: &str = "kvorum-peer";
 /// The version of the protocol that this release speaks.
 pub const PROTOCOL: u16 = 5;
-/// The longest name of a cluster, in bytes; all of them visible ASCII.
+/// The longest name of a cluster, in bytes; all of them are visible ASCII.
 pub const CLUSTER_BYTES_MAX: usize = 128;
 
 const PROTOCOL_HEADER: &str = "Kvorum-Protocol";
@@ -51,22 +51,23 @@ const RUN_HEADER: &str = "Kvorum-Run";
 const MEMBERS_HEADER: &str = "Kvorum-Members";
 const CLOCK_HEADER: &str = "Kvorum-Clock";
 
-/// The longest list of members, in bytes: half of the longest head. A longer one is not sent; its hash is.
+/// The longest list of members, in bytes: half of the longest head. A longer list is not sent; the topology's hash
+/// stands for it.
 const MEMBERS_BYTES_MAX: usize = HEAD_BYTES_MAX / 2;
-/// What stands for a list of members that is not sent.
+/// The placeholder for a list of members that is not sent.
 const NO_MEMBERS: &str = "-";
-/// The most URLs of one side that a refusal names.
+/// The most URLs that a refusal names for each side.
 const DIFFERENCES_SHOWN_MAX: usize = 3;
 /// The longest head of an answer, in bytes.
 const HEAD_BYTES_MAX: usize = 8 << 10;
 /// The most headers of an answer.
 const HEADERS_LEN_MAX: usize = 32;
-/// The most that is shown of a text from the other side, in characters.
+/// The most characters of a text from the other side that are shown.
 const SHOWN_LEN_MAX: usize = 500;
-/// How long the text of a refusal is waited for once its status is known.
+/// How long the node waits for a refusal's text once its status is known.
 const REFUSAL_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// This is what a node says of itself when a connection begins.
+/// The facts about a node that it sends when a connection begins.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hello {
     /// The version of the protocol.
@@ -77,19 +78,20 @@ pub struct Hello {
     pub cluster_id: Option<ClusterId>,
     /// The node.
     pub node: NodeId,
-    /// What stands for the topology that it works with.
+    /// The hash of its topology.
     pub topology: u64,
     /// The identity of its store.
     pub store: u128,
-    /// The run that the store is in.
+    /// The store's current run.
     pub run: Run,
-    /// The URLs of all nodes of its topology; none where they are too many for a header. Only for the texts of refusals.
+    /// The URLs of all nodes of its topology; empty if they are too many for a header. Used only in the texts of
+    /// refusals.
     pub members: Vec<String>,
-    /// Its time of day. Nothing is refused because of it.
+    /// Its time of day. No handshake is refused because of it.
     pub clock: UnixMillis,
 }
 
-/// This says why two nodes do not talk.
+/// The reason why two nodes do not connect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HandshakeError {
     /// A header is missing.
@@ -97,7 +99,7 @@ pub enum HandshakeError {
         /// Its name.
         header: &'static str,
     },
-    /// A header's value is not of its form.
+    /// A header's value has the wrong form.
     Malformed {
         /// Its name.
         header: &'static str,
@@ -106,41 +108,43 @@ pub enum HandshakeError {
     },
     /// The nodes speak different versions of the protocol.
     Protocol {
-        /// That of the node that judges.
+        /// The version of the node that checks.
         ours: u16,
-        /// That of the other.
+        /// The version of the other node.
         theirs: u16,
     },
-    /// The nodes belong to clusters of different names. Each node by its URL where that is known, and its cluster.
+    /// The nodes belong to clusters of different names. Each node is named by its URL if that is known, with its
+    /// cluster.
     Cluster {
-        /// The node that judges.
+        /// The node that checks.
         ours: (String, String),
-        /// The other.
+        /// The other node.
         theirs: (String, String),
     },
     /// The nodes belong to clusters of different ids.
     ClusterId {
-        /// The node that judges.
+        /// The node that checks.
         ours: (String, ClusterId),
-        /// The other.
+        /// The other node.
         theirs: (String, ClusterId),
     },
     /// The nodes work with different topologies.
     Topology {
-        /// The node that judges and its topology.
+        /// The node that checks, and its topology.
         ours: (String, u64),
-        /// The other and its topology.
+        /// The other node, and its topology.
         theirs: (String, u64),
-        /// URLs that the node that judges has alone, and those that the other has alone, where both lists are known.
+        /// The URLs that only the checking node has, and those that only the other has; none unless both lists are
+        /// known.
         differences: Option<(Vec<String>, Vec<String>)>,
     },
-    /// The store of the other node was seen before as the store of a third one: its directory was exchanged or copied.
+    /// The other node's store was seen before as the store of a third node: its directory was exchanged or copied.
     StoreOfAnother {
-        /// The other.
+        /// The other node.
         theirs: String,
         /// The identity of its store.
         store: u128,
-        /// The node that it belongs to.
+        /// The node that the store belongs to.
         owner: String,
     },
     /// Both are the same node.
@@ -150,9 +154,9 @@ pub enum HandshakeError {
     },
     /// The nodes have the same store: one's directory is a copy of the other's.
     SameStore {
-        /// The node that judges.
+        /// The node that checks.
         ours: NodeId,
-        /// The other.
+        /// The other node.
         theirs: NodeId,
         /// The identity of both stores.
         store: u128,
@@ -213,7 +217,7 @@ impl fmt::Display for HandshakeError {
 impl std::error::Error for HandshakeError {}
 
 impl Hello {
-    /// The headers that carry it.
+    /// The headers that carry these facts.
     pub fn headers(&self) -> Vec<(&'static str, String)> {
         vec![
             (PROTOCOL_HEADER, self.protocol.to_string()),
@@ -228,10 +232,10 @@ impl Hello {
         ]
     }
 
-    /// Reads it from headers; `header` finds a value by name, whatever the case of its letters.
+    /// Reads a hello from headers; `header` finds a value by name, whatever the case of its letters.
     ///
     /// # Errors
-    /// The version of the protocol is judged first: another may have other headers.
+    /// The version of the protocol is checked first: other versions may have other headers.
     pub fn parse<'a>(header: impl Fn(&str) -> Option<&'a str>) -> Result<Self, HandshakeError> {
         let fields = Fields { header };
         let protocol = fields.decimal(PROTOCOL_HEADER)?;
@@ -256,7 +260,7 @@ impl Hello {
         })
     }
 
-    /// Judges whether this node talks to another. Each side of a connection does.
+    /// Checks whether this node may connect with another. Each side of a connection does.
     pub fn check(&self, theirs: &Self) -> Result<(), HandshakeError> {
         let (us, them) = (self.node, theirs.node);
         if self.protocol != theirs.protocol {
@@ -267,7 +271,8 @@ impl Hello {
                 ((self.name_of(us), self.cluster.clone()), (theirs.name_of(them), theirs.cluster.clone()));
             return Err(HandshakeError::Cluster { ours, theirs });
         }
-        // A node that knows no id yet adopts the other's, once both are known to have the same topology.
+        // A node that does not know the cluster's id yet adopts the other's, once both are known to have the same
+        // topology.
         if let (Some(our_id), Some(their_id)) = (self.cluster_id, theirs.cluster_id)
             && our_id != their_id
         {
@@ -297,7 +302,7 @@ impl Hello {
 }
 
 impl Hello {
-    /// How texts call the node `node`: by its URL where it is among the members, by its id otherwise.
+    /// The name of `node` in texts: its URL if it is among the members, its id otherwise.
     pub fn name_of(&self, node: NodeId) -> String {
         let url = self.members.iter().find(|url| NodeId::of_url(url) == node);
         url.cloned().unwrap_or_else(|| format!("node {node}"))
@@ -339,7 +344,7 @@ impl<'a, F: Fn(&str) -> Option<&'a str>> Fields<F> {
     }
 
     fn decimal<T: std::str::FromStr>(&self, header: &'static str) -> Result<T, HandshakeError> {
-        // Parsing alone would take a sign.
+        // Parsing alone would accept a sign.
         self.read(header, |text| text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse().ok())?)
     }
 }
@@ -355,10 +360,10 @@ fn plain_line(text: &[u8]) -> String {
     String::from_utf8_lossy(line).chars().filter(|c| !c.is_control()).take(SHOWN_LEN_MAX).collect()
 }
 
-/// This says why no connection to a peer came about.
+/// The reason why there is no connection to a peer.
 #[derive(Debug)]
 pub(super) enum ConnectError {
-    /// No stream, or it broke.
+    /// The stream could not be opened, or it broke.
     Io { attempted: &'static str, source: io::Error },
     /// The stream ended within the answer.
     Ended,
@@ -368,13 +373,13 @@ pub(super) enum ConnectError {
     Unsendable { value: String },
     /// The peer refused.
     Refused { status: u16, line: String },
-    /// It accepted something else.
+    /// The peer answered 101, but without an upgrade to [`UPGRADE_PROTOCOL`].
     NotUpgraded,
-    /// This node refuses the peer.
+    /// The node refuses the peer.
     Hello(HandshakeError),
-    /// Another node answered than the one that was meant.
+    /// A node other than the expected one answered.
     OtherNode { expected: NodeId, found: NodeId },
-    /// All of it took too long.
+    /// The whole attempt took too long.
     TimedOut { after: Duration },
 }
 
@@ -399,10 +404,10 @@ impl fmt::Display for ConnectError {
 }
 
 impl ConnectError {
-    /// How much it says.
+    /// The kind of failure, for the link's observer.
     pub(super) fn setback(&self) -> Setback {
         match self {
-            // 409, or 400 by a release that cannot read the handshake.
+            // 409, or 400 from a release that cannot read the handshake.
             Self::Hello(_) | Self::OtherNode { .. } | Self::Refused { status: 400..500, .. } => {
                 Setback::Refused
             }
@@ -418,10 +423,11 @@ impl From<HandshakeError> for ConnectError {
     }
 }
 
-/// Judges whether this node talks to the one that says so of itself.
+/// A check whether this node may connect with the peer that sent this hello.
 type Admit<'a> = dyn Fn(&Hello) -> Result<(), HandshakeError> + 'a;
 
-/// Asks for the upgrade on a fresh stream, with what this node says of itself and what judges the peer. Returns what the peer said of itself, and the first bytes behind.
+/// Asks for the upgrade on a fresh stream. Sends this node's hello, and lets `admit` check the peer's. Returns the
+/// peer's hello, and the first bytes after it.
 pub(super) async fn ask(
     stream: &mut BoxedStream,
     authority: &str,
@@ -483,7 +489,7 @@ async fn read_more(stream: &mut BoxedStream, read: &mut BytesMut) -> Result<(), 
     }
 }
 
-/// The line of text behind a head that refuses; as much of it as comes in time.
+/// The line of text after a head that refuses; as much of it as comes in time.
 async fn refusal(stream: &mut BoxedStream, behind: BytesMut) -> String {
     let mut text = BytesMut::with_capacity(HEAD_BYTES_MAX);
     text.extend_from_slice(&behind);
@@ -494,12 +500,12 @@ async fn refusal(stream: &mut BoxedStream, behind: BytesMut) -> String {
             }
         }
     };
-    // Without a line end or an end of the stream, what came by then is all that is shown.
+    // Without a line end or an end of the stream, only the text that came in time is shown.
     let _ = tokio::time::timeout(REFUSAL_TIMEOUT, read).await;
     plain_line(&text)
 }
 
-/// What the head of an answer says.
+/// The parsed head of an answer.
 struct Answer {
     status: u16,
     head_bytes: usize,
@@ -549,7 +555,7 @@ mod tests {
         })
     }
 
-    /// Headers give back what was put in; each is needed, and each has one form.
+    /// Headers round-trip; each is required, and each has one form.
     #[test]
     fn headers_round_trip() {
         let headers = hello().headers();
@@ -569,7 +575,7 @@ mod tests {
         }
     }
 
-    /// Another version of the protocol is named as such, whatever its other headers are.
+    /// Another version of the protocol is reported as such, whatever its other headers are.
     #[test]
     fn protocol_is_judged_first() {
         let newer = [("Kvorum-Protocol", (PROTOCOL + 1).to_string())];
@@ -609,7 +615,7 @@ mod tests {
         check(Hello { store: 7, ..other }, ["000000000000000b", "00000000000000000000000000000007"]);
     }
 
-    /// Nothing that was configured can break out of its header.
+    /// No configured text can break out of its header.
     #[test]
     fn requests_are_one_head() {
         let text = request("host:1", &hello()).unwrap();
@@ -626,7 +632,7 @@ mod tests {
         assert!(request("", &hello()).is_err());
     }
 
-    /// Nodes are called by their URLs where those are known. A list that has no place in a header is left out, and the
+    /// Nodes are named by their URLs if those are known. A list that does not fit into a header is left out, and its
     /// hash stands for it.
     #[test]
     fn members_are_named() {
@@ -642,7 +648,7 @@ mod tests {
         }
     }
 
-    /// What the other side says is shown as one short line.
+    /// Text from the other side is shown as one short line.
     #[test]
     fn lines_are_plain() {
         assert_eq!(plain_line(b"no\x1b[31m way\r\nsecond"), "no[31m way");

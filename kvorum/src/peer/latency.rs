@@ -1,36 +1,36 @@
 //! Latency: how long a peer takes to answer, as two running figures.
 //!
 //! The mean is weighted exponentially. The 95th percentile is a stochastic approximation (Robbins and Monro, "A
-//! Stochastic Approximation Method", 1951) by steps in proportion to the estimate: up by 0.95 r when a sample is
-//! above, down by 0.05 r when it is not, so that it rests where one in twenty is above. It needs no buckets, is free
-//! of scale, and follows a peer that became slow within some 50 samples. Sorted windows and sketches were refused:
-//! per thread and peer they cost more than they tell.
+//! Stochastic Approximation Method", 1951) by steps in proportion to the estimate: up by 0.95 r when a sample is above,
+//! down by 0.05 r when it is not. So it settles where one sample in twenty is above. It needs no buckets, is
+//! independent of scale, and follows a peer that became slow within some 50 samples. Sorted windows and sketches were
+//! refused: per thread and peer they cost more than their precision is worth.
 
 use std::time::Duration;
 
 /// The share of the newest sample in the mean, once there are enough.
 const MEAN_WEIGHT: f64 = 1.0 / 32.0;
-/// The step of the percentile: larger follows faster and rests less.
+/// The step of the percentile: a larger step follows faster and fluctuates more.
 const STEP: f64 = 0.05;
 /// The percentile.
 const QUANTILE: f64 = 0.95;
-/// Up to this many samples the largest stands for the percentile: one in twenty is above it at the most.
+/// Up to this many samples the largest stands for the percentile: at most one in twenty is above it.
 const WARM_UP_COUNT: u64 = 20;
-/// The least estimate in seconds: from zero no step in proportion leads away.
+/// The smallest estimate, in seconds: proportional steps cannot leave zero.
 const SECONDS_MIN: f64 = 1e-6;
 
-/// This is how long a peer takes to answer, as far as is known.
+/// A peer's response times, as estimated so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Latency {
     /// The mean, recent answers weighing more.
     pub mean: Duration,
-    /// What 95 of 100 recent answers do not exceed.
+    /// The duration that 95 of 100 recent answers do not exceed.
     pub p95: Duration,
-    /// The answers that were measured; with none, the other fields are zero.
+    /// The number of measured answers; if it is 0, the other fields are zero.
     pub count: u64,
 }
 
-/// This estimates a [`Latency`] from samples.
+/// An estimator of a [`Latency`] from samples.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Estimator {
     mean: f64,
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
     use std::ops::RangeInclusive;
 
-    /// A fixed scramble of 0..1000: even, and without a pattern that the steps could follow.
+    /// A fixed permutation of 0..1000: uniform, and without a pattern that the steps could follow.
     fn scrambled(count: u64) -> impl Iterator<Item = u64> {
         (0..count).map(|at| at.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(20) % 1000)
     }
@@ -84,7 +84,7 @@ mod tests {
         assert!(p95_us.contains(&latency.p95.as_micros()), "{latency:?}");
     }
 
-    /// Known distributions give their mean and percentile, about.
+    /// For known distributions, the estimates are close to the mean and percentile.
     #[test]
     fn estimates_known_distributions() {
         check(std::iter::empty(), 0..=0, 0..=0);
@@ -94,7 +94,7 @@ mod tests {
         check(scrambled(5000).map(|us| if us < 990 { 100 } else { 5000 }), 90..=600, 90..=150);
     }
 
-    /// A change of pace is followed: within tens of samples upwards, within hundreds downwards.
+    /// The estimates follow a change of speed: within tens of samples upwards, within hundreds downwards.
     #[test]
     fn follows_a_change() {
         let then = |first: u64, us: u64, count: usize| {

@@ -1,8 +1,8 @@
-//! Limits: the bounds of what comes in on the connections between nodes, whoever sends it.
+//! Limits: the bounds for everything that arrives on the connections between nodes, whichever node sends it.
 //!
 //! They are checked where a frame becomes a message, so that no kind of message can be forgotten: a request is refused
-//! with a code, a reply fails its call. A frame that is too long for a node, or for the memory that is left, is passed
-//! over byte by byte, so that the connection and everything else on it goes on.
+//! with a code, a reply fails its call. A frame that is too long for the node, or for the free memory, is skipped as
+//! its bytes come. The connection and its other messages go on.
 
 use crate::clock::TimestampBound;
 use crate::log::Seldom;
@@ -10,11 +10,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// What a request may have besides its longest value, in bytes: a batch has 4 MiB and one value at most.
+/// The most bytes of a request besides its longest value: a batch has at most 4 MiB and one value.
 const BESIDES_VALUE_BYTES: usize = 8 << 20;
-/// What a connection may hold without counting: most messages are shorter, and cost nothing this way.
+/// The bytes that a connection may hold without being counted: most messages are shorter, and then cost nothing.
 pub(super) const UNCOUNTED_BYTES: usize = 128 << 10;
-/// How often it is logged that peers break the protocol, whoever they are and however often they try.
+/// The interval between log lines about peers that break the protocol, whatever the peer and the number of tries.
 const BAD_FRAMES_EVERY: Duration = Duration::from_secs(10);
 
 /// The bounds of what peers send, shared by all connections of a node.
@@ -23,14 +23,14 @@ pub struct PeerLimits {
     pub timestamps: Arc<TimestampBound>,
     /// The longest value that a request may bring, in bytes.
     value_bytes_max: u64,
-    /// Memory of frames that have not wholly come, and of replies that have not wholly gone.
+    /// Memory for frames that are partly received, and for replies that are partly sent.
     pub(super) memory: Arc<FrameMemory>,
-    /// Says that peers break the protocol.
+    /// Limits the log lines about peers that break the protocol.
     pub(super) bad_frames: Seldom,
 }
 
 impl PeerLimits {
-    /// Values of `value_bytes_max` at most, and `memory_bytes` for unfinished frames and unsent replies.
+    /// Allows values of at most `value_bytes_max`, and `memory_bytes` for unfinished frames and unsent replies.
     pub fn new(timestamps: Arc<TimestampBound>, value_bytes_max: u64, memory_bytes: u64) -> Self {
         let memory = Arc::new(FrameMemory { used: AtomicU64::new(0), max: memory_bytes });
         Self { timestamps, value_bytes_max, memory, bad_frames: Seldom::new(BAD_FRAMES_EVERY) }
@@ -41,7 +41,7 @@ impl PeerLimits {
         usize::try_from(self.value_bytes_max).unwrap_or(usize::MAX).saturating_add(BESIDES_VALUE_BYTES)
     }
 
-    /// Bytes of frames that have not wholly come, and of replies that have not wholly gone.
+    /// Bytes held by partly received frames and partly sent replies.
     pub fn memory_used(&self) -> u64 {
         self.memory.used.load(Ordering::Relaxed)
     }
@@ -65,7 +65,7 @@ impl FrameMemory {
     }
 }
 
-/// What one direction of a connection holds of the memory; given back when it is dropped.
+/// The memory that one direction of a connection holds; given back when it is dropped.
 #[derive(Debug)]
 pub(super) struct MemoryShare {
     memory: Arc<FrameMemory>,
@@ -73,19 +73,19 @@ pub(super) struct MemoryShare {
 }
 
 impl MemoryShare {
-    /// A share of nothing.
+    /// An empty share.
     pub(super) fn new(memory: &Arc<FrameMemory>) -> Self {
         Self { memory: Arc::clone(memory), bytes: 0 }
     }
 
-    /// How many bytes may be held altogether now, at most.
+    /// The most bytes that the share may hold now.
     pub(super) fn room(&self) -> usize {
         let free = self.memory.max.saturating_sub(self.memory.used.load(Ordering::Relaxed));
         usize::try_from(self.bytes.saturating_add(free)).unwrap_or(usize::MAX).saturating_add(UNCOUNTED_BYTES)
     }
 
-    /// Holds memory for `bytes`, of which the first [`UNCOUNTED_BYTES`] cost nothing. False, and as before, where there is
-    /// not so much left.
+    /// Changes the share to `bytes`, the first [`UNCOUNTED_BYTES`] of which are free. If there is not enough memory,
+    /// returns false and changes nothing.
     pub(super) fn hold(&mut self, bytes: usize) -> bool {
         let wanted = bytes.saturating_sub(UNCOUNTED_BYTES) as u64;
         if wanted > self.bytes {

@@ -1,15 +1,15 @@
 //! The link: the calling side of one thread's connection to one other node.
 //!
-//! A link's one task connects, moves frames, watches the calls and connects again, until the link is dropped. A call
-//! is encoded at once and has no timer: while anything is under way the task looks every [`TICK`] for what is due.
+//! A link's one task connects, moves frames, watches the calls and reconnects, until the link is dropped. A call is
+//! encoded at once and has no timer: while any call is in flight, the task checks every [`TICK`] which ones are due.
 //!
-//! How a peer that is gone is found out when its system still takes bytes (a stopped process, a pulled cable): from
-//! the first call that nothing has been heard after, the link counts the *silence*. A silence longer than the peer's
-//! usual slowness makes the link unusable; one that outlasts the deadline of such a call ends the connection, and the
-//! next handshake must then be answered in time. Any byte ends the silence. While the peer slowly takes a long
-//! message, the silence does not grow.
+//! A peer can be gone although its operating system still accepts bytes (a stopped process, a pulled cable). To detect
+//! that, the link measures the *silence*: the time since the first call after which no byte has come. A silence longer
+//! than the peer's usual latency allows makes the link unusable. A silence past such a call's deadline ends the
+//! connection, and the peer must then answer the next handshake in time. Any byte ends the silence. While the peer
+//! slowly accepts a long message, the silence does not grow.
 //!
-//! A call that was given up stays in flight until its reply or deadline: the peer works on it all the same, and
+//! A call that its caller dropped stays in flight until its reply or deadline: the peer works on it all the same, and
 //! leaving it out would make a slow peer look fast.
 
 use super::frame::{FRAME_BYTES_MAX, Frame, PushError};
@@ -41,71 +41,71 @@ use tokio::time;
 
 /// The most calls that may be in flight on one link.
 pub const CALLS_IN_FLIGHT_MAX: usize = 4096;
-/// From the beginning of a connection to the end of its handshake, at most.
+/// The longest time from the beginning of a connection to the end of its handshake.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How often a link with calls in flight looks for what is due: deadlines are kept to this much.
+/// How often a link with calls in flight checks which are due; deadlines are kept to this precision.
 const TICK: Duration = Duration::from_millis(10);
-/// The least bound of the first pause between two attempts to connect; it doubles up to [`BACKOFF_MAX`].
+/// The bound of the first pause between two attempts to connect; it doubles up to [`BACKOFF_MAX`].
 const BACKOFF_MIN: Duration = Duration::from_millis(50);
-/// The greatest bound of a pause. A connection that lived as long begins the pauses anew.
+/// The largest bound of a pause. After a connection that lasted as long, the pauses begin at [`BACKOFF_MIN`] again.
 const BACKOFF_MAX: Duration = Duration::from_secs(2);
-/// A peer may be silent for this long and four times its usual slowness before it is suspected.
+/// A peer is suspected after a silence of this plus four times its usual latency.
 const SILENCE_MIN: Duration = Duration::from_millis(100);
-/// However slow a peer usually is, this much silence is suspect.
+/// A silence of this length is suspect, however slow the peer usually is.
 const SILENCE_MAX: Duration = Duration::from_secs(2);
 
-/// This is what a link is made of.
+/// The parts that a link is made from.
 pub struct LinkParts {
-    /// Where the peer is reached: `host:port`.
+    /// The peer's address: `host:port`.
     pub authority: String,
     /// The node that must answer there.
     pub peer: NodeId,
     /// Opens connections.
     pub connector: Rc<dyn Connector>,
-    /// What this node says of itself, asked for at each handshake.
+    /// Makes this node's hello, for each handshake.
     pub hello: Box<dyn Fn() -> Hello>,
     /// For deadlines and latencies.
     pub clock: Arc<dyn Clock>,
-    /// The bounds of what the peer may answer.
+    /// The bounds of the peer's replies.
     pub limits: Arc<PeerLimits>,
     /// For the pauses between attempts.
     pub rng: Arc<dyn Rng>,
-    /// Hears of the connection's beginning and end.
+    /// Is told when the connection begins and ends.
     pub observer: Rc<dyn LinkObserver>,
-    /// Starts its task, and starts it again if that panics.
+    /// Starts the link's task, and restarts it if that panics.
     pub supervisor: Supervisor,
 }
 
-/// How much a failed attempt to connect says.
+/// The kind of a failed attempt to connect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Setback {
-    /// The peer is there and starts.
+    /// The peer answers, but is still starting.
     Passing,
-    /// It cannot be reached.
+    /// The peer cannot be reached.
     Unreachable,
-    /// The two nodes do not belong together, as far as one of them knows: trying again does not help by itself.
+    /// At least one of the two nodes finds that they do not belong together: a retry alone does not help.
     Refused,
 }
 
-/// This hears when a link comes up and goes down, on the link's thread. It may make calls.
+/// An observer of a link, called on the link's thread. It may make calls.
 pub trait LinkObserver {
-    /// The link is up; `theirs` is what the peer said of itself.
+    /// The link is up; `theirs` is the peer's hello.
     fn connected(&self, theirs: &Hello);
-    /// The link that was up is down. All its calls have failed. `reason` is none where this node took it down itself.
+    /// The link that was up is down. All its calls have failed. `reason` is none if this node took it down itself.
     fn disconnected(&self, reason: Option<&str>);
     /// An attempt to connect failed.
     fn failed(&self, reason: &str, setback: Setback);
-    /// Judges whether this node, which says `ours` of itself, talks to the peer that says `theirs`.
+    /// Checks whether this node, whose hello is `ours`, may connect with the peer whose hello is `theirs`.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason why not.
     fn admit(&self, ours: &Hello, theirs: &Hello) -> Result<(), HandshakeError> {
         ours.check(theirs)
     }
 }
 
-/// This is the state of a link. Times are those of [`Clock::mono`].
+/// The state of a link. Times are readings of [`Clock::mono`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LinkState {
     /// The first attempt is under way.
@@ -127,7 +127,7 @@ pub enum LinkState {
     },
 }
 
-/// These are a link's counters since its start.
+/// A link's counters since its start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LinkCounts {
     /// Calls that were sent.
@@ -144,13 +144,13 @@ pub struct LinkCounts {
     pub connects: u64,
     /// Attempts to connect that failed.
     pub connects_failed: u64,
-    /// Bytes that were read behind handshakes.
+    /// Bytes that were read after handshakes.
     pub bytes_in: u64,
-    /// Bytes that were written behind handshakes.
+    /// Bytes that were written after handshakes.
     pub bytes_out: u64,
 }
 
-/// This says why a call has no reply.
+/// The reason why a call has no reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CallError {
     /// Nothing was sent. The peer did nothing; a retry elsewhere can help.
@@ -169,13 +169,13 @@ pub enum CallError {
         /// Why, for people.
         detail: String,
     },
-    /// A reply came that there was no memory for: it is unknown what the peer did.
+    /// A reply came, but there was no memory for it: it is unknown what the peer did.
     NoMemory,
-    /// A reply came and is not believed: a timestamp in it is too far ahead of this node's clock.
+    /// A reply came and was rejected: a timestamp in it is too far ahead of this node's clock.
     TooFarAhead(TooFarAhead),
 }
 
-/// This says why a call was not sent.
+/// The reason why a call was not sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unsent {
     /// The link is down.
@@ -186,7 +186,7 @@ pub enum Unsent {
     TooManyBytes,
     /// The request is longer than a frame may be.
     TooLong,
-    /// The request has no encoding: its caller is at fault.
+    /// The request has no encoding: the caller is at fault.
     Invalid(MessageError),
 }
 
@@ -227,7 +227,7 @@ impl From<PushError> for Unsent {
     }
 }
 
-/// This calls one other node from one thread. Dropping it ends the connection; calls in flight are lost.
+/// A caller of one other node from one thread. Dropping it ends the connection; calls in flight are lost.
 pub struct Link {
     shared: Rc<Shared>,
     task: JoinHandle<()>,
@@ -243,12 +243,12 @@ impl Link {
         Rc::new(Self { shared, task })
     }
 
-    /// Sends `request`, whose reply is awaited for `timeout` at most. The request is encoded before this returns.
+    /// Sends `request` and awaits its reply for at most `timeout`. The request is encoded before this returns.
     ///
-    /// Never waits for a connection: without one the call fails at once.
+    /// Does not wait for a connection: without one the call fails at once.
     ///
     /// # Cancel safety
-    /// Dropping the call forgets its reply. The peer still does what it was asked.
+    /// Dropping the call discards its reply. The peer still carries out the request.
     pub fn call(&self, request: &Request, timeout: Duration) -> Call {
         self.shared.call(request, timeout)
     }
@@ -258,7 +258,7 @@ impl Link {
         self.shared.is_up.get() && !self.shared.is_suspect.get()
     }
 
-    /// The state, for people.
+    /// The state, for display.
     pub fn state(&self) -> LinkState {
         self.shared.state.borrow().clone()
     }
@@ -268,12 +268,12 @@ impl Link {
         self.shared.reads.borrow().latency()
     }
 
-    /// How long the peer takes to apply a record. Apart from reads, because it waits for a disk.
+    /// How long the peer takes to apply a record. Kept apart from reads, because it includes waiting for a disk.
     pub fn apply_latency(&self) -> Latency {
         self.shared.applies.borrow().latency()
     }
 
-    /// Calls that have neither a reply nor failed, those given up included.
+    /// The calls with neither reply nor failure, including those that their callers dropped.
     pub fn in_flight(&self) -> usize {
         self.shared.calls.borrow().len()
     }
@@ -285,7 +285,7 @@ impl Link {
         counts
     }
 
-    /// Tries to connect at once if the link is down: there was a sign of life.
+    /// Tries to connect at once if the link is down, because the peer was heard from.
     pub fn probe_now(&self) {
         self.shared.attempt.set(0);
         self.shared.probe.notify_waiters();
@@ -299,7 +299,7 @@ impl Drop for Link {
     }
 }
 
-/// This is a call under way. Once it has given its outcome it is of no more use.
+/// A call under way. It must not be polled again after it has returned its outcome.
 #[must_use = "dropping a call forgets its reply"]
 pub struct Call {
     slot: Rc<Slot>,
@@ -317,7 +317,7 @@ impl Future for Call {
     }
 }
 
-/// Where a call's outcome is put.
+/// The place for a call's outcome.
 #[derive(Default)]
 struct Slot {
     outcome: Cell<Option<Result<Reply, CallError>>>,
@@ -343,12 +343,12 @@ struct Waiting {
     slot: Rc<Slot>,
 }
 
-/// Which latency a call tells something of.
+/// The latency that a call's duration is a sample of.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Pace {
     Read,
     Apply,
-    /// Its duration depends on how much there is to do.
+    /// Neither: the duration depends on the amount of work.
     Other,
 }
 
@@ -362,36 +362,36 @@ impl Pace {
     }
 }
 
-/// Nothing has been heard after some call.
+/// A silence: no byte has come since some call.
 #[derive(Clone, Copy)]
 struct Silence {
-    /// From when on something could have been heard: when the first such call was sent, or when the peer last took
-    /// bytes of a message that it takes slowly.
+    /// When the peer could first have been heard: when the first such call was sent, or when the peer last accepted
+    /// bytes of a long message.
     since: Duration,
     /// The earliest deadline of such calls.
     due: Duration,
 }
 
-/// What a link and its task share. No borrow is held while a slot is settled or the observer is told.
+/// The state that a link and its task share. No borrow is held while a slot gets its outcome or the observer is called.
 struct Shared {
     parts: LinkParts,
     state: RefCell<LinkState>,
     is_up: Cell<bool>,
     is_suspect: Cell<bool>,
     silence: Cell<Option<Silence>>,
-    /// That of the connection while the link is up.
+    /// The connection's outbox while the link is up.
     outbox: RefCell<Option<Rc<Outbox>>>,
-    /// Calls in flight by their number, so in the order in which they were sent.
+    /// Calls in flight by number, which is the order in which they were sent.
     calls: RefCell<BTreeMap<u64, Waiting>>,
     /// The number of the next call; its lower half is its id in frames.
     next: Cell<u64>,
     /// A lower bound of all calls' deadlines.
     earliest_due: Cell<Duration>,
-    /// What the connection had written at the last look.
+    /// How many bytes the connection had written at the last check.
     written_seen: Cell<u64>,
     /// When bytes were last read.
     heard: Cell<Duration>,
-    /// Told when there is something to watch.
+    /// Notified when there is something to watch.
     busy: Notify,
     /// Attempts to connect since the last success.
     attempt: Cell<u32>,
@@ -463,7 +463,7 @@ impl Shared {
         let _downfall = Downfall { shared: self };
         self.go_up(begun, outbox, theirs);
         let end = tokio::select! {
-            // What has come is heard before silence is judged.
+            // Received bytes are handled before silence is judged.
             biased;
             end = pump.run(self, &is_midway) => end,
             end = self.watch() => end,
@@ -493,7 +493,7 @@ impl Shared {
         self.parts.observer.connected(theirs);
     }
 
-    /// Fails what is in flight; does nothing when the link is not up.
+    /// Fails the calls in flight; does nothing when the link is not up.
     fn go_down(&self, end: &End) {
         if !self.is_up.replace(false) {
             return;
@@ -514,7 +514,7 @@ impl Shared {
         self.parts.observer.disconnected(reason.as_deref());
     }
 
-    /// Notes why an attempt failed. The link is down since the first that did, or since it was up.
+    /// Records why an attempt failed. The link counts as down since the first failed attempt, or since it was up.
     fn note_refusal(&self, error: &ConnectError) {
         tracing::debug!(peer = %self.parts.peer, %error, "cannot connect to a peer");
         self.counts.borrow_mut().connects_failed += 1;
@@ -529,7 +529,7 @@ impl Shared {
         self.parts.observer.failed(&error.to_string(), error.setback());
     }
 
-    /// Waits before the next attempt: anything up to a bound that doubles, so that nodes do not fall into step.
+    /// Waits a random time before the next attempt, up to a bound that doubles, so that nodes do not retry in step.
     async fn pause(&self) {
         let attempt = self.attempt.get();
         self.attempt.set(attempt.saturating_add(1));
@@ -572,7 +572,7 @@ impl Shared {
             self.busy.notify_one();
         }
         let (expected, pace, slot) = (request.reply_kind(), Pace::of(request), Rc::clone(slot));
-        // Work that takes its time is not expected to be heard of before its deadline.
+        // A call with much work to do need not be answered before its deadline.
         let since = if pace == Pace::Other { due } else { sent };
         let silence = self.silence.get().unwrap_or(Silence { since, due });
         self.silence.set(Some(Silence { since: silence.since.min(since), due: silence.due.min(due) }));
@@ -581,7 +581,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Looks every [`TICK`] while there is something to look for. Returns when the connection is to end.
+    /// Checks every [`TICK`] while there are calls to watch. Returns when the connection is to end.
     async fn watch(&self) -> End {
         loop {
             if self.calls.borrow().is_empty() && self.silence.get().is_none() {
@@ -595,7 +595,7 @@ impl Shared {
         }
     }
 
-    /// Fails the calls that are due. Whether the peer has been silent for so long that the connection is to end.
+    /// Fails the calls that are due. Returns whether the silence is so long that the connection is to end.
     fn look(&self, now: Duration) -> bool {
         self.fail_due(now);
         let (waiting, written) =
@@ -603,7 +603,7 @@ impl Shared {
         let is_moving = self.written_seen.replace(written) != written;
         let Some(mut silence) = self.silence.get() else { return false };
         if is_moving && waiting > 0 {
-            // The pump writes all that the stream takes, so the peer is in the middle of a long message.
+            // The pump writes all bytes that the stream accepts, so the peer is in the middle of a long message.
             silence.since = silence.since.max(now);
             self.silence.set(Some(silence));
         }
@@ -627,7 +627,8 @@ impl Shared {
         self.counts.borrow_mut().calls_timed_out += due.len() as u64;
         let silent_since = self.silence.get().map_or(Duration::MAX, |silence| silence.since);
         for call in due {
-            // A peer that is gone is not slow: its silence would only make the next one be noticed later.
+            // The silence of a peer that is gone is not a latency: recording it would only delay the detection of the
+            // next silence.
             if call.sent < silent_since {
                 self.measure(&call, now);
             }
@@ -644,7 +645,7 @@ impl Shared {
         estimator.borrow_mut().record(now.saturating_sub(call.sent));
     }
 
-    /// The number of the call in flight, or of one before, that has `id` in frames.
+    /// The number of the call that has `id` in frames; the call is in flight or over.
     fn number_of(&self, id: u32) -> Option<u64> {
         let next = self.next.get();
         next.checked_sub(u64::from(frame_id(next).wrapping_sub(id)))
@@ -665,7 +666,7 @@ impl Inbox for Shared {
 
     fn frame(&self, frame: Frame) -> Result<(), MessageError> {
         let call = self.number_of(frame.id).and_then(|number| self.calls.borrow_mut().remove(&number));
-        // A reply that comes after its deadline has nobody left to go to.
+        // A reply after its deadline has no caller any more.
         let Some(call) = call else { return Reply::check_kind(frame.kind) };
         if frame.passed_over.is_some() {
             self.counts.borrow_mut().calls_lost += 1;
@@ -680,7 +681,7 @@ impl Inbox for Shared {
             Ok(reply) => {
                 waits::note(Wait::PeerReply, self.heard.get().saturating_sub(call.sent));
                 self.measure(&call, self.heard.get());
-                // The one door for every timestamp that a peer's reply brings.
+                // The only place where the timestamps in a peer's replies are checked.
                 let believed = self.parts.limits.timestamps.check(reply.newest());
                 call.slot.settle(believed.map(|()| reply).map_err(CallError::TooFarAhead));
             }

@@ -1,11 +1,11 @@
-//! Messages: what nodes ask of each other, and how it is put into bytes and read.
+//! Messages: the requests and replies between nodes, and their encoding.
 //!
-//! `docs/wire.md` has every byte, by kind and by part. The frame around a payload is [`super::frame`]'s, the parts are
-//! [`super::fields`]', and what has a code is one of [`super::terms`].
+//! `docs/wire.md` has every byte, by kind and by part. The frame around a payload is defined in [`super::frame`], the
+//! parts in [`super::fields`], and the terms that have codes in [`super::terms`].
 //!
-//! Each message has one encoding only, and bytes behind it are refused. What a reader refuses, the writer refuses
-//! too. Keys and values share the bytes of the frame that they came in, and keep as much of what was read alive:
-//! whoever keeps one for long makes a copy.
+//! Each message has exactly one encoding, and bytes after it are refused. What a reader refuses, the writer refuses
+//! too. Keys and values share the bytes of the frame that they came in, and keep that memory alive. Code that stores
+//! one for long makes a copy.
 
 use super::fields::{
     HELD_BYTES_MIN, KEY_BYTES_MIN, VERSION_ROW_BYTES_MIN, check_ascending, check_from, count_u16, count_u32,
@@ -22,9 +22,9 @@ use bytes::{Buf, BufMut, Bytes};
 use kvorum_core::{ClusterId, Key, Record, StoreSeen, UnixMillis, Version};
 use std::time::Duration;
 
-/// The most nodes that a roster names: no cluster is larger.
+/// The most nodes that a peer registry (roster) names: no cluster is larger.
 pub const ROSTER_LEN_MAX: usize = 1024;
-/// The most text that goes with a refusal, in bytes; more is cut.
+/// The most text of a refusal, in bytes; the rest is cut.
 pub const DETAIL_BYTES_MAX: usize = 512;
 
 /// The node index that names no node.
@@ -69,37 +69,37 @@ pub(super) mod kind {
     pub(in crate::peer) const REFUSED: u8 = 0xff;
 }
 
-/// This is what one node asks of another.
+/// A request of one node to another.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
     /// Applies a record to the peer's replica. Answered by [`Reply::Applied`].
     Apply {
         /// The record's key.
         key: Key,
-        /// What to apply.
+        /// The record to apply.
         record: Record,
-        /// What brought it about.
+        /// The cause of the apply.
         kind: ApplyKind,
     },
-    /// Reads what the peer's replica holds of a key. Answered by [`Reply::Found`].
+    /// Reads the peer's record of a key. Answered by [`Reply::Found`].
     Get {
         /// The key.
         key: Key,
-        /// The longest value that is wanted, in bytes; of a longer one, only the header comes.
+        /// The longest value to include, in bytes; of a record with a longer one, only the header comes.
         value_bytes_max: u32,
     },
-    /// Asks which version a write to a key must be above. Answered by [`Reply::NewestIs`].
+    /// Asks for the version that a write to a key must exceed. Answered by [`Reply::NewestIs`].
     Newest {
         /// The key.
         key: Key,
     },
-    /// Asks for a sign of life. Answered by [`Reply::Pong`].
+    /// A heartbeat. Answered by [`Reply::Pong`].
     Ping {
         /// The time of day at the sender.
         wall: UnixMillis,
-        /// The id of the sender's cluster; none when it knows none yet.
+        /// The id of the sender's cluster; none while it knows none yet.
         cluster_id: Option<ClusterId>,
-        /// The store and the run that each node was last seen with; at most [`ROSTER_LEN_MAX`].
+        /// The store and the run that the sender last saw of each node; at most [`ROSTER_LEN_MAX`].
         roster: Vec<StoreSeen>,
     },
     /// Asks for the hints that the peer keeps for this node. Answered by [`Reply::HintsTaken`].
@@ -108,7 +108,7 @@ pub enum Request {
     ScanOpen {
         /// The first key.
         start: Key,
-        /// The key to end before; none for all later ones.
+        /// The key before which the scan ends; none for all later keys.
         end: Option<Key>,
         /// About how many bytes of keys and values a part may have.
         bytes: u32,
@@ -135,75 +135,79 @@ pub enum Request {
     Digests {
         /// The first partition.
         first_partition: u16,
-        /// How many.
+        /// The number of partitions.
         count: u16,
     },
-    /// Asks for the digests of partitions, of those stretches only whose sums are others there. Answered by
+    /// Asks for the digests of partitions in those stretches whose sums differ at the peer. Answered by
     /// [`Reply::Compared`].
     Compare {
-        /// The exclusive or of the asker's digests, for each of so many stretches of partitions of equal length.
+        /// The exclusive or of the sender's digests for each stretch; the stretches divide the partitions equally.
         sums: Vec<u64>,
     },
     /// Asks for the versions of a partition's keys. Answered by [`Reply::VersionList`].
     Versions {
         /// The partition.
         partition: u16,
-        /// The last key of the list before; none for the first list.
+        /// The last key of the previous list; none for the first list.
         after: Option<Key>,
         /// About how many bytes the list may have.
         bytes: u32,
-        /// How far the partition's past is finished at the sender.
+        /// The sender's tombstone GC floor for the partition.
         floor: Floor,
     },
-    /// Reads records to copy them: answered whether or not the peer's store votes. Answered by [`Reply::Fetched`].
+    /// Reads records to copy them: answered even if the peer's store is not quorum-eligible. Answered by
+    /// [`Reply::Fetched`].
     Fetch {
         /// The keys.
         keys: Vec<Key>,
         /// About how many bytes of keys and values the answer may have.
         bytes: u32,
     },
-    /// Begins a round over the partitions in which the sender comes first. Answered by [`Reply::Surveyed`].
+    /// Begins a tombstone GC round over the partitions whose preference lists the sender leads. Answered by
+    /// [`Reply::Surveyed`].
     Survey {
-        /// Up to where all nodes were found to agree, in each of these partitions: clock words.
+        /// The watermark in each of these partitions, up to which all nodes were found to agree: timestamps (clock
+        /// words).
         agreed: Vec<u64>,
         /// Which node holds the sender's partitions back, and why.
         held_by: Option<(u16, HeldBack)>,
     },
-    /// Lets nothing more in below a clock word, and asks for what the peer must have in common with the others.
-    /// Answered by [`Reply::DigestList`].
+    /// Makes the peer refuse writes up to a timestamp, and asks for the digests of what it must have in common with the
+    /// others. Answered by [`Reply::DigestList`].
     Close {
-        /// Names the round; 0 closes nothing and only asks.
+        /// The number of the round; 0 closes nothing and only asks.
         round: u64,
-        /// The clock word, inclusive.
+        /// The timestamp (clock word), inclusive.
         upto: u64,
-        /// Whether only what is not above it is asked for, which takes a scan.
+        /// Whether the digests cover only records up to the timestamp, which takes a scan.
         by_scan: bool,
         /// The partitions; ascending.
         partitions: Vec<u16>,
     },
     /// Moves floors. Answered by [`Reply::Stepped`].
     Step {
-        /// Which way.
+        /// The direction.
         kind: StepKind,
-        /// Names the round.
+        /// The number of the round.
         round: u64,
-        /// The clock word, inclusive.
+        /// The timestamp (clock word), inclusive.
         upto: u64,
         /// The partitions; ascending.
         partitions: Vec<u16>,
     },
-    /// Asks how far the peer has sealed. Answered by [`Reply::FloorList`].
+    /// Asks for the peer's fence (how far it has sealed). Answered by [`Reply::FloorList`].
     Floors,
-    /// Applies records that a comparison found the peer to lack. Answered by [`Reply::AppliedMany`].
+    /// Applies records that the peer lacked in a comparison. Answered by [`Reply::AppliedMany`].
     ApplyMany {
-        /// How far the sender had settled before it read the records, in each of their partitions: a clock word.
+        /// How far the sender had settled (tombstone GC) in each of the records' partitions before it read them: a
+        /// clock word.
         settled: u64,
         /// The records by their keys, each key once.
         records: Vec<(Key, Record)>,
     },
-    /// Reads on in the order of keys, to copy what belongs on the sender. Answered by [`Reply::Stretched`].
+    /// Reads the next records in key order, for a bulk sync of the sender. Answered by [`Reply::Stretched`].
     Stretch {
-        /// Of which partitions records are wanted; ascending.
+        /// The partitions whose records are wanted; ascending.
         partitions: Vec<u16>,
         /// The last key that was read; none at the beginning.
         after: Option<Key>,
@@ -212,49 +216,49 @@ pub enum Request {
     },
 }
 
-/// This is an answer to a [`Request`].
+/// An answer to a [`Request`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
     /// The record was applied.
     Applied(Applied),
-    /// What the replica holds of the key; none when it has never heard of it.
+    /// The replica's record of the key; none if it has no record of it.
     Found(Option<Held>),
-    /// The version that a write to the key must be above, to be newest at the sender; zero for any.
+    /// The version that a write to the key must exceed to be newest at the sender; zero for any.
     NewestIs(Version),
-    /// A sign of life.
+    /// The answer to a heartbeat.
     Pong {
         /// The time of day at the sender.
         wall: UnixMillis,
-        /// The id of the sender's cluster; none when it knows none yet.
+        /// The id of the sender's cluster; none while it knows none yet.
         cluster_id: Option<ClusterId>,
-        /// The store and the run that each node was last seen with; at most [`ROSTER_LEN_MAX`].
+        /// The store and the run that the sender last saw of each node; at most [`ROSTER_LEN_MAX`].
         roster: Vec<StoreSeen>,
-        /// Whether its answers count in quorums.
+        /// Whether the sender's store is quorum-eligible.
         votes: bool,
     },
-    /// Hints were delivered, or some were.
+    /// All or some hints were delivered.
     HintsTaken {
-        /// How many were.
+        /// How many were delivered.
         delivered: u64,
         /// How many still wait.
         left: u64,
-        /// The clock word of the highest version that the peer has met in this life.
+        /// The clock word of the highest version that the peer has seen in this run of its process.
         met: u64,
     },
     /// A part of a scan.
     ScanPart {
-        /// The number by which the next part is asked for, on this connection.
+        /// The number for requests of the next part, on this connection.
         scan: u32,
         /// The rows, by key.
         rows: Vec<ScanRow>,
         /// Whether the scan ends here and is closed.
         is_last: bool,
     },
-    /// It was done.
+    /// The request was carried out.
     Done,
     /// Digests in the order of their partitions.
     DigestList(Vec<u64>),
-    /// Digests by partition, ascending, of all stretches in which the two differ.
+    /// Digests by partition, ascending, of all stretches in which the two nodes differ.
     Compared(Vec<(u16, u64)>),
     /// Versions of a partition's keys.
     VersionList {
@@ -262,44 +266,44 @@ pub enum Reply {
         rows: Vec<VersionRow>,
         /// Whether the partition ends here.
         is_last: bool,
-        /// How far the partition's past is finished at the sender.
+        /// The sender's tombstone GC floor for the partition.
         floor: Floor,
     },
-    /// How the sender stands at the beginning of a round.
+    /// The sender's state at the beginning of a round.
     Surveyed {
-        /// What it stamps from now on is above this clock word.
+        /// The clock word that all later timestamps of the sender exceed.
         reading: u64,
-        /// The partitions of those asked for of whose keys it keeps hints, ascending, each with a clock word at or below
-        /// that of the oldest.
+        /// The requested partitions for whose keys the sender keeps hints, ascending, each with a clock word at or
+        /// below the oldest hint's.
         hinted: Vec<(u16, u64)>,
-        /// Whether its store votes.
+        /// Whether the sender's store is quorum-eligible.
         votes: bool,
-        /// What it must have in common with the others, by partition.
+        /// The digests of what the sender must have in common with the others, by partition.
         digests: Vec<u64>,
     },
-    /// Whether a step was taken for all of its partitions.
+    /// Whether the step was taken for all of its partitions.
     Stepped(bool),
-    /// What the replica holds of the first of the keys, as many as the bytes allowed: of one at least, if any was asked.
+    /// The replica's records of the first keys, as many as `bytes` allowed: at least one if any was asked for.
     Fetched {
-        /// How far it had settled before they were read, in each of their partitions: a clock word.
+        /// How far the sender had settled in each of their partitions before it read them: a clock word.
         settled: u64,
-        /// What it holds, in the order in which it was asked.
+        /// The records, in the order of the request.
         records: Vec<Fetched>,
     },
     /// How far the sender has sealed, by partition: clock words.
     FloorList(Vec<u64>),
-    /// What became of each record; none where what is stored of its key is damaged and cannot be judged.
+    /// The result for each record; none if the stored record of its key is damaged and cannot be compared.
     AppliedMany(Vec<Option<Applied>>),
-    /// What was found on the way.
+    /// The records that were found in the stretch.
     Stretched {
         /// The last key that was read; none at the end of the store.
         last: Option<Key>,
-        /// Whether records are so large that looking up those that are wanted is cheaper.
+        /// Whether records are so large that looking up the wanted ones is cheaper.
         is_large: bool,
-        /// Those that are wanted, each behind how far the peer had settled in its partition before it was read.
+        /// The wanted records, each after how far the sender had settled in its partition before it read the record.
         records: Vec<(u64, Key, Record)>,
     },
-    /// It was not done, or not wholly: see the code.
+    /// The request was not carried out, or not completely: see the code.
     Refused {
         /// Why, for programs.
         code: Refusal,
@@ -348,7 +352,7 @@ impl Request {
         }
     }
 
-    /// The byte that names the message that answers this one, unless it is refused.
+    /// The byte that names the reply to this request, unless it is refused.
     pub(super) fn reply_kind(&self) -> u8 {
         match self {
             Self::Apply { .. } => kind::APPLIED,
@@ -370,7 +374,7 @@ impl Request {
         }
     }
 
-    /// The highest timestamp in it, a clock word; 0 where it has none. Wall clocks, which are only compared, do not count.
+    /// The highest timestamp in it, a clock word; 0 if it has none. Wall clocks, which are only compared, do not count.
     pub(super) fn newest(&self) -> u64 {
         match self {
             Self::Apply { record, .. } => record.version.clock(),
@@ -395,7 +399,8 @@ impl Request {
         }
     }
 
-    /// Writes the payload of a request that has `left` until its deadline, in whole milliseconds, rounded up.
+    /// Writes the payload of a request that has `left` until its deadline; the time is sent in whole milliseconds,
+    /// rounded up.
     pub(super) fn encode(&self, left: Duration, to: &mut Pieces) -> Result<(), MessageError> {
         let left_ms = left.as_nanos().div_ceil(1_000_000);
         to.short.put_u32(u32::try_from(left_ms).unwrap_or(u32::MAX));
@@ -486,7 +491,7 @@ impl Request {
         Ok(())
     }
 
-    /// The request in `frame`, and what is left until its deadline.
+    /// The request in `frame`, and the time left until its deadline.
     pub(super) fn decode(frame: Frame) -> Result<(Self, Duration), MessageError> {
         let mut payload = frame.payload;
         let from = &mut payload;
@@ -669,7 +674,7 @@ impl Reply {
         Ok(())
     }
 
-    /// The highest timestamp in it, a clock word; 0 where it has none.
+    /// The highest timestamp in it, a clock word; 0 if it has none.
     pub(super) fn newest(&self) -> u64 {
         match self {
             Self::Applied(applied) => newest_of_applied(Some(*applied)),
@@ -704,7 +709,7 @@ impl Reply {
         }
     }
 
-    /// Refuses a kind byte that no reply has.
+    /// Refuses a kind byte that belongs to no reply.
     pub(super) fn check_kind(kind: u8) -> Result<(), MessageError> {
         match kind {
             kind::APPLIED..=kind::SCAN_PART | kind::DONE..=kind::NEWEST_IS | kind::REFUSED => Ok(()),
@@ -712,7 +717,7 @@ impl Reply {
         }
     }
 
-    /// The reply in `frame`, which must be one of `expected` kind or a refusal.
+    /// The reply in `frame`, which must be of the `expected` kind or a refusal.
     pub(super) fn decode(frame: Frame, expected: u8) -> Result<Self, MessageError> {
         Self::check_kind(frame.kind)?;
         if frame.kind != expected && frame.kind != kind::REFUSED {

@@ -1,18 +1,18 @@
 //! Peers: how nodes call each other.
 //!
-//! Each network thread has a [`Link`] of its own to each other node: one connection over which many calls are under
-//! way at once, kept up or tried for again without end. It begins as an HTTP/1.1 upgrade on the node's ordinary
-//! address, so that one URL names a node ([`Hello`]); from then on frames go both ways. The side that answers is
-//! [`serve`], over a [`Service`] that some other room provides.
+//! Each network thread has its own [`Link`] to each other node: one connection that carries many calls at once, and
+//! that reconnects without end. It begins as an HTTP/1.1 upgrade on the node's ordinary address, so that one URL names
+//! a node ([`Hello`]); from then on frames go both ways. The answering side is [`serve`], over a [`Service`] that
+//! another module provides.
 //!
-//! What is deliberately not here: which node to call, what a failed call means for a quorum, when to ping. A link
-//! says whether its peer is worth asking ([`Link::is_usable`]) and how fast it answers ([`Link::latency`]); whoever
-//! calls decides. Connections come in through [`Connector`] and time through `Clock`, so that the same code runs
-//! over a simulated network.
+//! Deliberately not here: which node to call, what a failed call means for a quorum, when to send heartbeats. A link
+//! tells whether its peer is worth asking ([`Link::is_usable`]) and how fast it answers ([`Link::latency`]); the caller
+//! decides. Connections come in through [`Connector`] and time through `Clock`, so that the same code runs over a
+//! simulated network.
 //!
-//! A reader goes on with [`message`] and [`terms`] (what is said), [`fields`] (its parts), [`frame`] (how it lies in the bytes), [`handshake`], then
-//! [`link`] and [`server`], the two sides of a call, which share the [`pump`]. `docs/wire.md` tells the protocol
-//! to those who write another program for it.
+//! Read next: [`message`] and [`terms`] (the messages), [`fields`] (their parts), [`frame`] (their layout in bytes),
+//! [`handshake`], then [`link`] and [`server`], the two sides of a call, which share the [`pump`]. `docs/wire.md`
+//! describes the protocol for authors of other programs.
 
 mod fields;
 mod frame;
@@ -48,15 +48,15 @@ use std::io;
 use std::pin::Pin;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-/// This is both directions of a connection.
+/// Both directions of a connection.
 pub trait Stream: AsyncRead + AsyncWrite + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Stream for S {}
 
-/// This is a stream of any kind.
+/// A boxed stream of any type.
 pub type BoxedStream = Box<dyn Stream>;
 
-/// This opens connections: over TCP in a node, over a simulated network in a simulation.
+/// An opener of connections: over TCP in a node, over a simulated network in a simulation.
 pub trait Connector {
     /// Opens a connection to `authority` (`host:port`). The caller bounds the wait by dropping the future.
     fn connect<'a>(

@@ -1,9 +1,9 @@
 //! The pump: moves frames through one connection, for both of its sides.
 //!
-//! One task polls both directions of a stream. Frames to be sent are collected in an [`Outbox`], which wakes the
-//! task once, however many are added before it runs; it then writes all of them by one call where the stream takes
-//! as much. All frames that one read brought are handled before the next write. So the system calls of a busy
-//! connection are shared by many messages, which is most of what a message costs.
+//! One task polls both directions of a stream. Frames to be sent are collected in an [`Outbox`], which wakes the task
+//! once, however many are added before it runs. The task then writes all of them by one call if the stream accepts as
+//! much. All frames of one read are handled before the next write. So many messages share the system calls of a busy
+//! connection, which are most of a message's cost.
 
 use super::frame::{Frame, FrameError, FrameReader, Pieces, PushError};
 use super::limits::{MemoryShare, PeerLimits};
@@ -23,22 +23,22 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 /// The most bytes that may wait to be written on one connection, unless a single message is longer.
 pub const OUT_BYTES_MAX: usize = 64 << 20;
 
-/// A frame up to this length always finds room: what says that there is no memory is one.
+/// A frame up to this length is always accepted: the refusal for lack of memory is one.
 const SHORT_BYTES: usize = 4 << 10;
 
 /// The most frames and reads between two turns of the thread's other tasks.
 const STEPS_PER_TURN: usize = 128;
 
-/// This says why a connection ended.
+/// The reason why a connection ended.
 #[derive(Debug)]
 pub(super) enum End {
-    /// The other side ended it.
+    /// The other side closed it.
     Closed,
-    /// It broke.
+    /// An I/O error broke it.
     Io(io::Error),
-    /// What came is not a frame.
+    /// The received bytes are not a frame.
     Frame(FrameError),
-    /// What came is not a message that is expected here.
+    /// The received frame is not a message that is expected here.
     Message(MessageError),
     /// The other side was silent for too long.
     Silent,
@@ -46,7 +46,7 @@ pub(super) enum End {
     Stalled,
     /// The other side has not used it for long.
     Unused,
-    /// This side has no more use for it.
+    /// The local side has no more use for it.
     Dropped,
 }
 
@@ -72,10 +72,10 @@ impl fmt::Display for End {
     }
 }
 
-/// This takes what comes on a connection. Nothing here may block.
+/// A receiver of a connection's frames. Its methods must not block.
 pub(super) trait Inbox {
-    /// Whether frames are taken now; always while nothing waits to be written. While they are not, the connection is
-    /// not read.
+    /// Whether frames are accepted now; always true while no bytes wait to be written. While it is false, the
+    /// connection is not read.
     fn is_open(&self) -> bool;
 
     /// Notes that bytes came.
@@ -85,30 +85,30 @@ pub(super) trait Inbox {
     fn frame(&self, frame: Frame) -> Result<(), MessageError>;
 }
 
-/// This holds what is to be written on a connection. It outlives the connection harmlessly.
+/// The frames that wait to be written on a connection. It may outlive the connection.
 #[derive(Default)]
 pub(super) struct Outbox {
     pieces: RefCell<Pieces>,
-    /// What waits holds so much of the memory for frames; none where it is not bounded by it.
+    /// The share of the memory for frames that the waiting bytes hold; none if they are not counted.
     memory: Option<RefCell<MemoryShare>>,
-    /// Bytes that were pushed and not yet taken by the stream.
+    /// Bytes that were pushed and that the stream has not accepted yet.
     waiting: Cell<usize>,
-    /// Bytes that the stream has taken.
+    /// Bytes that the stream has accepted.
     written: Cell<u64>,
-    /// While a profile wants to know: since when the bytes up to a count of all written wait.
+    /// While a profile records it: since when the bytes up to a position in the written stream have been waiting.
     since: RefCell<VecDeque<(u64, Since)>>,
     /// Wakes the pump; none while it runs.
     waker: Cell<Option<Waker>>,
 }
 
 impl Outbox {
-    /// An outbox of which what waits counts towards the memory for frames.
+    /// An outbox whose waiting bytes count towards the memory for frames.
     pub(super) fn counted(limits: &PeerLimits) -> Self {
         Self { memory: Some(RefCell::new(MemoryShare::new(&limits.memory))), ..Self::default() }
     }
 
-    /// Adds a frame, unless `bounded` and more than [`OUT_BYTES_MAX`] would wait then, where one frame may always wait; or
-    /// more than there is memory for.
+    /// Adds a frame. If `bounded`, refuses it when more than [`OUT_BYTES_MAX`] bytes would then wait, except that one
+    /// frame may always wait; or when there is no memory for it.
     pub(super) fn push(
         &self,
         kind: u8,
@@ -144,8 +144,8 @@ impl Outbox {
         self.written.get()
     }
 
-    /// Holds as much of the memory as waits. Another thread may have taken what there was a moment ago; one frame more is
-    /// what that costs.
+    /// Holds as much memory as the waiting bytes. Another thread may have taken the free memory a moment ago; that can
+    /// exceed the bound by one frame.
     fn count_memory(&self) {
         if let Some(memory) = &self.memory {
             memory.borrow_mut().hold(self.waiting.get());
@@ -164,21 +164,21 @@ impl Outbox {
     }
 }
 
-/// This moves frames between a stream, an outbox and an inbox.
+/// A pump that moves frames between a stream, an outbox and an inbox.
 pub(super) struct Pump<S> {
     stream: S,
     reader: FrameReader,
     outbox: Rc<Outbox>,
-    /// Taken from the outbox, not yet by the stream.
+    /// Bytes taken from the outbox that the stream has not accepted yet.
     writing: VecDeque<Bytes>,
-    /// Whether the stream took bytes that it was not asked to flush, or has not flushed.
+    /// Whether the stream accepted bytes that are not flushed yet.
     is_unflushed: bool,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Pump<S> {
-    /// A pump on `stream`, of which `already_read` has come before.
+    /// A pump on `stream`, whose first bytes `already_read` were read before.
     ///
-    /// Frames that come are kept up to `bytes_max`.
+    /// Received frames are kept up to `bytes_max`.
     pub(super) fn new(
         stream: S,
         already_read: Bytes,
@@ -190,13 +190,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Pump<S> {
         Self { stream, reader, outbox, writing: VecDeque::new(), is_unflushed: false }
     }
 
-    /// Moves frames until the connection ends. `midway` tells others whether half a frame has come.
+    /// Moves frames until the connection ends. `midway` tells other code whether a frame has been partly received.
     ///
     /// # Cancel safety
-    /// Dropping the future ends nothing by itself; the connection ends when the pump is dropped.
+    /// Dropping the future alone ends nothing; the connection ends when the pump is dropped.
     pub(super) async fn run(&mut self, inbox: &impl Inbox, midway: &Cell<bool>) -> End {
         poll_fn(|cx| {
-            // What is pushed during the turn is written by it and needs no waking.
+            // Frames that are pushed during the turn are written by it and need no wake-up.
             self.outbox.waker.set(None);
             let turn = self.turn(cx, inbox);
             midway.set(self.reader.is_midway());
@@ -209,7 +209,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Pump<S> {
         .await
     }
 
-    /// Does what can be done now. On return, whatever can be done later wakes the task.
+    /// Does all work that is possible now. On return, the task is woken when more becomes possible.
     fn turn(&mut self, cx: &mut Context<'_>, inbox: &impl Inbox) -> Result<(), End> {
         let mut steps = 0;
         loop {
@@ -230,7 +230,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Pump<S> {
                 if is_blocked && !inbox.is_open() {
                     return Ok(());
                 }
-                // The write made room: frames that were read already come before more is read.
+                // The write made room: frames that were already read are handled before more is read.
                 continue;
             }
             steps += 1;
@@ -244,11 +244,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Pump<S> {
     }
 
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        // The future holds nothing between polls, so a new one each time is the same.
+        // The future keeps no state between polls, so a new one per poll is equivalent.
         std::future::Future::poll(pin!(self.stream.read_buf(self.reader.room())), cx)
     }
 
-    /// Writes until nothing is left or the stream takes no more.
+    /// Writes until no bytes are left or the stream accepts no more.
     fn poll_write(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
             if self.writing.is_empty() {

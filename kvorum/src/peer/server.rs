@@ -1,7 +1,7 @@
 //! The server: the answering side of one connection.
 //!
-//! A request that can be answered at once costs no task: its future is polled where its frame was read, and its
-//! reply is written with those of all the other frames of that read. A future that must wait becomes a task.
+//! A request that can be answered at once costs no task: its future is polled where its frame was read, and its reply
+//! is written together with the replies to all other frames of that read. A future that must wait becomes a task.
 
 use super::frame::{Frame, PassedOver, PushError};
 use super::limits::PeerLimits;
@@ -21,31 +21,31 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time;
 
-/// The most requests of one connection that may wait for something; more are refused as overload.
+/// The most requests of one connection that may be waiting; more are refused as overload.
 pub const SERVED_IN_FLIGHT_MAX: usize = 4096;
 
-/// How often it is looked whether a connection with a message under way moves at all; one that did not between two
-/// looks is ended, so that its replies do not hold memory forever.
+/// How often the server checks whether a connection with a partial message makes progress. A connection that made none
+/// between two checks is ended, so that its replies do not hold memory forever.
 const STALL_TICK: Duration = Duration::from_secs(15);
-/// How long a connection may be silent: each of a node's links is used several times within it. It is looked at as often
-/// as for a stall.
+/// How long a connection may be silent: each of a node's links is used several times within it. It is checked as often
+/// as a stall.
 pub const IDLE_MAX: Duration = Duration::from_mins(1);
 
-/// This names whose request is served.
+/// The origin of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Caller {
     /// The node that asks.
     pub peer: NodeId,
-    /// The connection by which it asks: what it has open is its own.
+    /// The connection that the request came on: what it has opened (scans) belongs to it alone.
     pub connection: u64,
 }
 
-/// This answers what peers ask.
+/// A handler of peers' requests.
 pub trait Service {
-    /// Answers `request`, for which nobody waits after `deadline` (a [`Clock::mono`]).
+    /// Answers `request`. Its caller stops waiting at `deadline` (a [`Clock::mono`]).
     ///
-    /// The future is polled at once and ought to be ready then if it can; it must not block. It runs to its end even
-    /// if the connection ends.
+    /// The future is polled at once and should be ready then if possible; it must not block. It runs to its end even if
+    /// the connection ends.
     fn serve(
         &self,
         caller: Caller,
@@ -53,20 +53,20 @@ pub trait Service {
         deadline: Duration,
     ) -> Pin<Box<dyn Future<Output = Reply>>>;
 
-    /// Notes that a request was dropped, because its deadline had passed before it was begun.
+    /// Notes that a request was dropped because its deadline had passed before work on it began.
     fn expired(&self, _caller: Caller) {}
 
     /// Notes that the connection has ended. Requests of it may still be running.
     fn ended(&self, caller: Caller);
 }
 
-/// Answers the requests on `stream`, of which `already_read` has come before, until it ends.
+/// Answers the requests on `stream`, whose first bytes `already_read` were read before, until it ends.
 ///
-/// Must run in a `LocalSet`. While more than [`OUT_BYTES_MAX`] bytes of replies wait for the peer to take them, no
+/// Must run in a `LocalSet`. While more than [`OUT_BYTES_MAX`] bytes of replies wait for the peer to read them, no
 /// further requests are read.
 ///
 /// # Cancel safety
-/// Dropping the future ends the connection; requests that wait for something run on.
+/// Dropping the future ends the connection; requests that are waiting continue to run.
 pub async fn serve(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     already_read: Bytes,
@@ -106,14 +106,14 @@ pub async fn serve(
     }
 }
 
-/// What a connection and its requests share.
+/// The state that a connection and its requests share.
 struct Serving {
     service: Rc<dyn Service>,
     caller: Caller,
     clock: Arc<dyn Clock>,
     limits: Arc<PeerLimits>,
     outbox: Rc<Outbox>,
-    /// When the frames that are handled now were read.
+    /// When the frames that are being handled were read.
     received: Cell<Duration>,
     bytes_in: Cell<u64>,
     in_flight: Cell<usize>,
@@ -121,7 +121,7 @@ struct Serving {
 }
 
 impl Serving {
-    /// Returns when the connection stands still in the middle of a message, or nobody uses it.
+    /// Returns when the connection makes no progress in the middle of a message, or is unused for too long.
     async fn stall(&self, is_midway: &Cell<bool>) -> End {
         let mut before = None;
         loop {
@@ -156,7 +156,7 @@ impl Serving {
             if code == Refusal::Failed {
                 tracing::error!(peer = %self.caller.peer, ?error, "a reply cannot be sent");
             }
-            // Short and without lists: nothing is left to fail.
+            // It is short and has no lists, so pushing it cannot fail.
             let _ = push(&Reply::Refused { code, detail });
         }
     }
@@ -195,7 +195,7 @@ impl Inbox for Served {
             serving.service.expired(serving.caller);
             return Ok(());
         }
-        // The one door for every timestamp that a peer's request brings.
+        // The only place where the timestamps in a peer's requests are checked.
         if let Err(error) = serving.limits.timestamps.check(request.newest()) {
             let (code, detail) = (Refusal::TooFarAhead, error.to_string());
             serving.reply(id, &Reply::Refused { code, detail });
@@ -207,7 +207,7 @@ impl Inbox for Served {
             return Ok(());
         }
         let mut work = serving.service.serve(serving.caller, request, deadline);
-        // Nothing needs waking: if the future is not ready, the task that it becomes polls it again.
+        // No waker is needed: if the future is not ready, the task that it becomes polls it again.
         match work.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(reply) => serving.reply(id, &reply),
             Poll::Pending => {
@@ -229,7 +229,7 @@ impl Drop for Served {
     }
 }
 
-/// A request's place among those in flight.
+/// A request's place among the requests in flight.
 struct Place {
     serving: Rc<Serving>,
 }

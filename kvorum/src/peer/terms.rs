@@ -1,24 +1,24 @@
-//! Terms: what messages say beside numbers, each with its code in the bytes (`docs/wire.md`).
+//! Terms: the enumerated values in messages, each with its code in the bytes (`docs/wire.md`).
 
 use bytes::TryGetError;
 use kvorum_core::{Key, KeyError, Record, UnixMillis, Value, Version};
 use std::fmt;
 
-/// This says what brought an apply about.
+/// The cause of an apply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ApplyKind {
     /// A client's write.
     Write,
-    /// A hint's delivery.
+    /// The delivery of a hint.
     Hint,
-    /// A read that saw something older.
+    /// A read repair.
     ReadRepair,
 }
 
-/// This says which way floors are moved: see [`crate::replica::FloorStep`].
+/// The direction in which floors are moved: see [`crate::replica::FloorStep`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StepKind {
-    /// All nodes hold the same.
+    /// All nodes hold the same records.
     Settle,
     /// All nodes have settled.
     Seal,
@@ -26,54 +26,55 @@ pub enum StepKind {
     Release,
 }
 
-/// This says why a node holds the watermark back.
+/// The reason why a node holds the watermark back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HeldBack {
     /// It does not answer.
     Away,
-    /// Its store does not vote.
+    /// Its store is not quorum-eligible.
     NotVoting,
     /// It keeps hints that others have not taken.
     Hints,
-    /// It holds something else.
+    /// Its records differ from the others'.
     Differs,
-    /// It leads rounds, and has not been heard since this node started a moment ago.
+    /// It leads rounds, and this node has not heard from it since its own recent start.
     NotHeard,
 }
 
-/// This says why a peer did not do what it was asked.
+/// The reason why a peer refused a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
     /// A bounded queue is full. Nothing was done; a retry can help.
     Overloaded,
     /// The disk is full. Nothing was done.
     DiskFull,
-    /// The store failed, or its disk filled up during a write. For a write it is unknown whether it took effect.
+    /// The store failed, or its disk filled up during a write. It is unknown whether a write took effect.
     Failed,
-    /// The peer does not take part in quorums now.
+    /// The peer's store is not quorum-eligible now.
     NotVoting,
-    /// The peer does not take part in quorums yet: it has started and is meeting the others. A retry soon can help.
+    /// The peer's store is not quorum-eligible yet: it has just started and is meeting the others. A retry soon can
+    /// help.
     NotVotingYet,
     /// The peer is shutting down.
     Stopped,
     /// The peer is not ready yet.
     Starting,
-    /// What the peer has of it is damaged and cannot be read; it is healed where another node has it.
+    /// The peer's copy is damaged and cannot be read; it is repaired if another node has it.
     Damaged,
-    /// Something that this release has no name for.
+    /// A code that this release does not know.
     Unknown,
     /// A timestamp, in the request or in the peer's store, is too far ahead of the peer's clock. Nothing was done.
     TooFarAhead,
-    /// A value in the request, or the request itself, is longer than the peer takes. Nothing was done.
+    /// A value in the request, or the request itself, is longer than the peer accepts. Nothing was done.
     TooLong,
 }
 
-/// This is a record as one replica holds it, with or without its value.
+/// A replica's record, with or without its value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Held {
-    /// All of it.
+    /// The complete record.
     Whole(Record),
-    /// All but the value, which is longer than was wanted.
+    /// The record without its value, which is longer than was wanted.
     HeaderOnly {
         /// The record's version.
         version: Version,
@@ -86,21 +87,21 @@ pub enum Held {
     },
 }
 
-/// This is one key of a scan's part.
+/// A key in a part of a scan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScanRow {
     /// The key.
     pub key: Key,
-    /// What the replica holds of it.
+    /// The replica's record of it.
     pub held: Held,
 }
 
-/// This is one key of a version list.
+/// A key in a version list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VersionRow {
     /// The key.
     pub key: Key,
-    /// The version of what the replica holds of it.
+    /// The version of the replica's record.
     pub version: Version,
     /// The replica count that it was written with.
     pub from: u16,
@@ -108,40 +109,40 @@ pub struct VersionRow {
     pub is_tombstone: bool,
 }
 
-/// This says why bytes are not a message, or why a message has no bytes.
+/// An error in decoding bytes into a message, or in encoding a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MessageError {
-    /// A kind byte of no message that is expected here.
+    /// A kind byte of a message that is not expected here.
     UnknownKind {
         /// The byte.
         kind: u8,
     },
-    /// A reply that does not answer what was asked.
+    /// A reply of the wrong kind for its request.
     WrongReply {
         /// The reply's kind byte.
         kind: u8,
     },
     /// The payload ends too early.
     Truncated,
-    /// The payload goes on too long.
+    /// The payload is too long.
     Trailing {
-        /// The bytes too many.
+        /// The surplus bytes.
         bytes: usize,
     },
-    /// A key of no allowed length.
+    /// A key with a length that is not allowed.
     Key(KeyError),
-    /// A flag, cause or truth value that there is none of.
+    /// A flag, cause or boolean with an undefined value.
     UnknownValue {
         /// The byte.
         value: u8,
     },
     /// A record that contradicts itself: a tombstone with a value, or a `from` of 0.
     Contradiction,
-    /// More of something than there may be.
+    /// A list with more items than allowed.
     TooMany {
         /// How many.
         count: usize,
-        /// How many there may be.
+        /// The most that are allowed.
         count_max: usize,
     },
     /// Node indexes that do not ascend.
@@ -184,7 +185,7 @@ impl From<KeyError> for MessageError {
 }
 
 impl ApplyKind {
-    /// How many causes there are.
+    /// The number of causes.
     pub const COUNT: usize = 3;
 
     pub(super) fn code(self) -> u8 {
@@ -195,7 +196,7 @@ impl ApplyKind {
         }
     }
 
-    /// The place of this cause in lists by cause.
+    /// The index of this cause in lists by cause.
     pub fn index(self) -> usize {
         usize::from(self.code())
     }
@@ -279,7 +280,7 @@ impl Refusal {
 }
 
 impl Held {
-    /// `record`, without its value if that is longer than `value_bytes_max`.
+    /// Wraps `record`, without its value if that is longer than `value_bytes_max`.
     pub fn new(record: Record, value_bytes_max: u32) -> Self {
         match &record.value {
             Value::Present(value) if value.len() > value_bytes_max as usize => Self::HeaderOnly {

@@ -1,4 +1,4 @@
-//! What a peer says is believed within bounds only, whichever side it is on.
+//! Bounds on a peer's messages, whichever side of a connection it is on.
 
 use super::support::*;
 use crate::clock::Clock;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, duplex};
 
-/// A minute and a lease ahead of the test's clock, and a millisecond more.
+/// A minute and a lease ahead of the test's clock, plus one millisecond.
 const TOO_FAR: UnixMillis = UnixMillis(1_700_000_000_000 + 60_000 + 1_000 + 1);
 
 fn key() -> Key {
@@ -23,7 +23,7 @@ fn record(word: u64) -> Record {
     Record { version: Version::from_words(word, 1), from: 3, expires: None, value: Value::Tombstone }
 }
 
-/// Every request with a timestamp in it, once for each place where one may be.
+/// Every request that contains a timestamp, once for each place of one.
 fn requests(word: u64) -> Vec<Request> {
     let versions = |floor| Request::Versions { partition: 0, after: None, bytes: 1, floor };
     let step = |kind| Request::Step { kind, round: 1, upto: word, partitions: vec![1] };
@@ -45,7 +45,7 @@ fn requests(word: u64) -> Vec<Request> {
     ]
 }
 
-/// Every reply with a timestamp in it, the same, each with a request that it answers.
+/// Every reply that contains a timestamp, likewise, each with a request that it answers.
 fn replies(word: u64) -> Vec<(Request, Reply)> {
     let version = Version::from_words(word, 1);
     let header = Held::HeaderOnly { version, from: 3, expires: None, value_bytes: 9 };
@@ -89,9 +89,9 @@ fn replies(word: u64) -> Vec<(Request, Reply)> {
     ]
 }
 
-/// Goal: whatever kind of request brings a timestamp from the future, the service never sees it, the caller is told why,
-/// and the connection lives on. Method: every place of every message, a millisecond and an eternity beyond the limit; and
-/// at the limit, where all are served.
+/// Goal: whatever kind of request contains a timestamp from the future, the service never sees it, the caller gets the
+/// reason, and the connection survives. Method: every place in every message, a millisecond and an eternity beyond the
+/// limit; and at the limit, where all are served.
 #[test]
 fn requests_from_the_future_are_refused() {
     run(async {
@@ -116,7 +116,7 @@ fn requests_from_the_future_are_refused() {
     });
 }
 
-/// The same of replies: their calls fail, with the reason.
+/// The same for replies: their calls fail, with the reason.
 #[test]
 fn replies_from_the_future_fail_their_calls() {
     run(async {
@@ -144,7 +144,7 @@ fn replies_from_the_future_fail_their_calls() {
     });
 }
 
-/// A peer's wall clock is compared, not believed: whatever it is, its pings are answered.
+/// A peer's wall clock is only compared: whatever it shows, its pings are answered.
 #[test]
 fn wall_clocks_are_compared_only() {
     run(async {
@@ -163,8 +163,8 @@ fn wall_clocks_are_compared_only() {
     });
 }
 
-/// Goal: a request that is longer than any that this node takes is refused by its id, and costs neither the connection
-/// nor the requests around it. Method: one of them between two others.
+/// Goal: a request that is longer than this node accepts is refused by its id, and does not affect the connection or
+/// the requests around it. Method: one such request between two others.
 #[test]
 fn requests_that_are_too_long_are_refused() {
     run(async {
@@ -182,9 +182,9 @@ fn requests_that_are_too_long_are_refused() {
     });
 }
 
-/// Goal: replies that a peer does not take hold no more than the memory for frames, however many it asks for: what does
-/// not fit is refused as overload, and everything is given back at the end. Method: 200 values of 1 MiB for a peer that
-/// reads nothing, with memory for 64.
+/// Goal: replies that a peer does not read hold no more than the memory for frames, however many it asks for. Replies
+/// that do not fit are refused as overload, and all memory is given back at the end. Method: 200 values of 1 MiB for a
+/// peer that reads nothing, with memory for 64.
 #[test]
 fn unsent_replies_are_bounded() {
     run(async {
@@ -209,7 +209,7 @@ fn unsent_replies_are_bounded() {
             settle().await;
             let held = limits.memory_used();
             assert!((32 << 20..=64 << 20).contains(&held), "{held} bytes are held");
-            // All that fitted is there once it is taken, and the others were told why not.
+            // Every reply that fitted arrives once the peer reads, and the other requests got a refusal.
             let mut reader = FrameReader::new(Bytes::new());
             let (mut whole, mut refused) = (0, 0);
             while whole + refused < 200 {
@@ -230,8 +230,8 @@ fn unsent_replies_are_bounded() {
     });
 }
 
-/// Goal: whoever breaks the protocol, and however often, causes one line of the log in a while; it was one for each try.
-/// Method: 100 connections with a bad frame each; the limiter then tells how many lines were left out.
+/// Goal: peers that break the protocol, however often, cause one log line per interval; it was one for each try.
+/// Method: 100 connections with a bad frame each; the limiter then reports how many lines were left out.
 #[test]
 fn bad_frames_are_logged_seldom() {
     run(async {

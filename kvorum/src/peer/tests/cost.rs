@@ -1,4 +1,4 @@
-//! What a call costs, measured.
+//! The cost of a call, measured.
 
 use super::support::*;
 use crate::clock::Clock;
@@ -13,7 +13,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::{LocalSet, spawn_local};
 use tokio::time::sleep;
 
-/// Prints what a call costs over a loopback socket, as CPU time of either side. Not a judgement: run it with
+/// Prints the cost of a call over a loopback socket, as CPU time of either side. It checks nothing: run it with
 /// `cargo test --release -p kvorum --lib peer::tests::cost -- --ignored --nocapture`.
 #[test]
 #[ignore = "prints figures and judges nothing: for a release build on a quiet machine"]
@@ -118,7 +118,7 @@ fn cost_of_a_call() {
     server.join().unwrap();
 }
 
-/// Answers without taking notes.
+/// A service that answers without recording the requests.
 struct Bare {
     peer: Rc<Peer>,
 }

@@ -1,4 +1,4 @@
-//! Messages of any content, to bytes and back; and bytes of any content.
+//! Messages of any content, encoded and decoded; and decoding of any bytes.
 
 use crate::peer::frame::{Frame, Pieces};
 use crate::peer::message::*;
@@ -183,7 +183,7 @@ fn frame(kind: u8, payload: Bytes) -> Frame {
     Frame { kind, id: 0, payload, passed_over: None }
 }
 
-/// Sets one byte, or cuts, so that most of what is tried is nearly right.
+/// Changes one byte, or cuts the end off, so that most test inputs are nearly valid.
 fn changed(bytes: &Bytes, at: usize, to: u8, cut: bool) -> Bytes {
     let mut bytes = bytes.to_vec();
     let at = at % (bytes.len() + 1);
@@ -198,7 +198,7 @@ fn changed(bytes: &Bytes, at: usize, to: u8, cut: bool) -> Bytes {
 }
 
 proptest! {
-    /// Every request is read as it was written, and so is what is left until its deadline.
+    /// Every request, and the time left until its deadline, round-trips.
     #[test]
     fn requests_round_trip(request in request(), left_ms: u32) {
         let left = Duration::from_millis(u64::from(left_ms));
@@ -206,14 +206,14 @@ proptest! {
         prop_assert_eq!(Request::decode(frame(request.kind(), payload)), Ok((request, left)));
     }
 
-    /// Every reply is read as it was written.
+    /// Every reply round-trips.
     #[test]
     fn replies_round_trip(reply in reply()) {
         let payload = payload(|to| reply.encode(to));
         prop_assert_eq!(Reply::decode(frame(reply.kind(), payload), reply.kind()), Ok(reply));
     }
 
-    /// Bytes that are nearly a message are refused, or are the only encoding of what they are read as.
+    /// Bytes that are nearly a message are refused, or are the only encoding of the message that they decode to.
     #[test]
     fn near_messages_are_refused_or_exact(
         request in request(),
@@ -236,7 +236,7 @@ proptest! {
         }
     }
 
-    /// No bytes can do worse than be refused.
+    /// Any bytes are refused, or are the only encoding of a message.
     #[test]
     fn any_bytes_are_refused_or_exact(kind: u8, bytes in prop::collection::vec(0..6u8, 0..80)) {
         let bytes = Bytes::from(bytes);
@@ -247,7 +247,7 @@ proptest! {
     }
 }
 
-/// What no peer would read is not written; text is cut between characters.
+/// The writer refuses what no peer would read; text is cut between characters.
 #[test]
 fn bounds_are_kept_when_writing() {
     let request = |request: Request| request.encode(Duration::ZERO, &mut Pieces::default());
@@ -271,7 +271,7 @@ fn bounds_are_kept_when_writing() {
     assert!(Reply::decode(frame(kind::REFUSED, payload), kind::DONE).is_ok());
 }
 
-/// A deadline below a millisecond is not sent as none.
+/// A deadline below a millisecond is not sent as zero.
 #[test]
 fn deadlines_are_rounded_up() {
     let sent = |left| payload(|to| Request::TakeHints.encode(left, to)).get_u32();

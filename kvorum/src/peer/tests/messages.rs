@@ -1,4 +1,4 @@
-//! Every kind of message: the bytes that were released, any others, and the way through a link.
+//! Every kind of message: the released bytes, any other bytes, and the way through a link.
 
 use super::support::*;
 use crate::peer::frame::{FrameReader, Pieces};
@@ -215,7 +215,8 @@ fn released_frames_still_read_and_write() {
     assert_eq!(lines, released, "\n{}\n", lines.join("\n"));
 }
 
-/// What version 2 had means the same in version 3, and that the same in version 4: each only has more.
+/// Each message of version 2 means the same in version 3, and each of version 3 the same in version 4: a version only
+/// adds.
 #[test]
 fn frames_of_versions_2_and_3_are_those_of_version_4() {
     let versions = [
@@ -231,8 +232,8 @@ fn frames_of_versions_2_and_3_are_those_of_version_4() {
     assert_eq!(more(versions[1], versions[2]), ["compare", "compared"]);
 }
 
-/// Version 5 changed the bytes of few messages: `ping` and `pong` carry the cluster id and each store's run, and a replica
-/// that holds something newer says how far back it remembers.
+/// Version 5 changed the bytes of few messages. `ping` and `pong` carry the cluster id and each store's run. A replica
+/// that holds something newer reports how far back it remembers.
 #[test]
 fn frames_of_version_5_change_what_they_must() {
     let (four, five) = (
@@ -244,8 +245,8 @@ fn frames_of_version_5_change_what_they_must() {
     assert_eq!(changed, ["applied-superseded", "ping", "pong", "applied-many"]);
 }
 
-/// Goal: which frames of version 1 mean something else now is known, and none does harm: the handshake keeps such nodes
-/// away, and its version must go up with this list. Method: the released frames, read as those of today.
+/// Goal: it is known which frames of version 1 mean something else now, and none does harm. The handshake refuses such
+/// nodes, and its version must go up with this list. Method: the released frames, read as today's.
 #[test]
 fn frames_of_version_1_are_read_or_refused() {
     let released = include_str!("../../../../fixtures/peer-frames-1.txt");
@@ -276,7 +277,7 @@ fn frames_of_version_1_are_read_or_refused() {
     assert_eq!(refused, changed);
 }
 
-/// Each message gets through the link and the server as it is.
+/// Each message passes through the link and the server unchanged.
 #[test]
 fn each_message_gets_through() {
     run(async {

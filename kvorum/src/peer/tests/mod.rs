@@ -1,4 +1,4 @@
-//! Both sides of a call, over streams in memory and virtual time.
+//! Both sides of a call, over in-memory streams and virtual time.
 
 mod bounds;
 mod cost;
@@ -21,7 +21,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 use tokio::task::spawn_local;
 use tokio::time::sleep;
 
-/// Calls made in one go share writes, and so do their replies.
+/// Calls made in one turn share writes, and so do their replies.
 #[test]
 fn calls_share_writes() {
     run(async {
@@ -37,7 +37,7 @@ fn calls_share_writes() {
     });
 }
 
-/// Replies find their calls in whatever order they come.
+/// Replies reach their calls in whatever order they come.
 #[test]
 fn replies_come_in_any_order() {
     run(async {
@@ -55,7 +55,7 @@ fn replies_come_in_any_order() {
     });
 }
 
-/// A call fails at its deadline; its late reply harms nobody.
+/// A call fails at its deadline; its late reply is ignored.
 #[test]
 fn calls_time_out() {
     run(async {
@@ -73,7 +73,7 @@ fn calls_time_out() {
     });
 }
 
-/// A reply that nobody waits for any more is received and forgotten.
+/// A reply whose call was dropped is received and discarded.
 #[test]
 fn dropped_calls_are_forgotten() {
     run(async {
@@ -110,7 +110,7 @@ fn lost_connections_come_back() {
     });
 }
 
-/// Attempts become rarer up to a bound and never end; a sign of life brings one at once.
+/// Attempts become rarer up to a bound and never end; a message from the peer triggers one at once.
 #[test]
 fn attempts_back_off() {
     run(async {
@@ -133,7 +133,7 @@ fn attempts_back_off() {
     });
 }
 
-/// A sign of life during an attempt makes the pause behind it short.
+/// A message from the peer during an attempt makes the next pause short.
 #[test]
 fn signs_of_life_begin_the_pauses_anew() {
     run(async {
@@ -150,7 +150,7 @@ fn signs_of_life_begin_the_pauses_anew() {
     });
 }
 
-/// A peer that refuses, or is not what was meant, is named with its own words, made harmless.
+/// A peer that refuses, or is not the expected one, is reported with its own text, sanitized.
 #[test]
 fn refusals_are_shown() {
     let head = |status: &str| format!("HTTP/1.1 {status}\r\nContent-Type: text/plain\r\n");
@@ -185,7 +185,7 @@ fn refusals_are_shown() {
     }
 }
 
-/// A peer that is silent while calls wait is suspected, and trusted again at its first byte.
+/// A peer that is silent while calls wait is suspected, and usable again at its first byte.
 #[test]
 fn silence_is_suspect() {
     run(async {
@@ -208,7 +208,7 @@ fn silence_is_suspect() {
     });
 }
 
-/// A stopped peer is found out, although its system takes bytes and connections, and found again when it goes on.
+/// A stopped peer is detected, although its system accepts bytes and connections, and used again when it goes on.
 #[test]
 fn stopped_peers_are_given_up() {
     run(async {
@@ -233,7 +233,7 @@ fn stopped_peers_are_given_up() {
     });
 }
 
-/// Work that takes its time makes nobody suspect before its deadline.
+/// Long work does not make the peer suspect before its deadline.
 #[test]
 fn long_work_is_not_silence() {
     run(async {
@@ -246,7 +246,7 @@ fn long_work_is_not_silence() {
     });
 }
 
-/// One wrong byte ends the connection; nothing behind it is believed.
+/// One wrong byte ends the connection; no later byte is used.
 #[test]
 fn corrupt_bytes_end_the_connection() {
     run(async {
@@ -260,7 +260,7 @@ fn corrupt_bytes_end_the_connection() {
     });
 }
 
-/// A server ends the connection of a caller that sends what is no request.
+/// A server ends the connection of a caller that sends anything but a request.
 #[test]
 fn servers_end_what_is_corrupt() {
     let frame = |kind: u8, payload: &'static [u8]| {
@@ -297,7 +297,7 @@ fn servers_end_what_is_corrupt() {
     }
 }
 
-/// A reply that answers another question ends the connection.
+/// A reply to another kind of request ends the connection.
 #[test]
 fn wrong_replies_are_not_believed() {
     run(async {
@@ -341,7 +341,7 @@ fn servers_refuse_overload() {
     run(async {
         let peer = Peer::timed();
         let first = connected(&peer).await;
-        // Those given up by the caller still occupy the server.
+        // Calls that the caller dropped still occupy the server.
         for _ in 0..SERVED_IN_FLIGHT_MAX {
             drop(first.call(&after(500), Duration::from_millis(50)));
         }
@@ -354,7 +354,7 @@ fn servers_refuse_overload() {
     });
 }
 
-/// Work whose deadline passed before it was begun is dropped.
+/// A request whose deadline passed before work on it began is dropped.
 #[test]
 fn late_work_is_not_begun() {
     run(async {
@@ -365,7 +365,7 @@ fn late_work_is_not_begun() {
     });
 }
 
-/// A value of 8 MiB goes both ways, beside small calls, and is not taken for silence.
+/// A value of 8 MiB goes both ways, beside small calls, and does not count as silence.
 #[test]
 fn large_values_get_through() {
     run(async {
@@ -390,7 +390,7 @@ fn large_values_get_through() {
     });
 }
 
-/// A peer that slowly takes a long message is not silent, unless it stops.
+/// A peer that slowly accepts a long message is not silent, unless it stops.
 #[test]
 fn slow_transfers_are_not_silence() {
     run(async {
@@ -413,13 +413,13 @@ fn slow_transfers_are_not_silence() {
         peer.is_stalled.set(true);
         assert!(link.is_usable());
         assert_eq!((call.await, witness.downs.get()), (Err(CallError::TimedOut), 0));
-        // Four times its usual second are cut to the bound.
+        // Four times its usual latency of a second is cut to [`SILENCE_MAX`].
         pass(1000).await;
         assert_eq!(witness.downs.get(), 1);
     });
 }
 
-/// A caller that does not take its replies is not read from, and given up in the end.
+/// The server stops reading from a caller that does not read its replies, and finally ends its connection.
 #[test]
 fn replies_that_nobody_takes_are_bounded() {
     run(async {
@@ -434,7 +434,7 @@ fn replies_that_nobody_takes_are_bounded() {
             drop(link.call(&get, Duration::from_hours(1)));
         }
         pass(1000).await;
-        // What the stream takes at first makes room for one more.
+        // The bytes that the stream accepts at first make room for one more reply.
         assert_eq!(peer.seen.borrow().len(), OUT_BYTES_MAX / (8 << 20) + 1);
         assert!(peer.ended.borrow().is_empty());
         pass(60_000).await;
@@ -442,8 +442,8 @@ fn replies_that_nobody_takes_are_bounded() {
     });
 }
 
-/// Goal: a connection that nobody uses is ended, so that idle handshakes hold nothing for long; one that is used now and
-/// then is not. Method: silence, with and without a question every 40 s.
+/// Goal: an unused connection is ended, so that idle handshakes hold nothing for long; one with occasional requests is
+/// not. Method: silence, with and without a request every 40 s.
 #[test]
 fn unused_connections_are_ended() {
     run(async {
@@ -460,7 +460,7 @@ fn unused_connections_are_ended() {
     });
 }
 
-/// Requests that waited for room among the replies are answered once there is some, though nothing more comes.
+/// Requests that waited for room among the replies are answered once there is some, though no further bytes come.
 #[test]
 fn waiting_requests_are_not_forgotten() {
     run(async {
@@ -494,7 +494,7 @@ fn dropped_links_end() {
     });
 }
 
-/// Latencies are told apart by what is waited for.
+/// Each kind of call has a latency of its own.
 #[test]
 fn latencies_are_measured() {
     run(async {

@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep};
 pub(super) const US: NodeId = NodeId(0xa);
 pub(super) const PEER: NodeId = NodeId(0xb);
 
-/// The runtime's virtual time.
+/// A clock over the runtime's virtual time.
 pub(super) struct TestClock {
     pub(super) begun: Instant,
 }
@@ -31,7 +31,7 @@ impl Clock for TestClock {
     }
 }
 
-/// Always the greatest number: pauses are as long as they can be.
+/// A generator that always returns the greatest number: pauses are as long as they can be.
 pub(super) struct LongestRng;
 
 impl Rng for LongestRng {
@@ -40,12 +40,12 @@ impl Rng for LongestRng {
     }
 }
 
-/// The limits of a node whose clock is `clock`, wide enough to be met by nobody.
+/// The limits of a node whose clock is `clock`, wide enough that no test reaches them.
 pub(super) fn limits(clock: Arc<dyn Clock>) -> Arc<PeerLimits> {
     limits_of(clock, 512 << 20)
 }
 
-/// The same with so much memory for frames.
+/// The same with `memory_bytes` of memory for frames.
 pub(super) fn limits_of(clock: Arc<dyn Clock>, memory_bytes: u64) -> Arc<PeerLimits> {
     let timestamps = Arc::new(TimestampBound::new(clock, Duration::from_mins(1)));
     Arc::new(PeerLimits::new(timestamps, 64 << 20, memory_bytes))
@@ -66,11 +66,11 @@ pub(super) fn hello(node: NodeId) -> Hello {
     }
 }
 
-/// What the test does to the link's end of a stream, and sees of it.
+/// The test's control over the link's end of a stream, and what it observed there.
 #[derive(Default)]
 pub(super) struct Tap {
     pub(super) writes: Cell<u64>,
-    /// Nothing comes, although all that is written is taken: a stopped process.
+    /// No bytes come, although all written bytes are accepted: a stopped process.
     pub(super) is_silent: Cell<bool>,
     /// The next byte that comes is changed.
     pub(super) corrupts: Cell<bool>,
@@ -126,7 +126,7 @@ impl AsyncWrite for Tapped {
     }
 }
 
-/// How the peer's address behaves.
+/// The behaviour of the peer's address.
 #[derive(Clone, Default)]
 pub(super) enum Address {
     /// A node answers.
@@ -134,17 +134,17 @@ pub(super) enum Address {
     Node,
     /// Nobody listens.
     Nobody,
-    /// Connections are taken and nothing is ever said.
+    /// Connections are accepted and never answered.
     Mute,
-    /// This text answers every request.
+    /// Every request is answered with this text.
     Text(String),
-    /// A node answers, and takes 1 KiB in 10 ms.
+    /// A node answers, and accepts 1 KiB in 10 ms.
     Slow,
 }
 
 pub(super) type Work = Pin<Box<dyn Future<Output = Reply>>>;
 
-/// The peer: what it does on a request, and what it saw.
+/// The peer: its answers to requests, and a record of what it saw.
 pub(super) struct Peer {
     pub(super) clock: Arc<TestClock>,
     pub(super) address: RefCell<Address>,
@@ -156,7 +156,7 @@ pub(super) struct Peer {
     pub(super) connects: RefCell<Vec<Duration>>,
     pub(super) expired: Cell<usize>,
     pub(super) ended: RefCell<Vec<Caller>>,
-    /// Serving tasks, to be cut off.
+    /// Serving tasks, to be aborted.
     pub(super) serving: RefCell<Vec<tokio::task::JoinHandle<()>>>,
 }
 
@@ -178,7 +178,8 @@ impl Peer {
         })
     }
 
-    /// A peer that answers `Digests` after as many milliseconds as the first partition says, all else at once.
+    /// A peer that answers `Digests` after as many milliseconds as the first partition's number, everything else at
+    /// once.
     pub(super) fn timed() -> Rc<Self> {
         Self::new(|request| {
             Box::pin(async move {
@@ -353,7 +354,7 @@ pub(super) async fn connected(peer: &Rc<Peer>) -> Rc<Link> {
     link
 }
 
-/// Lets all that is ready run, without letting time pass.
+/// Runs all ready tasks without letting time pass.
 pub(super) async fn settle() {
     for _ in 0..100 {
         tokio::task::yield_now().await;
@@ -377,7 +378,7 @@ pub(super) fn after(millis: u16) -> Request {
 
 pub(super) const SECOND: Duration = Duration::from_secs(1);
 
-/// A record with a value of so many bytes.
+/// A record with a value of `value_bytes` bytes.
 pub(super) fn record_of(value_bytes: usize) -> Record {
     let value = Value::Present(Bytes::from(vec![7; value_bytes]));
     Record { version: Version::ZERO, from: 1, expires: None, value }

@@ -1,4 +1,4 @@
-//! `/metrics`: adds up what the threads counted and renders it.
+//! `/metrics`: adds up the threads' counters and renders them.
 
 use super::{LATENCY_BOUNDS_MICROS, LatencyHistogram, Operation, STATUSES, StoreMetrics, ThreadMetrics};
 use crate::coordinator::{PeerStatus, Shared};
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// This is everything that one scrape shows.
+/// The sources of one scrape.
 pub struct Scrape<'a> {
     /// Every network thread's counters.
     pub threads: &'a [Arc<ThreadMetrics>],
@@ -34,19 +34,19 @@ pub struct Scrape<'a> {
     pub pools: &'a Pools,
     /// Records that the sweeper removed or made tombstones.
     pub purged: u64,
-    /// What the sweeper does.
+    /// The state of the sweeper.
     pub sweeper: &'a str,
-    /// What gives back the space of removed records.
+    /// The state of the reclaimer, which gives back the space of removed records.
     pub reclaimer: &'a ReclaimState,
     /// The durability mode.
     pub durability: &'a str,
     /// Whether the store takes writes.
     pub store_state: StoreState,
-    /// Who notices when a thread or task ends.
+    /// Notices when a thread or task ends.
     pub supervisor: &'a Supervisor,
     /// The cluster as this node sees it.
     pub cluster: &'a Shared,
-    /// Keys in the store, tombstones included, where they are counted.
+    /// Keys in the store, tombstones included; none if they are not counted.
     pub keys: Option<u64>,
 }
 
@@ -55,7 +55,7 @@ pub fn render(scrape: &Scrape<'_>) -> String {
     let mut registry = Registry::with_prefix("kvorum");
     registry.register_collector(Box::new(Snapshot::of(scrape)));
     let mut text = String::new();
-    // Writing into a string does not fail.
+    // Writing into a string cannot fail.
     let _ = text::encode(&mut text, &registry);
     text
 }
@@ -256,10 +256,10 @@ impl Snapshot {
     }
 }
 
-/// Reads one figure of a peer.
+/// A reader of one figure of a peer.
 type Of = fn(&PeerStatus) -> u64;
 
-/// The counters of a node's part in its cluster: name, count, help.
+/// The counters of a node's work in its cluster: name, count, help.
 fn counters(shared: &Shared) -> Vec<(&'static str, &AtomicU64, &'static str)> {
     let metrics = &shared.metrics;
     vec![
@@ -301,7 +301,7 @@ fn counters(shared: &Shared) -> Vec<(&'static str, &AtomicU64, &'static str)> {
     ]
 }
 
-/// What a node counts of its cluster.
+/// The metrics of the cluster.
 fn cluster(scrape: &Scrape<'_>) -> Vec<Family> {
     let mut families = Vec::new();
     let mut family = |name, kind, help| families.push(Family { name, help, unit: None, kind });
@@ -372,7 +372,7 @@ fn cluster(scrape: &Scrape<'_>) -> Vec<Family> {
     families
 }
 
-/// What a node counts of each of its peers.
+/// The metrics of each peer.
 fn peers(shared: &Shared) -> Vec<Family> {
     let mut families = Vec::new();
     let mut family = |name, kind, help| families.push(Family { name, help, unit: None, kind });
@@ -423,7 +423,7 @@ fn micros(duration: Duration) -> u64 {
 type Requests = Vec<(Labels, u64)>;
 type Latencies = Vec<(Labels, Vec<u64>, u64)>;
 
-/// Requests by operation and status, and latencies by operation; only what has occurred.
+/// Requests by operation and status, and latencies by operation; only those that have occurred.
 fn requests(threads: &[Arc<ThreadMetrics>]) -> (Requests, Latencies) {
     let (mut counts, mut latencies) = (Vec::new(), Vec::new());
     for (row, operation) in Operation::ALL.into_iter().enumerate() {

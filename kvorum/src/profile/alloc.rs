@@ -1,17 +1,17 @@
-//! Allocations: a wrapper around the global allocator that, while a profile of them runs, notes the stack of about one
-//! allocation in every [`INTERVAL_BYTES`] allocated.
+//! Allocations: a wrapper around the global allocator. While a profile of allocations runs, it records the stack of
+//! about one allocation in every [`INTERVAL_BYTES`] allocated.
 //!
-//! Which byte is noted next is drawn from the exponential distribution, for each thread by itself, as in tcmalloc and
-//! jemalloc: an allocation of `s` bytes is then noted with the probability `1 - exp(-s / interval)`, and counts for
-//! `s` divided by it, so that the sums are right on average whatever the sizes. What is counted is what is *allocated*,
-//! freed again or not; a reallocation counts with its new size, because it is mostly a new place and a copy.
+//! The next recorded byte is drawn from the exponential distribution, for each thread separately, as in tcmalloc and
+//! jemalloc. An allocation of `s` bytes is recorded with the probability `1 - exp(-s / interval)`, and counts for `s`
+//! divided by that. So the sums are unbiased for all sizes. The profile counts *allocated* bytes, freed again or not. A
+//! reallocation counts with its new size, because it is mostly a new block and a copy.
 //!
-//! Why not jemalloc's own heap profile: it is of live bytes, keeps every stack for good when told to add up (its
-//! `prof_accum`), and makes each allocation and each release do more also while it is off.
+//! Why not jemalloc's own heap profile: it counts live bytes, keeps every stack forever when it accumulates
+//! (`prof_accum`), and makes each allocation and each release slower even while it is off.
 //!
-//! One of the exceptions to `unsafe_code = "deny"`: a global allocator is an unsafe trait. Each method hands its
-//! arguments on as they came, and returns what came back; noting allocates, which the mark in `stacks` lets through
-//! unnoted.
+//! One of the exceptions to `unsafe_code = "deny"`: a global allocator is an unsafe trait. Each method passes its
+//! arguments on unchanged, and returns the result unchanged. Recording allocates; the thread's mark in `stacks` lets
+//! those allocations pass unrecorded.
 #![expect(unsafe_code, reason = "a global allocator is an unsafe trait; see the module text")]
 
 use super::stacks;
@@ -22,12 +22,12 @@ use std::cell::Cell;
 /// Bytes allocated per sample, on average.
 pub const INTERVAL_BYTES: f64 = 262_144.0;
 
-/// This is an allocator whose allocations can be profiled.
+/// An allocator wrapper whose allocations can be profiled.
 #[derive(Debug, Clone, Copy)]
 pub struct Sampled<A>(pub A);
 
-// SAFETY: every method is that of the allocator inside, with the same arguments; `note` neither unwinds nor touches
-// the memory.
+// SAFETY: every method calls the same method of the inner allocator, with the same arguments; `note` neither unwinds
+// nor touches the memory.
 unsafe impl<A: GlobalAlloc> GlobalAlloc for Sampled<A> {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -67,7 +67,7 @@ fn note_if_on(bytes: usize) {
 thread_local! {
     /// Bytes until the next sample; none before the first draw.
     static LEFT: Cell<Option<f64>> = const { Cell::new(None) };
-    /// The state of the draws.
+    /// The state of the random generator.
     static CHANCE: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -86,7 +86,7 @@ fn note(bytes: usize) {
     stacks::note(count, total);
 }
 
-/// For how many allocations and bytes one stands that was noted.
+/// How many allocations and bytes one recorded allocation stands for.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -100,14 +100,14 @@ fn weigh(size: f64) -> (u64, u64) {
     (count.round() as u64, (count * size).round() as u64)
 }
 
-/// Bytes until the next sample, from a number of 64 even bits.
+/// Bytes until the next sample, from 64 uniform random bits.
 #[expect(clippy::cast_precision_loss, reason = "53 bits are kept, as many as there are")]
 fn draw(chance: u64) -> f64 {
     let even = ((chance >> 11) + 1) as f64 / (1_u64 << 53) as f64;
     -even.ln() * INTERVAL_BYTES
 }
 
-/// `SplitMix64` (Steele, Lea, Flood 2014), begun with the thread's number.
+/// `SplitMix64` (Steele, Lea, Flood 2014), seeded with the thread's number.
 fn next_chance() -> u64 {
     let before = CHANCE.get();
     let begun = if before == 0 { u64::from(stacks::thread_number()) << 32 } else { before };
@@ -122,8 +122,8 @@ fn next_chance() -> u64 {
 mod tests {
     use super::*;
 
-    /// Sums are right on average for small and large allocations alike: within five standard deviations, with draws
-    /// that are the same in each run.
+    /// Sums are unbiased for small and large allocations alike: within five standard deviations, with draws that are
+    /// the same in each run.
     #[test]
     fn estimates_are_unbiased() {
         let mut state = 1;

@@ -1,17 +1,17 @@
-//! CPU samples: a timer of the process's CPU time sends `SIGPROF` to a thread that runs, which writes its stack into a
-//! pipe; the profile's thread reads the pipe and adds up.
+//! CPU samples: a timer of the process's CPU time sends `SIGPROF` to a running thread, whose handler writes the stack
+//! into a pipe. The profile's thread reads the pipe and adds the samples up.
 //!
-//! The handler does what a signal handler may: it walks its stack, makes two system calls of its own (which leave
-//! `errno` alone), takes no lock and allocates nothing. A record is shorter than `PIPE_BUF`, so records do not mix; a
-//! full pipe loses the sample and counts it. The pipe is never closed: a handler that was late would write into
-//! whatever had its number next. The handler stays, too: without it a late signal would end the process.
+//! The handler is async-signal-safe: it walks its stack, makes two direct system calls (which do not change `errno`),
+//! takes no lock and allocates nothing. A record is shorter than `PIPE_BUF`, so records do not interleave. If the pipe
+//! is full, the sample is lost and counted as lost. The pipe is never closed: a late handler would write into whatever
+//! file had its descriptor next. The handler is never removed either: without it a late signal would end the process.
 //!
-//! Why not the `pprof` crate, which does the same: it holds two stacks for the same when their functions are, so that
-//! of the calls that were inlined into a function (most of an asynchronous program) it names those of the first sample
-//! only. It also brings thirty crates.
+//! Why not the `pprof` crate, which does the same: it treats two stacks as equal when their functions are. For the
+//! calls that were inlined into a function (most of an asynchronous program) it therefore names only those of the first
+//! sample. It also brings thirty crates.
 //!
-//! One of the exceptions to `unsafe_code = "deny"`: `sigaction(2)` and `setitimer(2)` have no safe wrapper in a kept
-//! crate. The test below lets signals interrupt threads that allocate, lock and unwind.
+//! One of the exceptions to `unsafe_code = "deny"`: `sigaction(2)` and `setitimer(2)` have no safe wrapper in a
+//! maintained crate. The test below lets signals interrupt threads that allocate, lock and unwind.
 #![expect(unsafe_code, reason = "signals and timers have no safe wrapper; see the module text")]
 
 use super::stacks::{self, Collected, Place, Stack};
@@ -25,26 +25,27 @@ use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Samples per second of CPU time. Not 100: what happens a hundred times a second would be seen always or never.
+/// Samples per second of CPU time. Not 100: work that happens a hundred times a second would be sampled always or
+/// never.
 pub(super) const PER_SECOND: u64 = 99;
-/// What the pipe holds: half a second of sixty busy processors.
+/// The capacity of the pipe, in bytes: half a second of sixty busy processors.
 const PIPE_BYTES: usize = 1 << 20;
-/// A record: the thread's number, the count of frames, the frames, each a word.
+/// The most words of a record: the thread's number, the count of frames, and the frames, one word each.
 const RECORD_WORDS_MAX: usize = 2 + stacks::DEPTH_MAX;
 const WORD: usize = size_of::<usize>();
 const _: () = assert!(RECORD_WORDS_MAX * WORD <= 4096, "a record must be written whole");
 
-/// Where handlers write and the profile's thread reads.
+/// The pipe that handlers write to and the profile's thread reads.
 struct Pipe {
     read: OwnedFd,
     write: OwnedFd,
 }
 
 static PIPE: OnceLock<Pipe> = OnceLock::new();
-/// Samples that the pipe had no room for.
+/// Samples that were lost because the pipe was full.
 static LOST: AtomicU64 = AtomicU64::new(0);
 
-/// Notes where the interrupted thread is.
+/// Records the interrupted thread's stack.
 extern "C" fn on_tick(_signal: c_int) {
     let Some(pipe) = PIPE.get().filter(|_| is_on(Event::Cpu)) else { return };
     let stack = Stack::here();
@@ -69,14 +70,14 @@ fn system(attempted: &'static str) -> impl Fn(io::Error) -> ProfileError {
     move |source| ProfileError::System { attempted, source }
 }
 
-/// Makes the pipe, sets the handler, and forgets what was left of an earlier profile.
+/// Makes the pipe, sets the handler, and discards the rest of an earlier profile.
 pub(super) fn prepare() -> Result<(), ProfileError> {
-    // What the unwinder loads when it is first used is loaded here, not in the handler.
+    // The unwinder loads data when it is first used; that must happen here, not in the handler.
     let _ = Stack::here();
     if PIPE.get().is_none() {
         let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)
             .map_err(|error| system("make a pipe for samples")(error.into()))?;
-        // A smaller pipe loses samples sooner, and says so.
+        // A smaller pipe loses samples sooner, and they are counted as lost.
         let _ = fcntl_setpipe_size(&write, PIPE_BYTES);
         let _ = PIPE.set(Pipe { read, write });
         set_handler().map_err(system("set the handler of SIGPROF"))?;
@@ -91,41 +92,41 @@ pub(super) fn start() -> Result<(), ProfileError> {
 }
 
 pub(super) fn stop() {
-    // Stopping a timer with valid arguments does not fail.
+    // Stopping a timer with valid arguments cannot fail.
     let _ = set_timer(0);
 }
 
 fn set_handler() -> io::Result<()> {
     // SAFETY: all bytes zero are a valid `sigaction`: no flags, an empty mask, no function.
     let mut action: libc::sigaction = unsafe { mem::zeroed() };
-    // System calls that a sample interrupts go on by themselves.
+    // System calls that a sample interrupts are restarted by the kernel.
     action.sa_flags = libc::SA_RESTART;
     action.sa_sigaction = on_tick as extern "C" fn(c_int) as usize;
-    // SAFETY: `action` is a whole `sigaction`, whose handler has the signature that its flags ask for and does only what
-    // a signal handler may; the old action is not asked for.
+    // SAFETY: `action` is a complete `sigaction`; its handler has the signature that its flags require and is
+    // async-signal-safe. The old action is not requested.
     let result = unsafe { libc::sigaction(libc::SIGPROF, &raw const action, ptr::null_mut()) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Sends a signal each time that the process has used `micros` of CPU time; never again for 0.
+/// Makes the kernel send a signal each time that the process has used `micros` of CPU time; 0 stops that.
 fn set_timer(micros: i64) -> io::Result<()> {
     let every = libc::timeval { tv_sec: 0, tv_usec: micros };
     let timer = libc::itimerval { it_interval: every, it_value: every };
-    // SAFETY: `timer` is a whole `itimerval`; the old one is not asked for.
+    // SAFETY: `timer` is a complete `itimerval`; the old one is not requested.
     let result = unsafe { libc::setitimer(libc::ITIMER_PROF, &raw const timer, ptr::null_mut()) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// This adds up samples.
+/// A collector of samples.
 #[derive(Debug, Default)]
 pub(super) struct Samples {
     collected: Collected,
-    /// The beginning of a record whose end is not read yet.
+    /// The beginning of a record whose end has not been read yet.
     rest: Vec<u8>,
 }
 
 impl Samples {
-    /// Reads what is in the pipe.
+    /// Reads the samples that are in the pipe.
     pub(super) fn drain(&mut self) {
         let Some(pipe) = PIPE.get() else { return };
         let mut buffer = [0; 16 << 10];
@@ -152,7 +153,7 @@ impl Samples {
         self.rest.drain(..(words.len() - left.len()) * WORD);
     }
 
-    /// All samples; those that were lost stand without a stack under thread 0.
+    /// All samples; lost ones are under thread 0 without a stack.
     pub(super) fn collected(mut self) -> Collected {
         let lost = LOST.swap(0, Ordering::Relaxed);
         if lost > 0 {

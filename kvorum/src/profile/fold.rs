@@ -1,10 +1,9 @@
-//! Folding: from addresses to names that a reader knows, without the frames that every stack of an asynchronous program
-//! has.
+//! Folding: turns addresses into names, and leaves out the frames that every stack of an asynchronous program has.
 //!
-//! What is dropped, from the outside in: how a thread begins, how the runtime polls a task, how a future polls the next.
-//! Names lose their type parameters and the marks of closures (an asynchronous function *is* one), and a function that
-//! so calls itself is one frame. The innermost frame always stays, so that no time is given to a caller that did not use it.
-//! What was inlined is named like what was not, as far as the program's line tables say.
+//! Left out, from the outside in: how a thread begins, how the runtime polls a task, how a future polls the next. Names
+//! lose their type parameters and the marks of closures (an asynchronous function *is* one); a function that then seems
+//! to call itself is one frame. The innermost frame always stays, so that no time is attributed to a caller that did
+//! not use it. Inlined functions are named like others, as far as the program's line tables allow.
 
 use super::Event;
 use super::stacks::{Collected, Place, Seen};
@@ -13,18 +12,18 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// This is a profile: what was seen, by named stacks.
+/// A profile: counts and values by named stack.
 #[derive(Debug)]
 pub struct Profile {
-    /// What was counted.
+    /// The counted event.
     pub event: Event,
-    /// For how long.
+    /// How long the profile took.
     pub lasted: Duration,
-    /// What was seen.
+    /// The stacks that were seen.
     pub entries: Vec<Entry>,
 }
 
-/// This is what was seen with one stack.
+/// A stack's share of a profile.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     /// The thread's name, and the functions from the outside in.
@@ -35,10 +34,10 @@ pub struct Entry {
     pub value: u64,
 }
 
-/// What a function of a library without symbols is called.
+/// The name of a function in a library without symbols.
 const NO_SYMBOL: &str = "(no symbol)";
 
-/// Frames around which a stack has nothing of its own. Beginnings of names as [`clean`] leaves them.
+/// Frames that say nothing about a stack, given as beginnings of names that [`clean`] returns.
 const NOISE: &[&str] = &[
     NO_SYMBOL,
     "__rust_try",
@@ -81,7 +80,7 @@ const NOISE: &[&str] = &[
     "tokio::util::",
 ];
 
-/// How the standard library hands an allocation on: not what allocates.
+/// Frames by which the standard library passes an allocation on; they are not the allocating code.
 const PLUMBING: &[&str] = &[
     "backtrace::",
     "kvorum::profile::",
@@ -96,12 +95,12 @@ const PLUMBING: &[&str] = &[
     "core::alloc::",
 ];
 
-/// The innermost of these says whether a wait for a futex was for a lock.
+/// Frames of waits for a lock. The innermost frame from here or from [`IDLE`] tells what a futex wait was for.
 const LOCKS: &[&str] = &["lock_contended", "read_contended", "write_contended", "_slow", "sync::once::"];
-/// Or for something to do.
+/// Frames of waits for work to do.
 const IDLE: &[&str] = &["ondvar", "thread_parking", "std::thread::park"];
 
-/// Names what was collected.
+/// Turns collected addresses into a named profile.
 pub(super) fn fold(event: Event, lasted: Duration, collected: Collected) -> Profile {
     let mut names = Names::default();
     let mut folded: BTreeMap<Vec<String>, Seen> = BTreeMap::new();
@@ -110,14 +109,14 @@ pub(super) fn fold(event: Event, lasted: Duration, collected: Collected) -> Prof
             folded.entry(frames).or_default().add(seen.count, seen.total);
         }
     }
-    // What was read of the program's line tables is tens of megabytes.
+    // The cached line tables of the program are tens of megabytes.
     backtrace::clear_symbol_cache();
     let scale = if event == Event::Lock { 1000 } else { 1 };
     let entry = |(frames, seen): (_, Seen)| Entry { frames, count: seen.count, value: seen.total / scale };
     Profile { event, lasted, entries: folded.into_iter().map(entry).collect() }
 }
 
-/// What addresses and threads are called.
+/// The names of addresses and threads.
 #[derive(Default)]
 struct Names {
     addresses: HashMap<usize, Rc<[Rc<str>]>>,
@@ -125,7 +124,7 @@ struct Names {
 }
 
 impl Names {
-    /// The frames of a place from the outside in; none if it does not belong into a profile of `event`.
+    /// The frames of a place from the outside in; none if it does not belong in a profile of `event`.
     fn frames(&mut self, event: Event, place: &Place) -> Option<Vec<String>> {
         let inwards = match event {
             Event::Cpu => self.interrupted(&place.frames),
@@ -150,25 +149,25 @@ impl Names {
         Some(frames)
     }
 
-    /// The names of all frames, the innermost first, without the end of those that took the stack.
+    /// The names of all frames, the innermost first, without the frames that recorded the stack.
     fn all(&mut self, frames: &[usize]) -> Vec<Rc<str>> {
         frames.iter().flat_map(|address| self.address(*address).to_vec()).collect()
     }
 
-    /// The same without the signal's handler and the frame that the system put below it.
+    /// The same without the signal's handler and the kernel's frame below it.
     fn interrupted(&mut self, frames: &[usize]) -> Vec<Rc<str>> {
         let is_handler = |names: &[Rc<str>]| names.iter().any(|name| name.contains("profile::cpu::on_tick"));
         let handler = frames.iter().position(|address| is_handler(&self.address(*address)));
         let mut names = Vec::new();
         for (at, address) in frames.iter().enumerate().skip(handler.map_or(0, |at| at + 2)) {
-            // The others are where a call returns to; this one is the instruction itself.
+            // The other addresses are return addresses; this one is the interrupted instruction itself.
             let is_interrupted = handler.is_some_and(|handler| at == handler + 2);
             names.extend_from_slice(&self.address(address + usize::from(is_interrupted)));
         }
         names
     }
 
-    /// The names of the functions at an address, the innermost of those inlined first.
+    /// The names of the functions at an address, the innermost inlined one first.
     fn address(&mut self, address: usize) -> Rc<[Rc<str>]> {
         let known = self.addresses.entry(address).or_insert_with(|| {
             let mut names: Vec<Rc<str>> = Vec::new();
@@ -216,7 +215,7 @@ fn is_lock(inwards: &[Rc<str>]) -> bool {
         == Some(true)
 }
 
-/// A name with its module. Line tables name what was inlined without it; then the file's place says it.
+/// A name with its module. Line tables name inlined functions without it; then it follows from the file's path.
 fn full(name: String, file: Option<&Path>) -> String {
     match file.filter(|_| !name.contains("::")).and_then(module_of) {
         Some(module) if name.is_empty() => module,
@@ -225,8 +224,8 @@ fn full(name: String, file: Option<&Path>) -> String {
     }
 }
 
-/// The module that is in `file`: what stands before `src` is the crate, without its version; what stands behind it the
-/// module. Functions of C have none.
+/// The module in `file`: the directory before `src` is the crate, without its version; the path after it is the module.
+/// C functions have none.
 fn module_of(file: &Path) -> Option<String> {
     if file.extension().is_none_or(|extension| extension != "rs") {
         return None;
@@ -247,7 +246,7 @@ fn module_of(file: &Path) -> Option<String> {
     Some(module)
 }
 
-/// A name as a reader wants it: no type parameters, no marks of closures, of `<Type as Trait>` the type.
+/// A name for readers: without type parameters and marks of closures; `<Type as Trait>` becomes the type.
 fn clean(name: &str) -> String {
     let name = match name.strip_prefix('<').and_then(|rest| Some((rest, closing(rest)?))) {
         Some((rest, end)) => {
@@ -277,7 +276,7 @@ fn clean(name: &str) -> String {
     one_frame(&parts.join("::"))
 }
 
-/// Where the `>` stands that closes a `<` before `text`.
+/// The position of the `>` that closes a `<` before `text`.
 fn closing(text: &str) -> Option<usize> {
     let mut depth = 0_usize;
     let mut before = ' ';
@@ -294,7 +293,7 @@ fn closing(text: &str) -> Option<usize> {
     None
 }
 
-/// Where ` as ` stands in `text`, outside of any `<…>`.
+/// The position of ` as ` in `text`, outside of any `<…>`.
 fn top_level_as(text: &str) -> Option<usize> {
     text.match_indices(" as ").map(|(at, _)| at).find(|at| {
         let before = text.get(..*at).unwrap_or_default().replace("->", "");
@@ -302,7 +301,7 @@ fn top_level_as(text: &str) -> Option<usize> {
     })
 }
 
-/// Without what separates frames and lines in the collapsed format.
+/// The name without the separators of frames and lines in the collapsed format.
 fn one_frame(name: &str) -> String {
     name.replace(';', ",").replace(['\n', '\r'], " ")
 }
@@ -349,13 +348,13 @@ mod tests {
         assert_eq!(full(String::new(), Some(Path::new("a/src/b.rs"))), "a::b");
     }
 
-    /// Names of frames stand for addresses, so that the test says what a stack is.
+    /// Names of frames stand for addresses, so that the test is readable.
     fn frames(event: Event, inwards: &[&str]) -> Option<String> {
         let mut names = Names::default();
         names.threads.insert(7, "net0".to_owned());
         let addresses: Box<[usize]> = (1..=inwards.len()).map(|at| at * 1000).collect();
         for (address, name) in addresses.iter().zip(inwards) {
-            // The frame that a signal interrupted is looked up one address on.
+            // The frame that a signal interrupted is looked up one address later.
             for address in [*address, address + 1] {
                 names.addresses.insert(address, Rc::new([Rc::from(*name)]));
             }
@@ -397,7 +396,7 @@ mod tests {
         assert_eq!(frames(Event::Alloc, &inwards).unwrap(), "net0;main;a::grows");
     }
 
-    /// A wait for a condition is idle, unless it is for the lock that follows it.
+    /// A wait on a condition variable is idle, unless it is for the lock that it takes afterwards.
     #[test]
     fn waits_for_locks_are_told_from_idle_ones() {
         let futex = "std::sys::pal::unix::futex::futex_wait";
@@ -415,7 +414,7 @@ mod tests {
         assert_eq!(frames(Event::Lock, &[futex, "a::b"]), None);
     }
 
-    /// The names of real addresses: this very function is among those of its own stack.
+    /// Real addresses get names: this test function is among the names of its own stack.
     #[test]
     fn real_addresses_have_names() {
         let stack = crate::profile::stacks::Stack::here();

@@ -1,14 +1,15 @@
 //! Waits for contended locks: the time that threads sleep in `futex(2)`, by stack.
 //!
-//! The standard library's locks and those of `parking_lot` go to sleep by libc's function `syscall`. A program that
-//! says [`time_futex_waits!`](crate::time_futex_waits) has a function of that name itself, which the linker prefers: it
-//! hands every call on, and, while a profile of locks runs, times those that wait for a futex. An idle thread waits for
-//! a futex, too; `fold` keeps the stacks that end in a lock and drops the others. A lock that is got while spinning,
-//! which takes no system call, is not seen, nor are the locks of C code, which goes to the kernel by itself.
+//! The standard library's locks and `parking_lot`'s go to sleep by libc's function `syscall`. A program that uses
+//! [`time_futex_waits!`](crate::time_futex_waits) defines a function of that name itself, which the linker prefers. It
+//! passes every call on and, while a profile of locks runs, times the calls that wait for a futex. An idle thread waits
+//! for a futex, too; `fold` keeps the stacks that end in a lock and drops the others. Two kinds of locks are not seen:
+//! those that are acquired while spinning, without a system call, and those of C code, which makes its system calls
+//! directly.
 //!
-//! One of the exceptions to `unsafe_code = "deny"`: a function of libc is replaced by its own, with a look before and
-//! after. `tests/profile.rs` shows that locks still work and are seen, and would fail if a new standard library slept
-//! by another way. Why this and nothing else: `docs/decisions/0016-lock-waits-by-replacing-syscall.md`.
+//! One of the exceptions to `unsafe_code = "deny"`: a libc function is replaced by one that calls the original and
+//! takes times around it. `tests/profile.rs` shows that locks still work and are seen, and would fail if a new standard
+//! library slept in another way. Alternatives: `docs/decisions/0016-lock-waits-by-replacing-syscall.md`.
 #![expect(unsafe_code, reason = "hands calls on to libc; see the module text")]
 
 use super::stacks;
@@ -17,18 +18,18 @@ use std::ffi::{c_int, c_long};
 use std::mem;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Replaces libc's `syscall` in a program, so that waits for locks can be profiled. Once, beside `main`.
+/// Replaces libc's `syscall` in a program, so that waits for locks can be profiled. Use it once, beside `main`.
 ///
-/// Only on Linux with a glibc that is linked dynamically (in a static program nothing is behind the replacement), on
-/// processors where a function with a variable number of arguments finds them where one with six does; elsewhere it is
-/// nothing, and profiles of locks have named waits only.
+/// Only on Linux with a dynamically linked glibc: in a static program there is no original behind the replacement. And
+/// only on processors that pass variable arguments like six fixed ones. Elsewhere it does nothing, and profiles of
+/// locks have named waits only.
 #[macro_export]
 macro_rules! time_futex_waits {
     () => {
-        /// Stands for libc's `syscall`: see `kvorum::profile::futex`.
+        /// Replaces libc's `syscall`: see `kvorum::profile::futex`.
         ///
         /// # Safety
-        /// As for libc's.
+        /// As for libc's `syscall`.
         #[cfg(all(
             target_os = "linux",
             target_env = "gnu",
@@ -46,7 +47,7 @@ macro_rules! time_futex_waits {
             e: usize,
             f: usize,
         ) -> std::ffi::c_long {
-            // SAFETY: the caller keeps the contract of libc's `syscall`; what it did not pass is not looked at.
+            // SAFETY: the caller keeps the contract of libc's `syscall`; arguments that it did not pass are not used.
             unsafe { $crate::profile::futex::pass(number, [a, b, c, d, e, f]) }
         }
     };
@@ -54,10 +55,10 @@ macro_rules! time_futex_waits {
 
 type Syscall = unsafe extern "C" fn(c_long, ...) -> c_long;
 
-/// Where libc's own function is; 0 before it was looked for.
+/// The address of libc's own function; 0 until it was looked up.
 static LIBC: AtomicUsize = AtomicUsize::new(0);
 
-/// Hands a system call on to libc, and times it if it waits for a futex.
+/// Passes a system call on to libc, and times it if it waits for a futex.
 ///
 /// # Safety
 /// As for libc's `syscall`.
@@ -67,16 +68,16 @@ pub unsafe fn pass(number: c_long, arguments: [usize; 6]) -> c_long {
         unsafe { *libc::__errno_location() = libc::ENOSYS };
         return -1;
     };
-    // Called by what a futex takes; other calls take other things.
+    // The names are those of a futex's arguments; other calls have others.
     let [word, operation, expected, timeout, other_word, mask] = arguments;
     let is_timed = is_on(Event::Lock) && number == libc::SYS_futex && is_wait(operation);
     let begun = is_timed.then(now);
-    // SAFETY: the caller's arguments, as they came, to the function that they are for.
+    // SAFETY: the caller's arguments are passed unchanged to the function that they are meant for.
     let result = unsafe { libc(number, word, operation, expected, timeout, other_word, mask) };
     if let Some(begun) = begun {
         let waited = begun.elapsed();
-        // SAFETY: the address of this thread's `errno`, which lives as long as the thread. What the call has left there is
-        // what its caller looks at.
+        // SAFETY: the address of this thread's `errno`, which lives as long as the thread. The caller reads the value
+        // that the call has left there, so it is restored.
         unsafe {
             let errno = *libc::__errno_location();
             stacks::note(1, super::waits::nanos(waited));
@@ -89,7 +90,7 @@ pub unsafe fn pass(number: c_long, arguments: [usize; 6]) -> c_long {
 fn libc_syscall() -> Option<Syscall> {
     let mut address = LIBC.load(Ordering::Relaxed);
     if address == 0 {
-        // SAFETY: a name that ends in NUL; the result is an address or null.
+        // SAFETY: the name ends in NUL; the result is an address or null.
         address = unsafe { libc::dlsym(libc::RTLD_NEXT, c"syscall".as_ptr()) }.addr();
         LIBC.store(address, Ordering::Relaxed);
     }

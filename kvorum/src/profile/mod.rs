@@ -1,7 +1,7 @@
-//! Profiles of the running process: where its processors, its allocations and its waits go, for a stretch of time.
+//! Profiles of the running process: where its CPU time, its allocations and its waits go, over a period of time.
 //!
-//! [`take`] collects on a thread of its own and renders what [`Session`] brought; one at a time, because a process has
-//! one timer signal, one allocator and one set of locks. What collects:
+//! [`take`] collects on its own thread and renders the profile of a [`Session`]; one at a time, because a process has
+//! one timer signal, one allocator and one set of locks. The collectors:
 //!
 //! | event | file | how | value |
 //! | --- | --- | --- | --- |
@@ -9,11 +9,11 @@
 //! | `alloc` | [`alloc`] | the global allocator notes the stack of about one allocation in 256 KiB | bytes allocated, freed or not |
 //! | `lock` | [`futex`], [`waits`] | waits for contended locks by stack, and waits of tasks and queues by name | microseconds waited |
 //!
-//! [`stacks`] takes and keeps stacks, [`fold`] gives them names, [`render`] writes them. While no profile runs, what is
-//! left is one relaxed load per allocation and per named wait. `docs/dev/profiling.md` says what each event sees, what
-//! it does not, and what it costs.
+//! [`stacks`] takes and keeps stacks, [`fold`] gives them names, [`render`] writes them. While no profile runs, the
+//! cost is one relaxed load per allocation and per named wait. `docs/dev/profiling.md` describes what each event sees,
+//! what it misses, and what it costs.
 //!
-//! This room reads the system's clock: it measures the process it is in, never a node in a simulation.
+//! The module reads the system's clock: it measures its own process, never a node in a simulation.
 
 pub mod alloc;
 mod cpu;
@@ -37,10 +37,10 @@ use tokio::sync::oneshot;
 
 /// The longest profile, in seconds.
 pub const SECONDS_MAX: u16 = 300;
-/// How often a profile that runs empties what signals have written.
+/// How often a running profile reads the samples that signal handlers have written.
 const DRAIN_EVERY: Duration = Duration::from_millis(50);
 
-/// What a profile counts.
+/// The event that a profile counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
     /// Samples of running threads.
@@ -52,10 +52,10 @@ pub enum Event {
 }
 
 impl Event {
-    /// All of them.
+    /// All events.
     pub const ALL: [Self; 3] = [Self::Cpu, Self::Alloc, Self::Lock];
 
-    /// The name in requests.
+    /// The event's name in requests.
     pub fn name(self) -> &'static str {
         match self {
             Self::Cpu => "cpu",
@@ -70,24 +70,24 @@ impl Event {
     }
 }
 
-/// This says why there is no profile.
+/// The reason why there is no profile.
 #[derive(Debug)]
 pub enum ProfileError {
-    /// Another profile of this process runs; when it has ended, a retry can help.
+    /// Another profile of this process is running; a retry can help when it has ended.
     Busy,
-    /// The system refused what the profile needs.
+    /// A system call that the profile needs failed.
     System {
         /// What was attempted.
         attempted: &'static str,
-        /// Why not.
+        /// The error.
         source: io::Error,
     },
-    /// It could not be written in the format asked for.
+    /// The profile could not be written in the requested format.
     Format {
-        /// Why not.
+        /// The error.
         source: io::Error,
     },
-    /// It was stopped before its end.
+    /// The profile was stopped before its end.
     Stopped,
 }
 
@@ -104,9 +104,9 @@ impl fmt::Display for ProfileError {
 
 impl std::error::Error for ProfileError {}
 
-/// What is collected now: an [`Event`]'s number, or 0. All that is looked at while no profile runs.
+/// The number of the [`Event`] that is collected now, or 0. Nothing else is read while no profile runs.
 static COLLECTING: AtomicU8 = AtomicU8::new(0);
-/// Whether somebody has the turn to take a profile; longer than it is collected, because it is rendered then.
+/// Whether a profile is being taken, including its rendering, which comes after the collecting.
 static TAKEN: AtomicBool = AtomicBool::new(false);
 
 /// Whether `event` is collected now.
@@ -120,7 +120,7 @@ fn now() -> Instant {
     Instant::now()
 }
 
-/// This is a profile being collected. Dropping it ends the collecting; what was collected is lost.
+/// A profile that is being collected. Dropping it ends the collecting; the collected samples are lost.
 #[derive(Debug)]
 pub struct Session {
     event: Event,
@@ -129,15 +129,15 @@ pub struct Session {
 }
 
 impl Session {
-    /// Begins to collect.
+    /// Starts to collect.
     ///
     /// # Errors
-    /// [`ProfileError::Busy`] while another is there, [`ProfileError::System`].
+    /// [`ProfileError::Busy`] while another profile is being taken, [`ProfileError::System`].
     pub fn start(event: Event) -> Result<Self, ProfileError> {
         if TAKEN.swap(true, Ordering::Acquire) {
             return Err(ProfileError::Busy);
         }
-        // From here on dropping it gives the turn back.
+        // From here on, dropping the session lets the next profile start.
         let session = Self { event, begun: now(), samples: cpu::Samples::default() };
         match event {
             Event::Cpu => cpu::prepare()?,
@@ -151,14 +151,14 @@ impl Session {
         Ok(session)
     }
 
-    /// Takes in what signals have written; to be called every [`DRAIN_EVERY`].
+    /// Reads the samples that signal handlers have written; to be called every [`DRAIN_EVERY`].
     pub fn drain(&mut self) {
         if self.event == Event::Cpu {
             self.samples.drain();
         }
     }
 
-    /// Ends the collecting, and says what was collected. Naming the stacks takes about a second the first time.
+    /// Ends the collecting, and returns the profile. Naming the stacks takes about a second the first time.
     pub fn finish(mut self) -> Profile {
         self.end();
         let lasted = self.begun.elapsed();
@@ -189,17 +189,17 @@ impl Drop for Session {
     }
 }
 
-/// This is a profile that is being taken by a thread. Dropping it stops the thread soon.
+/// A profile that its own thread takes. Dropping it stops the thread soon.
 #[derive(Debug)]
 pub struct Taking {
     rendered: oneshot::Receiver<Result<Vec<u8>, ProfileError>>,
     _stop: mpsc::SyncSender<()>,
 }
 
-/// Begins a profile of `event` that lasts for `lasts`, on a thread of its own.
+/// Starts a profile of `event` that takes `lasts`, on its own thread.
 ///
 /// # Errors
-/// At once: [`ProfileError::Busy`], [`ProfileError::System`].
+/// At the start: [`ProfileError::Busy`], [`ProfileError::System`].
 pub fn take(event: Event, lasts: Duration, format: Format) -> Result<Taking, ProfileError> {
     let session = Session::start(event)?;
     let (stop, stopped) = mpsc::sync_channel(0);
@@ -207,7 +207,7 @@ pub fn take(event: Event, lasts: Duration, format: Format) -> Result<Taking, Pro
     #[expect(clippy::disallowed_methods, reason = "this room owns the thread that takes a profile")]
     let thread = thread::Builder::new().name("kvorum:profile".to_owned()).spawn(move || {
         if let Some(session) = collect(session, lasts, &stopped) {
-            // Whoever asked may have gone.
+            // The requester may have gone.
             let _ = report.send(render(&session.finish(), format));
         }
     });
@@ -215,7 +215,7 @@ pub fn take(event: Event, lasts: Duration, format: Format) -> Result<Taking, Pro
     Ok(Taking { rendered, _stop: stop })
 }
 
-/// Collects for `lasts`; nothing when it was stopped.
+/// Collects for `lasts`; returns none if it was stopped.
 fn collect(mut session: Session, lasts: Duration, stopped: &mpsc::Receiver<()>) -> Option<Session> {
     loop {
         let left = lasts.saturating_sub(session.begun.elapsed());
@@ -230,10 +230,10 @@ fn collect(mut session: Session, lasts: Duration, stopped: &mpsc::Receiver<()>) 
 }
 
 impl Taking {
-    /// The profile, rendered.
+    /// Waits for the rendered profile.
     ///
     /// # Errors
-    /// [`ProfileError::Format`].
+    /// [`ProfileError::Format`], or [`ProfileError::Stopped`] if the thread ended early.
     ///
     /// # Cancel safety
     /// Dropping the future stops the profile.

@@ -1,5 +1,5 @@
-//! `profile.proto`, the format of the `pprof` tool: version of github.com/google/pprof of 2024, the fields that a
-//! profile without addresses needs. Written by hand: six messages of numbers and strings are less than a code generator.
+//! `profile.proto`, the format of the `pprof` tool (github.com/google/pprof, 2024), with the fields that a profile
+//! without addresses needs. Written by hand: six messages of numbers and strings are less code than a code generator.
 //!
 //! | message | fields written (number: what) |
 //! | --- | --- |
@@ -26,7 +26,7 @@ pub(super) fn encode(profile: &Profile) -> io::Result<Vec<u8>> {
     gzip.finish()
 }
 
-/// Strings by their place; the first must be empty.
+/// Strings and their indexes; the first must be empty.
 struct Strings<'a> {
     places: HashMap<&'a str, u64>,
     texts: Vec<&'a str>,
@@ -44,7 +44,7 @@ impl<'a> Strings<'a> {
 fn message(profile: &Profile) -> Vec<u8> {
     let mut strings = Strings { places: HashMap::from([("", 0)]), texts: vec![""] };
     let mut out = Vec::new();
-    // What each value is; the last one is shown when nothing is asked for.
+    // The type and unit of each value; the tool shows the last one by default.
     let (types, period): ([[&str; 2]; 2], u64) = match profile.event {
         Event::Cpu => {
             ([["samples", "count"], ["cpu", "nanoseconds"]], 1_000_000_000 / super::cpu::PER_SECOND)
@@ -65,7 +65,7 @@ fn message(profile: &Profile) -> Vec<u8> {
     bytes(&mut out, 11, &value_type(types[1]));
     number(&mut out, 12, period);
     number(&mut out, 10, nanos(profile.lasted));
-    // A location for each name: both have the same number, from 1 on.
+    // Each name has a location and a function with the same number, from 1 on.
     let mut locations: HashMap<&str, u64> = HashMap::new();
     for entry in &profile.entries {
         let mut sample = Vec::new();
@@ -100,7 +100,7 @@ fn message(profile: &Profile) -> Vec<u8> {
     out
 }
 
-/// A base-128 varint: seven bits a byte, the lowest first, the highest bit of a byte set where more follow.
+/// Writes a base-128 varint: seven bits a byte, the lowest first; a byte's highest bit is set if more bytes follow.
 fn varint(out: &mut Vec<u8>, mut value: u64) {
     loop {
         let [low, ..] = value.to_le_bytes();
@@ -137,7 +137,7 @@ mod tests {
     use std::io::Read;
     use std::time::Duration;
 
-    /// The fields of a message: number, and a varint or bytes.
+    /// The fields of a message: field number, and a varint or bytes.
     fn fields(mut message: &[u8]) -> Vec<(u64, u64, Vec<u8>)> {
         fn take(message: &mut &[u8]) -> u64 {
             let mut value = 0;
@@ -169,7 +169,7 @@ mod tests {
         fields.iter().filter(|field| field.0 == number).map(|field| field.2.clone()).collect()
     }
 
-    /// Read back by the table in the module text, a sample leads to its names and values.
+    /// A profile is parsed by the table in the module text; a sample leads to its names and values.
     #[test]
     fn reads_back() {
         let frames = ["net0", "a::b", "net0"].map(str::to_owned).to_vec();

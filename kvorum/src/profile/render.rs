@@ -4,22 +4,22 @@ use super::fold::Profile;
 use super::{Event, ProfileError, pprof};
 use inferno::flamegraph::{self, Options, Palette, color::BasicPalette, color::MultiPalette};
 
-/// How a profile is written.
+/// The output format of a profile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
-    /// A flame graph to look at in a browser: SVG with its script inside.
+    /// A flame graph for a browser: SVG with its script inside.
     Svg,
-    /// Text, a stack a line: frames from the outside in with `;` between them, a space, the value.
+    /// Text, one stack per line: frames from the outside in with `;` between them, a space, the value.
     Collapsed,
     /// `profile.proto` of the `pprof` tool, compressed by gzip.
     Pprof,
 }
 
 impl Format {
-    /// All of them.
+    /// All formats.
     pub const ALL: [Self; 3] = [Self::Svg, Self::Collapsed, Self::Pprof];
 
-    /// The name in requests.
+    /// The format's name in requests.
     pub fn name(self) -> &'static str {
         match self {
             Self::Svg => "svg",
@@ -33,7 +33,7 @@ impl Format {
         Self::ALL.into_iter().find(|format| format.name() == name)
     }
 
-    /// Its media type.
+    /// The format's media type.
     pub fn content_type(self) -> &'static str {
         match self {
             Self::Svg => "image/svg+xml",
@@ -57,7 +57,7 @@ pub fn render(profile: &Profile, format: Format) -> Result<Vec<u8>, ProfileError
     }
 }
 
-/// Each stack with its value; those that came to less than one unit are left out.
+/// Each stack with its value; stacks with less than one unit are left out.
 fn lines(profile: &Profile) -> Vec<String> {
     let entries = profile.entries.iter().filter(|entry| entry.value > 0);
     entries.map(|entry| format!("{} {}", entry.frames.join(";"), entry.value)).collect()
@@ -73,7 +73,7 @@ fn flame_graph(profile: &Profile) -> Result<Vec<u8>, ProfileError> {
     options.title = format!("{title}, {:.1} s", profile.lasted.as_secs_f64());
     unit.clone_into(&mut options.count_name);
     options.colors = colors;
-    // The same function has the same colour in every graph.
+    // A function has the same colour in every graph.
     options.hash = true;
     let lines = lines(profile);
     if lines.is_empty() {
@@ -85,7 +85,7 @@ fn flame_graph(profile: &Profile) -> Result<Vec<u8>, ProfileError> {
     Ok(graph)
 }
 
-/// A picture in words, in place of what the library would call an error: an idle node is none.
+/// An SVG with a text, where the library would report an error for no stacks: an idle node is not an error.
 fn nothing_seen(event: Event, title: &str) -> String {
     let why = match event {
         Event::Cpu => "nothing was seen: the node used less processor time than one sample takes (10 ms)",
@@ -125,7 +125,7 @@ mod tests {
         assert_eq!(text, "net0;a::b;c 7\nnet1 1\n");
     }
 
-    /// A flame graph has its frames and its unit, loads nothing, and is there without any stack, too.
+    /// A flame graph has its frames and its unit, and loads nothing; without any stack there is a graph, too.
     #[test]
     fn flame_graphs_stand_alone() {
         for entries in [&[("net0;a::b;c", 7_u64)][..], &[]] {

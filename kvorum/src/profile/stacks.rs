@@ -1,17 +1,17 @@
-//! Stacks: taking that of the calling thread, and the table in which allocations and lock waits are added up.
+//! Stacks: captures the calling thread's stack, and adds up allocations and lock waits by stack in a table.
 //!
-//! One of the exceptions to `unsafe_code = "deny"`: `backtrace::trace_unsynchronized`. Its lock would make every thread
-//! wait for every other, and must not be taken in a signal handler. Without it the crate walks the stack by the
-//! system's unwinder, which keeps no state between calls; the lock is for platforms with other unwinders.
+//! One of the exceptions to `unsafe_code = "deny"`: `backtrace::trace_unsynchronized`. The crate's lock would make
+//! every thread wait for every other, and must not be taken in a signal handler. Without the lock the crate walks the
+//! stack by the system's unwinder, which keeps no state between calls; the lock is for platforms with other unwinders.
 #![expect(unsafe_code, reason = "a lock must not be taken in a signal handler; see the module text")]
 
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-/// Frames of a stack, at most; what is further out is cut.
+/// The most frames of a stack; frames further out are cut.
 pub(super) const DEPTH_MAX: usize = 128;
-/// Different stacks kept, at most. What comes beyond is added up without a stack.
+/// The most different stacks that are kept. Further ones are added up without a stack.
 const STACKS_MAX: usize = 1 << 16;
 
 /// A stack as addresses, the innermost first.
@@ -43,16 +43,16 @@ impl Stack {
     }
 }
 
-/// Where something was seen.
+/// A place in the program: a thread and its stack.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Place {
-    /// The thread, as the system numbers it.
+    /// The system's number of the thread.
     pub(super) thread: u32,
     /// Its stack, the innermost frame first.
     pub(super) frames: Box<[usize]>,
 }
 
-/// How often something was seen in one place, and what it came to.
+/// How often an event was seen in one place, and the sum of its values.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Seen {
     pub(super) count: u64,
@@ -67,19 +67,19 @@ impl Seen {
     }
 }
 
-/// What was seen where.
+/// The events of a profile by place.
 pub(super) type Collected = HashMap<Place, Seen>;
 
-// Guards the table; held for one look-up. Only locked while a profile is collected, by threads that have taken the
-// mark of `quietly` before.
+// Guards the table; held for one look-up. Only locked while a profile is collected, by threads that have set their mark
+// in `quietly` before.
 static TABLE: Mutex<Option<Collected>> = Mutex::new(None);
 
 thread_local! {
-    /// Whether this thread is noting something now: what it allocates and waits for meanwhile is not noted.
+    /// Whether this thread is recording now: its own allocations and waits during that are not recorded.
     static IS_NOTING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Notes `count` and `total` at the calling thread's stack. Does nothing within itself.
+/// Adds `count` and `total` at the calling thread's stack. Does nothing if it is called within itself.
 pub(super) fn note(count: u64, total: u64) {
     if IS_NOTING.replace(true) {
         return;
@@ -87,7 +87,7 @@ pub(super) fn note(count: u64, total: u64) {
     let thread = thread_number();
     let place = Place { thread, frames: Stack::here().frames().into() };
     let mut table = TABLE.lock().unwrap_or_else(PoisonError::into_inner);
-    // None: the profile has ended meanwhile.
+    // None: the profile has ended in the meantime.
     if let Some(table) = table.as_mut() {
         add(table, place, count, total);
     }
@@ -95,7 +95,7 @@ pub(super) fn note(count: u64, total: u64) {
     IS_NOTING.set(false);
 }
 
-/// Adds to a place, or to its thread without a stack once there are too many.
+/// Adds to a place; once there are too many places, to its thread without a stack.
 pub(super) fn add(table: &mut Collected, mut place: Place, count: u64, total: u64) {
     if table.len() >= STACKS_MAX && !table.contains_key(&place) {
         place.frames = Box::default();
@@ -103,12 +103,12 @@ pub(super) fn add(table: &mut Collected, mut place: Place, count: u64, total: u6
     table.entry(place).or_default().add(count, total);
 }
 
-/// Begins an empty table.
+/// Starts an empty table.
 pub(super) fn clear() {
     *TABLE.lock().unwrap_or_else(PoisonError::into_inner) = Some(Collected::new());
 }
 
-/// Ends the table.
+/// Takes the table away.
 pub(super) fn take() -> Collected {
     TABLE.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default()
 }
@@ -122,7 +122,7 @@ pub(super) fn thread_number() -> u32 {
 mod tests {
     use super::*;
 
-    /// Beyond the bound, stacks are added up without frames, per thread; nothing is lost.
+    /// Beyond the bound, stacks are added up without frames, per thread; no count is lost.
     #[test]
     fn table_is_bounded() {
         let mut table = Collected::new();

@@ -1,46 +1,46 @@
-//! Named waits: what tasks and queues wait for, which no stack of a thread shows.
+//! Named waits: waits of tasks and queues, which no thread's stack shows.
 //!
-//! A place that waits says so by [`Since`] where something begins to wait and where it has waited, or by [`timed`] around
-//! it. While no profile of locks runs, that is one relaxed load. There is nothing to wrap a future in: it would be moved
-//! once more, which costs each request more than all the rest of this.
+//! Code that waits records it by a [`Since`] at the wait's beginning and end, or by [`timed`] around it. While no
+//! profile of locks runs, that is one relaxed load. There is no wrapper for futures: it would move the future once
+//! more, which costs each request more than all other parts of this module.
 //!
-//! Waits lie within each other (a coordinator waits for replicas, of which one waits for its commit queue), and many
-//! wait at once: their times do not add up to anything, and are not those of a clock on the wall.
+//! Waits are nested (a coordinator waits for replicas, and one of these waits for its commit queue), and many run at
+//! once. Their times therefore cannot be added up, and do not compare with wall-clock time.
 
 use super::fold::Entry;
 use super::{Event, is_on, now};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// What is waited for.
+/// The object of a wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wait {
-    /// A write, from its queueing until the commit thread takes it.
+    /// A write waits in the queue until the commit thread takes it.
     CommitQueue,
-    /// The commit thread, for the engine's background to catch up.
+    /// The commit thread waits for the engine's background work to catch up.
     StorageBackground,
-    /// The commit thread, for the engine to write and sync a group.
+    /// The commit thread waits for the engine to write and sync a group.
     StorageCommit,
-    /// The commit thread, for the engine to sync what it has written before.
+    /// The commit thread waits for the engine to sync earlier writes.
     StorageSync,
-    /// A group's answers, until the network thread takes them.
+    /// A group's answers wait until the network thread takes them.
     CourierAnswers,
-    /// A job, from its queueing until a worker takes it.
+    /// A job waits in the queue until a worker takes it.
     PoolQueue,
-    /// A message, from its encoding until the connection to the peer has taken it.
+    /// A message waits, from its encoding, until the connection to the peer has taken it.
     PeerSendQueue,
-    /// A call, from its encoding until the peer's reply is read.
+    /// A call waits, from its encoding, until the peer's reply is read.
     PeerReply,
-    /// A write, for enough replicas.
+    /// A write waits for enough replicas.
     WriteReplicas,
-    /// A read, for enough replicas.
+    /// A read waits for enough replicas.
     ReadReplicas,
-    /// A read, for the write-back before its answer.
+    /// A read waits for the write-back before its answer.
     ReadWriteBack,
 }
 
 impl Wait {
-    /// All of them, in the order of their numbers.
+    /// All waits, in the order of their numbers.
     pub const ALL: [Self; 11] = [
         Self::CommitQueue,
         Self::StorageBackground,
@@ -55,7 +55,7 @@ impl Wait {
         Self::ReadWriteBack,
     ];
 
-    /// The name in profiles: the room, and what is waited for there.
+    /// The name in profiles: the layer, and the object of the wait.
     pub fn name(self) -> &'static str {
         match self {
             Self::CommitQueue => "commit: queue",
@@ -73,7 +73,7 @@ impl Wait {
     }
 }
 
-/// How often one thing was waited for, and for how long.
+/// The count and total duration of one kind of wait.
 #[derive(Debug)]
 struct Total {
     count: AtomicU64,
@@ -83,24 +83,24 @@ struct Total {
 static TOTALS: [Total; Wait::ALL.len()] =
     [const { Total { count: AtomicU64::new(0), nanos: AtomicU64::new(0) } }; Wait::ALL.len()];
 
-/// This is when something began to wait, if a profile wants to know.
+/// The start of a wait; none unless a profile records it.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Since(Option<Instant>);
 
 impl Since {
-    /// It begins to wait now.
+    /// Starts a wait now.
     #[inline]
     pub fn now() -> Self {
         Self(is_on(Event::Lock).then(now))
     }
 
-    /// Whether a profile wants to know.
+    /// Whether a profile records it.
     #[inline]
     pub fn is_wanted(self) -> bool {
         self.0.is_some()
     }
 
-    /// It has waited for `wait`.
+    /// Ends the wait, which was for `wait`.
     #[inline]
     pub fn end(self, wait: Wait) {
         if let Some(begun) = self.0 {
@@ -109,7 +109,7 @@ impl Since {
     }
 }
 
-/// Notes that `wait` has taken `waited`, where it is known anyway.
+/// Records that `wait` has taken `waited`, for callers that know the duration anyway.
 #[inline]
 pub fn note(wait: Wait, waited: Duration) {
     if is_on(Event::Lock)
@@ -120,7 +120,7 @@ pub fn note(wait: Wait, waited: Duration) {
     }
 }
 
-/// Does `work`, which is to wait for `wait`.
+/// Runs `work`, and records its duration as a wait for `wait`.
 #[inline]
 pub fn timed<T>(wait: Wait, work: impl FnOnce() -> T) -> T {
     let since = Since::now();
@@ -133,7 +133,7 @@ pub(super) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Forgets what an earlier profile has left.
+/// Discards the waits of an earlier profile.
 pub(super) fn clear() {
     for total in &TOTALS {
         total.count.store(0, Ordering::Relaxed);
@@ -141,7 +141,7 @@ pub(super) fn clear() {
     }
 }
 
-/// What was waited for.
+/// Takes the recorded waits.
 pub(super) fn take() -> Vec<Entry> {
     let entry = |(wait, total): (Wait, &Total)| {
         let count = total.count.swap(0, Ordering::Relaxed);
@@ -156,7 +156,7 @@ pub(super) fn take() -> Vec<Entry> {
 mod tests {
     use super::*;
 
-    /// The totals are indexed by the number, and a name stands for one wait.
+    /// The totals are indexed by the waits' numbers, and each name stands for one wait.
     #[test]
     fn waits_are_numbered_and_named() {
         for (index, wait) in Wait::ALL.into_iter().enumerate() {

@@ -1,11 +1,11 @@
-//! What settings may be: texts become values here, or a reason why not.
+//! Values of settings: parses texts into values, or returns the reason why not.
 
 use crate::authority::Authority;
 use crate::replica::DurabilityMode;
 use kvorum_core::ReplicationFactor;
 use std::time::Duration;
 
-/// URLs of nodes, with commas between them, without a path, each in the one spelling that RFC 3986 gives it.
+/// URLs of nodes without a path, separated by commas, each in its normal form under RFC 3986.
 pub(super) fn parse_urls(text: &str) -> Result<Vec<String>, String> {
     let urls = text.split(',').map(str::trim).filter(|url| !url.is_empty());
     urls.map(|url| {
@@ -53,7 +53,7 @@ pub(super) fn parse_number(text: &str, least: usize, most: usize) -> Result<usiz
     number.ok_or_else(|| format!("allowed is a number from {least} to {most}"))
 }
 
-/// Bytes, with `KiB`, `MiB` or `GiB` behind them or none; at least `least`.
+/// Bytes, with the suffix `KiB`, `MiB` or `GiB` or none; at least `least`.
 pub(super) fn parse_size(text: &str, least: u64) -> Result<u64, String> {
     let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
@@ -72,7 +72,7 @@ pub(super) fn parse_size(text: &str, least: u64) -> Result<u64, String> {
     }
 }
 
-/// More than nothing and at most a day, with `ms`, `s`, `m` or `h`.
+/// A duration above zero and at most a day, in `ms`, `s`, `m` or `h`.
 pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
     let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(split);

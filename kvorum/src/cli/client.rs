@@ -1,6 +1,6 @@
-//! The client's commands: `get`, `put`, `delete`, `scan`, `explain`, `status`; `repair` has a file of its own.
+//! The client's commands: `get`, `put`, `delete`, `scan`, `explain`, `status`; `repair` is in [`super::repair`].
 //!
-//! Values go from standard input or a file to standard output untouched; everything else goes to standard error.
+//! Values go unchanged from standard input or a file to standard output; all messages go to standard error.
 
 use super::{FAILED, NOT_FOUND, complain, complain_of, flag, text_of};
 use base64::Engine as _;
@@ -17,12 +17,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
-/// Dates of HTTP end with the year 9999: their years have four digits.
+/// HTTP dates end with the year 9999: their years have four digits.
 const DATES_END: Duration = Duration::from_hours(70_389_528);
 /// The longest TTL, in milliseconds: 100 years of 365 days.
 const TTL_MILLIS_MAX: u64 = 36_500 * 24 * 60 * 60 * 1000;
 
-/// Where the node is, unless `--url` or `KVORUM_URL` says otherwise.
+/// The node's URL, unless `--url` or `KVORUM_URL` names another.
 pub(super) const DEFAULT_URL: &str = "http://127.0.0.1:8080";
 
 pub(super) fn commands() -> Vec<Command> {
@@ -124,7 +124,7 @@ pub(super) fn run(name: &str, matches: &ArgMatches) -> ExitCode {
             _ => Err(Failure::Usage(format!("no such command: {name}"))),
         }
     });
-    // A blocked read of standard input must not hold up the end.
+    // A blocked read of standard input must not delay the exit.
     runtime.shutdown_background();
     done.unwrap_or_else(complain_of)
 }
@@ -132,7 +132,7 @@ pub(super) fn run(name: &str, matches: &ArgMatches) -> ExitCode {
 pub(super) enum Failure {
     Usage(String),
     Failed(String),
-    /// Whoever read the output has stopped, as `head` does: no failure, and nothing to say.
+    /// The reader of the output has closed it, as `head` does: not a failure, and no message.
     ReaderGone,
 }
 
@@ -159,7 +159,7 @@ fn connect(matches: &ArgMatches) -> Result<Client, Failure> {
     let seconds = matches.get_one::<u64>("timeout").copied().unwrap_or(5);
     let builder =
         Client::builder().nodes(urls.split(',').map(str::trim)).timeout(Duration::from_secs(seconds));
-    // Where keys belong is not worth a question for one operation.
+    // For one operation, a request for the topology costs more than it saves.
     Ok(builder.answer_bytes_max(usize::MAX).routing(false).build()?)
 }
 
@@ -192,8 +192,8 @@ fn ttl_of(matches: &ArgMatches) -> Result<Option<Duration>, Failure> {
     Ok(Some(Duration::from_millis(millis.ok_or_else(bad)?)))
 }
 
-/// The milliseconds of a duration as nodes read it: a bare number is seconds and may have decimals, of which a part of a
-/// millisecond is rounded up.
+/// The milliseconds of a duration in the syntax of nodes. A bare number is seconds and may have decimals; a fraction of
+/// a millisecond is rounded up.
 fn ttl_millis(text: &str) -> Option<u64> {
     let digits = |text: &str| -> Option<u64> {
         if !text.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -249,7 +249,7 @@ async fn get(client: &Client, matches: &ArgMatches) -> Result<ExitCode, Failure>
     Ok(ExitCode::SUCCESS)
 }
 
-/// `at` as a date, whatever a node said: later than the year 9999 there is none.
+/// `at` as a date, whatever instant a node sent; there is no date after the year 9999.
 fn date_of(at: SystemTime) -> String {
     let is_date = at < SystemTime::UNIX_EPOCH + DATES_END && at >= SystemTime::UNIX_EPOCH;
     if is_date { httpdate::fmt_http_date(at) } else { "after the year 9999".to_owned() }
@@ -303,8 +303,8 @@ async fn scan(client: &Client, matches: &ArgMatches) -> Result<ExitCode, Failure
     Ok(if found { ExitCode::SUCCESS } else { ExitCode::from(NOT_FOUND) })
 }
 
-/// Fields with tabs between them. On a terminal control characters, backslashes and bytes that are no text are escaped: what
-/// somebody has stored must not move the cursor, or pass for another record.
+/// Joins fields with tabs. On a terminal, control characters, backslashes and bytes that are not text are escaped:
+/// stored bytes must not move the cursor, or look like another record.
 fn plain_line(fields: &[&Bytes], is_terminal: bool) -> Vec<u8> {
     let mut line = Vec::new();
     for (nth, field) in fields.iter().enumerate() {
@@ -325,7 +325,7 @@ fn escaped(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
         for c in chunk.valid().chars() {
-            // Besides controls, the characters that change the direction of what follows, and line ends of other kinds.
+            // Not plain: controls, characters that change the text direction, and Unicode line ends.
             let is_plain = !c.is_control()
                 && c != '\\'
                 && !matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
@@ -379,14 +379,14 @@ async fn status(client: &Client, matches: &ArgMatches) -> Result<ExitCode, Failu
     Ok(if is_able { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
 }
 
-/// Whether a status says that a default request would not find its quorum.
+/// Whether a status says that a default request would not reach its quorum.
 fn lacks_quorum(body: &str) -> bool {
     let status: serde_json::Value = serde_json::from_str(body).unwrap_or_default();
     status.get("serving").and_then(serde_json::Value::as_str) == Some("no-quorum")
 }
 
-/// The status as tables: the node's own facts, one a line, and the other nodes, one a row. What cannot be read as JSON is
-/// shown as it came.
+/// The status as tables: the node's own facts, one per line, and the other nodes, one per row. A body that is not JSON
+/// is shown unchanged.
 fn status_page(node: &str, body: &str) -> String {
     let Ok(serde_json::Value::Object(mut fields)) = serde_json::from_str(body) else {
         return body.trim_end().to_owned();
@@ -411,7 +411,7 @@ fn status_page(node: &str, body: &str) -> String {
     page
 }
 
-/// The other nodes as rows under their headings.
+/// The other nodes as rows, after a row of headings.
 fn peer_rows(peers: &[serde_json::Value]) -> Vec<Vec<String>> {
     const COLUMNS: [(&str, &str); 9] = [
         ("peer", "/url"),
@@ -433,7 +433,7 @@ fn peer_rows(peers: &[serde_json::Value]) -> Vec<Vec<String>> {
     std::iter::once(headings).chain(peers.iter().map(row)).collect()
 }
 
-/// Rows with their columns aligned.
+/// The rows as lines with aligned columns.
 fn table(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
@@ -455,7 +455,7 @@ fn plain(value: &serde_json::Value) -> String {
     }
 }
 
-/// Writes to standard output. A reader that has gone (a closed pipe) ends the command like any failure.
+/// Writes to standard output. A closed pipe ends the command like any failure.
 pub(super) fn write_out(bytes: &[u8]) -> io::Result<()> {
     kvorum_output::print(bytes)
 }
@@ -464,7 +464,7 @@ pub(super) fn write_out(bytes: &[u8]) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// A duration means what it means to a node: a bare number is seconds.
+    /// A duration is read as a node reads it: a bare number is seconds.
     #[test]
     fn durations_are_read_as_nodes_read_them() {
         for (text, millis) in [
@@ -499,7 +499,7 @@ mod tests {
         }
     }
 
-    /// What is stored cannot write to the terminal, and stays as it is for programs.
+    /// Stored bytes cannot control the terminal, and reach programs unchanged.
     #[test]
     fn scans_are_escaped_on_terminals() {
         let fields = [Bytes::from_static(b"k\x1b[2J\t\n\\"), Bytes::from("v\u{9b}31m\u{202e}\u{2028}ä\r\0")];
@@ -512,7 +512,7 @@ mod tests {
         assert_eq!(plain_line(&fields, false), [&fields[0][..], b"\t", fields[1], b"\n"].concat());
     }
 
-    /// Whatever instant a node shows is printed, also where HTTP has no date for it: `get --show` used to panic.
+    /// Every instant that a node may send is printed, even if HTTP has no date for it: `get --show` used to panic.
     #[test]
     fn every_expiry_is_printed() {
         let at = |millis| SystemTime::UNIX_EPOCH + Duration::from_millis(millis);

@@ -1,4 +1,4 @@
-//! `kvorum dev`: a cluster on this machine in one process, with one store per node and real sockets between them.
+//! `kvorum dev`: a cluster in one process on this machine, with one store per node and real sockets between the nodes.
 
 use super::serve::{listen_for_signals, read_config_with};
 use super::{FAILED, USAGE, complain, flag, text_of};
@@ -13,7 +13,7 @@ use std::process::ExitCode;
 /// The most nodes of a cluster in one process.
 const NODES_MAX: u16 = 64;
 
-/// Settings that `dev` decides for each node, or that make no sense for several.
+/// Settings that `dev` chooses for each node, or that make no sense for several nodes.
 const DECIDED: [&str; 5] = ["listen", "cluster", "advertise", "data-dir", "threads"];
 
 pub(super) fn command() -> Command {
@@ -67,14 +67,14 @@ pub(super) fn run(matches: &ArgMatches) -> ExitCode {
     }
     let signal = stop.wait(&nodes).signal_or_exit(FAILED);
     tracing::info!(signal, "draining");
-    // Together, so that none waits for another's drain.
+    // All nodes are told before any is awaited, so that no node waits for another's drain.
     nodes.iter().for_each(Node::begin_to_stop);
     nodes.into_iter().for_each(Node::stop);
     tracing::info!("stopped");
     ExitCode::SUCCESS
 }
 
-/// Says that the nodes serve, and how to try them.
+/// Prints that the nodes serve, and how to try them.
 fn tell(configs: &[Config]) {
     for config in configs {
         tracing::info!(

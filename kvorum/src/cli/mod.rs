@@ -17,11 +17,11 @@ use kvorum_lab::lab::LabArgs;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-/// Exit code of a key that is not there.
+/// The exit code for a key without a value.
 pub(crate) const NOT_FOUND: u8 = 1;
-/// Exit code of wrong usage or configuration.
+/// The exit code for wrong usage or configuration.
 pub(crate) const USAGE: u8 = 2;
-/// Exit code of a failure.
+/// The exit code for a failure.
 pub(crate) const FAILED: u8 = 3;
 
 /// Runs the program.
@@ -38,8 +38,8 @@ fn run_command(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             Some(("dev", matches)) => dev::run(matches),
             Some(("bench", matches)) => match BenchArgs::from_arg_matches(matches) {
                 Ok(arguments) => {
-                    // Late turns of the driver would be charged to the node. Its threads are this one's, and no other
-                    // program is started that would inherit it.
+                    // Late timer turns of the load driver would count as the node's latency. The scheduling applies to
+                    // this process's threads; it starts no other program that would inherit it.
                     sched::take_own(Turns::Prompt);
                     kvorum_lab::cli::run(&arguments)
                 }
@@ -55,7 +55,7 @@ fn run_command(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             None => ExitCode::from(USAGE),
         },
         Err(error) => {
-            // Help and version are no errors; where printing fails there is nobody to tell.
+            // Help and version are not errors. If printing fails, there is no other way to report it.
             let _ = error.print();
             ExitCode::from(if error.use_stderr() { USAGE } else { 0 })
         }
@@ -95,7 +95,7 @@ fn complain(what: impl std::fmt::Display, code: u8) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// Prints what was asked for. A reader that has gone, as `head` has, is no failure.
+/// Prints `text`. A reader that has closed the output, as `head` does, is not a failure.
 fn print(text: impl AsRef<[u8]>) -> ExitCode {
     match kvorum_output::print(text) {
         Err(error) if !kvorum_output::is_reader_gone(&error) => {
@@ -105,7 +105,7 @@ fn print(text: impl AsRef<[u8]>) -> ExitCode {
     }
 }
 
-/// Says why a client's command failed, and whose fault it was.
+/// Reports why a client's command failed, and who is at fault.
 fn complain_of(failure: client::Failure) -> ExitCode {
     match failure {
         client::Failure::Usage(reason) => complain(reason, USAGE),

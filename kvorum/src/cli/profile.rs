@@ -1,4 +1,4 @@
-//! `kvorum profile`: asks a node for a profile of itself, and writes it to a file or to standard output.
+//! `kvorum profile`: requests a profile of a node, and writes it to a file or to standard output.
 
 use super::client::{DEFAULT_URL, Failure, write_out};
 use super::{complain_of, flag, text_of};
@@ -11,7 +11,7 @@ use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// How long a node may take to name the stacks of a profile and to send it, beyond the profile itself.
+/// The extra time for a node to name the stacks of a profile and to send it, beyond the profile's duration.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 pub(super) fn command() -> Command {
@@ -67,7 +67,8 @@ async fn profile(matches: &ArgMatches) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The profile that the node at `url` takes, by one attempt: another node, or a second one, would be another profile.
+/// Fetches a profile of the node at `url`, without retries: a second attempt, or one at another node, would be another
+/// profile.
 async fn fetch(url: &str, target: &str, patience: Duration) -> Result<Bytes, Failure> {
     let builder = Client::builder().node(url).timeout(patience).retry(RetryPolicy::NONE);
     let client = builder.answer_bytes_max(usize::MAX).routing(false).build()?;

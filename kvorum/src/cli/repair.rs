@@ -1,4 +1,5 @@
-//! `kvorum repair`: has nodes compared now, and waits. One node after the other, each with a line of progress on a terminal.
+//! `kvorum repair`: makes nodes compare themselves with the others now, and waits. One node after the other, each with
+//! a line of progress on a terminal.
 
 use super::client::{Failure, write_out};
 use super::{FAILED, text_of};
@@ -9,11 +10,11 @@ use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// How long one node may take, unless `--timeout` says otherwise.
+/// The time limit for one node, unless `--timeout` sets another.
 const TIMEOUT: Duration = Duration::from_hours(1);
-/// Between two looks at how far a node is.
+/// The interval between two checks of a node's progress.
 const LOOK_EVERY: Duration = Duration::from_millis(300);
-/// How wide the bar is, in characters.
+/// The width of the progress bar, in characters.
 const BAR_WIDTH: usize = 24;
 
 pub(super) async fn run(client: &Client, matches: &ArgMatches) -> Result<ExitCode, Failure> {
@@ -46,7 +47,7 @@ pub(super) async fn run(client: &Client, matches: &ArgMatches) -> Result<ExitCod
     Ok(if is_whole { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
 }
 
-/// Has every node drop what it does not believe, before any is repaired; false where one could not.
+/// Makes every node drop the records that it does not believe, before any node is repaired; false if a node failed to.
 async fn drop_unbelievable(nodes: &[String], timeout: Duration) -> Result<bool, Failure> {
     for node in nodes {
         let client = Client::builder().node(node).timeout(timeout).build()?;
@@ -63,7 +64,7 @@ async fn drop_unbelievable(nodes: &[String], timeout: Duration) -> Result<bool, 
     Ok(true)
 }
 
-/// The nodes that a status names.
+/// The nodes that a status lists.
 fn cluster_of(status: &str) -> Result<Vec<String>, Failure> {
     let status: serde_json::Value = serde_json::from_str(status).unwrap_or_default();
     let nodes = status.get("cluster").and_then(|nodes| nodes.as_array());
@@ -75,7 +76,7 @@ fn cluster_of(status: &str) -> Result<Vec<String>, Failure> {
     Ok(nodes)
 }
 
-/// What a repair came to, for people, and whether the node could be compared with all others.
+/// The result of a repair as text, and whether the node could be compared with all others.
 fn line_of(node: &str, body: &str) -> (String, bool) {
     let repaired: serde_json::Value = serde_json::from_str(body).unwrap_or_default();
     let number = |name: &str| repaired.get(name).and_then(serde_json::Value::as_u64).unwrap_or_default();
@@ -89,25 +90,25 @@ fn line_of(node: &str, body: &str) -> (String, bool) {
     let failed: Vec<_> = failed.into_iter().flatten().collect();
     for one in &failed {
         let text = |name: &str| one.get(name).and_then(|text| text.as_str()).unwrap_or("?");
-        // Writing into a string does not fail.
+        // Writing into a string cannot fail.
         let _ = writeln!(line, "{node}: not compared with {}: {}", text("node"), text("reason"));
     }
     (line, failed.is_empty())
 }
 
-/// A line that is written over itself.
+/// A progress line that overwrites itself.
 struct Progress<'a> {
     node: &'a str,
-    /// Nodes before this one, of so many in all.
+    /// How many of the `count` nodes are done.
     done: usize,
     count: usize,
-    /// The most partitions that this node had to heal at any look.
+    /// The most partitions that this node still had to repair, over all checks.
     most: u64,
     is_shown: bool,
 }
 
 impl Progress<'_> {
-    /// Waits for `repair`, and shows meanwhile how far the node is.
+    /// Waits for `repair`, and shows the node's progress meanwhile.
     async fn until<T>(
         &mut self,
         client: &Client,
@@ -117,7 +118,7 @@ impl Progress<'_> {
             match tokio::time::timeout(LOOK_EVERY, repair.as_mut()).await {
                 Ok(done) => return done,
                 Err(_) if self.is_shown => {
-                    // Not a failure of the repair when the node is too busy to say how it is.
+                    // A node that is too busy to answer a status request does not fail the repair.
                     if let Ok(Ok(status)) = tokio::time::timeout(LOOK_EVERY, client.status()).await {
                         self.show(&status.body);
                     }
@@ -147,7 +148,7 @@ impl Progress<'_> {
     }
 }
 
-/// A bar of `nodes` equal parts, of which `done` are filled, and one more by the share of `most` that is `healed`.
+/// A bar of `nodes` equal parts. `done` parts are filled, and the next one by the share `healed` of `most`.
 fn bar(done: usize, nodes: usize, healed: u64, most: u64) -> String {
     let permille =
         (healed * 1000).checked_div(most).map_or(0, |permille| usize::try_from(permille).unwrap_or(1000));
@@ -159,7 +160,7 @@ fn bar(done: usize, nodes: usize, healed: u64, most: u64) -> String {
 mod tests {
     use super::*;
 
-    /// The bar grows by nodes, and within one by what it has healed of what it had to.
+    /// The bar grows with each node, and within one by the share of its partitions that are repaired.
     #[test]
     fn bars_grow() {
         let filled = |done, nodes, healed, most| bar(done, nodes, healed, most).matches('#').count();

@@ -1,4 +1,4 @@
-//! `kvorum serve`: reads the configuration, starts the node, waits to be told to stop.
+//! `kvorum serve`: reads the configuration, starts the node, and waits for a signal to stop.
 
 use super::{FAILED, USAGE, complain, flag, print, text_of};
 use crate::config::{self, Config, RETIRED, Resolved, SETTINGS};
@@ -86,7 +86,7 @@ fn serve(config: &Config) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Listens for what tells the process to end, or complains.
+/// Listens for the signals that end the process, or logs an error.
 pub(super) fn listen_for_signals() -> Option<StopSignals> {
     StopSignals::listen().inspect_err(|error| tracing::error!(%error, "cannot listen for signals")).ok()
 }
@@ -95,7 +95,7 @@ fn read_config(matches: &ArgMatches) -> Result<(Config, Vec<Resolved>), String> 
     read_config_with(matches, BTreeMap::new())
 }
 
-/// The configuration, with `decided` as if it had been given by flags.
+/// Reads the configuration, with `decided` as if the flags had set it.
 pub(super) fn read_config_with(
     matches: &ArgMatches,
     decided: BTreeMap<&'static str, String>,
@@ -122,7 +122,7 @@ pub(super) fn read_config_with(
     config::resolve(&flags, &environment, file).map_err(|error| error.to_string())
 }
 
-/// The process's environment; variables that are no UTF-8 are none of ours.
+/// The process's environment; variables that are not UTF-8 are not settings of kvorum, and are left out.
 fn environment() -> BTreeMap<String, String> {
     std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))

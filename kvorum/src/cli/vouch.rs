@@ -1,4 +1,5 @@
-//! `kvorum bootstrap` and `kvorum trust-store`: the operator's word about one data directory, for its next start alone.
+//! `kvorum bootstrap` and `kvorum trust-store`: store an operator's decision about one data directory, for its next
+//! start only.
 
 use super::{FAILED, USAGE, complain, print, text_of};
 use crate::storage::data_dir::{DataDir, DataDirError};
@@ -44,7 +45,7 @@ pub(super) fn run(name: &str, matches: &ArgMatches) -> ExitCode {
     if vouch == Vouch::TrustStore && !DataDir::is_one(path) {
         return complain(format!("{} is no data directory of kvorum's", path.display()), USAGE);
     }
-    // Locked meanwhile: a running node would never see the word.
+    // The directory is locked meanwhile: a running node would never read the decision.
     let data_dir = match DataDir::open(path) {
         Ok(data_dir) => data_dir,
         Err(error @ DataDirError::InUse { .. }) => {

@@ -1,16 +1,16 @@
-//! The host and port of a URL, in the one spelling that RFC 3986 (6.2.2 and 6.2.3) gives them.
+//! The host and port of a URL, in the normal form of RFC 3986 (6.2.2 and 6.2.3).
 //!
 //! `http://Node-A:8080`, `http://node-a.:8080/` and `http://node%2Da:08080` name one node. So do `[::1]` and
-//! `[0:0:0:0:0:0:0:1]`, and a URL without a port and the same with port 80. A name is not looked up: two names of one
-//! machine stay two.
+//! `[0:0:0:0:0:0:0:1]`, and a URL without a port and the same with port 80. Names are not resolved: two names of one
+//! machine stay different.
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// The port of an `http` URL that names none.
+/// The port of an `http` URL without one.
 const HTTP_PORT: u16 = 80;
 
-/// A host, and a port where one is named.
+/// A host, and its port if the text names one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Authority {
     host: Host,
@@ -25,7 +25,7 @@ enum Host {
 }
 
 impl Authority {
-    /// Reads `HOST` or `HOST:PORT`; none where it is neither. What names a user is none.
+    /// Parses `HOST` or `HOST:PORT`; none if the text is neither, or names a user.
     pub fn parse(text: &str) -> Option<Self> {
         if let Some(bracketed) = text.strip_prefix('[') {
             let (address, rest) = bracketed.split_once(']')?;
@@ -43,7 +43,7 @@ impl Authority {
         Some(Self { host: parse_name(host)?, port })
     }
 
-    /// Reads the URL of a node: `http`, a host, perhaps a port, and no path beyond `/`. The port of one without is 80.
+    /// Parses the URL of a node: `http`, a host, optionally a port, and no path beyond `/`. The default port is 80.
     pub fn of_url(url: &str) -> Option<Self> {
         let (scheme, rest) = url.split_once("://")?;
         let authority = rest.strip_suffix('/').unwrap_or(rest);
@@ -60,7 +60,8 @@ impl Authority {
         self.host == other.host
     }
 
-    /// Whether the host is this machine by its very name: `localhost`, what ends in `.localhost`, 127.0.0.0/8, `::1`.
+    /// Whether the host is this machine by its name alone: `localhost`, names that end in `.localhost`, 127.0.0.0/8,
+    /// `::1`.
     pub fn is_loopback(&self) -> bool {
         match &self.host {
             Host::Name(name) => name == "localhost" || name.ends_with(".localhost"),
@@ -81,7 +82,7 @@ impl fmt::Display for Authority {
     }
 }
 
-/// A port, or none for the empty text, which stands for the scheme's own.
+/// Parses a port. The empty text gives `Some(None)`, for the scheme's default port; an invalid one gives none.
 #[expect(clippy::option_option, reason = "no port is not the same as what is none")]
 fn parse_port(text: &str) -> Option<Option<u16>> {
     if !text.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -90,7 +91,7 @@ fn parse_port(text: &str) -> Option<Option<u16>> {
     if text.is_empty() { Some(None) } else { text.parse().ok().map(Some) }
 }
 
-/// A name or an IPv4 address, percent-decoded, in small letters, without the dot that may end a name.
+/// Parses a name or an IPv4 address: percent-decoded, in lower case, without the dot that may end a name.
 fn parse_name(text: &str) -> Option<Host> {
     let mut name = String::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -104,7 +105,7 @@ fn parse_name(text: &str) -> Option<Host> {
         } else {
             byte
         };
-        // No DNS name has anything else: escaped, it would only hide.
+        // No DNS name has other characters; accepting them escaped would only disguise a name.
         if !(byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=".contains(&byte)) {
             return None;
         }
@@ -123,7 +124,7 @@ fn parse_name(text: &str) -> Option<Host> {
 mod tests {
     use super::*;
 
-    /// Spellings of one node are one text, and other nodes are other texts.
+    /// Spellings of one node become one text, and different nodes become different texts.
     #[test]
     fn spellings_of_a_url_are_one() {
         let check = |url: &str, expect: Option<&str>| {
@@ -181,7 +182,7 @@ mod tests {
         }
     }
 
-    /// Loopback by name or address, and nothing that only looks so.
+    /// Loopback by name or address, and no name that only looks like it.
     #[test]
     fn loopback_is_told_by_the_name() {
         let check = |text: &str, expect| {

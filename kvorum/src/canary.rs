@@ -1,59 +1,62 @@
-//! Canaries: each puts one classic bug back, so that the simulation can show that it would notice.
+//! Canaries: each reintroduces one classic bug, so that the simulation can show that it would find it.
 //!
-//! They exist only in builds with the feature `canaries`, which no release has: without it [`is`] is false for all of
-//! them, at compile time. With it at most one is let loose, once, before anything runs.
+//! They exist only in builds with the feature `canaries`, which no release has: without it [`is`] is false for every
+//! canary, at compile time. With it at most one canary is activated, once, before anything runs.
 
-/// This is one bug that can be put back.
+/// A bug that can be reintroduced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Canary {
     /// A write is confirmed before it has been synced.
     AckBeforeSync,
-    /// A timestamp is believed however far it is ahead.
+    /// A timestamp is accepted however far it is ahead.
     BelievesAnyTimestamp,
-    /// A store that is not known to be that of the last run is taken for it.
+    /// A store that is not known to be the last run's is treated as the last run's.
     CopiedStoreServes,
-    /// A write that too few replicas took because the disks of others are full is answered 507, "nothing was stored".
+    /// When too few replicas took a write because other disks are full, the answer is 507, "nothing was stored".
     DiskFullForgetsStored,
     /// A record that overwrites another does not change the digest.
     DigestForgetsUpdate,
     /// A replica that lost its disk answers "absent".
     EmptyReplicaVotes,
-    /// What has expired by this node's clock is destroyed, whatever the other clocks say.
+    /// Records that have expired by this node's clock are destroyed, whatever the other clocks show.
     ExpiresByOneClock,
     /// A replica that did not answer counts as if it had, because it gets a hint.
     HintCountsAsAck,
     /// Versions come from the node's own clock alone.
     LocalClockOnly,
-    /// A read answers what it saw without making sure that later reads see it.
+    /// A read returns a record without making sure that later reads see it.
     NoWriteBack,
-    /// Tombstones go by age, whoever may still hold something older.
+    /// Tombstones are purged by age, even if another node may still hold older records.
     PurgeByAge,
-    /// A store that is older than the one that others knew is taken for it: it votes, and its records are merged.
+    /// A store that is older than the one that other nodes know is treated as that one: it votes, and its records are
+    /// merged.
     OlderStoreMerges,
-    /// A store that is behind drops its rows below another node's word at once, whether or not that node must hold them.
+    /// An outdated store drops its rows below the sealed floor of another node at once, even if that node need not hold
+    /// them.
     OlderStoreDrops,
     /// Repair copies a record to replicas that its `from` excludes.
     RepairIgnoresFrom,
-    /// A background that ended for want of something is taken for a broken disk.
+    /// An engine background that ended for lack of a resource is treated as a broken disk.
     ShortageIsFailure,
-    /// A write is stamped again while fewer than its own `ack` hold the record, whoever may have met it.
+    /// A write is stamped again while fewer replicas than its own `ack` hold the record, whichever nodes may have seen
+    /// it.
     RestampByOwnAck,
-    /// Nodes with another list of nodes are talked to.
+    /// Nodes with another list of nodes are accepted as peers.
     StaleTopology,
-    /// A store that was seen as another node's is talked to.
+    /// A peer is accepted although its store was seen as another node's.
     StoreOfAnotherNode,
-    /// A replica that holds something newer counts as if it had taken the write.
+    /// A replica that holds something newer counts as if it had applied the write.
     SupersededIgnored,
     /// A replica that holds something newer confirms a write that did not ask first.
     SupersededUnasked,
     /// A transfer sends records to replicas that their `from` excludes.
     TransferIgnoresFrom,
-    /// A TTL counts from the version, which may be ahead of every clock.
+    /// A TTL counts from the version's timestamp, which may be ahead of every clock.
     TtlFromVersion,
 }
 
 impl Canary {
-    /// All of them.
+    /// All canaries.
     pub const ALL: &[Self] = &[
         Self::AckBeforeSync,
         Self::BelievesAnyTimestamp,
@@ -111,20 +114,20 @@ impl Canary {
 #[cfg(feature = "canaries")]
 static LOOSE: std::sync::OnceLock<Canary> = std::sync::OnceLock::new();
 
-/// Lets `canary` loose for the rest of the process; the first call decides.
+/// Activates `canary` for the rest of the process; only the first call has an effect.
 #[cfg(feature = "canaries")]
 pub fn let_loose(canary: Canary) {
     let _ = LOOSE.set(canary);
 }
 
-/// Whether `canary` is loose.
+/// Whether `canary` is active.
 #[cfg(feature = "canaries")]
 #[inline]
 pub(crate) fn is(canary: Canary) -> bool {
     LOOSE.get() == Some(&canary)
 }
 
-/// Whether `canary` is loose: never, in this build.
+/// Whether `canary` is active: never, in this build.
 #[cfg(not(feature = "canaries"))]
 #[inline]
 pub(crate) const fn is(_canary: Canary) -> bool {

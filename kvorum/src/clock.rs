@@ -1,4 +1,4 @@
-//! Time and chance, as the node sees them. The simulation is the second user of both traits.
+//! Time and randomness, as the node sees them. The simulation also implements both traits.
 
 use crate::canary::{self, Canary};
 use kvorum_core::{UnixMillis, Version, hlc};
@@ -7,29 +7,29 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-/// This tells the time.
+/// A source of time.
 pub trait Clock: Send + Sync + 'static {
-    /// The time of day. It may jump either way; nothing but stamps and expiry is judged by it.
+    /// The time of day. It may jump in either direction; only timestamps and expiry depend on it.
     fn wall(&self) -> UnixMillis;
 
-    /// The time since some fixed instant of this process. It never goes back; every duration is measured by it.
+    /// The time since a fixed instant of this process. It never goes back; every duration is measured by it.
     fn mono(&self) -> Duration;
 }
 
-/// This gives bytes that nobody can foretell.
+/// A source of unpredictable bytes.
 pub trait Rng: Send + Sync + 'static {
     /// Fills `bytes`.
     fn fill(&self, bytes: &mut [u8]);
 }
 
-/// This is the machine's time.
+/// The machine's clocks.
 #[derive(Debug)]
 pub struct SystemClock {
     begun: Instant,
 }
 
 impl SystemClock {
-    /// The machine's clocks, with the monotonic one counted from now.
+    /// The machine's clocks; the monotonic one counts from now.
     #[expect(clippy::disallowed_methods, reason = "the one place where the machine's time comes in")]
     pub fn new() -> Self {
         Self { begun: Instant::now() }
@@ -54,43 +54,43 @@ impl Clock for SystemClock {
     }
 }
 
-/// This is the operating system's randomness.
+/// The operating system's random numbers.
 #[derive(Debug, Default)]
 pub struct SystemRng;
 
 impl Rng for SystemRng {
     #[expect(clippy::disallowed_methods, reason = "the one place where the machine's randomness comes in")]
     fn fill(&self, bytes: &mut [u8]) {
-        // Without randomness the node would run with a store id of zeros, which only names it.
+        // Without random numbers the node would still run; its store id, which is only a name, would be all zeros.
         if let Err(error) = getrandom::fill(bytes) {
             tracing::warn!(%error, "the operating system gives no randomness");
         }
     }
 }
 
-/// The limit of a node that is alone: no other clock can be wrong, and its own must be able to come back from anywhere
-/// it has ever been.
+/// The limit for a node that is alone. No other clock can be wrong, and the node must be able to accept the timestamps
+/// of its own past, whatever its clock showed.
 const LIMIT_ALONE: Duration = Duration::from_hours(24 * 36_500);
 
-/// How this node's clock stands to the clocks of the other nodes. With a clock that is off, is disputed or has just moved a
-/// node stands down: it destroys nothing and coordinates no writes until its clock is known to be right.
+/// How this node's clock compares with the other nodes' clocks. A node stands down if its clock is off, disputed, or
+/// has just moved. It then destroys nothing and coordinates no writes until its clock is known to be right.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClockStanding {
-    /// A majority of the nodes, this one among them, is within the limit.
+    /// A majority of the nodes, including this one, is within the limit.
     Confirmed,
-    /// No other node has been asked since this one was started.
+    /// No other node has been asked since this node started.
     Unasked,
-    /// It is not known: too few nodes have been heard of late, and none of them is further away than the limit.
+    /// Unknown: too few nodes have been heard from recently, and none of them is beyond the limit.
     Unknown,
-    /// This clock has just been set by more than the limit: until a majority has been asked again, it is treated as wrong.
+    /// The clock has just been set by more than the limit. Until a majority was asked again, it is treated as wrong.
     Moved,
-    /// Some node is further away than the limit, and too few nodes have been heard to say which of the two is wrong.
+    /// Some node is beyond the limit, and too few nodes have been heard from to tell which of the two clocks is wrong.
     Disputed,
-    /// A majority of the nodes is further away than the limit.
+    /// A majority of the nodes is beyond the limit.
     Off,
 }
 
-/// A standing, with when it was judged by either clock.
+/// A standing, with the readings of both clocks when it was judged.
 #[derive(Debug, Clone, Copy)]
 struct Judged {
     standing: ClockStanding,
@@ -98,31 +98,31 @@ struct Judged {
     wall: UnixMillis,
 }
 
-/// A confirmation this old holds no more.
+/// The age from which a confirmation is no longer valid.
 const CONFIRMED_AGE_MAX: Duration = Duration::from_secs(10);
-/// A confirmation holds no more once the wall clock has moved by more than this against the monotonic one.
+/// A confirmation is no longer valid once the wall clock has moved by more than this against the monotonic clock.
 const MOVED_MILLIS_MAX: u64 = 1000;
 
-/// The bound of the timestamps that this node believes: clock words of versions, floors, hints and leases, whether they
-/// come from a peer or from the disk. One that is further ahead of this node's wall clock than `--clock-offset-limit` is
-/// refused and counted: it is never stored, and never moves the node's own clock.
+/// The upper bound for timestamps: clock words of versions, floors, hints and leases, whether they come from a peer or
+/// from the disk. A timestamp that is further ahead of this node's wall clock than `--clock-offset-limit` is refused
+/// and counted. It is never stored, and never moves the node's own clock.
 pub struct TimestampBound {
     clock: Arc<dyn Clock>,
     limit_millis: u64,
     is_alone: bool,
     refused: AtomicU64,
-    // Guards a word for one look or change.
+    // Guards the latest judgement; held for one read or change.
     judged: Mutex<Judged>,
 }
 
-/// A timestamp that is too far ahead of this node's clock to be believed.
+/// A timestamp that is too far ahead of this node's clock to be accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TooFarAhead {
-    /// The clock word.
+    /// The timestamp, as a clock word.
     pub timestamp: u64,
     /// How far it is ahead of this node's wall clock, in milliseconds.
     pub ahead_millis: u64,
-    /// How far it may be, in milliseconds.
+    /// The limit, in milliseconds.
     pub limit_millis: u64,
 }
 
@@ -143,7 +143,7 @@ impl TimestampBound {
     /// The bound `limit` ahead of `clock`, for a node that has peers.
     pub fn new(clock: Arc<dyn Clock>, limit: Duration) -> Self {
         let limit_millis = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
-        // From now on, so that a clock that is set before anybody was asked is noticed as well.
+        // The standing counts from now on, so that setting the clock before any node was asked is noticed as well.
         let judged = Judged { standing: ClockStanding::Unasked, mono: clock.mono(), wall: clock.wall() };
         let (refused, judged) = (AtomicU64::new(0), Mutex::new(judged));
         Self { clock, limit_millis, is_alone: false, refused, judged }
@@ -159,9 +159,10 @@ impl TimestampBound {
         self.limit_millis
     }
 
-    /// Notes how this node's clock stands to those of the others now. Gives what was noted before.
+    /// Records how this node's clock compares with the others now. Returns the previous record.
     ///
-    /// A clock that was off or has moved is not trusted again because nobody was heard: that it stands so is kept.
+    /// While the clock counts as off, moved or disputed, `Unknown` does not change that: hearing from too few nodes is
+    /// no reason to trust the clock again.
     pub fn note_standing(&self, standing: ClockStanding) -> ClockStanding {
         let stays = standing == ClockStanding::Unknown && self.stands_down();
         let mut judged = self.judged();
@@ -172,7 +173,7 @@ impl TimestampBound {
         before
     }
 
-    /// How this node's clock stands to those of the others. A node that is alone has nobody to disagree with.
+    /// How this node's clock compares with the others. A node that is alone always counts as confirmed.
     pub fn standing(&self) -> ClockStanding {
         if self.is_alone {
             return ClockStanding::Confirmed;
@@ -190,29 +191,31 @@ impl TimestampBound {
         }
     }
 
-    /// Whether what this clock says may be the reason to destroy something: a majority confirms it.
+    /// Whether records may be destroyed because of this clock: a majority confirms it.
     pub fn may_destroy(&self) -> bool {
         self.standing() == ClockStanding::Confirmed || canary::is(Canary::ExpiresByOneClock)
     }
 
-    /// Whether `expires` has passed on every node whose clock is within the limit of a majority: then what expired may be
-    /// destroyed. This clock is confirmed, and two nodes within the limit of a majority are at most twice the limit apart.
+    /// Whether `expires` has passed on every node whose clock is within the limit of a majority, so that the expired
+    /// record may be destroyed. This requires that this node's clock is confirmed: two nodes within the limit of a
+    /// majority differ by at most twice the limit.
     pub fn has_surely_passed(&self, expires: UnixMillis) -> bool {
         self.may_destroy() && self.surely_passed_at(expires) <= self.clock.wall()
     }
 
-    /// When `expires` has passed on every node whose clock is within the limit of a majority, by this clock.
+    /// When `expires` has passed on every node whose clock is within the limit of a majority, by this node's clock.
     pub fn surely_passed_at(&self, expires: UnixMillis) -> UnixMillis {
         let asks_nobody = self.is_alone || canary::is(Canary::ExpiresByOneClock);
         expires.saturating_add(if asks_nobody { 0 } else { self.limit_millis.saturating_mul(2) })
     }
 
-    /// Whether this clock is known to be wrong, or may well be: then this node stands down.
+    /// Whether this node's clock is, or may well be, wrong, so that the node stands down.
     pub fn stands_down(&self) -> bool {
         matches!(self.standing(), ClockStanding::Off | ClockStanding::Moved | ClockStanding::Disputed)
     }
 
-    /// The time of day by which readers hide what has expired: before all times while this clock is known to be wrong.
+    /// The time of day by which readers hide expired records; 0 while this node's clock is known to be wrong, so that
+    /// they hide none.
     pub fn expiry_clock(&self) -> UnixMillis {
         match self.standing() {
             ClockStanding::Off | ClockStanding::Moved => UnixMillis(0),
@@ -224,15 +227,15 @@ impl TimestampBound {
         self.judged.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The highest clock word that is believed now.
+    /// The highest clock word that is accepted now.
     pub fn max(&self) -> u64 {
         hlc::believed_max(self.clock.wall(), self.limit_millis)
     }
 
-    /// Refuses `timestamp`, a clock word, unless it is believed now.
+    /// Refuses `timestamp`, a clock word, if it is above [`Self::max`].
     ///
     /// # Errors
-    /// [`TooFarAhead`], which has been counted.
+    /// [`TooFarAhead`]; the refusal has been counted.
     pub fn check(&self, timestamp: u64) -> Result<(), TooFarAhead> {
         if timestamp <= self.max() || canary::is(Canary::BelievesAnyTimestamp) {
             return Ok(());
@@ -292,8 +295,9 @@ mod tests {
         Version::new(UnixMillis(millis), 0, kvorum_core::NodeId(0)).clock()
     }
 
-    /// Goal: what has expired is destroyed only by a confirmed clock, and only when every clock within the limit agrees.
-    /// Method: the instants around, a clock that nobody confirmed, one that has just jumped, an old confirmation.
+    /// Goal: an expired record is destroyed only by a confirmed clock, and only when every clock within the limit
+    /// agrees. Method: the instants around the expiry; a clock without confirmation, one that has just jumped, an old
+    /// confirmation.
     #[test]
     fn expiry_is_certain_by_a_confirmed_clock_only() {
         let clock = ManualClock::at(1_000_000);
@@ -322,9 +326,9 @@ mod tests {
         assert!(alone.has_surely_passed(UnixMillis(1_070_001)));
     }
 
-    /// Goal: a clock that may be wrong stays so until a majority has confirmed it. It used to count as unknown, and to stamp
-    /// again, as soon as one exchange had said too little (found by the simulation). Method: every such standing, then news
-    /// of too few nodes.
+    /// Goal: a clock that may be wrong counts as wrong until a majority has confirmed it. It used to count as unknown,
+    /// and to stamp again, as soon as one exchange had told too little (found by the simulation). Method: every such
+    /// standing, then answers from too few nodes.
     #[test]
     fn a_clock_that_may_be_wrong_stays_so_until_it_is_confirmed() {
         let clock = ManualClock::at(1_000_000);
@@ -351,8 +355,8 @@ mod tests {
         assert!(!bound.may_destroy());
     }
 
-    /// Goal: the bound follows the clock, to the millisecond, and nothing that a version can hold is above all bounds.
-    /// Method: words around the limit, before and after the clock has moved.
+    /// Goal: the bound follows the clock, to the millisecond, and no timestamp that a version can hold is accepted
+    /// under every bound. Method: clock words around the limit, before and after the clock has moved.
     #[test]
     fn timestamps_are_believed_up_to_the_limit() {
         let clock = ManualClock::at(1_000_000);
@@ -369,7 +373,8 @@ mod tests {
         assert!(bound.check(word(last)).is_err());
     }
 
-    /// A node that is alone believes what it stamped while its own clock was an hour ahead, and not the end of time.
+    /// A node that is alone accepts its own timestamps from when its clock was an hour ahead, but not the highest
+    /// timestamp.
     #[test]
     fn a_node_that_is_alone_believes_its_own_past() {
         let bound = TimestampBound::alone(ManualClock::at(1_700_000_000_000));

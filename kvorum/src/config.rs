@@ -1,9 +1,9 @@
 //! Configuration: flags over environment over file over defaults, from one table of settings.
 //!
 //! Every setting is a row of [`SETTINGS`]: its name is the flag (`--max-value-size`), the environment variable
-//! (`KVORUM_MAX_VALUE_SIZE`) and the key in the TOML file (`max-value-size` or `max_value_size`). All are read as
-//! text by the same function, so a value means the same wherever it stands, and an error names the setting and
-//! where its value came from.
+//! (`KVORUM_MAX_VALUE_SIZE`) and the key in the TOML file (`max-value-size` or `max_value_size`). One function reads
+//! the text from every source, so a value means the same in each. An error names the setting and the source of its
+//! value.
 
 mod values;
 
@@ -25,41 +25,41 @@ pub const NODES_MAX: usize = 1024;
 /// The prefix of every environment variable.
 pub const ENV_PREFIX: &str = "KVORUM_";
 
-/// This is how log lines are written.
+/// The format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogFormat {
     /// For people.
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
-/// This is a node's configuration, checked.
+/// A node's checked configuration.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// The address to listen on.
     pub listen: SocketAddr,
-    /// Where data is kept.
+    /// The directory of the node's data.
     pub data_dir: PathBuf,
     /// All nodes' URLs.
     pub cluster: Vec<String>,
-    /// This node's URL.
+    /// The URL of this node.
     pub advertise: String,
     /// The cluster's name.
     pub cluster_name: String,
-    /// In which order a write's replicas are asked.
+    /// The order in which a write's replicas are asked.
     pub fanout: Fanout,
     /// How long a node that starts waits for hints.
     pub hint_wait: Duration,
-    /// What is kept for nodes that missed writes.
+    /// The bounds of hints for nodes that missed writes.
     pub hints: HintBounds,
-    /// Between two rounds that find out up to where all nodes agree, and purge.
+    /// The interval between two tombstone GC rounds, which find the watermark and purge.
     pub settle_every: Duration,
     /// How far another node's clock may be off before it is reported.
     pub clock_offset_max: Duration,
     /// How far ahead of this node's clock a timestamp from a peer or the disk may be.
     pub clock_offset_limit: Duration,
-    /// Replicas of a key where a request does not say.
+    /// The default number of replicas of a key.
     pub replication_factor: ReplicationFactor,
     /// What must be on disk before a write is confirmed.
     pub durability: DurabilityMode,
@@ -75,20 +75,20 @@ pub struct Config {
     pub request_timeout: Duration,
     /// Bounds of what clients may ask.
     pub limits: Limits,
-    /// The pace of what the node does without a client.
+    /// The rate limits of the node's background work.
     pub upkeep: Upkeep,
-    /// Bytes of damaged stores that are kept.
+    /// The most bytes of damaged stores that are kept.
     pub quarantine_bytes_max: u64,
-    /// How log lines are written.
+    /// The format of log lines.
     pub log_format: LogFormat,
 }
 
-/// Where a value came from.
+/// The source of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
-    /// Nobody set it.
+    /// The default: no source sets it.
     Default,
-    /// The file.
+    /// The configuration file.
     File(PathBuf),
     /// An environment variable.
     Environment(String),
@@ -107,30 +107,30 @@ impl fmt::Display for Origin {
     }
 }
 
-/// This says what is wrong with the configuration.
+/// An error in the configuration.
 #[derive(Debug, PartialEq, Eq)]
 pub enum ConfigError {
     /// A value that is not allowed.
     BadValue {
         /// The setting.
         name: &'static str,
-        /// Where the value came from.
+        /// The source of the value.
         origin: Origin,
         /// The value.
         value: String,
         /// What is wrong with it, and what is allowed.
         reason: String,
     },
-    /// A setting that is none any more.
+    /// A setting that no longer exists.
     Retired {
         /// Its name.
         name: &'static str,
-        /// Where it was set.
+        /// The source that sets it.
         origin: Origin,
         /// What to do instead.
         instead: &'static str,
     },
-    /// A key in the file that is no setting.
+    /// A key in the file that is not a setting.
     UnknownKey {
         /// The file.
         path: PathBuf,
@@ -166,26 +166,26 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
-/// This is one setting.
+/// A setting.
 pub struct Setting {
     /// Its name, as in the flag.
     pub name: &'static str,
-    /// What stands for its value in the help.
+    /// The placeholder for its value in the help.
     pub value_name: &'static str,
-    /// Its value where nobody sets it, as text; empty for none.
+    /// Its default value as text; empty for none.
     pub default: &'static str,
-    /// What it does.
+    /// The description in the help.
     pub help: &'static str,
     set: fn(&mut Draft, &str) -> Result<(), String>,
 }
 
-/// The configuration while it is put together.
+/// The configuration while it is assembled.
 struct Draft {
     config: Config,
     advertise: Option<String>,
 }
 
-/// Every setting there is.
+/// All settings.
 pub const SETTINGS: &[Setting] = &[
     Setting {
         name: "listen",
@@ -471,7 +471,7 @@ pub const SETTINGS: &[Setting] = &[
     },
 ];
 
-/// A setting that is none any more. It is refused, not ignored: whoever set it relied on it.
+/// A setting that no longer exists. It is refused, not ignored, because the operator relied on it.
 pub struct Retired {
     /// Its name, as in the flag.
     pub name: &'static str,
@@ -479,7 +479,7 @@ pub struct Retired {
     pub instead: &'static str,
 }
 
-/// Every setting that is none any more.
+/// All settings that no longer exist.
 pub const RETIRED: &[Retired] = &[
     Retired {
         name: "new-cluster",
@@ -493,21 +493,20 @@ pub const RETIRED: &[Retired] = &[
     },
 ];
 
-/// This is a setting's value and where it came from.
+/// A setting's value and its source.
 #[derive(Debug, Clone)]
 pub struct Resolved {
     /// The setting.
     pub name: &'static str,
-    /// Its value, as it was written.
+    /// Its value, as the source wrote it.
     pub value: String,
-    /// Where it came from.
+    /// The source.
     pub origin: Origin,
 }
 
-/// Puts the configuration together.
+/// Assembles the configuration.
 ///
-/// `flags` and `environment` give what was set there, by setting name and variable name. `file` is a file's path and
-/// text.
+/// `flags` maps setting names to values, `environment` maps variable names to values. `file` is a file's path and text.
 pub fn resolve(
     flags: &BTreeMap<&'static str, String>,
     environment: &BTreeMap<String, String>,
@@ -553,8 +552,8 @@ pub fn variable_of(name: &str) -> String {
     format!("{ENV_PREFIX}{}", name.replace('-', "_").to_ascii_uppercase())
 }
 
-/// Variables with our prefix that are no setting. They are warned of, not refused: container platforms set variables
-/// named after services, and a service may be called kvorum.
+/// Variables with our prefix that are not settings. They cause a warning, not an error: container platforms set
+/// variables named after services, and a service may be called kvorum.
 pub fn unknown_variables(environment: &BTreeMap<String, String>) -> Vec<&str> {
     let ours = ["KVORUM_CONFIG", "KVORUM_LOG", "KVORUM_URL"];
     let known = |name: &str| {
@@ -577,7 +576,7 @@ pub fn print(resolved: &[Resolved]) -> String {
 }
 
 impl Draft {
-    /// Values that every setting overwrites.
+    /// Placeholder values, which the settings overwrite.
     fn blank() -> Self {
         let none = Duration::ZERO;
         let config = Config {
@@ -619,7 +618,7 @@ impl Draft {
         Self { config, advertise: None }
     }
 
-    /// Checks what several settings decide together.
+    /// Checks the settings that depend on each other.
     fn finish(self, resolved: &[Resolved]) -> Result<Config, ConfigError> {
         let Self { mut config, advertise } = self;
         let bad = |name: &'static str, reason: String| {
@@ -730,7 +729,7 @@ mod tests {
         resolve(&flags, &environment, file.map(|text| (Path::new("k.toml"), text)))
     }
 
-    /// Each source wins over those behind it, and the origin says which did.
+    /// Each source overrides those after it, and the origin names the one that was used.
     #[test]
     fn flags_win_over_environment_over_file() {
         let file = "request_timeout = \"7s\"\nmax-value-size = \"2MiB\"\nthreads = 3\n";
@@ -746,7 +745,7 @@ mod tests {
         assert_eq!(origin("workers"), "default");
     }
 
-    /// What is printed is a file that resolves to the same values.
+    /// The printed configuration is a file that resolves to the same values.
     #[test]
     fn printed_configuration_is_a_configuration() {
         let (_, resolved) = with(&[("durability", "interval:50")], &[], None).unwrap();
@@ -755,7 +754,7 @@ mod tests {
         assert!(resolved.iter().zip(&again).all(|(a, b)| a.value == b.value), "{page}");
     }
 
-    /// Every default is allowed, and every setting refuses nonsense by name.
+    /// Every default is valid, and every setting refuses an invalid value with an error that names it.
     #[test]
     fn nonsense_is_refused_by_name() {
         with(&[], &[], None).unwrap();
@@ -789,7 +788,8 @@ mod tests {
         }
     }
 
-    /// What was a setting and is a command now is refused wherever it stands, whatever its value, with the command.
+    /// A former setting that is now a command is refused from every source, whatever its value; the error names the
+    /// command.
     #[test]
     fn retired_settings_name_the_command() {
         for (name, command) in
@@ -812,7 +812,7 @@ mod tests {
         }
     }
 
-    /// Unknown keys, duplicate spellings and wrong types in the file are named.
+    /// Unknown keys, duplicate spellings and wrong types in the file are reported by name.
     #[test]
     fn bad_files_are_refused() {
         let error = |file| with(&[], &[], Some(file)).unwrap_err().to_string();
@@ -822,7 +822,7 @@ mod tests {
         assert!(error("threads = ").contains("k.toml"));
     }
 
-    /// A node finds itself in the list, and lists are the same, whatever the spelling of the URLs.
+    /// A node finds its URL in the list, and equal lists compare as equal, whatever the spelling of the URLs.
     #[test]
     fn urls_are_compared_as_urls() {
         let cluster = |listen: &str, urls: &str| {
@@ -855,7 +855,7 @@ mod tests {
         assert!(advertised(&[("cluster", "http://n:1"), ("advertise", "http://m:1")]).is_err());
     }
 
-    /// Variables with our prefix that are no setting are found.
+    /// Variables with our prefix that are not settings are found.
     #[test]
     fn unknown_variables_are_found() {
         let environment = ["KVORUM_LISTEN", "KVORUM_SERVICE_HOST", "KVORUM_CONFIG", "PATH"]

@@ -1,12 +1,12 @@
-//! Crash points: named steps at which something is persisted, so that tests can let a node die exactly there.
+//! Crash points: named steps of persisting something, so that tests can kill a node exactly there.
 //!
-//! They exist only in builds with the feature `crash-points`, which no release has: without it [`point`] is nothing, at
-//! compile time. With it
+//! They exist only in builds with the feature `crash-points`, which no release has: without it [`point`] does nothing,
+//! at compile time. With it
 //! - a process that was started with `KVORUM_CRASH_AT=name[:n]` aborts when it reaches that point for the `n`th time
-//!   ([`arm`]), as the tests of real processes want it;
-//! - one that was started with `KVORUM_CRASH_AT=panic-in-part[:n]` has that part of the node ([`Part`]) panic at its
-//!   `n`th step ([`step`]);
-//! - the simulation is told of every point that its nodes reach ([`watched`]), and decides itself what becomes of the
+//!   ([`arm`]); tests of real processes use this;
+//! - in a process that was started with `KVORUM_CRASH_AT=panic-in-part[:n]`, that part of the node ([`Part`]) panics at
+//!   its `n`th step ([`step`]);
+//! - the simulation is told of every point that its nodes reach ([`watched`]), and decides itself what happens to the
 //!   machine.
 
 use crate::supervise::Part;
@@ -14,14 +14,14 @@ use std::rc::Rc;
 
 macro_rules! points {
     ($($(#[doc = $doc:literal])+ $point:ident = $name:literal,)+) => {
-        /// This is one step of persisting something.
+        /// A step of persisting something.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
         pub enum Point {
             $($(#[doc = $doc])+ $point,)+
         }
 
         impl Point {
-            /// All of them, in the order of a node's life.
+            /// All points, in the order in which a node reaches them.
             pub const ALL: &[Self] = &[$(Self::$point,)+];
 
             /// The point's name.
@@ -41,122 +41,122 @@ points! {
     MarkerWritten = "marker-written",
     /// The marker is synced; its name in the directory is not.
     MarkerSynced = "marker-synced",
-    /// The data directory is this process's, and nothing has been opened in it.
+    /// The process has locked the data directory, and has not opened anything in it.
     DataDirTaken = "data-dir-taken",
-    /// The engine has made or opened its files, and nothing of them has been used.
+    /// The engine has made or opened its files, and none of them has been used.
     StoreOpened = "store-opened",
-    /// What the life before left unsynced is about to be synced.
+    /// The writes that the last run left unsynced are about to be synced.
     StartBeforeSync = "start-before-sync",
-    /// It is synced.
+    /// They are synced.
     StartAfterSync = "start-after-sync",
     /// A new store is about to get its identity.
     BirthBefore = "birth-before",
-    /// It has it.
+    /// The new store has its identity.
     BirthAfter = "birth-after",
     /// A start of the store is about to be counted.
     RunBefore = "run-before",
-    /// It is counted, and nobody has heard of it.
+    /// The start is counted, and no other node has been told.
     RunAfter = "run-after",
-    /// The store is about to remember to which cluster it belongs, or that its run has a later number.
+    /// The store is about to record the cluster that it belongs to, or that its run has a later number.
     IdentityBefore = "identity-before",
-    /// It remembers.
+    /// The store has recorded it.
     IdentityAfter = "identity-after",
     /// A batch of the index that replicas compare is about to be written for a store that has none.
     IndexBefore = "index-before",
     /// The index is complete, and marked so.
     IndexAfter = "index-after",
-    /// It is about to be marked that this life confirms writes before they are synced, or that the life before did and
+    /// The store is about to record that this run confirms writes before they are synced, or that the last run did and
     /// was cut short.
     UncleanBefore = "unclean-before",
-    /// It is marked, and nothing has been written.
+    /// That is recorded, and no write has been made.
     UncleanAfter = "unclean-after",
-    /// A lease of the clock is about to be stored.
+    /// A clock lease is about to be stored.
     LeaseBefore = "lease-before",
-    /// It is stored, and no version of it has been used.
+    /// The lease is stored, and no version from it has been used.
     LeaseAfter = "lease-after",
-    /// A group of writes has been judged, and nothing of it is written.
+    /// The commit thread has judged a group of writes, and none of it is written.
     CommitBeforeWrite = "commit-before-write",
-    /// A group that is to be synced is written, and not synced.
+    /// A group that must be synced is written, and not synced.
     CommitBeforeSync = "commit-before-sync",
-    /// A group is as durable as it must be, and nobody has been answered.
+    /// A group is as durable as required, and no write in it has been answered.
     CommitBeforeAnswers = "commit-before-answers",
-    /// Everybody in a group has been answered.
+    /// Every write in a group has been answered.
     CommitAnswered = "commit-answered",
-    /// Rows of the index are about to be folded into its tree, and what they stand for is synced.
+    /// Rows of the index are about to be flushed into its tree, and the records that they index are synced.
     FoldBefore = "fold-before",
-    /// They are folded, and still in the log.
+    /// The rows are flushed, and still in the log.
     FoldAfter = "fold-after",
-    /// The interval is over: what is not synced is about to be.
+    /// The sync interval is over: unsynced writes are about to be synced.
     IntervalBeforeSync = "interval-before-sync",
-    /// It is synced.
+    /// They are synced.
     IntervalAfterSync = "interval-after-sync",
-    /// A batch of what has expired or been deleted is about to be given back.
+    /// A batch of expired or deleted records is about to be removed.
     SweepBefore = "sweep-before",
-    /// It has been.
+    /// The batch is removed.
     SweepAfter = "sweep-after",
     /// A hint is about to be stored.
     HintBefore = "hint-before",
-    /// It is stored.
+    /// The hint is stored.
     HintAfter = "hint-after",
     /// Hints have been delivered, and are about to be removed.
     HintsRemoveBefore = "hints-remove-before",
-    /// They are removed.
+    /// The hints are removed.
     HintsRemoveAfter = "hints-remove-after",
-    /// The mark of a gap is about to be stored.
+    /// The mark of a dirty partition is about to be stored.
     GapBefore = "gap-before",
-    /// It is stored.
+    /// The mark is stored.
     GapAfter = "gap-after",
-    /// Gaps have been healed, and their marks are about to be removed.
+    /// Dirty partitions have been repaired, and their marks are about to be removed.
     GapsRemoveBefore = "gaps-remove-before",
-    /// They are removed.
+    /// The marks are removed.
     GapsRemoveAfter = "gaps-remove-after",
-    /// With which store a node was seen is about to be stored.
+    /// The store that a peer was seen with is about to be recorded.
     SeenBefore = "seen-before",
-    /// It is stored.
+    /// That is recorded.
     SeenAfter = "seen-after",
-    /// Whether this store votes is about to be stored.
+    /// Whether the store is quorum-eligible is about to be recorded.
     VotesBefore = "votes-before",
-    /// It is stored.
+    /// That is recorded.
     VotesAfter = "votes-after",
-    /// It is about to be stored that all nodes held the same.
+    /// Tombstone GC is about to record that all nodes held the same.
     SettleBefore = "settle-before",
-    /// It is stored, and nobody has been told.
+    /// That is recorded, and no other node has been told.
     SettleAfter = "settle-after",
-    /// It is about to be stored that all nodes have settled.
+    /// Tombstone GC is about to record that all nodes have settled.
     SealBefore = "seal-before",
-    /// It is stored, and nobody has been told.
+    /// That is recorded, and no other node has been told.
     SealAfter = "seal-after",
-    /// It is about to be stored that all nodes have sealed.
+    /// Tombstone GC is about to record that all nodes have sealed.
     ReleaseBefore = "release-before",
-    /// It is stored, and nothing that is dead has gone.
+    /// That is recorded, and no tombstone has been removed.
     ReleaseAfter = "release-after",
-    /// A batch of tombstones that a floor lets go is about to be removed.
+    /// A batch of tombstones that a floor allows to purge is about to be removed.
     PurgeBefore = "purge-before",
-    /// It is removed.
+    /// The batch is removed.
     PurgeAfter = "purge-after",
-    /// A batch of what an older store held below others' floors is about to be dropped.
+    /// A batch of an outdated store's records below the other nodes' floors is about to be dropped.
     DropBefore = "drop-before",
-    /// It is dropped.
+    /// The batch is dropped.
     DropAfter = "drop-after",
-    /// An older store has dropped all of that, and is about to take up the others' floors.
+    /// An outdated store has dropped all such records, and is about to adopt the other nodes' floors.
     AdoptBefore = "adopt-before",
-    /// They are stored.
+    /// The floors are stored.
     AdoptAfter = "adopt-after",
     /// A damaged store is about to be set aside.
     AsideBefore = "aside-before",
-    /// It is marked that it will be, and it is in its place.
+    /// The store is marked to be set aside, and still in its place.
     AsideMarked = "aside-marked",
-    /// It is set aside, and nothing is in its place.
+    /// The store is set aside, and nothing is in its place.
     AsideAfter = "aside-after",
-    /// The store in its place has what its node knew, and nobody has been told of it.
+    /// The replacement store has the facts that its node knew, and no other node has been told of it.
     AsideBegun = "aside-begun",
-    /// The store in its place knows what it lacks, and the mark has been removed.
+    /// The replacement store has recorded what it lacks, and the mark has been removed.
     AsideForgotten = "aside-forgotten",
-    /// There is space again: a store that met a full disk is about to be opened again.
+    /// There is disk space again: a store that met a full disk is about to be reopened.
     ReopenBefore = "reopen-before",
-    /// It is open again; what is remembered of it is still that of before.
+    /// The store is reopened; the state in memory is still from before.
     ReopenAfter = "reopen-after",
-    /// What replicas compare has been counted anew after that.
+    /// The digests that replicas compare have been counted again after that.
     ReopenCounted = "reopen-counted",
     /// The node has been told to stop, and its network threads have ended.
     CloseDrained = "close-drained",
@@ -164,12 +164,12 @@ points! {
     CloseBeforeSync = "close-before-sync",
     /// The last sync is done.
     CloseAfterSync = "close-after-sync",
-    /// The engine is closed; the data directory is still this process's.
+    /// The engine is closed; the process still holds the data directory's lock.
     CloseDone = "close-done",
 }
 
 impl Point {
-    /// The steps by which what is deleted goes.
+    /// The steps of tombstone GC, by which deleted records are purged.
     pub const PURGING: &[Self] = &[
         Self::SettleBefore,
         Self::SettleAfter,
@@ -180,17 +180,17 @@ impl Point {
         Self::PurgeBefore,
         Self::PurgeAfter,
     ];
-    /// The steps that an older store takes once it meets the others.
+    /// The steps of an outdated store after it meets the other nodes.
     pub const ADOPTING: &[Self] = &[Self::DropBefore, Self::DropAfter, Self::AdoptBefore, Self::AdoptAfter];
-    /// The steps that a store takes that met a full disk, once there is space.
+    /// The steps of a store that met a full disk, once there is space.
     pub const REOPENING: &[Self] = &[Self::ReopenBefore, Self::ReopenAfter, Self::ReopenCounted];
 }
 
-/// The environment variable that arms a point of a process. A build without crash points warns of it, as of any other
-/// that is no setting.
+/// The environment variable that arms a point in a process. A build without crash points warns of it, as of any unknown
+/// variable.
 pub const VARIABLE: &str = "KVORUM_CRASH_AT";
 
-/// Who is told of points.
+/// The callback for points that are reached.
 pub type Watcher = Rc<dyn Fn(Point)>;
 
 #[cfg(feature = "crash-points")]
@@ -210,21 +210,21 @@ mod armed {
     use std::sync::OnceLock;
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    /// What the process dies at, and how often it is still to be reached.
+    /// The point at which the process aborts, and how many times it must still be reached.
     static ARMED: OnceLock<(Point, AtomicU64)> = OnceLock::new();
 
-    /// What panics, and how often it is still to take a step.
+    /// The part that panics, and how many steps it must still take.
     static PANIC: OnceLock<(Part, AtomicU64)> = OnceLock::new();
 
     thread_local! {
         static WATCHER: RefCell<Option<Watcher>> = const { RefCell::new(None) };
     }
 
-    /// Makes the process abort at a point: its name, or its name, a colon and the how-manieth time. The first call
-    /// decides.
+    /// Makes the process abort at a point, or a part panic. `text` is `NAME` or `NAME:N`, for the `N`th time. Only the
+    /// first call has an effect.
     ///
     /// # Errors
-    /// When `text` names no point, or a number below 1: what was given, in words.
+    /// When `text` names no point or part, or a number below 1: the text, in a message.
     pub fn arm(text: &str) -> Result<(), String> {
         let (name, count) = text.split_once(':').unwrap_or((text, "1"));
         if let Some(part) = name.strip_prefix("panic-in-")
@@ -244,7 +244,7 @@ mod armed {
         }
     }
 
-    /// Runs `run` and tells `watcher` of every point that it reaches on this thread.
+    /// Runs `run` and reports every point that it reaches on this thread to `watcher`.
     pub fn watched<T>(watcher: &Watcher, run: impl FnOnce() -> T) -> T {
         let before = WATCHER.replace(Some(Rc::clone(watcher)));
         let result = run();
@@ -252,12 +252,12 @@ mod armed {
         result
     }
 
-    /// Whether the process is to die at `point`.
+    /// Whether the process is set to abort at `point`.
     pub(crate) fn is_armed(point: Point) -> bool {
         ARMED.get().is_some_and(|(armed, _)| *armed == point)
     }
 
-    /// Panics where this is the step of `part` that it is to panic at.
+    /// Panics if `part` is armed and has taken its last step before the panic.
     pub(crate) fn step(part: Part) {
         if let Some((armed, left)) = PANIC.get()
             && *armed == part
@@ -270,7 +270,7 @@ mod armed {
         }
     }
 
-    /// This is `point`.
+    /// Marks that the thread has reached `point`: reports it, and aborts the process if it is armed.
     pub(crate) fn point(point: Point) {
         if let Some(watcher) = WATCHER.with_borrow(Clone::clone) {
             watcher(point);
@@ -290,7 +290,7 @@ mod armed {
 mod unarmed {
     use super::{Part, Point, Watcher};
 
-    /// Nothing, in this build.
+    /// Does nothing in this build.
     #[inline]
     pub(crate) const fn step(_part: Part) {}
 
@@ -299,11 +299,11 @@ mod unarmed {
         run()
     }
 
-    /// Nothing, in this build.
+    /// Does nothing in this build.
     #[inline]
     pub(crate) const fn point(_point: Point) {}
 
-    /// Never, in this build.
+    /// Always false in this build.
     #[inline]
     pub(crate) const fn is_armed(_point: Point) -> bool {
         false
@@ -315,7 +315,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    /// Names are apart, and made for an environment variable.
+    /// Names are unique, and fit into an environment variable.
     #[test]
     fn names_are_apart() {
         let names: BTreeSet<&str> = Point::ALL.iter().map(|point| point.name()).collect();
@@ -324,7 +324,7 @@ mod tests {
         assert!(names.iter().all(|name| is_plain(name)));
     }
 
-    /// Every point stands in the code: one that nothing reaches would show nothing.
+    /// The code uses every point: one that is never reached would test nothing.
     #[test]
     #[expect(clippy::disallowed_methods, reason = "the test reads the source")]
     fn every_point_stands_in_the_code() {
@@ -345,7 +345,7 @@ mod tests {
         }
     }
 
-    /// What is no point is refused.
+    /// A name that is not a point's is refused.
     #[cfg(feature = "crash-points")]
     #[test]
     fn unknown_names_are_refused() {
@@ -356,7 +356,7 @@ mod tests {
         }
     }
 
-    /// The watcher is told of what is reached while it watches, and of nothing else.
+    /// The watcher is told of the points reached while it watches, and of no others.
     #[cfg(feature = "crash-points")]
     #[test]
     fn watcher_is_told() {

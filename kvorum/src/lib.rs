@@ -1,7 +1,7 @@
 //! kvorum: a distributed key-value store behind plain HTTP. This crate is the node and its command line.
 //!
-//! A request is read downwards: [`http`] → [`coordinator`] → [`replica`] → [`storage`]. Each room uses only rooms
-//! below it and the pure rules of `kvorum-core`. [`node`] puts them together; [`config`] says with what.
+//! A request is read downwards: [`http`] → [`coordinator`] → [`replica`] → [`storage`]. Each layer uses only layers
+//! below it and the pure rules of `kvorum-core`. [`node`] assembles them; [`config`] provides the settings.
 
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 

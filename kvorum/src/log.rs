@@ -1,7 +1,7 @@
-//! The log of a process that runs nodes: what it says, in which form, and how often at most.
+//! The log of a process that runs nodes: its format, its filter, and limits on repeated lines.
 //!
-//! Lines go to standard error by way of [`kvorum_output`], which never waits and never panics; so a log that is closed, full
-//! or not read costs lines, which are counted, and nothing else. A panic is logged like anything else.
+//! Lines go to standard error through [`kvorum_output`], which never waits and never panics. If standard error is
+//! closed, full or not read, lines are lost and counted, with no other effect. Panics are logged like other events.
 
 use crate::config::LogFormat;
 use std::io;
@@ -17,7 +17,7 @@ use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 /// The environment variable that holds a filter such as `debug` or `kvorum=debug,fjall=info`.
 pub const VARIABLE: &str = "KVORUM_LOG";
 
-/// How long a process that ends waits for its last lines to be written.
+/// How long an ending process waits for its last lines to be written.
 pub const FLUSH_MAX: Duration = Duration::from_secs(1);
 
 static PANICS: AtomicU64 = AtomicU64::new(0);
@@ -27,13 +27,13 @@ pub fn start(format: LogFormat) {
     let filter = EnvFilter::try_from_env(VARIABLE)
         .unwrap_or_else(|_| EnvFilter::new("info,fjall=warn,lsm_tree=warn,inferno=off"));
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| Lines);
-    // Errors of its own would go to standard error by `eprintln!`.
+    // The subscriber's own errors would go to standard error by `eprintln!`.
     let log = log.log_internal_errors(false);
     kvorum_output::set_notice(match format {
         LogFormat::Text => text_notice,
         LogFormat::Json => json_notice,
     });
-    // A second logger in one process (tests) is refused; the first stays.
+    // A second subscriber in one process (in tests) is refused; the first stays.
     let _ = match format {
         LogFormat::Text => {
             log.with_target(false).with_ansi(io::IsTerminal::is_terminal(&io::stderr())).try_init()
@@ -48,7 +48,7 @@ pub fn panic_count() -> u64 {
     PANICS.load(Ordering::Relaxed)
 }
 
-/// The standard hook writes to standard error itself, and waits for its reader.
+/// Logs a panic. It replaces the standard hook, which writes to standard error itself and blocks until it is read.
 fn log_panic(panic: &PanicHookInfo<'_>) {
     PANICS.fetch_add(1, Ordering::Relaxed);
     let thread = thread::current();
@@ -67,7 +67,7 @@ fn log_panic(panic: &PanicHookInfo<'_>) {
     );
 }
 
-/// The way of a formatted line to standard error.
+/// A writer of formatted lines to standard error.
 struct Lines;
 
 impl io::Write for Lines {
@@ -85,7 +85,7 @@ const NOTICE: &str = "lines of the log were dropped here: they could not be writ
 
 fn timestamp() -> String {
     let mut text = String::new();
-    // Writing into a string does not fail.
+    // Writing into a string cannot fail.
     let _ = SystemTime.format_time(&mut Writer::new(&mut text));
     text
 }
@@ -102,21 +102,22 @@ fn json_notice(dropped: u64) -> String {
     format!("{line}\n")
 }
 
-/// A line that comes at most so often, whatever causes it: for what others can cause at will.
+/// A limit of one log line per interval, for lines that other nodes or clients can cause at will.
 #[derive(Debug)]
 pub struct Seldom {
     every: Duration,
-    // Guards when the last line came and how many were left out since; held to read and write two numbers.
+    // Guards the time of the last line and how many were left out since; held to read and write two numbers.
     last: Mutex<(Option<Duration>, u64)>,
 }
 
 impl Seldom {
-    /// A line that comes at most once in `every`.
+    /// Allows at most one line in each `every`.
     pub const fn new(every: Duration) -> Self {
         Self { every, last: Mutex::new((None, 0)) }
     }
 
-    /// Whether the line may come at the monotonic time `now`: then how many were left out since the last one.
+    /// Whether the line may be logged at the monotonic time `now`; if so, returns how many were left out since the last
+    /// one.
     pub fn admit(&self, now: Duration) -> Option<u64> {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if last.0.is_some_and(|at| now.saturating_sub(at) < self.every) {
@@ -128,22 +129,22 @@ impl Seldom {
     }
 }
 
-/// Lines of which each comes once in a while, and few different ones: for texts that others choose.
+/// A limit on repeated lines and on the number of different ones, for texts that other nodes choose.
 #[derive(Debug, Default)]
 pub struct Repeats {
-    // Guards the lines of late and when they came; held to look through a few texts.
+    // Guards the recent lines and their times; held to compare a few texts.
     lines: Mutex<Vec<(String, Duration)>>,
 }
 
 impl Repeats {
-    /// How long the same line does not come again.
+    /// How long a line is not repeated.
     const SAME_EVERY: Duration = Duration::from_mins(10);
-    /// So many different lines may come in [`Self::OTHERS_EVERY`].
+    /// The most different lines in [`Self::OTHERS_EVERY`].
     const LEN_MAX: usize = 16;
-    /// How long a line keeps its place from others.
+    /// How long a line keeps its place in the list when others come.
     const OTHERS_EVERY: Duration = Duration::from_mins(1);
 
-    /// Whether `line` may come at the monotonic time `now`.
+    /// Whether `line` may be logged at the monotonic time `now`.
     pub fn admit(&self, line: &str, now: Duration) -> bool {
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         lines.retain(|(_, at)| now.saturating_sub(*at) < Self::SAME_EVERY);
@@ -166,7 +167,7 @@ impl Repeats {
 mod tests {
     use super::*;
 
-    /// The first line comes, those within the time are counted, the next one tells how many they were.
+    /// The first line is logged, those within the interval are counted, and the next one reports the count.
     #[test]
     fn lines_come_seldom() {
         let seldom = Seldom::new(Duration::from_secs(10));
@@ -177,7 +178,7 @@ mod tests {
         );
     }
 
-    /// The same line comes once in ten minutes, and of different ones few in a minute.
+    /// A line is logged once in ten minutes, and only a few different ones in a minute.
     #[test]
     fn repeated_lines_are_left_out() {
         let repeats = Repeats::default();
@@ -188,7 +189,7 @@ mod tests {
         assert!(at("c", 660));
     }
 
-    /// The notice is a line of the form that the log has.
+    /// The notice is a line in the log's format.
     #[test]
     fn notice_is_a_line_of_the_log() {
         assert!(

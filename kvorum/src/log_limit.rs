@@ -1,9 +1,10 @@
-//! Bounds on how often something is logged: a shortage or a stranger can make the same line come a thousand times a second.
+//! Limits on how often a line is logged: a shortage or a foreign node can cause the same line a thousand times a
+//! second.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// Lines of one kind: so many in each period, the others counted.
+/// A limit of `lines_max` log lines of one kind per period; further lines are counted.
 #[derive(Debug)]
 pub(crate) struct LogLimit {
     lines_max: u32,
@@ -20,13 +21,13 @@ struct Counts {
 }
 
 impl LogLimit {
-    /// Lets `lines_max` lines through in each `period`.
+    /// Allows `lines_max` lines in each `period`.
     pub(crate) const fn new(lines_max: u32, period: Duration) -> Self {
         let counts = Mutex::new(Counts { begun: None, lines: 0, left_out: 0 });
         Self { lines_max, period, counts }
     }
 
-    /// Whether a line may be logged at `now`, and how many were left out since the last that was.
+    /// Whether a line may be logged at `now`; if so, returns how many were left out since the last one.
     pub(crate) fn admit(&self, now: Duration) -> Option<u64> {
         let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         if counts.begun.is_none_or(|begun| now >= begun + self.period || now < begun) {
@@ -45,7 +46,7 @@ impl LogLimit {
 mod tests {
     use super::*;
 
-    /// So many lines a period, and the next that comes through says how many did not.
+    /// A fixed number of lines per period are logged, and the first line of the next period reports how many were not.
     #[test]
     fn lines_are_bounded_and_counted() {
         let limit = LogLimit::new(2, Duration::from_secs(10));

@@ -3,7 +3,7 @@
 use kvorum::profile::alloc::Sampled;
 use std::process::ExitCode;
 
-/// The allocator: gives memory back after bursts, and keeps threads apart. What it gives out can be profiled.
+/// The allocator: returns memory after bursts, and keeps threads separate. Its allocations can be profiled.
 #[global_allocator]
 static ALLOCATOR: Sampled<tikv_jemallocator::Jemalloc> = Sampled(tikv_jemallocator::Jemalloc);
 

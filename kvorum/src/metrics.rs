@@ -1,7 +1,7 @@
-//! Counters and histograms: written by one thread each where it matters, merged when scraped.
+//! Counters and histograms: on hot paths each is written by one thread; they are merged when scraped.
 //!
-//! A shared counter that two cores increment costs 35 ns instead of 6; so each network thread counts for itself
-//! ([`ThreadMetrics`]) and `/metrics` adds up. Rendering is the `prometheus-client` crate's.
+//! Incrementing a counter that two cores share costs 35 ns instead of 6. So each network thread has its own counters
+//! ([`ThreadMetrics`]) and `/metrics` adds them up. The crate `prometheus-client` does the rendering.
 
 mod render;
 
@@ -10,14 +10,14 @@ pub use render::{Scrape, render};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Upper bounds of the latency buckets in microseconds: from 25 µs on, each about 1.41 times the one before.
+/// Upper bounds of the latency buckets in microseconds: from 25 µs on, each about 1.41 times the previous one.
 pub const LATENCY_BOUNDS_MICROS: [u64; 38] = [
     25, 35, 50, 71, 100, 141, 200, 283, 400, 566, 800, 1_131, 1_600, 2_263, 3_200, 4_525, 6_400, 9_051,
     12_800, 18_102, 25_600, 36_204, 51_200, 72_408, 102_400, 144_815, 204_800, 289_631, 409_600, 579_262,
     819_200, 1_158_524, 1_638_400, 2_317_047, 3_276_800, 4_634_095, 6_553_600, 9_268_190,
 ];
 
-/// This is a histogram of durations. Cheap to write from one thread; right, but slower, from several.
+/// A histogram of durations. Writing is cheap from one thread; from several it is correct, but slower.
 #[derive(Debug)]
 pub struct LatencyHistogram {
     buckets: [AtomicU64; LATENCY_BOUNDS_MICROS.len() + 1],
@@ -44,14 +44,14 @@ impl LatencyHistogram {
         self.sum_micros.fetch_add(micros, Ordering::Relaxed);
     }
 
-    /// Counts per bucket (the last one without a bound) and the sum in microseconds.
+    /// Returns the counts per bucket (the last bucket has no bound) and the sum in microseconds.
     pub fn read(&self) -> (Vec<u64>, u64) {
         let buckets = self.buckets.iter().map(|bucket| bucket.load(Ordering::Relaxed)).collect();
         (buckets, self.sum_micros.load(Ordering::Relaxed))
     }
 }
 
-/// What a request asked for, as `/metrics` names it.
+/// The operation of a request, as `/metrics` names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
     /// GET of one key.
@@ -69,7 +69,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// All of them, in the order of their numbers.
+    /// All operations, in the order of their numbers.
     pub const ALL: [Self; 6] = [Self::Get, Self::Head, Self::Put, Self::Delete, Self::Range, Self::Other];
 
     /// The name in `/metrics`.
@@ -85,11 +85,11 @@ impl Operation {
     }
 }
 
-/// The statuses that the node answers with; anything else counts under the last.
+/// The statuses that the node answers with; any other status counts under the last.
 pub const STATUSES: [u16; 17] =
     [200, 201, 202, 404, 400, 403, 405, 409, 411, 413, 431, 500, 501, 503, 504, 507, 0];
 
-/// These are one network thread's counters.
+/// The counters of one network thread.
 #[derive(Debug, Default)]
 pub struct ThreadMetrics {
     requests: [[AtomicU64; STATUSES.len()]; Operation::ALL.len()],
@@ -100,7 +100,7 @@ pub struct ThreadMetrics {
     pub bytes_out: AtomicU64,
     /// Connections accepted.
     pub connections_accepted: AtomicU64,
-    /// Connections turned away over the cap.
+    /// Connections refused because of the cap.
     pub connections_refused: AtomicU64,
     /// Connections cut because a wait took longer than its bound.
     pub connections_timed_out: AtomicU64,
@@ -122,16 +122,16 @@ impl ThreadMetrics {
     }
 }
 
-/// These are the store's counters, written by the commit thread.
+/// The store's counters, written by the commit thread.
 #[derive(Debug, Default)]
 pub struct StoreMetrics {
     /// Groups committed.
     pub groups: AtomicU64,
     /// Records written in them.
     pub records: AtomicU64,
-    /// Records removed: of dead keys, and of rows that another store no longer vouches for.
+    /// Records removed: dead keys, and rows that another store no longer vouches for.
     pub removed: AtomicU64,
-    /// Records that came and were not the same as what is stored of their version, which should not occur.
+    /// Received records that differ from the stored record of the same version, which should not occur.
     pub conflicts: AtomicU64,
     /// The largest group so far.
     pub group_records_max: AtomicU64,
@@ -176,7 +176,7 @@ mod tests {
         assert!(LATENCY_BOUNDS_MICROS.is_sorted_by(|a, b| a < b));
     }
 
-    /// Every operation's number is its place in `ALL`: the counters are indexed by it.
+    /// Every operation's number is its index in `ALL`: the counters are indexed by it.
     #[test]
     fn operations_are_numbered_in_order() {
         for (index, operation) in Operation::ALL.into_iter().enumerate() {

@@ -1,4 +1,4 @@
-//! The node: opens the store, starts the threads, and ends them in order.
+//! The node: opens the store, starts the threads, and stops them in order.
 //!
 //! One network thread per core, each with its own single-threaded runtime and its own listener on the shared port
 //! (`SO_REUSEPORT`); a request stays on its thread. One commit thread and one sweeper per store, two pools of workers,
@@ -47,53 +47,53 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
 
-/// Silence on a connection before it is probed, and between probes.
+/// How long a connection is idle before it is probed, and the interval between probes.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
-/// How long a process that is told to end twice waits for its last lines to be written.
+/// How long a process that was told twice to end waits for its last lines to be written.
 const SECOND_SIGNAL_FLUSH_MAX: Duration = Duration::from_millis(100);
-/// How long a node whose thread has ended says so before its process ends.
+/// How long a node whose thread has ended still shows that in its status before its process ends.
 pub const END_SHOWN: Duration = Duration::from_secs(1);
 /// The thread that waits for signals.
 const SIGNAL_THREAD: &str = "kvorum:signal";
 /// Connections that the kernel may hold for each listener until they are accepted.
 const ACCEPT_BACKLOG: u32 = 1024;
 
-/// This says why a node did not start.
+/// The reason why a node did not start.
 #[derive(Debug)]
 pub enum NodeError {
     /// The data directory cannot be used.
     DataDir(DataDirError),
     /// The store cannot be opened.
     Store {
-        /// Where it is.
+        /// The store's path.
         path: std::path::PathBuf,
         /// Why.
         error: EngineError,
     },
     /// The store opened, but its own rows cannot be read or written.
     Replica(ReplicaError),
-    /// The nodes of the configuration are no cluster.
+    /// The configured nodes do not form a cluster.
     Topology(TopologyError),
-    /// This node's URL is none of the cluster's.
+    /// The node's URL is not one of the cluster's.
     NotAmongNodes {
         /// The URL.
         url: String,
     },
     /// The store belongs to another set of nodes.
     OtherCluster {
-        /// Where it is.
+        /// The store's path.
         path: std::path::PathBuf,
     },
     /// The store belongs to another node of the cluster.
     OtherNode {
-        /// Where it is.
+        /// The store's path.
         path: std::path::PathBuf,
         /// The URL of the node that it belongs to.
         owner: String,
         /// The URL of this node.
         url: String,
     },
-    /// The address cannot be listened on.
+    /// The node cannot listen on the address.
     Listen {
         /// The address.
         address: SocketAddr,
@@ -135,13 +135,13 @@ impl fmt::Display for NodeError {
 impl std::error::Error for NodeError {}
 
 impl NodeError {
-    /// Whether the data directory is not one that this node may use: a mistake of whoever started it.
+    /// Whether the data directory is one that this node may not use: a mistake of the operator.
     pub fn is_wrong_directory(&self) -> bool {
         matches!(self, Self::DataDir(_) | Self::OtherCluster { .. } | Self::OtherNode { .. })
     }
 }
 
-/// This is a running node.
+/// A running node.
 ///
 /// Fields are dropped in order: the network first, the directory's lock last.
 pub struct Node {
@@ -153,8 +153,8 @@ pub struct Node {
 }
 
 impl Node {
-    /// Starts a node. It listens when this returns; it serves clients a moment later ([`Node::wait_until_ready`]), and
-    /// answers 503 until then.
+    /// Starts a node. It listens when this returns. It serves clients once it is ready ([`Node::wait_until_ready`]),
+    /// and answers 503 until then.
     pub fn start(config: &Config) -> Result<Self, NodeError> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let rng: Arc<dyn Rng> = Arc::new(SystemRng);
@@ -189,13 +189,14 @@ impl Node {
         Ok(node)
     }
 
-    /// Waits until the node serves clients: it has taken the hints that its peers hold for it, or waited long enough.
+    /// Waits until the node serves clients: it has taken the hints that its peers hold for it, or its wait for them is
+    /// over.
     pub fn wait_until_ready(&self) {
         let Ok(runtime) = tokio::runtime::Builder::new_current_thread().build() else { return };
         runtime.block_on(self.ready());
     }
 
-    /// As [`Node::wait_until_ready`], unless the process is to end first. Whether the node serves.
+    /// Like [`Node::wait_until_ready`], unless the process is told to end first. Returns whether the node serves.
     pub fn wait_until_ready_or(&self, stop: &StopSignals) -> bool {
         stop.waiting.block_on(async {
             tokio::select! {
@@ -206,7 +207,7 @@ impl Node {
         })
     }
 
-    /// Waits until the node cannot serve any more, because a thread or task that it needs has ended.
+    /// Waits until the node cannot serve any more because a thread or task that it needs has ended.
     async fn until_ended(&self) {
         match &self.service {
             Some(service) => drop(service.supervisor.until_ended().await),
@@ -226,13 +227,13 @@ impl Node {
         self.address
     }
 
-    /// Stops accepting, answers what was accepted (within the drain time-out), stores what was queued, and closes
+    /// Stops accepting, answers the accepted requests (within the drain time-out), stores the queued writes, and closes
     /// the store.
     pub fn stop(mut self) {
         self.end();
     }
 
-    /// Tells the node to stop; [`Node::stop`] waits for it.
+    /// Tells the node to stop, without waiting; [`Node::stop`] waits.
     pub fn begin_to_stop(&self) {
         self.network.iter().for_each(Thread::may_end);
         if let Some(service) = &self.service {
@@ -256,45 +257,45 @@ impl Drop for Node {
     }
 }
 
-/// This is a node that lives on the calling thread, over a network, a clock and an engine that are given: how the
-/// simulation runs it.
+/// The parts of a node on the calling thread, with a given network, clock and engine. The simulation runs nodes in this
+/// way.
 pub struct LocalParts<L: Listener> {
     /// Its settings.
     pub config: Config,
-    /// Its time.
+    /// Its source of time.
     pub clock: Arc<dyn Clock>,
-    /// Its chance.
+    /// Its source of random numbers.
     pub rng: Arc<dyn Rng>,
-    /// What recognises its disk.
+    /// The identity of its disk.
     pub disk: Disk,
-    /// Its store, which must never wait.
+    /// Its store, which must never block.
     pub engine: Arc<dyn Engine>,
     /// Memory for the newest rows of the index, in bytes.
     pub index_bytes: usize,
-    /// Where clients and peers connect.
+    /// The source of connections from clients and peers.
     pub listener: L,
-    /// How it connects to peers.
+    /// Opens connections to peers.
     pub connector: Rc<dyn Connector>,
-    /// Told once, with the handle to the running node.
+    /// Called once, with the handle to the running node.
     pub started: Box<dyn FnOnce(Handle)>,
 }
 
-/// This is a handle to a node on the calling thread.
+/// A handle to a node on the calling thread.
 #[derive(Clone)]
 pub struct Handle(Arc<Service>);
 
 impl Handle {
-    /// What its coordinator knows; none while the store is being opened.
+    /// The state of its coordinators; none while the store is being opened.
     pub fn shared(&self) -> Option<&Arc<Shared>> {
         self.0.rooms.get().map(|rooms| &rooms.shared)
     }
 
-    /// Where it is in its life.
+    /// The node's phase.
     pub fn phase(&self) -> Phase {
         *self.0.phase.borrow()
     }
 
-    /// Tells it to drain.
+    /// Tells the node to drain.
     pub fn drain(&self) {
         self.0.phase.send_replace(Phase::Draining);
     }
@@ -303,7 +304,7 @@ impl Handle {
 /// Runs a node on the calling thread, which must run local tasks, until it is told to drain.
 ///
 /// # Cancel safety
-/// Dropping the future (and the tasks of its thread) is a crash: what was not committed is gone.
+/// Dropping the future (and the tasks of its thread) is a crash: uncommitted writes are lost.
 pub async fn run_local<L: Listener>(parts: LocalParts<L>) -> Result<(), NodeError> {
     let LocalParts { config, clock, rng, disk, engine, index_bytes, listener, connector, started } = parts;
     let names = Names::new(&config, config.listen);
@@ -320,14 +321,14 @@ pub async fn run_local<L: Listener>(parts: LocalParts<L>) -> Result<(), NodeErro
     Ok(())
 }
 
-/// How the nodes are called, this one among them.
+/// The URLs of all nodes, and which one is this node's.
 pub(crate) struct Names {
     url: String,
     cluster: Vec<String>,
 }
 
 impl Names {
-    /// With port 0 the system has chosen one by now.
+    /// If the port is configured as 0, `address` has the port that the system has chosen.
     pub(crate) fn new(config: &Config, address: SocketAddr) -> Self {
         let configured = format!("http://{}", config.listen);
         let actual = |url: &String| {
@@ -337,11 +338,11 @@ impl Names {
     }
 }
 
-/// Lines about requests that failed by this node's own fault, in each period.
+/// The most log lines in each period about requests that failed by this node's own fault.
 const FAULT_LINES_MAX: u32 = 10;
 const FAULT_LINES_PERIOD: Duration = Duration::from_mins(1);
 
-/// What all of a node's threads serve together, before the store is open.
+/// The state that all of a node's threads share, before the store is open.
 pub(crate) fn service(
     config: &Config,
     names: &Names,
@@ -380,35 +381,35 @@ pub(crate) fn service(
     })
 }
 
-/// What a store says of a node that was alone: every key is at home there, whatever its address.
+/// The placement in the store of a lone node: every key belongs there, whatever the node's address.
 const PLACED_ALONE: u64 = 0;
 
-/// What names the nodes among which keys are placed.
+/// The identifier of the nodes among which keys are placed.
 fn placed_for(topology: &Topology) -> u64 {
     if topology.node_count() == 1 { PLACED_ALONE } else { topology.hash() }
 }
 
-/// Whether the keys of a store are placed where `placed` says. One of the release before clusters was alone.
+/// Whether a store's keys are placed as in `placed`. A store of the release before clusters counts as a lone node's.
 fn is_home(home: &Home, placed: u64) -> bool {
     home.topology.unwrap_or(PLACED_ALONE) == placed || canary::is(Canary::StaleTopology)
 }
 
-/// Whether a store belongs to `node`. One of an earlier release belongs to whoever opens it first; one that was alone is
-/// told by its placement.
+/// Whether a store belongs to `node`. A store of an earlier release belongs to the node that opens it first; a lone
+/// node's store is recognised by its placement.
 fn is_own(home: &Home, node: NodeId) -> bool {
     home.node.as_ref().is_none_or(|(owner, _)| *owner == node) || canary::is(Canary::StoreOfAnotherNode)
 }
 
-/// A store in the place of which a new one is begun.
+/// A reason to begin a new store in place of the present one.
 enum Unusable {
-    /// It was begun elsewhere in place of a damaged one, and has confirmed nothing.
+    /// The store replaced a damaged one under another node or list of nodes, and has confirmed nothing.
     Provisional,
-    /// It cannot be read.
+    /// The store cannot be read.
     Damaged(ReplicaError),
 }
 
-/// Checks whose store it is that says `home` of itself: this node's is `(its id, its URL)`, among nodes for which keys are
-/// placed as `placed` says.
+/// Checks whom the store with the record `home` belongs to. This node is `(its id, its URL)`, and its keys are placed
+/// as in `placed`.
 fn check_home(
     home: Result<Option<Home>, ReplicaError>,
     (node, url): (NodeId, &str),
@@ -428,8 +429,8 @@ fn check_home(
     }
 }
 
-/// Whether the disk is known to be the one of the last run; where it is, it is recorded for the next. A new store that the
-/// operator vouches for is as good.
+/// Whether the disk is known to be the last run's; if so, records it for the next run. The operator's decision for this
+/// start replaces the check.
 fn recognise(disk: &Disk, replica: &Replica) -> bool {
     let (store, run) = (replica.store_id(), replica.run());
     let doubt = match disk.vouched {
@@ -471,13 +472,13 @@ fn record_disk(identity: &dyn DiskIdentity, store: u128, run: Run) {
 /// The disk that a node runs on.
 #[derive(Clone)]
 pub struct Disk {
-    /// Recognises it.
+    /// Checks and records the disk's identity.
     pub identity: Arc<dyn DiskIdentity>,
-    /// The operator's word for this start.
+    /// The operator's decision for this start (`kvorum bootstrap` or `kvorum trust-store`).
     pub vouched: Option<Vouch>,
 }
 
-/// What the rooms below HTTP are opened with.
+/// The parameters for opening the layers below HTTP.
 pub(crate) struct Opening<'a> {
     pub(crate) config: &'a Config,
     pub(crate) names: &'a Names,
@@ -490,7 +491,7 @@ pub(crate) struct Opening<'a> {
     pub(crate) workers: Workers,
 }
 
-/// Opens the rooms below HTTP; from then on the node serves its peers, and takes its hints.
+/// Opens the layers below HTTP; from then on the node serves its peers, and takes its hints.
 pub(crate) fn open(opening: Opening<'_>, service: &Service) -> Result<ReplicaThreads, NodeError> {
     let Opening { config, names, clock, rng, disk, engine, index_bytes, pools, workers } = opening;
     let mut begins_anew = engine.has_begun_anew();
@@ -507,8 +508,8 @@ pub(crate) fn open(opening: Opening<'_>, service: &Service) -> Result<ReplicaThr
         tracing::error!(%error, "the store is damaged: it is set aside, and a new one is refilled from the other nodes");
         set_aside()
     };
-    // Before anything is touched: under a wrong list of nodes nothing is made, indexed or set aside, but for a store that was
-    // begun under such a list.
+    // This comes before any change. With a wrong list of nodes, nothing is made, indexed or set aside, except for a
+    // store that was begun under such a list.
     match check_home(Home::of(&*engine), (node, &names.url), placed, &config.data_dir)? {
         None => {}
         Some(Unusable::Provisional) => {
@@ -535,7 +536,7 @@ pub(crate) fn open(opening: Opening<'_>, service: &Service) -> Result<ReplicaThr
             metrics: Arc::clone(&store_metrics),
             execution: config.execution,
             durability: config.durability,
-            // In a cluster of one nobody else can hold anything older.
+            // In a cluster of one, no other node can hold an older record.
             purge: if is_alone { Purge::Sole } else { Purge::Keep },
             node,
             bound_to: (!is_alone).then(|| Arc::from(&*names.url)),
@@ -559,7 +560,8 @@ pub(crate) fn open(opening: Opening<'_>, service: &Service) -> Result<ReplicaThr
     let (replica, threads, lease, facts, hints) = started.map_err(NodeError::Replica)?;
     forget_beginning(&*engine);
     let mut seen = facts.seen;
-    // A store may remember foreign nodes that a peer once named. Told on, they would fill the roster.
+    // A store may contain foreign nodes that a peer once named. If this node passed them on, they would fill the peer
+    // registry (roster).
     seen.retain(|node, _| topology.index_of(*node).is_some());
     let is_recognised = !is_alone && recognise(&disk, &replica);
     let own = StoreSeen { node, store: replica.store_id(), run: replica.run() };
@@ -574,13 +576,13 @@ pub(crate) fn open(opening: Opening<'_>, service: &Service) -> Result<ReplicaThr
         Shared::new(cluster, clock, peer_limits, rng, replica.clone(), hints, stamps, settings(config));
     let store = replica.store_id();
     shared.set_disk(is_recognised, move |run| record_disk(&*disk.identity, store, run));
-    // Set once, here.
+    // Only set here, so it cannot be set already.
     let _ = service.rooms.set(Rooms::new(shared, replica, pools, store_metrics));
     service.phase.send_replace(Phase::Joining);
     Ok(threads)
 }
 
-/// Removes the mark that a store was set aside: the one in its place knows what it lacks.
+/// Removes the mark that a store was set aside: the replacement store has recorded what it lacks.
 fn forget_beginning(engine: &dyn Engine) {
     if !engine.has_begun_anew() {
         return;
@@ -593,13 +595,13 @@ fn forget_beginning(engine: &dyn Engine) {
     }
 }
 
-/// Memory for unfinished frames and unsent replies: two peers may send what their clients have sent them at most. Apart from
-/// what this node's own clients send, so that neither can take the other's.
+/// The memory for unfinished frames and unsent replies: at most two peers' worth of what their clients have sent them.
+/// It is separate from the memory for this node's own clients, so that neither can use up the other.
 fn peer_memory(config: &Config) -> u64 {
     config.limits.body_bytes_in_flight_max.saturating_mul(2)
 }
 
-/// Whether a store that is made now votes at once.
+/// Whether a store that is made now is quorum-eligible at once.
 fn first_vote(vouched: Option<Vouch>, is_alone: bool, begins_anew: bool) -> Vote {
     match (is_alone, begins_anew) {
         (false, true) => Vote::No,
@@ -608,7 +610,7 @@ fn first_vote(vouched: Option<Vouch>, is_alone: bool, begins_anew: bool) -> Vote
     }
 }
 
-/// How far ahead of `clock` a timestamp may be on a node that is alone or has peers.
+/// The bound for timestamps ahead of `clock`, for a node that is alone or has peers.
 fn timestamp_bound(config: &Config, is_alone: bool, clock: &Arc<dyn Clock>) -> Arc<TimestampBound> {
     let clock = Arc::clone(clock);
     Arc::new(if is_alone {
@@ -640,8 +642,8 @@ pub fn durability_name(mode: DurabilityMode) -> String {
     }
 }
 
-/// Opens the store, and says how much of its memory is for the newest rows of the index. One that is damaged is set aside
-/// where there are other nodes to refill a new one from.
+/// Opens the store, and returns with it how many bytes of its memory are for the newest rows of the index. A damaged
+/// store is set aside if there are other nodes from which a new one can be refilled.
 fn open_engine(
     data_dir: &DataDir,
     config: &Config,
@@ -649,7 +651,7 @@ fn open_engine(
     supervisor: &Supervisor,
 ) -> Result<(Arc<dyn Engine>, usize), NodeError> {
     let path = data_dir.store_path();
-    // As many as come before this one, in whatever order each node was given them.
+    // How many URLs sort before this node's: the same on all nodes, whatever the order of their lists.
     let place = names.cluster.iter().filter(|url| **url < names.url).count();
     let parts = || {
         let mut parts = LsmConfig::new(path.clone(), config.memory_budget_bytes).staggered(place);
@@ -669,14 +671,14 @@ fn open_engine(
     Ok((Arc::new(opened.map_err(|error| NodeError::Store { path, error })?), index_bytes))
 }
 
-/// One listener per network thread, all on one port.
+/// Makes one listener per network thread, all on one port.
 #[expect(clippy::disallowed_types, reason = "this room owns the sockets")]
 fn listen(config: &Config) -> Result<Vec<(std::net::TcpListener, SocketAddr)>, NodeError> {
     let mut listeners = Vec::with_capacity(config.threads);
     let mut address = config.listen;
     let failed = |source| NodeError::Listen { address: config.listen, source };
-    // With SO_REUSEPORT another process on this port would share it in silence; bound without it first, that is an
-    // error as it should be.
+    // With SO_REUSEPORT, another process on this port would share it silently. Binding without it first turns that into
+    // an error.
     drop(std::net::TcpListener::bind(address).map_err(failed)?);
     for _ in 0..config.threads.max(1) {
         let listener = listen_shared(address).map_err(failed)?;
@@ -737,8 +739,8 @@ impl Listener for Tcp {
     }
 }
 
-/// Sets what every connection needs. Messages are written whole: waiting for more would only delay them. A peer whose
-/// machine has gone without a word is noticed by keep-alive probes, however idle the connection is.
+/// Sets the options of every connection. Messages are written whole, so Nagle's algorithm would only delay them.
+/// Keep-alive probes detect a peer whose machine has vanished, even if the connection is idle.
 fn prepare(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     sockopt::set_socket_keepalive(stream, true)?;
@@ -763,22 +765,21 @@ impl Connector for TcpConnector {
     }
 }
 
-/// These are the signals that tell the process to end, SIGTERM and SIGINT: the first is for whoever asks, a second one
-/// ends the process at once.
+/// The signals SIGTERM and SIGINT. The first one asks the process to end in order; a second one ends it at once.
 ///
-/// Either of them kills a process that has not made this, so it is made before anybody can see that there is a node. One
-/// that comes while a store is being opened is answered once it is open: it is then closed in order.
+/// Without these handlers either signal would kill the process, so they are set before any node is visible. If a signal
+/// comes while a store is being opened, the store is closed in order once it is open.
 pub struct StopSignals {
     first: watch::Receiver<Option<&'static str>>,
-    /// Where whoever waits for them waits.
+    /// The runtime in which callers wait for the signals.
     waiting: tokio::runtime::Runtime,
 }
 
 impl StopSignals {
-    /// Listens from now on.
+    /// Installs the handlers.
     ///
     /// # Errors
-    /// When the system lets no handler be set, or gives no thread.
+    /// When the system refuses a handler or a thread.
     pub fn listen() -> io::Result<Self> {
         use tokio::signal::unix::{SignalKind, signal};
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
@@ -810,8 +811,8 @@ impl StopSignals {
         Ok(Self { first, waiting: tokio::runtime::Builder::new_current_thread().build()? })
     }
 
-    /// Waits until the process is to end: it is told to, or one of `nodes` cannot serve any more. A signal that came before
-    /// is not lost.
+    /// Waits until the process must end: a signal tells it to, or one of `nodes` cannot serve any more. A signal that
+    /// came before the call counts, too.
     pub fn wait(&self, nodes: &[Node]) -> Stop {
         self.waiting.block_on(async {
             let services = nodes.iter().filter_map(|node| node.service.as_ref());
@@ -844,20 +845,20 @@ impl StopSignals {
     }
 }
 
-/// Why a process that runs nodes is to end.
+/// The reason why a process that runs nodes ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Stop {
-    /// It was told to, by this signal.
+    /// A signal, named here, told it to.
     Told(&'static str),
-    /// A thread or task has ended that cannot be started again.
+    /// A thread or task that cannot be restarted has ended.
     Ended(Ended),
 }
 
 impl Stop {
-    /// The signal by which the process was told to end.
+    /// Returns the signal that told the process to end.
     ///
-    /// Where it ends because a thread has, this does not return: that is shown for [`END_SHOWN`], and the process ends with
-    /// `code`. What was acknowledged is as safe as after a crash.
+    /// If a thread or task has ended instead, this does not return: the status shows that for [`END_SHOWN`], and the
+    /// process exits with `code`. Acknowledged writes are as safe as after a crash.
     pub fn signal_or_exit(self, code: u8) -> &'static str {
         match self {
             Self::Told(signal) => signal,
@@ -872,8 +873,8 @@ impl Stop {
     }
 }
 
-/// Lets this process have as many open files as the system allows: tables and connections need them. Returns how many
-/// that are.
+/// Raises the process's limit of open files to the system's maximum: tables and connections need them. Returns the
+/// limit.
 pub fn raise_file_limit() -> u64 {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
@@ -881,17 +882,18 @@ pub fn raise_file_limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// Descriptors for what is no connection and no table: journals, pipes, what polls, profiles.
+/// Descriptors for everything except connections and tables: journals, pipes, pollers, profiles.
 const OTHER_DESCRIPTORS: u64 = 96;
 
-/// Bounds the connections of each of `configs`, which share this process, by the descriptors that it may have: those of
-/// the stores and of the links between nodes are kept for them. Says so where that is fewer than was configured.
+/// Bounds the connections of each of `configs`, which share this process, by the descriptors that it may have.
+/// Descriptors for the stores and for the links between nodes are reserved. Logs a warning if the bound is below the
+/// configured number.
 pub fn fit_connections(configs: &mut [Config], descriptors: u64) {
     let nodes = configs.len().max(1) as u64;
     let each = descriptors / nodes;
     for config in configs {
         let others = config.cluster.len().saturating_sub(1) as u64;
-        // Each thread's link to each of them, and as many as each of them may have to this node.
+        // One link per thread to each other node, and the most connections that each of them may have to this node.
         let links = others.saturating_mul(config.threads as u64 + PEER_CONNECTIONS_MAX as u64).min(each / 4);
         let reserve = (storage::lsm::descriptors_max(each) + OTHER_DESCRIPTORS)
             .saturating_add(links)

@@ -1,17 +1,17 @@
-//! Turns on the processors: threads that answer requests come before threads that nobody waits for.
+//! CPU scheduling: threads that answer requests come before background threads.
 //!
-//! A nice value alone does not bring that about. Linux lets the thread that runs keep the processor for its slice,
-//! 2.8 ms by default on two processors, before one that wakes gets its turn, however nice it is (EEVDF: Stoica and
-//! Abdel-Wahab, 1995; in the kernel since 6.6). Since 6.12 a thread may have a slice of its own, and one that wakes with
-//! a shorter one goes first. Older kernels take the nice value and leave the rest. Where the kernel or a container
+//! A nice value alone does not achieve that. Linux lets the running thread keep the processor for its slice (2.8 ms by
+//! default on two processors) before a thread that wakes gets its turn, whatever the nice values (EEVDF: Stoica and
+//! Abdel-Wahab, 1995; in the kernel since 6.6). Since 6.12 a thread may have its own slice, and a waking thread with a
+//! shorter one goes first. Older kernels apply the nice value and ignore the slice. If the kernel or a container
 //! refuses, or the process was started in another scheduling class (`chrt`), nothing changes.
 //!
-//! Who holds a lock that requests need must not yield: it would keep them for as long as others keep it. So what folds
-//! the index and what sweeps take turns as any thread does. Why not `SCHED_IDLE`, and what it is worth:
-//! `docs/decisions/0018-turns-on-the-processors.md`.
+//! A thread that holds a lock which requests need must not yield: it would hold the lock for as long as other threads
+//! keep the processor. So the threads that flush the index and that sweep are scheduled like any other. Why not
+//! `SCHED_IDLE`, and measurements: `docs/decisions/0018-turns-on-the-processors.md`.
 //!
 //! One of the exceptions to `unsafe_code = "deny"`: `sched_getattr(2)` and `sched_setattr(2)` have no safe wrapper in a
-//! kept crate. Each gets a pointer to one structure that lives across the call, and its size.
+//! maintained crate. Each gets a pointer to one structure that lives across the call, and its size.
 #![expect(unsafe_code, reason = "sched_setattr(2) has no safe wrapper; see the module text")]
 
 use std::io;
@@ -22,27 +22,28 @@ use std::thread;
 /// How a thread shares the processors with the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turns {
-    /// Requests wait for it: it runs soon after it wakes, and briefly.
+    /// Requests wait for the thread: it runs soon after it wakes, for short slices.
     Prompt,
-    /// Nobody waits for it: it yields to all others.
+    /// No request waits for the thread: it yields to all others.
     Polite,
 }
 
-/// The slice of a thread that requests wait for, in nanoseconds: the least that the kernel takes.
+/// The slice of a thread that requests wait for, in nanoseconds: the shortest that the kernel accepts.
 const PROMPT_SLICE: u64 = 100_000;
-/// The nice value of a thread that yields, at least. It keeps a tenth of a processor beside one that never rests: what
-/// flushes and compacts must come along.
+/// The lowest nice value of a thread that yields. Beside a thread that never sleeps, such a thread still gets a tenth
+/// of a processor: flushes and compactions must make progress.
 const POLITE_NICE: i32 = 10;
-/// Look-ups, and rows of a scan, between two times at which others may go first: each a few tens of microseconds.
+/// Look-ups, and rows of a scan, between two yields; each takes a few tens of microseconds.
 const LOOK_UPS_IN_A_ROW: u32 = 8;
 const ROWS_IN_A_ROW: u32 = 32;
-/// The calling thread, to the kernel.
+/// The kernel's number for the calling thread.
 const OWN: libc::pid_t = 0;
 
-/// This lets others go first now and then, in the loops of what nobody waits for.
+/// A counter for loops of background work that yields the processor regularly.
 ///
-/// A nice value decides how much of a processor a thread gets, not for how long at a time: what wakes on its processor
-/// may wait for all of its slice, while another one is idle. Only where no lock is held. The default lets nobody go first.
+/// A nice value decides the share of a processor that a thread gets, not how long it runs at a time. A thread that
+/// wakes on the same processor may wait for a whole slice while another processor is idle. Use it only where no lock is
+/// held. The default never yields.
 #[derive(Debug, Default)]
 pub struct Courtesy {
     every: Option<NonZeroU32>,
@@ -50,31 +51,31 @@ pub struct Courtesy {
 }
 
 impl Courtesy {
-    /// In a loop that looks a key up in each step.
+    /// For a loop that looks a key up in each step.
     pub fn of_look_ups() -> Self {
         Self { every: NonZeroU32::new(LOOK_UPS_IN_A_ROW), steps: 0 }
     }
 
-    /// In a loop that reads the next row in each step.
+    /// For a loop that reads the next row in each step.
     pub fn of_rows() -> Self {
         Self { every: NonZeroU32::new(ROWS_IN_A_ROW), steps: 0 }
     }
 
-    /// Counts a step.
+    /// Counts a step, and yields if it is due.
     pub fn step(&mut self) {
         if self.is_due() {
             thread::yield_now();
         }
     }
 
-    /// Counts a step. Whether others go first after it.
+    /// Counts a step. Returns whether a yield is due after it.
     fn is_due(&mut self) -> bool {
         let Some(every) = self.every else { return false };
         self.steps = (self.steps + 1) % every;
         self.steps == 0
     }
 
-    /// Lets others go first now, between two things that take as long as some steps.
+    /// Yields now, between two actions that each take as long as several steps.
     pub fn pause(&mut self) {
         if self.every.is_some() {
             self.steps = 0;
@@ -83,12 +84,12 @@ impl Courtesy {
     }
 }
 
-/// Has the calling thread, and those that it starts, take such turns from now on.
+/// Sets the scheduling of the calling thread, and of the threads that it starts from now on.
 pub fn take_own(turns: Turns) {
     let _ = set(OWN, turns);
 }
 
-/// Has this process's threads called `name` take such turns: for those that a library starts.
+/// Sets the scheduling of this process's threads called `name`: for threads that a library starts.
 pub fn take_named(name: &str, turns: Turns) {
     let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return };
     for task in tasks.flatten() {
@@ -114,7 +115,8 @@ fn set(thread: libc::pid_t, turns: Turns) -> io::Result<()> {
 }
 
 fn put(thread: libc::pid_t, attributes: &libc::sched_attr) -> io::Result<()> {
-    // SAFETY: the structure outlives the call, which reads as many bytes of it as its first field says: all.
+    // SAFETY: the structure outlives the call, which reads as many bytes of it as its first field gives: its whole
+    // size.
     let result = unsafe { libc::syscall(libc::SYS_sched_setattr, thread, &raw const *attributes, 0) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
@@ -141,21 +143,21 @@ mod tests {
     use super::*;
     use std::sync::mpsc;
 
-    /// Runs `test` on a thread of its own: what it sets ends with it.
+    /// Runs `test` on its own thread: the settings end with the thread.
     #[expect(clippy::disallowed_methods, reason = "a test of threads")]
     fn on_thread(name: &str, test: impl FnOnce() + Send + 'static) {
         thread::Builder::new().name(name.to_owned()).spawn(test).unwrap().join().unwrap();
     }
 
-    /// Goal: each class is what the kernel then says of the thread, and the nice value only ever rises. Method: the
-    /// classes in turn, beside what was there before.
+    /// Goal: the kernel reports for the thread the values that each class sets, and the nice value only ever rises.
+    /// Method: the classes in turn, compared with the values before.
     #[test]
     fn the_kernel_takes_the_turns() {
         on_thread("turns", || {
             let before = get(OWN).unwrap();
             set(OWN, Turns::Prompt).unwrap();
             let prompt = get(OWN).unwrap();
-            // A kernel that knows no slices of threads shows none.
+            // A kernel without per-thread slices reports none.
             assert_eq!(prompt.sched_runtime, before.sched_runtime.min(PROMPT_SLICE));
             assert_eq!(prompt.sched_nice, before.sched_nice);
             set(OWN, Turns::Polite).unwrap();
@@ -165,7 +167,7 @@ mod tests {
         });
     }
 
-    /// Others go first after so many steps, counted anew from where they did, and never by default.
+    /// A yield is due after a fixed number of steps, counted from the last yield, and never by default.
     #[test]
     fn others_go_first_now_and_then() {
         let due = |courtesy: &mut Courtesy| (1..=64).filter(|_| courtesy.is_due()).count();
@@ -181,7 +183,7 @@ mod tests {
         assert!(!never.is_due());
     }
 
-    /// A thread in another scheduling class than the usual one is left there.
+    /// The settings of a thread in another scheduling class than the normal one stay unchanged.
     #[test]
     fn other_classes_are_left_alone() {
         on_thread("batch", || {
@@ -194,7 +196,7 @@ mod tests {
         });
     }
 
-    /// Of several threads only those of the name are meant, and a thread that there is not is an error.
+    /// Only threads with the name are affected, and a thread that does not exist is an error.
     #[test]
     fn threads_are_found_by_name() {
         let (started, is_started) = mpsc::channel();

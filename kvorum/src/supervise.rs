@@ -1,12 +1,12 @@
-//! Supervision: every thread and task that lives as long as its node is started here, and none ends unnoticed.
+//! Supervision: starts every thread and task that runs as long as its node, and notices when one ends.
 //!
-//! [`Part`] is the table of all of them, with the consequence of an end that nobody asked for, be it a panic or a return:
-//! - [`AtEnd::Restart`]: the part begins anew after a pause. For what keeps nothing of its own that a panic could break:
-//!   tasks of one peer, and those that look for work.
-//! - [`AtEnd::StopNode`]: the node can no longer serve, or nobody knows what state the part has left behind. The status is
-//!   503 and names it, and the process ends with a failure, so that whoever watches the process starts it again.
+//! [`Part`] is the table of all of them, with the consequence of an unexpected end, be it a panic or a return:
+//! - [`AtEnd::Restart`]: the part restarts after a pause. For parts without state of their own that a panic could
+//!   break: tasks for one peer, and tasks that look for work.
+//! - [`AtEnd::StopNode`]: the node can no longer serve, or the state that the part has left behind is unknown. The
+//!   status is 503 and names the part, and the process ends with a failure, so that its service manager restarts it.
 //!
-//! What lives no longer than a request or a connection is not here: its end is the end of that, and others do not notice.
+//! Tasks that end with a request or a connection are not here: their end affects only that request or connection.
 
 use crate::crash;
 use std::fmt;
@@ -26,39 +26,39 @@ const RESTART_WAIT_MIN: Duration = Duration::from_millis(100);
 /// The longest pause before a restart.
 const RESTART_WAIT_MAX: Duration = Duration::from_secs(30);
 
-/// What becomes of a node when a part of it ends.
+/// The consequence for a node when a part of it ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AtEnd {
     /// The part is started again.
     Restart,
-    /// The node says so, and its process ends with a failure.
+    /// The node reports it, and its process ends with a failure.
     StopNode,
-    /// Nothing where it returns, for its work is done. A panic is as with [`AtEnd::Restart`].
+    /// A return has no consequence, because the work is done. A panic is treated as in [`AtEnd::Restart`].
     Done,
-    /// Nothing where it returns, for its work is done. A panic is as with [`AtEnd::StopNode`].
+    /// A return has no consequence, because the work is done. A panic is treated as in [`AtEnd::StopNode`].
     DoneOrStopNode,
 }
 
 macro_rules! parts {
     ($($(#[doc = $doc:literal])+ $part:ident = $name:literal, $at_end:ident;)+) => {
-        /// A thread or task that lives as long as its node.
+        /// A thread or task that runs as long as its node.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
         pub enum Part {
             $($(#[doc = $doc])+ $part,)+
         }
 
         impl Part {
-            /// All of them.
+            /// All parts.
             pub const ALL: &[Self] = &[$(Self::$part,)+];
 
-            /// The part's name. A thread's is that, behind `kvorum:`.
+            /// The part's name. A thread's name is this after `kvorum:`.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Self::$part => $name,)+
                 }
             }
 
-            /// What its unexpected end means.
+            /// The consequence of its unexpected end.
             pub fn at_end(self) -> AtEnd {
                 match self {
                     $(Self::$part => AtEnd::$at_end,)+
@@ -71,19 +71,19 @@ macro_rules! parts {
 parts! {
     /// A network thread: its acceptor, and the tasks of its connections.
     Network = "net", StopNode;
-    /// The thread that writes.
+    /// The commit thread, which writes.
     Commit = "commit", StopNode;
-    /// The thread that finds what has expired or been deleted.
+    /// The sweeper thread, which finds expired and deleted records.
     Sweep = "sweep", Restart;
-    /// The thread that has space given back.
+    /// The reclaimer thread, which has the space of removed records given back.
     Reclaim = "reclaim", Restart;
-    /// A thread of the pool that clients wait for.
+    /// A thread of the worker pool for client requests.
     Worker = "worker", StopNode;
-    /// A thread of the pool that nobody waits for.
+    /// A thread of the worker pool for background work.
     Behind = "behind", StopNode;
-    /// The thread that folds the index.
+    /// The thread that flushes the index.
     Fold = "fold", StopNode;
-    /// The janitor's thread that holds files and memtables.
+    /// The janitor's thread that keeps files and memtables alive.
     Keeper = "keeper", StopNode;
     /// The janitor's thread that frees them.
     Freer = "freer", StopNode;
@@ -95,36 +95,36 @@ parts! {
     Join = "join", DoneOrStopNode;
     /// A thread's task that connects to one peer.
     Link = "link", Restart;
-    /// A thread's task that notes how its links are.
+    /// A thread's task that records the state of its links.
     Gauges = "gauges", Restart;
-    /// A thread's task that tries its link again when one peer shows that it is alive.
+    /// A thread's task that retries its link when another message shows that the peer is alive.
     Signs = "signs", Restart;
-    /// The task that asks one peer what it has purged, once.
+    /// The task that asks one peer once what it has purged.
     Meet = "meet", Done;
     /// The task that delivers hints to one peer.
     Hints = "hints", Restart;
-    /// The task that asks one peer how it is.
+    /// The task that sends heartbeats to one peer.
     Pulse = "pulse", Restart;
-    /// The task that keeps this node and one peer alike.
+    /// The anti-entropy task, which keeps this node and one peer in sync.
     Repair = "repair", Restart;
-    /// The task that heals what is damaged.
+    /// The task that repairs damaged records.
     Mend = "mend", Restart;
-    /// The task that looks for damage.
+    /// The scrub task, which looks for damage.
     Scrub = "scrub", Restart;
-    /// The task that sets the pace of what nobody waits for.
+    /// The task that sets the rate limit of background work.
     Pace = "pace", Restart;
-    /// The task that finds out how far all nodes agree.
+    /// The tombstone GC task, which finds out up to where all nodes agree.
     Settle = "settle", Restart;
-    /// The task that removes what nobody needs any more.
+    /// The task that purges records that no node needs any more.
     Purge = "purge", Done;
 }
 
-/// Why a node cannot serve any more.
+/// The reason why a node cannot serve any more.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ended {
     /// The thread or task.
     pub part: String,
-    /// How it ended.
+    /// How the part ended.
     pub reason: String,
 }
 
@@ -140,7 +140,7 @@ impl fmt::Display for Ended {
     }
 }
 
-/// Starts a node's threads and tasks, and notices their ends. Cheap to clone.
+/// A supervisor: starts a node's threads and tasks, and notices their ends. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct Supervisor {
     shared: Arc<Shared>,
@@ -174,29 +174,29 @@ pub struct Thread {
 }
 
 impl Thread {
-    /// Says that the thread is about to be told to end. To be called before it is told.
+    /// Marks the thread's end as expected. To be called before the thread is told to end.
     pub fn may_end(&self) {
         self.may_end.store(true, Ordering::SeqCst);
     }
 
-    /// Whether it has ended.
+    /// Whether the thread has ended.
     pub fn is_finished(&self) -> bool {
         self.thread.is_finished()
     }
 
-    /// Waits for its end.
+    /// Waits until the thread ends.
     pub fn join(self) {
         self.may_end();
-        // A panic there has been logged.
+        // A panic of the thread has been logged.
         let _ = self.thread.join();
     }
 }
 
 impl Supervisor {
-    /// Starts a thread that does `run` once.
+    /// Starts a thread that runs `run` once.
     ///
     /// # Errors
-    /// When the operating system starts no thread.
+    /// When the operating system cannot start a thread.
     pub fn thread(
         &self,
         part: Part,
@@ -212,10 +212,10 @@ impl Supervisor {
         self.start(part, number, AtEnd::StopNode, once)
     }
 
-    /// Starts a thread that does `run`, again when that ends unexpectedly.
+    /// Starts a thread that runs `run`, and runs it again when it ends unexpectedly.
     ///
     /// # Errors
-    /// When the operating system starts no thread.
+    /// When the operating system cannot start a thread.
     pub fn thread_again(&self, part: Part, run: impl FnMut() + Send + 'static) -> io::Result<Thread> {
         self.start(part, None, part.at_end(), run)
     }
@@ -260,8 +260,8 @@ impl Supervisor {
         Ok(Thread { thread, may_end })
     }
 
-    /// Starts a task on the calling thread, which must run local tasks; it lives as long as they do. `of` is the peer that
-    /// it is for. Where the table says so, `begin` makes it anew after its end.
+    /// Starts a task on the calling thread, which must run local tasks; the task ends with them. `of` is the peer that
+    /// it is for. If the table says that the part restarts, `begin` makes the task again after its end.
     pub fn task<F: Future<Output = ()>>(
         &self,
         part: Part,
@@ -295,7 +295,7 @@ impl Supervisor {
         self.shared.has_ended.load(Ordering::Relaxed)
     }
 
-    /// What ended, once the node cannot serve any more.
+    /// The part that ended, once the node cannot serve any more.
     pub fn ended(&self) -> Option<Ended> {
         self.shared.ended.borrow().clone()
     }
@@ -317,7 +317,7 @@ impl Supervisor {
         }
     }
 
-    /// How many of `part` run, and how often one was started again.
+    /// How many of `part` are running, and how often one was restarted.
     pub fn counts(&self, part: Part) -> (u64, u64) {
         let counts = self.shared.counts.get(part as usize);
         counts.map_or((0, 0), |counts| {
@@ -325,7 +325,7 @@ impl Supervisor {
         })
     }
 
-    /// Ends that nobody asked for, of all parts.
+    /// The number of unexpected ends, of all parts.
     pub fn unexpected_ends(&self) -> u64 {
         Part::ALL.iter().map(|part| self.counts(*part).1).sum::<u64>() + u64::from(self.has_ended())
     }
@@ -354,8 +354,8 @@ impl Supervisor {
             ended.reason
         );
         self.shared.ended.send_if_modified(|known| {
-            // Of several the first is the cause, but for a panic: what its thread held is dropped before it is noted, and
-            // others may end of that.
+            // The first of several ends is the cause, unless a later one is a panic. A panicking thread's values are
+            // dropped before its panic is recorded, and other parts may end because of that.
             let is_cause = known.as_ref().is_none_or(|known| !known.is_panic() && ended.is_panic());
             if is_cause {
                 *known = Some(ended);
@@ -366,7 +366,7 @@ impl Supervisor {
     }
 }
 
-/// Counts a part while it lives.
+/// Counts a part while it is running.
 struct Running {
     supervisor: Supervisor,
     part: Part,
@@ -384,7 +384,7 @@ fn reason(has_panicked: bool) -> &'static str {
     if has_panicked { "has panicked" } else { "has ended by itself" }
 }
 
-/// Runs `task` to its end. Whether that was a panic.
+/// Runs `task` to its end. Returns whether it panicked.
 async fn run_caught(part: Part, task: impl Future<Output = ()>) -> bool {
     let mut task = pin!(task);
     poll_fn(|cx| {
@@ -414,7 +414,7 @@ mod tests {
         tokio::task::LocalSet::new().block_on(&runtime.unwrap(), future)
     }
 
-    /// Goal: a node says which part failed, not which ended of it. Method: ends in all orders.
+    /// Goal: a node reports the part that failed, not the parts that ended because of it. Method: ends in all orders.
     #[test]
     fn panic_is_the_cause_of_other_ends() {
         let cause = |ends: &[(&str, bool)]| {
@@ -432,7 +432,7 @@ mod tests {
         assert_eq!(cause(&[("freer", false), ("courier", false)]), "freer");
     }
 
-    /// A thread that panics, or returns, ends the node; one that was told to end does not.
+    /// A thread that panics, or returns, ends the node; a thread that was told to end does not.
     #[test]
     fn end_of_a_thread_ends_the_node() {
         for panics in [true, false] {
@@ -460,7 +460,7 @@ mod tests {
         assert_eq!(supervisor.counts(Part::Commit), (0, 0));
     }
 
-    /// A thread that may be started again is, as often as it ends.
+    /// A thread that may be restarted is restarted as often as it ends.
     #[test]
     fn thread_is_started_again() {
         let supervisor = Supervisor::default();
@@ -478,8 +478,8 @@ mod tests {
         assert!(supervisor.counts(Part::Sweep).1 >= 2 && supervisor.ended().is_none());
     }
 
-    /// Tasks: one that may is started again, however it ends; one whose work is done stays ended; one that the node needs
-    /// ends it.
+    /// Tasks: a restartable one is restarted, however it ends; one whose work is done stays ended; one that the node
+    /// needs ends the node.
     #[test]
     fn ends_of_tasks() {
         let supervisor = Supervisor::default();
@@ -508,7 +508,7 @@ mod tests {
         });
     }
 
-    /// Names are apart.
+    /// Names are unique.
     #[test]
     fn names_are_apart() {
         let names: BTreeSet<&str> = Part::ALL.iter().map(|part| part.name()).collect();

@@ -1,8 +1,8 @@
 //! The worker pools: a bounded number of threads for calls that may wait for the disk.
 //!
-//! Ranges are always read here; point reads too with `--execution pool`; and so are, in a pool of their own that yields
-//! to all others, batches of records that repair and hints bring or take. The queues are bounded: when one is full the
-//! caller is told at once ([`PoolFull`]), so that overload becomes a refusal and not a wait.
+//! Ranges are always read here, and point reads with `--execution pool`. Batches of records for repair and hints run in
+//! a second pool, which yields to all other threads. The queues are bounded: when one is full, the caller is told at
+//! once ([`PoolFull`]), so that overload becomes a refusal and not a wait.
 
 use crate::crash;
 use crate::profile::waits::{Since, Wait};
@@ -15,12 +15,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use tokio::sync::oneshot;
 
-/// Jobs that may wait for a thread: beyond it the node is overloaded.
+/// The most jobs that may wait for a thread: with more, the node is overloaded.
 pub const POOL_QUEUE_LEN_MAX: usize = 1024;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// This says that the pool has no room for one more job. Nothing was done; a retry can help.
+/// The error of a full pool. Nothing was done; a retry can help.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PoolFull;
 
@@ -32,19 +32,19 @@ impl fmt::Display for PoolFull {
 
 impl std::error::Error for PoolFull {}
 
-/// These are a node's pools: what a background job takes of the processors does not keep a client's request.
+/// The worker pools of a node. There are two, so that background jobs do not delay clients' requests.
 pub struct Pools {
-    /// For what a client waits for.
+    /// The pool for clients' requests.
     pub serving: Pool,
-    /// For repair, refill, hints and the looks after the store.
+    /// The pool for repair, refill, hints and checks of the store.
     pub background: Pool,
 }
 
 impl Pools {
-    /// Starts both, with `threads` threads each, at least one.
+    /// Starts both pools, with `threads` threads each, at least one.
     ///
     /// # Errors
-    /// When the operating system starts no thread.
+    /// When the operating system cannot start a thread.
     pub fn start(threads: usize, supervisor: &Supervisor) -> io::Result<Self> {
         Ok(Self {
             serving: Pool::start(Part::Worker, threads, Turns::Prompt, supervisor)?,
@@ -52,13 +52,13 @@ impl Pools {
         })
     }
 
-    /// Pools without threads: the caller runs its jobs itself. For engines that never wait, in the simulation.
+    /// Pools without threads: the caller runs its jobs itself. For engines that never block, in the simulation.
     pub fn inline() -> Self {
         Self { serving: Pool::inline(), background: Pool::inline() }
     }
 }
 
-/// This runs jobs on its threads. Dropping it waits for the jobs that were accepted.
+/// A pool of threads that run jobs. Dropping it waits for the accepted jobs.
 pub struct Pool {
     shared: Arc<Shared>,
     threads: Vec<Thread>,
@@ -100,7 +100,7 @@ impl Pool {
         Self { shared, threads: Vec::new(), is_inline: true }
     }
 
-    /// Runs `job` on one of the threads and returns what it returns.
+    /// Runs `job` on one of the threads and returns its result.
     ///
     /// # Errors
     /// [`PoolFull`], at once, when [`POOL_QUEUE_LEN_MAX`] jobs wait.
@@ -116,19 +116,19 @@ impl Pool {
         }
         let (sender, receiver) = oneshot::channel();
         self.submit(Box::new(move || {
-            // The caller may have gone; then nobody wants the answer.
+            // The caller may have gone; then the result is dropped.
             let _ = sender.send(job());
         }))?;
-        // A job that panicked has dropped its sender: to the caller that is a pool without room.
+        // A job that panicked has dropped its sender; its caller gets the error of a full pool.
         receiver.await.map_err(|_| PoolFull)
     }
 
-    /// Jobs that wait now.
+    /// The number of waiting jobs.
     pub fn queue_len(&self) -> usize {
         self.shared.lock().jobs.len()
     }
 
-    /// Threads that run a job now.
+    /// The number of threads that are running a job.
     pub fn busy_count(&self) -> usize {
         self.shared.busy.load(Ordering::Relaxed)
     }
@@ -158,7 +158,7 @@ impl Shared {
                 drop(queue);
                 since.end(Wait::PoolQueue);
                 self.busy.fetch_add(1, Ordering::Relaxed);
-                // A panic in one job must not cost the pool a thread: it is reported by the panic hook and ends here.
+                // A panic in one job must not cost the pool a thread: the panic hook logs it, and it is caught here.
                 let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(job));
                 self.busy.fetch_sub(1, Ordering::Relaxed);
                 queue = self.lock();
@@ -190,7 +190,7 @@ mod tests {
         tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
     }
 
-    /// A full queue refuses at once and does not run the job; after the blockage it accepts again.
+    /// A full queue refuses a job at once and does not run it; it accepts jobs again after the blockage.
     #[test]
     fn full_queue_refuses() {
         let pool = Pool::start(Part::Worker, 1, Turns::Prompt, &Supervisor::default()).unwrap();

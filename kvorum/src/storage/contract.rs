@@ -1,4 +1,4 @@
-//! The engine contract: one suite that every engine must pass, and each engine's run of it.
+//! The engine contract: one suite that every engine must pass, run on each engine.
 
 use super::lsm::{LsmConfig, LsmEngine};
 use super::memory::{Fault, MemoryEngine};
@@ -16,7 +16,7 @@ fn keys(engine: &dyn Engine, start: &[u8], end: Bound<&[u8]>) -> Vec<Bytes> {
     engine.scan(Keyspace::Records, start, end).unwrap().map(|pair| pair.unwrap().0).collect()
 }
 
-/// Keyspaces are apart; a batch over several is visible as a whole; removal of what is not there is no error.
+/// Keyspaces are separate; a batch over several becomes visible as a whole; removing a missing key is not an error.
 fn batches_cover_keyspaces(engine: &dyn Engine) {
     let batch = vec![put(Keyspace::Records, b"k", b"record"), put(Keyspace::Meta, b"k", b"meta")];
     engine.commit(batch, Durability::Synced).unwrap();
@@ -31,7 +31,7 @@ fn batches_cover_keyspaces(engine: &dyn Engine) {
     engine.sync().unwrap();
 }
 
-/// Scans are in byte order, start included, end as asked, bytes of every value allowed.
+/// Scans are in byte order, include the start, end as requested, and return values of any bytes.
 fn scans_are_ordered_and_bounded(engine: &dyn Engine) {
     let names: [&[u8]; 6] = [b"\x00", b"a", b"a\x00", b"ab", b"b", b"\xff\xff"];
     let batch = names.iter().rev().map(|name| put(Keyspace::Records, name, b"")).collect();
@@ -44,7 +44,7 @@ fn scans_are_ordered_and_bounded(engine: &dyn Engine) {
     assert!(keys(engine, b"c", Bound::Excluded(b"b")).is_empty());
 }
 
-/// A scan sees the instant at which it was made, whatever is committed while it runs.
+/// A scan shows the state at its start, whatever is committed while it runs.
 fn scans_are_snapshots(engine: &dyn Engine) {
     engine
         .commit(
@@ -64,7 +64,7 @@ fn scans_are_snapshots(engine: &dyn Engine) {
     assert_eq!(rest, [(Bytes::from_static(b"2"), Bytes::from_static(b"old"))]);
 }
 
-/// Large and empty values come back as they were.
+/// Large and empty values are read as they were written.
 fn values_of_every_size(engine: &dyn Engine) {
     for size in [0usize, 1, 4095, 65_536, 1 << 20] {
         let value: Bytes = (0..size).map(|i| u8::try_from(i % 251).unwrap()).collect();
@@ -78,7 +78,7 @@ fn values_of_every_size(engine: &dyn Engine) {
     }
 }
 
-/// Reopening keeps what was committed and goes on.
+/// A reopened store has all committed rows and takes further writes.
 fn reopen_keeps_everything(engine: &dyn Engine) {
     engine.commit(vec![put(Keyspace::Records, b"kept", b"1")], Durability::Synced).unwrap();
     engine.reopen().unwrap();
@@ -87,7 +87,7 @@ fn reopen_keeps_everything(engine: &dyn Engine) {
     assert_eq!(engine.get(Keyspace::Records, b"kept").unwrap().unwrap(), "2");
 }
 
-/// Giving back space changes nothing that can be read, whether it is let or ended at once, and writes go on.
+/// Reclaiming space changes nothing that can be read, whether it completes or is stopped, and writes go on.
 fn reclaiming_changes_nothing(engine: &dyn Engine) {
     let row = |index: u32| Bytes::from(format!("{index:04}"));
     let put = |index| Change::Put { keyspace: Keyspace::Records, key: row(index), value: row(index) };
@@ -142,9 +142,9 @@ fn lsm_engine_keeps_the_contract() {
     });
 }
 
-/// Goal: a store that could not be set aside is by the next attempt, and what was set aside is kept, however often the new
-/// store could not be begun. Method: the place where it goes is taken by a file; then a new store that nothing was
-/// written to is set aside again and again.
+/// Goal: a store that could not be set aside is set aside by the next attempt, and stays kept, however often the new
+/// store could not be created. Method: a file occupies the target path; then a new store that nothing was written to is
+/// set aside again and again.
 #[test]
 #[expect(clippy::disallowed_methods, reason = "the test looks at the files themselves")]
 fn lsm_engine_is_set_aside_by_the_next_attempt() {
@@ -166,8 +166,8 @@ fn lsm_engine_is_set_aside_by_the_next_attempt() {
     assert_eq!(super::quarantine::count(dir.path()), 2);
 }
 
-/// Goal: a store takes writes that is opened with less memory than what its journal brings back; all were refused for good.
-/// Method: four megabytes in one memtable, of which the smaller budget allows two.
+/// Goal: a store takes writes after it is opened with less memory than its journal restores; all writes used to be
+/// refused for good. Method: four megabytes in one memtable, of which the smaller budget allows two.
 #[test]
 fn lsm_engine_takes_writes_with_less_memory_than_before() {
     let dir = tempfile::tempdir().unwrap();
@@ -182,7 +182,7 @@ fn lsm_engine_takes_writes_with_less_memory_than_before() {
     assert_eq!(keys(&small, b"", Bound::Unbounded).len(), 16_000);
 }
 
-/// Bytes of all files of tables that have a name: journals come and go as they like.
+/// Bytes of all files of tables that have a name. Journals are not counted: they come and go at any time.
 fn table_bytes(dir: &std::path::Path) -> u64 {
     let bytes = |entry: std::io::Result<std::fs::DirEntry>| {
         let path = entry.unwrap().path();
@@ -191,7 +191,7 @@ fn table_bytes(dir: &std::path::Path) -> u64 {
     std::fs::read_dir(dir).unwrap().map(bytes).sum()
 }
 
-/// Values that do not compress, from `numbers`, each under a key that sorts by its number.
+/// Writes incompressible values, one for each of `numbers`, under keys that sort by number.
 fn put_numbered(engine: &dyn Engine, numbers: impl Iterator<Item = u64>) {
     let numbers: Vec<_> = numbers.collect();
     for part in numbers.chunks(500) {
@@ -213,8 +213,9 @@ fn remove_numbered(engine: &dyn Engine, numbers: impl Iterator<Item = u64>) {
     engine.commit(numbers.map(remove).collect(), Durability::Buffered).unwrap();
 }
 
-/// Goal: what is removed gives back its space by itself, also where rows beyond either end of the old ones were written
-/// since, which fjall's strategy cannot push down; not while a scan of the old rows is read; and not for a few rows.
+/// Goal: the space of removed rows is reclaimed without a restart. That includes rows that fjall's strategy cannot push
+/// down, because rows beyond either end of them were written since. It is not reclaimed while a scan reads the old
+/// rows, nor for a few rows.
 #[test]
 fn lsm_engine_gives_back_the_space_of_removed_rows() {
     const ROWS: u64 = 20_000;
@@ -244,7 +245,7 @@ fn lsm_engine_gives_back_the_space_of_removed_rows() {
     assert_eq!(keys(&engine, b"", Bound::Unbounded).len(), 2);
 }
 
-/// A failed write poisons until reopening; what was synced is still there, and so are reads meanwhile.
+/// A failed write poisons the engine until it is reopened; synced rows are still there, and can be read meanwhile.
 #[test]
 fn memory_engine_poisons_and_recovers() {
     let engine = MemoryEngine::new();
@@ -260,7 +261,7 @@ fn memory_engine_poisons_and_recovers() {
     write().unwrap();
 }
 
-/// The model's crash loses what was not synced and nothing else: the test that it can lose at all.
+/// The model's crash loses unsynced batches and nothing else; this test shows that it can lose them at all.
 #[test]
 fn memory_engine_crash_loses_unsynced_only() {
     let engine = MemoryEngine::new();
@@ -275,7 +276,7 @@ fn record(engine: &dyn Engine, key: &str) -> Option<Bytes> {
     engine.get(Keyspace::Records, key.as_bytes()).unwrap()
 }
 
-/// A power loss keeps a prefix of the unsynced batches, each whole; what it kept, the next one keeps too.
+/// A power loss keeps a prefix of the unsynced batches, each whole; the next power loss keeps them, too.
 #[test]
 fn memory_engine_crash_keeps_a_prefix_of_whole_batches() {
     let engine = MemoryEngine::new();
@@ -294,7 +295,8 @@ fn memory_engine_crash_keeps_a_prefix_of_whole_batches() {
     assert_eq!((counters.crashes, counters.batches_lost, counters.batches_survived), (2, 1, 2));
 }
 
-/// A copy of the disk has what was synced when it was taken, and put back takes the place of all that came later.
+/// A copy of the disk has the rows that were synced when it was taken. Putting it back replaces everything that came
+/// later.
 #[test]
 fn memory_engine_goes_back_to_a_copy() {
     let engine = MemoryEngine::new();
@@ -316,7 +318,7 @@ fn memory_engine_goes_back_to_a_copy() {
     assert_eq!((engine.used_bytes(), engine.unsynced_len()), (36, 0));
 }
 
-/// The end of the process loses nothing, but what it left is still at the mercy of the power.
+/// The end of the process loses nothing, but a later power loss can still take its unsynced writes.
 #[test]
 fn memory_engine_kill_loses_nothing_yet() {
     let engine = MemoryEngine::new();
@@ -330,8 +332,8 @@ fn memory_engine_kill_loses_nothing_yet() {
     assert!(record(&engine, "b").is_none());
 }
 
-/// A batch whose sync failed is not visible, and afterwards is there or not: reopening finds it in the journal, a
-/// power loss decides.
+/// A batch whose sync failed is not visible. Later it may be there or not: reopening finds it in the journal, a power
+/// loss decides.
 #[test]
 fn memory_engine_failed_sync_is_in_doubt() {
     let failed = || {
@@ -357,7 +359,8 @@ fn memory_engine_failed_sync_is_in_doubt() {
     assert!(record(&lost, "a").is_none());
 }
 
-/// A disk with a size: what does not fit fails, what gives back is taken, and more space lets writes go on.
+/// On a disk with a bounded size, writes that do not fit fail, writes that free space succeed, and with more space all
+/// writes go on.
 #[test]
 fn memory_engine_capacity_comes_back() {
     let engine = MemoryEngine::new();
@@ -383,7 +386,7 @@ fn memory_engine_capacity_comes_back() {
     assert_eq!(engine.counters().disk_full_errors, 2);
 }
 
-/// A flipped bit is never served: point reads and scans say that the row is damaged; writing it anew mends it.
+/// A flipped bit is never served: point reads and scans report that the row is damaged; writing it again repairs it.
 #[test]
 fn memory_engine_finds_flipped_bits() {
     for choice in 0..200u64 {
@@ -412,7 +415,7 @@ fn memory_engine_finds_flipped_bits() {
     assert_eq!(MemoryEngine::new().flip(Keyspace::Records, 7), None);
 }
 
-/// Errors of reading touch only the key they were ordered for; a failed write leaves nothing; a wipe leaves nothing.
+/// Injected read errors affect only their key; a failed write changes nothing; a wipe removes everything.
 #[test]
 fn memory_engine_fails_as_ordered() {
     let engine = MemoryEngine::new();
@@ -439,7 +442,7 @@ fn memory_engine_fails_as_ordered() {
 
 proptest! {
     /// Goal: a power loss gives exactly the state after some synced prefix plus the batches it kept. Method: a map
-    /// copied at every batch, against the engine's log of what was replaced.
+    /// copied at every batch, against the engine's undo log.
     #[test]
     fn memory_engine_crash_is_a_prefix(
         batches in prop::collection::vec(
@@ -486,8 +489,8 @@ enum Step {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(12))]
 
-    /// Goal: the engine on disk does what a map does. Method: random batches and reopenings on both, then
-    /// compare every key and the whole scan.
+    /// Goal: the engine on disk behaves like a map. Method: random batches and reopenings on both, then compare every
+    /// key and the whole scan.
     #[test]
     fn lsm_engine_agrees_with_a_map(
         steps in prop::collection::vec(

@@ -1,9 +1,9 @@
-//! Damage: an engine that notes whatever another one finds damaged, for whoever heals it.
+//! Damage: an engine wrapper that records the damage that the inner engine finds, for the repair.
 //!
-//! Bytes that are not what was written are never served: the engine reports them instead. [`Watched`] passes every
-//! report on to whoever asked and notes it in [`Damage`], so that no caller can forget to. There are two kinds: a *row*
-//! that could not be read, which is mended by writing it anew where the engine can, and damage of the *store*, which
-//! stays whatever is written: a scan that could not go on, or a row of the store's own bookkeeping.
+//! Bytes that differ from the written ones are never served: the engine reports them instead. [`Watched`] returns every
+//! report to its caller and records it in [`Damage`], so that no caller can forget to. There are two kinds. A damaged
+//! *row* could not be read; writing it again repairs it, where the engine can. Damage of the *store* stays whatever is
+//! written: a scan that could not continue, or a damaged row of the store's own bookkeeping.
 
 use super::{Batch, Durability, Engine, EngineError, EngineStats, Keyspace, Room, Rows, Scan};
 use bytes::Bytes;
@@ -13,13 +13,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Rows noted at a time. What is met beyond it is met again later.
+/// The most rows that are recorded at a time. Later reads find the others again.
 const ROWS_MAX: usize = 4096;
 
-/// This is what was found damaged and has not been healed. Cheap to ask while there is nothing.
+/// The damage that was found and is not repaired yet. Cheap to query while there is none.
 #[derive(Debug, Default)]
 pub struct Damage {
-    // Guards the notes; held for an insertion or a copy of some keys.
+    // Guards the records; held for an insertion or a copy of some keys.
     notes: Mutex<Notes>,
     reports: AtomicU64,
 }
@@ -31,28 +31,28 @@ struct Notes {
 }
 
 impl Damage {
-    /// Keys of records that could not be read, from `after` on: at most `count_max`.
+    /// Keys of damaged records after `after`, at most `count_max`.
     pub fn rows(&self, after: Option<&Bytes>, count_max: usize) -> Vec<Bytes> {
         let after = after.map_or(Bound::Unbounded, Bound::Excluded);
         self.lock().rows.range::<Bytes, _>((after, Bound::Unbounded)).take(count_max).cloned().collect()
     }
 
-    /// How many records could not be read and are not healed yet.
+    /// The number of damaged records that are not repaired yet.
     pub fn row_count(&self) -> usize {
         self.lock().rows.len()
     }
 
-    /// Why the store itself is damaged, where it is.
+    /// Why the store itself is damaged; none if it is not.
     pub fn store(&self) -> Option<String> {
         self.lock().store.clone()
     }
 
-    /// Reports so far, those of the same damage included.
+    /// The number of reports so far, including repeated ones of the same damage.
     pub fn reports(&self) -> u64 {
         self.reports.load(Ordering::Relaxed)
     }
 
-    /// Notes that the store is damaged beyond single records.
+    /// Records that the store is damaged beyond single records.
     pub fn note_store(&self, reason: &str) {
         let mut notes = self.lock();
         if notes.store.is_none() {
@@ -61,17 +61,17 @@ impl Damage {
         }
     }
 
-    /// Forgets a record that can be read again, or is not there.
+    /// Forgets a record that can be read again, or no longer exists.
     pub fn forget_row(&self, key: &Bytes) {
         self.lock().rows.remove(key);
     }
 
-    /// Forgets everything: the store is another one now.
+    /// Forgets all damage, because the store was replaced.
     pub fn forget(&self) {
         *self.lock() = Notes::default();
     }
 
-    /// Notes what a read of `key` in `keyspace` reported.
+    /// Records the error of a read of `key` in `keyspace`, if it is damage.
     fn note_read(&self, keyspace: Keyspace, key: &[u8], error: &EngineError) {
         let EngineError::Corrupt { .. } = error else { return };
         self.reports.fetch_add(1, Ordering::Relaxed);
@@ -82,7 +82,7 @@ impl Damage {
         }
     }
 
-    /// Notes what a scan of `keyspace` reported.
+    /// Records the error of a scan of `keyspace`, if it is damage.
     fn note_scan(&self, keyspace: Keyspace, error: &EngineError) {
         let EngineError::Corrupt { key, .. } = error else { return };
         self.reports.fetch_add(1, Ordering::Relaxed);
@@ -104,14 +104,14 @@ impl Damage {
     }
 }
 
-/// This is an engine whose reports of damage are noted.
+/// An engine wrapper that records its reports of damage.
 pub struct Watched {
     inner: Arc<dyn Engine>,
     damage: Arc<Damage>,
 }
 
 impl Watched {
-    /// Watches `inner`.
+    /// Wraps `inner`.
     pub fn new(inner: Arc<dyn Engine>, damage: Arc<Damage>) -> Self {
         Self { inner, damage }
     }
@@ -230,7 +230,7 @@ mod tests {
         (engine, watched, damage)
     }
 
-    /// A record that cannot be read is noted by a read and by a scan, and forgotten when told so.
+    /// A damaged record is recorded by a read and by a scan, and forgotten on request.
     #[test]
     fn damaged_records_are_noted() {
         let (_, engine, damage) = watched(Keyspace::Records);
@@ -243,7 +243,7 @@ mod tests {
         assert_eq!((damage.row_count(), damage.store(), damage.reports()), (1, None, 2));
     }
 
-    /// Any other row is the store's own: only a store set aside is rid of it.
+    /// Any other row is the store's own: only setting the store aside removes its damage.
     #[test]
     fn damaged_bookkeeping_is_the_stores() {
         for keyspace in [Keyspace::Meta, Keyspace::Tokens, Keyspace::Hints, Keyspace::Due, Keyspace::Delta] {

@@ -1,13 +1,13 @@
-//! The data directory: whose it is, and of which format.
+//! The data directory: its lock, and the version of its format.
 //!
 //! | path | what |
 //! | --- | --- |
 //! | `KVORUM` | marker: one line `kvorum data format N`; locked while a process uses the directory |
 //! | `store/` | the engine's files |
 //! | `quarantine/` | damaged stores: see `quarantine` |
-//! | `IDENTITY`, `VOUCHED` | which files the last run had, and the operator's word: see `identity` |
+//! | `IDENTITY`, `VOUCHED` | the files of the last run, and the operator's decision: see `identity` |
 //!
-//! The marker is read before anything else is touched, so a directory of a newer release is left as it is.
+//! The marker is read before anything else is touched, so a directory of a newer release stays unchanged.
 
 use crate::crash::{self, Point};
 use std::fmt;
@@ -16,31 +16,31 @@ use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// The format this release writes. It reads all earlier ones, and makes them this one: from then on an earlier release
-/// refuses the directory.
+/// The format that this release writes. It reads all earlier ones and converts them to this one; from then on, an
+/// earlier release refuses the directory.
 ///
-/// 2: the newest rows of the index are in a log (`delta`), which a release that knows 1 would pass over.
+/// 2: the newest rows of the index are in a log (`delta`), which a release that only knows format 1 would ignore.
 pub const DATA_FORMAT: u32 = 2;
 
-/// The mode of the data directory, and of what is made in it.
+/// The mode of the data directory, and of directories that are made in it.
 const DIR_MODE: u32 = 0o700;
 const FILE_MODE: u32 = 0o600;
-/// Files of which the modes are looked at when a directory is taken: enough to notice those of an earlier release.
+/// The most files whose modes are checked when a directory is opened: enough to notice the modes of an earlier release.
 const FILES_LOOKED_AT_MAX: usize = 1000;
 const MARKER: &str = "KVORUM";
 const MARKER_BYTES_MAX: u64 = 256;
 
-/// This is a data directory that this process alone uses, until it is dropped.
+/// A data directory, locked for this process until it is dropped.
 #[derive(Debug)]
 pub struct DataDir {
     path: PathBuf,
     _lock: File,
 }
 
-/// This says why a directory cannot be used.
+/// The reason why a directory cannot be used.
 #[derive(Debug)]
 pub enum DataDirError {
-    /// Another process has it locked.
+    /// Another process has locked it.
     InUse {
         /// The directory.
         path: PathBuf,
@@ -49,28 +49,28 @@ pub enum DataDirError {
     NewerFormat {
         /// The directory.
         path: PathBuf,
-        /// The format it has.
+        /// Its format.
         found: u32,
     },
-    /// The marker is there and says nothing that can be understood.
+    /// The marker exists, but its text is unknown.
     UnknownMarker {
         /// The directory.
         path: PathBuf,
-        /// What the marker says.
+        /// The marker's text.
         found: String,
     },
-    /// There is no marker, and there are files: not a directory of kvorum's.
+    /// There is no marker, but there are other files: not a data directory of kvorum.
     NotEmpty {
         /// The directory.
         path: PathBuf,
     },
-    /// The operating system refused something.
+    /// The operating system reported an error.
     Io {
         /// What was attempted.
         attempted: &'static str,
-        /// On which path.
+        /// The path.
         path: PathBuf,
-        /// What it reported.
+        /// The error.
         source: io::Error,
     },
 }
@@ -116,10 +116,10 @@ impl std::error::Error for DataDirError {
 }
 
 impl DataDir {
-    /// Takes the directory at `path`, making it if it is not there.
+    /// Opens and locks the directory at `path`, and creates it if it does not exist.
     pub fn open(path: &Path) -> Result<Self, DataDirError> {
         let io = |attempted| move |source| DataDirError::Io { attempted, path: path.to_path_buf(), source };
-        // For this user alone, whatever the mask of the process: values are nobody else's business.
+        // For this user only, whatever the process's umask: values are private.
         DirBuilder::new()
             .recursive(true)
             .mode(DIR_MODE)
@@ -160,8 +160,8 @@ impl DataDir {
                 return Err(DataDirError::NewerFormat { path: path.to_path_buf(), found });
             }
             Marker::Format(DATA_FORMAT) => {}
-            // A crash between creating and writing the marker leaves it empty; nothing else was made by then. In one of an
-            // earlier format a single byte changes, so it is always whole.
+            // A crash between creating and writing the marker leaves it empty; nothing else was made by then. In a
+            // marker of an earlier format a single byte changes, so it is always complete.
             Marker::Empty | Marker::Format(_) => {
                 marker
                     .write_all_at(format!("kvorum data format {DATA_FORMAT}\n").as_bytes(), 0)
@@ -186,26 +186,26 @@ impl DataDir {
         path.join(MARKER).is_file()
     }
 
-    /// Where it is.
+    /// The path of the directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Where the engine keeps its files.
+    /// The path of the engine's files.
     pub fn store_path(&self) -> PathBuf {
         self.path.join("store")
     }
 }
 
-/// Has what this process makes from now on be for its user alone: the engine makes its files without a mode.
+/// Makes all files that this process creates from now on private to its user: the engine creates its files without a
+/// mode.
 pub fn keep_files_private() {
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(!DIR_MODE & 0o777));
 }
 
-/// Warns of a data directory, or where that is private of files in it, that others than its owner may read.
+/// Warns of a data directory that other users may read; if the directory is private, warns of such files in it.
 ///
-/// A directory that was made beforehand, or by an earlier release, has the mode that it was given: it may be another's
-/// business, so it is not changed.
+/// A directory that already existed, or that an earlier release made, keeps its mode: another program may rely on it.
 fn warn_of_readers(path: &Path) {
     if let Some(mode) = wide_mode(path) {
         tracing::warn!(
@@ -227,13 +227,13 @@ fn warn_of_readers(path: &Path) {
     }
 }
 
-/// The permissions of what is at `path`, where they are for others as well.
+/// The mode of the file at `path`, if it gives other users any permission.
 fn wide_mode(path: &Path) -> Option<String> {
     let mode = std::fs::symlink_metadata(path).ok()?.permissions().mode() & 0o777;
     (mode & 0o077 != 0).then(|| format!("{mode:04o}"))
 }
 
-/// Some of the files under `path`, as many as `count`.
+/// Some of the files under `path`, at most `count`.
 fn files_under(path: &Path, count: usize) -> Vec<PathBuf> {
     let (mut found, mut folders) = (Vec::new(), vec![path.to_path_buf()]);
     while let Some(folder) = folders.pop() {
@@ -251,7 +251,7 @@ fn files_under(path: &Path, count: usize) -> Vec<PathBuf> {
     found
 }
 
-/// Whether anything but a file system's own `lost+found` is in the directory.
+/// Whether the directory contains anything but a file system's own `lost+found`.
 fn is_occupied(path: &Path) -> io::Result<bool> {
     for entry in std::fs::read_dir(path)? {
         if entry?.file_name() != "lost+found" {
@@ -282,7 +282,7 @@ fn parse_marker(text: &[u8]) -> Marker {
 mod tests {
     use super::*;
 
-    /// A directory taken twice is refused the second time, and free again once the first lets go.
+    /// A directory that is in use is refused, and can be opened again once its user has dropped it.
     #[test]
     fn second_user_is_refused() {
         let dir = tempfile::tempdir().unwrap();
@@ -292,7 +292,7 @@ mod tests {
         DataDir::open(dir.path()).unwrap();
     }
 
-    /// Markers of later releases, foreign markers and foreign directories are refused and left as they are.
+    /// Markers of later releases, foreign markers and foreign directories are refused and stay unchanged.
     #[test]
     fn newer_and_foreign_are_refused() {
         let check = |file: &str, text: &str, expect: fn(&DataDirError) -> bool| {
@@ -316,7 +316,7 @@ mod tests {
         assert_eq!(std::fs::read_to_string(dir.path().join(MARKER)).unwrap(), "kvorum data format 2\n");
     }
 
-    /// A directory of the release before is taken, and marked so that that release takes it no more.
+    /// A directory of the previous release is opened, and marked so that the previous release refuses it from then on.
     #[test]
     fn earlier_format_becomes_this_one() {
         let dir = tempfile::tempdir().unwrap();

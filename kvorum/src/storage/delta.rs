@@ -1,19 +1,21 @@
-//! The delta: the newest rows of the index, in memory, until they are folded into its tree.
+//! The delta: the newest rows of the index, in memory, until they are flushed ("folded") into its tree.
 //!
-//! Every write changes a row of [`Keyspace::Tokens`], at a place that has nothing to do with those of the writes around
-//! it. In an engine that is an insertion into a large skip list, which costs more than the record's own, for its way
-//! is in no cache. Here the rows of a batch go into buffers, one for each partition, and as *one* row into a log
-//! ([`Keyspace::Delta`]) that the batch carries. Once there are enough, they are *folded*: given to the engine below as a
-//! sorted table ([`Engine::ingest`]); the batches that come next remove their rows of the log. Whoever reads the index
-//! reads the buffers over the tree. This is a differential file (D. G. Severance and G. M. Lohman, "Differential files:
-//! their application to the maintenance of large databases", ACM TODS 1(3), 1976), with a log in place of a lost day.
+//! Every write changes a row of [`Keyspace::Tokens`], at a position unrelated to those of the writes around it. In an
+//! engine that is an insertion into a large skip list. It costs more than the record's own insertion, because its
+//! search path is not in any cache. Here the rows of a batch go into buffers, one for each partition, and as *one* row
+//! into a log ([`Keyspace::Delta`]) that the batch contains. Once there are enough rows, they are *folded*: given to
+//! the engine below as a sorted table ([`Engine::ingest`]). The next batches remove the folded rows of the log. Reads
+//! of the index read the buffers over the tree. This is a differential file (D. G. Severance and G. M. Lohman,
+//! "Differential files: their application to the maintenance of large databases", ACM TODS 1(3), 1976), with a log, so
+//! that a crash does not lose a day's changes.
 //!
-//! Why nothing is lost, and nothing invented, wherever a process or the power ends:
-//! - A batch and its row of the log are there together or not at all, and [`Delta::open`] reads the log into the buffers in
-//!   the order of its rows.
-//! - Rows of the log go only once the tree has what they say, durably. What is left of them is always an end of the log:
-//!   a row of the index that it names at all it names with its latest value.
-//! - A fold is durable at once, and what it stands for may not be: so everything committed is synced before it.
+//! Why nothing is lost and nothing is invented, wherever a process or the power ends:
+//! - A batch and its row of the log are stored together or not at all. [`Delta::open`] reads the log into the buffers
+//!   in the order of its rows.
+//! - A row of the log is removed only after the tree durably has its changes. The remaining rows are always an end of
+//!   the log: if they name a row of the index at all, they name its latest value.
+//! - A fold is durable at once, but the records that its rows index may not be: so everything committed is synced
+//!   before it.
 
 mod buffer;
 #[cfg(test)]
@@ -34,29 +36,30 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
-/// The log may have so many times the bytes of the rows in memory: keys that are written again and again are in it each time.
+/// How many times the bytes of the buffered rows the log may have: it contains a repeatedly written key once for each
+/// write.
 const LOG_FACTOR: usize = 2;
-/// Rows of the log that a batch removes at most. It adds one, so the removal keeps ahead of the growth, and no more: with 16
-/// at a time commits cost twice as much for most of a second after each fold, which clients felt.
+/// The most rows of the log that one batch removes. A batch adds one row, so the removal keeps ahead of the growth.
+/// With 16 at a time, commits cost twice as much for most of a second after each fold, which clients noticed.
 const TRIM_ROWS: u64 = 2;
-/// While a fold is under way, the buffers may grow to this many times their size before commits wait for it.
+/// While a fold is under way, the buffers may grow to this many times their normal size before commits wait for it.
 const BEHIND: usize = 4;
-/// When a fold that failed is tried again.
+/// The pause before a failed fold is tried again.
 const AGAIN: Duration = Duration::from_secs(1);
-/// Rows that a fold writes between two rests, and how long it rests: whoever serves has the processor meanwhile.
+/// How many rows a fold writes between two pauses, and how long a pause is: other threads use the processor meanwhile.
 const STRETCH_ROWS: usize = 512;
 const STRETCH_REST: Duration = Duration::from_millis(1);
 
-/// This says who folds.
+/// The thread that folds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Folding {
-    /// A thread of its own, while others write.
+    /// A separate thread, while others write.
     Beside,
-    /// Whoever commits, before the commit returns: for a simulation, which has one thread.
+    /// The thread that commits, before the commit returns: for a simulation, which has one thread.
     Within,
 }
 
-/// This is an engine whose index is written in this way.
+/// An engine wrapper that buffers the index.
 pub struct Delta {
     shared: Arc<Shared>,
     thread: Option<Thread>,
@@ -67,12 +70,12 @@ struct Shared {
     bytes_max: usize,
     folding: Folding,
     folds: AtomicU64,
-    // Held by whoever folds or exchanges the store below: locked before `log`.
+    // Held by a thread that folds or exchanges the store below: locked before `log`.
     one: Mutex<()>,
-    // Guards the log's numbers, and that there is one writer; held for a commit. Locked before `layers`.
+    // Guards the log's numbers, and ensures a single writer; held for a commit. Locked before `layers`.
     log: Mutex<Log>,
-    // Guards the buffers; held for a look-up, a copy of a range, or an insertion of a batch's rows. None while it is not known
-    // what the log holds.
+    // Guards the buffers; held for a look-up, a copy of a range, or an insertion of a batch's rows. None while the
+    // contents of the log are unknown.
     layers: RwLock<Option<Layers>>,
     wanted: Mutex<Wanted>,
     wake: Condvar,
@@ -83,7 +86,7 @@ struct Shared {
 struct Log {
     first: u64,
     next: u64,
-    /// Rows below it have been folded.
+    /// Rows with lower numbers have been folded.
     folded: u64,
     /// Bytes of rows since the buffers were last frozen.
     bytes: usize,
@@ -95,7 +98,7 @@ struct Layers {
     frozen: Option<Arc<Frozen>>,
 }
 
-/// What is being folded: all that the log says below `next`.
+/// The rows that are being folded: all rows of the log below `next`.
 struct Frozen {
     layer: Layer,
     next: u64,
@@ -108,10 +111,11 @@ struct Wanted {
 }
 
 impl Delta {
-    /// Reads the log of `inner` and goes on with it; about `bytes_max` bytes of memory are used, and twice that while it folds.
+    /// Opens the wrapper on the log of `inner`. It uses about `bytes_max` bytes of memory, and twice as much during a
+    /// fold.
     ///
     /// # Errors
-    /// Those of reading; [`EngineError::Corrupt`] for a row of the log that is none.
+    /// The errors of reading; [`EngineError::Corrupt`] for a row of the log that cannot be parsed.
     pub fn open(
         inner: Arc<dyn Engine>,
         bytes_max: usize,
@@ -160,7 +164,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What the log holds.
+/// Reads the log into buffers.
 fn load(inner: &dyn Engine) -> Result<(Log, Layers), EngineError> {
     let (mut log, mut active) = (Log::default(), Layer::default());
     let mut is_first = true;
@@ -177,7 +181,7 @@ fn load(inner: &dyn Engine) -> Result<(Log, Layers), EngineError> {
     Ok((log, Layers { active, frozen: None }))
 }
 
-/// What a change adds to a row of the log.
+/// The bytes that a change adds to a row of the log.
 fn delta_bytes(change: &Change) -> usize {
     match change {
         Change::Put { keyspace: Keyspace::Tokens, .. }
@@ -206,7 +210,7 @@ impl Shared {
         self.layers.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The thread that folds.
+    /// The loop of the folding thread.
     fn run(&self) {
         let mut has_failed = false;
         loop {
@@ -235,7 +239,8 @@ impl Shared {
         }
     }
 
-    /// Makes what is in the buffers the next thing to fold, unless a fold is under way.
+    /// Freezes the buffers as the next rows to fold, unless a fold is under way. Returns whether there are rows to
+    /// fold.
     fn freeze(&self, log: &mut Log) -> bool {
         let mut layers = self.layers_mut();
         let Some(layers) = layers.as_mut() else { return false };
@@ -248,7 +253,7 @@ impl Shared {
         true
     }
 
-    /// Folds what is frozen.
+    /// Folds the frozen rows.
     fn fold(&self) -> Result<(), EngineError> {
         let _one = lock(&self.one);
         let frozen = self.layers().as_ref().and_then(|layers| layers.frozen.clone());
@@ -271,7 +276,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Waits while the buffers have grown far beyond their size because a fold takes long.
+    /// Waits while the buffers are far beyond their normal size because a fold takes long.
     fn wait_for_fold(&self) -> Result<(), EngineError> {
         if self.folding == Folding::Within {
             return Ok(());
@@ -284,7 +289,7 @@ impl Shared {
         })
     }
 
-    /// Does something to the store below after which another may be in its place, and reads its log.
+    /// Runs `act` on the store below, which may replace that store, and reads its log again.
     fn exchange(&self, act: impl FnOnce(&dyn Engine) -> Result<(), EngineError>) -> Result<(), EngineError> {
         let _one = lock(&self.one);
         let mut log = lock(&self.log);
@@ -320,7 +325,7 @@ impl Shared {
             return Err(EngineError::Closed);
         }
         let number = log.next;
-        // Not used twice, whatever becomes of the batch.
+        // The number is not used twice, whether or not the batch succeeds.
         log.next += 1;
         let (keyspace, key) = (Keyspace::Delta, format::encode_delta_key(number));
         rest.push(Change::Put { keyspace, key, value: rows.clone() });
@@ -370,7 +375,8 @@ impl Engine for Delta {
                 layer.copy(start, end, &mut rows);
             }
         }
-        // After the copy: what has been folded meanwhile is in both, and in neither nothing.
+        // The tree is scanned after the buffers were copied: rows folded in between are in both, and none is missing
+        // from both.
         let below = self.shared.inner.scan(keyspace, start, end)?;
         Ok(Box::new(Merged { above: rows.into_iter().peekable(), below: below.peekable() }))
     }
@@ -383,7 +389,7 @@ impl Engine for Delta {
                     self.shared.wake.notify_all();
                 }
                 Folding::Within => {
-                    // The batch has taken effect all the same; the next one tries again.
+                    // The batch has taken effect all the same; the next batch tries the fold again.
                     if let Err(error) = self.shared.fold() {
                         tracing::warn!(%error, "rows of the index cannot be folded into its tree");
                     }
@@ -417,9 +423,9 @@ impl Engine for Delta {
         self.shared.exchange(Engine::set_aside)
     }
 
-    /// Rows that the buffers say are removed take space in the tree until they are folded.
+    /// Rows that the buffers mark as removed take space in the tree until they are folded.
     fn reclaim(&self, go_on: &mut dyn FnMut() -> bool) -> Result<u64, EngineError> {
-        // What is under way, if anything is, and what came since.
+        // Once for a fold under way, and once for the rows that came since.
         for _ in 0..2 {
             let is_frozen = self.shared.freeze(&mut lock(&self.shared.log));
             if is_frozen {

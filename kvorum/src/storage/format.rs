@@ -1,4 +1,4 @@
-//! The disk format of a record and of the store's other rows. Nothing else knows these bytes.
+//! The disk format of a record and of the store's other rows. No other module reads or writes these bytes.
 //!
 //! Integers are big-endian. The engine checksums every block and journal entry, so rows carry none of their own.
 //!
@@ -16,25 +16,26 @@
 //!
 //! `due`: (8 bytes instant in Unix milliseconds, then the key) → 16 bytes version (clock word, node id)
 //!
-//! `meta`: `clock-lease` → 8 bytes Unix milliseconds; `store-id` → 16 random bytes; `votes` → 1 byte: 1 when the
-//! store has been found to hold what it must, 0 when it is known to lack some, 2 while it is new and not known;
+//! `meta`: `clock-lease` → 8 bytes Unix milliseconds; `store-id` → 16 random bytes; `votes` → 1 byte: 1 when the store
+//! was found to hold all that it must, 0 when it is known to lack some, 2 while it is new and that is not known;
 //! `topology` → 8 bytes: the hash of the nodes whose keys are placed here; `begun-among` instead, the same, in a store
-//! that was begun in place of a damaged one and has not been refilled; `seen` and 8 bytes node id → 16 bytes store id
-//! that the node had when it was seen last; `ran` and 8 bytes node id → 8 bytes number and 8 bytes nonce of that store's
-//! run; `node` → 8 bytes id of the node whose store this is, then its URL; `cluster-id` → 16 random bytes; `run` → 8 bytes
-//! number and 8 bytes nonce of the latest run on this store; `gap`, 8 bytes node id, 2 bytes partition → 8 bytes Unix
-//! milliseconds since when a hint for that node and partition is missing; `indexed` → 1 when every record has its row
-//! in `tokens`; `unsynced` → 1 while a life confirms writes before they are synced, until it has ended as it should;
-//! `floor` and 2 bytes partition → three clock words of 8 bytes: settled, sealed, purged
+//! that replaced a damaged one and has not been refilled; `seen` and 8 bytes node id → 16 bytes id of the store that
+//! the node was last seen with; `ran` and 8 bytes node id → 8 bytes number and 8 bytes nonce of that store's run;
+//! `node` → 8 bytes id of the node that the store belongs to, then its URL; `cluster-id` → 16 random bytes; `run` → 8
+//! bytes number and 8 bytes nonce of the latest run on this store; `gap`, 8 bytes node id, 2 bytes partition → 8 bytes
+//! Unix milliseconds since when a hint for that node and partition is missing (a dirty partition); `indexed` → 1 when
+//! every record has its row in `tokens`; `unsynced` → 1 while a run confirms writes before they are synced, until it
+//! has ended in order; `floor` and 2 bytes partition → three clock words of 8 bytes: settled, sealed, purged
 //!
 //! `tokens`: (2 bytes partition, then the key) → 16 bytes version, 2 bytes `from`, 1 byte: 1 for a tombstone
 //!
-//! `delta`: 8 bytes number of a batch → for each row of `tokens` that it changed: 2 bytes length of the row's key, the
-//! key, 2 bytes length of its value, the value; or 0xffff in place of the latter two where it is removed
+//! `delta`: 8 bytes number of a batch → for each row of `tokens` that the batch changed: 2 bytes length of the row's
+//! key, the key, 2 bytes length of its value, the value; if the row is removed, 0xffff instead of the value and its
+//! length
 //!
 //! `hints`: (8 bytes target node, 16 bytes version, then the key) → record, as in `records`
 //!
-//! A row is upgraded by writing it anew; a reader refuses a format byte that it does not know.
+//! A row is upgraded by writing it again; a reader refuses a format byte that it does not know.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use kvorum_core::{ClusterId, NodeId, Partition, Record, Run, UnixMillis, Value, Version};
@@ -45,7 +46,7 @@ const FORMAT: u8 = 1;
 const FLAG_TOMBSTONE: u8 = 1;
 const FLAG_EXPIRY: u8 = 2;
 const HEADER_BYTES: usize = 20;
-/// The length that says that a row of `tokens` is removed.
+/// The value length that marks a row of `tokens` as removed.
 const REMOVED: u16 = u16::MAX;
 
 /// The key of the `meta` row that holds the clock's lease.
@@ -55,19 +56,19 @@ pub const META_STORE_ID: &[u8] = b"store-id";
 
 /// The key of the `meta` row that holds the id of the cluster that the store belongs to.
 pub const META_CLUSTER_ID: &[u8] = b"cluster-id";
-/// The key of the `meta` row that says whose store it is: the node's id and URL.
+/// The key of the `meta` row that names the node that the store belongs to: its id and URL.
 pub const META_NODE: &[u8] = b"node";
 /// The key of the `meta` row that holds the latest run on the store.
 pub const META_RUN: &[u8] = b"run";
 
-/// The key of the `meta` row that says whether this store votes in reads.
+/// The key of the `meta` row that holds whether this store is quorum-eligible.
 pub const META_VOTES: &[u8] = b"votes";
-/// The key of the `meta` row that says that every record has its row in `tokens`.
+/// The key of the `meta` row that is set when every record has its row in `tokens`.
 pub const META_INDEXED: &[u8] = b"indexed";
-/// The key of the `meta` row that says of which topology the store is.
+/// The key of the `meta` row that holds the hash of the store's topology.
 pub const META_TOPOLOGY: &[u8] = b"topology";
-/// The key of the `meta` row that stands in place of [`META_TOPOLOGY`] until a store has been refilled that was begun in
-/// place of a damaged one.
+/// The key of the `meta` row that replaces [`META_TOPOLOGY`] in a store that was begun in place of a damaged one, until
+/// it has been refilled.
 pub const META_BEGUN_AMONG: &[u8] = b"begun-among";
 /// The values of the `votes` row.
 pub const VOTES_NO: u8 = 0;
@@ -77,17 +78,17 @@ pub const VOTES_YES: u8 = 1;
 pub const VOTES_UNKNOWN: u8 = 2;
 /// The key of the `meta` row that is there while writes are confirmed before they are synced.
 pub const META_UNSYNCED: &[u8] = b"unsynced";
-/// What the `meta` keys of nodes' store identities begin with.
+/// The prefix of the `meta` keys of nodes' store identities.
 pub const META_SEEN: &[u8] = b"seen";
-/// What the `meta` keys of the runs of nodes' stores begin with. Apart from [`META_SEEN`], whose rows an earlier release
-/// reads as well.
+/// The prefix of the `meta` keys of the runs of nodes' stores. Separate from [`META_SEEN`], whose rows an earlier
+/// release reads as well.
 pub const META_RAN: &[u8] = b"ran";
-/// What the `meta` keys of gaps begin with.
+/// The prefix of the `meta` keys of dirty partitions.
 pub const META_GAP: &[u8] = b"gap";
-/// What the `meta` keys of floors begin with.
+/// The prefix of the `meta` keys of floors.
 pub const META_FLOOR: &[u8] = b"floor";
 
-/// This is all of a record but its value and expiry.
+/// A record without its value and expiry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mark {
     /// The stored version.
@@ -98,12 +99,12 @@ pub struct Mark {
     pub is_tombstone: bool,
 }
 
-/// This says why bytes are not a row of this format.
+/// The reason why bytes are not a row of this format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FormatError {
     /// Fewer bytes than the row's fixed part.
     Truncated {
-        /// The bytes that were there.
+        /// How many bytes there are.
         bytes: usize,
     },
     /// A format byte of another release.
@@ -133,12 +134,12 @@ impl fmt::Display for FormatError {
 
 impl std::error::Error for FormatError {}
 
-/// How many bytes `record` takes.
+/// The encoded length of `record`, in bytes.
 pub fn record_bytes(record: &Record) -> usize {
     HEADER_BYTES + record.expires.map_or(0, |_| 8) + record.value_bytes()
 }
 
-/// The bytes of `record`.
+/// Encodes `record`.
 pub fn encode_record(record: &Record) -> Bytes {
     let value: &[u8] = match &record.value {
         Value::Present(bytes) => bytes,
@@ -177,12 +178,12 @@ pub fn decode_record(row: &Bytes) -> Result<Record, FormatError> {
     Ok(Record { version: header.version, from: header.from, expires: header.expires, value })
 }
 
-/// The version of the record in `row`, without looking at its value.
+/// The version of the record in `row`, without reading its value.
 pub fn decode_version(row: &[u8]) -> Result<Version, FormatError> {
     Header::parse(row).map(|header| header.version)
 }
 
-/// All of the record in `row` but its value.
+/// The record in `row` without its value and expiry.
 pub fn decode_record_mark(row: &[u8]) -> Result<Mark, FormatError> {
     let Header { version, from, flags, .. } = Header::parse(row)?;
     Ok(Mark { version, from, is_tombstone: flags & FLAG_TOMBSTONE != 0 })
@@ -196,7 +197,7 @@ pub fn encode_token_key(partition: Partition, key: &[u8]) -> Bytes {
     row.freeze()
 }
 
-/// Where the `tokens` rows of a partition end: for `Bound::map`.
+/// The end of a partition's `tokens` rows, for `Bound::map`.
 pub fn token_end(partition: Partition) -> Bound<[u8; 2]> {
     partition.0.checked_add(1).map_or(Bound::Unbounded, |next| Bound::Excluded(next.to_be_bytes()))
 }
@@ -218,20 +219,20 @@ pub fn decode_delta_key(row: &[u8]) -> Result<u64, FormatError> {
     Ok(u64::from_be_bytes(number))
 }
 
-/// Bytes of a `delta` row for one of `tokens`, beyond its key and value.
+/// The bytes that a `delta` row takes for a row of `tokens`, besides that row's key and value.
 pub const DELTA_ROW_BYTES: usize = 4;
 
-/// This puts together the value of a `delta` row.
+/// A writer of the value of a `delta` row.
 #[derive(Debug)]
 pub struct DeltaWriter(BytesMut);
 
 impl DeltaWriter {
-    /// One with room for so many bytes.
+    /// A writer with room for `bytes` bytes.
     pub fn with_capacity(bytes: usize) -> Self {
         Self(BytesMut::with_capacity(bytes))
     }
 
-    /// Adds that the row of `tokens` at `key` has become `value`, or is removed. Both are shorter than 64 KiB.
+    /// Adds that the row of `tokens` at `key` was set to `value`, or removed. Both are shorter than 64 KiB.
     pub fn put(&mut self, key: &[u8], value: Option<&[u8]>) {
         debug_assert!(
             key.len().max(value.map_or(0, <[u8]>::len)) < usize::from(REMOVED),
@@ -248,20 +249,20 @@ impl DeltaWriter {
         }
     }
 
-    /// The value.
+    /// Returns the value.
     pub fn finish(self) -> Bytes {
         self.0.freeze()
     }
 }
 
-/// This is one row of `tokens` as a `delta` row has it.
+/// A changed row of `tokens` in a `delta` row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeltaRow<'a> {
     /// Its key.
     pub key: &'a [u8],
     /// Its value; none when it is removed.
     pub value: Option<&'a [u8]>,
-    /// All of this, as it is written.
+    /// The encoded bytes of this change.
     pub encoded: &'a [u8],
 }
 
@@ -272,7 +273,7 @@ impl DeltaRow<'_> {
     }
 }
 
-/// What the value of a `delta` row says. Nothing comes after an error.
+/// The changes in the value of a `delta` row. The iterator ends after an error.
 pub fn delta_rows(row: &[u8]) -> impl Iterator<Item = Result<DeltaRow<'_>, FormatError>> {
     let mut left = row;
     std::iter::from_fn(move || {
@@ -425,7 +426,7 @@ pub fn decode_due_version(row: &[u8]) -> Result<Version, FormatError> {
     Ok(Version::from_words(u64::from_be_bytes(*clock), u64::from_be_bytes(*node)))
 }
 
-/// The key of a `hints` row: rows of one target lie together, in the order of their versions.
+/// The key of a `hints` row: rows of one target are contiguous, in the order of their versions.
 pub fn encode_hint_key(target: NodeId, version: Version, key: &[u8]) -> Bytes {
     let mut row = BytesMut::with_capacity(24 + key.len());
     row.put_u64(target.0);
@@ -498,7 +499,7 @@ pub fn encode_lease(until: UnixMillis) -> Bytes {
     Bytes::copy_from_slice(&until.0.to_be_bytes())
 }
 
-/// The lease in its row.
+/// The lease in the clock lease's row.
 pub fn decode_lease(row: &[u8]) -> Result<UnixMillis, FormatError> {
     let bytes: [u8; 8] = row.try_into().map_err(|_| FormatError::Truncated { bytes: row.len() })?;
     Ok(UnixMillis(u64::from_be_bytes(bytes)))
@@ -531,7 +532,7 @@ pub fn encode_run(run: Run) -> Bytes {
     row.freeze()
 }
 
-/// The run in its row.
+/// The run in the `run` row.
 pub fn decode_run(row: &[u8]) -> Result<Run, FormatError> {
     let bytes: [u8; 16] = row.try_into().map_err(|_| FormatError::Truncated { bytes: row.len() })?;
     let both = u128::from_be_bytes(bytes);
@@ -544,12 +545,12 @@ pub fn encode_cluster_id(id: ClusterId) -> Bytes {
     Bytes::copy_from_slice(&id.get().to_be_bytes())
 }
 
-/// The cluster id in its row; 0 is none.
+/// The cluster id in its row; none for 0.
 pub fn decode_cluster_id(row: &[u8]) -> Result<Option<ClusterId>, FormatError> {
     decode_store_id(row).map(ClusterId::new)
 }
 
-/// The identity in its row.
+/// The identity in the store identity's row.
 pub fn decode_store_id(row: &[u8]) -> Result<u128, FormatError> {
     let bytes: [u8; 16] = row.try_into().map_err(|_| FormatError::Truncated { bytes: row.len() })?;
     Ok(u128::from_be_bytes(bytes))
@@ -591,7 +592,7 @@ mod tests {
         }
     }
 
-    /// Rows of the index's log as released: a tombstone's mark, a removal, and another in one row.
+    /// Rows of the index's log as released: a tombstone's mark, a removal, and another change in one row.
     #[test]
     fn released_delta_fixture_still_reads_and_writes() {
         let fixture = include_str!("../../../fixtures/delta-format-1.txt");
@@ -618,7 +619,7 @@ mod tests {
         }
     }
 
-    /// Every way in which a row can be wrong is refused by name.
+    /// Each kind of wrong row is refused with its own error.
     #[test]
     fn wrong_rows_are_refused() {
         let record =
@@ -641,7 +642,8 @@ mod tests {
     }
 
     proptest! {
-        /// What is encoded is decoded, and any bytes are either refused or decoded to what encodes to them.
+        /// Encoded rows decode to the same, and any bytes are either refused or decode to something that encodes to
+        /// them.
         #[test]
         fn any_bytes_are_refused_or_exact(row in prop::collection::vec(any::<u8>(), 0..60), plausible: bool) {
             let mut row = row;
@@ -656,7 +658,7 @@ mod tests {
             }
         }
 
-        /// `due` rows sort by instant, then key, and give both back.
+        /// `due` rows sort by instant, then key, and decode to both.
         #[test]
         fn due_keys_sort_by_instant(a: u64, b: u64, key in prop::collection::vec(any::<u8>(), 0..5)) {
             let row = |at| encode_due_key(UnixMillis(at), &key);

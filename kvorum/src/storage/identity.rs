@@ -1,20 +1,19 @@
-//! Identity of a data directory: whether it is, file by file, the one that the node's last run used.
+//! The identity of a data directory: whether its files are the ones that the node's last run used.
 //!
 //! | path in the data directory | what |
 //! | --- | --- |
-//! | `IDENTITY` | record of the last run: text, a name and a value a line |
-//! | `VOUCHED` | the operator's word for the next start alone: `bootstrap` or `trust-store` |
+//! | `IDENTITY` | record of the last run: text, a name and a value per line |
+//! | `VOUCHED` | the operator's decision for the next start only: `bootstrap` or `trust-store` |
 //!
-//! The record says of itself, of the marker and of the store's folder on which device they are, their inode numbers and
-//! when they were born. A file system gives each file that it makes another inode or another birth time, and lets no
-//! program set them: so a directory that was copied, restored, unpacked or synchronised from elsewhere differs from its
-//! record, whoever did it with whatever program. The record is a new file in every run, so that an older copy that is
-//! written over it in place does not match either.
+//! The record holds the device, inode number and birth time of itself, of the marker and of the store's folder. A file
+//! system gives each new file another inode or another birth time, and lets no program set them. So a directory that
+//! was copied, restored, unpacked or synchronised from elsewhere differs from its record, whatever program did it. The
+//! record is a new file in every run, so that an older copy that is written over it in place does not match either.
 //!
-//! What it cannot tell: a whole file system that went back to an earlier state (an image, a snapshot of a machine or of a
+//! It cannot detect that a whole file system went back to an earlier state (an image, a snapshot of a machine or of a
 //! volume). Other nodes can, by the run that they remember ([`kvorum_core::Run`]).
 //!
-//! Device numbers are given anew at every boot of the machine; across boots the id of the file system stands for them.
+//! Device numbers change at every boot of the machine; across boots the id of the file system replaces them.
 
 use kvorum_core::Run;
 use std::collections::BTreeMap;
@@ -34,39 +33,39 @@ const STORE: &str = "store";
 const RECORD_BYTES_MAX: u64 = 16 << 10;
 /// How much later than its last change a file of the store may seem to be born: the file system's clock is coarse.
 const BIRTH_SLACK: Duration = Duration::from_secs(1);
-/// How deep the store's folder is looked through.
+/// How many levels of folders below the store's folder are checked.
 const DEPTH_MAX: usize = 4;
-/// Changes with every boot of the machine.
+/// A value that changes with every boot of the machine.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// The disk of the node's last run, as far as it can be recognised.
+/// The identity of the disk that the node's last run used.
 pub trait DiskIdentity: Send + Sync {
     /// Verifies that the disk is the one of the last run. `store` is the identity of the store on it, and `run` the run
     /// that has just begun.
     ///
     /// # Errors
-    /// Why it may be another one.
+    /// The reason why it may be another disk.
     fn verify(&self, store: u128, run: Run) -> Result<(), Doubt>;
 
     /// Records durably that the disk is the one of `run`.
     ///
     /// # Errors
-    /// When it cannot be written: the next start does not recognise the disk.
+    /// When the record cannot be written: the next start will not recognise the disk.
     fn record(&self, store: u128, run: Run) -> io::Result<()>;
 
-    /// Forgets durably which disk the last run had.
+    /// Removes durably the record of the last run's disk.
     ///
     /// # Errors
     /// When the record cannot be removed.
     fn forget(&self) -> io::Result<()>;
 }
 
-/// The reason why a disk may be another one than that of the last run.
+/// The reason why a disk may not be the last run's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Doubt {
-    /// Nothing is recorded: the node has not met the others since it got this directory.
+    /// There is no record: the node has not met the others since it got this directory.
     NoRecord,
-    /// The record cannot be read, or says nothing that can be understood.
+    /// The record cannot be read or parsed.
     UnreadableRecord {
         /// Why.
         reason: String,
@@ -76,19 +75,19 @@ pub enum Doubt {
         /// The file.
         path: PathBuf,
     },
-    /// The file or folder is another one than the one that was recorded.
+    /// The file or folder is not the recorded one.
     OtherFile {
         /// The file.
         path: PathBuf,
     },
-    /// The directory is elsewhere.
+    /// The directory has another path.
     Moved {
-        /// Where it was.
+        /// Its recorded path.
         from: String,
     },
-    /// The record is of another store, or of a later run than the store's.
+    /// The record belongs to another store, or to a later run than the store's.
     OtherStore,
-    /// A file of the store is younger than what is in it: a copy put it there.
+    /// A file of the store was born after its last change: a program copied it there.
     Restored {
         /// The file.
         path: PathBuf,
@@ -113,17 +112,17 @@ impl fmt::Display for Doubt {
     }
 }
 
-/// The operator's word for one start.
+/// The operator's decision for one start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Vouch {
-    /// No store of this node was ever lost: a new store votes without asking the other nodes.
+    /// No store of this node was ever lost: a new store is quorum-eligible without asking the other nodes.
     Bootstrap,
-    /// The directory is the one of the last run, and no older copy.
+    /// The directory is the last run's, and not an older copy.
     TrustStore,
 }
 
 impl Vouch {
-    /// The word for it, which is also the command's name.
+    /// Its name, which is also the command's name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Bootstrap => "bootstrap",
@@ -131,7 +130,7 @@ impl Vouch {
         }
     }
 
-    /// Leaves the word in the directory at `data_dir`, durably, for the next start.
+    /// Stores the decision durably in the directory at `data_dir`, for the next start.
     ///
     /// # Errors
     /// When it cannot be written.
@@ -142,16 +141,16 @@ impl Vouch {
         sync_folder(data_dir)
     }
 
-    /// The word that was left in the directory at `data_dir`.
+    /// The decision stored in the directory at `data_dir`.
     pub fn left_in(data_dir: &Path) -> Option<Self> {
         let word = read_text(&data_dir.join(VOUCHED)).ok()?;
         [Self::Bootstrap, Self::TrustStore].into_iter().find(|vouch| vouch.name() == word.trim())
     }
 
-    /// Takes the word back, once a start has taken it.
+    /// Removes the decision, once a start has used it.
     ///
     /// # Errors
-    /// When it cannot be removed: the next start takes it again.
+    /// When it cannot be removed: the next start would use it again.
     pub fn forget(data_dir: &Path) -> io::Result<()> {
         remove(&data_dir.join(VOUCHED))?;
         sync_folder(data_dir)
@@ -183,7 +182,7 @@ pub struct DirectoryIdentity {
 }
 
 impl DirectoryIdentity {
-    /// That of the directory at `data_dir`.
+    /// The identity of the directory at `data_dir`.
     pub fn new(data_dir: &Path) -> Self {
         Self { data_dir: data_dir.to_path_buf() }
     }
@@ -207,7 +206,7 @@ impl DirectoryIdentity {
     }
 }
 
-/// Where a file is, and since when.
+/// The location of a file, and its birth time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Place {
     device: u64,
@@ -302,8 +301,8 @@ impl DiskIdentity for DirectoryIdentity {
     }
 }
 
-/// A file under `folder` that is younger than its last change: programs that copy keep the time of the change, and the file
-/// system alone gives the birth.
+/// A file under `folder` that was born after its last change: programs that copy preserve the time of the change, but
+/// only the file system sets the birth time.
 fn restored_file(folder: &Path, depth: usize) -> Option<PathBuf> {
     for entry in std::fs::read_dir(folder).ok()?.flatten() {
         let Ok(metadata) = entry.path().symlink_metadata() else { continue };
@@ -355,7 +354,7 @@ mod tests {
         Run { number: RUN.number + runs, nonce: 7 }
     }
 
-    /// A directory with a marker and a store, recorded in [`RUN`]; none where the file system keeps no birth times.
+    /// A directory with a marker and a store, recorded in [`RUN`]; none if the file system keeps no birth times.
     fn recorded() -> Option<(TempDir, PathBuf)> {
         let dir = TempDir::new().unwrap();
         let data_dir = dir.path().join("data");
@@ -377,14 +376,14 @@ mod tests {
         DirectoryIdentity::new(data_dir).verify(5, later(1))
     }
 
-    /// Runs a program that copies. `cp` and `mv` are on every machine.
+    /// Runs a copying program. `cp` and `mv` are on every machine.
     fn run(program: &str, arguments: &[&Path]) {
         let status = Command::new(program).args(arguments).status().unwrap();
         assert!(status.success(), "{program} {arguments:?}");
     }
 
-    /// The directory of the last run is recognised, again and again; nothing else is: another store, one that is older
-    /// than the record, and one whose record was forgotten.
+    /// The directory of the last run is recognised repeatedly. Not recognised: another store, a store that is older
+    /// than the record, and one without a record.
     #[test]
     fn last_run_is_recognised() {
         let Some((_dir, data_dir)) = recorded() else { return };
@@ -399,14 +398,15 @@ mod tests {
         assert_eq!(verify(&data_dir), Err(Doubt::NoRecord));
     }
 
-    /// A copy is no directory of the last run, wherever it is, and whatever its times were set to; nor is one that was moved.
+    /// A copy is not the last run's directory, wherever it is, and whatever its times were set to; nor is a moved
+    /// directory.
     #[test]
     fn copies_are_not_recognised() {
         let Some((dir, data_dir)) = recorded() else { return };
         let copy = dir.path().join("copy");
         run("cp", &[Path::new("-a"), &data_dir, &copy]);
         assert!(matches!(verify(&copy), Err(Doubt::Moved { .. })));
-        // In its place, under its name.
+        // The copy in the original's place, under its name.
         let aside = dir.path().join("aside");
         run("mv", &[&data_dir, &aside]);
         assert!(matches!(verify(&aside), Err(Doubt::Moved { .. })));
@@ -418,7 +418,7 @@ mod tests {
     }
 
     /// An older copy that is written over the directory in place is not recognised, whether the files are replaced or
-    /// overwritten: the record of each run is a file of its own.
+    /// overwritten: each run has a new record file.
     #[test]
     fn restored_in_place_is_not_recognised() {
         for arguments in [&["-a", "--remove-destination"][..], &["-a"]] {
@@ -434,7 +434,8 @@ mod tests {
         }
     }
 
-    /// A store that was replaced while the record stayed is not recognised: as a whole folder, or file by file.
+    /// A store that was replaced while the record stayed is not recognised: replaced as a whole folder, or file by
+    /// file.
     #[test]
     fn replaced_stores_are_not_recognised() {
         let Some((dir, data_dir)) = recorded() else { return };
@@ -458,7 +459,8 @@ mod tests {
         assert!(matches!(verify(&data_dir), Err(Doubt::OtherFile { .. })));
     }
 
-    /// After another boot device numbers may be others, and the id of the file system counts; within one they count.
+    /// After another boot device numbers may differ, and the id of the file system is compared; within one boot they
+    /// are compared.
     #[test]
     fn device_numbers_may_change_with_a_boot() {
         let Some((_dir, data_dir)) = recorded() else { return };
@@ -467,7 +469,7 @@ mod tests {
         let boot = text.lines().find(|line| line.starts_with("boot ")).unwrap();
         let device = std::fs::metadata(&record).unwrap().dev();
         let other_device = text.replace(&format!(" {device} "), " 9999 ");
-        // Written in place: the file stays the one that the record names.
+        // Written in place, so that the file is still the one that the record names.
         std::fs::write(&record, &other_device).unwrap();
         assert!(matches!(verify(&data_dir), Err(Doubt::OtherFile { .. })));
         let is_named = !text.contains("filesystem 0\n");
@@ -478,7 +480,7 @@ mod tests {
         assert!(matches!(verify(&data_dir), Err(Doubt::OtherFile { .. })));
     }
 
-    /// A damaged record is no record, and does no harm.
+    /// A damaged record counts as no record, and causes no other failure.
     #[test]
     fn damaged_records_are_refused() {
         let Some((_dir, data_dir)) = recorded() else { return };
@@ -492,7 +494,7 @@ mod tests {
         assert!(matches!(verify(&data_dir), Err(Doubt::UnreadableRecord { .. })));
     }
 
-    /// The operator's word is for one start.
+    /// The operator's decision is valid for one start.
     #[test]
     fn word_is_left_and_taken() {
         let dir = TempDir::new().unwrap();

@@ -1,8 +1,8 @@
-//! Inspection: finds damage that fjall would take for the traces of a crash, before fjall opens a store and acts on it.
+//! Inspection: before fjall opens a store, finds damage that fjall would treat as the traces of a crash.
 //!
 //! | found | fjall alone | here |
 //! | --- | --- | --- |
-//! | a journal batch that is not whole, and a whole one behind it | ends the journal there, cuts the rest off | damage |
+//! | a journal batch that is not whole, and a whole one after it | ends the journal there, cuts the rest off | damage |
 //! | a last batch that was written to its end and is not whole | the same | damage |
 //! | a last batch of which bytes were never written | the same, or an error | cut off here |
 //! | sequence numbers that do not rise | ranks an old write above a newer one | damage |
@@ -35,16 +35,16 @@ const TAG_CLEAR: u8 = 4;
 /// Bytes of a batch's start, and of its end.
 const START_BYTES: usize = 13;
 const END_BYTES: usize = 13;
-/// Bytes that a disk writes as one: what a crash leaves unwritten is zero in pieces of at least this size.
+/// The unit in which a disk writes, in bytes: after a crash, unwritten bytes are zero in pieces of at least this size.
 const SECTOR_BYTES: u64 = 512;
-/// The least part of a sector whose zeros say that it was not written: a batch may have a few zeros of its own anywhere.
+/// The fewest zero bytes that show that a part of a sector was not written: a batch may contain a few zeros anywhere.
 const LOST_BYTES_MIN: u64 = 16;
 
 /// Inspects the closed store at `store`. `is_synced`: whether every batch was synced before the next was written, as
-/// `--durability always` does; else the system may have written a later one and not an earlier one when the power went.
+/// `--durability always` does. Otherwise a power loss may leave a later batch written and an earlier one not.
 ///
 /// # Errors
-/// [`EngineError::Corrupt`] for damage; those of reading the files.
+/// [`EngineError::Corrupt`] for damage; the errors of reading the files.
 pub(super) fn inspect(store: &Path, is_synced: bool) -> Result<(), EngineError> {
     let failed = |error| EngineError::of_io(ATTEMPTED, error);
     if !store.try_exists().map_err(failed)? {
@@ -66,7 +66,7 @@ fn damaged(detail: String) -> EngineError {
     EngineError::Corrupt { attempted: ATTEMPTED, detail, key: None }
 }
 
-/// What the journals hold.
+/// Facts found in the journals.
 #[derive(Default)]
 struct Seen {
     last_seqno: Option<u64>,
@@ -89,7 +89,7 @@ fn journals(store: &Path) -> Result<Vec<(u64, PathBuf)>, EngineError> {
     Ok(found)
 }
 
-/// Walks a journal to its end. A last batch that a crash cut short is cut off.
+/// Reads a journal to its end. A last batch that a crash cut short is cut off.
 fn walk_journal(path: &Path, is_synced: bool, seen: &mut Seen) -> Result<(), EngineError> {
     let failed = |error| EngineError::of_io(ATTEMPTED, error);
     let file = OpenOptions::new().read(true).write(true).open(path).map_err(failed)?;
@@ -119,8 +119,8 @@ fn walk_journal(path: &Path, is_synced: bool, seen: &mut Seen) -> Result<(), Eng
     file.set_len(end).and_then(|()| file.sync_all()).map_err(failed)
 }
 
-/// Says why the end of a journal is damaged and not only cut short, where it is. `rest` begins at byte `begin` with a
-/// batch that is not whole, and ends with its last byte that is not zero.
+/// Why the end of a journal is damaged; none if it is only cut short. `rest` begins at byte `begin` with a batch that
+/// is not whole, and ends with its last nonzero byte.
 fn why_damaged(rest: &[u8], begin: u64, is_synced: bool, last: Option<u64>) -> Option<&'static str> {
     let behind = (1..rest.len()).find(|at| is_batch_behind(rest.get(*at..).unwrap_or_default(), last));
     if let Some(at) = behind {
@@ -131,9 +131,9 @@ fn why_damaged(rest: &[u8], begin: u64, is_synced: bool, last: Option<u64>) -> O
         .then_some("a batch that was written to its end is not whole")
 }
 
-/// Whether a whole batch begins at `bytes` that can come later than the one of `last`.
+/// Whether `bytes` begins with a whole batch that can be later than the one numbered `last`.
 fn is_batch_behind(bytes: &[u8], last: Option<u64>) -> bool {
-    // Asked at every byte: the cheap questions first.
+    // This runs at every byte, so the cheap checks come first.
     if bytes.first() != Some(&TAG_START) || !matches!(bytes.get(START_BYTES), Some(&(TAG_ITEM | TAG_CLEAR))) {
         return false;
     }
@@ -141,7 +141,7 @@ fn is_batch_behind(bytes: &[u8], last: Option<u64>) -> bool {
     batch.is_ok_and(|batch| batch.is_some_and(|batch| last.is_none_or(|last| batch.seqno > last)))
 }
 
-/// Whether `rest` ends as a batch does, also where one bit of that has flipped.
+/// Whether `rest` ends like a batch, even if one bit of the end has flipped.
 fn ends_with_trailer(rest: &[u8]) -> bool {
     let Some(end) = rest.len().checked_sub(END_BYTES).and_then(|at| rest.get(at..)) else { return false };
     let (Some(tag), Some(magic)) = (end.first(), end.get(END_BYTES - MAGIC.len()..)) else { return false };
@@ -149,8 +149,8 @@ fn ends_with_trailer(rest: &[u8]) -> bool {
     flipped + (tag ^ TAG_END).count_ones() <= 1
 }
 
-/// Whether some part of `bytes`, which begin at byte `begin` of their file, was never written: all that it has of a
-/// sector is zero.
+/// Whether some sector's part of `bytes`, which begin at byte `begin` of their file, was never written: all its bytes
+/// are zero.
 fn has_lost_sector(bytes: &[u8], begin: u64) -> bool {
     let mut at = begin;
     let mut rest = bytes;
@@ -172,14 +172,14 @@ struct JournalBatch {
     keyspaces: BTreeSet<u64>,
 }
 
-/// A reader that counts.
+/// A reader that counts the bytes it reads.
 struct Counted<R> {
     inner: R,
     bytes: u64,
 }
 
 impl<R: Read> Counted<R> {
-    /// The next `N` bytes; none where there are fewer.
+    /// The next `N` bytes; none if there are fewer.
     fn take<const N: usize>(&mut self) -> io::Result<Option<[u8; N]>> {
         let mut bytes = [0; N];
         match self.inner.read_exact(&mut bytes) {
@@ -192,7 +192,7 @@ impl<R: Read> Counted<R> {
         }
     }
 
-    /// Hashes the next `count` bytes. Says whether there are as many.
+    /// Hashes the next `count` bytes. Returns whether there were that many.
     fn hash(&mut self, count: u64, hash: &mut Xxh3) -> io::Result<bool> {
         let mut buffer = [0; 16 << 10];
         let mut left = count;
@@ -213,7 +213,7 @@ impl<R: Read> Counted<R> {
     }
 }
 
-/// Reads a batch; none where no whole one follows.
+/// Reads a batch; none if no whole batch follows.
 fn read_batch(reader: &mut Counted<impl Read>) -> io::Result<Option<JournalBatch>> {
     let Some([TAG_START, start @ ..]) = reader.take::<START_BYTES>()? else { return Ok(None) };
     let [c0, c1, c2, c3, seqno @ ..] = start;
@@ -248,7 +248,7 @@ fn read_batch(reader: &mut Counted<impl Read>) -> io::Result<Option<JournalBatch
     Ok(is_whole.then_some(batch))
 }
 
-/// Looks at each keyspace's list of tables.
+/// Inspects each keyspace's list of tables.
 fn inspect_keyspaces(store: &Path, seen: &Seen) -> Result<(), EngineError> {
     let failed = |error| EngineError::of_io(ATTEMPTED, error);
     let folder = store.join("keyspaces");
@@ -268,7 +268,7 @@ fn inspect_keyspaces(store: &Path, seen: &Seen) -> Result<(), EngineError> {
         if is_used {
             return Err(damaged("the store's file `version` is missing".to_owned()));
         }
-        // A crash while the store was made: nothing was written to it.
+        // A crash while the store was created: nothing was written to it.
         return std::fs::remove_dir_all(store).map_err(failed);
     }
     if let Some(lost) = seen.keyspaces.iter().find(|id| !keyspaces.contains(id)) {
@@ -279,14 +279,14 @@ fn inspect_keyspaces(store: &Path, seen: &Seen) -> Result<(), EngineError> {
     }
     for id in keyspaces {
         let keyspace = folder.join(id.to_string());
-        // The first is the list of the others: without it fjall removes all of them.
+        // The first keyspace lists the others: without it fjall removes all of them.
         let is_used = if id == 0 { is_used } else { seen.keyspaces.contains(&id) };
         inspect_tables(&keyspace, is_used)?;
     }
     Ok(())
 }
 
-/// Looks at the list of tables of the keyspace at `folder`.
+/// Inspects the list of tables of the keyspace at `folder`.
 fn inspect_tables(folder: &Path, is_used: bool) -> Result<(), EngineError> {
     let failed = |error| EngineError::of_io(ATTEMPTED, error);
     let named = folder.join("current");
@@ -294,7 +294,7 @@ fn inspect_tables(folder: &Path, is_used: bool) -> Result<(), EngineError> {
     let current = match std::fs::read(&named) {
         Ok(current) => current,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            // A crash while the keyspace was made leaves a folder without it, and fjall makes that anew.
+            // A crash while the keyspace was created leaves a folder without the file, and fjall creates it again.
             return if is_used || has_tables(folder).map_err(failed)? {
                 Err(damaged(format!("{} is missing", named.display())))
             } else {
@@ -331,7 +331,7 @@ fn hash_all(mut file: File, hash: &mut Xxh3) -> io::Result<()> {
     }
 }
 
-/// Whether a keyspace's folder has anything that was written after it was made.
+/// Whether a keyspace's folder contains anything that was written after its creation.
 fn has_tables(folder: &Path) -> io::Result<bool> {
     for entry in std::fs::read_dir(folder)? {
         let entry = entry?;
@@ -385,9 +385,9 @@ mod tests {
         inspect(&dir.path().join("store"), is_synced)
     }
 
-    /// Goal: every flipped bit of a journal is found, in the first, a middle and the last batch, in its framing as in its
-    /// values. Method: each bit of each byte in turn. Of the sequence numbers only such flips may stay unnoticed as leave
-    /// the order of the batches as it was.
+    /// Goal: every flipped bit of a journal is found, in the first, a middle and the last batch, in framing and values.
+    /// Method: each bit of each byte in turn. In the sequence numbers, only flips that keep the order of the batches
+    /// may stay unnoticed.
     #[test]
     fn every_flipped_bit_of_a_journal_is_found() {
         let dir = store_of(4);
@@ -413,13 +413,13 @@ mod tests {
                 }
             }
         }
-        // The first sequence number may become a smaller one and the last a larger one: their order is the same.
+        // The first sequence number may become smaller and the last one larger: the order stays the same.
         let may_stay = |at: &usize| (5..13).contains(at) || (last + 5..last + 13).contains(at);
         assert!(unnoticed.iter().all(may_stay), "{unnoticed:?}");
     }
 
-    /// Goal: what a crash leaves is no damage. Method: the last batch ends anywhere, behind it the file ends or is zero; or
-    /// sectors of it were not written.
+    /// Goal: the traces of a crash are not damage. Method: the last batch ends anywhere, and then the file ends or is
+    /// zero; or some of its sectors were not written.
     #[test]
     fn ends_cut_short_are_forgiven() {
         let dir = store_of(4);
@@ -440,8 +440,8 @@ mod tests {
         }
     }
 
-    /// Goal: a batch of which a sector was never written is cut off where it is the last; before a whole one it is damage
-    /// where every batch was synced before the next, and a power failure's doing where none was.
+    /// Goal: a last batch with an unwritten sector is cut off. Before a whole batch it is damage if every batch was
+    /// synced before the next, and the effect of a power loss if none was.
     #[test]
     fn lost_sectors_are_judged_by_what_follows() {
         let dir = store_of(40);
@@ -465,8 +465,8 @@ mod tests {
         }
     }
 
-    /// A missing or damaged list of tables is damage, and so is a missing list of keyspaces or `version`; nothing is removed
-    /// or made anew. A store that was never used may lack them.
+    /// A missing or damaged list of tables is damage, and so is a missing list of keyspaces or `version`; nothing is
+    /// removed or created. A store that was never used may lack them.
     #[test]
     fn missing_and_damaged_lists_are_damage() {
         let flip = |path: &Path| {
@@ -495,7 +495,7 @@ mod tests {
         let dir = store_of(4);
         remove(&dir.path().join("store/version"));
         assert!(matches!(inspected(&dir, true), Err(EngineError::Corrupt { .. })));
-        // Made, and never used.
+        // Created, and never used.
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(dir.path().join("store/keyspaces")).unwrap();
         std::fs::write(dir.path().join("store/0.jnl"), vec![0; 1000]).unwrap();
@@ -503,7 +503,7 @@ mod tests {
         LsmEngine::open(LsmConfig::new(dir.path().join("store"), 4 << 20)).unwrap();
     }
 
-    /// A journal that is missing among others is noticed.
+    /// A missing journal among others is noticed.
     #[test]
     fn missing_journal_is_damage() {
         let dir = store_of(4);

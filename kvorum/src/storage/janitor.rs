@@ -1,17 +1,17 @@
 //! The janitor: keeps fjall's memtable rotations from stalling readers and writers.
 //!
-//! At a rotation fjall drops what became obsolete while it holds its version lock, which every read and write
-//! needs: unlinking and closing a table takes the file system 4 to 31 ms, freeing a memtable of 58,000 entries
-//! about 70 ms, and a compaction's last sync waits for all of its pages (traced; see `docs/dev/storage.md`).
-//! From outside, without a fork, the janitor takes the work out of that lock:
+//! At a rotation fjall frees obsolete resources while it holds its version lock, which every read and write needs.
+//! Unlinking and closing a table takes the file system 4 to 31 ms, and freeing a memtable of 58,000 entries about 70
+//! ms. A compaction's last sync waits for all of its pages (traced; see `docs/dev/storage.md`). From outside, without a
+//! fork, the janitor moves this work out of the lock:
 //!
 //! - it holds a descriptor of every table, blob file and journal, so that fjall's unlink and close free nothing;
 //!   once the last link is gone it shrinks the file in steps and closes it;
 //! - it holds a reference to every memtable from the time it is active, and drops it once it is the last;
 //! - it begins the write-back of growing files early, so that syncs find little left to do.
 //!
-//! None of this changes what is stored: a file is shrunk only when no name leads to it any more, and fjall unlinks
-//! a table only when nothing reads it. If the janitor is late or gives up, fjall is merely slow again.
+//! None of this changes the stored data: a file is shrunk only when it has no name any more, and fjall unlinks a table
+//! only when nothing reads it. If the janitor is late or gives up, fjall only becomes slow again.
 
 use super::lsm::WORKER_THREAD;
 use super::{wait, writeback};
@@ -28,31 +28,31 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, SystemTime};
 
-/// How often the janitor looks while flushes or compactions run: a compaction writes about half a megabyte meanwhile,
-/// which is what a sync then may have to wait for.
+/// How often the janitor checks while flushes or compactions run: meanwhile a compaction writes about half a megabyte,
+/// which a sync may then have to wait for.
 const TICK_BUSY: Duration = Duration::from_millis(1);
-/// How often it looks otherwise: often enough to hold every memtable and table before it can become obsolete.
+/// How often it checks otherwise: often enough to hold every memtable and table before it can become obsolete.
 const TICK_IDLE: Duration = Duration::from_millis(50);
-/// What one step of shrinking frees: about a millisecond of the file system's time.
+/// The bytes that one step of shrinking frees: about a millisecond of the file system's time.
 const SHRINK_BYTES: u64 = 4 << 20;
-/// Pause between two steps, for others to use the disk.
+/// The pause between two steps, for others to use the disk.
 const SHRINK_PAUSE: Duration = Duration::from_millis(2);
 
-/// This runs the janitor's threads until it is dropped.
+/// The janitor's threads, which run until it is dropped.
 pub(super) struct Janitor {
     stop: Arc<AtomicBool>,
     threads: Vec<Thread>,
 }
 
-/// What is to be freed where no lock is held.
+/// An obsolete resource, to be freed without holding a lock.
 enum Refuse {
     Memtable(Arc<dyn Send + Sync>),
     File(File),
 }
 
 impl Janitor {
-    /// Starts to look after the store at `path`. It holds `files_max` descriptors at most: files that come last are not
-    /// held, and cost what they cost in fjall.
+    /// Starts to watch the store at `path`. It holds at most `files_max` descriptors: later files are not held, and
+    /// fjall frees them in its lock.
     pub(super) fn start(
         path: &Path,
         files_max: usize,
@@ -61,7 +61,7 @@ impl Janitor {
         supervisor: &Supervisor,
     ) -> io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
-        // Bounded by what is held: every memtable and file is sent at most once.
+        // Bounded by the held resources: every memtable and file is sent at most once.
         let (sender, receiver) = mpsc::channel();
         let mut keeper = Keeper::new(path, files_max, trees, sender);
         keeper.look();
@@ -100,7 +100,7 @@ impl Drop for Janitor {
     }
 }
 
-/// What the keeper thread knows.
+/// The state of the keeper thread.
 struct Keeper {
     trees: [Keyspace; 6],
     memtables: Vec<HeldMemtable>,
@@ -115,11 +115,11 @@ struct HeldMemtable {
     memtable: Arc<dyn Send + Sync>,
 }
 
-/// One directory whose files are held.
+/// A directory whose files are held.
 struct Folder {
     path: PathBuf,
     suffix: &'static str,
-    /// Files that all folders together may hold.
+    /// The most files that all folders together may hold.
     files_max: usize,
     listed: Option<SystemTime>,
     files: BTreeMap<PathBuf, HeldFile>,
@@ -142,13 +142,13 @@ impl Keeper {
         Self { trees, memtables: Vec::new(), folders, refuse }
     }
 
-    /// Takes hold of what is new and hands over what has become obsolete. Says whether any file grew.
+    /// Takes references to new resources and sends obsolete ones to the freer. Returns whether any file grew.
     fn look(&mut self) -> bool {
         self.hold_memtables();
         let mut held: usize = self.folders.iter().map(|folder| folder.files.len()).sum();
         let mut grew = false;
         for folder in &mut self.folders {
-            // A directory that cannot be read now is read at the next look.
+            // A directory that cannot be read now is read at the next check.
             grew |= folder.look(&mut held, &self.refuse).unwrap_or(false);
         }
         grew
@@ -178,12 +178,13 @@ impl Folder {
         let changed = std::fs::metadata(&self.path)?.modified()?;
         if self.listed != Some(changed) {
             self.list(held, refuse)?;
-            // A change within the clock's grain of the listing would look like none: list again until it is past.
+            // A change within the clock's resolution would not be seen later: the directory is listed again until that
+            // time is past.
             let settled = changed.elapsed().is_ok_and(|age| age > Duration::from_millis(100));
             self.listed = settled.then_some(changed);
         }
         let mut grew = false;
-        // Journals are synced by whoever commits, and preallocated: only tables and blob files grow unsynced.
+        // The committing thread syncs the journals, which are preallocated: only tables and blob files grow unsynced.
         if self.suffix.is_empty() {
             for held in self.files.values_mut() {
                 let bytes = held.file.metadata()?.len();
@@ -204,7 +205,7 @@ impl Folder {
             if let Some(file) = gone.remove(&path) {
                 self.files.insert(path, file);
             } else if path.to_string_lossy().ends_with(self.suffix) && *held < self.files_max {
-                // Whoever made the file may have removed it since it was listed.
+                // The file may have been removed since it was listed.
                 if let Ok(file) = OpenOptions::new().read(true).write(true).open(&path)
                     && file.metadata()?.is_file()
                 {
@@ -262,7 +263,7 @@ mod tests {
         assert_eq!(file.metadata().unwrap().len(), 0);
     }
 
-    /// A folder's files are held when they appear and handed over when their names are gone, and only then.
+    /// A folder's files are held when they appear, and sent to the freer when their names are gone, and only then.
     #[test]
     fn holds_files_until_their_names_are_gone() {
         let dir = tempfile::tempdir().unwrap();

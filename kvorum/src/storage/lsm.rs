@@ -1,8 +1,8 @@
 //! The engine on disk: fjall, an embedded log-structured merge tree, behind [`Engine`].
 //!
-//! What this module decides: how the memory budget is divided, how tables are sized and compressed, what counts as
-//! a full disk, and how a poisoned database is opened again. What it does not: when to sync (the commit thread
-//! says so with each batch), and how fjall's rotations are kept from stalling readers (that is the `janitor`).
+//! Decided here: how the memory budget is divided, how tables are sized and compressed, what counts as a full disk, and
+//! how a poisoned database is reopened. Not decided here: when to sync (the commit thread passes that with each batch),
+//! and how fjall's rotations are kept from stalling readers (see `janitor`).
 //!
 //! fjall checksums its blocks and its journal; damage is reported as [`EngineError::Corrupt`], never served.
 
@@ -29,67 +29,68 @@ use std::time::Duration;
 
 /// Small tables make each unlink and each sync of a compaction short.
 pub(super) const TABLE_BYTES: u64 = 16 << 20;
-/// Runs in level 0 before they are merged down.
+/// The number of runs in level 0 at which they are merged down.
 const LEVEL0_RUNS: u8 = 4;
-/// The journal kept on disk, at most about twice this: it bounds the time to reopen (8 s per GB were measured). fjall
-/// takes no less than 64 MiB.
+/// The size of the journal on disk; the most is about twice this. It bounds the time to reopen (8 s per GB were
+/// measured). fjall's minimum is 64 MiB.
 const JOURNAL_BYTES_MAX: u64 = 92 << 20;
-/// Values from this size on are kept apart from their keys, so that compaction need not copy them again and again.
+/// The size from which values are stored apart from their keys, so that compaction does not copy them again and again.
 const SEPARATE_VALUE_BYTES: u32 = 64 << 10;
-/// Threads that flush and compact. The first of them takes no compactions: one that it is given it puts back and takes
-/// again, without a pause, until another thread takes it. With two threads that cost a core for as long as a
+/// Threads that flush and compact. The first of them takes no compactions: if it is given one, it puts it back and
+/// takes it again, without a pause, until another thread takes it. With two threads that cost a core for as long as a
 /// compaction ran; with four it happens only while three run at once.
 const WORKERS: usize = 4;
-/// What fjall calls them.
+/// The name that fjall gives them.
 pub(super) const WORKER_THREAD: &str = "fjall:worker";
 /// The smallest memtables and journal of a node, in percent of the largest ([`LsmConfig::staggered`]).
 const STAGGER_PERCENT_MIN: u64 = 70;
-/// Runs in level 0, sealed memtables, and sizes of the active memtable over its bound, from which on a commit waits.
-/// fjall itself waits at 30 runs and 4 sealed memtables, but forever if its background has died meanwhile, and not at
-/// all for the active memtable, which grows while the threads that would seal it are busy.
+/// A commit waits from these numbers of level 0 runs and sealed memtables on, and from this multiple of the active
+/// memtable's bound. fjall itself waits at 30 runs and 4 sealed memtables, but forever if its background threads have
+/// died. It never waits for the active memtable, which grows while the threads that would seal it are busy.
 const BEHIND_RUNS: usize = 24;
 const BEHIND_SEALED: usize = 3;
 const BEHIND_ACTIVE: u64 = 4;
-/// How long is waited for snapshots of a store that is set aside: a scan that nobody goes on with ends after a minute.
+/// How long to wait for snapshots of a store that is set aside: an abandoned scan ends after a minute.
 const RELEASE_WAIT_MAX: Duration = Duration::from_secs(90);
 const RELEASE_PAUSE: Duration = Duration::from_millis(20);
-/// Bytes of damaged stores that are kept where nobody says otherwise.
+/// The default bound for the bytes of damaged stores that are kept.
 const QUARANTINE_BYTES_MAX: u64 = 16 << 30;
-/// Space that must stay free, at most, for a flush and a compaction that are under way.
+/// The most space that must stay free for a flush and a compaction under way.
 const RESERVE_BYTES_MAX: u64 = 256 << 20;
-/// The same as a fraction of the file system, for small ones: one in this many bytes.
+/// The same as a fraction of the file system, for small ones: one byte in this many.
 const RESERVE_FRACTION: u64 = 20;
-/// Inodes that must stay free, at most: each table, blob file and journal is one.
+/// The most inodes that must stay free: each table, blob file and journal needs one.
 const RESERVE_INODES_MAX: u64 = 64;
-/// Below this part of what must stay free only deletions are taken, and no more than so many bytes count for that.
+/// Below this fraction of the space that must stay free, only deletions are accepted. The fraction is at most so many
+/// bytes.
 const LEAST_FRACTION: u64 = 4;
 const LEAST_BYTES_MAX: u64 = 8 << 20;
 const LEAST_INODES: u64 = 4;
-/// Descriptors that an opening of the store needs at once: its journals, lists of tables, and threads.
+/// The descriptors that opening the store needs at once: for its journals, lists of tables, and threads.
 const OPENING_DESCRIPTORS: usize = 24;
-/// Descriptors of tables that fjall keeps open, at most, and as a fraction of what the process may have.
+/// The table descriptors that fjall keeps open: the most, and as a fraction of the process's limit.
 const TABLE_DESCRIPTORS_MAX: u64 = 900;
 const TABLE_DESCRIPTORS_FRACTION: u64 = 8;
-/// Those that the janitor holds at most. Files beyond it are not held, and cost what they cost in fjall.
+/// The most descriptors that the janitor holds. Further files are not held, and fjall frees them itself.
 const HELD_DESCRIPTORS_MAX: u64 = 4096;
-/// Those that compactions use beyond the tables that are open.
+/// The descriptors that compactions use beyond those of the open tables.
 const COMPACTION_DESCRIPTORS: u64 = 64;
-/// Keyspaces that grow with what is written, and from which rows are removed: all but `meta`.
+/// Keyspaces that grow with writes and whose rows are removed: all but `meta`.
 const GROWING: [Keyspace; 5] =
     [Keyspace::Records, Keyspace::Tokens, Keyspace::Due, Keyspace::Hints, Keyspace::Delta];
 
-/// This says where the store is and how much memory it may use.
+/// The location, memory and other settings of a store.
 #[derive(Debug, Clone)]
 pub struct LsmConfig {
-    /// The directory of the engine's files; made if it is not there.
+    /// The directory of the engine's files; created if it does not exist.
     pub path: PathBuf,
     /// Bytes for block cache and memtables together; at least 4 MiB are used.
     pub memory_budget_bytes: u64,
-    /// Bytes of damaged stores that are kept; the newest is kept whatever it takes.
+    /// The most bytes of damaged stores that are kept; the newest one is kept whatever its size.
     pub quarantine_bytes_max: u64,
-    /// Who notices when one of its threads ends.
+    /// Notices when one of the engine's threads ends.
     pub supervisor: Supervisor,
-    /// Whether every batch is synced before the next is written, so that a gap in the journal is damage.
+    /// Whether every batch is synced before the next is written, so that a hole in the journal is damage.
     pub is_synced: bool,
     /// Size of memtables and journal, in percent of the largest that the budget allows.
     buffer_percent: u64,
@@ -111,11 +112,11 @@ impl LsmConfig {
         }
     }
 
-    /// Sizes memtables and journal by the node's place among all nodes.
+    /// Sets the sizes of memtables and journal by the node's place among all nodes.
     ///
-    /// Replicas take in the same records at the same time. With buffers of one size they would all flush in the same
-    /// moment, and none of them could answer for the others meanwhile. Places that are close have sizes that are not:
-    /// multiples of the golden ratio, without their integer part, divide an interval evenly however many there are.
+    /// Replicas receive the same records at the same time. With buffers of one size they would all flush at the same
+    /// moment, and none could answer for the others meanwhile. Neighbouring places get distant sizes: multiples of the
+    /// golden ratio, without their integer part, divide an interval evenly for any number of nodes.
     #[must_use]
     pub fn staggered(self, place: usize) -> Self {
         let step = place as u64 % 1000 * 618_034 % 1_000_000;
@@ -127,8 +128,8 @@ impl LsmConfig {
         JOURNAL_BYTES_MAX * self.buffer_percent / 100
     }
 
-    /// Half of the budget caches blocks. The other half is for memtables: a keyspace has one active and, while the
-    /// disk keeps up, one or two sealed ones.
+    /// Half of the budget is the block cache. The other half is for memtables: a keyspace has one active memtable and,
+    /// while the disk keeps up, one or two sealed ones.
     fn cache_bytes(&self) -> u64 {
         self.memory_budget_bytes / 2
     }
@@ -137,8 +138,8 @@ impl LsmConfig {
         (self.memory_budget_bytes / 8).min(64 << 20) * self.buffer_percent / 100
     }
 
-    /// For [`super::delta`]: half of what the memtable of its tree would have, which stays empty, because buffers that grow
-    /// have room for up to twice of what is in them.
+    /// The budget for [`super::delta`]: half of what the memtable of its tree would get, which stays empty. Half,
+    /// because growing buffers may have allocated twice the bytes in them.
     pub fn index_bytes(&self) -> usize {
         usize::try_from(self.small_memtable_bytes() / 2).unwrap_or(usize::MAX)
     }
@@ -148,13 +149,13 @@ impl LsmConfig {
     }
 }
 
-/// This keeps keyspaces in a fjall database.
+/// An engine that keeps keyspaces in a fjall database.
 pub struct LsmEngine {
     config: LsmConfig,
-    // Guards the handle against reopening, the only writer. Readers hold it for one engine call; it is a blocking
-    // lock because engine calls block anyway. `None` after a reopening that failed.
+    // Guards the handle against reopening, the only writer. Readers hold it for one engine call; it is a blocking lock
+    // because engine calls block anyway. `None` after a failed reopening.
     open: RwLock<Option<Open>>,
-    /// Whether the store was begun in place of one that was set aside, and nothing has been written to it.
+    /// Whether the store was created in place of one that was set aside, and nothing has been written to it.
     is_unused: AtomicBool,
 }
 
@@ -182,7 +183,7 @@ impl LsmEngine {
         Ok(Self { config, open: RwLock::new(Some(open)), is_unused: AtomicBool::new(false) })
     }
 
-    /// Sets the damaged store of `config` aside, which must not be open in this process, and makes a new one.
+    /// Sets the damaged store of `config` aside, which must not be open in this process, and creates a new one.
     ///
     /// # Errors
     /// As [`LsmEngine::open`].
@@ -198,10 +199,10 @@ impl LsmEngine {
 }
 
 impl Open {
-    /// A panic of fjall's over bytes that it did not expect is damage like any other.
+    /// Opens the database. A panic of fjall because of unexpected bytes is treated as damage.
     ///
-    /// It is opened on a thread that is called what fjall's workers are. They have its name from their first moment, and
-    /// their own only once they have run, which on a busy machine is later than the janitor looks for them.
+    /// It is opened on a thread that has the name of fjall's workers. They inherit that name at once, and get their own
+    /// only once they have run. On a busy machine that is later than the janitor looks for them.
     fn new(config: &LsmConfig, workers: usize) -> Result<Self, EngineError> {
         let opened = thread::scope(|scope| {
             let opener = thread::Builder::new().name(WORKER_THREAD.to_owned());
@@ -219,7 +220,7 @@ impl Open {
     fn new_or_panic(config: &LsmConfig, workers: usize) -> Result<Self, EngineError> {
         let attempted = "open the store";
         inspect::inspect(&config.path, config.is_synced)?;
-        // What it lists and does not find is damage.
+        // A file that fjall lists and does not find is damage.
         let failed = |error| match translate(attempted, error) {
             EngineError::Io { attempted, source } if source.kind() == io::ErrorKind::NotFound => {
                 EngineError::Corrupt { attempted, detail: format!("a file is missing: {source}"), key: None }
@@ -250,7 +251,7 @@ impl Open {
             let separation = KvSeparationOptions::default().separation_threshold(SEPARATE_VALUE_BYTES);
             small().max_memtable_size(config.records_memtable_bytes()).with_kv_separation(Some(separation))
         };
-        // In this order: see `check_keyspaces`.
+        // The order matters: see `check_keyspaces`.
         let [records_name, due_name, meta_name, hints_name, tokens_name, delta_name] = NAMES;
         let records = keyspace(records_name, &records)?;
         let due = keyspace(due_name, &small)?;
@@ -274,10 +275,10 @@ impl Open {
         self.database.persist(PersistMode::Buffer).map_err(|error| translate("go on", error))
     }
 
-    /// Waits until the background has caught up enough for one more batch.
+    /// Waits until the background work has caught up enough for one more batch.
     ///
-    /// A background that dies while it waits says nothing of why. If the disk was full meanwhile, that was it, also when
-    /// there is space again by the time that it is noticed.
+    /// If the background dies meanwhile, it gives no reason. If the disk was full at any time during the wait, that
+    /// counts as the reason, even if there is space again by then.
     fn wait_for_background(&self, path: &Path) -> Result<(), EngineError> {
         let mut was_full = false;
         let mut is_sealed = false;
@@ -297,8 +298,9 @@ impl Open {
         })
     }
 
-    /// Seals active memtables that are over the bound. fjall does so after a write, and as large as the keyspace was made
-    /// with: one that came out of the journal at the start, or of a larger budget, would have all writes refused for good.
+    /// Seals active memtables that are over the bound. fjall checks only after a write, against the size that the
+    /// keyspace was created with. A memtable from the journal, or of a larger budget, would otherwise cause all writes
+    /// to be refused for good.
     fn seal_large(&self) -> Result<(), EngineError> {
         for keyspace in self.that_grow() {
             let is_large = keyspace.tree.active_memtable().size() > self.active_bytes_max;
@@ -359,7 +361,7 @@ impl Engine for LsmEngine {
     fn commit(&self, batch: Batch, durability: Durability) -> Result<(), EngineError> {
         self.with_open(|open| {
             waits::timed(Wait::StorageBackground, || open.wait_for_background(&self.config.path))?;
-            // fjall writes and syncs in one call: a crash between the two takes them apart.
+            // fjall writes and syncs in one call; a crash point between the two needs separate calls.
             let is_split = durability == Durability::Synced && crash::is_armed(Point::CommitBeforeSync);
             let mode = match durability {
                 Durability::Synced if !is_split => PersistMode::SyncData,
@@ -408,8 +410,8 @@ impl Engine for LsmEngine {
 
     fn reopen(&self) -> Result<(), EngineError> {
         let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
-        // The database must be closed before it can be opened: it locks its directory. A compaction that gives back space
-        // may hold it for some seconds more.
+        // The database must be closed before it can be opened: it locks its directory. A compaction that reclaims space
+        // may hold it for some more seconds.
         drop(open.take());
         wait_until_released(&self.config.path)?;
         *open = Some(Open::new(&self.config, WORKERS)?);
@@ -421,8 +423,8 @@ impl Engine for LsmEngine {
     }
 
     fn retire(&self) -> Result<(), EngineError> {
-        // Of fjall's workers the one that is left hands the work of the dead one to itself forever, at the cost of a
-        // core. Without workers the store still reads.
+        // fjall's remaining worker hands the dead worker's task to itself forever, at the cost of a core. Without
+        // workers the store can still be read.
         let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
         drop(open.take());
         wait_until_released(&self.config.path)?;
@@ -432,11 +434,11 @@ impl Engine for LsmEngine {
 
     fn set_aside(&self) -> Result<(), EngineError> {
         drop(self.open.write().unwrap_or_else(PoisonError::into_inner).take());
-        // Not under the lock: whoever reads meanwhile is told that the store is closed. Scans still hold snapshots of
-        // it, and its workers end with the last of them; the new store must not take its place before.
+        // Not under the lock: readers get the error that the store is closed meanwhile. Scans still hold snapshots of
+        // the store, and its workers end with the last of them; the new store must not take its place before.
         wait_until_released(&self.config.path)?;
         if self.is_unused.load(Ordering::Relaxed) {
-            // The last time got as far as this. What it made of the new store is nothing to keep.
+            // A previous attempt got this far. The new store that it began holds nothing worth keeping.
             quarantine::forget(&self.config.path).map_err(failed_aside)?;
         } else {
             set_aside_closed(&self.config)?;
@@ -448,17 +450,17 @@ impl Engine for LsmEngine {
     }
 
     fn reclaim(&self, go_on: &mut dyn FnMut() -> bool) -> Result<u64, EngineError> {
-        // Not under the lock, but for one piece of work at a time: a store that is opened again waits for that.
+        // The lock is held only for one piece of work at a time: a reopening waits for that.
         let handle = |keyspace| {
             move || self.with_open(|open| Ok((open.database.clone(), open.keyspace(keyspace).clone())))
         };
-        // `meta` as well: a journal stays as long as anything in it is nowhere else.
+        // Including `meta`: a journal stays as long as any of its rows is nowhere else.
         for keyspace in GROWING.into_iter().chain([Keyspace::Meta]) {
             if !reclaim::flush(&handle(keyspace), go_on)? {
                 return Ok(self.stats().removed_rows);
             }
         }
-        // Where a range is being read that began before, nothing could be dropped yet.
+        // While an older snapshot is being read, no removed row could be dropped yet.
         if self.with_open(|open| Ok(reclaim::is_unread(&open.database)))? {
             for keyspace in GROWING {
                 reclaim::keyspace(&self.config.path, &handle(keyspace), go_on)?;
@@ -487,7 +489,7 @@ impl Engine for LsmEngine {
         }
         drop(open.take());
         wait_until_released(&self.config.path)?;
-        // Without workers: a flush or a compaction would take what is there for deletions, and fail.
+        // Without workers: a flush or a compaction would use up the space for deletions, and fail.
         *open = Some(Open::new(&self.config, 0)?);
         Ok(true)
     }
@@ -546,7 +548,7 @@ fn failed_aside(source: io::Error) -> EngineError {
     EngineError::of_io("set the store aside", source)
 }
 
-/// Waits until nothing in this process uses the store any more: fjall holds a lock on this file as long.
+/// Waits until nothing in this process uses the store any more: until then fjall holds a lock on this file.
 fn wait_until_released(store: &Path) -> Result<(), EngineError> {
     let lock = OpenOptions::new().read(true).write(true).open(store.join("lock"));
     let lock = match lock {
@@ -565,11 +567,11 @@ fn set_aside_closed(config: &LsmConfig) -> Result<(), EngineError> {
     Ok(())
 }
 
-/// The keyspaces, in the order in which they are made.
+/// The keyspaces, in the order in which they are created.
 const NAMES: [&str; 6] = ["records", "due", "meta", "hints", "tokens", "delta"];
 
-/// Notices a keyspace that has been lost: one that is not there although a later one is. A crash while a store is made
-/// leaves none such, and neither did releases that knew fewer.
+/// Detects a lost keyspace: one that is missing although a later one exists. A crash while a store is created does not
+/// cause that, and neither did releases with fewer keyspaces.
 fn check_keyspaces(database: &Database) -> Result<(), EngineError> {
     let is_there = NAMES.map(|name| database.keyspace_exists(name));
     let lost = NAMES.iter().zip(is_there).skip_while(|(_, is_there)| *is_there).map(|(name, _)| name).next();
@@ -584,17 +586,17 @@ fn check_keyspaces(database: &Database) -> Result<(), EngineError> {
     }
 }
 
-/// Descriptors of tables that fjall may keep, of `limit` of the process.
+/// The table descriptors that fjall may keep, if the process may have `limit`.
 fn table_descriptors(limit: u64) -> u64 {
     (limit / TABLE_DESCRIPTORS_FRACTION).clamp(16, TABLE_DESCRIPTORS_MAX)
 }
 
-/// Descriptors that the janitor may hold, likewise.
+/// The descriptors that the janitor may hold, likewise.
 fn held_descriptors(limit: u64) -> u64 {
     (limit / TABLE_DESCRIPTORS_FRACTION).clamp(16, HELD_DESCRIPTORS_MAX)
 }
 
-/// Descriptors that a store takes at most, where its process may have `limit`: those that fjall and the janitor keep, and
+/// The most descriptors that a store uses if its process may have `limit`: those that fjall and the janitor keep, and
 /// those of a compaction, which reads and writes many tables.
 pub(crate) fn descriptors_max(limit: u64) -> u64 {
     table_descriptors(limit) + held_descriptors(limit) + COMPACTION_DESCRIPTORS + OPENING_DESCRIPTORS as u64
@@ -608,11 +610,11 @@ fn is_short_of_space(path: &Path) -> bool {
     room(path) != Room::Enough
 }
 
-/// The space that is left, in bytes and in inodes; where the system does not say, there is enough.
+/// The space that is left, in bytes and in inodes; if the system does not report it, there is enough.
 fn room(path: &Path) -> Room {
     let Ok(disk) = rustix::fs::statvfs(path) else { return Room::Enough };
     let (free, reserve) = (disk.f_bavail * disk.f_frsize, reserve_bytes(&disk));
-    // Some file systems make inodes as they need them, and say 0 of 0.
+    // Some file systems create inodes as they need them, and report 0 of 0.
     let inodes = if disk.f_files == 0 { u64::MAX } else { disk.f_favail };
     let reserve_inodes = (disk.f_files / RESERVE_FRACTION).min(RESERVE_INODES_MAX);
     if free < (reserve / LEAST_FRACTION).min(LEAST_BYTES_MAX) || inodes < LEAST_INODES {
@@ -624,7 +626,7 @@ fn room(path: &Path) -> Room {
     }
 }
 
-/// Bytes that can be written before [`is_short_of_space`]; none where the system does not say.
+/// Bytes that can be written before [`is_short_of_space`]; none if the system does not report it.
 pub(super) fn spare_bytes(path: &Path) -> Option<u64> {
     let disk = rustix::fs::statvfs(path).ok()?;
     Some((disk.f_bavail * disk.f_frsize).saturating_sub(reserve_bytes(&disk)))
@@ -634,13 +636,13 @@ fn reserve_bytes(disk: &rustix::fs::StatVfs) -> u64 {
     (disk.f_blocks * disk.f_frsize / RESERVE_FRACTION).min(RESERVE_BYTES_MAX)
 }
 
-/// Says what a fjall error means to the rooms above.
+/// Translates a fjall error for the layers above.
 pub(super) fn translate(attempted: &'static str, error: fjall::Error) -> EngineError {
     match error {
         fjall::Error::Io(source) | fjall::Error::Storage(fjall::LsmError::Io(source)) => {
             EngineError::of_io(attempted, source)
         }
-        // Of another release of fjall: whole, and not for this one to judge.
+        // Written by another release of fjall: not damaged, but not readable by this one.
         fjall::Error::InvalidVersion(Some(version)) => EngineError::Io {
             attempted,
             source: io::Error::other(format!(
@@ -649,7 +651,7 @@ pub(super) fn translate(attempted: &'static str, error: fjall::Error) -> EngineE
         },
         fjall::Error::Locked => EngineError::Locked,
         fjall::Error::Poisoned => EngineError::Poisoned { attempted },
-        // Blocks hold several rows and stay until they are compacted: no single row is named.
+        // A block holds several rows and stays until it is compacted, so no single row is named.
         other => EngineError::Corrupt { attempted, detail: other.to_string(), key: None },
     }
 }
@@ -658,7 +660,7 @@ pub(super) fn translate(attempted: &'static str, error: fjall::Error) -> EngineE
 mod tests {
     use super::*;
 
-    /// Threads of fjall's that yield, of all stores that are open.
+    /// fjall's threads that yield, of all open stores.
     #[expect(clippy::disallowed_methods, reason = "what the kernel says of a thread is read from /proc")]
     fn yielding_workers() -> usize {
         let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
@@ -672,9 +674,9 @@ mod tests {
             .count()
     }
 
-    /// Goal: what flushes and compacts yields to those that serve, however busy the machine was when the store was opened: a
-    /// worker that had not run yet was not found by its name. Method: stores that there are already, which are opened at
-    /// once, while more threads spin than there are processors.
+    /// Goal: threads that flush and compact yield to those that serve, however busy the machine was when the store was
+    /// opened; a worker that had not run yet used to be missed, because it had no name of its own yet. Method: existing
+    /// stores, opened at once, while more threads spin than there are processors.
     #[test]
     fn workers_yield_however_busy_the_machine_is() {
         let directory = tempfile::tempdir().unwrap();
@@ -698,12 +700,13 @@ mod tests {
             opened
         });
         for (index, (_, yielding)) in opened.iter().enumerate() {
-            // Those of other tests may come and go.
+            // Workers of other tests may come and go.
             assert!(*yielding >= WORKERS * (index + 1), "store {index}: {yielding}");
         }
     }
 
-    /// Nodes side by side have buffers that differ by a tenth at least, all within the budget and fjall's least journal.
+    /// The buffers of neighbouring nodes differ by at least a tenth, all within the budget and above fjall's smallest
+    /// journal.
     #[test]
     fn neighbours_flush_at_different_times() {
         let percent = |place| {

@@ -1,14 +1,13 @@
-//! The in-memory engine: the model that the contract suite holds against the one on disk, and the one whose
-//! failures tests and the simulation can command.
+//! The in-memory engine: the model that the contract suite compares with the engine on disk. Tests and the simulation
+//! can inject failures into it.
 //!
-//! It models durability as far as a process can see it. Batches that were committed but not synced stand in a log
-//! of what they replaced, so that a power loss ([`MemoryEngine::crash_keeping`]) can take back any suffix of them: a
-//! batch is atomic, as the journal's checksum makes it, so a torn tail is a prefix of whole batches. Every row
-//! carries a checksum, so that a flipped bit ([`MemoryEngine::flip`]) is found when it is read. A sync costs nothing
-//! here, however much is stored.
+//! It models durability as far as a process can observe it. Committed but unsynced batches have entries in an undo log,
+//! so that a power loss ([`MemoryEngine::crash_keeping`]) can take back any suffix of them. A batch is atomic, as the
+//! journal's checksum makes it, so a torn tail is a prefix of whole batches. Every row has a checksum, so that a
+//! flipped bit ([`MemoryEngine::flip`]) is found when it is read. A sync costs nothing here, however much is stored.
 //!
-//! Nothing here waits: how long a commit is to take, [`Engine::latency`] tells the caller. And nothing here is random:
-//! which batches survive and which bit flips comes in from outside.
+//! No call blocks: [`Engine::latency`] tells the caller how long a commit is to take. And there is no randomness: the
+//! caller decides which batches survive and which bit flips.
 
 use super::shortage::Shortage;
 use super::{
@@ -23,45 +22,45 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use xxhash_rust::xxh3::Xxh3;
 
-/// What a row costs on the modelled disk beyond its key and value, in bytes.
+/// The bytes that a row takes on the modelled disk besides its key and value.
 const ROW_BYTES: u64 = 32;
-/// Writes are refused before the disk is full: at less than this part of the capacity; all but deletions at less than that
-/// part.
+/// Writes are refused before the disk is full: when less than this fraction of the capacity is free. Below the second
+/// fraction, all writes except deletions are refused.
 const RESERVE_FRACTION: u64 = 16;
 const LEAST_FRACTION: u64 = 64;
-/// What is kept for deletions on a full disk.
+/// The reserve for deletions on a full disk, in bytes.
 const RESERVE_BYTES: u64 = 32 << 10;
 
 type Map = BTreeMap<Keyspace, BTreeMap<Bytes, Row>>;
 
-/// This is the failure that the next writes meet.
+/// An injected failure for the next writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// Writes find no space, but for the reserve, until the fault is cleared and the engine reopened.
+    /// Writes find no space except the reserve, until the fault is cleared and the engine reopened.
     DiskFull,
     /// Writes and reopenings find no descriptors until the fault is cleared and the engine reopened. Nothing is written.
     NoDescriptors,
-    /// The background has ended, and does not say why, until the fault is cleared and the engine reopened.
+    /// The background has ended without a reason, until the fault is cleared and the engine reopened.
     BackgroundEnded,
-    /// Syncs report an I/O error. A batch that was to be synced is in the journal all the same: not visible now, but
-    /// it may be there once the store is opened again.
+    /// Syncs report an I/O error. A batch that was to be synced is in the journal all the same: it is not visible now,
+    /// but it may be there after the store is reopened.
     SyncError,
-    /// Writes report an I/O error and leave nothing behind; a reopening does so as well and leaves the store closed.
+    /// Writes report an I/O error and change nothing; a reopening fails as well and leaves the store closed.
     WriteError,
 }
 
-/// These count what happened to an engine since it was made.
+/// Counters of an engine since it was made.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MemoryCounters {
     /// Batches that took effect.
     pub commits: u64,
-    /// Syncs that succeeded, those of synced commits included.
+    /// Successful syncs, including those of synced commits.
     pub syncs: u64,
     /// Power losses.
     pub crashes: u64,
-    /// Batches that a power loss took back.
+    /// Batches that a power loss undid.
     pub batches_lost: u64,
-    /// Batches that were not synced and survived a power loss.
+    /// Unsynced batches that survived a power loss.
     pub batches_survived: u64,
     /// Writes that found no space.
     pub disk_full_errors: u64,
@@ -73,51 +72,51 @@ pub struct MemoryCounters {
     pub read_errors: u64,
     /// Bits that were flipped.
     pub flips: u64,
-    /// Point reads whose checksum did not fit.
+    /// Point reads with a wrong checksum.
     pub corrupt_reads: u64,
     /// Disks that were emptied.
     pub wipes: u64,
-    /// Times that it was set aside and begun anew, which also count as emptied.
+    /// How often the store was set aside and begun anew; these also count as wipes.
     pub asides: u64,
 }
 
-/// This keeps keyspaces in memory.
+/// An engine that keeps keyspaces in memory.
 #[derive(Default)]
 pub struct MemoryEngine {
-    // Guards all state; held for one call, which never waits.
+    // Guards all state; held for one call, which never blocks.
     state: Mutex<State>,
-    /// Whether its process has come to its end, and has not noticed yet.
+    /// Whether its process has ended in the model, although it may still make calls.
     is_cut_off: AtomicBool,
-    /// Whether it could not be opened again.
+    /// Whether the last reopening failed.
     is_closed: AtomicBool,
 }
 
-/// This is what was safe on an engine's disk at some instant.
+/// The durable contents of an engine's disk at some instant.
 pub struct DiskCopy {
     rows: Map,
     has_begun_anew: bool,
 }
 
-/// A stored value and the checksum that was made when it was written.
+/// A stored value and its checksum from when it was written.
 #[derive(Clone)]
 struct Row {
     value: Bytes,
     checksum: u64,
 }
 
-/// What a batch replaced, in the order in which it did.
+/// The rows that a batch replaced, in order.
 type Undo = Vec<(Keyspace, Bytes, Option<Row>)>;
 
 #[derive(Default)]
 #[expect(clippy::struct_excessive_bools, reason = "what a disk and a process are in, each by itself")]
 struct State {
     live: Map,
-    /// One entry for each batch that is visible and not synced, oldest first.
+    /// One entry for each visible unsynced batch, oldest first.
     unsynced: Vec<Undo>,
     /// The batch whose sync failed. The engine is poisoned from then on, so there is never a second one.
     in_doubt: Option<Batch>,
     used_bytes: u64,
-    /// A mark beside the store.
+    /// The mark beside the store that one was set aside.
     has_begun_anew: bool,
     capacity_bytes: Option<u64>,
     fault: Option<Fault>,
@@ -125,7 +124,7 @@ struct State {
     latency: Duration,
     unreadable: BTreeSet<(Keyspace, Bytes)>,
     poisoned: bool,
-    /// Whether the reserve has been given up since [`Engine::keep_reserve`], and what is left of it while it is open.
+    /// Whether the reserve was given up since [`Engine::keep_reserve`]; and how much of it is left while it is open.
     is_reserve_used: bool,
     open_reserve: Option<u64>,
     counters: MemoryCounters,
@@ -142,12 +141,12 @@ impl MemoryEngine {
         self.lock().fault = fault;
     }
 
-    /// Makes each commit from now on take `latency`, where the caller waits for it.
+    /// Sets how long each commit takes from now on; the caller waits that long.
     pub fn set_latency(&self, latency: Duration) {
         self.lock().latency = latency;
     }
 
-    /// Makes [`Engine::ingest`] find no space, and nothing else; or go on.
+    /// Makes [`Engine::ingest`] alone fail for lack of space; or succeed again.
     pub fn refuse_tables(&self, are_refused: bool) {
         self.lock().refuses_tables = are_refused;
     }
@@ -168,7 +167,7 @@ impl MemoryEngine {
         self.lock().unreadable.clear();
     }
 
-    /// Bounds what can be stored, in bytes of keys and values and 32 for each row; `None` for no bound.
+    /// Bounds the stored bytes, counting keys, values and 32 bytes for each row; `None` for no bound.
     pub fn set_capacity(&self, capacity_bytes: Option<u64>) {
         self.lock().capacity_bytes = capacity_bytes;
     }
@@ -178,9 +177,9 @@ impl MemoryEngine {
         self.lock().used_bytes
     }
 
-    /// Does nothing more for the process that uses it, from now on until [`MemoryEngine::crash_keeping`],
-    /// [`MemoryEngine::kill`] or [`MemoryEngine::wipe`] say how it ended: whatever the process still does comes too
-    /// late. A batch that is between being written and being synced is in the journal.
+    /// Ignores all calls of the process from now on until [`MemoryEngine::crash_keeping`], [`MemoryEngine::kill`] or
+    /// [`MemoryEngine::wipe`] decide how it ended: whatever the process still does comes too late. A batch that is
+    /// written and not yet synced is in the journal.
     pub fn cut_off(&self) {
         self.is_cut_off.store(true, Ordering::Relaxed);
     }
@@ -190,13 +189,14 @@ impl MemoryEngine {
         if is_closed { Err(EngineError::Closed) } else { Ok(()) }
     }
 
-    /// Forgets what was not synced, as a power loss does.
+    /// Loses all unsynced batches, as a power loss does.
     pub fn crash(&self) {
         self.crash_keeping(0);
     }
 
-    /// A power loss that the first `keep` of the unsynced batches survive, whole; at most all. What survives is on
-    /// disk from then on. The engine is as if opened anew. Returns how many batches were lost.
+    /// Simulates a power loss that the first `keep` of the unsynced batches survive, whole (all, if there are fewer).
+    /// The survivors are on disk from then on. The engine is as after a fresh opening. Returns how many batches were
+    /// lost.
     pub fn crash_keeping(&self, keep: usize) -> usize {
         let mut state = self.lock();
         if keep > state.unsynced.len() {
@@ -218,8 +218,8 @@ impl MemoryEngine {
         lost
     }
 
-    /// The end of the process alone: the operating system still has everything that was written, and may still lose
-    /// it. The engine is as if opened anew.
+    /// Ends only the process: the operating system still has all written bytes, and a power loss may still lose them.
+    /// The engine is as after a fresh opening.
     pub fn kill(&self) {
         let mut state = self.lock();
         state.settle_doubt();
@@ -228,20 +228,20 @@ impl MemoryEngine {
         self.is_closed.store(false, Ordering::Relaxed);
     }
 
-    /// Batches that a power loss now could take back.
+    /// The number of batches that a power loss now could undo.
     pub fn unsynced_len(&self) -> usize {
         let state = self.lock();
         state.unsynced.len() + usize::from(state.in_doubt.is_some())
     }
 
-    /// Puts the first `count` unsynced batches on disk, as the operating system does when it likes.
+    /// Makes the first `count` unsynced batches durable, as the operating system may do at any time.
     pub fn write_back(&self, count: usize) {
         let mut state = self.lock();
         let count = count.min(state.unsynced.len());
         state.unsynced.drain(..count);
     }
 
-    /// Empties the disk: everything is gone, also what was synced.
+    /// Empties the disk, including synced rows.
     pub fn wipe(&self) {
         let mut state = self.lock();
         state.live.clear();
@@ -255,7 +255,7 @@ impl MemoryEngine {
         self.is_closed.store(false, Ordering::Relaxed);
     }
 
-    /// A copy of what a power loss now would leave at least.
+    /// A copy of the rows that would certainly survive a power loss now.
     pub fn copy_of_disk(&self) -> DiskCopy {
         let mut copy = self.copy_of_files();
         let state = self.lock();
@@ -271,14 +271,13 @@ impl MemoryEngine {
         copy
     }
 
-    /// The same with what the operating system holds: what a process that was stopped in order leaves.
+    /// The same plus the rows that only the operating system holds: the files after an orderly stop.
     pub fn copy_of_files(&self) -> DiskCopy {
         let state = self.lock();
         DiskCopy { rows: state.live.clone(), has_begun_anew: state.has_begun_anew }
     }
 
-    /// Puts an older copy back in place of everything that is stored, as whoever restores a backup does. The engine is as
-    /// if opened anew.
+    /// Replaces everything stored with an older copy, like a restored backup. The engine is as after a fresh opening.
     pub fn put_back(&self, DiskCopy { rows, has_begun_anew }: DiskCopy) {
         let mut state = self.lock();
         state.has_begun_anew = has_begun_anew;
@@ -292,8 +291,8 @@ impl MemoryEngine {
         self.is_closed.store(false, Ordering::Relaxed);
     }
 
-    /// Exchanges everything that is stored with what `other` stores, as whoever moves two disks does: both were stopped in
-    /// order, so nothing is unsynced. The engines are as if opened anew.
+    /// Exchanges everything stored with `other`, like two swapped disks. Both were stopped in order, so nothing is
+    /// unsynced. The engines are as after a fresh opening.
     pub fn exchange(&self, other: &Self) {
         let (mut ours, mut theirs) = (self.lock(), other.lock());
         let (ours, theirs) = (&mut *ours, &mut *theirs);
@@ -310,7 +309,7 @@ impl MemoryEngine {
         }
     }
 
-    /// Flips one bit of one stored row, both chosen by `choice`. Returns the row's key; none when nothing is stored.
+    /// Flips one bit of one stored row, both chosen by `choice`. Returns the row's key; none if nothing is stored.
     pub fn flip(&self, keyspace: Keyspace, choice: u64) -> Option<Bytes> {
         let mut state = self.lock();
         let rows = state.live.get_mut(&keyspace)?;
@@ -327,7 +326,7 @@ impl MemoryEngine {
                 }
                 row.value = Bytes::from(bytes);
             }
-            // A row without a value still has its checksum on disk.
+            // A row with an empty value still has its checksum on disk.
             None => row.checksum ^= 1 << (bit % 64),
         }
         let key = key.clone();
@@ -335,12 +334,12 @@ impl MemoryEngine {
         Some(key)
     }
 
-    /// Rows in a keyspace.
+    /// The number of rows in a keyspace.
     pub fn row_count(&self, keyspace: Keyspace) -> usize {
         self.lock().live.get(&keyspace).map_or(0, BTreeMap::len)
     }
 
-    /// What happened so far.
+    /// The counters so far.
     pub fn counters(&self) -> MemoryCounters {
         self.lock().counters
     }
@@ -356,7 +355,7 @@ impl Row {
         Self { value, checksum }
     }
 
-    /// The value, if it is still what was written.
+    /// The value, if its checksum is right.
     fn read(&self, keyspace: Keyspace, key: &[u8], attempted: &'static str) -> Result<Bytes, EngineError> {
         if checksum(keyspace, key, &self.value) == self.checksum {
             return Ok(self.value.clone());
@@ -384,7 +383,7 @@ fn injected(attempted: &'static str) -> EngineError {
 }
 
 impl State {
-    /// Whether a write may begin. A refusal poisons.
+    /// Checks whether a write may begin. A refusal poisons the engine.
     fn admit(&mut self, attempted: &'static str) -> Result<(), EngineError> {
         if self.poisoned {
             return Err(EngineError::Poisoned { attempted });
@@ -413,7 +412,7 @@ impl State {
         EngineError::Short { attempted, shortage: Shortage::Descriptors }
     }
 
-    /// Forgets what a process knew of the store that it had open.
+    /// Forgets the process's state of the open store.
     fn open_anew(&mut self) {
         self.poisoned = false;
         self.open_reserve = None;
@@ -447,7 +446,7 @@ impl State {
         self.live.get(&keyspace)?.get(key)
     }
 
-    /// Makes `batch` visible and remembers what it replaced.
+    /// Makes `batch` visible and adds the replaced rows to the undo log.
     fn write(&mut self, batch: Batch) {
         let mut undo = Undo::with_capacity(batch.len());
         for change in batch {
@@ -465,7 +464,7 @@ impl State {
         self.counters.commits += 1;
     }
 
-    /// Sets or removes a row; returns the one that was there.
+    /// Sets or removes a row; returns the previous one.
     fn set(&mut self, keyspace: Keyspace, key: Bytes, row: Option<Row>) -> Option<Row> {
         let bytes = key.len();
         let cost = |row: &Row| (bytes + row.value.len()) as u64 + ROW_BYTES;
@@ -485,7 +484,7 @@ impl State {
         }
     }
 
-    /// The journal is read again: what was written and not acknowledged is there after all.
+    /// Reads the journal again: the batch whose sync failed is there after all.
     fn settle_doubt(&mut self) {
         if let Some(batch) = self.in_doubt.take() {
             self.write(batch);
@@ -534,7 +533,7 @@ impl Engine for MemoryEngine {
         let Some(rows) = state.live.get(&keyspace).filter(|_| !is_empty(start, end)) else {
             return Ok(Box::new(std::iter::empty()));
         };
-        // Rows share their bytes with the map, so the copy that makes the snapshot is one of pointers.
+        // Rows share their bytes with the map, so the snapshot copies only pointers.
         let rows: Vec<(Bytes, Option<Row>)> = rows
             .range::<[u8], _>((Bound::Included(start), end))
             .map(|(key, row)| {
@@ -583,7 +582,7 @@ impl Engine for MemoryEngine {
         Ok(())
     }
 
-    /// Not in the journal, so a power loss takes none of it back.
+    /// Tables are not in the journal, so a power loss undoes none of it.
     fn ingest(&self, keyspace: Keyspace, rows: Rows<'_>) -> Result<(), EngineError> {
         const ATTEMPTED: &str = "write a table";
         self.connected()?;
@@ -691,7 +690,7 @@ impl Engine for MemoryEngine {
         Ok(())
     }
 
-    /// A removed row takes no space here.
+    /// A removed row takes no space in this engine.
     fn reclaim(&self, _: &mut dyn FnMut() -> bool) -> Result<u64, EngineError> {
         self.connected()?;
         Ok(0)

@@ -1,11 +1,13 @@
-//! Storage: what one node keeps on its disk, as keyspaces of bytes.
+//! Storage: the data that one node keeps on its disk, as keyspaces of bytes.
 //!
-//! This room knows no nodes, no quorums and no versions. It offers an [`Engine`]: point reads, ordered scans over
-//! a snapshot, and atomic batches with an explicit durability. Two engines pass one contract suite: [`lsm`] on
-//! disk, and [`memory`], which can be told to fail. [`delta`] writes the index over either; [`damage`] notes what is found damaged. [`format`] alone knows
-//! what the bytes of a record mean; [`data_dir`] guards the directory against a second process and a newer format; [`identity`] tells whether it is the directory of the last run; [`quarantine`] is where damaged stores go.
+//! Storage knows no nodes, no quorums and no versions. It offers an [`Engine`]: point reads, ordered scans over a
+//! snapshot, and atomic batches with an explicit durability. Two engines pass one contract suite: [`lsm`] on disk, and
+//! [`memory`], which can be told to fail. [`delta`] buffers the index over either; [`damage`] records damage that was
+//! found. Only [`format`] knows what the bytes of a record mean. [`data_dir`] guards the directory against a second
+//! process and a newer format; [`identity`] tells whether it is the directory of the last run; [`quarantine`] is where
+//! damaged stores go.
 //!
-//! All calls block for as long as the disk takes. Who may call them where is said in `replica`.
+//! All calls block for as long as the disk takes. `replica` documents who may call them where.
 
 pub mod damage;
 pub mod data_dir;
@@ -32,24 +34,24 @@ use std::fmt;
 use std::ops::Bound;
 use std::time::Duration;
 
-/// This names one of the engine's ordered maps. A batch over several of them is atomic.
+/// The name of one of the engine's ordered maps. A batch over several of them is atomic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Keyspace {
     /// Key → record.
     Records,
-    /// (Instant, key) → version: what the sweeper looks at when that instant has come.
+    /// (Instant, key) → version: the sweeper checks the key when that instant has come.
     Due,
     /// Name → value: facts about the store itself.
     Meta,
     /// (Target node, version, key) → record: writes kept for nodes that missed them.
     Hints,
-    /// (Partition, key) → version: what replicas compare.
+    /// (Partition, key) → version: the index that replicas compare.
     Tokens,
-    /// Number of a batch → what it changed in [`Keyspace::Tokens`], until that is there ([`delta`]).
+    /// Number of a batch → its changes in [`Keyspace::Tokens`], until they are stored there ([`delta`]).
     Delta,
 }
 
-/// This is the engine's view of what must be on disk when a commit returns.
+/// The guarantee when a commit returns, from the engine's point of view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Durability {
     /// The batch and everything committed before it survives a power loss.
@@ -58,7 +60,7 @@ pub enum Durability {
     Buffered,
 }
 
-/// This is one change in a batch.
+/// A change in a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
     /// Sets a key's value.
@@ -80,7 +82,7 @@ pub enum Change {
 }
 
 impl Change {
-    /// Bytes of its key and value.
+    /// The bytes of its key and value.
     pub fn bytes(&self) -> usize {
         match self {
             Self::Put { key, value, .. } => key.len() + value.len(),
@@ -89,18 +91,19 @@ impl Change {
     }
 }
 
-/// These are changes that take effect together or not at all. No key of a keyspace may occur in it twice.
+/// Changes that take effect together or not at all. A batch may contain each key of a keyspace only once.
 pub type Batch = Vec<Change>;
 
-/// This yields the pairs of a range, in key order, as of the instant it was made.
+/// An iterator over the pairs of a range, in key order, as of the instant it was made.
 ///
-/// It may be sent to another thread. While it lives it holds back the engine's clean-up: bound its life.
+/// It may be sent to another thread. While it exists it holds back the engine's clean-up, so its lifetime must be
+/// bounded.
 pub type Scan = Box<dyn Iterator<Item = Result<(Bytes, Bytes), EngineError>> + Send>;
 
-/// These are rows for [`Engine::ingest`]: keys, and values or that they are removed.
+/// Rows for [`Engine::ingest`]: keys, each with a value or none if it is removed.
 pub type Rows<'a> = &'a mut dyn Iterator<Item = (Bytes, Option<Bytes>)>;
 
-/// Whether no key can be between `start`, included, and `end`.
+/// Whether no key can lie between `start`, included, and `end`.
 fn is_empty(start: &[u8], end: Bound<&[u8]>) -> bool {
     match end {
         Bound::Included(end) => end < start,
@@ -109,45 +112,45 @@ fn is_empty(start: &[u8], end: Bound<&[u8]>) -> bool {
     }
 }
 
-/// This says what an engine could not do.
+/// The reason why an engine failed to do something.
 #[derive(Debug)]
 pub enum EngineError {
-    /// No space left on the disk. After [`Engine::reopen`] with space again, writes go on.
+    /// No space is left on the disk. After [`Engine::reopen`] with space again, writes go on.
     DiskFull {
         /// What was attempted.
         attempted: &'static str,
     },
-    /// The machine ran out of something else that may come back. After [`Engine::reopen`] writes go on.
+    /// The machine ran out of another resource that may come back. After [`Engine::reopen`] writes go on.
     Short {
         /// What was attempted.
         attempted: &'static str,
-        /// What it ran out of.
+        /// The resource.
         shortage: Shortage,
     },
-    /// The operating system reported an error; what is on disk is not known.
+    /// The operating system reported an error; it is unknown what is on disk.
     Io {
         /// What was attempted.
         attempted: &'static str,
-        /// What it reported.
+        /// The error.
         source: std::io::Error,
     },
-    /// Bytes on disk are not what was written: a checksum or a structure does not fit.
+    /// Bytes on disk differ from the written ones: a checksum or a structure is wrong.
     Corrupt {
         /// What was attempted.
         attempted: &'static str,
-        /// What did not fit.
+        /// What was wrong.
         detail: String,
-        /// The one row that it is about, where writing that row anew mends it; none where more is damaged.
+        /// The damaged row, if writing that row again repairs the damage; none if more is damaged.
         key: Option<Bytes>,
     },
-    /// An earlier failure stopped the engine; it refuses writes until it is opened again.
+    /// An earlier failure stopped the engine; it refuses writes until it is reopened.
     Poisoned {
         /// What was attempted.
         attempted: &'static str,
     },
-    /// The store could not be opened again after a failure, and serves nothing until it can.
+    /// The store could not be reopened after a failure, and serves nothing until it can.
     Closed,
-    /// The engine's background work is too far behind. Nothing was done; a retry can help.
+    /// The engine's background work lags too far behind. Nothing was done; a retry can help.
     Busy,
     /// Another process has the store open.
     Locked,
@@ -186,15 +189,15 @@ impl std::error::Error for EngineError {
 /// The space that is left on a disk, inodes included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Room {
-    /// Next to none: what is left is for deletions.
+    /// Almost none: the rest is for deletions.
     Least,
-    /// Less than what should stay free: deletions, and what a read must write back before it can answer.
+    /// Less than should stay free: only deletions, and values that a read must write back before it can answer.
     Low,
-    /// Enough for everything.
+    /// Enough for all writes.
     Enough,
 }
 
-/// These are an engine's gauges, for `/metrics`.
+/// An engine's gauges, for `/metrics`.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct EngineStats {
     /// Bytes in active and sealed memtables.
@@ -207,7 +210,7 @@ pub struct EngineStats {
     pub disk_bytes: u64,
     /// Tables on disk.
     pub table_count: u64,
-    /// Rows of records, those that were removed and take space among them, and what marks them as removed.
+    /// Rows of records, including removed ones that still take space and the markers of their removal.
     pub record_rows: u64,
     /// Records that were removed and still take space in tables.
     pub removed_rows: u64,
@@ -225,20 +228,20 @@ pub struct EngineStats {
     pub compaction_micros: u64,
     /// Flushes of sealed memtables that wait or run.
     pub flushes_outstanding: u64,
-    /// Bytes of rows of the index that are in memory and in the log alone.
+    /// Bytes of rows of the index that are only in memory and in the log.
     pub unfolded_bytes: u64,
-    /// Times that such rows were folded into their tree since the store was opened.
+    /// How often such rows were flushed into their tree since the store was opened.
     pub folds: u64,
 }
 
-/// This keeps bytes in ordered keyspaces.
+/// A store of bytes in ordered keyspaces.
 ///
-/// One thread commits at a time (the commit thread); any number may read meanwhile.
+/// One thread commits at a time (the commit thread); any number of threads may read meanwhile.
 pub trait Engine: Send + Sync + 'static {
-    /// The value of `key`, without a copy where the engine can.
+    /// The value of `key`, without a copy if the engine can.
     fn get(&self, keyspace: Keyspace, key: &[u8]) -> Result<Option<Bytes>, EngineError>;
 
-    /// What is known of a row without looking it up, where anything is: that it is not there, or its value. Cheap.
+    /// The known state of a row without a look-up: absent, or its value; none if nothing is known. Cheap.
     fn at_hand(&self, _keyspace: Keyspace, _key: &[u8]) -> Option<Option<Bytes>> {
         None
     }
@@ -246,72 +249,73 @@ pub trait Engine: Send + Sync + 'static {
     /// All pairs with `start` <= key and key within `end`, in key order, as of now.
     fn scan(&self, keyspace: Keyspace, start: &[u8], end: Bound<&[u8]>) -> Result<Scan, EngineError>;
 
-    /// Makes all changes of `batch` or none, visible to reads that begin afterwards.
+    /// Applies all changes of `batch` or none; reads that begin afterwards see them.
     ///
     /// # Errors
-    /// [`EngineError::Busy`] means that nothing was done. After any other error it is unknown whether the batch took effect, and every later commit fails until
-    /// [`Engine::reopen`] succeeds.
+    /// [`EngineError::Busy`] means that nothing was done. After any other error it is unknown whether the batch took
+    /// effect, and every later commit fails until [`Engine::reopen`] succeeds.
     fn commit(&self, batch: Batch, durability: Durability) -> Result<(), EngineError>;
 
-    /// Sets and removes rows of a keyspace that no batch changes, in rising order of their keys, and durably: all or none.
-    /// By one thread at a time, which may be another than the one that commits.
+    /// Sets and removes rows of a keyspace that no batch changes, in rising order of their keys, and durably: all or
+    /// none. Only one thread at a time may call it; it need not be the one that commits.
     ///
     /// # Errors
-    /// Nothing was done then, and commits go on.
+    /// After an error nothing was done, and commits go on.
     fn ingest(&self, keyspace: Keyspace, rows: Rows<'_>) -> Result<(), EngineError>;
 
-    /// Makes everything committed so far survive a power loss. Errors as for [`Engine::commit`].
+    /// Makes everything committed so far survive a power loss. Its errors are those of [`Engine::commit`].
     fn sync(&self) -> Result<(), EngineError>;
 
-    /// Whether the engine still takes writes: its background work may have stopped it.
+    /// Checks whether the engine still accepts writes: a failure of its background work may have stopped it.
     fn check(&self) -> Result<(), EngineError>;
 
-    /// Ends all background work after a failure of it, for good in this life of the engine; reads go on.
+    /// Ends all background work after it has failed, until the engine is reopened; reads go on.
     fn retire(&self) -> Result<(), EngineError>;
 
-    /// Opens the store again after a failed write. What was synced is there again; reads wait meanwhile.
+    /// Reopens the store after a failed write. Synced data is there again; reads wait meanwhile.
     ///
     /// # Errors
-    /// [`EngineError::DiskFull`] and [`EngineError::Short`]: the store may be closed until a later try succeeds.
+    /// [`EngineError::DiskFull`] and [`EngineError::Short`]: the store may be closed until a later attempt succeeds.
     fn reopen(&self) -> Result<(), EngineError>;
 
-    /// Opens the store again although the disk is full, with the reserve given up and without background work: there is
-    /// room for a few deletions. [`Engine::reopen`] ends that. Says whether there was a reserve; where not, nothing is done.
+    /// Reopens the store although the disk is full, gives up the reserve, and runs no background work: there is room
+    /// for a few deletions. [`Engine::reopen`] ends that. Returns whether there was a reserve; if not, nothing is done.
     fn open_reserve(&self) -> Result<bool, EngineError>;
 
-    /// Keeps the reserve again, where it was given up and there is room for it.
+    /// Takes the reserve again, if it was given up and there is room for it.
     fn keep_reserve(&self);
 
-    /// Whether what an opening of the store needs is there now. Asked before a store is closed to be opened again.
+    /// Checks whether the resources for opening the store are there now. Called before a store is closed to be
+    /// reopened.
     fn check_supplies(&self) -> Result<(), EngineError> {
         Ok(())
     }
 
-    /// Sets all that is stored aside and begins anew, empty. What was stored is kept for people where the engine can.
-    /// Reads meanwhile fail with [`EngineError::Closed`].
+    /// Sets the whole store aside and begins an empty one. The old data is kept for inspection by people if the engine
+    /// can. Reads meanwhile fail with [`EngineError::Closed`].
     ///
     /// # Errors
-    /// The store is then closed, or as it was.
+    /// After an error the store is closed, or unchanged.
     fn set_aside(&self) -> Result<(), EngineError>;
 
-    /// Gives back the space that removed rows still take, where it is worth the work; what can be read stays the same.
+    /// Reclaims the space that removed rows still take, if it is worth the work; what can be read stays the same.
     /// Returns how many removed records still take space, as far as the engine knows.
     ///
-    /// It takes as long as rewriting the store, in pieces of some seconds. Before each `go_on` is called, which may wait,
-    /// and ends it by false. By one thread at a time.
+    /// It takes as long as rewriting the store, in pieces of some seconds. Before each piece `go_on` is called, which
+    /// may wait; if it returns false, reclaiming stops. Only one thread at a time may call it.
     ///
     /// # Errors
-    /// [`EngineError::DiskFull`] means that there is not enough space to rewrite tables; what was done until then stays.
+    /// [`EngineError::DiskFull`] means that there is not enough space to rewrite tables; completed pieces stay done.
     fn reclaim(&self, go_on: &mut dyn FnMut() -> bool) -> Result<u64, EngineError>;
 
-    /// Whether a store was set aside since [`Engine::forget_beginning`], also in an earlier life: this one lacks what was
-    /// in it. Durable from before the old store is gone.
+    /// Whether a store was set aside since [`Engine::forget_beginning`], also in an earlier run: the present one lacks
+    /// its data. Durable from before the old store is gone.
     fn has_begun_anew(&self) -> bool;
 
-    /// Notes that the store after one that was set aside knows what it lacks. May be repeated.
+    /// Records that the store after one that was set aside knows what it lacks. May be repeated.
     fn forget_beginning(&self) -> Result<(), EngineError>;
 
-    /// How much space is left for writes. Cheap: one system call.
+    /// The space that is left for writes. Cheap: one system call.
     fn room(&self) -> Room;
 
     /// Whether so little space is left that writes should be refused before they fail.
@@ -319,8 +323,8 @@ pub trait Engine: Send + Sync + 'static {
         self.room() != Room::Enough
     }
 
-    /// How long the next commit is to take beyond what the call takes itself: a modelled disk says so, a real one
-    /// just takes its time.
+    /// How long the next commit is to take beyond the call itself. A modelled disk sets it; on a real disk the call
+    /// itself takes the time.
     fn latency(&self) -> Duration {
         Duration::ZERO
     }

@@ -1,29 +1,31 @@
-//! Quarantine: where damaged stores are set aside, so that a node can begin anew and nothing is thrown away at once.
+//! Quarantine: where damaged stores are set aside, so that a node can begin a new store without deleting the old one at
+//! once.
 //!
 //! | path in the data directory | what |
 //! | --- | --- |
 //! | `quarantine/store-N` | the engine's files as they were found damaged; a larger N is a later one |
-//! | `quarantine/begun-anew` | there from before a store is set aside until the new one knows that it lacks what was in it |
+//! | `quarantine/begun-anew` | exists from before a store is set aside until the new one has recorded that it lacks the old data |
 //!
-//! The newest is always kept; before it one more, as long as all are within a bound of bytes. They are for people:
-//! nothing here is read again.
+//! The newest store is always kept; one more before it, as long as both are within a bound of bytes. They are for
+//! people: no code reads them again.
 
 use crate::crash::{self, Point};
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Stores kept at most.
+/// The most stores that are kept.
 pub const STORES_MAX: usize = 2;
 
 const FOLDER: &str = "quarantine";
 const BEGUN_ANEW: &str = "begun-anew";
 const PREFIX: &str = "store-";
 
-/// Moves the closed store at `store`, a folder of the data directory, aside. Older ones that are over the bounds go.
+/// Moves the closed store at `store`, a folder of the data directory, aside. Older stores that are over the bounds are
+/// deleted.
 ///
 /// Safe to repeat after a crash at any point: either the store is still in its place, or it is set aside and the mark
-/// that it was is there.
+/// for that exists.
 pub fn set_aside(store: &Path, bytes_max: u64) -> io::Result<PathBuf> {
     crash::point(Point::AsideBefore);
     let data_dir = store.parent().ok_or_else(|| io::Error::other("the store is in no directory"))?;
@@ -52,7 +54,7 @@ pub fn set_aside(store: &Path, bytes_max: u64) -> io::Result<PathBuf> {
     Ok(target)
 }
 
-/// Removes a closed store that was begun in place of one set aside, and holds nothing yet.
+/// Removes a closed store that was begun in place of one set aside, and is still empty.
 pub fn forget(store: &Path) -> io::Result<()> {
     match std::fs::remove_dir_all(store) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -60,12 +62,12 @@ pub fn forget(store: &Path) -> io::Result<()> {
     }
 }
 
-/// Whether a store was set aside at `store` and the one after it may not know of that yet.
+/// Whether a store was set aside at `store` and its replacement may not have recorded that yet.
 pub fn has_begun_anew(store: &Path) -> bool {
     store.with_file_name(FOLDER).join(BEGUN_ANEW).exists()
 }
 
-/// Notes that the store at `store`, after one that was set aside, knows what it lacks.
+/// Records that the store at `store`, which replaced one that was set aside, knows what it lacks.
 pub fn forget_beginning(store: &Path) -> io::Result<()> {
     match std::fs::remove_file(store.with_file_name(FOLDER).join(BEGUN_ANEW)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -73,12 +75,12 @@ pub fn forget_beginning(store: &Path) -> io::Result<()> {
     }
 }
 
-/// How many stores are set aside under `data_dir`.
+/// The number of stores set aside under `data_dir`.
 pub fn count(data_dir: &Path) -> usize {
     stores(&data_dir.join(FOLDER)).map_or(0, |stores| stores.len())
 }
 
-/// The stores in the folder, the oldest first.
+/// The stores in the folder, oldest first.
 fn stores(folder: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
     let mut stores = Vec::new();
     for entry in std::fs::read_dir(folder)? {
@@ -93,11 +95,11 @@ fn stores(folder: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
     Ok(stores)
 }
 
-/// Bytes on disk of everything under `path`, as far as it can be told.
+/// Bytes on disk of everything under `path`, as far as it can be determined.
 fn bytes_of(path: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt;
     let Ok(metadata) = path.symlink_metadata() else { return 0 };
-    // Journals are preallocated: what counts is what they take.
+    // Journals are preallocated: their allocated blocks count.
     let own = metadata.blocks() * 512;
     let Ok(entries) = std::fs::read_dir(path) else { return own };
     entries.flatten().map(|entry| bytes_of(&entry.path())).fold(own, u64::saturating_add)
@@ -120,7 +122,7 @@ mod tests {
         store
     }
 
-    /// The newest is kept whatever it takes; older ones as long as there are few and they fit.
+    /// The newest store is kept whatever its size; older ones as long as there are few and they fit.
     #[test]
     fn kept_within_bounds() {
         let dir = tempfile::tempdir().unwrap();
@@ -141,7 +143,7 @@ mod tests {
         assert_eq!(count(dir.path()), 1);
     }
 
-    /// The mark is there from before the store is gone until it is taken away, and may be taken away twice.
+    /// The mark exists from before the store is gone until it is removed, and may be removed twice.
     #[test]
     fn beginning_is_marked() {
         let dir = tempfile::tempdir().unwrap();

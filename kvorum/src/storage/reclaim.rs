@@ -1,14 +1,14 @@
-//! Reclaiming: gives back the space of removed rows where fjall would not.
+//! Reclaiming: frees the space of removed rows in cases where fjall would not.
 //!
 //! A removed row is a marker above the row that it removes, and both take space until a compaction brings them together
-//! into the last level. fjall compacts when enough is written; where little is, what was removed stays. A pass of this
-//! flushes what is in memory and then pushes every table down to the last level, in pieces.
+//! into the last level. fjall compacts when enough is written; with few writes, removed rows stay. A pass flushes the
+//! memtables and then pushes every table down to the last level, in pieces.
 //!
-//! It asks fjall's own levelled strategy, with a threshold of 0 for every level, for one compaction at a time: each is one
-//! that fjall's workers might have chosen, they go on beside it, and between two of them it can be stopped. What that
-//! strategy cannot push down (a table that reaches beyond the first or last key of the level below) is merged by
-//! `major_compact` where the keyspace is small; elsewhere it is two tables at most. That one is not used for more: fjall's
-//! workers wait for its end, for any keyspace, and it cannot be stopped (`docs/dev/storage.md`).
+//! It requests one compaction at a time from fjall's own levelled strategy, with a threshold of 0 for every level. Each
+//! is one that fjall's workers might have chosen; they continue beside it, and it can be stopped between two of them.
+//! That strategy cannot push down a table that reaches beyond the first or last key of the level below. If the keyspace
+//! is small, `major_compact` merges such tables; in large keyspaces there are at most two. `major_compact` is not used
+//! for more: fjall's workers, for any keyspace, wait for its end, and it cannot be stopped (`docs/dev/storage.md`).
 
 use super::{EngineError, lsm, wait};
 use fjall::compaction::Leveled;
@@ -17,32 +17,32 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Of so many rows on disk, dead ones and markers included, one must be a marker for a pass to touch a keyspace: the
-/// removed are a quarter of what lives then, for each marker has at least one dead row below it.
+/// A pass changes a keyspace only if at least one in this many rows on disk, dead rows and markers included, is a
+/// marker. The removed rows are then a quarter of the live ones, since each marker has at least one dead row below it.
 const WORTH_IT_ONE_IN: u64 = 6;
-/// A compaction merges a table with as much below it as fills so many tables, or is not done: a table that is full of
-/// markers may need more. Then tables may become larger, four times each time, up to a bound.
+/// A compaction is skipped if it would merge a table with more than so many tables' worth of rows below it. A table
+/// full of markers may need more. Then the table size grows, by a factor of four each time, up to a bound.
 const STEP_TABLES_MAX: u64 = 50;
 const TABLE_BYTES_MAX: u64 = 64 * lsm::TABLE_BYTES;
-/// The largest keyspace that is merged as a whole: some ten seconds.
+/// The largest keyspace that is merged as a whole, which takes some ten seconds.
 const WHOLE_BYTES_MAX: u64 = 1 << 30;
-/// Compactions in one pass of one keyspace: what is written meanwhile must not keep it going for ever.
+/// The most compactions in one pass of one keyspace: concurrent writes must not keep it going forever.
 const STEPS_MAX: usize = 10_000;
-/// How often a compaction that changed nothing is asked for again, because a worker of fjall's has the tables.
+/// How often a compaction that changed nothing is requested again, because one of fjall's workers has the tables.
 const AGAIN_MAX: usize = 50;
 const AGAIN_PAUSE: Duration = Duration::from_millis(100);
-/// How long a flush may take.
+/// The longest that a flush may take.
 const FLUSH_WAIT_MAX: Duration = Duration::from_mins(1);
 const FLUSH_PAUSE: Duration = Duration::from_millis(20);
 const LEVELS: usize = 7;
 
-/// fjall looks which snapshots are gone at a rotation, and once in so many that end.
+/// fjall checks for ended snapshots at a rotation, and once per this many snapshots that end.
 const SNAPSHOTS_A_LOOK: usize = 10_000;
 
-/// Yields the open database and a keyspace, for one piece of work: a store that is opened again waits for no more.
+/// Returns the open database and a keyspace, for one piece of work: a reopening of the store waits only for that.
 pub(super) type Handle<'a> = dyn Fn() -> Result<(Database, Keyspace), EngineError> + 'a;
 
-/// Flushes a keyspace's memtable. Says whether it was flushed: not where `go_on` ended it.
+/// Flushes a keyspace's memtable. Returns whether it was flushed: not if `go_on` stopped it.
 pub(super) fn flush(handle: &Handle<'_>, go_on: &mut dyn FnMut() -> bool) -> Result<bool, EngineError> {
     let attempted = "flush a memtable";
     let (database, keyspace) = handle()?;
@@ -67,23 +67,23 @@ pub(super) fn flush(handle: &Handle<'_>, go_on: &mut dyn FnMut() -> bool) -> Res
     }
 }
 
-/// Whether nobody reads a snapshot from before this call: what was removed until then can be dropped.
+/// Whether no snapshot from before this call is being read, so that rows removed until then can be dropped.
 pub(super) fn is_unread(database: &Database) -> bool {
     let now = database.visible_seqno();
     unread_until(database) + 1 >= now
 }
 
-/// Below which of fjall's sequence numbers nobody reads any more.
+/// The sequence number of fjall's below which no snapshot is read any more.
 fn unread_until(database: &Database) -> u64 {
-    // A millisecond or two: fjall has no other way to make it look.
+    // This takes a millisecond or two: fjall has no other way to trigger the check.
     for _ in 0..SNAPSHOTS_A_LOOK {
         drop(database.snapshot());
     }
     database.supervisor.snapshot_tracker.get_seqno_safe_to_gc()
 }
 
-/// Lets go of the files that were replaced. fjall does so when something is written later: it keeps the lists of tables
-/// before the one that is below what is read. So a small keyspace is merged, which takes a sequence number, first.
+/// Releases the replaced files. fjall does so only at a later write: it keeps the list of tables that precedes the
+/// oldest one in use. So a small keyspace is merged first, which takes a sequence number.
 pub(super) fn release(
     database: &Database,
     small: &Keyspace,
@@ -99,7 +99,7 @@ pub(super) fn release(
     Ok(())
 }
 
-/// Gives back the space of a keyspace's removed rows, where they are worth it.
+/// Reclaims the space of a keyspace's removed rows, if it is worth the work.
 pub(super) fn keyspace(
     store: &Path,
     handle: &Handle<'_>,
@@ -143,13 +143,13 @@ pub(super) fn keyspace(
     Ok(())
 }
 
-/// Whether enough of the keyspace's rows were removed.
+/// Whether enough of the keyspace's rows were removed to be worth a pass.
 fn is_worth_it(keyspace: &Keyspace) -> bool {
     let removed = keyspace.tree.tombstone_count();
     removed > 0 && removed * WORTH_IT_ONE_IN >= keyspace.approximate_len() as u64
 }
 
-/// Tables of each level above the last.
+/// The number of tables in each level above the last.
 fn above_last(keyspace: &Keyspace) -> [usize; LEVELS - 1] {
     std::array::from_fn(|level| keyspace.tree.level_table_count(level).unwrap_or(0))
 }

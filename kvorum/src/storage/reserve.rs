@@ -1,9 +1,9 @@
-//! The reserve: a file that takes space while there is enough of it, and is removed when the disk is full, so that
-//! deletions, and what reads must write back, have room however full others have made the disk.
+//! The reserve: a file that takes up space and is removed when the disk is full. Deletions, and values that reads must
+//! write back, then have room, however full other programs have made the disk.
 //!
 //! | path in the data directory | what |
 //! | --- | --- |
-//! | `reserve` | nothing that anybody reads |
+//! | `reserve` | preallocated space without contents |
 
 use std::fs::OpenOptions;
 use std::io;
@@ -11,15 +11,15 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 const FILE: &str = "reserve";
-/// The largest reserve: some hundred thousand deletions.
+/// The size of the largest reserve: enough for some hundred thousand deletions.
 pub(super) const BYTES_MAX: u64 = 16 << 20;
 
-/// Where the reserve of the store at `store` is.
+/// The path of the reserve of the store at `store`.
 fn path_of(store: &Path) -> PathBuf {
     store.with_file_name(FILE)
 }
 
-/// Takes `bytes` for the reserve, unless it has them. A file system that cannot give space ahead has none.
+/// Allocates `bytes` for the reserve, unless it has them. On a file system without preallocation there is no reserve.
 pub(super) fn keep(store: &Path, bytes: u64) -> io::Result<()> {
     let path = path_of(store);
     if path.metadata().is_ok_and(|file| file.blocks() * 512 >= bytes) {
@@ -33,7 +33,7 @@ pub(super) fn keep(store: &Path, bytes: u64) -> io::Result<()> {
     })
 }
 
-/// Gives the reserve up. Says whether there was any.
+/// Removes the reserve. Returns whether there was one.
 pub(super) fn give_up(store: &Path) -> bool {
     std::fs::remove_file(path_of(store)).is_ok()
 }
@@ -42,7 +42,7 @@ pub(super) fn give_up(store: &Path) -> bool {
 mod tests {
     use super::*;
 
-    /// It is taken once and given up once.
+    /// The reserve is taken once and given up once.
     #[test]
     fn kept_and_given_up() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,13 +1,13 @@
-//! Shortages: the one table that says what an error of the operating system means for the store.
+//! Shortages: one table with the meaning of each operating system error for the store.
 //!
-//! A shortage passes by itself, so what met it is tried again; damage is healed from other nodes; anything else is a
-//! failure of the store, after which it takes no more writes.
+//! A shortage passes by itself, so the failed operation is tried again. Damage is repaired from other nodes. Any other
+//! error is a failure of the store, after which it accepts no more writes.
 
 use super::EngineError;
 use std::fmt;
 use std::io;
 
-/// Something that the machine ran out of, and that may come back without a restart.
+/// A resource that the machine ran out of, and that may come back without a restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shortage {
     /// Space, inodes or quota of the disk.
@@ -18,7 +18,7 @@ pub enum Shortage {
     Memory,
     /// Threads of the process, the user or the machine.
     Threads,
-    /// Not known: the engine's background ended without a reason that can be asked for.
+    /// Unknown: the engine's background ended, and its reason cannot be queried.
     Unknown,
 }
 
@@ -50,36 +50,36 @@ impl fmt::Display for Shortage {
 /// The meaning of an I/O error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Meaning {
-    /// It passes.
+    /// A shortage, which passes.
     Shortage(Shortage),
-    /// Bytes on disk are not what was written.
+    /// Bytes on disk differ from the written ones.
     Damage,
     /// The device or the file system failed.
     Failure,
 }
 
-/// The table, by the error's kind; each row names the error numbers that it stands for.
+/// The table, by the error's kind; each row names the error numbers that belong to it.
 const MEANINGS: &[(io::ErrorKind, Meaning)] = &[
-    // ENOSPC, also where inodes are used up.
+    // ENOSPC, also when inodes are used up.
     (io::ErrorKind::StorageFull, Meaning::Shortage(Shortage::Disk)),
     // EDQUOT.
     (io::ErrorKind::QuotaExceeded, Meaning::Shortage(Shortage::Disk)),
     // ENOMEM.
     (io::ErrorKind::OutOfMemory, Meaning::Shortage(Shortage::Memory)),
-    // EAGAIN: files are not read without waiting here, so only the start of a thread says so.
+    // EAGAIN: files are not read in non-blocking mode here, so only the start of a thread reports it.
     (io::ErrorKind::WouldBlock, Meaning::Shortage(Shortage::Threads)),
-    // A file that ends early: a checksum would have said so had it been longer.
+    // A file that ends early: if it were longer, a checksum would have reported it.
     (io::ErrorKind::UnexpectedEof, Meaning::Damage),
     (io::ErrorKind::InvalidData, Meaning::Damage),
 ];
 
-/// The same for errors that have no kind of their own.
+/// The same for errors without a kind of their own.
 const NUMBERED: &[(rustix::io::Errno, Meaning)] = &[
     (rustix::io::Errno::MFILE, Meaning::Shortage(Shortage::Descriptors)),
     (rustix::io::Errno::NFILE, Meaning::Shortage(Shortage::Descriptors)),
 ];
 
-/// Looks `error` up in the table. What is not in it is a failure.
+/// Looks `error` up in the table. Errors that are not in it are failures.
 pub fn meaning_of(error: &io::Error) -> Meaning {
     let number = rustix::io::Errno::from_io_error(error);
     let numbered = NUMBERED.iter().find(|(row, _)| Some(*row) == number).map(|(_, meaning)| *meaning);
@@ -88,7 +88,7 @@ pub fn meaning_of(error: &io::Error) -> Meaning {
 }
 
 impl EngineError {
-    /// Makes an error of the engine of an `error` of the operating system, by the table.
+    /// Converts an `error` of the operating system into an engine error, by the table.
     pub fn of_io(attempted: &'static str, error: io::Error) -> Self {
         match meaning_of(&error) {
             Meaning::Shortage(Shortage::Disk) => Self::DiskFull { attempted },
@@ -98,7 +98,7 @@ impl EngineError {
         }
     }
 
-    /// The shortage that it reports, if it reports one.
+    /// The shortage that the error reports, if it reports one.
     pub fn shortage(&self) -> Option<Shortage> {
         match self {
             Self::DiskFull { .. } => Some(Shortage::Disk),
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
     use rustix::io::Errno;
 
-    /// Each error number that a full or exhausted machine gives passes; a broken device does not.
+    /// Each error number of a full or exhausted machine is a shortage; a broken device is not.
     #[test]
     fn table_of_meanings() {
         let check = |errno: Errno, expect| {
@@ -132,7 +132,7 @@ mod tests {
         assert_eq!(meaning_of(&io::ErrorKind::InvalidData.into()), Meaning::Damage);
     }
 
-    /// An engine's error says the same as the table.
+    /// Engine errors agree with the table.
     #[test]
     fn engine_errors_follow_the_table() {
         let of = |errno: Errno| EngineError::of_io("try", io::Error::from_raw_os_error(errno.raw_os_error()));

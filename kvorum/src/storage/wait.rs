@@ -1,9 +1,9 @@
-//! Waiting: on threads of the storage, which serve nobody, and on the one that commits, which all others wait for.
+//! Waiting: on storage threads, which serve no requests, and on the commit thread, which all writes wait for.
 
 use super::EngineError;
 use std::time::Duration;
 
-/// How long a commit waits for what is behind before it is refused, and between two looks.
+/// How long a commit waits for lagging background work before it is refused, and the pause between two checks.
 const BEHIND_WAIT_MAX: Duration = Duration::from_secs(2);
 const BEHIND_PAUSE: Duration = Duration::from_millis(1);
 
@@ -13,7 +13,8 @@ pub(super) fn pause(time: Duration) {
     std::thread::sleep(time);
 }
 
-/// Waits while `is_waiting` says so, which is asked `every` so often. Says whether it ended before `at_most` had passed.
+/// Waits while `is_waiting` returns true, checking it once per `every`. Returns whether it ended before `at_most` had
+/// passed.
 pub(super) fn wait_while(
     at_most: Duration,
     every: Duration,
@@ -30,10 +31,10 @@ pub(super) fn wait_while(
     Ok(true)
 }
 
-/// Waits with a commit for what is behind.
+/// Makes a commit wait for lagging background work.
 ///
 /// # Errors
-/// [`EngineError::Busy`] when it does not catch up; those of `is_behind`.
+/// [`EngineError::Busy`] when the work does not catch up; the errors of `is_behind`.
 pub(super) fn until_caught_up(
     is_behind: impl FnMut() -> Result<bool, EngineError>,
 ) -> Result<(), EngineError> {

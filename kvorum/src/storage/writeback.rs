@@ -1,14 +1,14 @@
 //! Early write-back: asks the kernel to begin writing a file's dirty pages, without waiting for them.
 //!
-//! The one exception to `unsafe_code = "deny"`: `sync_file_range(2)` has no safe wrapper in a kept crate. The call
-//! takes a descriptor that the borrowed [`File`] keeps open and three integers; it touches no memory of ours.
+//! One of the exceptions to `unsafe_code = "deny"`: `sync_file_range(2)` has no safe wrapper in a maintained crate. The
+//! call takes a descriptor that the borrowed [`File`] keeps open and three integers; it touches no memory of ours.
 #![expect(unsafe_code, reason = "sync_file_range(2) has no safe wrapper; see the module text")]
 
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 
-/// Begins writing the whole of `file` to its device. Changes nothing about what is durable.
+/// Starts writing the whole of `file` to its device. Does not change what is durable.
 pub(super) fn begin(file: &File) -> io::Result<()> {
     // SAFETY: the descriptor is open for as long as `file` is borrowed; no pointer is passed.
     let result = unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, libc::SYNC_FILE_RANGE_WRITE) };
@@ -20,7 +20,7 @@ mod tests {
     use super::*;
     use std::io::Write;
 
-    /// A file takes the call and keeps its bytes; what is not a file (a socket) is refused, not ignored.
+    /// A file accepts the call and keeps its bytes; a descriptor that is not a file (a socket) is refused, not ignored.
     #[test]
     fn begins_on_files_only() {
         let mut file = tempfile::tempfile().unwrap();

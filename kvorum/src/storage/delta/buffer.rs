@@ -1,41 +1,41 @@
-//! The buffers: rows of the index in memory, as the log has them, by partition.
+//! The buffers: rows of the index in memory, in the format of the log, by partition.
 
 use crate::storage::format::{self, DeltaRow, FormatError};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-/// The least that a partition's rows grow to before those that were replaced are dropped.
+/// The smallest size of a partition's rows at which replaced rows are dropped.
 const PART_BYTES_MIN: usize = 512;
 
-/// Rows by the first two bytes of their keys, which name the partition: parts up to the last that has any.
+/// Rows by the first two bytes of their keys, which are the partition; there are parts up to the last non-empty one.
 #[derive(Default)]
 pub(super) struct Layer {
     parts: Vec<Part>,
     bytes: usize,
 }
 
-/// Rows as they came, one behind the other as in the log: the last of a key counts. Writing one is a copy of some forty
-/// bytes, and reading one a walk over its list of heads, eight bytes a row.
+/// Rows in the order of arrival, encoded as in the log: the last row of a key is the valid one. Writing a row copies
+/// some forty bytes; reading one walks over its list of heads, eight bytes a row.
 #[derive(Default)]
 struct Part {
     rows: Vec<u8>,
     heads: Vec<Head>,
-    /// Bytes that were left when rows that had been replaced were dropped last.
+    /// The bytes that were left when replaced rows were last dropped.
     dense: usize,
 }
 
-/// What a look-up reads of a row that it does not look for.
+/// The part of a row that look-ups of other keys read.
 #[derive(Clone, Copy)]
 struct Head {
-    /// Of the key's hash.
+    /// A part of the key's hash.
     tag: u32,
-    /// Where the row begins.
+    /// The offset of the row.
     at: u32,
 }
 
 impl Layer {
-    /// Bytes of all rows, without their heads: eight for some forty.
+    /// Bytes of all rows, without their heads, which take eight bytes for some forty.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -44,7 +44,7 @@ impl Layer {
         self.parts.is_empty()
     }
 
-    /// Takes in rows of one batch, as the log has them.
+    /// Adds the rows of one batch, in the log's encoding.
     pub(super) fn add(&mut self, rows: &[u8]) -> Result<(), FormatError> {
         for row in format::delta_rows(rows) {
             let row = row?;
@@ -64,7 +64,7 @@ impl Layer {
         Ok(())
     }
 
-    /// What the row at `key` is: its value, or that it is removed; none where it is not here.
+    /// The row at `key`: its value, or that it is removed; none if it is not in the buffers.
     #[expect(clippy::option_option, reason = "not here and here as removed are two things")]
     pub(super) fn get(&self, key: &[u8]) -> Option<Option<Bytes>> {
         let row = self.parts.get(part_of(key))?.latest_of(key)?;
@@ -97,13 +97,13 @@ impl Layer {
 
 impl Part {
     fn push(&mut self, row: DeltaRow<'_>) {
-        // A part is a few kilobytes; what begins beyond four gigabytes would not be found.
+        // A part is a few kilobytes; a row that began beyond four gigabytes would not be found.
         let at = u32::try_from(self.rows.len()).unwrap_or(u32::MAX);
         self.heads.push(Head { tag: tag_of(row.key), at });
         self.rows.extend_from_slice(row.encoded);
     }
 
-    /// The row of `key` that counts.
+    /// The valid row of `key`.
     fn latest_of(&self, key: &[u8]) -> Option<DeltaRow<'_>> {
         let tag = tag_of(key);
         let alike = self.heads.iter().rev().filter(|head| head.tag == tag);
@@ -114,15 +114,15 @@ impl Part {
         rows.find(|row| row.key == key)
     }
 
-    /// What was put in by [`Layer::add`] can be read.
+    /// Reads the rows, all of which [`Layer::add`] has validated.
     fn read(&self) -> impl Iterator<Item = DeltaRow<'_>> {
         format::delta_rows(&self.rows).map_while(Result::ok)
     }
 
-    /// Its rows, in order, each key once.
+    /// The valid rows, in order, each key once.
     fn latest(&self) -> impl Iterator<Item = DeltaRow<'_>> {
         let mut rows: Vec<_> = self.read().collect();
-        // Stable: of one key the last stays last.
+        // The sort is stable: the last row of a key stays last.
         rows.sort_by_key(|row| row.key);
         let mut rows = rows.into_iter().peekable();
         std::iter::from_fn(move || {
@@ -150,7 +150,8 @@ fn tag_of(key: &[u8]) -> u32 {
     u32::from_be_bytes([a, b, c, d])
 }
 
-/// Keys in order have parts in order: what is missing at the end of a short one is least.
+/// The partition of a key as an index. A key of fewer than two bytes is padded with zeros, so that keys and parts have
+/// the same order.
 fn part_of(key: &[u8]) -> usize {
     let byte = |index| key.get(index).copied().unwrap_or_default();
     u16::from_be_bytes([byte(0), byte(1)]).into()

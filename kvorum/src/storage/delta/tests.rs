@@ -1,11 +1,11 @@
-//! The delta over the modelled disk, and over the one that is real.
+//! The delta over the modelled disk, and over the real one.
 
 use super::*;
 use crate::storage::lsm::{LsmConfig, LsmEngine};
 use crate::storage::memory::{Fault, MemoryEngine};
 use proptest::prelude::*;
 
-/// Few enough that parts fill up and rows are replaced.
+/// Few keys, so that parts fill up and rows are replaced.
 const KEYS: u8 = 40;
 
 fn key(index: u8) -> Bytes {
@@ -28,7 +28,7 @@ fn rows(engine: &dyn Engine, keyspace: Keyspace, start: &[u8], end: Bound<&[u8]>
     engine.scan(keyspace, start, end).unwrap().map(Result::unwrap).collect()
 }
 
-/// The index says of every key what the record says.
+/// Checks that the index matches the record of every key.
 fn assert_alike(engine: &dyn Engine) {
     let all = Bound::Unbounded;
     assert_eq!(rows(engine, Keyspace::Tokens, &[], all), rows(engine, Keyspace::Records, &[], all));
@@ -53,7 +53,7 @@ enum Step {
         changes: BTreeMap<u8, Option<u8>>,
         is_synced: bool,
     },
-    /// The power fails; this many of the batches that were not synced survive.
+    /// A power loss that this many of the unsynced batches survive.
     PowerLoss(usize),
     Kill,
     Reopen,
@@ -80,9 +80,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(80))]
 
-    /// Goal: whatever is committed, folded, lost with the power or opened again, the index says what the records say.
-    /// Method: random steps over the modelled disk, which can lose any end of what was not synced, with so little memory
-    /// that every few batches are folded.
+    /// Goal: whatever is committed, folded, lost with the power or reopened, the index matches the records. Method:
+    /// random steps over the modelled disk, which can lose any end of the unsynced batches, with so little memory that
+    /// every few batches are folded.
     #[test]
     fn index_is_as_the_records_whatever_happens(steps in steps(), bytes_max in 1..2000usize) {
         let disk = Arc::new(MemoryEngine::new());
@@ -94,7 +94,7 @@ proptest! {
                 Step::Commit { changes, is_synced } => {
                     let durability = if is_synced { Durability::Synced } else { Durability::Buffered };
                     if delta.commit(batch(&changes), durability).is_err() {
-                        // What a replica does with a store that failed, once it can be opened again.
+                        // The steps by which a replica reopens a store that failed.
                         disk.set_fault(None);
                         delta.reopen().unwrap();
                     }
@@ -128,8 +128,8 @@ proptest! {
     }
 }
 
-/// Goal: the same over the engine on disk, with folds beside the writes, and the log does not grow for ever. Method: a
-/// thousand batches over few keys, with reads between them; closed and opened again now and then.
+/// Goal: the same over the engine on disk, with a folding thread beside the writes, and the log does not grow forever.
+/// Method: a thousand batches over few keys, with reads between them; closed and reopened now and then.
 #[test]
 fn lsm_engine_is_folded_beside_writes() {
     let dir = tempfile::tempdir().unwrap();
@@ -153,7 +153,7 @@ fn lsm_engine_is_folded_beside_writes() {
         if life == 2 {
             delta.reclaim(&mut || true).unwrap();
             assert_eq!(delta.stats().unfolded_bytes, 0);
-            // What was folded goes from the log with the batches that come next.
+            // The next batches remove the folded rows from the log.
             for _ in 0..250 {
                 delta.commit(batch(&BTreeMap::from([(1, Some(life))])), Durability::Buffered).unwrap();
             }
@@ -164,7 +164,8 @@ fn lsm_engine_is_folded_beside_writes() {
     assert!(folds > 4, "{folds} folds");
 }
 
-/// While the disk takes no tables, writes go on until memory is short, and then wait and are refused; nothing is lost.
+/// While the disk accepts no tables, writes go on until memory is short, and then wait and are refused; no write is
+/// lost.
 #[test]
 fn writes_are_refused_while_folds_fail_for_long() {
     let disk = Arc::new(MemoryEngine::new());
@@ -191,7 +192,7 @@ fn writes_are_refused_while_folds_fail_for_long() {
     assert_alike(&delta);
 }
 
-/// A row of the log that is none is damage of the store.
+/// A row of the log that cannot be parsed is damage of the store.
 #[test]
 fn damaged_log_is_told() {
     let disk = Arc::new(MemoryEngine::new());

@@ -4,23 +4,24 @@
 //! everything seen, with a counter for what happens within one millisecond. Here the counter overflowing carries
 //! into the milliseconds, so stamping never waits for time to pass.
 //!
-//! The clock's *lease* makes it monotonic over restarts, whatever the physical clock does meanwhile: no stamp
-//! beyond the lease is given out, the lease is stored durably before it is raised here, and a restarted node
-//! begins behind the lease of the life before. Before it is used up the next one is asked for ([`Hlc::renewal`]), so that
-//! no stamp waits for the disk while stamps are made without a long pause.
+//! The clock's *lease* makes it monotonic over restarts, whatever the physical clock does meanwhile. No stamp
+//! beyond the lease is given out, and the lease is stored durably before it is raised here. A restarted node
+//! begins above the lease of its previous run. The next lease is asked for before this one is used up
+//! ([`Hlc::renewal`]), so that no stamp waits for the disk while stamps are made without a long pause.
 
 use crate::version::{MILLIS_MAX, NodeId, UnixMillis, Version};
 
-/// How far ahead a stored lease reaches, in milliseconds: the price of a restart is that the clock may begin this
-/// much in the future (and a TTL end this much late), the gain is one stored lease per second instead of one per
-/// write.
+/// How far ahead a stored lease reaches, in milliseconds. The price: after a restart the clock may begin this
+/// much in the future, and a TTL may end this much late. The gain: one stored lease per second instead of one
+/// per write.
 pub const LEASE_MILLIS: u64 = 1000;
 
-/// With so much of a lease left the next one is asked for: a disk's slow moments are shorter.
+/// The next lease is asked for when only this much of the current one is left: a disk's slow moments are
+/// shorter.
 const RENEWAL_MILLIS: u64 = LEASE_MILLIS / 4;
 
-/// The highest clock word that a node believes at physical time `now` (`--clock-offset-limit`): nobody whose clock is
-/// at most `limit_millis` ahead stamps above it.
+/// The highest timestamp that a node accepts at physical time `now` (`--clock-offset-limit`): a node whose
+/// clock is at most `limit_millis` ahead never stamps above it.
 ///
 /// One lease is added, because a clock that was just resumed begins that much ahead of its physical clock.
 pub fn believed_max(now: UnixMillis, limit_millis: u64) -> u64 {
@@ -28,7 +29,7 @@ pub fn believed_max(now: UnixMillis, limit_millis: u64) -> u64 {
     Version::new(millis, u16::MAX, NodeId(0)).clock()
 }
 
-/// This stamps writes with versions that rise, and learns of versions seen elsewhere.
+/// A clock that stamps writes with rising versions, and learns of versions seen elsewhere.
 ///
 /// A plain value: the node guards it and brings the time.
 #[derive(Debug, Clone)]
@@ -51,7 +52,8 @@ pub enum StampError {
 }
 
 impl Hlc {
-    /// A clock of `node` whose every stamp is later than `lease`, the lease stored by the life before (0 for none).
+    /// A clock of `node` whose every stamp is later than `lease`, the lease stored by the previous run (0 for
+    /// none).
     pub fn resume(node: NodeId, lease: UnixMillis) -> Self {
         let last = if lease.0 == 0 { 0 } else { Version::new(lease, u16::MAX, node).clock() };
         Self { node, last, lease }
@@ -74,20 +76,20 @@ impl Hlc {
         Ok(version)
     }
 
-    /// The lease to store next, without haste, once most of this one is used up.
+    /// The lease to store next, once at most a quarter of this one is left. The caller need not wait for it.
     pub fn renewal(&self) -> Option<UnixMillis> {
         let reached = Version::from_words(self.last, self.node.0).millis();
         let is_near = reached.saturating_add(RENEWAL_MILLIS) > self.lease;
         is_near.then(|| UnixMillis(reached.saturating_add(LEASE_MILLIS).0.min(MILLIS_MAX)))
     }
 
-    /// What the clock has reached at physical time `now`, as a clock word: later stamps are above it, as long as the
-    /// physical clock does not go back before one is made.
+    /// The timestamp that the clock has reached at physical time `now`. Later stamps are above it, unless the
+    /// physical clock goes back before one is made.
     pub fn reading(&self, now: UnixMillis) -> u64 {
         Version::new(now, 0, self.node).clock().saturating_sub(1).max(self.last)
     }
 
-    /// The clock word of the highest version stamped or observed.
+    /// The timestamp of the highest version stamped or observed.
     pub fn met(&self) -> u64 {
         self.last
     }
@@ -123,8 +125,8 @@ mod tests {
         }
     }
 
-    /// Goal: a clock at its end says so, and never gives the same version twice. Method: the last version but one is
-    /// observed; one more is left, and nothing above it.
+    /// Goal: a clock at its end returns an error, and never gives the same version twice. Method: the last version
+    /// but one is observed; one more is left, and none above it.
     #[test]
     fn a_clock_at_its_end_is_an_error() {
         let mut clock = Hlc::resume(NodeId(1), UnixMillis(0));
@@ -139,8 +141,8 @@ mod tests {
         assert_eq!(resumed, Err(StampError::Exhausted));
     }
 
-    /// Goal: no clock that is at most the limit ahead stamps above what is believed, resumed or not; and no word is
-    /// beyond all bounds. Method: both ends of a limit, and clocks at the end of time.
+    /// Goal: no clock that is at most the limit ahead stamps above the accepted maximum, resumed or not; and no
+    /// timestamp exceeds all bounds. Method: both ends of a limit, and clocks at the end of time.
     #[test]
     fn what_is_believed_covers_every_clock_within_the_limit() {
         let (now, limit) = (1_000_000, 60_000);
@@ -162,7 +164,7 @@ mod tests {
         assert!(stamp(&mut after, now - 3_600_000) > last);
     }
 
-    /// Nothing is ever stamped beyond the lease, and asking does not move the clock.
+    /// No stamp is ever beyond the lease, and a refused stamp does not move the clock.
     #[test]
     fn stamp_beyond_lease_is_refused() {
         let mut clock = Hlc::resume(NodeId(1), UnixMillis(0));
@@ -204,7 +206,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the physical clock does and whatever is observed, stamps rise strictly and exceed what was seen.
+        /// Stamps rise strictly and exceed all observed versions, whatever the physical clock does.
         #[test]
         fn stamps_rise(steps in prop::collection::vec((0..100_000u64, prop::option::of(0..200_000u64)), 1..100)) {
             let mut clock = Hlc::resume(NodeId(7), UnixMillis(0));

@@ -66,7 +66,7 @@ pub struct StoreSeen {
 mod tests {
     use super::*;
 
-    /// An older number is behind, and so is another nonce under one number; a later number never is.
+    /// A lower number counts as older, and so does another nonce under the same number; a higher number never does.
     #[test]
     fn runs_behind() {
         let run = |number, nonce| Run { number, nonce };

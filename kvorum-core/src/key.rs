@@ -6,13 +6,13 @@ use std::fmt;
 /// The longest key that is accepted, in bytes.
 pub const KEY_BYTES_MAX: usize = 1024;
 
-/// This is a key whose length has been checked.
+/// A key whose length has been checked.
 ///
 /// Cloning is cheap: the bytes are shared. Keys are ordered by their bytes, which is the order of a range.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key(Bytes);
 
-/// This says why bytes are not a key.
+/// Why bytes are not a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyError {
     /// A key has at least one byte.

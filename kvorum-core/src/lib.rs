@@ -1,13 +1,14 @@
 //! The pure rules of kvorum: keys, versions, records and their merge, quorums.
 //!
-//! Everything here is a plain value. There is no clock, no randomness, no socket, no file, no task and no lock:
-//! time comes in as an argument, and what these values decide, the rooms of the `kvorum` crate perform. That is
-//! what lets one rule serve the server, the simulation and a property test alike.
+//! Everything here is a plain value. There is no clock, no randomness, no socket, no file, no task and no
+//! lock. Time comes in as an argument, and the `kvorum` crate performs the decisions that are made here. So
+//! the server, the simulation and the property tests share one set of rules.
 //!
-//! A reader goes on with [`version`] (how writes are ordered), then [`record`] (what is stored, and which of two
-//! records wins), then [`quorum`] (how many replicas must confirm, and when that is known) and [`write`] (when a write is
-//! acknowledged, and when it is stamped again). Where a record belongs
-//! is [`token`] (a key's partition), [`topology`] (which nodes there are) and [`placement`] (who holds a partition).
+//! Read on with [`version`] (how writes are ordered), then [`record`] (what is stored, and which of two
+//! records wins), then [`quorum`] (how many replicas must confirm, and when that is known) and [`write`]
+//! (when a write is acknowledged, and when it is stamped again). Where a record belongs is decided by
+//! [`token`] (a key's partition), [`topology`] (which nodes there are) and [`placement`] (which nodes hold a
+//! partition).
 
 pub mod hlc;
 pub mod identity;

@@ -4,7 +4,7 @@
 //! its partition's list, so the replicas for `from` are a prefix of those for `from + 1`. A list is computed when
 //! the topology changes and looked up after that.
 //!
-//! - `score`: how much a partition likes a node. The same on every machine, to the bit.
+//! - `score`: how well a node suits a partition. The same on every machine, to the bit.
 //! - `share`: how many partitions a node should hold at each `from`, by weight and zones.
 //! - `initial`: the lists of a new cluster, rank by rank, the best scores within the shares.
 //! - `change`: the lists after nodes left or joined, from the lists before, moving as little as possible.
@@ -23,18 +23,18 @@ use crate::topology::{NodeIndex, Topology};
 use lists::Lists;
 use std::fmt;
 
-/// This is the preference list of every partition.
+/// The preference list of every partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placement {
-    /// [`Topology::hash`] of the topology that the indices mean.
+    /// [`Topology::hash`] of the topology that the indices belong to.
     topology: u64,
     partition_bits: u8,
     node_count: u16,
-    /// The lists of all partitions one behind the other, `node_count` entries each.
+    /// The lists of all partitions one after the other, `node_count` entries each.
     lists: Vec<NodeIndex>,
 }
 
-/// This says why a placement cannot be changed from one topology to another.
+/// Why a placement cannot be changed from one topology to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChangeError {
     /// The placement was not made for the topology that was given as the old one.
@@ -60,11 +60,13 @@ impl Placement {
         Self::of_lists(topology, initial::place(nodes, topology.partition_bits()))
     }
 
-    /// The placement after the members of `old` became those of `new`, from this one, which is of `old`.
+    /// The placement after the members of `old` became those of `new`, made from this placement, which
+    /// belongs to `old`.
     ///
-    /// First a member that joins takes over the places of one that leaves, where weight and zone are the same; then
-    /// the others leave one by one, then join one by one, by rising id. A member whose weight or zone changed leaves
-    /// and joins. A different URL moves nothing. When nobody stays, this is [`Placement::initial`].
+    /// First a member that joins takes over the places of one that leaves, if weight and zone are the same.
+    /// Then the other leavers leave one by one, and the other joiners join one by one, by rising id. A member
+    /// whose weight or zone changed leaves and joins. A different URL moves nothing. When no member stays,
+    /// this is [`Placement::initial`].
     ///
     /// # Errors
     /// [`ChangeError`] when this placement is not of `old`, or the number of partitions differs: the caller is at

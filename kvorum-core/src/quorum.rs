@@ -2,35 +2,35 @@
 
 use std::fmt;
 
-/// This is `ACK` of `FROM`, validated once: `1 <= ack <= from <= nodes`.
+/// `ACK` of `FROM`, validated once: `1 <= ack <= from <= nodes`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Quorum {
     ack: u16,
     from: u16,
 }
 
-/// This is how many replicas a key has where a request does not say.
+/// The replica count of a key when the request names none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReplicationFactor {
-    /// So many, capped by the size of the cluster.
+    /// A fixed number, capped by the size of the cluster.
     Count(u16),
     /// Every node.
     All,
 }
 
-/// This says why a pair is not a quorum for this cluster.
+/// Why a pair is not a quorum for this cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QuorumError {
     /// At least one replica must confirm.
     AckZero,
-    /// No more can confirm than hold the key.
+    /// `ack` is above `from`: only replicas that hold the key can confirm.
     AckAboveFrom {
         /// Confirmations asked for.
         ack: u16,
         /// Replicas asked for.
         from: u16,
     },
-    /// No more can hold the key than there are nodes.
+    /// `from` is above the number of nodes: every replica needs a node of its own.
     FromAboveNodes {
         /// Replicas asked for.
         from: u16,
@@ -54,7 +54,8 @@ impl Quorum {
         Ok(Self { ack, from })
     }
 
-    /// The quorum of a request that names none: a majority of `factor` replicas, capped by the cluster's size.
+    /// The quorum of a request that names none: a majority of `factor` replicas, capped by the cluster's
+    /// size.
     pub fn default_for(factor: ReplicationFactor, nodes: u16) -> Self {
         let from = match factor {
             ReplicationFactor::Count(count) => count.clamp(1, nodes.max(1)),
@@ -79,8 +80,8 @@ impl Quorum {
         self.from
     }
 
-    /// Whether any replicas that confirm the one include one that confirms the other. The replicas of the smaller `from`
-    /// are among those of the larger one.
+    /// Whether any `ack` replicas of the one include one of any `ack` replicas of the other. The replicas of
+    /// the smaller `from` are among those of the larger one.
     pub fn overlaps(self, other: Self) -> bool {
         self.ack + other.ack > self.from.max(other.from)
     }
@@ -116,18 +117,18 @@ impl fmt::Display for QuorumError {
 
 impl std::error::Error for QuorumError {}
 
-/// This says what is known of a quorum.
+/// The outcome of a quorum so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// Enough confirmed.
     Reached,
-    /// So many failed that enough can no longer confirm.
+    /// So many failed that `ack` can no longer confirm.
     Unreachable,
     /// Not known yet.
     Pending,
 }
 
-/// This counts the answers of one request's replicas. A plain value: it neither sends nor waits.
+/// A count of the answers of one request's replicas. A plain value: it neither sends nor waits.
 #[derive(Debug, Clone, Copy)]
 pub struct Tally {
     quorum: Quorum,
@@ -156,7 +157,7 @@ impl Tally {
         self.confirmed
     }
 
-    /// What is known by now. Once it is not [`Verdict::Pending`], it does not change.
+    /// The outcome so far. Once it is not [`Verdict::Pending`], it does not change.
     pub fn verdict(&self) -> Verdict {
         if self.confirmed >= self.quorum.ack {
             Verdict::Reached

@@ -4,24 +4,24 @@ use crate::version::{UnixMillis, Version};
 use bytes::Bytes;
 use std::cmp::Ordering;
 
-/// This is what a write left behind: a value, or the mark that there is none any more.
+/// The content of a record: a value, or a tombstone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Value {
-    /// The bytes that a PUT brought.
+    /// The bytes of the PUT.
     Present(Bytes),
     /// A deletion. It takes part in merging like any other record.
     Tombstone,
 }
 
-/// This is a key's state as of one write.
+/// A key's state as of one write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
     /// The order of this write among all writes to the key.
     pub version: Version,
     /// The replica count that the write asked for; copies belong on ranks below it only.
     pub from: u16,
-    /// From this instant on the record is a tombstone for every reader. Part of the record, so that every replica
-    /// judges it alike.
+    /// From this instant on the record is a tombstone for every reader. Part of the record, so that every
+    /// replica uses the same instant.
     pub expires: Option<UnixMillis>,
     /// The value or tombstone.
     pub value: Value,
@@ -48,11 +48,13 @@ impl Record {
 
     /// Orders records by newness: the greater one wins a merge.
     ///
-    /// By version. Two different records of one version should not occur; if they do, every replica must still
-    /// choose the same one, so: a value beats a tombstone, then the larger bytes, then the earlier expiry, then
-    /// the smaller `from` win. A deletion has a version of its own, so a tombstone of a value's version is what is left of
-    /// that value after its expiry. Beside a value that has expired the two are the same; beside one that has not, the
-    /// tombstone comes from a clock that was wrong.
+    /// By version. Two different records of one version should not occur; if they do, every replica must
+    /// still choose the same one. So these win, in this order: a value beats a tombstone, then the larger
+    /// bytes, the earlier expiry, the smaller `from`.
+    ///
+    /// A deletion has a version of its own, so a tombstone with a value's version is what remains of that
+    /// value after its expiry. Compared with a value that has expired, the two mean the same. Compared with
+    /// one that has not, the tombstone comes from a clock that was wrong.
     pub fn newness(&self, other: &Self) -> Ordering {
         self.version.cmp(&other.version).then_with(|| match (&self.value, &other.value) {
             (Value::Tombstone, Value::Present(_)) => Ordering::Less,
@@ -98,7 +100,7 @@ mod tests {
     }
 
     proptest! {
-        /// Merge is a join: order and repetition of what arrives never matter.
+        /// Merge is a join: the order and repetition of records never matter.
         #[test]
         fn merge_is_commutative_associative_idempotent(a in record(), b in record(), c in record()) {
             prop_assert_eq!(a.clone().merge(b.clone()), b.clone().merge(a.clone()));

@@ -1,24 +1,24 @@
 //! Tokens and partitions: a key's place in the hash space, and the range of places that are kept together.
 //!
 //! A token is the xxh3-64 of the key's bytes with the seed [`TOKEN_SEED`]; a partition is the token's top bits.
-//! Both are part of what is stored and of what nodes tell each other: neither can change in a living cluster.
+//! Both are stored and sent to other nodes: neither can change in a running cluster.
 
-/// The seed of tokens: the bytes of `kvorum` and a 1. Other than the seed of node ids, so that keys which are URLs
-/// have nothing to do with the nodes at them.
+/// The seed of tokens: the bytes of `kvorum` and a 1. It differs from the seed of node ids, so that a key
+/// that is a URL is unrelated to the node at that URL.
 pub const TOKEN_SEED: u64 = 0x6b76_6f72_756d_0001;
 
-/// How many top bits of a token name its partition where nothing else is said: 4,096 partitions, some 40 for each of
+/// The default number of top bits of a token that name its partition: 4,096 partitions, some 40 for each of
 /// 100 nodes, so that a node's share can be even to a few per cent.
 pub const PARTITION_BITS_DEFAULT: u8 = 12;
 
 /// The most bits of a partition: it is a 16-bit number on disk and on the wire.
 pub const PARTITION_BITS_MAX: u8 = 16;
 
-/// This is a key's place in the hash space.
+/// A key's place in the hash space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(pub u64);
 
-/// This is a range of tokens that is placed, compared and moved as one.
+/// A range of tokens that is placed, compared and moved as one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Partition(pub u16);
 
@@ -28,7 +28,8 @@ impl Token {
         Self(xxhash_rust::xxh3::xxh3_64_with_seed(key, TOKEN_SEED))
     }
 
-    /// The partition of this token where partitions are `bits` wide: 1 to [`PARTITION_BITS_MAX`], and cut to that.
+    /// The partition of this token when partitions are `bits` wide: 1 to [`PARTITION_BITS_MAX`], other widths
+    /// are clamped.
     #[expect(clippy::cast_possible_truncation, reason = "at most 16 bits are left after the shift")]
     pub fn partition(self, bits: u8) -> Partition {
         Partition((self.0 >> (64 - u32::from(bits.clamp(1, PARTITION_BITS_MAX)))) as u16)
@@ -36,7 +37,7 @@ impl Token {
 }
 
 impl Partition {
-    /// All partitions that are `bits` wide, rising. `bits` is cut as in [`Token::partition`].
+    /// All partitions that are `bits` wide, rising. `bits` is clamped as in [`Token::partition`].
     pub fn all(bits: u8) -> impl Iterator<Item = Self> {
         let last = u16::MAX >> (PARTITION_BITS_MAX - bits.clamp(1, PARTITION_BITS_MAX));
         (0..=last).map(Self)

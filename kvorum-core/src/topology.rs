@@ -1,6 +1,7 @@
 //! The topology: the agreed set of nodes, in one order on all of them.
 //!
-//! It says who belongs, not who answers; which node holds what is decided from it, elsewhere.
+//! It says which nodes belong, not which ones answer; [`crate::placement`] decides from it which node holds
+//! what.
 
 use crate::token::{PARTITION_BITS_DEFAULT, PARTITION_BITS_MAX};
 use crate::version::NodeId;
@@ -13,24 +14,25 @@ pub const NODES_MAX: usize = 1024;
 /// The version of the byte form that [`Topology::hash`] is taken over.
 const HASH_FORM: u8 = 1;
 
-/// This is one node as the cluster's configuration names it.
+/// One node as the cluster's configuration names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
     /// The node's identity.
     pub id: NodeId,
-    /// Where it is reached.
+    /// The URL at which other nodes reach it.
     pub url: String,
-    /// How much it takes in proportion to the others, at least 1.
+    /// Its share of the data in proportion to the other weights, at least 1.
     pub weight: u32,
-    /// What fails together with it; copies are spread over zones before a zone gets a second one.
+    /// The failure domain: nodes of one zone may fail together. Copies are spread over zones before a zone
+    /// gets a second one.
     pub zone: String,
 }
 
-/// This is a node's place among the members of one topology. It means nothing in another.
+/// A node's place among the members of one topology. It means nothing in another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeIndex(pub u16);
 
-/// This is the set of nodes that the cluster agreed on, ordered by id whatever the order it was given in.
+/// The set of nodes that the cluster agreed on, ordered by id whatever the order it was given in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Topology {
     members: Vec<Member>,
@@ -38,7 +40,7 @@ pub struct Topology {
     hash: u64,
 }
 
-/// This says why a list of members is not a topology.
+/// Why a list of members is not a topology.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TopologyError {
     /// A cluster has at least one node.
@@ -58,7 +60,7 @@ pub enum TopologyError {
         /// The URL.
         url: String,
     },
-    /// A member takes nothing.
+    /// A member has weight 0.
     WeightZero {
         /// The member's URL.
         url: String,
@@ -126,7 +128,7 @@ impl Topology {
         self.partition_bits
     }
 
-    /// The place of the node `id`; none when it does not belong.
+    /// The place of the node `id`; none when it is not a member.
     pub fn index_of(&self, id: NodeId) -> Option<NodeIndex> {
         let place = self.members.binary_search_by_key(&id, |member| member.id).ok()?;
         u16::try_from(place).ok().map(NodeIndex)
@@ -137,7 +139,7 @@ impl Topology {
         self.members.get(usize::from(index.0))
     }
 
-    /// A word that differs between nodes whose configurations differ: nodes compare it when they meet.
+    /// A number that differs between nodes whose configurations differ: nodes compare it when they connect.
     ///
     /// xxh3-64, seed 0, of: form (1 byte, 1), partition bits (1), node count (2), and by rising id of each node: id
     /// (8), weight (4), length of URL (4), URL, length of zone (4), zone. Numbers are little-endian.
@@ -168,7 +170,7 @@ fn canonical_bytes(members: &[Member], partition_bits: u8) -> Vec<u8> {
         bytes.extend_from_slice(&member.id.0.to_le_bytes());
         bytes.extend_from_slice(&member.weight.to_le_bytes());
         for text in [&member.url, &member.zone] {
-            // A text of 4 GiB does not exist; the length is what keeps ("ab", "c") apart from ("a", "bc").
+            // No text has 4 GiB. The length keeps ("ab", "c") apart from ("a", "bc").
             bytes.extend_from_slice(&u32::try_from(text.len()).unwrap_or(u32::MAX).to_le_bytes());
             bytes.extend_from_slice(text.as_bytes());
         }
@@ -211,7 +213,7 @@ mod tests {
         vec![member(3, "c", 1, "x"), member(1, "a", 1, "x"), member(2, "b", 2, "y")]
     }
 
-    /// Each rule is named when it is broken, with what broke it.
+    /// Each rule is named when it is broken, with the value that broke it.
     #[test]
     fn broken_rules_are_named() {
         let check = |members, bits, expect| assert_eq!(Topology::new(members, bits), Err(expect));
@@ -250,7 +252,7 @@ mod tests {
         assert_eq!(Topology::new(three(), 12).unwrap().hash(), 0x78f2_146b_7c26_60f6);
     }
 
-    /// Whatever differs in the configuration shows in the hash.
+    /// Every difference of the configuration changes the hash.
     #[test]
     fn hash_differs_with_the_configuration() {
         let hash = |members, bits| Topology::new(members, bits).unwrap().hash();

@@ -12,7 +12,7 @@ use std::str::FromStr;
 /// The largest instant a version can carry: 48 bits of milliseconds, in the year 10889.
 pub const MILLIS_MAX: u64 = (1 << 48) - 1;
 
-/// This is an instant as milliseconds since the Unix epoch.
+/// An instant as milliseconds since the Unix epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct UnixMillis(pub u64);
 
@@ -24,7 +24,7 @@ impl UnixMillis {
     }
 }
 
-/// This names a node in versions and in placement; the same on every node of a cluster.
+/// The name of a node in versions and in placement; the same on every node of a cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(pub u64);
 
@@ -41,7 +41,7 @@ impl fmt::Display for NodeId {
     }
 }
 
-/// This orders the writes to a key: of two records, the one with the higher version is newer.
+/// The order of the writes to a key: of two records, the one with the higher version is newer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version {
     clock: u64,
@@ -90,7 +90,7 @@ impl fmt::Display for Version {
     }
 }
 
-/// This says that a text is not a version: 16 hexadecimal digits, a dash, 16 hexadecimal digits.
+/// A text is not a version: 16 hexadecimal digits, a dash, 16 hexadecimal digits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ParseVersionError;
 
@@ -120,7 +120,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Order is by instant, then counter, then node: each field outranks all behind it.
+    /// Order is by instant, then counter, then node: each field outranks all after it.
     #[test]
     fn order_is_instant_counter_node() {
         let v = |ms, c, n| Version::new(UnixMillis(ms), c, NodeId(n));
@@ -141,7 +141,7 @@ mod tests {
     }
 
     proptest! {
-        /// Text and parts give back what was put in.
+        /// A version survives the conversion to text and to its parts.
         #[test]
         fn round_trips(ms in 0..=MILLIS_MAX, counter: u16, node: u64) {
             let v = Version::new(UnixMillis(ms), counter, NodeId(node));

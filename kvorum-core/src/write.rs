@@ -1,9 +1,10 @@
-//! Writes: what a coordinator does next, from what the replicas made of its record.
+//! Writes: a coordinator's next step, decided from the replicas' answers to its record.
 //!
-//! The rules order the writes to one key, whatever the clocks say. They are those of a multi-writer register (Lynch and
-//! Shvartsman, "Robust emulation of shared memory using dynamic quorum-acknowledged broadcasts", FTCS 1997: ask a quorum
-//! for the newest version, stamp above it, write), with one optimistic round before them where it is safe.
-//! `tests/write_model.rs` checks them, and shows that weaker ones fail; `docs/decisions/0006-*` has the reasons.
+//! The rules order the writes to one key, whatever the clocks say. They are those of a multi-writer register
+//! (Lynch and Shvartsman, "Robust emulation of shared memory using dynamic quorum-acknowledged broadcasts",
+//! FTCS 1997): ask a quorum for the newest version, stamp above it, write. One optimistic round goes before
+//! them where it is safe. `tests/write_model.rs` checks the rules, and shows that weaker ones fail;
+//! `docs/decisions/0006-*` has the reasons.
 
 use crate::quorum::Quorum;
 use crate::version::Version;
@@ -11,21 +12,24 @@ use crate::version::Version;
 /// What is known of a version when its record is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Stamp {
-    /// It comes from the coordinator's clock alone: a newer record on a replica may have been acknowledged before this
-    /// write began.
+    /// The version comes from the coordinator's clock alone: a newer record on a replica may have been
+    /// acknowledged before this write began.
     Unasked,
-    /// `ack` replicas were asked after the write began, and it is above all that they held: a newer record on a replica
-    /// was not acknowledged before this write began, or does not overlap with it.
+    /// `ack` replicas were asked after the write began, and the version is above all that they held. A newer
+    /// record on a replica was not acknowledged before this write began, or its quorum does not overlap with
+    /// this one.
     Asked,
 }
 
 impl Stamp {
-    /// How a write of `quorum` is stamped first. `all_answer` says that no replica of the key is known to be away.
+    /// How the first stamp of a write of `quorum` is made. `all_answer` says that no replica of the key is
+    /// known to be away.
     ///
-    /// An unasked stamp costs no round trip. It can end in two ways only: `ack` replicas take the record, or too few for
-    /// any reader to have met it, and then it may be stamped again. Between `FROM - ACK + 1` and `ACK - 1` holders there
-    /// would be a third; there is no number between them exactly if `2 * ACK <= FROM + 1`. A replica that is away may be
-    /// a holder, so it leads there as well.
+    /// An unasked stamp saves a round trip. It is safe if the write can end in two ways only. Either `ack`
+    /// replicas take the record. Or so few take it that no reader can have seen it, and it may be stamped
+    /// again. With `FROM - ACK + 1` to `ACK - 1` holders there would be a third way. No number lies in that
+    /// range exactly if `2 * ACK <= FROM + 1`. A replica that is away may be a holder, so it leads to the
+    /// third way too.
     pub fn first_for(quorum: Quorum, all_answer: bool) -> Self {
         if all_answer && 2 * quorum.ack() <= quorum.from() + 1 { Self::Unasked } else { Self::Asked }
     }
@@ -36,13 +40,13 @@ impl Stamp {
 pub enum WriteVerdict {
     /// Enough replicas confirm: the write is acknowledged.
     Reached,
-    /// No reader can have met the record, and `ack` replicas have said what they hold: stamp again above all of it. The
-    /// new stamp is [`Stamp::Asked`].
+    /// No reader can have seen the record, and `ack` replicas have said what they hold: stamp again above all
+    /// of it. The new stamp is [`Stamp::Asked`].
     StampAgain {
-        /// The newest version that was met.
+        /// The newest version that the replicas reported.
         above: Version,
     },
-    /// Enough can no longer confirm. The record may still take effect.
+    /// `ack` replicas can no longer confirm. The record may still take effect.
     Unreachable,
     /// Not known yet.
     Pending,
@@ -50,10 +54,11 @@ pub enum WriteVerdict {
 
 /// The answers of the replicas to one record. A plain value: it neither sends nor waits.
 ///
-/// A write takes effect once. Stamping again is a second effect wherever somebody met the record under its first
-/// stamp: that reader, then one who meets something newer, then one who meets the record again. So the record is
-/// stamped again only while the replicas that held it, or may have, are fewer than [`Quorum::visible_from`]: the readers
-/// decide, not this write's own `ack`. Where that cannot be told, the write ends as unknown.
+/// A write takes effect once. A second stamp is a second effect if a reader saw the record under its first
+/// stamp: one reader sees the record, another sees a newer one, a third sees the record again. So the record
+/// is stamped again only while the replicas that hold it, or may have held it, are fewer than
+/// [`Quorum::visible_from`]. The readers' quorums decide, not this write's own `ack`. Where the number of
+/// holders is not known, the write ends as unknown.
 #[derive(Debug, Clone, Copy)]
 pub struct WriteTally {
     quorum: Quorum,
@@ -69,12 +74,12 @@ pub struct WriteTally {
 }
 
 impl WriteTally {
-    /// No answer yet.
+    /// A tally without answers.
     pub fn new(quorum: Quorum, stamp: Stamp) -> Self {
         Self::with_visible_from(quorum, stamp, quorum.visible_from())
     }
 
-    /// As [`Self::new`], with another idea of how many holders make a record visible: for models and canaries.
+    /// As [`Self::new`], with another number of holders that make a record visible: for models and canaries.
     #[doc(hidden)]
     pub fn with_visible_from(quorum: Quorum, stamp: Stamp, visible_from: u16) -> Self {
         Self {
@@ -91,20 +96,20 @@ impl WriteTally {
         }
     }
 
-    /// Counts a replica that took the record, or had taken it before something newer came.
+    /// Counts a replica that took the record, or had taken it before a newer one came.
     pub fn stored(&mut self) {
         self.stored += 1;
     }
 
-    /// Counts a replica that holds the newer version `by`. `surely_never_held` says that it remembers far enough back to
-    /// know that it never held the record.
+    /// Counts a replica that holds the newer version `by`. `surely_never_held` says that its memory reaches
+    /// back far enough to know that it never held the record.
     pub fn superseded(&mut self, by: Version, surely_never_held: bool) {
         self.superseded += 1;
         self.overtaken += u16::from(!surely_never_held);
         self.newest = self.newest.max(by);
     }
 
-    /// Counts a replica that lets nothing in up to `upto`, and need not hold anything newer.
+    /// Counts a replica that refuses versions up to `upto`, and need not hold a newer one.
     pub fn too_late(&mut self, upto: Version) {
         self.too_late += 1;
         self.newest = self.newest.max(upto);
@@ -124,20 +129,20 @@ impl WriteTally {
     pub fn confirmed(&self) -> u16 {
         match self.stamp {
             Stamp::Unasked => self.stored,
-            // What is newer there was not acknowledged before: this write comes just before it.
+            // A newer record there was not acknowledged before: this write comes just before it.
             Stamp::Asked => self.stored + self.superseded,
         }
     }
 
-    /// How many replicas may hold the record, or have held it. The first holder has it from this coordinator; then one that
-    /// refused it, or that does not remember, can have got it from a reader that met it there. One that holds something
-    /// newer and never held it never will.
+    /// How many replicas may hold the record, or have held it. The first holder has it from this coordinator.
+    /// After that a replica that refused it, or does not remember, may have got it from a reader that found
+    /// it on the first one. A replica that holds a newer record and never held this one never will.
     fn holders_max(&self, pending: u16) -> u16 {
         let from_here = self.stored + pending + self.unknown;
         if from_here == 0 { 0 } else { from_here + self.overtaken + self.refused }
     }
 
-    /// What is known by now.
+    /// The next step of the write.
     pub fn verdict(&self) -> WriteVerdict {
         let ack = self.quorum.ack();
         let told = self.stored + self.superseded + self.too_late;
@@ -182,7 +187,7 @@ mod tests {
         tally.verdict()
     }
 
-    /// Where an unasked stamp is safe: exactly where no number of holders is both visible and below `ack`.
+    /// An unasked stamp is safe exactly if no number of holders is both visible and below `ack`.
     #[test]
     fn first_stamps() {
         for from in 1..=9 {
@@ -197,7 +202,7 @@ mod tests {
         assert_eq!(Stamp::first_for(default, true), Stamp::Unasked);
     }
 
-    /// The cases of an unasked stamp, as stories.
+    /// The cases of an unasked stamp.
     #[test]
     fn unasked_verdicts() {
         let check = |quorum, answers, expect| {
@@ -216,7 +221,7 @@ mod tests {
         check((2, 3), "SNH", WriteVerdict::Unreachable);
         check((2, 3), "HN", WriteVerdict::Pending);
         check((2, 3), "HNN", again);
-        // A reader that met it on the first may have written it back to the third, which the writer did not reach.
+        // A reader that saw it on the first may have written it back to the third, which the writer did not reach.
         check((2, 3), "SNR", WriteVerdict::Unreachable);
         check((2, 3), "NRS", WriteVerdict::Unreachable);
         check((2, 3), "NR", WriteVerdict::Pending);
@@ -226,7 +231,7 @@ mod tests {
         check((2, 3), "S??", WriteVerdict::Unreachable);
         check((2, 3), "RR", WriteVerdict::Unreachable);
         check((1, 1), "N", again);
-        // Nobody took it from this coordinator, so nobody can have got it from a holder.
+        // No replica took it from this coordinator, so none can have got it from a holder.
         check((1, 1), "H", again);
         check((2, 3), "HHH", again);
         check((2, 3), "HRH", again);
@@ -238,7 +243,7 @@ mod tests {
         check((1, 3), "NN?", again);
     }
 
-    /// The cases of a stamp above what a quorum holds: whatever is newer came meanwhile, and confirms.
+    /// The cases of a stamp above a quorum's versions: a newer record came meanwhile, and counts as a confirmation.
     #[test]
     fn asked_verdicts() {
         let check = |quorum, answers, expect| {

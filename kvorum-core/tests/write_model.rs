@@ -1,10 +1,10 @@
 //! A model of reads and writes to one key, explored in full: a write takes effect once.
 //!
-//! Goal: with the rules of `kvorum_core::write`, no order of messages shows a register that is not linearizable where all
-//! quorums overlap, nor a later operation below an earlier write where those two overlap; and each weaker rule is found
-//! out. Method: replicas, writers with clocks apart and readers that write back, every interleaving of the messages
-//! between them, requests that are refused, and requests that arrive after their coordinator gave up on them. The
-//! writers decide by the code of the crate itself.
+//! Goal: with the rules of `kvorum_core::write`, no order of messages shows a register that is not
+//! linearizable where all quorums overlap, nor a later operation below an earlier write where those two
+//! overlap. Each weaker rule is detected. Method: replicas, writers with different clocks and readers that
+//! write back. Every interleaving of their messages is explored, with refused requests, and requests that
+//! arrive after their coordinator gave up on them. The writers decide by the code of the crate itself.
 
 #![expect(
     clippy::indexing_slicing,
@@ -19,26 +19,27 @@ use std::collections::BTreeSet;
 /// Which rule the writers follow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Rule {
-    /// Those of the crate.
+    /// The rules of the crate.
     Right,
     /// The rule before: never ask, and stamp again while fewer than the write's own `ack` hold the record.
     OwnAck,
-    /// Never ask, and count what is superseded.
+    /// Never ask, and count superseded answers.
     CountUnasked,
     /// Ask first, and stamp above fewer answers than `ack`.
     AskOne,
-    /// Forget which versions were held before something newer came.
+    /// Forget which versions were held before a newer one came.
     ForgetHeld,
-    /// Forget it too, and say so: as right as the crate's own rule.
+    /// Forget them too, and report it: as correct as the crate's own rule.
     ForgetAndSaySo,
 }
 
-/// What one client does.
+/// The operations of one client.
 #[derive(Debug, Clone, Copy)]
 enum Script {
-    /// Writes once. `clock` is where its coordinator's clock stands; `away` says that a replica is known not to answer.
+    /// Writes once. `clock` is the time of its coordinator's clock; `away` says that a replica is known not
+    /// to answer.
     Write { quorum: (u16, u16), clock: u64, away: bool },
-    /// Reads so many times, one after the other.
+    /// Reads `times` times, one after the other.
     Read { quorum: (u16, u16), times: usize },
 }
 
@@ -91,15 +92,15 @@ struct State {
     replicas: Vec<Replica>,
     clients: Vec<Phase>,
     reads_left: Vec<usize>,
-    /// Requests that nobody waits for any more and that may still arrive.
+    /// Requests that no coordinator waits for any more and that may still arrive.
     late: BTreeSet<(usize, Stamped)>,
     failures: usize,
     events: Vec<Event>,
 }
 
 impl State {
-    /// The same state with the replicas in an order that only what is known of them decides: states that differ by the
-    /// names of replicas are one.
+    /// The same state with its replicas sorted by what is known of them: states that differ only in the names
+    /// of the replicas become equal.
     fn canonical(self) -> Self {
         let known = |at: usize| {
             let of_client = |phase: &Phase| match phase {
@@ -173,7 +174,7 @@ impl Case {
         clients.clone().all(|a| clients.clone().all(|b| self.quorum(a).overlaps(self.quorum(b))))
     }
 
-    /// Whether all replicas are alike to all clients.
+    /// Whether all clients use all replicas, so that the replicas are interchangeable.
     fn is_symmetric(&self) -> bool {
         (0..self.scripts.len()).all(|client| usize::from(self.quorum(client).from()) == self.replicas)
     }
@@ -194,7 +195,7 @@ impl Case {
         }
     }
 
-    /// Applies a record to a replica, whoever brings it.
+    /// Applies a record to a replica, whichever client sends it.
     fn apply(&self, replica: &mut Replica, version: Stamped) -> Answer {
         if version >= replica.newest {
             replica.newest = version;
@@ -214,10 +215,10 @@ impl Case {
         state.clients[client] = Phase::Writing { version, stamp, answers };
     }
 
-    /// Has the writer hear `answer` of the replica `at`, and do what its tally says.
+    /// Gives the writer the answer of the replica `at`, and does what its tally says.
     ///
-    /// An answer is heard as soon as it is given. Hearing it later changes nothing but that the write ends later: what a
-    /// new stamp is above is in the answers, and its requests are steps of their own.
+    /// The writer gets an answer as soon as it is given. A later arrival would only end the write later: the
+    /// answers decide the new stamp, and the requests of the new stamp are steps of their own.
     fn hear(&self, state: &mut State, client: usize, at: usize, answer: Answer) {
         let Phase::Writing { version, stamp, mut answers } = state.clients[client].clone() else { return };
         answers[at] = Some(answer);
@@ -238,7 +239,7 @@ impl Case {
             state.clients[client] = Phase::Writing { version, stamp, answers };
             return;
         }
-        // What has not arrived may still arrive, where it changes anything.
+        // A request that has not arrived may still arrive, where it changes anything.
         for (at, answer) in answers.iter().enumerate() {
             if matches!(answer, None | Some(Answer::Unknown)) && state.replicas[at].newest < version {
                 state.late.insert((at, version));
@@ -254,7 +255,7 @@ impl Case {
         }
     }
 
-    /// Ends a read once as many replicas as it asks hold what it returns.
+    /// Ends a read once as many replicas as it asks hold the version that it returns.
     fn judge_read(&self, state: &mut State, client: usize) {
         let ack = usize::from(self.quorum(client).ack());
         if let Phase::Reading { seen, rounds } = &state.clients[client]
@@ -312,7 +313,7 @@ impl Case {
     fn write_back(&self, state: &mut State, client: usize, at: usize) {
         let Phase::WritingBack { version, holders, rounds } = &mut state.clients[client] else { return };
         if *version < state.replicas[at].newest {
-            // Something newer was met: the read begins again.
+            // The read found a newer version: it begins again.
             let again = rounds.checked_sub(1).map(|rounds| Phase::Reading { seen: BTreeSet::new(), rounds });
             state.clients[client] = again.unwrap_or(Phase::Done);
         } else {
@@ -432,7 +433,7 @@ impl Model for Case {
 struct Operation {
     client: usize,
     writes: bool,
-    /// The version that it was acknowledged under or returned; none of a write of unknown outcome.
+    /// The version that it was acknowledged under or returned; none for a write of unknown outcome.
     version: Option<Stamped>,
     begin: usize,
     end: usize,
@@ -452,7 +453,7 @@ fn operations(case: &Case, events: &[Event]) -> Vec<Operation> {
             }
         }
     }
-    // A read that has not returned says nothing.
+    // A read that has not returned proves nothing.
     operations.retain(|operation| operation.writes || operation.version.is_some());
     operations
 }
@@ -471,8 +472,8 @@ fn is_ordered(case: &Case, operations: &[Operation]) -> bool {
     })
 }
 
-/// Whether some order of the operations explains what was seen. Values are told apart by their writers, so one that takes
-/// effect twice has no such order.
+/// Whether some order of the operations explains the results. Values are told apart by their writers, so a
+/// value that takes effect twice has no such order.
 fn is_linearizable(operations: &[Operation]) -> bool {
     explain(operations, &mut vec![false; operations.len()], 0)
 }
@@ -512,7 +513,8 @@ fn case(replicas: usize, failures_max: usize, reader: Script, writers: &[Script]
     Case { rule: Rule::Right, replicas, scripts, failures_max }
 }
 
-/// Explores `case` in full, or until a property is broken; how many states it has, and which properties do not hold.
+/// Explores `case` in full, or until a property is broken. Returns the number of states, and the broken
+/// properties.
 fn explore(case: Case) -> (usize, Vec<&'static str>) {
     let checker = case.checker().threads(2).finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
     let mut broken: Vec<_> = checker.discoveries().into_keys().collect();
@@ -527,7 +529,7 @@ fn holds(name: &str, case: Case) {
     assert_eq!(broken, Vec::<&str>::new(), "{name}");
 }
 
-/// The quorums of the history that was first seen over real processes.
+/// The quorums of the history that first showed this violation with real processes.
 fn all_beside_majorities() -> Case {
     case(3, 0, read((2, 3), 2), &[write((3, 3), 1), write((2, 3), 2)])
 }
@@ -552,8 +554,8 @@ fn writes_to_majorities_take_effect_once() {
     holds("2/3, a request fails", majorities(1, 1));
 }
 
-/// Replicas that remember nothing of what they held, as on a key that is written very often: nobody can have got a record
-/// that no replica took from its writer.
+/// Replicas that remember none of their earlier versions, as on a key that is written very often. No replica
+/// can have got a record that no replica took from its writer.
 #[test]
 fn writes_to_forgetful_replicas_take_effect_once() {
     let forgetful = |case| Case { rule: Rule::ForgetAndSaySo, ..case };
@@ -562,7 +564,8 @@ fn writes_to_forgetful_replicas_take_effect_once() {
     holds("3/3 beside 2/3, nothing remembered", forgetful(all_beside_majorities()));
 }
 
-/// A reader of one replica overlaps with writers of both: it may have met what is on one.
+/// A reader of one replica overlaps with writers to both replicas: it may have seen a record that only one
+/// holds.
 #[test]
 fn writes_to_all_read_from_the_first_take_effect_once() {
     holds("2/2 and 1/1", case(2, 1, read((1, 1), 2), &[write((2, 2), 1), write((2, 2), 2)]));
@@ -573,19 +576,20 @@ fn writes_of_five_replicas_take_effect_once() {
     holds("4/5 beside 3/5", case(5, 0, read((3, 5), 1), &[write((4, 5), 1), write((3, 5), 2)]));
 }
 
-/// A replica that is known to be away: writers ask first, so that what is superseded counts.
+/// A replica that is known to be away: writers ask first, so that superseded answers count.
 #[test]
 fn write_while_a_replica_is_away_takes_effect_once() {
     holds("2/3, one away", away());
 }
 
-/// A write to one replica overlaps with a write to all three, and what was acknowledged first stays below.
+/// A write to one replica overlaps with a write to all three, and the one that was acknowledged first stays
+/// below.
 #[test]
 fn write_to_one_is_ordered_with_writes_to_all() {
     holds("1/3 beside 3/3", case(3, 0, read((3, 3), 1), &[write((3, 3), 2), write((1, 3), 1)]));
 }
 
-/// Each weaker rule is found out by one of the cases.
+/// Each weaker rule is detected by one of the cases.
 #[test]
 fn weaker_rules_are_found() {
     let found = |rule, case: Case| {

@@ -1,16 +1,18 @@
 //! The lists after a change of topology, from the lists before.
 //!
-//! The least that can move, moves: a node that leaves is replaced by one other node in each prefix it was in; a node
-//! that joins replaces one other in each prefix it comes into. Which ones, is chosen so that the shares stay even.
+//! As little as possible moves: a node that leaves is replaced by one other node in each prefix it was in; a
+//! node that joins replaces one other in each prefix it comes into. Those nodes are chosen so that the shares
+//! stay even.
 //!
-//! **Leave.** The leaver gives its place to the node behind it on the list that holds the least of its share, and
-//! stands at that node's old place; there again, until it stands last and is cut off.
+//! **Leave.** The leaver swaps places with a later node on the list, the one that holds the least of its
+//! share. It does so again from its new place, until it stands last and is cut off.
 //!
-//! **Join.** The mirror of it. The joiner begins behind the end of each list. Rank by rank it takes the places of the
-//! nodes that hold the most of their share, until it has its own share of that rank; who loses its place stands
-//! behind the end, and at each later rank either it or the node there gets the place, whoever holds less.
+//! **Join.** The same in reverse. The joiner begins after the end of each list. Rank by rank it takes the
+//! places of the nodes that hold the most of their share, until it has its own share of that rank. A node
+//! that loses its place stands after the end. At each later rank that node or the node at the rank gets the
+//! place, whichever holds less.
 //!
-//! Only partitions that the joiner or leaver has in the first `from` ranks change anything in these ranks.
+//! Only partitions that have the joiner or leaver in the first `from` ranks change anything in these ranks.
 
 use super::lists::{ByNode, Lists, Node, Table, nodes_of};
 use super::score::Score;
@@ -64,7 +66,7 @@ pub(super) fn place(lists: Lists, old: &Topology, new: &Topology) -> Option<List
     Some(draft.of(new))
 }
 
-/// This is full lists of the nodes that have a weight.
+/// Full lists of the nodes that have a weight.
 struct Draft {
     nodes: ByNode<Node>,
     lists: Lists,
@@ -104,7 +106,8 @@ impl Draft {
 
     /// The rank of the node that gets the leaver's place at `rank`.
     ///
-    /// Within the ranks that are in different zones it is one of these, or one in the zone that they now lack.
+    /// Within the ranks that are in different zones, it is one of these ranks, or a node in the zone that
+    /// they now lack.
     fn successor(
         &self,
         partition: Partition,
@@ -126,7 +129,7 @@ impl Draft {
         behind.filter(|(place, node)| may(*place, *node)).reduce(emptier).map(|(place, _)| place)
     }
 
-    /// The one zone that is not among the first `zone_ranks` of the list but for `rank`.
+    /// The one zone that is missing among the first `zone_ranks` places of the list, `rank` left out.
     fn zone_lacking(&self, list: &[NodeIndex], rank: usize, zone_ranks: usize) -> Option<u16> {
         let mut has: BTreeMap<u16, bool> = BTreeMap::new();
         for node in self.nodes.values().filter(|node| node.weight > 0) {
@@ -157,7 +160,7 @@ impl Draft {
         }
     }
 
-    /// Decides who of each list stands at `rank`: the node there, or the one behind the end.
+    /// Decides which node of each list stands at `rank`: the node there, or the one after the end.
     fn join_rank(
         &mut self,
         joiner: NodeIndex,
@@ -168,7 +171,8 @@ impl Draft {
         held: &mut ByNode<u64>,
     ) {
         let nodes = &self.nodes;
-        // For each node the partitions where the joiner may take its place, the one that likes the joiner best last.
+        // For each node the partitions where the joiner may take its place, the one where the joiner scores
+        // best last.
         let mut offers: ByNode<Vec<Partition>> = Table::filled(Vec::new(), nodes.len());
         let mut undecided = Vec::new();
         for (_, partition) in liking {

@@ -1,10 +1,12 @@
 //! The lists of a new cluster: rank by rank, the best scores within the shares.
 //!
-//! By scores alone the most loaded of 100 nodes would be first for 1.4 times its share of 4,096 partitions. So no
-//! node gets more of a rank than its share: a partition takes the best of its nodes that still has room, and when
-//! none has, others change places along a chain that ends at a node that has (an augmenting path, as in bipartite
-//! matching). Quotas begin rounded down and are raised by one for all when even that finds nothing, so that nobody is
-//! far below its share either: who is, would be filled up by the next change, at the wrong ranks.
+//! By scores alone the most loaded of 100 nodes would be first for 1.4 times its share of 4,096 partitions.
+//! So no node gets more of a rank than its share: a partition takes the best of its nodes that still has
+//! room. When none has room, other partitions exchange nodes along a chain that ends at a node with room (an
+//! augmenting path, as in bipartite matching).
+//!
+//! Quotas begin rounded down and are raised by one for all nodes when no such chain is found. So no node is
+//! far below its share either: the next change would fill up such a node, at the wrong ranks.
 
 use super::lists::{ByNode, ByPartition, Lists, Node, Table};
 use super::score::Score;
@@ -13,8 +15,8 @@ use crate::token::Partition;
 use crate::topology::NodeIndex;
 use std::collections::VecDeque;
 
-/// How far the first partition to choose moves on with each rank: the golden section of 2^16, so that no partition
-/// is among the last ones, which get what is left, at many ranks.
+/// How far the first partition to choose moves on with each rank: the golden section of 2^16. The last
+/// partitions to choose get the nodes that are left, so no partition should be among them at many ranks.
 const TURN: usize = 40_503;
 
 /// The lists of `nodes`, the best node first.
@@ -26,20 +28,20 @@ pub(super) fn place(nodes: ByNode<Node>, partition_bits: u8) -> Lists {
     draft.lists
 }
 
-/// This is lists that are settled up to a rank; behind it are the other nodes, the best score first.
+/// Lists that are fixed up to a rank; after it come the other nodes, the best score first.
 struct Draft {
     nodes: ByNode<Node>,
     shares: Shares,
     lists: Lists,
-    /// The zones that a list has settled on, by number of zone.
+    /// The zones of the fixed part of each list, by number of zone.
     zones: ByPartition<Vec<bool>>,
-    /// The first so many ranks of a list are in different zones.
+    /// The number of first ranks of a list that are in different zones.
     zone_ranks: usize,
-    /// How many partitions each node holds by now.
+    /// How many partitions each node holds so far.
     held: ByNode<u64>,
-    /// How many each may hold up to the rank that is being filled.
+    /// How many partitions each node may hold up to the rank that is being filled.
     quotas: ByNode<u64>,
-    /// The partitions whose rank that is being filled each node has.
+    /// For each node, the partitions that have it at the rank that is being filled.
     taken: ByNode<Vec<Partition>>,
 }
 
@@ -68,7 +70,7 @@ impl Draft {
         }
     }
 
-    /// Settles `rank` of every list.
+    /// Chooses the node at `rank` of every list.
     fn fill(&mut self, rank: usize) {
         self.quotas = self.shares.at(rank + 1).quotas();
         self.taken.values_mut().for_each(Vec::clear);
@@ -104,7 +106,8 @@ impl Draft {
 
     /// Searches, breadth first, for a chain of partitions that could change nodes to make room for `partition`.
     ///
-    /// Returns the node with room at the chain's end, and for each node that was seen the partition that wants it.
+    /// Returns the node with room at the chain's end, and for each node that was seen the partition that asks
+    /// for it.
     fn search(&self, partition: Partition, rank: usize) -> Option<(ByNode<Option<Partition>>, NodeIndex)> {
         let mut givers = Table::filled(None, self.nodes.len());
         let mut queue = VecDeque::new();
@@ -129,8 +132,9 @@ impl Draft {
         None
     }
 
-    /// The nodes that may stand at `rank` of `partition`, the best first: not on the settled part of its list, in a
-    /// zone that is not while there is one; `instead` of the node that stands there now, if any.
+    /// The nodes that may stand at `rank` of `partition`, the best first: not on the fixed part of its list,
+    /// and in a zone that is not on it while there is one. `instead` names the node that stands there now and
+    /// would be replaced.
     fn open(
         &self,
         partition: Partition,
@@ -155,11 +159,11 @@ impl Draft {
         self.held[node] < self.quotas[node]
     }
 
-    /// Settles `node`, which is behind `rank` or at it, at `rank` of `partition`.
+    /// Fixes `node`, which is at `rank` or after it, at `rank` of `partition`.
     fn take(&mut self, partition: Partition, rank: usize, node: NodeIndex) {
         let rest = self.lists[partition].get_mut(rank..).unwrap_or_default();
         let place = rest.iter().position(|other| *other == node).unwrap_or_default();
-        // What is passed over stays in its order, so that the rest remains the best first.
+        // The nodes that are passed over keep their order, so that the rest stays sorted, the best first.
         if let Some(passed) = rest.get_mut(..=place) {
             passed.rotate_right(1);
         }
@@ -168,7 +172,7 @@ impl Draft {
         self.taken[node].push(partition);
     }
 
-    /// Takes back what [`Draft::take`] settled.
+    /// Undoes [`Draft::take`].
     fn give_up(&mut self, partition: Partition, node: NodeIndex) {
         self.mark(partition, node, false);
         self.held[node] -= 1;

@@ -1,4 +1,4 @@
-//! What the makers of a placement work on: nodes with what counts for placing, and lists while they change.
+//! The working data of a placement: nodes with their weights and zones, and lists while they change.
 
 use crate::token::Partition;
 use crate::topology::{Member, NodeIndex, Topology};
@@ -7,17 +7,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::marker::PhantomData;
 use std::ops::{Index, IndexMut};
 
-/// This is a node as placing sees it.
+/// A node with the properties that placement needs.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Node {
     pub(super) id: NodeId,
     /// 0 while the node is on no list: it has left, or has not joined yet.
     pub(super) weight: u32,
-    /// A small number for the zone's name; it decides nothing but who shares a zone.
+    /// A number for the zone's name; it only tells which nodes share a zone.
     pub(super) zone: u16,
 }
 
-/// This is a table with an entry for each node or each partition of one computation.
+/// A table with an entry for each node or each partition of one computation.
 ///
 /// Its indices are made from the same nodes and bits as its entries, and never leave the computation.
 #[derive(Debug, Clone)]
@@ -32,7 +32,7 @@ pub(super) type ByPartition<T> = Table<Partition, T>;
 /// The list of each partition.
 pub(super) type Lists = ByPartition<Vec<NodeIndex>>;
 
-/// This is what a table is indexed by.
+/// The index of a table.
 pub(super) trait Place: Copy {
     fn place(self) -> usize;
     fn at(place: u16) -> Self;
@@ -109,7 +109,7 @@ impl Lists {
     }
 }
 
-/// The members of the topologies, one topology behind the other, with zones numbered over all of them.
+/// The members of the topologies, one topology after the other, with zones numbered over all of them.
 pub(super) fn nodes_of(topologies: &[&Topology]) -> ByNode<Node> {
     let members = || topologies.iter().flat_map(|topology| topology.members());
     let names: BTreeSet<&str> = members().map(|member| member.zone.as_str()).collect();

@@ -1,11 +1,12 @@
-//! Scores: how much a partition likes a node.
+//! Scores: how well a node suits a partition.
 //!
-//! Weighted rendezvous hashing: Thaler and Ravishankar, "Using name-based mappings to increase hit rates", 1998;
-//! with weights Schindelhauer and Schomaker, "Weighted distributed hash tables", 2005: `weight / -ln(hash)`, the
-//! highest first, which makes a node the first of a partition with probability in proportion to its weight.
+//! Weighted rendezvous hashing: Thaler and Ravishankar, "Using name-based mappings to increase hit rates",
+//! 1998; with weights Schindelhauer and Schomaker, "Weighted distributed hash tables", 2005. The score is
+//! `weight / -ln(hash)`, the highest first: a node is the first of a partition with probability in proportion
+//! to its weight.
 //!
-//! Here in whole numbers: the logarithm of a float may differ in its last bit between processors and libraries, and
-//! two nodes that order two scores differently would disagree about who holds a key.
+//! Computed in whole numbers: the logarithm of a float may differ in its last bit between processors and
+//! libraries, and two nodes that order two scores differently would disagree about which nodes hold a key.
 
 use super::lists::Node;
 use crate::token::Partition;
@@ -15,10 +16,11 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 /// The seed of scores: the bytes of `kvorum` and a 2.
 const SCORE_SEED: u64 = 0x6b76_6f72_756d_0002;
 
-/// The bits of a logarithm behind its point. A million scores lie some 2^-20 apart; equal ones fall to the id.
+/// The bits of a logarithm after its point. A million scores lie some 2^-20 apart; of equal ones the lower id
+/// wins.
 const FRACTION_BITS: u32 = 32;
 
-/// This is a partition's liking of a node; the greater is the better.
+/// The score of a node for a partition; the greater is the better.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Score {
     weight: u32,
@@ -65,8 +67,8 @@ mod tests {
     use crate::version::NodeId;
     use proptest::prelude::*;
 
-    /// Placement of living clusters hangs on these values, computed by another implementation with 60 digits: they
-    /// may never change.
+    /// The placement of running clusters depends on these values, computed by another implementation with 60 digits:
+    /// they may never change.
     #[test]
     fn scores_are_golden() {
         let check = |id, partition, expect: u64| {
@@ -89,7 +91,7 @@ mod tests {
     }
 
     proptest! {
-        /// The logarithm agrees with that of the floats.
+        /// The logarithm agrees with the logarithm of floats.
         #[test]
         #[expect(clippy::cast_precision_loss, reason = "the tolerance is wider")]
         fn cost_is_a_logarithm(hash: u64) {

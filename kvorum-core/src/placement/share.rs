@@ -1,7 +1,8 @@
 //! Shares: how many partitions each node should hold at each `from`.
 //!
-//! In proportion to the weights, within what is possible: a node holds a partition once, and while there is a zone
-//! without a copy, a zone holds a partition once. What one cannot take the others take in proportion.
+//! Shares are in proportion to the weights, within what is possible: a node holds a partition once, and while
+//! there is a zone without a copy, a zone holds a partition once. The others take, in proportion, the part
+//! that a full node or zone cannot take.
 
 use super::lists::{ByNode, Node, Table};
 use crate::topology::NodeIndex;
@@ -9,22 +10,22 @@ use crate::topology::NodeIndex;
 /// Shares are counted in units of 2^-16 partitions, so that rounding them is left to the end.
 const SHARE_BITS: u32 = 16;
 
-/// The bits behind the point of a level, the share per weight. A weight is below 2^32, so that one step of the level
-/// moves a node's share by one unit at most.
+/// The bits after the point of a level, the share per weight. A weight is below 2^32, so that one step of the
+/// level moves a node's share by one unit at most.
 const LEVEL_BITS: u32 = 32;
 
-/// This knows the fair share of each node at each `from`.
+/// The fair share of each node at each `from`.
 pub(super) struct Shares {
     nodes: ByNode<Node>,
     /// By number of zone; 0 for a zone without a node.
     zone_weights: Vec<u64>,
-    /// A partition's worth of units times the number of partitions: what one copy of everything weighs.
+    /// The units of one copy of everything: a partition's units times the number of partitions.
     whole: u64,
     /// The shares when every zone has one copy of everything.
     in_every_zone: Vec<u64>,
 }
 
-/// This is what each node should hold of the first `from` ranks.
+/// The partitions that each node should hold within the first `from` ranks.
 pub(super) struct Share(ByNode<u64>);
 
 impl Shares {
@@ -43,12 +44,12 @@ impl Shares {
         shares
     }
 
-    /// How many zones have a node: so many first ranks of a list are in different zones.
+    /// How many zones have a node: as many first ranks of a list are in different zones.
     pub(super) fn zone_count(&self) -> usize {
         self.zone_weights.iter().filter(|weight| **weight > 0).count()
     }
 
-    /// How many nodes there are, and so ranks of a list.
+    /// How many nodes have a weight, and so how many ranks a list has.
     pub(super) fn node_count(&self) -> usize {
         self.nodes.values().filter(|node| node.weight > 0).count()
     }
@@ -62,7 +63,8 @@ impl Shares {
         }))
     }
 
-    /// No zone holds a partition twice: zones are filled to one level, and share what they get among their nodes.
+    /// No zone holds a partition twice: zones are filled to one level, and each divides its part among its
+    /// nodes.
     fn over_zones(&self, from: usize) -> Vec<u64> {
         let zone = |weight: u64, level| scaled(weight, level).min(self.whole);
         let level = level_of(self.whole * from as u64, |level| {
@@ -131,7 +133,7 @@ mod tests {
     use super::*;
     use crate::version::NodeId;
 
-    /// Shares of 12 partitions, by weight and zone of each node: in proportion, but nobody and (at first) no zone
+    /// Shares of 12 partitions, by weight and zone of each node: in proportion, but no node and (at first) no zone
     /// gets a partition twice.
     #[test]
     fn shares_are_proportional_within_what_is_possible() {

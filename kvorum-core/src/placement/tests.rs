@@ -1,4 +1,4 @@
-//! Balance, movement and rules of placements. Lines of `figures:` are what `docs/placement.md` quotes.
+//! Balance, movement and rules of placements. `docs/placement.md` quotes the lines of `figures:`.
 
 #![expect(clippy::cast_precision_loss, reason = "figures for people")]
 
@@ -29,7 +29,7 @@ fn with(topology: &Topology, member: Member) -> Topology {
     Topology::new(members, topology.partition_bits()).unwrap()
 }
 
-/// The keys of each partition, of a million.
+/// The number of keys in each partition, out of a million keys.
 fn keys_by_partition() -> Vec<u64> {
     let mut counts = vec![0; 4096];
     let mut key = *b"key-000000";
@@ -44,7 +44,7 @@ fn keys_by_partition() -> Vec<u64> {
     counts
 }
 
-/// What each node holds of the first `from` ranks, where partition `p` counts `weigh(p)`.
+/// The load of each node within the first `from` ranks, where partition `p` counts `weigh(p)`.
 fn loads(placement: &Placement, from: u16, weigh: impl Fn(Partition) -> u64) -> Vec<u64> {
     let mut loads = vec![0; usize::from(placement.node_count)];
     for partition in Partition::all(placement.partition_bits) {
@@ -79,7 +79,7 @@ fn check_rules(placement: &Placement, topology: &Topology) {
     }
 }
 
-/// A placement with its topology, and how it came to be.
+/// A placement with its topology, and a change history.
 struct Story {
     topology: Topology,
     placement: Placement,
@@ -138,7 +138,7 @@ fn keys_are_balanced() {
     }
 }
 
-/// What the quotas are for: the same scores without them.
+/// The same scores without quotas: shows why the quotas are needed.
 #[test]
 fn plain_rendezvous_is_not_balanced() {
     for nodes in [3, 10, 100u64] {
@@ -158,7 +158,7 @@ fn plain_rendezvous_is_not_balanced() {
     }
 }
 
-/// At every `from`, not only the usual ones, nobody holds more than a partition or two above the share.
+/// At every `from`, not only the usual ones, no node holds more than a partition or two above the share.
 #[test]
 fn every_from_is_balanced() {
     for (nodes, froms) in [(1, 1), (2, 2), (3, 3), (7, 7), (10, 10), (100, 20)] {
@@ -171,7 +171,8 @@ fn every_from_is_balanced() {
     }
 }
 
-/// Goal: a join moves little more than the joiner's share, a leave what the leaver held; both stay balanced.
+/// Goal: a join moves little more than the joiner's share, a leave little more than the leaver's copies; both
+/// stay balanced.
 #[test]
 fn a_join_and_a_leave_move_the_least() {
     for nodes in [3, 10, 100u64] {
@@ -237,7 +238,7 @@ fn changes_in_a_row_stay_balanced() {
 fn zones_are_respected() {
     let members = (0..9).map(|number| member(number, 1, number % 3)).collect();
     let mut story = Story::of(Topology::new(members, PARTITION_BITS_DEFAULT).unwrap());
-    // (number, zone); what is there leaves, what is not joins.
+    // (number, zone): a number that is a member leaves, another joins.
     for (number, zone) in [
         (9, 0),
         (10, 1),
@@ -268,7 +269,8 @@ fn zones_are_respected() {
                 "figures: zones, {} {number} in {zone}, from {from}: max/mean {after:.3}, anew {anew:.3}",
                 if joins { "join" } else { "leave" }
             );
-            // Behind the ranks in different zones a leave from a small zone cannot be evened out without moving more.
+            // After the ranks in different zones, a leave from a small zone cannot be evened out without
+            // moving more.
             assert!(after <= anew + 0.12);
         }
     }
@@ -288,7 +290,7 @@ fn zones_of_ten_stay_balanced() {
     }
 }
 
-/// A zone's only nodes are in every list's first ranks, and what they cannot take the others take.
+/// The only nodes of a zone are in every list's first ranks; the others take what these cannot take.
 #[test]
 fn zones_of_different_sizes() {
     let zones = [0, 1, 1, 2, 2, 2, 2, 2, 2, 2];
@@ -353,7 +355,7 @@ fn a_replacement_moves_only_its_own() {
     assert_eq!(story.change(equal(1..11), &[1, 3]), held);
 }
 
-/// A node that is reached elsewhere but has its id moves nothing, and is found under the new topology.
+/// A node with another URL and the same id moves nothing, and is found under the new topology.
 #[test]
 fn a_different_url_moves_nothing() {
     let mut story = Story::of(equal(0..3));
@@ -363,7 +365,7 @@ fn a_different_url_moves_nothing() {
     assert_eq!(story.change(topology, &[1, 2, 3]), [0, 0, 0]);
 }
 
-/// A member whose weight changed gets the share of its new weight; when nobody stays, all begins anew.
+/// A member whose weight changed gets the share of its new weight; when no member stays, all begins anew.
 #[test]
 fn a_member_of_another_weight() {
     let mut story = Story::of(equal(0..4));
@@ -389,7 +391,7 @@ fn wrong_changes_are_named() {
     assert_eq!(placement.change(&three, &wide), Err(ChangeError::PartitionBits { old: 12, new: 13 }));
 }
 
-/// What does not exist has no place.
+/// Lookups of unknown nodes and partitions find nothing.
 #[test]
 fn lookups_outside_are_empty() {
     let placement = Placement::initial(&equal(0..3));
@@ -399,7 +401,7 @@ fn lookups_outside_are_empty() {
     assert!(placement.replicas(Partition(0), 0).is_empty());
 }
 
-/// Living clusters hang on their placement: it may never change for a topology, nor for a change of one.
+/// Running clusters depend on their placement: it may never change for a topology, nor for a change of one.
 #[test]
 fn placements_are_golden() {
     let hash = |placement: &Placement| {

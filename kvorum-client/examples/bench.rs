@@ -1,9 +1,11 @@
-//! Operations per second of this client with so many in flight, and their latencies, against a cluster that runs already:
-//! `cargo run --release -p kvorum-client --example bench URL,URL IN_FLIGHT ROUTING SECONDS [ACK/FROM]`
+//! Operations per second of this client with a fixed number in flight, and their latencies, against a cluster
+//! that runs already: `cargo run --release -p kvorum-client --example bench URL,URL IN_FLIGHT ROUTING SECONDS
+//! [ACK/FROM]`
 //!
-//! Keys and values are those of the Java client's benchmark (`clients/java/bench`): 10,000 keys, 100 bytes, replicas 1/1
-//! unless said otherwise, so that routing has a hop to save. One thread, as many tasks as operations in flight, each with
-//! one operation after the other. Prints a row of a table for reads, and one for writes.
+//! Keys and values are those of the Java client's benchmark (`clients/java/bench`): 10,000 keys, 100 bytes.
+//! The quorum is 1/1 by default, so that routing has a hop to save. One thread runs as many tasks as
+//! operations in flight; each performs one operation after the other. Prints a row of a table for reads, and
+//! one for writes.
 
 use hdrhistogram::Histogram;
 use kvorum_client::{Client, Overflow, Replicas};
@@ -16,7 +18,7 @@ use tokio::time::Instant;
 
 const KEYS: u64 = 10_000;
 const VALUE: &[u8] = &[0; 100];
-/// What took longer counts as that.
+/// Longer latencies are recorded as this one.
 const LATENCY_US_MAX: u64 = 60_000_000;
 const WARM_UP: Duration = Duration::from_secs(2);
 
@@ -56,7 +58,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Latencies in microseconds of as many operations as are done in `span`.
+/// The latencies, in microseconds, of the operations that are done in `span`.
 async fn load(
     client: &Client,
     in_flight: usize,

@@ -1,4 +1,4 @@
-//! What docs/clients.md shows, as a program: `cargo run -p kvorum-client --example recipe URL…`
+//! The example of docs/clients.md as a program: `cargo run -p kvorum-client --example recipe URL…`
 
 use kvorum_client::{Client, Error, PutOptions, Replicas, ScanOptions};
 use std::time::Duration;

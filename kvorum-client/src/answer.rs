@@ -1,4 +1,4 @@
-//! What a node answered: its headers as values, and its body within a limit.
+//! A node's answer: its headers as values, and its body within a limit.
 
 use crate::entry::{Entry, Head, Page, Status, Version};
 use crate::error::Error;
@@ -17,16 +17,17 @@ use tokio::time::{Instant, timeout_at};
 const EXPIRES: HeaderName = HeaderName::from_static("kvorum-expires");
 const REPLICAS: HeaderName = HeaderName::from_static("kvorum-replicas");
 
-/// The longest `Retry-After` that is believed: a node cannot send its clients away for good.
+/// The longest `Retry-After` that is accepted: a node cannot send its clients away for good.
 const RETRY_AFTER_MAX: Duration = Duration::from_mins(1);
 
-/// The longest text of a failure that is read, in bytes: the contract has one line.
+/// The longest text of a failure that is read, in bytes: by the contract it is one line.
 const MESSAGE_BYTES_MAX: usize = 4 * 1024;
 
-/// The most memory that is reserved on an answer's word, in bytes; the rest comes as its bytes do.
+/// The most memory that is reserved because an answer announces its length, in bytes; more is allocated as
+/// bytes arrive.
 const RESERVE_BYTES_MAX: usize = 1024 * 1024;
 
-/// This is a whole answer to `operation`.
+/// A whole answer to `operation`.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) operation: Operation,
@@ -37,7 +38,7 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// What a GET of `key` found.
+    /// The result of a GET of `key`.
     pub(crate) fn into_entry(self, key: Bytes) -> Result<Option<Entry>, Error> {
         if self.status == 404 {
             return Ok(None);
@@ -48,7 +49,7 @@ impl Answer {
         Ok(Some(Entry { key, value: self.body, version, expires, replicas }))
     }
 
-    /// What a HEAD of `key` found.
+    /// The result of a HEAD of `key`.
     pub(crate) fn into_head(self, key: Bytes) -> Result<Option<Head>, Error> {
         if self.status == 404 {
             return Ok(None);
@@ -70,13 +71,13 @@ impl Answer {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
-    /// What a node says of itself.
+    /// The state that a node reports.
     pub(crate) fn into_status(self) -> Status {
         let body = String::from_utf8_lossy(&self.body).into_owned();
         Status { node: self.node.as_ref().to_owned(), code: self.status, body }
     }
 
-    /// A page as it is.
+    /// A page, unchanged.
     pub(crate) fn into_page(self) -> Page {
         Page { node: self.node.as_ref().to_owned(), code: self.status, body: self.body }
     }
@@ -113,14 +114,14 @@ fn expires(headers: &HeaderMap) -> Result<Option<SystemTime>, String> {
     millis.map(Some).ok_or_else(|| format!("Kvorum-Expires {spelled:?} is not in Unix milliseconds"))
 }
 
-/// The instant that many milliseconds after 1970 began, or the last one that a node shows where the platform cannot
-/// express it.
+/// The instant `millis` after 1970 began. Where the platform cannot express it: the last instant that a node
+/// shows.
 pub(crate) fn unix_millis(millis: u64) -> SystemTime {
     let at = SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(millis));
     at.unwrap_or(SystemTime::UNIX_EPOCH + Duration::from_millis((1 << 53) - 1))
 }
 
-/// This is how far a quorum that was not reached had come, as far as the node told it.
+/// How many replicas had confirmed a quorum that was not reached, as far as the node reported it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Missed {
     /// How many replicas confirmed.
@@ -131,7 +132,8 @@ pub(crate) struct Missed {
     pub(crate) from: Option<u32>,
 }
 
-/// What a 504 tells: its header knows who confirmed, its text also how many must; `asked` is what the request said.
+/// Reads the counts of a 504: its header has the confirmations, its text also the required number; `asked` is
+/// the request's quorum.
 pub(crate) fn missed(headers: &HeaderMap, message: &str, asked: Option<Replicas>) -> Missed {
     let header = text(headers, &REPLICAS).and_then(|pair| pair.split_once('/'));
     let in_header = header.and_then(|(ack, from)| Some((ack.parse().ok()?, from.parse().ok()?)));
@@ -151,13 +153,13 @@ pub(crate) fn missed(headers: &HeaderMap, message: &str, asked: Option<Replicas>
     }
 }
 
-/// How long the node wants to be left alone, in whole seconds; a date is not part of the contract.
+/// How long the node asks not to be sent requests, in whole seconds; a date is not part of the contract.
 pub(crate) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let seconds = text(headers, &RETRY_AFTER)?.parse().ok()?;
     Some(Duration::from_secs(seconds).min(RETRY_AFTER_MAX))
 }
 
-/// Whether the answer says itself where it ends. One that ends where the connection does could be a part of it.
+/// Whether the answer marks its own end. Without that, a lost connection would look like the end.
 pub(crate) fn is_framed(response: &Response<Incoming>) -> bool {
     let is_chunked = || response.headers().contains_key(http::header::TRANSFER_ENCODING);
     response.body().size_hint().exact().is_some() || is_chunked()
@@ -184,7 +186,7 @@ pub(crate) async fn read_whole(
             Err(_) => return Err(Cause::DeadlinePassed { waiting_for: "end of the answer" }),
             Ok(Some(Err(error))) => return Err(Cause::Cut(error.into())),
             Ok(None) => return Ok(if joined.is_empty() { whole } else { joined.freeze() }),
-            // Anything but bytes is trailers, which mean nothing here.
+            // A frame without bytes is trailers, which mean nothing here.
             Ok(Some(Ok(frame))) => frame.into_data().unwrap_or_default(),
         };
         if whole.len() + joined.len() + frame.len() > bytes_max {
@@ -203,9 +205,9 @@ pub(crate) async fn read_whole(
     }
 }
 
-/// Reads the text of a failure as far as it is one line, and says whether that was the whole body.
+/// Reads the first line of a failure's text, and says whether that was the whole body.
 ///
-/// The status alone is enough to act on: whatever goes wrong here only makes the text shorter.
+/// The status alone is enough to act on: an error while reading only makes the text shorter.
 pub(crate) async fn read_message(response: Response<Incoming>, deadline: Instant) -> (String, bool) {
     let reason = response.status().canonical_reason().unwrap_or("no text");
     let is_framed = is_framed(&response);
@@ -256,7 +258,7 @@ mod tests {
     fn reads_expiry() {
         assert_eq!(expires(&HeaderMap::new()), Ok(None));
         assert_eq!(expires(&one(EXPIRES, "1500")), Ok(Some(unix_millis(1_500))));
-        // Beyond what a date can say, and still no reason to fail a read.
+        // The instant is beyond the range of a date, which is no reason to fail a read.
         assert!(matches!(expires(&one(EXPIRES, "18446744073709551615")), Ok(Some(_))));
         assert!(expires(&one(EXPIRES, "soon")).is_err());
     }

@@ -1,13 +1,15 @@
-//! Which node an attempt goes to. Decisions only: time is an argument, and `exchange` does the asking.
+//! The choice of the node for an attempt. Decisions only: time is an argument, and `exchange` sends the
+//! request.
 
 use crate::pool::{Health, Node};
 use std::sync::Arc;
 use tokio::time::Instant;
 
-/// The best node among tiers of them, the better tier first; nothing where all are empty.
+/// The best node among tiers of nodes, the better tier first; `None` where all are empty.
 ///
-/// Within a tier, the turn decides. Nodes that the operation has tried come after all that it has not; nodes that rest
-/// or are set aside come last, because even they are better than none. `tried` is in the order of the attempts.
+/// Within a tier, `turn` decides. Nodes that the operation has tried come after all that it has not. Nodes
+/// that rest or are set aside come last, because even they are better than none. `tried` is in the order of
+/// the attempts.
 pub(crate) fn choose(
     tiers: &[&[Arc<Node>]],
     turn: usize,
@@ -32,16 +34,17 @@ pub(crate) fn choose(
     best.map(|(_, node)| Arc::clone(node))
 }
 
-/// What speaks for a node; less is better.
+/// The rank of a node in the choice; less is better.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Merit {
-    /// Well, and not tried yet.
+    /// Healthy, and not tried yet.
     Fresh,
-    /// Well, but tried, so many attempts ago counted from the first: who was tried longest ago goes first.
+    /// Healthy, but tried in the attempt of this number, counted from the first: the node that was tried
+    /// longest ago goes first.
     Tried(usize),
-    /// Wants to be left alone until then.
+    /// Has asked not to be sent requests before this instant.
     Resting(Instant),
-    /// Set aside; who was tried longest ago, or not at all, goes first.
+    /// Set aside; a node that was not tried goes first, then the one that was tried longest ago.
     Aside(Option<usize>),
 }
 
@@ -74,7 +77,8 @@ mod tests {
             assert_eq!(chosen.name(), expect.name(), "turn {turn}");
         };
         let tiers: &[&[Arc<Node>]] = &[&all[..2], &all[..]];
-        // In turn within the first tier, then what the second has more, then who was tried longest ago.
+        // In turn within the first tier, then the rest of the second tier, then the node that was tried
+        // longest ago.
         check(tiers, 0, &[], a);
         check(tiers, 1, &[], b);
         check(tiers, usize::MAX, &[], b);
@@ -83,7 +87,7 @@ mod tests {
         check(tiers, 0, &[a, b, d, c], a);
         check(tiers, 0, &[b, a, d, c], b);
         check(tiers, 0, &[b, a, d, c, b], a);
-        // Who rests comes after those who are well, who is set aside after those who rest.
+        // Resting nodes come after healthy ones, nodes that are set aside come after resting ones.
         a.rest(now + Duration::from_secs(2));
         check(tiers, 0, &[], b);
         check(tiers, 0, &[b, c, d], b);

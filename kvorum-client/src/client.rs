@@ -10,16 +10,17 @@ use crate::scan::Scan;
 use bytes::Bytes;
 use std::sync::Arc;
 
-/// This is a handle on a cluster; clones share connections and limits.
+/// A handle on a cluster; clones share connections and limits.
 ///
-/// Operations need a tokio runtime with I/O and time enabled. They go to replicas of their key once the placement is
-/// learned ([`Builder::routing`]) and take turns among equals; each ends, with a result or an error, by its deadline
-/// ([`Builder::timeout`]). A node that fails is set aside until it answers `/v0/status` with 200 again; where none is well,
-/// those are asked all the same.
+/// Operations need a tokio runtime with I/O and time enabled. They go to replicas of their key once the
+/// placement is learned ([`Builder::routing`]) and take turns among equals. Each ends, with a result or an
+/// error, by its deadline ([`Builder::timeout`]). A node that fails is set aside until it answers
+/// `/v0/status` with 200 again. Where no node is healthy, requests go to the nodes that are set aside.
 ///
 /// # Cancel safety
-/// Dropping the future of an operation closes the connections it used and gives its place in flight back. A write may then
-/// have taken effect, as with an error whose [`Error::may_have_taken_effect`] is true; a read has done nothing.
+/// Dropping the future of an operation closes the connections it used and frees its place in flight. A write
+/// may then have taken effect, as with an error whose [`Error::may_have_taken_effect`] is true; a read has
+/// changed nothing.
 #[derive(Debug, Clone)]
 pub struct Client {
     exchange: Arc<Exchange>,
@@ -35,7 +36,7 @@ impl Client {
         Self { exchange: Arc::new(exchange) }
     }
 
-    /// Reads the value of `key`, with the cluster's default quorum; nothing if it has none.
+    /// Reads the value of `key`, with the cluster's default quorum; `None` if it has none.
     ///
     /// # Errors
     /// See [`Client::get_with`].
@@ -43,7 +44,7 @@ impl Client {
         self.get_with(key, ReadOptions::default()).await
     }
 
-    /// Reads the value of `key`; nothing if it has none: never written, deleted, or expired.
+    /// Reads the value of `key`; `None` if it has none: never written, deleted, or expired.
     ///
     /// # Errors
     /// Any but [`Error::InvalidConfig`] and [`Error::DiskFull`]; [`Error::TooLarge`] beyond
@@ -59,7 +60,7 @@ impl Client {
         answer.into_entry(Bytes::copy_from_slice(key))
     }
 
-    /// Reads all but the value of `key`, with the cluster's default quorum; nothing if it has none.
+    /// Reads all but the value of `key`, with the cluster's default quorum; `None` if it has no value.
     ///
     /// # Errors
     /// See [`Client::get_with`].
@@ -67,7 +68,7 @@ impl Client {
         self.head_with(key, ReadOptions::default()).await
     }
 
-    /// Reads all but the value of `key`; nothing if it has none.
+    /// Reads all but the value of `key`; `None` if it has no value.
     ///
     /// # Errors
     /// See [`Client::get_with`].
@@ -82,7 +83,7 @@ impl Client {
         answer.into_head(Bytes::copy_from_slice(key))
     }
 
-    /// Writes `value` to `key`, for ever and with the cluster's default quorum.
+    /// Writes `value` to `key`, without expiry and with the cluster's default quorum.
     ///
     /// # Errors
     /// See [`Client::put_with`].
@@ -106,7 +107,7 @@ impl Client {
         self.exchange.whole(&call).await?.into_version()
     }
 
-    /// Deletes `key`, with the cluster's default quorum; a key without a value is deleted, too.
+    /// Deletes `key`, with the cluster's default quorum. A key without a value gets a tombstone, too.
     ///
     /// # Errors
     /// See [`Client::put_with`].
@@ -153,7 +154,7 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// As [`Client::get_with`]. What fails once the stream has begun is an error of [`Scan::next`].
+    /// As [`Client::get_with`]. A failure after the stream has begun is an error of [`Scan::next`].
     pub async fn scan(
         &self,
         start: impl AsRef<[u8]>,
@@ -166,7 +167,7 @@ impl Client {
         Ok(Scan::new(call.operation, opened, place, timeout, self.exchange.answer_bytes_max))
     }
 
-    /// Asks what every node holds of `key`: a table for people, or JSON.
+    /// Asks which record every node holds of `key`: a table for people, or JSON.
     ///
     /// # Errors
     /// As for a read.
@@ -174,8 +175,9 @@ impl Client {
         Ok(self.exchange.whole(&Call::explain(key.as_ref(), json)?).await?.into_text())
     }
 
-    /// Has one node compared with all others now, in one partition or in all, what differs healed, and waits: what came
-    /// of it, as JSON. That takes as long as what differs; give the client a timeout to match.
+    /// Compares one node with all others now, in one partition or in all, and repairs the differences.
+    /// Returns the result as JSON when that is done. The time depends on the number of differences; give the
+    /// client a timeout to match.
     ///
     /// # Errors
     /// As for a read; also when another such repair is under way on the node.
@@ -183,8 +185,8 @@ impl Client {
         Ok(self.exchange.whole(&Call::repair(partition)?).await?.into_text())
     }
 
-    /// Has one node drop what is too far ahead of its clock to be believed (`--clock-offset-limit`): how much, as JSON. The
-    /// values are lost on that node.
+    /// Drops from one node the records that are too far ahead of its clock to be accepted
+    /// (`--clock-offset-limit`). Returns the count, as JSON. The values are lost on that node.
     ///
     /// # Errors
     /// As for a read.
@@ -192,7 +194,7 @@ impl Client {
         Ok(self.exchange.whole(&Call::drop_unbelievable()?).await?.into_text())
     }
 
-    /// Asks one node for its state: the next in turn that answers, whatever it answers.
+    /// Asks one node for its state: the next in turn that answers, whatever the status of its answer.
     ///
     /// # Errors
     /// [`Error::Unreachable`], [`Error::TimedOut`], [`Error::Protocol`], [`Error::TooLarge`] or [`Error::Cut`]; a
@@ -201,9 +203,10 @@ impl Client {
         Ok(self.exchange.whole(&Call::status()?).await?.into_status())
     }
 
-    /// Asks one node for a page that it has beside the operations, such as `/metrics` or `/debug/profile?event=alloc`: the
-    /// next in turn that answers, whatever it answers. It waits for the page as for any answer: give the client a
-    /// timeout to match, and [`RetryPolicy::NONE`](crate::RetryPolicy::NONE) where a second attempt would be of another time.
+    /// Asks one node for a page other than the operations, such as `/metrics` or
+    /// `/debug/profile?event=alloc`: the next node in turn that answers, whatever the status of its answer.
+    /// It waits for the page as for any answer: give the client a timeout to match. Use
+    /// [`RetryPolicy::NONE`](crate::RetryPolicy::NONE) where a second attempt would show another time.
     ///
     /// ```
     /// # mod node { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/node.rs")); }
@@ -237,7 +240,7 @@ impl Client {
         self.exchange.nodes.aside_count()
     }
 
-    /// What names the cluster's topology as it is known here; nothing until it was learned.
+    /// The epoch of the cluster's topology that the client knows; `None` until it was learned.
     pub fn topology_epoch(&self) -> Option<String> {
         self.exchange.nodes.epoch()
     }

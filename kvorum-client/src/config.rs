@@ -12,39 +12,40 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
 
-/// This says how often, and when, a failed attempt is repeated.
+/// How often, and when, a failed attempt is repeated.
 ///
 /// | failure | read, or a scan that has not begun | write |
 /// | --- | --- | --- |
 /// | no connection | repeated | repeated |
 /// | 503 | repeated, after `Retry-After` if it is the same node | likewise |
 /// | 504, connection lost before an answer | repeated | only if `repeat_unknown_writes` |
-/// | no answer for `read_patience` while another node is well | repeated | likewise; else it is waited for |
+/// | no answer for `read_patience` while another node is healthy | repeated | likewise; else it is waited for |
 /// | cut answer, other 5xx | repeated | not |
-/// | 4xx, an answer that is none of a node's | not | not |
+/// | 4xx, an answer that no node gives | not | not |
 ///
-/// Every repetition goes to another node where there is one that is well, and none begins after the deadline.
+/// Every repetition goes to another node if one is healthy, and none begins after the deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RetryPolicy {
     /// The most attempts of one operation, the first included; 0 counts as 1. Default 4.
     pub attempts_max: u32,
     /// The wait before the second attempt; it doubles with each further one. Default 20 ms.
     ///
-    /// What is really waited is between half of it and all of it, so that clients which failed together do not
-    /// come back together.
+    /// The real wait is random, between half of it and all of it, so that clients which failed together do
+    /// not come back together.
     pub backoff_min: Duration,
-    /// The longest such wait. Default 500 ms. A `Retry-After` for the node whose turn it is may be longer.
+    /// The longest such wait. Default 500 ms. A `Retry-After` of the node that is asked next may be longer.
     pub backoff_max: Duration,
-    /// How long an attempt of a read waits for an answer to begin while another node could still be asked, and an attempt
-    /// of any kind for a free connection. Default 2 s.
+    /// How long an attempt of a read waits for an answer to begin while another node could still be asked,
+    /// and how long an attempt of any kind waits for a free connection. Default 2 s.
     pub read_patience: Duration,
-    /// Whether a write of unknown outcome is repeated. Default false: the first attempt may take effect at any later
-    /// time, also after somebody else's newer value, which it then replaces. Where a key has one writer, that cannot hurt.
+    /// Whether a write of unknown outcome is repeated. Default false: the first attempt may take effect at
+    /// any later time. It may then replace a newer value of another writer. Where a key has one writer, that
+    /// cannot hurt.
     pub repeat_unknown_writes: bool,
 }
 
 impl RetryPolicy {
-    /// The policy that never repeats what may have reached a node.
+    /// The policy that makes one attempt only.
     pub const NONE: Self = Self {
         attempts_max: 1,
         backoff_min: Duration::ZERO,
@@ -66,7 +67,7 @@ impl Default for RetryPolicy {
     }
 }
 
-/// This makes a [`Client`]; see each method for its default.
+/// The settings of a [`Client`]; see each method for its default.
 ///
 /// ```
 /// # mod node { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/node.rs")); }
@@ -122,8 +123,8 @@ impl Default for Builder {
 }
 
 impl Builder {
-    /// Adds a node by its base URL, `http://host:port`. At least one is needed; it tells of the others, and with more the
-    /// client also begins while one is down.
+    /// Adds a node by its base URL, `http://host:port`. At least one is needed, and the client learns the
+    /// others from it. With more than one, the client also begins while one is down.
     #[must_use]
     pub fn node(mut self, url: impl Into<String>) -> Self {
         self.nodes.push(url.into());
@@ -154,17 +155,18 @@ impl Builder {
         self
     }
 
-    /// Sets how long a connection is kept that nobody uses. Default 15 s; it may linger half as long again.
+    /// Sets how long an unused connection is kept. Default 15 s; it may stay open half as long again.
     #[must_use]
     pub fn idle_timeout(mut self, timeout: Duration) -> Self {
         self.idle_timeout = timeout;
         self
     }
 
-    /// Sets the most connections to one node at a time, and so the most operations it is asked at once. Default 256.
+    /// Sets the most connections to one node at a time, and so the most operations sent to it at once.
+    /// Default 256.
     ///
     /// Further operations wait for one, or go to another node after [`RetryPolicy::read_patience`]. A scan holds its
-    /// connection until it has ended or is dropped. The client's own questions (is a node well again, what is the
+    /// connection until it has ended or is dropped. The client's own requests (probes, and requests for the
     /// topology) take one connection more at a time.
     #[must_use]
     pub fn connections_per_node_max(mut self, connections: usize) -> Self {
@@ -172,8 +174,8 @@ impl Builder {
         self
     }
 
-    /// Sets the most operations in flight at a time, on all nodes, and what becomes of more. Default 1,024, and up to 16,384
-    /// wait.
+    /// Sets the most operations in flight at a time, on all nodes, and what happens to further ones. Default
+    /// 1,024, and up to 16,384 wait.
     ///
     /// A scan is in flight until it has ended or is dropped.
     #[must_use]
@@ -183,7 +185,7 @@ impl Builder {
         self
     }
 
-    /// Sets the quorum of operations that do not say. Default: what the cluster is configured to.
+    /// Sets the quorum of operations that name none. Default: the cluster's configured quorum.
     #[must_use]
     pub fn default_replicas(mut self, replicas: Replicas) -> Self {
         self.default_replicas = Some(replicas);
@@ -192,33 +194,34 @@ impl Builder {
 
     /// Sets the largest answer that is read into memory, in bytes. Default 64 MiB.
     ///
-    /// It bounds a value, and a line of a scan, where JSON may spell a byte of a value with up to six; the default
-    /// has room for a value of 8 MiB, the cluster's default limit, at its longest.
+    /// It bounds a value, and a line of a scan. JSON may spell one byte of a value with up to six: the
+    /// default has room for a value of 8 MiB, the cluster's default limit, at its longest.
     #[must_use]
     pub fn answer_bytes_max(mut self, bytes: usize) -> Self {
         self.answer_bytes_max = bytes;
         self
     }
 
-    /// Sets what is repeated after a failure.
+    /// Sets which failures are repeated.
     #[must_use]
     pub fn retry(mut self, policy: RetryPolicy) -> Self {
         self.retry = policy;
         self
     }
 
-    /// Has slow reads asked of a second node, too. Default: none is.
+    /// Sends slow reads to a second node, too. Default: off.
     #[must_use]
     pub fn hedging(mut self, hedging: Hedging) -> Self {
         self.hedging = Some(hedging);
         self
     }
 
-    /// Sets whether operations go to replicas of their key, at the URLs by which the nodes know each other, which saves a
-    /// hop. Default true. Switch it off where those cannot be reached, or where all must go over a proxy.
+    /// Sets whether operations go to replicas of their key, at the URLs by which the nodes know each other,
+    /// which saves a hop. Default true. Switch it off where those cannot be reached, or where all requests
+    /// must go over a proxy.
     ///
-    /// The placement is learned from the nodes with the first answer, and anew when an answer shows another epoch. Scans
-    /// go round among all nodes.
+    /// The client learns the placement from the nodes after the first answer, and again when an answer shows
+    /// another epoch. Scans go round among all nodes.
     #[must_use]
     pub fn routing(mut self, routing: bool) -> Self {
         self.routing = routing;

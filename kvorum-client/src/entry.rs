@@ -1,10 +1,10 @@
-//! What a cluster answers, as values: entries, versions, the state of a node.
+//! A cluster's answers, as values: entries, versions, the state of a node.
 
 use bytes::Bytes;
 use std::fmt;
 use std::time::SystemTime;
 
-/// This is the version of a record: what its `ETag` holds between the quotes.
+/// The version of a record: the text between the quotes of its `ETag`.
 ///
 /// The cluster orders versions; a client only compares them for equality.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -41,7 +41,7 @@ impl fmt::Display for Version {
     }
 }
 
-/// This is a key with the value it has.
+/// A key and its value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     /// The key's bytes.
@@ -50,28 +50,28 @@ pub struct Entry {
     pub value: Bytes,
     /// The version of the write that stored the value.
     pub version: Version,
-    /// The instant from which on no reader sees it, to the millisecond, where it was written with a time to live.
+    /// The instant from which on no reader sees it, to the millisecond; `None` without a time to live.
     pub expires: Option<SystemTime>,
     /// How many replicas answered the read, of how many: `ANSWERED/FROM`. Absent in a scan.
     pub replicas: Option<String>,
 }
 
-/// This is what a HEAD tells of a key: all of an [`Entry`] but its value.
+/// The answer to a HEAD: all of an [`Entry`] but its value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Head {
     /// The key's bytes.
     pub key: Bytes,
-    /// The value's length in bytes, where the node tells it.
+    /// The value's length in bytes, if the node reports it.
     pub value_bytes: Option<u64>,
     /// The version of the write that stored the value.
     pub version: Version,
-    /// The instant from which on no reader sees it, to the millisecond, where it was written with a time to live.
+    /// The instant from which on no reader sees it, to the millisecond; `None` without a time to live.
     pub expires: Option<SystemTime>,
     /// How many replicas answered the read, of how many: `ANSWERED/FROM`.
     pub replicas: Option<String>,
 }
 
-/// This is what a node says of itself.
+/// The state that a node reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
     /// The node that answered, as it was given to the client.
@@ -89,7 +89,7 @@ impl Status {
     }
 }
 
-/// This is a page of a node, as it is.
+/// A page of a node, unchanged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page {
     /// The node that answered, as it was given to the client.

@@ -1,8 +1,8 @@
-//! What can go wrong, in the caller's words.
+//! The errors of the client, as a caller sees them.
 //!
-//! Each variant says what was attempted, on what, at which node, and whether a write may have taken effect. That last
-//! is about *all* attempts of the call: a PUT whose first attempt was cut and whose second was refused a connection
-//! is [`Error::Unreachable`], and may have taken effect.
+//! Each variant says what was attempted, on what, at which node, and whether a write may have taken effect.
+//! The last point covers *all* attempts of the call: a PUT whose first attempt was cut and whose second was
+//! refused a connection is [`Error::Unreachable`], and may have taken effect.
 
 use crate::operation::Operation;
 use std::error::Error as StdError;
@@ -10,12 +10,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// This is the cause below an [`Error`], of whatever kind it is.
+/// The cause of an [`Error`], of any type.
 pub type BoxError = Box<dyn StdError + Send + Sync>;
 
-/// This says why an operation did not succeed.
+/// Why an operation did not succeed.
 ///
-/// What it displays is one line that already has the text of its causes.
+/// Its `Display` is one line that includes the text of its causes.
 ///
 /// ```
 /// # mod node { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/node.rs")); }
@@ -48,23 +48,23 @@ pub enum Error {
     },
     /// The request cannot be formed; nothing was sent.
     InvalidRequest {
-        /// What was asked for.
+        /// The operation.
         operation: Operation,
         /// What is wrong, and what is allowed.
         message: String,
     },
-    /// As many operations are in flight as this client was allowed; nothing was sent.
+    /// The client's limit of operations in flight is reached; nothing was sent.
     TooManyInFlight {
-        /// What was to be attempted.
+        /// The operation.
         operation: Operation,
         /// The client's limit.
         in_flight_max: usize,
-        /// How long the operation waited for its turn: its deadline. Nothing where it could not even wait.
+        /// How long the operation waited for its turn: until its deadline. `None` if it could not even wait.
         waited: Option<Duration>,
     },
     /// No node could be connected to, or the connection was lost before an answer.
     Unreachable {
-        /// What was attempted.
+        /// The operation.
         operation: Operation,
         /// The node of the last attempt.
         node: Arc<str>,
@@ -77,7 +77,7 @@ pub enum Error {
     },
     /// The deadline passed.
     TimedOut {
-        /// What was attempted.
+        /// The operation.
         operation: Operation,
         /// The node of the last attempt.
         node: Arc<str>,
@@ -94,99 +94,100 @@ pub enum Error {
     },
     /// The node found the request wrong (4xx).
     Refused {
-        /// What was attempted.
+        /// The operation.
         operation: Operation,
         /// The node that refused.
         node: Arc<str>,
         /// The HTTP status code.
         status: u16,
-        /// The node's words.
+        /// The node's text.
         message: String,
         /// Whether an earlier attempt may have changed the key, or may yet.
         may_have_taken_effect: bool,
     },
     /// Fewer replicas confirmed than were asked for, before the node's deadline (504).
     NotEnoughReplicas {
-        /// What was attempted.
+        /// The operation.
         operation: Operation,
         /// The node that coordinated the last attempt.
         node: Arc<str>,
         /// How many attempts were made, on all nodes.
         attempts: u32,
-        /// How many replicas confirmed, where the node told.
+        /// How many replicas confirmed, if the node reported it.
         confirmed: Option<u32>,
-        /// How many must confirm, where the request said or the node told.
+        /// How many must confirm, if the request named it or the node reported it.
         required: Option<u32>,
-        /// How many replicas were asked, likewise.
+        /// How many replicas were asked, if the request named it or the node reported it.
         from: Option<u32>,
-        /// The node's words.
+        /// The node's text.
         message: String,
         /// True for a write: a missed quorum is unknown, not undone.
         may_have_taken_effect: bool,
     },
     /// The node is overloaded or shutting down, and did nothing (503).
     Overloaded {
-        /// What was attempted.
+        /// The operation.
         operation: Operation,
         /// The node of the last attempt.
         node: Arc<str>,
         /// How many attempts were made, on all nodes.
         attempts: u32,
-        /// When that node wants to be asked again, from its answer on.
+        /// How long the node asks not to be sent requests, counted from its answer.
         retry_after: Option<Duration>,
-        /// The node's words.
+        /// The node's text.
         message: String,
         /// Whether an earlier attempt may have changed the key, or may yet.
         may_have_taken_effect: bool,
     },
-    /// The disks of the replicas are full (507): writes are refused, reads go on. This attempt stored nothing anywhere;
-    /// where a replica may have stored it the node answers 504, which is [`Error::NotEnoughReplicas`].
+    /// The disks of the replicas are full (507): writes are refused, reads continue. This attempt stored
+    /// nothing anywhere. If a replica may have stored it, the node answers 504, which is
+    /// [`Error::NotEnoughReplicas`].
     DiskFull {
-        /// What was attempted.
+        /// The operation.
         operation: Operation,
         /// The node whose disk is full.
         node: Arc<str>,
-        /// The node's words.
+        /// The node's text.
         message: String,
         /// Whether an earlier attempt may have changed the key, or may yet.
         may_have_taken_effect: bool,
     },
     /// The node is at fault (500, or a 5xx that has no variant of its own).
     ServerFault {
-        /// What was attempted.
+        /// The operation.
         operation: Operation,
         /// The node at fault.
         node: Arc<str>,
         /// The HTTP status code.
         status: u16,
-        /// The node's words, with its request id.
+        /// The node's text, with its request id.
         message: String,
-        /// True for a write: how far the node came is not known.
+        /// True for a write: it is unknown how far the node came.
         may_have_taken_effect: bool,
     },
     /// The answer is not one of this protocol.
     Protocol {
-        /// What was attempted.
+        /// The operation.
         operation: Operation,
-        /// The node that answered so.
+        /// The node that gave this answer.
         node: Arc<str>,
         /// What is wrong with the answer.
         message: String,
-        /// True for a write: what the node did is not known.
+        /// True for a write: it is unknown what the node did.
         may_have_taken_effect: bool,
     },
     /// The answer, or one line of it, is larger than this client accepts.
     TooLarge {
-        /// What was attempted.
+        /// The operation.
         operation: Operation,
-        /// The node that answered so.
+        /// The node that gave this answer.
         node: Arc<str>,
         /// The client's limit, in bytes.
         bytes_max: usize,
     },
-    /// The connection was cut within an answer: what came is only a part of it.
+    /// The connection was lost within an answer: only a part of it arrived.
     Cut {
-        /// What was attempted.
+        /// The operation.
         operation: Operation,
         /// The node that was answering.
         node: Arc<str>,
@@ -221,7 +222,7 @@ impl Error {
 
     /// Whether the same call, made again, does no harm by the cluster's guarantees and may succeed.
     ///
-    /// A repeated write is a new write: it supersedes whatever was written in between.
+    /// A repeated write is a new write: it supersedes values that were written in between.
     pub fn is_retry_safe(&self) -> bool {
         match self {
             Self::TooManyInFlight { .. }
@@ -240,7 +241,7 @@ impl Error {
         }
     }
 
-    /// What was attempted; nothing for a client that could not be built.
+    /// The operation; `None` for a client that could not be built.
     pub fn operation(&self) -> Option<&Operation> {
         match self {
             Self::InvalidConfig { .. } => None,
@@ -326,7 +327,7 @@ impl StdError for Error {
     }
 }
 
-/// Shows a number of attempts where it is worth a word.
+/// Shows a number of attempts if it is above 1.
 struct Attempts(u32);
 
 impl fmt::Display for Attempts {
@@ -335,7 +336,7 @@ impl fmt::Display for Attempts {
     }
 }
 
-/// Shows an error and its causes on one line: HTTP errors keep the interesting part at the bottom.
+/// Shows an error and its causes on one line: the useful text of an HTTP error is in its last cause.
 struct Chain<'a>(&'a (dyn StdError + 'static));
 
 impl fmt::Display for Chain<'_> {
@@ -384,7 +385,7 @@ mod tests {
              no answer from http://a:1 in 2 attempts: connection reset; it may have taken effect"
         );
         assert!(late.source().is_some());
-        // Every call returns one: it travels by value.
+        // Every call returns one by value.
         assert!(size_of::<Error>() <= 128, "{}", size_of::<Error>());
     }
 }

@@ -1,8 +1,9 @@
-//! One operation with the cluster: attempts, one after the other, until one succeeds or none is due any more.
+//! One operation with the cluster: attempts, one after the other, until one succeeds or no further one is
+//! allowed.
 //!
-//! An attempt is: take a connection, send the request, wait for the head of the answer, read the answer. Whatever goes
-//! wrong is a [`Failure`], which says whether the node may have got the request; `retry` decides what it means. A read may
-//! have two attempts at once, when it is hedged.
+//! An attempt is: take a connection, send the request, wait for the head of the answer, read the answer. An
+//! error in any of these is a [`Failure`], which says whether the node may have got the request; `retry`
+//! decides what happens next. A hedged read may have two attempts at once.
 
 use crate::answer::{Answer, is_framed, missed, read_message, read_whole, retry_after};
 use crate::config::RetryPolicy;
@@ -23,7 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-/// This is what all operations of a client share.
+/// The state that all operations of a client share.
 #[derive(Debug)]
 pub(crate) struct Exchange {
     pub(crate) nodes: Arc<Nodes>,
@@ -35,7 +36,7 @@ pub(crate) struct Exchange {
     pub(crate) hedging: Option<Budget>,
 }
 
-/// This is an answer of which the head has been read.
+/// An answer whose head has been read.
 #[derive(Debug)]
 pub(crate) struct Opened {
     pub(crate) node: Arc<str>,
@@ -44,14 +45,14 @@ pub(crate) struct Opened {
     pub(crate) lease: Lease,
 }
 
-/// These are the times of one attempt.
+/// The time limits of one attempt.
 #[derive(Debug, Clone, Copy)]
 struct Terms {
     deadline: Instant,
-    /// How long to wait for a free connection, where that is less than until the deadline: nothing is sent until then, so
-    /// that another node can always be asked instead.
+    /// How long to wait for a free connection, if that is less than until the deadline. Nothing is sent
+    /// during this wait, so that another node can always be asked instead.
     connection_patience: Option<Duration>,
-    /// How long the answer may take to begin, where that is less than until the deadline.
+    /// How long the answer may take to begin, if that is less than until the deadline.
     patience: Option<Duration>,
 }
 
@@ -81,7 +82,8 @@ impl Exchange {
         }
     }
 
-    /// Performs `call` until its answer begins; reading it is the caller's, who keeps the place until then.
+    /// Performs `call` until its answer begins. The caller reads the answer, and keeps the place in flight
+    /// until it has.
     pub(crate) async fn open(&self, call: &Call) -> Result<(Opened, Place), Error> {
         let (mut course, place) = self.begin(call).await?;
         loop {
@@ -131,8 +133,8 @@ impl Exchange {
         let asked = node.clone();
         let Opened { node, parts, mut body, lease } = self.attempt(call, node, terms).await?;
         let body = if call.operation.is_write() {
-            // The head is all of the answer: the replicas have confirmed, whatever becomes of this connection. It is
-            // used again if its body is the empty one of the contract.
+            // The head is the whole answer: the replicas have confirmed, whatever happens to this connection.
+            // The connection is used again if the body is empty, as the contract says.
             if body.is_end_stream() {
                 lease.recycle();
             }
@@ -147,7 +149,8 @@ impl Exchange {
         Ok(Answer { operation: call.operation.clone(), node, status: status.as_u16(), headers, body })
     }
 
-    /// Makes one attempt, up to the head of an answer that is not a failure. What a failure says of its node is noted.
+    /// Makes one attempt, up to the head of an answer that is not a failure. A failure also updates the
+    /// health of its node.
     async fn attempt(&self, call: &Call, node: Option<Arc<Node>>, terms: Terms) -> Result<Opened, Failure> {
         let Some(node) = node else {
             return Err(Failure::unsent(Cause::Connect("the client has no node".into())));
@@ -190,8 +193,8 @@ impl Exchange {
                 }
             };
             match lost.take_message() {
-                // The node had closed the idle connection: as if it had not been there. The new one is not reused, so
-                // this is done once.
+                // The node had closed the idle connection: the request goes over a new one. A new one is not
+                // a reused one, so this happens once.
                 Some(unsent) if lease.is_reused() => {
                     lease.renew(deadline).await.map_err(Failure::unsent)?;
                     request = unsent;
@@ -222,7 +225,7 @@ impl Exchange {
     }
 }
 
-/// Begins an attempt: where it goes, and how long it may take.
+/// Begins an attempt: chooses its node and its time limits.
 fn aim(course: &mut Course) -> (Option<Arc<Node>>, Terms) {
     let now = Instant::now();
     let node = course.aim(now);

@@ -1,11 +1,11 @@
-//! How many operations are in flight, and what becomes of more.
+//! The bound on operations in flight, and what happens to further ones.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout_at};
 
-/// This says what becomes of an operation that finds as many in flight as there may be.
+/// What happens to an operation that finds the limit of operations in flight reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Overflow {
     /// It fails at once with [`Error::TooManyInFlight`](crate::Error::TooManyInFlight).
@@ -17,21 +17,21 @@ pub enum Overflow {
     },
 }
 
-/// This bounds the operations in flight.
+/// The bound on operations in flight.
 #[derive(Debug)]
 pub(crate) struct Flight {
-    /// One permit a place; tokio hands them out in the order in which they were asked for.
+    /// One permit for each place; tokio hands them out in the order of the requests for them.
     places: Arc<Semaphore>,
     places_max: usize,
     overflow: Overflow,
     waiting: AtomicUsize,
 }
 
-/// This is an operation's place; dropping it lets the next one in.
+/// An operation's place; dropping it lets the next one in.
 #[derive(Debug)]
 pub(crate) struct Place(#[expect(dead_code, reason = "held for its drop")] OwnedSemaphorePermit);
 
-/// This says that there was no place.
+/// The error when there was no place.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct NoPlace {
     /// Whether the operation waited for one until its deadline.
@@ -58,10 +58,10 @@ impl Flight {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// Takes a place, or waits for one as far as that is allowed.
+    /// Takes a place, or waits for one if waiting is allowed.
     ///
     /// # Cancel safety
-    /// A future that is dropped has no place, and waits no more.
+    /// A future that is dropped has no place, and no longer waits.
     pub(crate) async fn enter(&self, deadline: Instant) -> Result<Place, NoPlace> {
         if let Ok(permit) = Arc::clone(&self.places).try_acquire_owned() {
             return Ok(Place(permit));
@@ -80,7 +80,7 @@ impl Flight {
     }
 }
 
-/// This counts who waits, for as long as it lives.
+/// Counts a waiting operation until it is dropped.
 struct Waiting<'a> {
     count: &'a AtomicUsize,
     before: usize,
@@ -120,7 +120,7 @@ mod tests {
         drop(place);
         let place = next.await.unwrap().unwrap();
         assert_eq!((flight.inside(), flight.waiting()), (1, 0));
-        // Who gives up waits no more.
+        // An operation that gave up no longer waits.
         assert_eq!(flight.enter(Instant::now()).await.unwrap_err(), NoPlace { has_waited: true });
         assert_eq!(flight.waiting(), 0);
         drop(place);

@@ -3,27 +3,29 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// This has reads that are slow asked of a second node, too; the first answer wins, the other attempt is dropped.
+/// A second request to another node for reads that are slow; the first answer wins, the other attempt is
+/// dropped.
 ///
-/// It cuts the tail of latencies at the price of more requests, so there is a budget. A cluster that is slow as a whole
-/// is then not asked twice as much.
+/// It cuts the tail of latencies at the price of more requests. The budget bounds that price: a cluster that
+/// is slow as a whole does not get twice as many requests.
 ///
 /// Method: J. Dean, L. A. Barroso, "The Tail at Scale", 2013.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Hedging {
-    /// How long the first node is waited for alone; best near the 95th or 99th percentile of the cluster's latency.
+    /// How long only the first node is asked; best near the 95th or 99th percentile of the cluster's latency.
     pub after: Duration,
-    /// Second requests per read at most, over time: above 0 and at most 1; 0.05 is 5 %.
+    /// The most second requests per read, over time: above 0 and at most 1; 0.05 is 5 %.
     pub budget: f64,
 }
 
-/// A second request, in the parts that reads earn.
+/// The cost of one second request, in the units that reads earn.
 const ONE: u64 = 1_000_000;
 
-/// A quiet hour must not pay for a burst that doubles the load of a cluster in trouble.
+/// The most that can be saved: a quiet hour must not pay for a burst that doubles the load of a cluster in
+/// trouble.
 const SAVED_MAX: u64 = 10 * ONE;
 
-/// This is what may be spent on second requests: each read earns a part of one, and so much can be saved up.
+/// The budget for second requests: each read earns a part of one, up to [`SAVED_MAX`].
 #[derive(Debug)]
 pub(crate) struct Budget {
     after: Duration,
@@ -32,7 +34,7 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    /// Nothing where the budget is out of range.
+    /// `None` where the budget is out of range.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_precision_loss,
@@ -54,7 +56,7 @@ impl Budget {
         let _ = self.saved.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
     }
 
-    /// Whether there was enough for one.
+    /// Spends the cost of one second request. Returns whether the budget had enough.
     pub(crate) fn spend(&self) -> bool {
         self.saved.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |saved| saved.checked_sub(ONE)).is_ok()
     }
@@ -80,7 +82,7 @@ mod tests {
             .count();
         // The first is free, then one in twenty.
         assert_eq!(spent, 1 + reads / 20);
-        // However long nothing is spent, only so many are saved.
+        // However long nothing is spent, at most this many are saved.
         (0..reads).for_each(|_| budget.earn());
         assert_eq!((0..100).filter(|_| budget.spend()).count(), 10);
     }

@@ -1,7 +1,8 @@
-//! The socket, as hyper wants it.
+//! The socket, in the form that hyper needs.
 //!
-//! hyper reads into memory that need not be initialised, which only `unsafe` code can hand to tokio. So each socket
-//! has a buffer of its own and its bytes are copied once more, and there is nothing to prove.
+//! hyper reads into memory that need not be initialised, which only `unsafe` code can hand to tokio. So each
+//! socket has a buffer of its own and its bytes are copied once more, and no `unsafe` code has to be proved
+//! sound.
 
 use hyper::rt::{Read, ReadBufCursor, Write};
 use std::io::{IoSlice, Result};
@@ -14,7 +15,7 @@ use tokio::net::TcpStream;
 /// connection, large enough that a value of the usual size is one read.
 const READ_BYTES_MAX: usize = 16 * 1024;
 
-/// This is a TCP stream that hyper can drive.
+/// A TCP stream that hyper can drive.
 pub(crate) struct TokioIo {
     stream: TcpStream,
     buffer: Box<[u8]>,

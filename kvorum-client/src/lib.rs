@@ -1,7 +1,8 @@
 //! The asynchronous Rust client of a kvorum cluster.
 //!
-//! A [`Client`] knows one or more nodes, any of which answers any request. Each operation has one overall deadline;
-//! within it, what is safe to repeat is repeated on the next node, a bounded number of times.
+//! A [`Client`] knows one or more nodes, any of which answers any request. Each operation has one overall
+//! deadline. Within it, attempts that are safe to repeat are repeated on the next node, a bounded number of
+//! times.
 //!
 //! ```
 //! # mod node { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/node.rs")); }
@@ -43,16 +44,18 @@
 //! | slow reads asked of a second node | no | [`Builder::hedging`] |
 //!
 //! # A repeated write is a new write
-//! The contract makes repeating a write safe: the same value is stored once more. It is not invisible: an attempt whose
-//! outcome is unknown may take effect at any later time, even after its repetition was acknowledged. So writes of unknown
-//! outcome are not repeated unless [`RetryPolicy::repeat_unknown_writes`] says so, and every error tells whether the write
-//! [may have taken effect](Error::may_have_taken_effect). Who records a history sets [`RetryPolicy::NONE`].
+//! The contract makes repeating a write safe: the same value is stored once more. It is not invisible: an
+//! attempt whose outcome is unknown may take effect at any later time, even after its repetition was
+//! acknowledged. So writes of unknown outcome are not repeated unless [`RetryPolicy::repeat_unknown_writes`]
+//! says so. Every error tells whether the write [may have taken effect](Error::may_have_taken_effect). A
+//! program that records a history sets [`RetryPolicy::NONE`].
 //!
 //! # Where to read next
-//! `client` has the operations; `flight` bounds them; `request` makes the HTTP request of one, `exchange` performs it,
-//! `hedging` pays for a second attempt beside a slow one, `retry` decides what comes after a failure. `nodes` knows who is
-//! well and, by `topology`, where keys belong; `choice` picks one of them; `pool` keeps the connections. `answer` and
-//! `scan` read what comes back. There is no TLS, no proxy and no redirect here.
+//! `client` has the operations; `flight` bounds them; `request` makes the HTTP request of one, `exchange`
+//! performs it, `hedging` pays for a second attempt beside a slow one, `retry` decides what follows a
+//! failure. `nodes` knows which nodes are healthy and, by `topology`, where keys belong; `choice` picks one
+//! of them; `pool` keeps the connections. `answer` and `scan` read the answers. There is no TLS, no proxy and
+//! no redirect here.
 
 mod answer;
 mod choice;

@@ -7,7 +7,7 @@
 //! | `version` | string |
 //! | `expires` | integer, Unix milliseconds; absent or null without a time to live |
 //!
-//! Other fields are ignored: a later node may say more.
+//! Other fields are ignored: a later version of the node may add some.
 
 use crate::answer::unix_millis;
 use crate::entry::{Entry, Version};
@@ -23,16 +23,17 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-/// This cuts pieces of bytes, as they come, into lines.
+/// A splitter of byte pieces, as they arrive, into lines.
 #[derive(Debug)]
 pub(crate) struct Lines {
     buffer: BytesMut,
-    /// How much of `buffer` is known to have no line end: a line in many pieces is searched once, not once a piece.
+    /// How much of `buffer` is known to have no line end: a line in many pieces is searched once, not once
+    /// per piece.
     searched_bytes: usize,
     line_bytes_max: usize,
 }
 
-/// This says that a line is longer than allowed.
+/// A line is longer than allowed.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct LineTooLong;
 
@@ -41,12 +42,12 @@ impl Lines {
         Self { buffer: BytesMut::new(), searched_bytes: 0, line_bytes_max }
     }
 
-    /// Adds bytes; all whole lines should have been taken before, or they pile up.
+    /// Adds bytes. The caller should have taken all whole lines before, or they accumulate.
     pub(crate) fn push(&mut self, piece: &[u8]) {
         self.buffer.extend_from_slice(piece);
     }
 
-    /// Takes the next whole line, without its end; nothing when more bytes are needed for it.
+    /// Takes the next whole line, without its end; `None` when more bytes are needed for it.
     pub(crate) fn next(&mut self) -> Result<Option<Bytes>, LineTooLong> {
         let unsearched = self.buffer.get(self.searched_bytes..).unwrap_or_default();
         let end = unsearched.iter().position(|&byte| byte == b'\n').map(|found| self.searched_bytes + found);
@@ -79,7 +80,7 @@ struct Line {
     expires: Option<u64>,
 }
 
-/// Reads one line as an entry; the error is in words.
+/// Reads one line as an entry; the error is a text.
 pub(crate) fn entry(line: &[u8]) -> Result<Entry, String> {
     let line: Line =
         serde_json::from_slice(line).map_err(|error| format!("not a line of a scan: {error}"))?;

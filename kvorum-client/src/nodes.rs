@@ -1,8 +1,9 @@
-//! The nodes that are known, who of them is well, and where keys belong.
+//! The known nodes, their health, and where keys belong.
 //!
-//! The topology is learned from the nodes: an answer with another epoch than the known one has it asked for anew, once at
-//! a time and no more often than every [`REFRESH_INTERVAL`], because nodes may disagree for a while. Until it is known,
-//! and wherever it does not help, any node does.
+//! The client learns the topology from the nodes: when an answer has another epoch than the known one, it
+//! asks for the topology again. It asks once at a time and no more often than every [`REFRESH_INTERVAL`],
+//! because nodes may disagree for a while. Until the topology is known, and wherever it does not help, any
+//! node is used.
 //!
 //! A node that failed is set aside and probed at `/v0/status`, first after [`PROBE_DELAY_MIN`], then after twice as long
 //! each time up to [`PROBE_DELAY_MAX`], until it says that it accepts requests.
@@ -22,8 +23,8 @@ use tokio::time::{Instant, sleep};
 
 const EPOCH: HeaderName = HeaderName::from_static("kvorum-epoch");
 
-/// The waits before the first probe of a node set aside, and between later ones at most; a random part comes on top, so
-/// that clients which lost a node together do not come back together.
+/// The waits before the first probe of a node set aside, and the longest between later ones. A random part is
+/// added, so that clients which lost a node together do not come back together.
 const PROBE_DELAY_MIN: Duration = Duration::from_millis(100);
 const PROBE_DELAY_MAX: Duration = Duration::from_secs(5);
 
@@ -33,19 +34,19 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 /// The largest answer to a probe that is read, in bytes.
 const STATUS_BYTES_MAX: usize = 1024 * 1024;
 
-/// The least time between two questions for the topology.
+/// The least time between two requests for the topology.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long a question for the topology may take.
+/// How long a request for the topology may take.
 const REFRESH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The largest topology that is read, in bytes: 65,536 partitions with 8 ranks are 1.4 MB; the rest is for URLs.
 const TOPOLOGY_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// A node's default for how many replicas a key has: what is assumed where an operation leaves it to the node.
+/// A node's default replica count of a key: assumed where an operation leaves it to the node.
 const FROM_DEFAULT: u32 = 3;
 
-/// These are a client's nodes.
+/// A client's nodes.
 #[derive(Debug)]
 pub(crate) struct Nodes {
     configured: Vec<Arc<Node>>,
@@ -53,13 +54,13 @@ pub(crate) struct Nodes {
     is_routing: bool,
     /// How many operations have begun: they take turns over the nodes.
     turn: AtomicUsize,
-    /// Guards what is known; held to clone the pointer or to replace it.
+    /// Guards the view; held to clone the pointer or to replace it.
     view: Mutex<Arc<View>>,
-    /// Guards when the topology was last asked for; held for a comparison. Nothing: never.
+    /// Guards the instant of the last request for the topology; held for a comparison. `None`: never asked.
     refreshed_at: Mutex<Option<Instant>>,
 }
 
-/// This is what is known at one moment.
+/// The topology and its nodes at one moment.
 #[derive(Debug, Default)]
 struct View {
     topology: Option<Topology>,
@@ -79,13 +80,13 @@ impl Nodes {
         }
     }
 
-    /// A number for an operation, one more than for the last, so that all nodes get their share.
+    /// Returns the number of an operation, one more than the last, so that operations spread over all nodes.
     pub(crate) fn next_turn(&self) -> usize {
         self.turn.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Where an attempt goes: to a replica of the key if one is well, else to a node of the topology, else to one that the
-    /// client was given.
+    /// Chooses the node of an attempt: a replica of the key if one is healthy, else a node of the topology,
+    /// else one that the client was given.
     pub(crate) fn choose(
         &self,
         wanted: &Wanted,
@@ -98,7 +99,7 @@ impl Nodes {
         choose(&[&holders, &view.placed, &self.configured], turn, tried, now)
     }
 
-    /// Whether there is a node that is well and not among those that were tried.
+    /// Whether there is a node that is healthy and not among those that were tried.
     pub(crate) fn has_other(&self, tried: &[Arc<Node>], now: Instant) -> bool {
         let view = self.view();
         view.placed.iter().chain(&self.configured).any(|node| {
@@ -106,7 +107,7 @@ impl Nodes {
         })
     }
 
-    /// What names the known topology.
+    /// The epoch of the known topology.
     pub(crate) fn epoch(&self) -> Option<String> {
         self.view().topology.as_ref().map(|topology| topology.epoch().to_owned())
     }
@@ -123,7 +124,8 @@ impl Nodes {
         Arc::clone(&self.view.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Takes note of the epoch in an answer of `node`.
+    /// Compares the epoch in an answer of `node` with the known one, and asks for the topology if they
+    /// differ.
     pub(crate) fn notice(self: &Arc<Self>, headers: &HeaderMap, node: &Arc<Node>) {
         if !self.is_routing {
             return;
@@ -144,8 +146,8 @@ impl Nodes {
         tokio::spawn(refresh(Arc::downgrade(self), Arc::clone(node)));
     }
 
-    /// Replaces what is known of the topology. One that is not understood changes nothing: requests then take a hop more,
-    /// and the next answer of another epoch makes another attempt.
+    /// Replaces the known topology. A description that cannot be parsed changes nothing: requests then take
+    /// one hop more, and the next answer of another epoch causes another attempt.
     fn learn(&self, body: &[u8]) {
         let Ok(topology) = Topology::parse(body) else { return };
         let before = self.view();
@@ -154,7 +156,7 @@ impl Nodes {
         let mut placed = Vec::with_capacity(topology.urls().len());
         for url in topology.urls() {
             let Ok(node) = Node::new(url, self.limits) else { return };
-            // Who was known stays the same, with its connections and what is known of its health.
+            // A node that was known already stays the same value, with its connections and its health.
             placed.push(known.get(node.address()).map_or_else(|| Arc::new(node), |&node| Arc::clone(node)));
         }
         let view = Arc::new(View { topology: Some(topology), placed });
@@ -176,7 +178,7 @@ impl View {
     }
 }
 
-/// Asks `node` for the topology, for as long as there is a client to tell.
+/// Asks `node` for the topology, unless the client is gone.
 async fn refresh(nodes: Weak<Nodes>, node: Arc<Node>) {
     let deadline = later(Instant::now(), REFRESH_TIMEOUT);
     let request = Call::question("/v0/topology", node.host());
@@ -186,14 +188,14 @@ async fn refresh(nodes: Weak<Nodes>, node: Arc<Node>) {
     }
 }
 
-/// A node failed in a way that another request would, too: sets it aside until a probe succeeds.
+/// Sets aside, until a probe succeeds, a node whose failure would hit another request, too.
 pub(crate) fn suspect(node: &Arc<Node>) {
     if node.set_aside() {
         tokio::spawn(probe(Aside(Arc::downgrade(node))));
     }
 }
 
-/// This takes a node back when it is dropped: also when the runtime ends, and the probe with it.
+/// Takes a node back when it is dropped: also when the runtime ends, and the probe with it.
 struct Aside(Weak<Node>);
 
 impl Drop for Aside {
@@ -211,7 +213,7 @@ async fn probe(aside: Aside) {
         seed = mix(seed);
         let half = delay / 2;
         sleep(delay + half.saturating_mul(u32::try_from(seed % 1_001).unwrap_or(0)) / 1_000).await;
-        // Nobody knows it any more: the client is gone, or the node is not of the topology.
+        // The node is no longer in use: the client is gone, or the node left the topology.
         let Some(node) = aside.0.upgrade() else { return };
         let request = Call::question("/v0/status", node.host());
         let deadline = later(Instant::now(), PROBE_TIMEOUT);

@@ -1,4 +1,4 @@
-//! What a caller can ask for: the operations by name, and the options of each.
+//! The operations by name, and the options of each.
 
 use bytes::Bytes;
 use std::fmt;
@@ -7,7 +7,7 @@ use std::time::Duration;
 /// The longest part of a key that [`Operation`] shows, in bytes: enough to recognise it in a line of a log.
 const KEY_SHOWN_BYTES_MAX: usize = 64;
 
-/// This names what was attempted, and on what.
+/// The kind of an operation, and its key or target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Operation {
     /// Reading a value.
@@ -35,7 +35,7 @@ pub enum Operation {
         /// The first key of the range.
         start: Bytes,
     },
-    /// Asking what every node holds of a key.
+    /// Asking which record every node holds of a key.
     Explain {
         /// The key.
         key: Bytes,
@@ -44,7 +44,7 @@ pub enum Operation {
     Status,
     /// Asking a node to compare itself with all others now.
     Repair,
-    /// Reading a page that a node has beside the operations.
+    /// Reading a page of a node other than the operations.
     Page {
         /// Its path and query.
         target: String,
@@ -52,7 +52,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// Whether this changes a key when it succeeds.
+    /// Whether it changes a key when it succeeds.
     pub fn is_write(&self) -> bool {
         matches!(self, Self::Put { .. } | Self::Delete { .. })
     }
@@ -62,7 +62,7 @@ impl Operation {
         matches!(self, Self::Get { .. } | Self::Head { .. })
     }
 
-    /// The key whose replicas are best asked, where there is one.
+    /// The key whose replicas should be asked, if there is one.
     pub(crate) fn placed_key(&self) -> Option<&Bytes> {
         match self {
             Self::Get { key } | Self::Head { key } | Self::Put { key } | Self::Delete { key } => Some(key),
@@ -95,7 +95,7 @@ impl fmt::Display for Operation {
     }
 }
 
-/// This says how many replicas hold the key (`from`) and how many of them must confirm the operation (`ack`).
+/// How many replicas hold the key (`from`) and how many of them must confirm the operation (`ack`).
 ///
 /// The cluster checks `1 <= ack <= from <= nodes`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,7 +112,7 @@ impl fmt::Display for Replicas {
     }
 }
 
-/// This holds the options of a GET or HEAD.
+/// The options of a GET or HEAD.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ReadOptions {
     /// The quorum; without it, the client's ([`Builder::default_replicas`](crate::Builder::default_replicas)).
@@ -121,11 +121,11 @@ pub struct ReadOptions {
     pub timeout: Option<Duration>,
 }
 
-/// This holds the options of a PUT.
+/// The options of a PUT.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PutOptions {
-    /// How long readers see the record, in whole milliseconds, a started one counting; without it, for ever.
-    /// At most 100 years (36500 days). The cluster refuses zero.
+    /// How long readers see the record, rounded up to whole milliseconds; `None` for no expiry. At most 100
+    /// years (36500 days). The cluster refuses zero.
     pub ttl: Option<Duration>,
     /// The quorum; without it, the client's ([`Builder::default_replicas`](crate::Builder::default_replicas)).
     pub replicas: Option<Replicas>,
@@ -133,7 +133,7 @@ pub struct PutOptions {
     pub timeout: Option<Duration>,
 }
 
-/// This holds the options of a DELETE.
+/// The options of a DELETE.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DeleteOptions {
     /// The quorum; without it, the client's ([`Builder::default_replicas`](crate::Builder::default_replicas)).
@@ -142,24 +142,24 @@ pub struct DeleteOptions {
     pub timeout: Option<Duration>,
 }
 
-/// This holds the options of a scan.
+/// The options of a scan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ScanOptions {
     /// The most entries to read; without it, the whole range.
     pub limit: Option<u64>,
-    /// Whose records to read.
+    /// Which records to read.
     pub scope: Scope,
     /// The time limit of the stream to begin, and then of each next entry; without it, the client's ([`Builder::timeout`](crate::Builder::timeout)).
     pub timeout: Option<Duration>,
 }
 
-/// This says whose records a scan reads.
+/// Which records a scan reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Scope {
     /// Every live key of the cluster once, its freshest record among a read quorum.
     #[default]
     Cluster,
-    /// What the asked node stores, alone.
+    /// The records that the asked node stores, alone.
     Local,
 }
 

@@ -1,9 +1,9 @@
 //! The nodes and their connections.
 //!
-//! An operation takes a [`Lease`]: the right to use one connection to a node, an idle one if there is one. Rights are
-//! bounded, and a new connection is only made by who has a right and found nothing idle, so connections are bounded
-//! by the same number. A lease that is dropped closes its connection at once: only [`Lease::recycle`], called when an
-//! answer has been read to its end, keeps it for the next operation.
+//! An operation takes a [`Lease`]: the right to use one connection to a node, an idle one if there is one.
+//! The number of rights is bounded. Only an operation that has a right and found no idle connection makes a
+//! new one, so connections have the same bound. A lease that is dropped closes its connection at once: only
+//! [`Lease::recycle`], called when an answer has been read to its end, keeps it for the next operation.
 
 use crate::answer::read_whole;
 use crate::io::TokioIo;
@@ -21,14 +21,14 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-/// How long a recycled connection may take to be ready: its driver has read the whole answer and needs one turn of
-/// the runtime to see it. One that needs longer has something else to do, and is closed.
+/// How long a recycled connection may take to be ready: its driver has read the whole answer and needs one
+/// turn of the runtime to see it. A connection that is not ready by then is closed.
 const READY_WAIT: Duration = Duration::from_millis(100);
 
-/// The shortest pause between two looks for connections that have been idle too long.
+/// The shortest pause between two sweeps of connections that have been idle too long.
 const SWEEP_PAUSE_MIN: Duration = Duration::from_millis(50);
 
-/// These are the limits of one node's connections.
+/// The limits of one node's connections.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PoolLimits {
     pub(crate) connections_max: usize,
@@ -36,7 +36,7 @@ pub(crate) struct PoolLimits {
     pub(crate) idle_timeout: Duration,
 }
 
-/// This is a node as the client sees it.
+/// A node as the client sees it.
 #[derive(Debug)]
 pub(crate) struct Node {
     /// The URL without its trailing slash, for people.
@@ -46,22 +46,22 @@ pub(crate) struct Node {
     /// The `Host` of requests.
     host: HeaderValue,
     limits: PoolLimits,
-    /// One permit an operation under way; tokio hands them out in the order in which they were asked for.
+    /// One permit for each operation under way; tokio hands them out in the order of the requests for them.
     permits: Arc<Semaphore>,
     /// Guards the idle connections; held for a push, a pop or a sweep.
     idle: Mutex<Idle>,
-    /// Guards what speaks against asking this node; held for a copy.
+    /// Guards the reasons against asking this node; held for a copy.
     marks: Mutex<Marks>,
 }
 
 #[derive(Debug, Default)]
 struct Idle {
-    /// The connection used last is used next, so that those not needed any more become old.
+    /// The connection used last is used next, so that connections which are not needed grow old.
     stack: Vec<(Connection, Instant)>,
     is_swept: bool,
 }
 
-/// What speaks against asking a node.
+/// The reasons against asking a node.
 #[derive(Debug, Default, Clone, Copy)]
 struct Marks {
     /// Set aside after a failure, until a probe succeeds.
@@ -70,7 +70,7 @@ struct Marks {
     rest_until: Option<Instant>,
 }
 
-/// What speaks against asking a node now.
+/// Whether a node should be asked now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Health {
     Well,
@@ -78,7 +78,7 @@ pub(crate) enum Health {
     Aside,
 }
 
-/// This is an open connection; dropping it closes it.
+/// An open connection; dropping it closes it.
 #[derive(Debug)]
 struct Connection {
     sender: SendRequest<Full<Bytes>>,
@@ -92,7 +92,7 @@ impl Drop for Connection {
     }
 }
 
-/// This is the right to use one connection to a node, and that connection.
+/// The right to use one connection to a node, and that connection.
 #[derive(Debug)]
 pub(crate) struct Lease {
     // The order matters: the connection is closed before the next operation gets its permit.
@@ -103,7 +103,7 @@ pub(crate) struct Lease {
 }
 
 impl Node {
-    /// Takes `http://host:port`, or an error in words.
+    /// Makes a node of `http://host:port`; the error is a text.
     pub(crate) fn new(url: &str, limits: PoolLimits) -> Result<Self, String> {
         let uri: Uri = url.parse().map_err(|error| format!("not a URL ({error})"))?;
         if !matches!(uri.scheme_str(), Some("http")) {
@@ -140,12 +140,12 @@ impl Node {
         &self.host
     }
 
-    /// Where it listens, which tells it from other nodes: `host:port`.
+    /// The address at which it listens, `host:port`, which identifies the node.
     pub(crate) fn address(&self) -> &str {
         &self.address
     }
 
-    /// Lets other nodes go first, until [`Node::take_back`]; false if it was so already.
+    /// Lets other nodes go first, until [`Node::take_back`]; false if it was set aside already.
     pub(crate) fn set_aside(&self) -> bool {
         !std::mem::replace(&mut lock(&self.marks).is_aside, true)
     }
@@ -154,7 +154,7 @@ impl Node {
         lock(&self.marks).is_aside = false;
     }
 
-    /// Notes that the node is not to be asked a second time before then.
+    /// Notes that the node should not be asked again before `until`.
     pub(crate) fn rest(&self, until: Instant) {
         let mut marks = lock(&self.marks);
         marks.rest_until = marks.rest_until.max(Some(until));
@@ -169,8 +169,8 @@ impl Node {
         }
     }
 
-    /// Makes one request on a connection of its own, without the right to one: for the client's own questions, one at a
-    /// time, which must not wait behind those that they are about.
+    /// Makes one request on a connection of its own, without a right. The client's own requests use it, one
+    /// at a time, because they must not wait for the operations whose node they check.
     pub(crate) async fn ask(
         &self,
         request: Request<Full<Bytes>>,
@@ -228,16 +228,17 @@ impl Node {
             }
             Err(_) => return Err(Cause::DeadlinePassed { waiting_for: "connection" }),
         };
-        // A request is one write, and its answer is waited for: nothing is gained by holding it back.
+        // A request is one write, and its answer is waited for: delaying small packets gains nothing.
         stream.set_nodelay(true).map_err(|error| Cause::Connect(error.into()))?;
         let (sender, driver) =
             handshake(TokioIo::new(stream)).await.map_err(|error| Cause::Connect(error.into()))?;
-        // The driver's end reaches whoever waits for an answer; by itself it is no news.
+        // The operation that waits for an answer learns of the driver's end; nothing else needs to know it.
         let driver = tokio::spawn(async move { drop(driver.await) }).abort_handle();
         Ok(Connection { sender, driver })
     }
 
-    /// Keeps `connection` for the next operation, and has somebody look after those that are not used again.
+    /// Keeps `connection` for the next operation, and starts a sweep task that closes connections which are
+    /// not used again.
     fn keep(self: &Arc<Self>, connection: Connection) {
         let mut idle = lock(&self.idle);
         idle.stack.push((connection, Instant::now()));
@@ -270,8 +271,7 @@ async fn sweep(node: Weak<Node>, idle_timeout: Duration) {
 impl Lease {
     /// Sends `request`, and waits for the head of its answer.
     ///
-    /// # Errors
-    /// With the request in it, nothing of it was sent; without, all of it may have been.
+    /// If the error has the request in it, nothing of it was sent; otherwise all of it may have been.
     pub(crate) async fn send(
         &mut self,
         request: Request<Full<Bytes>>,
@@ -296,12 +296,12 @@ impl Lease {
     pub(crate) fn recycle(self) {
         let Self { connection, permit, node, .. } = self;
         node.keep(connection);
-        // Only now, so that who waited for the permit finds the connection.
+        // Only now, so that the operation that waits for the permit finds the connection.
         drop(permit);
     }
 }
 
-/// A panic while one of these locks is held leaves nothing half done: they guard single assignments.
+/// A panic while one of these locks is held leaves no inconsistent state: they guard single assignments.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -310,7 +310,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(crate) mod tests {
     use super::*;
 
-    /// So many nodes that nobody runs.
+    /// `count` nodes that do not run.
     pub(crate) fn nodes(count: usize) -> Vec<Arc<Node>> {
         let limits =
             PoolLimits { connections_max: 1, connect_timeout: Duration::MAX, idle_timeout: Duration::MAX };

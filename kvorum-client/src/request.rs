@@ -14,7 +14,7 @@ use std::time::Duration;
 /// The longest key of the contract, in bytes.
 const KEY_BYTES_MAX: usize = 1024;
 
-/// This is one operation, ready to be sent any number of times.
+/// One operation, ready to be sent any number of times.
 pub(crate) struct Call {
     pub(crate) operation: Operation,
     pub(crate) wanted: Wanted,
@@ -26,12 +26,12 @@ pub(crate) struct Call {
     body: Bytes,
 }
 
-/// This is what decides which nodes are best asked.
+/// The properties that decide which nodes are best asked.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Wanted {
-    /// The key whose replicas are meant; nothing where any node is as good.
+    /// The key whose replicas are asked; `None` where any node is as good.
     pub(crate) key: Option<Bytes>,
-    /// The quorum asked for; nothing leaves it to the node.
+    /// The quorum of the request; `None` leaves it to the node.
     pub(crate) replicas: Option<Replicas>,
 }
 
@@ -150,7 +150,7 @@ impl Call {
         Self { wanted: Wanted { replicas, ..self.wanted }, timeout, ..self }
     }
 
-    /// The client's own question to a node whose `Host` is `host`.
+    /// Makes a request of the client itself, to a node whose `Host` is `host`.
     pub(crate) fn question(target: &'static str, host: &HeaderValue) -> Request<Full<Bytes>> {
         let mut request = Request::new(Full::default());
         *request.uri_mut() = Uri::from_static(target);
@@ -165,7 +165,7 @@ impl Call {
             Operation::Put { .. } => status == 201,
             Operation::Delete { .. } => status == 202,
             Operation::Scan { .. } | Operation::Explain { .. } | Operation::Repair => status == 200,
-            // A node that drains says so with a 503: that is what was asked.
+            // A node that drains answers 503: that is a valid state.
             Operation::Status | Operation::Page { .. } => true,
         }
     }
@@ -180,7 +180,7 @@ impl Call {
             request.headers_mut().insert(ACCEPT, HeaderValue::from_static(accept));
         }
         if matches!(self.method, Method::PUT | Method::POST) {
-            // Also for an empty body: a PUT without a length is answered 411.
+            // Also for an empty body: a PUT without a length gets 411.
             request.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(self.body.len()));
         }
         request
@@ -197,7 +197,7 @@ fn entity(operation: &Operation, key: &[u8], replicas: Option<Replicas>) -> Resu
     Ok(target)
 }
 
-/// Refuses what would not fit a request line; anything finer is for the node to judge.
+/// Refuses keys that would not fit a request line; the node checks everything else.
 fn check_key(operation: &Operation, key: &[u8]) -> Result<(), Error> {
     if (1..=KEY_BYTES_MAX).contains(&key.len()) {
         return Ok(());
@@ -206,7 +206,7 @@ fn check_key(operation: &Operation, key: &[u8]) -> Result<(), Error> {
     Err(Error::InvalidRequest { operation: operation.clone(), message })
 }
 
-/// Appends `bytes` so that any of them comes through: unreserved characters (RFC 3986, 2.3) as they are, all else
+/// Appends `bytes` so that all of them survive: unreserved characters (RFC 3986, 2.3) as they are, all others
 /// as `%XX`.
 fn push_encoded(target: &mut String, bytes: &[u8]) {
     for &byte in bytes {
@@ -219,7 +219,7 @@ fn push_encoded(target: &mut String, bytes: &[u8]) {
     }
 }
 
-/// Writing to a `String` cannot fail.
+/// Appends `text`. Writing to a `String` cannot fail.
 fn push(target: &mut String, text: std::fmt::Arguments<'_>) {
     let written = target.write_fmt(text);
     debug_assert!(written.is_ok());

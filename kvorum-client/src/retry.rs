@@ -1,4 +1,4 @@
-//! What comes after a failed attempt: another one, where and when, or the end.
+//! The step after a failed attempt: another attempt, with its node and time, or the end.
 //!
 //! Decisions only: the clock is an argument, and `exchange` does the waiting and sending.
 
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// This is why one attempt failed.
+/// Why one attempt failed.
 #[derive(Debug)]
 pub(crate) enum Cause {
     /// No connection could be made; nothing was sent.
@@ -35,13 +35,13 @@ pub(crate) enum Cause {
     Protocol { message: String },
 }
 
-/// This is a failed attempt.
+/// A failed attempt.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) cause: Cause,
     /// Whether any part of the request may have reached the node.
     pub(crate) sent: bool,
-    /// The node that was asked; nothing where there was none to ask.
+    /// The node that was asked; `None` where there was none to ask.
     pub(crate) node: Option<Arc<Node>>,
 }
 
@@ -61,14 +61,15 @@ impl Failure {
     /// Whether this attempt, if it was a write, may have changed the key or may yet.
     fn is_outcome_unknown(&self) -> bool {
         match self.cause {
-            // The contract says of 503 and 507 that nothing was done, and of 504 that it is unknown.
+            // By the contract, 503 and 507 mean that nothing was done, and 504 that the outcome is unknown.
             Cause::Status { code, .. } => !matches!(code, 400..=499 | 503 | 507),
             _ => self.sent,
         }
     }
 
-    /// Whether it speaks against the node rather than against the request; `waited` is how long the attempt took, and
-    /// `patience` what is long: a short deadline says little about a node.
+    /// Whether the failure points at the node rather than at the request. `waited` is how long the attempt
+    /// took, and `patience` is the limit above which a wait counts as long: a short deadline proves little
+    /// about a node.
     pub(crate) fn is_node_suspect(&self, waited: Duration, patience: Duration) -> bool {
         match self.cause {
             Cause::Connect(_) | Cause::Lost(_) | Cause::Impatient { .. } => true,
@@ -78,14 +79,14 @@ impl Failure {
     }
 }
 
-/// This is the course of one operation over its attempts.
+/// The state of one operation over its attempts.
 pub(crate) struct Course {
     operation: Operation,
     wanted: Wanted,
     policy: RetryPolicy,
     nodes: Arc<Nodes>,
     turn: usize,
-    /// The nodes that were asked, in the order of the attempts: as many as have begun.
+    /// The nodes that were asked, in the order of the attempts, one for each that has begun.
     tried: Vec<Arc<Node>>,
     /// Whether an attempt so far may have changed the key.
     is_outcome_unknown: bool,
@@ -116,14 +117,14 @@ impl Course {
         }
     }
 
-    /// Begins an attempt: the node that it goes to.
+    /// Begins an attempt, and returns its node.
     pub(crate) fn aim(&mut self, now: Instant) -> Option<Arc<Node>> {
         let node = self.nodes.choose(&self.wanted, self.turn, &self.tried, now)?;
         self.tried.push(Arc::clone(&node));
         Some(node)
     }
 
-    /// Whether another attempt may be made, and there is a node that is well and was not asked yet.
+    /// Whether another attempt may be made, and there is a healthy node that was not asked yet.
     pub(crate) fn has_other(&self, now: Instant) -> bool {
         self.attempts() < self.policy.attempts_max && self.nodes.has_other(&self.tried, now)
     }
@@ -136,8 +137,8 @@ impl Course {
         u32::try_from(self.tried.len()).unwrap_or(u32::MAX)
     }
 
-    /// How long the attempt that begins may wait for a connection, and for an answer to begin, where that is less than all
-    /// the time there is.
+    /// How long the attempt that begins may wait for a connection, and for an answer to begin, if that is
+    /// less than the time until the deadline.
     pub(crate) fn patience(&self, now: Instant) -> (Option<Duration>, Option<Duration>) {
         let is_shorter = later(now, self.policy.read_patience) < self.deadline;
         let patience = (is_shorter && self.has_other(now)).then_some(self.policy.read_patience);
@@ -145,12 +146,11 @@ impl Course {
         (patience, patience.filter(|_| can_repeat))
     }
 
-    /// Takes note of a failed attempt, and says when the next one is due. What the failure says of its node must have been
-    /// noted before.
+    /// Records a failed attempt, and returns when the next one may begin. The health of its node must have
+    /// been updated before.
     ///
-    /// # Errors
-    /// The operation's failure, when no attempt is due any more: the failure is of a kind that is not repeated, the
-    /// attempts are used up, or the next one would begin after the deadline.
+    /// The operation's failure, when no further attempt is allowed: the failure is of a kind that is not
+    /// repeated, the attempts are used up, or the next one would begin after the deadline.
     pub(crate) fn after(&mut self, failure: Failure, now: Instant) -> Result<Instant, Error> {
         let is_repeatable = self.is_repeatable(&failure);
         let error = self.error(failure);
@@ -164,7 +164,7 @@ impl Course {
             _ => backed_off,
         };
         if due >= self.deadline {
-            // Waiting would only replace what is known by a timeout.
+            // Waiting would only replace this error by a timeout.
             return Err(error);
         }
         self.previous = Some(error);
@@ -185,7 +185,7 @@ impl Course {
             Cause::Lost(_) | Cause::Impatient { .. } | Cause::Status { code: 504, .. } => {
                 is_read || self.policy.repeat_unknown_writes
             }
-            // A read does no harm anywhere, and another node may be without this one's fault.
+            // A repeated read does no harm, and another node may not have this fault.
             Cause::Cut(_) | Cause::Status { code: 500..=599, .. } => is_read,
             Cause::DeadlinePassed { .. }
             | Cause::Status { .. }
@@ -254,7 +254,7 @@ impl Course {
         }
     }
 
-    /// The wait before the next attempt: doubled with each, between half of that and all of it.
+    /// The wait before the next attempt: doubled with each, random between half of that and all of it.
     fn backoff(&self) -> Duration {
         let doubled = self.policy.backoff_min.saturating_mul(1 << (self.attempts().max(1) - 1).min(30));
         let half = doubled.min(self.policy.backoff_max) / 2;
@@ -264,7 +264,7 @@ impl Course {
     }
 }
 
-/// Some instant that far from `now`; a limit without an end is 30 years.
+/// The instant `wait` after `now`; 30 years after it where that cannot be expressed.
 pub(crate) fn later(now: Instant, wait: Duration) -> Instant {
     now.checked_add(wait).unwrap_or_else(|| now + Duration::from_hours(24 * 365 * 30))
 }
@@ -300,7 +300,7 @@ mod tests {
         Course::begin(&call.unwrap(), policy, Arc::clone(nodes), Duration::from_secs(5), now)
     }
 
-    /// Makes an attempt that fails like this.
+    /// Makes an attempt that ends in `failure`.
     fn fail(course: &mut Course, failure: Failure, now: Instant) -> Result<Instant, Error> {
         let node = course.aim(now).unwrap();
         if let Cause::Status { code: 503, retry_after: Some(wait), .. } = failure.cause {
@@ -314,7 +314,8 @@ mod tests {
         Failure::sent(Cause::Status { code, message: String::new(), retry_after, missed: Missed::default() })
     }
 
-    /// Each kind of failure: is it repeated for a read, for a write, for a write that may be; is a write then unknown?
+    /// For each kind of failure: whether it is repeated for a read, for a write, and for a write with
+    /// `repeat_unknown_writes`; and whether the write's outcome is then unknown.
     #[test]
     fn table_of_failures() {
         let check = |failure: fn() -> Failure, repeats: [bool; 3], unknown: bool| {
@@ -389,7 +390,7 @@ mod tests {
         assert!(matches!(error, Error::Refused { may_have_taken_effect: true, .. }), "{error}");
     }
 
-    /// A full disk says of its own attempt that nothing was stored, and nothing of the one before.
+    /// A full disk means that its own attempt stored nothing; it proves nothing about the attempt before.
     #[test]
     fn disk_full_does_not_take_an_earlier_attempt_back() {
         let now = Instant::now();
@@ -403,17 +404,17 @@ mod tests {
     #[test]
     fn a_node_that_rests_is_left_alone_as_long_as_it_asked() {
         let now = Instant::now();
-        // Another node takes over at once.
+        // Another node is asked at once.
         let both = nodes(2);
         let mut turn = course(true, RetryPolicy::default(), &both, now);
         assert!(fail(&mut turn, status(503, Some(2)), now).unwrap() < now + Duration::from_secs(1));
-        // Both rest: the wait is for the one that is back first.
+        // Both rest: the wait is for the one whose rest ends first.
         assert_eq!(fail(&mut turn, status(503, Some(1)), now).unwrap(), now + Duration::from_secs(1));
         assert_eq!(&*turn.aim(now).unwrap().name(), "http://n1:1");
-        // A new operation goes to the one that is back first, too, and does not wait.
+        // A new operation goes to the one whose rest ends first, too, and does not wait.
         let mut other = course(false, RetryPolicy::default(), &both, now);
         assert_eq!(&*other.aim(now).unwrap().name(), "http://n1:1");
-        // A rest beyond the deadline is the end at once.
+        // A rest that ends after the deadline ends the operation at once.
         let mut turn = course(true, RetryPolicy::default(), &nodes(1), now);
         let error = fail(&mut turn, status(503, Some(6)), now).unwrap_err();
         assert!(matches!(error, Error::Overloaded { attempts: 1, .. }), "{error}");
@@ -456,7 +457,7 @@ mod tests {
         let mut write = course(true, default, &nodes(2), now);
         write.aim(now);
         assert_eq!(write.patience(now), (Some(default.read_patience), None));
-        // One that is set aside is nobody.
+        // A node that is set aside does not count.
         let list = list(2);
         list[1].set_aside();
         let limits =

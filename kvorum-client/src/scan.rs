@@ -1,4 +1,4 @@
-//! A range of entries, read as it is asked for.
+//! A range of entries, read as the caller asks for it.
 
 use crate::entry::Entry;
 use crate::error::{BoxError, Error};
@@ -17,25 +17,26 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// This is a stream of entries, sorted by the bytes of their keys; made by [`Client::scan`](crate::Client::scan).
+/// A stream of entries, sorted by the bytes of their keys; made by [`Client::scan`](crate::Client::scan).
 ///
-/// It is read with [`Scan::next`], or as a [`Stream`] with the adapters of other libraries. It reads from its connection
-/// only when it is asked for an entry, so that demand is what pulls: memory holds about one line and one read of the
-/// socket, and the rest waits in the node. It holds the connection, and a place in flight, until it has ended or is
-/// dropped. A node cuts a scan that takes longer than it allows (5 minutes, unless configured otherwise), which is
-/// [`Error::Cut`].
+/// It is read with [`Scan::next`], or as a [`Stream`] with the adapters of other libraries. It reads from its
+/// connection only when it is asked for an entry: memory holds about one line and one read of the socket, and
+/// the rest waits in the node. It holds the connection, and a place in flight, until it has ended or is
+/// dropped. A node cuts a scan that takes longer than it allows (5 minutes, unless configured otherwise);
+/// that is [`Error::Cut`].
 #[derive(Debug)]
 pub struct Scan {
     operation: Operation,
     node: Arc<str>,
-    /// What is still to come; nothing after the end or an error, so that the connection is free as soon as can be.
+    /// The part that is not read yet; `None` after the end or an error, so that the connection is freed as
+    /// early as possible.
     rest: Option<Rest>,
     lines: Lines,
     line_bytes_max: usize,
     entries: u64,
     last_key: Option<Bytes>,
     timeout: Duration,
-    /// Ends the wait for the next entry; nothing while nobody waits.
+    /// Ends the wait for the next entry; `None` while nothing waits.
     late: Option<Pin<Box<Sleep>>>,
 }
 
@@ -67,10 +68,10 @@ impl Scan {
         }
     }
 
-    /// Reads the next entry; nothing after the last one, and nothing after an error.
+    /// Reads the next entry; `None` after the last one, and after an error.
     ///
-    /// Nothing means that the range was read to its end. A stream that was cut ends with an error, never like that;
-    /// whoever wants the rest begins a new scan after [`Scan::last_key`].
+    /// `None` without an error before it means that the range was read to its end: a stream that was cut
+    /// always ends with an error. To read the rest, begin a new scan after [`Scan::last_key`].
     ///
     /// # Errors
     /// [`Error::Cut`] when the connection was lost, [`Error::TimedOut`] when no entry came within the client's timeout,
@@ -78,13 +79,13 @@ impl Scan {
     /// parts of a second one would not be of the same instant.
     ///
     /// # Cancel safety
-    /// A future that is dropped loses nothing; the next call goes on where it was, with its own time limit.
+    /// Dropping the future loses nothing; the next call continues where it was, with its own time limit.
     pub async fn next(&mut self) -> Option<Result<Entry, Error>> {
         self.late = None;
         poll_fn(|context| self.poll_entry(context)).await
     }
 
-    /// The key of the last entry that was read: where a new scan goes on, with a zero byte appended.
+    /// The key of the last entry that was read: a new scan continues there, with a zero byte appended.
     pub fn last_key(&self) -> Option<&Bytes> {
         self.last_key.as_ref()
     }
@@ -172,7 +173,7 @@ impl Scan {
     }
 }
 
-/// As [`Scan::next`], but for the time limit, which runs from the first of the polls that wait for an entry.
+/// As [`Scan::next`], but the time limit runs from the first poll that waits for an entry.
 impl Stream for Scan {
     type Item = Result<Entry, Error>;
 

@@ -1,4 +1,4 @@
-//! Where keys belong, as a node describes it at `/v0/topology`.
+//! The placement of keys, as a node describes it at `/v0/topology`.
 //!
 //! | member | is |
 //! | --- | --- |
@@ -17,7 +17,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 /// The most bits of a partition.
 const PARTITION_BITS_MAX: u32 = 16;
 
-/// This is a topology; nothing in it leads outside of its lists.
+/// A topology; its places are all within its lists.
 #[derive(Debug)]
 pub(crate) struct Topology {
     epoch: String,
@@ -51,7 +51,7 @@ struct Member {
 }
 
 impl Topology {
-    /// Reads and checks a description; the error is in words.
+    /// Reads and checks a description; the error is a text.
     pub(crate) fn parse(body: &[u8]) -> Result<Self, String> {
         let body: Body = serde_json::from_slice(body).map_err(|error| format!("not a topology: {error}"))?;
         if body.token.hash != "xxh3-64" {
@@ -83,7 +83,7 @@ impl Topology {
         })
     }
 
-    /// What names it: another topology has another epoch.
+    /// The epoch: another topology has another one.
     pub(crate) fn epoch(&self) -> &str {
         &self.epoch
     }

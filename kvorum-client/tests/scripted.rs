@@ -1,4 +1,5 @@
-//! The client against servers that follow a script: what it sends, what it repeats, and what it makes of failures.
+//! The client against servers that follow a script: which requests it sends, which it repeats, and how it
+//! reports failures.
 //!
 //! Each test runs in real time on sockets of 127.0.0.1; none depends on anything being fast.
 #![expect(clippy::unwrap_used, reason = "helpers of tests, which may")]
@@ -43,7 +44,7 @@ fn client(servers: &[&Server]) -> Client {
     builder(servers).build().unwrap()
 }
 
-/// A client with more time than any test needs: whoever waits for it to pass hangs.
+/// A client with more time than any test needs: a test that waits for the timeout hangs.
 fn builder(servers: &[&Server]) -> Builder {
     Client::builder().nodes(servers.iter().map(|server| server.url.clone())).timeout(Duration::from_mins(1))
 }
@@ -102,7 +103,7 @@ async fn operations_as_the_contract_has_them() {
 
 #[tokio::test]
 async fn a_connection_closed_while_idle_is_not_used() {
-    // Without retries: the closed connection must be found out before anything is sent.
+    // Without retries: the client must notice the closed connection before it sends anything.
     let server = Server::start(vec![vec![Answer(VALUE)], vec![Answer(CREATED)]]).await;
     let client = builder(&[&server]).retry(RetryPolicy::NONE).build().unwrap();
     client.get("k").await.unwrap();
@@ -242,7 +243,7 @@ async fn an_answer_that_is_too_large_is_refused() {
     let chunked =
         "HTTP/1.1 200 OK\r\nETag: \"v1\"\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nfour\r\n4\r\nfour\r\n";
     for answer in [long, chunked] {
-        // The script goes on waiting: only the bytes so far can decide.
+        // The script keeps the connection open: only the bytes so far can decide.
         let server = Server::start(vec![vec![Answer(answer), Hang]]).await;
         let client = builder(&[&server]).answer_bytes_max(7).build().unwrap();
         let error = timeout(Duration::from_secs(30), client.get("k")).await.unwrap().unwrap_err();
@@ -325,7 +326,7 @@ async fn read_all(scan: &mut Scan) -> (Vec<Bytes>, Option<Error>) {
         match entry {
             Ok(entry) => keys.push(entry.key),
             Err(error) => {
-                // An error is the last that comes.
+                // No item follows an error.
                 assert!(scan.next().await.is_none());
                 return (keys, Some(error));
             }
@@ -354,7 +355,7 @@ async fn a_scan_ends_where_the_range_does() {
 
 #[tokio::test]
 async fn a_scan_that_was_cut_is_an_error() {
-    // All but the last chunk; then in the middle of a line; and a whole stream that ends so.
+    // All but the last chunk; then a cut in the middle of a line; and a whole stream that ends within a line.
     let part = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{\"key\r\n";
     let part_whole = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{\"key\r\n0\r\n\r\n";
     for (answer, expect) in [(LINES, 2), (part, 0), (part_whole, 0)] {
@@ -399,7 +400,8 @@ async fn opening_a_scan_is_repeated() {
 
 #[tokio::test]
 async fn connections_are_bounded_and_reused() {
-    // 40 operations at once, 3 connections: the server counts what it holds open, and how much of it is busy.
+    // 40 operations at once, 3 connections: the server counts its open connections, and how many of them are
+    // busy.
     let (listener, url) = listen().await;
     let counts = Arc::new([(); 4].map(|()| AtomicUsize::new(0)));
     let count = Arc::clone(&counts);

@@ -1,5 +1,5 @@
-//! The client and several nodes that answer as each test says: where requests go, how many there are at once, and what
-//! becomes of a node that fails.
+//! The client and several nodes that answer as each test says: where requests go, how many there are at once,
+//! and what happens to a node that fails.
 //!
 //! Each test runs in real time on sockets of 127.0.0.1; none depends on anything being fast.
 #![expect(clippy::unwrap_used, reason = "helpers of tests, which may")]
@@ -41,8 +41,8 @@ async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     assert!(timeout(Duration::from_secs(30), holds).await.is_ok(), "never came: {what}");
 }
 
-/// A description of a cluster with a node for each URL and two partitions: keys of the first are at the first of `urls`,
-/// then at the second; those of the other at the last, then at the first.
+/// A description of a cluster with a node for each URL and two partitions. Keys of the first partition are at
+/// the first of `urls`, then at the second; keys of the other are at the last, then at the first.
 fn topology(epoch: &str, urls: &[String]) -> Reply {
     let last = u16::try_from(urls.len()).unwrap() - 1;
     let lists: Vec<u8> = [0, 1, last, 0].into_iter().flat_map(u16::to_be_bytes).collect();
@@ -69,7 +69,7 @@ fn one_of_one() -> ReadOptions {
 
 #[tokio::test]
 async fn requests_go_to_replicas_and_a_new_epoch_is_noticed() {
-    // Which nodes, in which order, and under which epoch: what all of them say.
+    // The topology that all nodes report: which nodes, in which order, and under which epoch.
     let shape = Arc::new(std::sync::Mutex::new(("e1".to_owned(), Vec::new())));
     let node = || {
         let shape = Arc::clone(&shape);
@@ -95,23 +95,24 @@ async fn requests_go_to_replicas_and_a_new_epoch_is_noticed() {
     }
     let count = |node: &Fake, key: &str| node.count(&format!("GET /v0/entity?id={key}&replicas=1/1"));
     assert_eq!([&a, &b, &c].map(|node| (count(node, FIRST), count(node, SECOND))), [(6, 0), (0, 0), (0, 6)]);
-    // Where the request leaves it to the node, three replicas are assumed, which are all: it goes round.
+    // Where the request leaves the quorum to the node, three replicas are assumed, which are all nodes:
+    // requests go round.
     let before = [&a, &b, &c].map(|node| node.count("GET /v0/entity?id=a"));
     for _ in 0..6 {
         client.get(FIRST).await.unwrap();
     }
     let after = [&a, &b, &c].map(|node| node.count("GET /v0/entity?id=a"));
     assert!(after.iter().zip(before).all(|(after, before)| after - before == 2), "{before:?} {after:?}");
-    // Another order under another epoch: seen in the next answer.
+    // Another order under another epoch: the client sees it in the next answer.
     *shape.lock().unwrap() = ("e2".to_owned(), vec![urls[2].clone(), urls[1].clone(), urls[0].clone()]);
     eventually_with("the new topology", &client, "e2").await;
     client.get_with(FIRST, one_of_one()).await.unwrap();
     assert!(count(&c, FIRST) > 0);
-    // Once an epoch, of whoever answered first.
+    // The client asked once for each epoch, at the node that answered first.
     assert_eq!([&a, &b, &c].map(|node| node.count("GET /v0/topology")).iter().sum::<usize>(), 2);
 }
 
-/// Asks on until the client knows the topology of that name: it asks for it only once a second.
+/// Sends reads until the client knows the topology `epoch`: the client asks for it only once a second.
 async fn eventually_with(what: &str, client: &Client, epoch: &str) {
     let learned = async {
         while client.topology_epoch().as_deref() != Some(epoch) {
@@ -135,7 +136,7 @@ async fn a_replica_that_is_away_is_no_obstacle() {
     let client = builder(&[&teacher]).build().unwrap();
     client.get("k").await.unwrap();
     eventually("the topology", || client.topology_epoch().is_some()).await;
-    // Its only replica is away: another node of the topology answers, and the next time it is asked first.
+    // Its only replica is down: another node of the topology answers, and the next time it is asked first.
     client.get_with(FIRST, one_of_one()).await.unwrap();
     assert_eq!(client.nodes_aside(), 1);
     client.get_with(FIRST, one_of_one()).await.unwrap();
@@ -180,7 +181,7 @@ async fn a_node_that_fails_is_set_aside_probed_and_taken_back() {
     }
     assert_eq!((sick.count("GET /v0/entity?id=k"), well.count("GET /v0/entity?id=k")), (1, 10));
     assert_eq!(client.nodes_aside(), 1);
-    // Asked by probes alone, and more than once.
+    // Only probes reach it, and more than one.
     eventually("two probes", || sick.count("GET /v0/status") >= 2).await;
     assert_eq!(client.nodes_aside(), 1);
     is_well.store(true, SeqCst);
@@ -218,20 +219,21 @@ async fn a_slow_read_is_hedged_within_the_budget() {
     let hedging = Hedging { after: Duration::from_millis(20), budget: 0.01 };
     let patient = RetryPolicy { read_patience: Duration::from_millis(600), ..RetryPolicy::default() };
     let client = builder(&[&slow, &quick]).hedging(hedging).retry(patient).build().unwrap();
-    // The budget begins with one: the first read is answered by the second node, and the other exchange is given up.
+    // The budget begins with one: the second node answers the first read, and the other exchange is given up.
     client.get("k").await.unwrap();
     assert_eq!((slow.count("GET /v0/entity?id=k"), quick.count("GET /v0/entity?id=k")), (1, 1));
     eventually("the slow exchange's end", || slow.closed_by_client() == 1).await;
-    // The second read's turn is the quick node's; the third waits out its patience, because nothing is left to spend.
+    // The second read goes to the quick node in turn; the third waits out its patience, because the budget is
+    // empty.
     client.get("k").await.unwrap();
     let begun = tokio::time::Instant::now();
     client.get("k").await.unwrap();
     assert!(begun.elapsed() >= Duration::from_millis(600), "{:?}", begun.elapsed());
-    // Nor is anything asked twice where only one attempt is allowed.
+    // A policy of one attempt never asks a second node.
     let once = builder(&[&slow, &quick]).hedging(hedging).retry(RetryPolicy::NONE);
     assert!(timeout(Duration::from_millis(300), once.build().unwrap().get("once")).await.is_err());
     assert_eq!(quick.count("GET /v0/entity?id=once"), 0);
-    // A write is never sent twice beside itself.
+    // A write is never hedged.
     let writes = Fake::start(|_| Reply::Hang).await;
     let client = builder(&[&writes, &quick]).hedging(hedging).build().unwrap();
     assert!(timeout(Duration::from_millis(300), client.put("w", "v")).await.is_err());
@@ -297,7 +299,7 @@ async fn who_waits_for_a_turn_waits_until_its_deadline() {
     first.abort();
 }
 
-/// Writes entries without end to whoever asks, and counts their bytes.
+/// Writes entries without end to each client, and counts their bytes.
 async fn endless(listener: TcpListener, written: Arc<AtomicUsize>) {
     let line = format!("{{\"key\":\"k\",\"value\":\"{}\",\"version\":\"v1\"}}\n", "v".repeat(1000));
     let chunk = format!("{:x}\r\n{line}\r\n", line.len());
@@ -321,7 +323,7 @@ async fn a_scan_that_is_not_read_stops_its_node_and_holds_its_place() {
     for _ in 0..3 {
         scan.next().await.unwrap().unwrap();
     }
-    // What the sockets' buffers take is written; then nothing more, however long it is waited for.
+    // The node writes as much as the sockets' buffers take; then nothing more, however long the test waits.
     let mut before = 0;
     eventually("the node's stop", || {
         let now = written.load(SeqCst);
@@ -333,7 +335,8 @@ async fn a_scan_that_is_not_read_stops_its_node_and_holds_its_place() {
     assert_eq!(written.load(SeqCst), stopped);
     assert!(stopped < 32 * 1024 * 1024, "{stopped}");
     assert_eq!(client.in_flight(), 1);
-    // Read on as a stream, with the adapters that others have: the node goes on, and the end is the reader's.
+    // The rest is read as a stream, with the adapters of another library: the node continues, and the reader
+    // ends the stream.
     let mut seen_bytes = 0;
     while seen_bytes < 2 * stopped {
         let entry = poll_fn(|context| Pin::new(&mut scan).poll_next(context)).await;
@@ -364,7 +367,7 @@ async fn a_missed_quorum_is_told_in_numbers() {
         ),
         "{error}"
     );
-    // A HEAD has no text; what was asked for is known all the same.
+    // A HEAD has no text; the required number is still known from the request.
     let strict = builder(&[&node]).retry(RetryPolicy::NONE).default_replicas(Replicas { ack: 3, from: 3 });
     let error = strict.build().unwrap().head("k").await.unwrap_err();
     assert!(
@@ -379,7 +382,7 @@ async fn a_missed_quorum_is_told_in_numbers() {
 
 #[tokio::test]
 async fn a_busy_node_does_not_keep_a_write_that_another_could_take() {
-    // One connection a node, held by a write that hangs: the next operation on it is nowhere yet.
+    // One connection per node, held by a write that hangs: the next operation has not been sent anywhere yet.
     let silent = Fake::start(|_| Reply::Hang).await;
     let lively = Fake::start(|request| match request {
         put if put.starts_with("PUT") => {

@@ -1,5 +1,5 @@
-//! Servers for tests: one that follows a script, where each connection answers canned bytes, one step a request; and one
-//! that answers whatever is asked by a rule.
+//! Servers for tests: one that follows a script, where each connection answers canned bytes, one step per
+//! request; and one that answers every request by a rule.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::sync::{Arc, Mutex};
@@ -8,19 +8,19 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
-/// What a connection does with the next request.
+/// The server's step for the next request of a connection.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Step {
     /// Reads it, and writes these bytes.
     Answer(&'static str),
     /// Reads it, and closes the connection.
     Close,
-    /// Reads it and whatever follows, and says nothing.
+    /// Reads it and all that follows, and answers nothing.
     Hang,
 }
 
-/// Follows one script a connection, in the order in which they come; when a script ends, its connection is closed.
-/// When no script is left, nobody listens any more.
+/// A server that follows one script per connection, in the order in which they come. When a script ends, its
+/// connection is closed. When no script is left, the server stops listening.
 pub(crate) struct Server {
     pub(crate) url: String,
     seen: Arc<Mutex<Vec<String>>>,
@@ -35,7 +35,7 @@ pub(crate) async fn listen() -> (TcpListener, String) {
     (listener, url)
 }
 
-/// The URL of a node that nobody runs.
+/// The URL of a node that does not run.
 pub(crate) async fn nobody() -> String {
     listen().await.1
 }
@@ -77,19 +77,19 @@ impl Drop for Server {
     }
 }
 
-/// What a [`Fake`] does with a request.
+/// The answer of a [`Fake`] to a request.
 pub(crate) enum Reply {
-    /// Writes this.
+    /// Writes this text.
     Text(String),
     /// Closes the connection.
     Close,
-    /// Says nothing.
+    /// Answers nothing.
     Hang,
-    /// Does so after a while.
+    /// Gives the reply after a delay.
     Late(Duration, Box<Reply>),
 }
 
-/// Answers every request by the same rule, on any number of connections.
+/// A server that answers every request by the same rule, on any number of connections.
 pub(crate) struct Fake {
     pub(crate) url: String,
     seen: Arc<Mutex<Vec<String>>>,
@@ -128,12 +128,12 @@ impl Fake {
         Self { url, seen, closed_by_client, accepting }
     }
 
-    /// The requests so far, as [`Server::seen`] has them.
+    /// The requests so far, in the form of [`Server::seen`].
     pub(crate) fn seen(&self) -> Vec<String> {
         self.seen.lock().unwrap().clone()
     }
 
-    /// How many requests were this one.
+    /// How many requests were equal to `request`.
     pub(crate) fn count(&self, request: &str) -> usize {
         self.seen().iter().filter(|seen| *seen == request).count()
     }
@@ -162,7 +162,7 @@ async fn follow(mut stream: TcpStream, script: Vec<Step>, seen: &Mutex<Vec<Strin
     }
 }
 
-/// Reads one request with its body; nothing when the connection ends.
+/// Reads one request with its body; `None` when the connection ends.
 pub(crate) async fn read_request(stream: &mut TcpStream) -> Option<String> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {

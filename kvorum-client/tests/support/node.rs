@@ -1,6 +1,6 @@
 // A real node in this process, for the examples of the documentation: included by each of them.
 
-/// Runs `example` with the URL of a node that is alone and new, and ends the node.
+/// Runs `example` with the URL of a new single node, and stops the node.
 pub fn with_node(example: impl AsyncFnOnce(&str) -> Result<(), kvorum_client::Error>) {
     let dir = tempfile::TempDir::with_prefix("kvorum-example-").unwrap();
     let settings = [

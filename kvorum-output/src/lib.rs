@@ -1,10 +1,11 @@
-//! The standard outputs of kvorum's programs. `println!` and `eprintln!` panic where the reader has gone or the disk is
-//! full, and wait where the reader does not read; nothing that serves or measures may do either.
+//! The standard outputs of kvorum's programs. `println!` and `eprintln!` panic when the reader has gone or
+//! the disk is full, and block when the reader does not read. A server or a benchmark may do neither.
 //!
-//! - [`print`]: results, to standard output. It may wait for the reader, and a failure is the caller's to handle.
-//! - [`tell`]: diagnostics, to standard error. It never waits, fails or panics: a thread writes them, from a bounded
-//!   queue. What finds no place or cannot be written is dropped and counted ([`lines_dropped`]), and one line says so
-//!   once lines can be written again.
+//! - [`print`]: results, to standard output. It may wait for the reader, and a failure is the caller's to
+//!   handle.
+//! - [`tell`]: diagnostics, to standard error. It never waits, fails or panics: a thread writes them, from a
+//!   bounded queue. Lines that find no place or cannot be written are dropped and counted
+//!   ([`lines_dropped`]). One line reports their number once lines can be written again.
 //!
 //! A program calls [`flush`] before it ends.
 
@@ -20,22 +21,22 @@ use std::time::{Duration, Instant};
 
 /// Bytes of diagnostics that may wait to be written: some 1,300 lines of a log.
 pub const WAITING_BYTES_MAX: usize = 256 << 10;
-/// How often the writer looks whether lines can be written again, where some were dropped and no more come.
+/// How often the writer tries again to write, where lines were dropped and no more come.
 const RETRY_EVERY: Duration = Duration::from_secs(1);
-/// How long the writer waits for an output that is set to never wait itself.
+/// How long the writer waits for an output that is in non-blocking mode.
 const BUSY_WAIT: Duration = Duration::from_millis(10);
 
 /// Writes `text` to standard output, all of it.
 ///
 /// # Errors
-/// Those of writing; [`is_reader_gone`] tells a closed pipe, of which a program says nothing.
+/// The errors of writing; [`is_reader_gone`] recognises a closed pipe, which a program does not report.
 pub fn print(text: impl AsRef<[u8]>) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_ref())?;
     out.flush()
 }
 
-/// Whether writing failed because whoever read has stopped, as `head` does.
+/// Whether writing failed because the reader has closed its end, as `head` does.
 pub fn is_reader_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::BrokenPipe
 }
@@ -56,7 +57,7 @@ pub fn lines_dropped() -> u64 {
     DIAGNOSTICS.get().map_or(0, |diagnostics| diagnostics.dropped.load(Ordering::Relaxed))
 }
 
-/// Has the line that says how many were dropped written as `notice` writes it, with its end.
+/// Sets the function that formats the line about dropped diagnostics, with its line end.
 pub fn set_notice(notice: fn(u64) -> String) {
     diagnostics().lock().notice = notice;
 }
@@ -74,7 +75,8 @@ fn diagnostics() -> &'static Arc<Diagnostics> {
     DIAGNOSTICS.get_or_init(|| Arc::new(Diagnostics::new(write_to_stderr)))
 }
 
-/// Writes some of `bytes` without the lock of [`io::stderr`]: nobody else shall wait for a reader that does not read.
+/// Writes some of `bytes` without the lock of [`io::stderr`]: no other thread may wait for a reader that does
+/// not read.
 fn write_to_stderr(bytes: &[u8]) -> io::Result<usize> {
     Ok(rustix::io::write(io::stderr().as_fd(), bytes)?)
 }
@@ -83,7 +85,7 @@ fn plain_notice(dropped: u64) -> String {
     format!("{dropped} lines were dropped here: they could not be written\n")
 }
 
-/// Lines on their way to an output.
+/// The queue of lines to an output.
 struct Diagnostics {
     // Guards the queue; held to push a line or to take all, never to write.
     queue: Mutex<Queue>,
@@ -96,7 +98,7 @@ struct Diagnostics {
 struct Queue {
     lines: VecDeque<Vec<u8>>,
     bytes: usize,
-    /// Lines that found no place since the last that did.
+    /// Lines that found no place since the last one that did.
     dropped: u64,
     has_writer: bool,
     is_writing: bool,
@@ -136,7 +138,7 @@ impl Diagnostics {
         queue.bytes += line.len();
         queue.lines.push_back(line.to_vec());
         if !queue.has_writer {
-            // Tried again at the next line where there is no thread to be had, or where it ended.
+            // If there is no thread to be had, or the writer ended, the next line tries again.
             queue.has_writer = self.start_writer();
         }
         drop(queue);
@@ -175,7 +177,7 @@ fn now() -> Instant {
     Instant::now()
 }
 
-/// Notes that the writer has ended, however it did.
+/// Marks the writer as ended when dropped, however it ended.
 struct WriterEnd(Arc<Diagnostics>);
 
 impl Drop for WriterEnd {
@@ -188,10 +190,10 @@ impl Drop for WriterEnd {
     }
 }
 
-/// The thread that writes.
+/// The state of the thread that writes.
 struct Writer<'a> {
     diagnostics: &'a Diagnostics,
-    /// Lines that were dropped and that no line has told of.
+    /// Lines that were dropped and not reported yet.
     dropped: u64,
     /// Whether the last line was cut.
     is_midway: bool,
@@ -209,7 +211,8 @@ impl Writer<'_> {
         }
     }
 
-    /// What waits, and how many lines were dropped behind it. Empty now and then while some are to be told of.
+    /// Takes the waiting lines, and how many lines were dropped after them. Sometimes empty while dropped
+    /// lines are still to be reported.
     fn take(&self) -> (VecDeque<Vec<u8>>, u64) {
         let mut queue = self.diagnostics.lock();
         queue.is_writing = false;
@@ -235,7 +238,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Says how many lines were dropped, where some were. Whether nothing is left to say.
+    /// Reports how many lines were dropped, if any. Returns whether nothing is left to report.
     fn tell_dropped(&mut self) -> bool {
         if self.dropped == 0 {
             return true;
@@ -279,7 +282,7 @@ impl Writer<'_> {
 mod tests {
     use super::*;
 
-    /// What the outputs of the tests below took, and how they behave.
+    /// The bytes that the outputs of the tests below took, and the outputs' behaviour.
     #[derive(Default)]
     struct Output {
         taken: Mutex<Vec<u8>>,
@@ -297,7 +300,7 @@ mod tests {
                 if output.is_full.load(Ordering::SeqCst) {
                     return Err(io::ErrorKind::StorageFull.into());
                 }
-                // In halves, so that a line takes several.
+                // Takes half of the bytes, so that a line takes several writes.
                 let some = bytes.len().div_ceil(2);
                 output.taken.lock().unwrap().extend(&bytes[..some]);
                 Ok(some)
@@ -331,7 +334,7 @@ mod tests {
         assert_eq!(diagnostics.dropped.load(Ordering::Relaxed), 0);
     }
 
-    /// Goal: a reader that does not read costs lines and nothing else; one line tells how many, in their place.
+    /// Goal: a reader that does not read costs only lines; one line reports how many, in their place.
     #[test]
     fn reader_that_does_not_read_costs_lines() {
         let (diagnostics, output) = output!();
@@ -355,7 +358,8 @@ mod tests {
         assert_eq!(taken.lines().last(), Some("7 lines were dropped here: they could not be written"));
     }
 
-    /// Goal: an output that fails loses lines, and says so by itself once it takes some again.
+    /// Goal: an output that fails loses lines, and a line reports it without a further call once the output
+    /// takes some again.
     #[test]
     fn full_disk_is_told_of_once_there_is_space() {
         let (diagnostics, output) = output!();

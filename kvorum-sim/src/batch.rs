@@ -1,8 +1,8 @@
 //! Batches: many seeds on all cores, each in a process of its own.
 //!
-//! A process for each seed costs a few milliseconds and makes every run in a batch the same as its replay: nothing is
-//! left over from the seed before, and what replaces the machine's randomness is one thing per process. It also
-//! survives a seed that panics or never ends.
+//! A process for each seed costs a few milliseconds and makes every run in a batch the same as its replay. No
+//! state is left over from the seed before, and the replacement of the machine's randomness exists once per
+//! process. A batch also survives a seed that panics or never ends.
 
 use crate::seed::Seed;
 use crate::tally::Tally;
@@ -11,29 +11,29 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// This is what a seed is run with.
+/// The settings of a seed's run.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Options<'a> {
-    /// The bug that is let loose.
+    /// The canary bug that is switched on.
     pub canary: Option<&'a str>,
-    /// Whether the trace is kept and its checksum told.
+    /// Whether the trace is kept and its checksum reported.
     pub sums_trace: bool,
-    /// Moves what replaces the machine's randomness; the run must not depend on it.
+    /// Shifts the replacement of the machine's randomness; the run must not depend on it.
     pub salt: u64,
 }
 
-/// A seed that was run, and how.
+/// A seed that was run, and its results.
 #[derive(Debug, Clone)]
 pub struct Ran {
     /// The seed.
     pub seed: Seed,
-    /// What it came to.
+    /// The figures of the run.
     pub tally: Tally,
-    /// What it printed: of a run that broke something, the report.
+    /// The run's output; the report, if an invariant was broken.
     pub text: String,
 }
 
-/// The time since the machine was started. The clock itself is the simulation's in this process.
+/// The time since the machine was started. The simulation replaces the clock itself in this process.
 pub fn uptime() -> Duration {
     #[expect(clippy::disallowed_methods, reason = "the real time, which is not the simulation's")]
     let text = std::fs::read_to_string("/proc/uptime").unwrap_or_default();
@@ -41,7 +41,8 @@ pub fn uptime() -> Duration {
     Duration::from_secs_f64(seconds.unwrap_or(0.0))
 }
 
-/// Runs `seeds` on all cores, until they are at their end or `goes_on` says no; tells `each` of every seed.
+/// Runs `seeds` on all cores, until they are used up or `goes_on` returns false; calls `each` with every
+/// result.
 pub fn run(
     seeds: impl Iterator<Item = Seed> + Send,
     options: Options<'_>,

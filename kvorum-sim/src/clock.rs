@@ -1,8 +1,8 @@
 //! Clocks: each node's own, over the simulation's time.
 //!
-//! The wall clock is the true time plus an offset, a drift that adds up, and jumps. The monotonic clock is the
-//! simulated time itself: the timers of the run go by that too, and a node that measured otherwise than it sleeps
-//! would show faults that no machine has.
+//! The wall clock is the true time plus an offset, a drift that adds up, and jumps. The monotonic clock is
+//! the simulated time itself, as the run's timers are. A node whose clock and timers disagreed would show
+//! faults that no machine has.
 
 use kvorum::clock::Clock;
 use kvorum_core::UnixMillis;
@@ -13,10 +13,10 @@ use std::time::Duration;
 /// The true time at which every simulation begins: a fixed day in 2023.
 pub const EPOCH: UnixMillis = UnixMillis(1_700_000_000_000);
 
-/// This tells the simulated time since the run began. Where there is none, outside of a host, it says nothing.
+/// A function that returns the simulated time since the run began; `None` outside of a host.
 pub type Elapsed = fn() -> Option<Duration>;
 
-/// This is one node's clock. It outlives the node's lives, as a machine's clock does.
+/// One node's clock. It outlives the runs of the node's process, as a machine's clock does.
 #[derive(Debug)]
 pub struct SimClock {
     elapsed: Elapsed,
@@ -26,9 +26,9 @@ pub struct SimClock {
 
 #[derive(Debug)]
 struct ClockError {
-    /// What is added to the true time, as of `as_of`.
+    /// The offset from the true time, as of `as_of`.
     offset_micros: i64,
-    /// Microseconds gained in a second.
+    /// Microseconds gained per second.
     drift_ppm: i32,
     as_of: Duration,
     last: Duration,
@@ -37,7 +37,8 @@ struct ClockError {
 }
 
 impl SimClock {
-    /// A clock that is wrong by `offset_millis` at the beginning and gains `drift_ppm` microseconds in a second.
+    /// A clock with an error of `offset_millis` at the beginning, which gains `drift_ppm` microseconds per
+    /// second.
     pub fn new(elapsed: Elapsed, offset_millis: i64, drift_ppm: i32) -> Self {
         let offset_micros = offset_millis.saturating_mul(1000);
         let (as_of, last, passing) = (Duration::ZERO, Duration::ZERO, BTreeMap::new());
@@ -50,28 +51,28 @@ impl SimClock {
         Self::new(turmoil::sim_elapsed, offset_millis, drift_ppm)
     }
 
-    /// Sets the wall clock forward, or back.
+    /// Sets the wall clock forward (or back) by `by_millis`.
     pub fn jump(&self, by_millis: i64) {
         let mut error = self.lock();
         error.offset_micros = error.offset_micros.saturating_add(by_millis.saturating_mul(1000));
     }
 
-    /// Sets the wall clock wrong by `by_millis`, until the error of that name ends.
+    /// Sets the wall clock wrong by `by_millis`, until the error `number` ends.
     pub fn err(&self, number: usize, by_millis: i64) {
         self.lock().passing.insert(number, by_millis);
     }
 
-    /// Ends such an error; one that is over already is not missed.
+    /// Ends the error `number`; does nothing if it has ended already.
     pub fn end_error(&self, number: usize) {
         self.lock().passing.remove(&number);
     }
 
-    /// Ends all such errors, as the service that keeps a machine's time does when the machine starts.
+    /// Ends all such errors, as a machine's time service does when the machine starts.
     pub fn set_right(&self) {
         self.lock().passing.clear();
     }
 
-    /// Makes the wall clock gain so many microseconds in a second from now on.
+    /// Makes the wall clock gain `drift_ppm` microseconds per second from now on.
     pub fn set_drift(&self, drift_ppm: i32) {
         let now = self.now();
         let mut error = self.lock();
@@ -80,7 +81,7 @@ impl SimClock {
         error.drift_ppm = drift_ppm;
     }
 
-    /// Makes the wall clock right, and keeps it so.
+    /// Removes all errors of the wall clock.
     pub fn heal(&self) {
         self.set_drift(0);
         let mut error = self.lock();
@@ -88,7 +89,7 @@ impl SimClock {
         error.passing.clear();
     }
 
-    /// The simulated time. It never goes back, also where it is asked for outside of a host.
+    /// The simulated time. It never goes back, also when it is read outside of a host.
     fn now(&self) -> Duration {
         let elapsed = (self.elapsed)();
         let mut error = self.lock();
@@ -141,7 +142,8 @@ mod tests {
         i64::try_from(clock.wall().0).unwrap() - i64::try_from(EPOCH.0).unwrap()
     }
 
-    /// Offset, drift and jumps add up; a changed drift keeps what was gained; healing sets it right.
+    /// Offset, drift and jumps add up; a changed drift keeps the time gained so far; healing removes all
+    /// errors.
     #[test]
     fn errors_add_up() {
         let clock = SimClock::new(|| NOW.get(), -250, 500);
@@ -169,7 +171,7 @@ mod tests {
         assert_eq!(wall(&clock), 200_000);
     }
 
-    /// The monotonic clock stands still where there is no time to be had, and never goes back.
+    /// The monotonic clock stands still where there is no simulated time, and never goes back.
     #[test]
     fn mono_never_goes_back() {
         let clock = SimClock::new(|| NOW.get(), 0, 0);

@@ -1,8 +1,8 @@
-//! The cluster: machines with their software, and the driver that lets time pass and makes things go wrong.
+//! The cluster: machines with their software, and the driver that advances time and injects faults.
 //!
-//! What runs on a machine comes in from outside ([`Start`]), once for each life. The driver owns everything that
-//! outlives a process: disk, clock, pace. It steps the simulation, begins and ends the plan's faults, and writes down
-//! what the oracle must know of them ([`Facts`]).
+//! The caller provides the software of a machine ([`Start`]), once for each run of the process. The driver
+//! owns everything that outlives a process: disk, clock, scheduling. It steps the simulation, begins and ends
+//! the plan's faults, and records the facts that the oracle needs ([`Facts`]).
 
 use crate::clock::{EPOCH, SimClock};
 use crate::fault::{Fault, FaultEvent, FaultKind};
@@ -30,60 +30,61 @@ use std::time::Duration;
 /// How long one step of the simulation is.
 pub const TICK: Duration = Duration::from_millis(1);
 
-/// What a machine runs in one life.
+/// The software of a machine in one run of its process.
 pub type Software = Pin<Box<dyn Future<Output = turmoil::Result>>>;
-/// This starts a machine's software; it is called anew for each life.
+/// A function that starts a machine's software; it is called for each run of the process.
 pub type Start = Rc<dyn Fn(Life) -> Software>;
 
-/// This is what a machine gives to the software of one life.
+/// The machine's parts, given to the software for one run of the process.
 pub struct Life {
     /// The node.
     pub node: u16,
-    /// How often it was started before.
+    /// How many runs there were before.
     pub number: u64,
     /// The machine's clock.
     pub clock: Arc<SimClock>,
-    /// This life's randomness.
+    /// The randomness of this run.
     pub rng: Arc<SimRng>,
     /// The machine's disk.
     pub engine: Arc<MemoryEngine>,
-    /// What recognises the machine's disk.
+    /// The identity of the machine's disk.
     pub identity: Arc<SimIdentity>,
     /// The machine's power.
     pub power: Power,
-    /// Whether it works with an outdated list of nodes.
+    /// Whether it uses an outdated list of nodes.
     pub is_stale: bool,
-    /// Where an operator reaches what runs.
+    /// The receiver of the driver's orders to the running software.
     pub desk: Desk,
 }
 
-/// What the driver has a machine's software do.
+/// An order of the driver to a machine's software.
 #[derive(Debug, Clone, Copy)]
 pub enum Order {
-    /// An operator has workers wait, or go on.
+    /// An operator pauses workers, or resumes them.
     Pause {
         /// Chooses the workers.
         choice: u64,
-        /// For how long; none to go on.
+        /// For how long; `None` resumes them.
         time: Option<Duration>,
     },
-    /// Somebody on this machine passes for its node.
+    /// A forger on this machine pretends to be its node.
     Forge(Forgery),
 }
 
 type Orders = Box<dyn Fn(Order)>;
 
-/// This is where orders are given to a machine's software; nobody takes them while nothing serves there.
+/// The place where the driver gives orders to a machine's software; without a running node, orders are not
+/// taken.
 #[derive(Clone, Default)]
 pub struct Desk(Rc<RefCell<Option<Orders>>>);
 
 impl Desk {
-    /// Has `take` take the orders from now on.
+    /// Gives all orders to `take` from now on.
     pub fn open(&self, take: impl Fn(Order) + 'static) {
         self.0.replace(Some(Box::new(take)));
     }
 
-    /// Has nobody take orders.
+    /// Stops taking orders.
     pub fn close(&self) {
         self.0.replace(None);
     }
@@ -94,7 +95,7 @@ impl Desk {
     }
 }
 
-/// This says when a machine's software may run, and hears which steps it takes.
+/// The scheduling of a machine's software: pauses it, and records the named steps that it takes.
 struct Pace {
     is_paused: Cell<bool>,
     waker: RefCell<Option<Waker>>,
@@ -109,8 +110,8 @@ impl Pace {
         }
     }
 
-    /// Runs `software` with all tasks that it spawns, except while paused: then nothing of it moves, as under
-    /// SIGSTOP, while time and the network go on.
+    /// Runs `software` with all tasks that it spawns, except while paused. A pause works as SIGSTOP does:
+    /// none of its tasks runs, while time and the network continue.
     async fn run(self: Rc<Self>, software: Software) -> turmoil::Result {
         let local = tokio::task::LocalSet::new();
         let mut running = pin!(local.run_until(software));
@@ -125,16 +126,17 @@ impl Pace {
     }
 }
 
-/// What a machine is to die of, and has died of, at named steps.
+/// The named steps at which a machine will crash, and the one at which it did.
 #[derive(Debug, Default)]
 struct Traps {
-    /// The faults at work, by their place in the plan: the step, and how often it is still to be reached.
+    /// The active faults, by their place in the plan: the step, and how often it must still be reached.
     set: RefCell<BTreeMap<usize, (Point, u64)>>,
     sprung: Cell<Option<(usize, Point)>>,
 }
 
 impl Traps {
-    /// Takes a step. True if the machine dies of it: then nothing that it still does is heard or kept.
+    /// Takes a step. Returns whether the machine crashes at it: then none of its further effects is seen or
+    /// kept.
     fn step(&self, point: Point) -> bool {
         if self.sprung.get().is_some() {
             return false;
@@ -150,7 +152,7 @@ impl Traps {
     }
 }
 
-/// What outlives a process.
+/// The parts of a machine that outlive a process.
 struct Machine {
     node: u16,
     host: String,
@@ -163,9 +165,9 @@ struct Machine {
     lives: Rc<Cell<u64>>,
     is_stale: Rc<Cell<bool>>,
     desk: Desk,
-    /// Stores that it had set aside at the last look.
+    /// The number of stores that it had set aside at the last check.
     asides: Cell<u64>,
-    /// Copies of its disk with when they were taken, by the fault's place in the plan.
+    /// Copies of its disk and the time of each, by the fault's place in the plan.
     copies: RefCell<BTreeMap<usize, (Duration, DiskCopy, Record)>>,
 }
 
@@ -202,7 +204,7 @@ impl Machine {
         }
     }
 
-    /// The software of all lives, for the simulation to start.
+    /// The software of all runs, for the simulation to start.
     fn software(&self, seed: Seed, start: Start) -> impl Fn() -> Software + 'static {
         let (node, lives) = (self.node, Rc::clone(&self.lives));
         let (clock, engine) = (Arc::clone(&self.clock), Arc::clone(&self.engine));
@@ -219,8 +221,8 @@ impl Machine {
                 engine: Arc::clone(&engine),
                 identity: Arc::clone(&identity),
                 power: power.clone(),
-                // A store that is made under a wrong list belongs to those nodes for good: a mistake of the
-                // operator's, not a fault.
+                // A store that is created under a wrong list belongs to those nodes permanently: an
+                // operator's mistake, not a fault.
                 is_stale: is_stale.get() && engine.row_count(Keyspace::Meta) > 0,
                 desk: desk.clone(),
             });
@@ -229,7 +231,7 @@ impl Machine {
     }
 }
 
-/// How messages between two hosts fare.
+/// The state of the link between two hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Way {
     #[default]
@@ -239,7 +241,7 @@ enum Way {
     Cut(bool, bool),
 }
 
-/// This runs a plan.
+/// The driver, which runs a plan.
 pub struct Cluster<'a> {
     plan: Plan,
     sim: turmoil::Sim<'a>,
@@ -247,12 +249,12 @@ pub struct Cluster<'a> {
     /// Faults that have begun and not ended, by their place in the plan.
     active: BTreeMap<usize, FaultEvent>,
     next: usize,
-    /// Older disks that come back when all has settled.
+    /// Older disks that come back after the cluster is at rest.
     left: Vec<(usize, FaultEvent)>,
     /// Copies of disks that have been taken, in the plan's order.
     backups: Vec<(u16, DiskCopy)>,
     down: BTreeSet<u16>,
-    /// Exchanges of disks that were made and not taken back, by their fault's place in the plan.
+    /// Exchanges of disks that are in force, by their fault's place in the plan.
     exchanged: BTreeSet<usize>,
     ways: BTreeMap<(u16, u16), Way>,
     facts: Facts,
@@ -262,7 +264,7 @@ pub struct Cluster<'a> {
 }
 
 impl Cluster<'_> {
-    /// The cluster of `plan`, whose machines run what `start` makes.
+    /// The cluster of `plan`, whose machines run the software of `start`.
     pub fn new(plan: Plan, start: &Start, trace: Trace) -> Self {
         let mut sim = turmoil::Builder::new()
             .rng_seed(plan.seed.stream("network").word())
@@ -276,13 +278,13 @@ impl Cluster<'_> {
         for machine in &machines {
             sim.host(machine.host.as_str(), machine.software(plan.seed, Rc::clone(start)));
         }
-        // In an outdated list of nodes it stands for one that is there now.
+        // In an outdated list of nodes it replaces one of the current nodes.
         sim.host(STRANGER, || async { std::future::pending::<turmoil::Result>().await });
         let facts = Facts {
             nodes: plan.nodes,
             epoch: EPOCH,
             clock_error: plan.clock_error(),
-            // The nodes have to find each other first.
+            // The nodes must connect to each other first.
             disturbed: vec![(Duration::ZERO, Duration::ZERO)],
             ..Facts::default()
         };
@@ -335,7 +337,7 @@ impl Cluster<'_> {
         self.machines.get(usize::from(node)).map(|machine| &machine.clock)
     }
 
-    /// What the oracle must know; the caller adds what it learns from the nodes.
+    /// The facts for the oracle; the caller adds those that it learns from the nodes.
     pub fn facts_mut(&mut self) -> &mut Facts {
         &mut self.facts
     }
@@ -345,15 +347,15 @@ impl Cluster<'_> {
         &self.counts
     }
 
-    /// At which steps machines have died, and how often.
+    /// At which steps machines have crashed, and how often.
     pub fn points(&self) -> &BTreeMap<&'static str, u64> {
         &self.points
     }
 
-    /// Lets time pass until `until`, with the faults that are due. Says whether all clients have ended.
+    /// Advances time until `until`, with the faults that are due. Returns whether all clients have ended.
     ///
     /// # Errors
-    /// What a client or the software of a node ended with.
+    /// The error of a client or of a node's software.
     pub fn run_until(&mut self, until: Duration) -> Result<bool, Box<dyn std::error::Error>> {
         let mut is_over = false;
         while self.sim.elapsed() < until && !is_over {
@@ -367,7 +369,7 @@ impl Cluster<'_> {
         Ok(is_over)
     }
 
-    /// Ends every fault, sets every clock right and starts what is down. No further fault begins.
+    /// Ends every fault, corrects every clock and starts every machine that is down. No further fault begins.
     pub fn heal(&mut self) {
         self.next = self.plan.faults.len();
         while let Some((number, event)) = self.active.pop_first() {
@@ -384,8 +386,8 @@ impl Cluster<'_> {
         self.trace.line(self.sim.elapsed(), "driver", &"everything is healed");
     }
 
-    /// Puts back the oldest copy of a disk that is left once all has settled: what was deleted since is gone everywhere
-    /// else by then. Says whether there was one.
+    /// Puts back the oldest copy of a disk that is kept for the end. All other disks have dropped by then
+    /// what was deleted since the copy. Returns whether there was one.
     pub fn put_back_older_disk(&mut self) -> bool {
         let left = std::mem::take(&mut self.left);
         left.first().inspect(|(number, event)| self.end(*number, event)).is_some()
@@ -409,8 +411,8 @@ impl Cluster<'_> {
         }
     }
 
-    /// Puts the backups of all disks back, as after the loss of a whole cluster. Returns when the first was taken, or none
-    /// where the plan has no backups.
+    /// Puts the backups of all disks back, as after the loss of a whole cluster. Returns when the first was
+    /// taken, or `None` if the plan has no backups.
     pub fn restore(&mut self) -> Option<Duration> {
         let Backups { taken, last } = self.plan.backups.take()?;
         self.back_up(&last);
@@ -424,7 +426,8 @@ impl Cluster<'_> {
         taken.first().map(|(_, at)| *at)
     }
 
-    /// Notes the stores that nodes have set aside: what was on them alone is lost as if they had been emptied.
+    /// Records the stores that nodes have set aside: records that were only there are lost, as on an emptied
+    /// disk.
     fn asides(&mut self) {
         let aside = |machine: &Machine| {
             let asides = machine.engine.counters().asides;
@@ -436,7 +439,7 @@ impl Cluster<'_> {
         }
     }
 
-    /// Takes down the machines that have come to a step at which they were to die.
+    /// Takes down the machines that have reached a step at which they were to crash.
     fn deaths(&mut self) {
         let sprung = |machine: &Machine| Some((machine.node, machine.traps.sprung.take()?));
         let sprung: Vec<_> = self.machines.iter().filter_map(sprung).collect();
@@ -448,7 +451,8 @@ impl Cluster<'_> {
             *self.counts.entry(event.kind).or_default() += 1;
             *self.points.entry(point.name()).or_default() += 1;
             self.disarm(node, number);
-            // From now on it is like any other; where it began with a restart, from then on.
+            // From now on it is like any other fault; one that began with a restart counts from the restart
+            // on.
             let at = if event.fault.restarts().is_some() { event.at } else { now };
             let fault = match keep {
                 Some(keep) => Fault::PowerLoss { node: Some(node), keep },
@@ -499,7 +503,7 @@ impl Cluster<'_> {
     fn begin(&mut self, number: usize, event: &FaultEvent) {
         let now = self.sim.elapsed();
         if let Fault::OlderDisk { node, .. } = event.fault {
-            // Begins when the copy comes back.
+            // The effect begins when the copy comes back.
             self.with(node, |machine| {
                 let copy = (now, machine.engine.copy_of_disk(), machine.identity.recorded());
                 machine.copies.borrow_mut().insert(number, copy);
@@ -507,7 +511,8 @@ impl Cluster<'_> {
             return;
         }
         if let Fault::CrashPoint { .. } = event.fault {
-            // Begins when the step is reached. Until then a restart is all there is to it, where there is one.
+            // The effect begins when the step is reached. Until then the fault is only a restart, if it has
+            // one.
             if let Some(node) = event.fault.restarts() {
                 self.stop(node, MemoryEngine::kill);
                 self.start_idle();
@@ -622,7 +627,7 @@ impl Cluster<'_> {
                 self.with(*node, |machine| machine.is_stale.set(false));
                 self.stop(*node, MemoryEngine::kill);
             }
-            // A node that met these takes no more writes until it is restarted: somebody does.
+            // A node with this error takes no more writes until it is restarted; the driver restarts it.
             Fault::SyncError { node } | Fault::WriteError { node } => {
                 self.stop(*node, MemoryEngine::kill);
             }
@@ -646,8 +651,9 @@ impl Cluster<'_> {
         self.start_idle();
     }
 
-    /// Stops two nodes in order and exchanges their disks, or gives them back. Not before both stores say whose they are: a
-    /// store that died while it was made belongs to whoever opens it first.
+    /// Stops two nodes in order and exchanges their disks, or gives them back. Exchanges nothing while one of the
+    /// stores has no owner yet: a store whose process crashed during its creation belongs to the node that opens it
+    /// first.
     fn exchange(&mut self, number: usize, (one, other): (u16, u16)) {
         let (Some(first), Some(second)) = (self.engine(one).cloned(), self.engine(other).cloned()) else {
             return;
@@ -673,8 +679,8 @@ impl Cluster<'_> {
         self.start_idle();
     }
 
-    /// Starts a node again with an older copy of its disk. One from before its store was lost altogether is of another
-    /// store by now, and stays where it is.
+    /// Starts a node again with an older copy of its disk. If the store was lost completely after the copy,
+    /// the copy is of a store that no longer exists; it is not put back.
     fn put_back(&mut self, node: u16, is_image: bool, number: usize, event: &FaultEvent) {
         let copies = self.machines.get(usize::from(node)).map(|machine| &machine.copies);
         let Some((taken, copy, record)) = copies.and_then(|copies| copies.borrow_mut().remove(&number))
@@ -693,14 +699,14 @@ impl Cluster<'_> {
         self.start_idle();
     }
 
-    /// Writes down for whom the fault that ends now excuses a late answer.
+    /// Records for which nodes the fault that ends now excuses late answers.
     fn stalled(&mut self, event: &FaultEvent, now: Duration) {
         let nodes = (0..self.plan.nodes).filter(|node| event.fault.holds_back(*node));
         let stall = |node| Stall { node, since: event.at, until: now };
         self.facts.stalls.extend(nodes.map(stall));
     }
 
-    /// Brings engines, paces and links to what the active faults ask for.
+    /// Sets engines, scheduling and links as the active faults require.
     fn disturb(&mut self) {
         for machine in &self.machines {
             let node = machine.node;
@@ -741,7 +747,7 @@ impl Cluster<'_> {
         }
     }
 
-    /// How messages between two nodes fare under the active faults: what is cut is cut, whatever else is held.
+    /// The state of the link between two nodes under the active faults; a cut wins over a hold.
     fn way(&self, low: u16, high: u16) -> Way {
         let (mut is_held, mut from_low, mut from_high) = (false, false, false);
         for event in self.active.values() {
@@ -774,7 +780,7 @@ impl Cluster<'_> {
         }
     }
 
-    /// Lets each machine run in this step, or not.
+    /// Decides for each machine whether it runs in this step.
     fn pace(&self) {
         let now = self.sim.elapsed();
         for machine in &self.machines {
@@ -791,7 +797,8 @@ impl Cluster<'_> {
         }
     }
 
-    /// Whether somebody took the order. A second pause of the same worker takes the place of the first.
+    /// Gives an order to a node. Returns whether it was taken. A second pause of the same worker replaces the
+    /// first.
     fn order(&self, node: u16, order: Order) -> bool {
         self.machines.get(usize::from(node)).is_some_and(|machine| machine.desk.give(order))
     }
@@ -814,7 +821,7 @@ impl Cluster<'_> {
         self.facts.losses.push(Loss { node, at, kind, since });
     }
 
-    /// Ends the software of a machine, and does to its disk what that brings.
+    /// Ends the software of a machine, and applies `then` to its disk.
     fn stop(&mut self, node: u16, then: impl FnOnce(&MemoryEngine)) {
         let Some(machine) = self.machines.get(usize::from(node)) else { return };
         if self.down.insert(node) {
@@ -843,7 +850,8 @@ impl Cluster<'_> {
         }
     }
 
-    /// Flips a bit of a record, or, five times in sixteen, of a row of the store's own: then all of it goes.
+    /// Flips a bit of a record, or, five times in sixteen, of a row of the store itself: then the node sets
+    /// the whole store aside.
     fn rot(&mut self, node: u16, choice: u64) {
         const OTHERS: [Keyspace; 5] =
             [Keyspace::Tokens, Keyspace::Meta, Keyspace::Due, Keyspace::Hints, Keyspace::Delta];

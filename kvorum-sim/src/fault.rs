@@ -1,37 +1,38 @@
-//! Faults: what can happen to machines, disks, clocks and the network between them. Which of it a seed does, and when, is
-//! the [plan](crate::plan)'s; how it is done, [`crate::cluster`]'s.
+//! Faults: what can happen to machines, disks, clocks and the network between them. The [plan](crate::plan)
+//! decides which faults a seed has, and when; [`crate::cluster`] carries them out.
 
 use kvorum::crash::Point;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
-/// This is one kind of fault.
+/// The kind of a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FaultKind {
     /// A node's process ends and is started again.
     Restart,
-    /// A node loses power: what was not synced is lost, but for a prefix.
+    /// A node loses power: batches that were not synced are lost, except for a prefix.
     PowerLoss,
     /// All nodes lose power at once.
     PowerLossOfAll,
     /// A node comes back with an empty disk.
     Wipe,
-    /// The network falls into two parts.
+    /// The network splits into two parts.
     Partition,
-    /// One node's messages do not reach another; the answers would.
+    /// One node's messages do not reach another; messages in the other direction do.
     OneWay,
-    /// Two parts that only one node in both still reaches.
+    /// The network splits into two parts that are connected only through one node.
     Bridge,
     /// Links get slower and uneven.
     Delay,
-    /// Messages between two nodes are held, then all released: later than others that were sent after them.
+    /// Messages between two nodes are held, then all released: they arrive after messages that were sent
+    /// later.
     Hold,
-    /// A node stands still, then goes on as if nothing had been.
+    /// A node stops for a while, then continues as if nothing had happened.
     Pause,
     /// A node gets little time to run.
     SlowNode,
-    /// A node's disk takes its time.
+    /// A node's disk is slow.
     SlowDisk,
     /// Syncs fail.
     SyncError,
@@ -49,9 +50,9 @@ pub enum FaultKind {
     ClockDrift,
     /// A node is started again with an outdated list of nodes.
     StaleTopology,
-    /// A node dies at a named step of persisting something.
+    /// A node crashes at a named step of a write to its disk.
     CrashPoint,
-    /// A node comes back with a copy of its disk from some time ago.
+    /// A node comes back with an older copy of its disk.
     OlderDisk,
     /// An operator pauses some of a node's workers.
     PausedWorkers,
@@ -59,7 +60,7 @@ pub enum FaultKind {
     DiskFullOfAll,
     /// A node's writes find no file descriptors.
     NoDescriptors,
-    /// The background of a node's engine ends, for something that passes.
+    /// The background task of a node's engine ends, for a cause that passes.
     BackgroundEnd,
     /// The disks of two nodes are exchanged.
     ExchangedDisks,
@@ -67,9 +68,9 @@ pub enum FaultKind {
     StaggeredRestore,
     /// One node's clock is wrong for a while, among clocks that are right.
     WrongClock,
-    /// Somebody who passes for a node tells another one what no node would say.
+    /// A forger, which pretends to be a node, sends another node a message that no real node would send.
     ForgedWord,
-    /// A node is started again while it reaches nobody, with its own disk or with a copy.
+    /// A node is started again while it reaches no other node, with its own disk or with a copy.
     RestartAlone,
 }
 
@@ -164,7 +165,8 @@ impl FaultKind {
         )
     }
 
-    /// Whether a request may fail of it. No clock is trusted, so none is an excuse; and no request needs a worker.
+    /// Whether it may make a request fail. Clocks are not trusted, so a wrong one is no excuse; and no
+    /// request needs a worker.
     pub fn disturbs(self) -> bool {
         !matches!(self, Self::ClockJump | Self::ClockDrift | Self::PausedWorkers)
     }
@@ -174,28 +176,28 @@ impl FaultKind {
         self == Self::StaggeredRestore
     }
 
-    /// Whether it takes several nodes.
+    /// Whether it needs several nodes.
     pub(crate) fn needs_peers(self) -> bool {
         matches!(self, Self::Partition | Self::OneWay | Self::Hold | Self::ForgedWord | Self::RestartAlone)
     }
 }
 
-/// This is one fault and whom it meets.
+/// A fault and the nodes that it affects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
-    /// The process of `node` ends; started again after the fault's duration. Nothing that was written is lost.
+    /// The process of `node` ends, and is started again after the fault's duration. No write is lost.
     Restart {
         /// The node.
         node: u16,
     },
     /// `node`, or every node, loses power; a prefix of the unsynced batches survives.
     PowerLoss {
-        /// The node; none for all.
+        /// The node; `None` for all.
         node: Option<u16>,
         /// Chooses the prefix: modulo the count of unsynced batches plus one.
         keep: u64,
     },
-    /// `node` ends and comes back with nothing.
+    /// `node` ends and comes back with an empty disk.
     Wipe {
         /// The node.
         node: u16,
@@ -207,9 +209,9 @@ pub enum Fault {
     },
     /// No message passes from `source` to `target`.
     OneWay {
-        /// Who is not heard.
+        /// The node whose messages are lost.
         source: u16,
-        /// Who does not hear.
+        /// The node that does not receive them.
         target: u16,
     },
     /// No message passes between nodes of `side` and the others, except through `bridge`, which reaches all.
@@ -221,7 +223,7 @@ pub enum Fault {
     },
     /// Every message takes up to `latency_max`.
     Delay {
-        /// The longest way of a message.
+        /// The longest time that a message takes.
         latency_max: Duration,
     },
     /// Messages between the two are held until the end of the fault.
@@ -231,26 +233,26 @@ pub enum Fault {
         /// The other.
         target: u16,
     },
-    /// `node` stands still.
+    /// `node` does not run.
     Pause {
         /// The node.
         node: u16,
     },
-    /// `node` runs only once in every `every`.
+    /// `node` runs only once per `every`.
     SlowNode {
         /// The node.
         node: u16,
-        /// Between two times that it runs.
+        /// The time between two steps in which it runs.
         every: Duration,
     },
     /// Each commit of `node` takes `latency`.
     SlowDisk {
         /// The node.
         node: u16,
-        /// What a commit takes.
+        /// The time of a commit.
         latency: Duration,
     },
-    /// Syncs of `node` fail; at the end of the fault it is restarted, for it takes no more writes.
+    /// Syncs of `node` fail; at the end of the fault it is restarted, because it takes no more writes.
     SyncError {
         /// The node.
         node: u16,
@@ -279,7 +281,7 @@ pub enum Fault {
         /// The node.
         node: u16,
     },
-    /// The background of the engine of `node` ends, and ends again whenever it is begun.
+    /// The background task of the engine of `node` ends, and ends again whenever it is started.
     BackgroundEnd {
         /// The node.
         node: u16,
@@ -295,32 +297,33 @@ pub enum Fault {
     ClockJump {
         /// The node.
         node: u16,
-        /// Forward, or back.
+        /// Forward if positive, otherwise back.
         by_millis: i64,
     },
-    /// `node` is started again, with a list of nodes in which another one has been replaced; at the end of the fault
-    /// it is started again with the right one.
+    /// `node` is started again, with a list of nodes in which another node has been replaced; at the end of
+    /// the fault it is started again with the right list.
     StaleTopology {
         /// The node.
         node: u16,
     },
-    /// `node` dies when it reaches `point` for the `count`th time while the fault lasts, and is started again at its
-    /// end. Where that never happens there is no fault.
+    /// `node` crashes when it reaches `point` for the `count`th time while the fault lasts, and is started
+    /// again at its end. If it never reaches `point` that often, there is no fault.
     CrashPoint {
         /// The node.
         node: u16,
-        /// Where.
+        /// The step.
         point: Point,
-        /// The how-manieth time.
+        /// At which arrival at the step it crashes, from 1.
         count: u64,
-        /// Chooses the prefix that survives, as of a power loss; none where only the process dies.
+        /// Chooses the prefix that survives, as of a power loss; `None` if only the process crashes.
         keep: Option<u64>,
     },
-    /// A copy of what is safe on the disk of `node` is taken; at the end of the fault the node is started again with it.
+    /// A copy of the synced state of the disk of `node` is taken; at the end of the fault the node is started
+    /// again with it.
     OlderDisk {
         /// The node.
         node: u16,
-        /// Whether it is a whole image, which the node cannot tell from the disk of its last run.
+        /// Whether it is a whole image, which the node cannot distinguish from the disk of its last run.
         is_image: bool,
     },
     /// Two nodes are stopped and each is started with the other's disk; at the end of the fault each gets its own back.
@@ -328,55 +331,55 @@ pub enum Fault {
         /// The nodes.
         nodes: (u16, u16),
     },
-    /// The clock of `node` gains so much from now on.
+    /// The clock of `node` gains `ppm` microseconds per second from now on.
     ClockDrift {
         /// The node.
         node: u16,
-        /// Microseconds in a second.
+        /// Microseconds per second.
         ppm: i32,
     },
-    /// The clock of `node` is set, and at the end of the fault set right again.
+    /// The clock of `node` is set wrong, and corrected at the end of the fault.
     WrongClock {
         /// The node.
         node: u16,
-        /// Forward, or back.
+        /// Forward if positive, otherwise back.
         by_millis: i64,
     },
-    /// Somebody who passes for `liar` tells `node` something that is not to be believed.
+    /// A forger that pretends to be `liar` sends `node` a message that it must not accept without a bound.
     ForgedWord {
-        /// Who is said to say it.
+        /// The node that the forger pretends to be.
         liar: u16,
-        /// Who hears it.
+        /// The node that receives the message.
         node: u16,
-        /// Chooses what is said.
+        /// Chooses the message.
         choice: u64,
     },
-    /// No message passes between `node` and the others, and its process ends and is started again at once.
+    /// No message passes between `node` and the others. Its process ends and is started again at once.
     RestartAlone {
         /// The node.
         node: u16,
         /// Whether its disk is a copy, made file by file.
         is_copied: bool,
     },
-    /// Some workers of `node` are paused. One that is started anew meanwhile has none paused.
+    /// Some workers of `node` are paused. A restart of the node ends the pause.
     PausedWorkers {
         /// The node.
         node: u16,
-        /// Chooses the workers: the one at place N of the list by bit N; all of them by none.
+        /// Chooses the workers: bit N stands for the worker at place N of the list; 0 stands for all.
         choice: u64,
     },
 }
 
-/// This is a fault, when it begins and how long it lasts. What happens at once lasts 0.
+/// A fault with its beginning and its duration; a fault of one instant lasts 0.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FaultEvent {
-    /// When.
+    /// When it begins.
     pub at: Duration,
-    /// How long; what is down comes up again after it.
+    /// How long it lasts; a node that is down starts again after it.
     pub lasts: Duration,
     /// Its kind.
     pub kind: FaultKind,
-    /// Whom it meets.
+    /// The fault itself.
     pub fault: Fault,
 }
 
@@ -385,7 +388,7 @@ pub(crate) const STARTING: &[Point] =
     &[Point::StartBeforeSync, Point::StartAfterSync, Point::RunBefore, Point::RunAfter];
 
 impl Fault {
-    /// Whether it begins with a restart, because what it is about happens then.
+    /// The node that is restarted at its beginning, because the fault happens during a start.
     pub fn restarts(&self) -> Option<u16> {
         match self {
             Self::CrashPoint { node, point, .. } if STARTING.contains(point) => Some(*node),
@@ -393,7 +396,7 @@ impl Fault {
         }
     }
 
-    /// Whether `node` is down, stands still or cannot write meanwhile.
+    /// Whether `node` is down, stopped or unable to write meanwhile.
     pub fn holds_back(&self, node: u16) -> bool {
         match self {
             Self::PowerLoss { node: None, .. } | Self::DiskFullOfAll => true,

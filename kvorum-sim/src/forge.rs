@@ -1,7 +1,8 @@
-//! Forged words: what somebody who passes for a node may tell another one. There is no key to the door between nodes yet, so
-//! whoever reaches a node's port can say all of this; a node that believes nothing without a bound takes no harm.
+//! Forged messages: what a forger that pretends to be a node can send to another one. Connections between
+//! nodes have no secret key yet, so every process that reaches a node's port can send all of these. A node
+//! that accepts no timestamp or floor without a bound takes no harm.
 //!
-//! The forger greets as the node that it passes for, with a connection of its own beside that node's.
+//! The forger connects under the identity of a node, with a connection of its own beside that node's.
 
 use crate::clock::EPOCH;
 use crate::net::{SimConnector, authority_of};
@@ -20,21 +21,21 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a forger tries.
+/// How long a forger tries to send.
 const PATIENCE: Duration = Duration::from_secs(1);
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 const YEAR: Duration = Duration::from_hours(24 * 365);
 
-/// A word that is to be said to a node.
+/// A forged message for a node.
 #[derive(Debug, Clone, Copy)]
 pub struct Forgery {
-    /// Who hears it.
+    /// The node that receives it.
     pub node: u16,
-    /// Chooses what it is.
+    /// Chooses the message.
     pub choice: u64,
 }
 
-/// Says a word as the node that `shared` is of.
+/// Sends a forged message as the node of `shared`.
 pub async fn say(forgery: Forgery, plan: &Plan, shared: Arc<Shared>, connector: SimConnector, trace: &Trace) {
     let greeting = Arc::clone(&shared);
     let link = Link::start(LinkParts {
@@ -61,17 +62,17 @@ fn now() -> Duration {
     turmoil::sim_elapsed().unwrap_or_default()
 }
 
-/// The word that `choice` means at `now`.
+/// The message that `choice` stands for at `now`.
 fn word(choice: u64, plan: &Plan, now: Duration) -> Request {
     let mut bits = choice;
-    // Takes a number below `count` off the choice.
+    // Takes a number below `count` from `choice`.
     let mut below = |count: u64| {
         let number = bits % count;
         bits /= count;
         number
     };
     let wall = UnixMillis(EPOCH.0 + crate::millis(now));
-    // Beyond what any clock of the plan may be made to believe.
+    // Further ahead than the limit that any clock of the plan accepts.
     let ahead = if plan.are_clocks_right() { plan.clock_limit() + Duration::from_secs(2) } else { YEAR };
     let future = match below(3) {
         0 => u64::MAX,
@@ -86,7 +87,7 @@ fn word(choice: u64, plan: &Plan, now: Duration) -> Request {
     let (version, from) = (Version::from_words(future, below(1 << 16)), plan.nodes);
     let record = Record { version, from, expires: None, value };
     let floor = Floor { settled: future, sealed: future, purged: 0 };
-    // A floor that may be believed: it is a node's word all the same.
+    // A floor within the limits: it is accepted as a node's message.
     let sealed = clock_word(wall, Duration::ZERO);
     let believed = Floor { settled: sealed, sealed, purged: 0 };
     let versions = |floor| Request::Versions { partition, after: None, bytes: 1 << 10, floor };
@@ -105,7 +106,7 @@ fn word(choice: u64, plan: &Plan, now: Duration) -> Request {
     }
 }
 
-/// As many nodes that are none of the cluster's as a message can name.
+/// As many foreign nodes as a message can name.
 fn strangers() -> Vec<StoreSeen> {
     let stranger = |number: u64| StoreSeen {
         node: NodeId(u64::MAX - number),
@@ -120,7 +121,7 @@ fn clock_word(wall: UnixMillis, ahead: Duration) -> u64 {
     Version::new(at, 0, NodeId(0)).clock()
 }
 
-/// A forger hears what comes and minds nothing.
+/// The forger's observer, which ignores all events.
 struct Anybody;
 
 impl LinkObserver for Anybody {

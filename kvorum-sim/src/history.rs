@@ -1,8 +1,8 @@
-//! What clients did and saw: the only evidence that the oracle judges.
+//! The operations of the clients and their results: the only evidence that the oracle judges.
 //!
-//! Every write carries a number of its own in its value, so a read says which write it saw, whatever version it
-//! came with. Instants are simulated time since the run began. An operation without an end was still open when the
-//! run ended, or its node was lost: a write of that kind may take effect, once, at any later time.
+//! Every write carries a number of its own in its value, so a read shows which write it saw, whatever version
+//! it came with. Instants are simulated time since the run began. An operation without an end was still open
+//! when the run ended, or its node was lost. Such a write may take effect, once, at any later time.
 
 use bytes::Bytes;
 use kvorum_core::Version;
@@ -10,10 +10,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-/// This names a write: the number of its operation.
+/// The identity of a write: the number of its operation.
 pub type WriteId = u64;
 
-/// This is a request's `ACK/FROM`, also where the request left it to the default.
+/// A request's `ACK/FROM`; the default's, if the request named none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct AckFrom {
     /// How many replicas must confirm.
@@ -22,7 +22,7 @@ pub struct AckFrom {
     pub from: u16,
 }
 
-/// This is what an operation asked for.
+/// The request of an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
     /// Read the value.
@@ -45,29 +45,29 @@ pub enum Request {
     },
 }
 
-/// This is one record of a range's answer.
+/// One record of a range's answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     /// Its key.
     pub key: Bytes,
-    /// The write that its value carries; none for bytes that no write sent.
+    /// The write that its value carries; `None` for bytes that no write sent.
     pub write: Option<WriteId>,
     /// Its version.
     pub version: Version,
 }
 
-/// This is why an outcome is not known.
+/// Why an outcome is not known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Doubt {
-    /// An answer that leaves it open: 500, 504.
+    /// An answer that does not tell the outcome: 500, 504.
     Status(u16),
-    /// The client waited no longer.
+    /// The client gave up waiting.
     Timeout,
     /// The connection was cut after the request was sent.
     Cut,
 }
 
-/// This is what came of an operation.
+/// The result of an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     /// A write was confirmed.
@@ -77,30 +77,31 @@ pub enum Outcome {
     },
     /// A value was read.
     Value {
-        /// The write that the value carries. None for a HEAD, and for bytes that no write sent: see `is_foreign`.
+        /// The write that the value carries. `None` for a HEAD, and for bytes that no write sent: see
+        /// `is_foreign`.
         write: Option<WriteId>,
         /// The version that came with it.
         version: Version,
-        /// Whether bytes came that no write sent.
+        /// Whether the bytes are of no write.
         is_foreign: bool,
     },
     /// No value was found.
     Absent,
     /// A whole range was read.
     Range(Vec<Entry>),
-    /// Nothing was done, for sure: 400, 503, 507, or no connection.
+    /// Certainly nothing was done: 400, 503, 507, or no connection.
     Refused {
         /// The status; 0 where there was no connection.
         status: u16,
     },
-    /// It is not known what came of it. A read has seen nothing; a write may take effect once, at any later time.
+    /// The result is not known. A read has seen nothing; a write may take effect once, at any later time.
     Unknown(Doubt),
 }
 
-/// This is one operation as its client saw it.
+/// One operation as its client saw it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Operation {
-    /// Its number, which no other has; the identity of its value if it is a PUT.
+    /// Its number, which is unique; the identity of its value if it is a PUT.
     pub id: u64,
     /// The client.
     pub client: u16,
@@ -108,19 +109,19 @@ pub struct Operation {
     pub node: u16,
     /// The key; of a range, the first one.
     pub key: Bytes,
-    /// What was asked.
+    /// The request.
     pub request: Request,
-    /// With how many replicas.
+    /// The replicas that it asked for.
     pub replicas: AckFrom,
-    /// Before the request was sent.
+    /// An instant before the request was sent.
     pub invoked: Duration,
-    /// After the answer was there, or was no longer waited for.
+    /// An instant after the answer had arrived, or the client had given up.
     pub returned: Duration,
-    /// What came of it.
+    /// Its result.
     pub outcome: Outcome,
 }
 
-/// This is everything that clients did and saw, in the order of their beginnings.
+/// All operations of the clients, in the order of their beginnings.
 #[derive(Debug, Clone, Default)]
 pub struct History {
     operations: Vec<Operation>,
@@ -149,12 +150,12 @@ impl Operation {
         matches!(self.request, Request::Get | Request::Head)
     }
 
-    /// Whether it is a write that has or may have taken effect, or may yet.
+    /// Whether it is a write that has or may have taken effect, or may still take effect.
     pub fn may_take_effect(&self) -> bool {
         self.is_write() && !matches!(self.outcome, Outcome::Refused { .. })
     }
 
-    /// The version with which it was acknowledged.
+    /// The version of the acknowledgement.
     pub fn acknowledged(&self) -> Option<Version> {
         match self.outcome {
             Outcome::Acknowledged { version } if self.is_write() => Some(version),
@@ -162,7 +163,7 @@ impl Operation {
         }
     }
 
-    /// Until when it may take effect: its end where it was acknowledged, and for ever where that is not known.
+    /// Until when it may take effect: its end if it was acknowledged, otherwise without limit.
     pub fn effective_by(&self) -> Duration {
         if self.acknowledged().is_some() { self.returned } else { Duration::MAX }
     }
@@ -196,7 +197,7 @@ impl History {
         keys
     }
 
-    /// How many operations came to each kind of end, for summaries.
+    /// How many operations had each kind of outcome, for summaries.
     pub fn counts(&self) -> BTreeMap<&'static str, u64> {
         let mut counts = BTreeMap::new();
         for operation in &self.operations {
@@ -223,7 +224,8 @@ impl Outcome {
 /// The least bytes of a value: its write's number and its length, in hexadecimal.
 pub const VALUE_BYTES_MIN: usize = 24;
 
-/// The value of `write`, at least [`VALUE_BYTES_MIN`] long: printable, and in every part unlike any other's.
+/// The value of `write`, at least [`VALUE_BYTES_MIN`] long: printable, and in every part different from all
+/// others.
 pub fn value_of(write: WriteId, bytes: usize) -> Bytes {
     let bytes = bytes.max(VALUE_BYTES_MIN);
     let mut stream = crate::seed::Seed(write).stream("value");
@@ -236,7 +238,7 @@ pub fn value_of(write: WriteId, bytes: usize) -> Bytes {
     Bytes::from(value)
 }
 
-/// The write whose value this is, whole and unchanged.
+/// The write of this value, if the value is whole and unchanged.
 pub fn write_of(value: &[u8]) -> Option<WriteId> {
     let write = u64::from_str_radix(std::str::from_utf8(value.get(..16)?).ok()?, 16).ok()?;
     (value == value_of(write, value.len())).then_some(write)
@@ -307,7 +309,7 @@ impl fmt::Display for Operation {
 mod tests {
     use super::*;
 
-    /// A value names its write, at every size, and a changed byte makes it nobody's.
+    /// A value names its write, at every size; with a changed byte it names none.
     #[test]
     fn values_name_their_write() {
         for bytes in [0, 24, 25, 100, 5000] {

@@ -1,6 +1,6 @@
-//! The clients' HTTP: one kept connection to each node, one attempt an operation, and the plain truth about it.
+//! The clients' HTTP: one kept connection to each node, and one attempt per operation.
 //!
-//! Nothing is repeated here. A repetition is another write, and the oracle has to know every one.
+//! The client repeats nothing. A repetition is another write, and the oracle has to know every write.
 
 use crate::history::{AckFrom, Doubt, Entry, Outcome, Request, value_of, write_of};
 use crate::net::SimConnector;
@@ -17,13 +17,13 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-/// This is one client's connections.
+/// One client's connections.
 #[derive(Debug, Default)]
 pub struct HttpClient {
     open: BTreeMap<String, SendRequest<Full<Bytes>>>,
 }
 
-/// This is an answer, read to its end.
+/// An answer, read to its end.
 #[derive(Debug, Clone)]
 pub struct Answer {
     /// Its status.
@@ -34,7 +34,7 @@ pub struct Answer {
     pub body: Bytes,
 }
 
-/// This is why there is no answer.
+/// Why there is no answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Failure {
     /// There was no connection: nothing was sent.
@@ -54,7 +54,7 @@ impl HttpClient {
     /// Sends `request` to `authority` once and reads the whole answer. Must run where local tasks can be spawned.
     ///
     /// # Errors
-    /// [`Failure`]; the connection is given up.
+    /// [`Failure`]; the connection is closed.
     pub async fn send(
         &mut self,
         authority: &str,
@@ -82,7 +82,7 @@ impl HttpClient {
         let stream = SimConnector::default().connect(authority).await.map_err(|_| Failure::NotSent)?;
         let (mut sender, connection) =
             http1::handshake(TokioIo::new(stream)).await.map_err(|_| Failure::NotSent)?;
-        // Ends with the connection; what ended it, the request that was under way sees.
+        // Ends with the connection; the request that was under way sees the error.
         tokio::task::spawn_local(async move {
             let _ = connection.await;
         });
@@ -101,7 +101,7 @@ async fn exchange(
     Ok(Answer { status: head.status, headers: head.headers, body })
 }
 
-/// The HTTP request of operation `id`; without `replicas` it leaves them to the default.
+/// The HTTP request of operation `id`; without `replicas` the node's default applies.
 pub fn request_of(
     id: u64,
     authority: &str,
@@ -117,7 +117,7 @@ pub fn request_of(
         Request::Delete => (Method::DELETE, format!("/v0/entity?id={}", encoded(key))),
         Request::Range { .. } => (Method::GET, format!("/v0/entities?start={}", encoded(key))),
     };
-    // Writing to a string does not fail.
+    // Writing to a string cannot fail.
     match request {
         Request::Put { ttl: Some(ttl) } => {
             let _ = write!(target, "&ttl={}ms", ttl.as_millis());
@@ -138,7 +138,7 @@ pub fn request_of(
     let body = if method == Method::PUT { value_of(id, value_bytes) } else { Bytes::new() };
     let mut http = http::Request::new(Full::new(body));
     *http.method_mut() = method;
-    // Both are made here of characters that are allowed; what is wrong all the same the node refuses.
+    // Both are made of valid characters; if they are wrong all the same, the node refuses them.
     *http.uri_mut() = target.parse().unwrap_or_default();
     let headers = http.headers_mut();
     if let Ok(host) = authority.parse() {
@@ -161,7 +161,8 @@ fn encoded(key: &[u8]) -> String {
     })
 }
 
-/// What came of an operation, from its answer. An answer that the contract does not know leaves it unknown.
+/// The outcome of an operation, from its answer. An answer that the contract does not define leaves it
+/// unknown.
 pub fn outcome_of(request: &Request, answer: Result<&Answer, Failure>) -> Outcome {
     let answer = match answer {
         Ok(answer) => answer,
@@ -195,7 +196,7 @@ fn version_of(answer: &Answer) -> Option<Version> {
     answer.headers.get(http::header::ETAG)?.to_str().ok()?.trim_matches('"').parse().ok()
 }
 
-/// The records of an answer with a line for each; none if a line cannot be read.
+/// Reads an answer with one record per line; `None` if a line cannot be read.
 fn entries_of(body: &[u8]) -> Option<Vec<Entry>> {
     body.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).map(entry_of).collect()
 }

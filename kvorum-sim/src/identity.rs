@@ -1,15 +1,15 @@
-//! The identity of a machine's disk, as the node would read it from its files: what the last run recorded, while it is the
-//! same disk.
+//! The identity of a machine's disk, as the node would read it from its files: the last run's record, while
+//! it is the same disk.
 //!
-//! An older disk that was put back file by file is not the one that is recorded. A whole image brings its own record along,
-//! and cannot be told from the disk that it was taken of.
+//! An older disk that was put back file by file does not match the record. A whole image brings its own
+//! record along, and cannot be distinguished from the disk that it was taken of.
 
 use kvorum::storage::identity::{DiskIdentity, Doubt};
 use kvorum_core::Run;
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What a run has recorded: the store's identity, and the number of the run.
+/// The record of a run: the store's identity, and the number of the run.
 pub type Record = Option<(u128, u64)>;
 
 /// The identity of a machine's disk; it outlives processes.
@@ -17,12 +17,12 @@ pub type Record = Option<(u128, u64)>;
 pub struct SimIdentity(Mutex<Record>);
 
 impl SimIdentity {
-    /// What is recorded on the disk.
+    /// The record on the disk.
     pub fn recorded(&self) -> Record {
         *self.lock()
     }
 
-    /// Puts another disk in, with what is recorded there; nothing of files that were copied to it.
+    /// Puts in another disk with its record; `None` for files that were copied to it.
     pub fn exchange(&self, record: Record) {
         *self.lock() = record;
     }

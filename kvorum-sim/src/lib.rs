@@ -1,12 +1,13 @@
 //! kvorum-sim: the same node code in a deterministic simulation, and the oracle that judges what clients saw.
 //!
-//! A [`seed`] decides a [`plan`]: the cluster, its clients, and what goes wrong when. The [`cluster`] runs it: real
-//! nodes over turmoil's network and time ([`net`]), each with its own [`clock`], randomness and in-memory store.
-//! Clients write down what they did and saw ([`history`]); the oracle ([`invariants`]) judges it, one file for each
-//! promise of the HTTP contract; a [`report`] shows what broke, and how to replay it.
+//! A [`seed`] decides a [`plan`]: the cluster, its clients, and which faults happen when. The [`cluster`]
+//! runs it: real nodes over turmoil's network and time ([`net`]), each with its own [`clock`], randomness and
+//! in-memory store. Clients record their operations and results ([`history`]). The oracle ([`invariants`])
+//! judges the history, one file for each promise of the HTTP contract. A [`report`] shows what broke, and how
+//! to replay it.
 //!
-//! Nothing in a run depends on the machine or the hour: no real clock, no real socket, no thread, no map whose order
-//! is drawn.
+//! Nothing in a run depends on the machine or the time of day: no real clock, no real socket, no thread, no
+//! map with a random order.
 
 pub mod batch;
 pub mod clock;

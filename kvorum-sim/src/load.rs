@@ -1,7 +1,8 @@
-//! The clients: what the plan lets them do, and what they write down of it.
+//! The clients: they carry out the plan, and record their operations and results.
 //!
-//! All of them live on one host, whose links are never disturbed, each with connections of its own. They go through
-//! the [`Stage`]s that the driver sets: load, a last write through every node, and final reads of every key.
+//! All of them run on one host, whose links are never disturbed, each with connections of its own. They go
+//! through the [`Stage`]s that the driver sets: load, a last write through every node, and final reads of
+//! every key.
 
 use crate::history::{AckFrom, Operation, Outcome, Request};
 use crate::http_client::{Failure, HttpClient, outcome_of, request_of};
@@ -14,30 +15,30 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// How long a client waits for an answer. Longer than any punctual one takes; shorter than most faults, so that a
-/// client whose node stands still goes on elsewhere.
+/// How long a client waits for an answer. Longer than any answer within its deadline takes; shorter than most
+/// faults, so that a client whose node does not run continues at another node.
 pub const PATIENCE: Duration = Duration::from_secs(3);
-/// How long a client rests when a node takes no connection: each try takes one of its host's ports for good.
+/// How long a client rests when a node takes no connection: each try uses up one of its host's ports.
 const REST: Duration = Duration::from_millis(50);
-/// How often clients look whether the next stage has begun.
+/// How often clients check whether the next stage has begun.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Clients at the final reads.
 const READERS: usize = 8;
 
-/// This says what clients do now.
+/// The current task of the clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
-    /// What the plan says, while faults come and go.
+    /// The plan's load, while faults begin and end.
     Load,
-    /// A write through every node, each to a key of its own, after everything was healed.
+    /// A write through every node, each to a key of its own, after all faults have ended.
     LastWrites,
-    /// Reads of every key, after everything has settled.
+    /// Reads of every key, after the cluster is at rest.
     FinalReads,
-    /// The same, after backups of all nodes have been put back and everything has settled once more.
+    /// The same, after backups of all nodes have been put back and the cluster is at rest again.
     RestoredReads,
 }
 
-/// This is what clients share, and the driver looks at.
+/// The state that clients share, and the driver reads.
 pub struct Load {
     plan: Plan,
     stage: Cell<Stage>,
@@ -60,17 +61,17 @@ impl Load {
         })
     }
 
-    /// Lets `stage` begin.
+    /// Starts `stage`.
     pub fn begin(&self, stage: Stage) {
         self.stage.set(stage);
     }
 
-    /// Whether every client has done what `stage` asks.
+    /// Whether every client has finished `stage`.
     pub fn is_done(&self, stage: Stage) -> bool {
         self.done.get().is_some_and(|done| done >= stage)
     }
 
-    /// What clients did, in the order in which it ended.
+    /// Takes the clients' operations, in the order of their ends.
     pub fn take(&self) -> Vec<Operation> {
         self.operations.take()
     }
@@ -109,7 +110,8 @@ impl Load {
     async fn all(&self, clients: impl Iterator<Item = impl Future<Output = ()> + 'static>) {
         let clients: Vec<_> = clients.map(tokio::task::spawn_local).collect();
         for client in clients {
-            // A client that panics is a bug here; the panic is shown already, and the run ends by what it lacks.
+            // A client that panics is a bug in this crate; the panic is shown already, and the run fails for
+            // the missing operations.
             let _ = client.await;
         }
     }
@@ -167,12 +169,12 @@ impl Load {
             1 => (Request::Head, replicas),
             2 => (Request::Put { ttl }, replicas),
             3 => (Request::Delete, replicas),
-            // A range has the default replicas.
+            // A range uses the default replicas.
             _ => (Request::Range { end, limit }, None),
         }
     }
 
-    /// A write through each node, to a key that nothing else touches, so that it heals nothing.
+    /// A write through each node, to a key that is used for nothing else, so that it repairs no other key.
     async fn last_writes(self: Rc<Self>) {
         let mut http = HttpClient::new();
         for node in 0..self.plan.nodes {
@@ -188,7 +190,8 @@ impl Load {
         let everybody = AckFrom::new(self.plan.nodes, self.plan.nodes);
         for key in keys {
             let mut ways: Vec<Option<AckFrom>> = key.replicas_of(true).iter().copied().map(Some).collect();
-            // Everybody is asked; not where that would not overlap with reads of the first alone.
+            // All replicas are asked too; not where such a read would not overlap with reads of the first
+            // replica alone.
             ways.extend(if key.reads.is_empty() { vec![None, Some(everybody)] } else { Vec::new() });
             for replicas in ways {
                 let node = stream.between_u16(0, self.plan.nodes - 1);
@@ -201,7 +204,7 @@ impl Load {
         }
     }
 
-    /// Carries out an operation. Whether there was a connection for it.
+    /// Carries out an operation. Returns whether there was a connection for it.
     #[expect(clippy::too_many_arguments, reason = "these are the columns of an operation")]
     async fn perform(
         &self,

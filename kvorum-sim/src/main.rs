@@ -1,8 +1,8 @@
-//! `kvorum-sim`: replays one seed, soaks many, runs those of a commit, and lets canaries loose.
+//! `kvorum-sim`: replays one seed, soaks many, runs the seeds of a commit, and runs the canaries.
 //!
-//! In this binary the C library's randomness and clocks are replaced too: what reaches past the node's own `Clock`
-//! and `Rng`, the order of a hash map say, is decided by the seed as well. For that reason it is a binary of its own,
-//! which no other links.
+//! In this binary the C library's randomness and clocks are replaced too. So the seed also decides values
+//! that bypass the node's own `Clock` and `Rng`, such as the order of a hash map. For that reason it is a
+//! binary of its own, and no other program links this code.
 
 use clap::{Parser, Subcommand};
 use kvorum_sim::batch::{self, Options, Ran, uptime};
@@ -20,14 +20,14 @@ use std::process::ExitCode;
 use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Every seed that ever failed, one a line, each with the bug that it found.
+/// Every seed that ever failed, one per line, each with the bug that it found.
 const FAILED: &str = include_str!("../seeds-that-failed.txt");
-/// What a batch for a commit is to reach.
+/// The simulated time that a batch for a commit must reach.
 const SIMULATED_MIN: Duration = Duration::from_hours(2);
 const FAULTS_OF_EACH_KIND_MIN: u64 = 100;
-/// Processor time after which a run counts as one without an end, in seconds.
+/// Processor time after which a run counts as endless, in seconds.
 const RUN_SECONDS_MAX: u64 = 120;
-/// Seeds within which a canary must be caught, and the first of them.
+/// The number of seeds within which a canary must be detected, and the first of them.
 #[cfg(feature = "canaries")]
 const CANARY_SEEDS: u64 = 80;
 #[cfg(feature = "canaries")]
@@ -178,7 +178,7 @@ fn seeds_that_failed() -> Vec<Seed> {
     FAILED.lines().filter_map(number).map(Seed).collect()
 }
 
-/// Adds a seed's figures to the sum, and prints the report of one that broke something.
+/// Adds a seed's figures to the sum, and prints the report if it broke an invariant.
 fn take(sum: &mut Tally, ran: Ran) {
     if !ran.tally.broken.is_empty() {
         // The last line is the tally.
@@ -289,7 +289,7 @@ fn canaries() -> ExitCode {
                 }
             },
         );
-        // What breaks without the canary shows nothing.
+        // A seed that fails without the canary proves nothing.
         let first = lock().pop_first();
         let is_clean = |seed| batch::run_one(Seed(seed), Options::default()).tally.broken.is_empty();
         match first {

@@ -32,7 +32,7 @@ pub fn url_of(node: u16) -> String {
     format!("http://{}", authority_of(node))
 }
 
-/// This is a machine's power: once it is off, nothing that the machine still sends goes out.
+/// A machine's power: while it is off, the machine sends nothing.
 #[derive(Debug, Clone, Default)]
 pub struct Power(Rc<Cell<bool>>);
 
@@ -48,8 +48,8 @@ impl Power {
     }
 }
 
-/// This is a connection of a machine, which ends in silence when the power does: the driver takes the machine down a
-/// moment later.
+/// A connection of a machine. It ends without a message when the power fails: the driver takes the machine
+/// down a moment later.
 pub struct Wire {
     stream: TcpStream,
     power: Power,
@@ -85,7 +85,7 @@ impl AsyncWrite for Wire {
     }
 }
 
-/// This connects a machine over the simulated network.
+/// A connector of a machine on the simulated network.
 #[derive(Debug, Clone, Default)]
 pub struct SimConnector {
     /// The machine's power.
@@ -107,11 +107,11 @@ impl Connector for SimConnector {
 
 type Accepting = Pin<Box<dyn Future<Output = io::Result<(TcpStream, IpAddr)>>>>;
 
-/// This listens on the simulated network.
+/// A listener on the simulated network.
 pub struct SimListener {
     listener: Rc<TcpListener>,
     power: Power,
-    // The acceptance under way: turmoil's listener can only be waited for, not polled.
+    // The acceptance under way: turmoil's listener can be awaited, but not polled.
     accepting: RefCell<Option<Accepting>>,
 }
 

@@ -1,4 +1,4 @@
-//! The software of the machines: the real node, over the simulated network, clock, chance and disk.
+//! The software of the machines: the real node, over the simulated network, clock, randomness and disk.
 
 use crate::cluster::{Life, Order, Start};
 use crate::fault::FaultKind;
@@ -15,16 +15,17 @@ use std::rc::Rc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
-/// How long a process that could not start stays away before it is started again, as a supervisor would.
+/// How long a process that could not start waits before it is started again, as a supervisor would do it.
 const START_AGAIN: Duration = Duration::from_secs(1);
-/// Between two rounds that purge: short, so that a run of seconds has many, which race with everything else.
+/// The time between two purge rounds: short, so that a run of seconds has many, which race with everything
+/// else.
 const SETTLE_EVERY: &str = "1s";
-/// Some rows of the index: it is folded into its tree again and again.
+/// Room for a few rows of the index: it is flushed to its tree again and again.
 const INDEX_BYTES: usize = 1500;
-/// The host that takes the place of one of the nodes in an outdated list of nodes. Nothing listens there.
+/// The host that replaces one of the nodes in an outdated list of nodes. No process listens there.
 pub const STRANGER: &str = "stranger";
 
-/// These are the running nodes, by number; none where a node is down or opens its store.
+/// The running nodes, by number; `None` for a node that is down or still opens its store.
 #[derive(Clone, Default)]
 pub struct Nodes(Rc<RefCell<Vec<Option<Handle>>>>);
 
@@ -46,20 +47,21 @@ impl Nodes {
     }
 }
 
-/// What starts the real node for each life of a machine.
+/// Returns a function that starts the real node for each run of a machine.
 pub fn start(plan: &Plan, nodes: &Nodes, trace: &Trace) -> Start {
     let (plan, nodes, trace) = (Rc::new(plan.clone()), nodes.clone(), trace.clone());
     Rc::new(move |life| Box::pin(live(Rc::clone(&plan), life, nodes.clone(), trace.clone())))
 }
 
-/// One life: the process is started again for as long as it cannot start.
+/// One run of a machine: the process is started again until a start succeeds.
 async fn live(plan: Rc<Plan>, life: Life, nodes: Nodes, trace: Trace) -> turmoil::Result {
     let host = host_of(life.node);
     let config = config_of(&plan, &life)?;
     loop {
         nodes.set(life.node, None);
         life.desk.close();
-        // A node that starts alone has nobody to say that its clock is wrong: that is known, and no test.
+        // A node that starts alone has no peer to tell it that its clock is wrong: a known limit, which is
+        // not tested.
         life.clock.set_right();
         let (started, number, desk) = (nodes.clone(), life.node, life.desk.clone());
         let connector = SimConnector { power: life.power.clone() };
@@ -82,7 +84,7 @@ async fn live(plan: Rc<Plan>, life: Life, nodes: Nodes, trace: Trace) -> turmoil
                 let node = handle.clone();
                 desk.open(move |order| match order {
                     Order::Pause { choice, time } => pause(&node, choice, time),
-                    // Nobody is there to say it where no plan has such words.
+                    // The receiver exists only if the plan has forged messages.
                     Order::Forge(forgery) => drop(tell.send(forgery)),
                 });
                 started.set(number, Some(handle));
@@ -92,12 +94,12 @@ async fn live(plan: Rc<Plan>, life: Life, nodes: Nodes, trace: Trace) -> turmoil
         let now = turmoil::sim_elapsed().unwrap_or_default();
         trace.line(now, &host, &format_args!("did not start: {error}"));
         tokio::time::sleep(START_AGAIN).await;
-        // A process that ends leaves its writes with the operating system.
+        // A process that ends leaves its writes in the operating system's cache.
         life.engine.kill();
     }
 }
 
-/// Says what is to be forged, one word after the other, as the node `number`.
+/// Sends the forged messages, one after the other, as the node `number`.
 async fn forge(
     mut told: mpsc::UnboundedReceiver<Forgery>,
     plan: Rc<Plan>,
@@ -112,7 +114,7 @@ async fn forge(
     }
 }
 
-/// Has the workers of a node that `choice` names wait for `time`, or go on: all that can where it names none.
+/// Pauses the workers that `choice` names for `time`, or resumes them; 0 names all that can be paused.
 fn pause(node: &Handle, choice: u64, time: Option<Duration>) {
     let Some(shared) = node.shared() else { return };
     let workers = shared.workers();
@@ -135,13 +137,13 @@ fn config_of(plan: &Plan, life: &Life) -> Result<Config, ConfigError> {
         ("settle-interval", SETTLE_EVERY.to_owned()),
         ("threads", "1".to_owned()),
         ("workers", "1".to_owned()),
-        // A store here is small, and a seed short.
+        // A store here is small, and a seed lasts seconds.
         ("scrub-every", "3s".to_owned()),
     ]);
     flags.insert("clock-offset-limit", format!("{}s", plan.clock_limit().as_secs()));
     let mut config = config::resolve(&flags, &BTreeMap::new(), None)?.0;
     if plan.transfers_early {
-        // As if every partition had many keys.
+        // Makes the node treat every partition as one with many keys.
         config.upkeep.transferring =
             Transferring { probed_min: 1, stretch_bytes: 2 << 10, ..Transferring::default() };
     }
@@ -162,7 +164,7 @@ mod tests {
     use kvorum::storage::memory::MemoryEngine;
     use std::sync::Arc;
 
-    /// A node knows the plan's nodes; one that is out of date knows as many, of which one is another.
+    /// A node knows the plan's nodes; an outdated one knows as many nodes, with one replaced.
     #[test]
     fn stale_lists_name_a_stranger() {
         let mut plan = Plan::of(Seed(1));

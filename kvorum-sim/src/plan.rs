@@ -1,18 +1,19 @@
-//! The plan: everything that a seed decides, as plain data, before anything runs.
+//! The plan: all decisions of a seed, as plain data, made before anything runs.
 //!
-//! Each part draws from a stream of its own, so that a new kind of fault does not move the others. Kinds of fault
-//! are on or off by seed ("swarm testing"): a run in which everything happens at once finds less than many in which
-//! few things do.
+//! Each part draws from a stream of its own, so that a new kind of fault does not change the others. Kinds of
+//! fault are on or off by seed ("swarm testing"): a run with every kind at once finds fewer bugs than many
+//! runs with a few kinds each.
 //!
-//! Faults stay within what the contract is promised under, so that every run is judged in full:
-//! - at most one node of a seed has its disk wiped, rotten or exchanged for an older one, so writes with ACK >= 2 are held
-//!   to survive;
-//! - a sync fails only with `always`: with the other modes what is lost when would be a guess;
-//! - clocks are either all within [`CLOCK_ERROR`] or known to be anywhere, and then no TTL is judged;
-//! - a clock that is wrong among others is right when its node starts (see `docs/dev/faults-found.md`, what is left);
-//! - clients' own links are never cut, so that every silence is a node's.
+//! Faults stay within the contract's preconditions, so that every run is judged in full:
+//! - at most one node of a seed has its disk wiped, rotten or replaced by an older one, so writes with ACK >=
+//!   2 must survive;
+//! - a sync fails only with `always`: with the other modes it is not known which writes were lost when;
+//! - clocks are either all within [`CLOCK_ERROR`] or have no known bound, and then no TTL is judged;
+//! - a clock that is wrong among others is right when its node starts (see `docs/dev/faults-found.md`, what
+//!   is left);
+//! - clients' own links are never cut, so that a node is the cause of every missing answer.
 //!
-//! After `length` everything is healed and load stops; within `settle` all must have converged.
+//! After `length` all faults end and load stops; within `settle` all nodes must have converged.
 
 use crate::fault::{Fault, FaultEvent, FaultKind, STARTING};
 use crate::history::AckFrom;
@@ -25,16 +26,16 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
-/// How far a clock may be off, either way, in seeds in which clocks are good.
+/// How far a clock may be off, either way, in seeds with good clocks.
 pub const CLOCK_ERROR: Duration = Duration::from_millis(20);
-/// How far ahead a timestamp may be where clocks are anywhere: further than all jumps of a plan together, so that no node
-/// has to stand down.
+/// How far ahead a timestamp may be where clocks have no known bound: further than all jumps of a plan
+/// together, so that no node stops taking writes because of its clock.
 const WILD_CLOCK_LIMIT: Duration = Duration::from_hours(24);
-/// The same where clocks are good: a seed is short, and what has expired is destroyed after twice the limit.
+/// The same limit with good clocks: a seed is short, and expired records are destroyed after twice the limit.
 const CLOCK_LIMIT: Duration = Duration::from_secs(1);
-/// The same where one clock is wrong for a while: room for errors that a node must live with.
+/// The same limit where one clock is wrong for a while: it leaves room for errors that a node must tolerate.
 const WRONG_CLOCK_LIMIT: Duration = Duration::from_secs(3);
-/// The furthest that one clock is wrong while the others are right: all TTLs are shorter.
+/// The largest error of one clock while the others are right: all TTLs are shorter.
 const WRONG_CLOCK_MAX: Duration = Duration::from_hours(24 * 9);
 /// The longest jump of a clock.
 pub const JUMP_MAX: Duration = Duration::from_hours(1);
@@ -43,11 +44,11 @@ pub const FAULT_MAX: Duration = Duration::from_secs(8);
 
 /// Partitions of a cluster, as a power of two.
 pub(crate) const PARTITION_BITS: u8 = 12;
-/// The partitions that keys lie in where they are to lie together: few, but no more than eight keys in each, so that one
-/// tombstone is reason enough to settle it.
+/// The number of partitions that keys share where they are to be close together. Few, but no more than eight
+/// keys in each, so that one tombstone is enough for tombstone GC to process the partition.
 const CROWDED: u64 = 16;
 
-/// These are the operations of a client, each with its weight.
+/// The operations of a client, each with its weight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mix {
     /// GETs.
@@ -62,28 +63,28 @@ pub struct Mix {
     pub range: u64,
 }
 
-/// This is one client.
+/// One client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientPlan {
-    /// What it does.
+    /// Its operations.
     pub mix: Mix,
     /// The longest pause between an answer and the next request; the shortest is a millisecond, so that two
     /// operations of one client never end and begin at one instant.
     pub pause_max: Duration,
-    /// The one node that it asks; none to ask any.
+    /// The only node that it asks; `None` for all nodes.
     pub home: Option<u16>,
 }
 
-/// This is one key and how it is used.
+/// One key and its use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyPlan {
     /// Its bytes.
     pub key: Bytes,
     /// How often it is chosen, against the others.
     pub weight: u64,
-    /// The replicas that its requests name, one at random each time; none to leave it to the default.
+    /// The replicas that its requests name, one at random each time; empty for the default.
     pub replicas: Vec<AckFrom>,
-    /// Those that its reads name, where they name others.
+    /// The replicas that its reads name, if they name others.
     pub reads: Vec<AckFrom>,
 }
 
@@ -94,39 +95,40 @@ impl KeyPlan {
     }
 }
 
-/// This is how often and how long values live.
+/// How many values have a TTL, and how long the TTLs are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TtlPlan {
     /// PUTs in a hundred that have one.
     pub percent: u64,
     /// The shortest.
     pub min: Duration,
-    /// The longest of those that end within the run, or soon after.
+    /// The longest TTL that ends within the run, or soon after.
     pub max: Duration,
-    /// The longest of the others; none where all end so soon. Half of them have such a TTL.
+    /// The longest of the other TTLs, which half of them have; `None` where all end within the run or soon
+    /// after.
     pub outliving_max: Option<Duration>,
 }
 
-/// This is a node's clock at the beginning.
+/// A node's clock at the beginning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClockPlan {
     /// How far it is off.
     pub offset_millis: i64,
-    /// Microseconds that it gains in a second.
+    /// Microseconds that it gains per second.
     pub drift_ppm: i32,
 }
 
 /// Backups of all nodes, taken one after the other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Backups {
-    /// Whose disk is copied when, in that order.
+    /// Which node's disk is copied at which time, in that order.
     pub taken: Vec<(u16, Duration)>,
-    /// Whose disks are copied once all has settled. These nodes have sealed further than the others, also partitions of which
-    /// they hold nothing.
+    /// The nodes whose disks are copied after the cluster is at rest. These nodes have sealed further than
+    /// the others, also for partitions of which they hold nothing.
     pub last: Vec<u16>,
 }
 
-/// This is everything that a seed decides.
+/// All decisions of a seed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
     /// The seed.
@@ -135,7 +137,7 @@ pub struct Plan {
     pub nodes: u16,
     /// When replicas sync.
     pub durability: DurabilityMode,
-    /// The shortest and the longest way of a message while nothing is wrong.
+    /// The shortest and the longest delay of a message while no fault is active.
     pub latency: (Duration, Duration),
     /// Each node's clock.
     pub clocks: Vec<ClockPlan>,
@@ -147,7 +149,7 @@ pub struct Plan {
     pub ttl: Option<TtlPlan>,
     /// The largest value.
     pub value_bytes_max: usize,
-    /// Whether a comparison walks through the store for a peer as soon as one partition says that it lacks most.
+    /// Whether a comparison starts a bulk sync as soon as one partition lacks most of its records.
     pub transfers_early: bool,
     /// How long load and faults last.
     pub length: Duration,
@@ -175,8 +177,8 @@ impl Plan {
         let latency_min = Duration::from_millis(stream.between(0, 2));
         let latency_max = latency_min + Duration::from_millis(stream.between(1, 20));
         let value_bytes_max = usize::from(stream.between_u16(24, 2000));
-        // Many clients on very few keys: writes and reads that meet on the way, which is rare elsewhere. In half of these
-        // seeds nothing is wrong besides.
+        // Many clients on very few keys: writes and reads that run concurrently on the same keys, which is
+        // rare elsewhere. Half of these seeds have no faults.
         let mut contention = seed.stream("contention");
         let (is_contended, is_calm) = (contention.percent(30), contention.percent(50));
         let mut kinds = kinds(&mut seed.stream("kinds"), nodes, durability);
@@ -212,14 +214,14 @@ impl Plan {
         }
     }
 
-    /// How far clocks may be off; none where they may be anywhere.
+    /// The bound on the clocks' errors; `None` where they have no known bound.
     pub fn clock_error(&self) -> Option<Duration> {
         let is_wild =
             self.kinds.contains(&FaultKind::ClockJump) || self.kinds.contains(&FaultKind::ClockDrift);
         (!is_wild).then_some(CLOCK_ERROR)
     }
 
-    /// How far ahead of a node's clock a timestamp is believed.
+    /// How far ahead of a node's clock a timestamp is accepted.
     pub fn clock_limit(&self) -> Duration {
         match self.clock_error() {
             None => WILD_CLOCK_LIMIT,
@@ -233,8 +235,9 @@ impl Plan {
         self.clock_error().is_some() && !self.kinds.contains(&FaultKind::WrongClock)
     }
 
-    /// What a power loss of `node` at `at` may take: everything confirmed since the instant that this returns, or
-    /// nothing. While a fault held the node back an interval may have passed unused, so it does not count.
+    /// The loss that a power loss of `node` at `at` may cause: all writes confirmed since the returned
+    /// instant, or `None` for no loss. While a fault held the node back, an interval may have passed without
+    /// a sync, so that time does not count.
     pub fn exposed_since(&self, node: u16, at: Duration) -> Option<Duration> {
         let every = match self.durability {
             DurabilityMode::Always => return None,
@@ -242,7 +245,7 @@ impl Plan {
             DurabilityMode::Os => return Some(Duration::ZERO),
         };
         let mut since = at.saturating_sub(every);
-        // Latest first: each may lead back to the one before.
+        // Latest first: each may extend the period back to the one before.
         let mut held_back: Vec<&FaultEvent> =
             self.faults.iter().filter(|event| event.at <= at && event.fault.holds_back(node)).collect();
         held_back.sort_by_key(|event| event.at + event.lasts);
@@ -254,8 +257,9 @@ impl Plan {
         Some(since)
     }
 
-    /// Whether hints alone must make the replicas equal in the end: no process ends and no disk fails, so that every
-    /// write that misses a replica leaves a hint, and clocks are not set so far that hints grow too old.
+    /// Whether hints alone must make the replicas equal in the end. No process ends and no disk fails, so
+    /// that every write that misses a replica leaves a hint, and no clock jumps so far that hints grow too
+    /// old.
     pub fn hints_suffice(&self) -> bool {
         let jumped: u64 = self
             .faults
@@ -268,7 +272,7 @@ impl Plan {
         jumped <= 2 * crate::millis(JUMP_MAX) && self.kinds.iter().all(|kind| kind.leaves_processes_alone())
     }
 
-    /// The quorum of requests that name none: a majority of three replicas, or of all where there are fewer.
+    /// The quorum of requests that name none: a majority of three replicas, or of all if there are fewer.
     pub fn default_replicas(&self) -> AckFrom {
         let from = self.nodes.min(3);
         AckFrom::new(from / 2 + 1, from)
@@ -276,25 +280,27 @@ impl Plan {
 }
 
 fn kinds(stream: &mut Stream, nodes: u16, durability: DurabilityMode) -> BTreeSet<FaultKind> {
-    // One seed in ten is calm: it shows that the checks are silent where nothing happens.
+    // One seed in ten is calm: it shows that the checks are silent without faults.
     let percent = [0, 15, 30, 30, 30, 30, 50, 50, 50, 70];
     let percent = stream.pick(&percent).copied().unwrap_or(30);
-    // Drawn for every kind, so that what is possible in this cluster does not move the others.
+    // Drawn for every kind, so that the kinds that are possible in this cluster do not change the draws of
+    // the others.
     let mut kinds: BTreeSet<FaultKind> = FaultKind::ALL
         .into_iter()
         .map(|kind| (kind, stream.percent(percent)))
         .filter(|(kind, is_on)| {
             let is_possible = match kind {
                 FaultKind::SyncError => durability == DurabilityMode::Always,
-                // A clock is wrong by the others' word: of two nobody knows which.
+                // A node learns from the others that its clock is wrong: with two nodes neither knows which
+                // one is wrong.
                 FaultKind::Bridge
                 | FaultKind::StaleTopology
                 | FaultKind::ExchangedDisks
                 | FaultKind::WrongClock => nodes >= 3,
                 kind if kind.needs_peers() => nodes >= 2,
-                // Of one node nothing would be left to be held to.
+                // With one node no promise would be left to check.
                 FaultKind::Wipe | FaultKind::BitRot | FaultKind::OlderDisk => nodes >= 2,
-                // More nodes than replicas: some seal what they do not hold.
+                // More nodes than replicas: some nodes seal partitions that they do not hold.
                 FaultKind::StaggeredRestore => nodes >= 4,
                 _ => true,
             };
@@ -302,7 +308,7 @@ fn kinds(stream: &mut Stream, nodes: u16, durability: DurabilityMode) -> BTreeSe
         })
         .map(|(kind, _)| kind)
         .collect();
-    // Where clocks are anywhere, none is right that one could be judged by.
+    // Where clocks have no known bound, there is no right clock to compare one with.
     if stream.percent(70) {
         if kinds.contains(&FaultKind::WrongClock) {
             kinds.remove(&FaultKind::ClockJump);
@@ -312,11 +318,12 @@ fn kinds(stream: &mut Stream, nodes: u16, durability: DurabilityMode) -> BTreeSe
         kinds.remove(&FaultKind::WrongClock);
     }
     if nodes == 3 && kinds.contains(&FaultKind::RestartAlone) {
-        // Of three nodes it would be one whose disk is exchanged, and recognised again when it comes back.
+        // With three nodes its disk would be one of the exchanged ones, and be recognised again when it comes
+        // back.
         kinds.remove(&FaultKind::ExchangedDisks);
     }
     if kinds.contains(&FaultKind::StaggeredRestore) {
-        // What the copies hold must be what was acknowledged.
+        // The copies must hold exactly the acknowledged writes.
         for kind in [
             FaultKind::Wipe,
             FaultKind::BitRot,
@@ -384,7 +391,7 @@ fn clients(stream: &mut Stream, nodes: u16, is_contended: bool) -> Vec<ClientPla
 
 fn keys(stream: &mut Stream, nodes: u16, kinds: &BTreeSet<FaultKind>, is_contended: bool) -> Vec<KeyPlan> {
     let majority = AckFrom::new(nodes / 2 + 1, nodes);
-    // All quorums of these overlap, also those of unequal strength: a register that must stay linearizable.
+    // All quorums of these overlap, also those with different `ack`: a register that must stay linearizable.
     let overlapping = |from: u16| (from / 2 + 1..=from).map(|ack| AckFrom::new(ack, from)).collect();
     let few = nodes.min(3);
     let styles: [(u64, Vec<AckFrom>); 9] = [
@@ -393,23 +400,25 @@ fn keys(stream: &mut Stream, nodes: u16, kinds: &BTreeSet<FaultKind>, is_contend
         (1, vec![AckFrom::new(1, nodes)]),
         (1, vec![AckFrom::new(nodes, nodes)]),
         (2, vec![majority]),
-        // Written by all, read from one; and the other way round.
+        // Written to all, read from one; and the other way round.
         (1, vec![AckFrom::new(1, nodes), AckFrom::new(nodes, nodes)]),
         // One key with versions of different `from`.
         (1, (1..=nodes).map(|from| AckFrom::new(from / 2 + 1, from)).collect()),
         (4, overlapping(few)),
         (2, overlapping(nodes)),
     ];
-    // Written by all and read from the first alone: such a reader can meet what is on one replica.
+    // Written to all and read from the first alone: such a reader can see a record that only one replica
+    // holds.
     let read_from_first = (vec![AckFrom::new(few, few)], vec![AckFrom::new(1, 1)]);
     let is_plain = stream.percent(40) && !is_contended;
-    // What a node can serve alone, whichever it is.
+    // Requests that any node can serve alone.
     let any_one = vec![AckFrom::new(1, nodes)];
     let serves_alone = |index: u64| kinds.contains(&FaultKind::RestartAlone) && index.is_multiple_of(3);
-    // What is on all replicas is missed as soon as one has lost it.
+    // Records on all replicas: a read notices as soon as one replica has lost its copy.
     let (all, each) = (vec![AckFrom::new(few, few)], vec![AckFrom::new(1, few)]);
     let is_on_all = |index: u64| kinds.contains(&FaultKind::WrongClock) && index % 3 == 1;
-    // A node with an outdated list may put what it alone must confirm on the wrong node; with others' consent it cannot.
+    // A node with an outdated list may write to the wrong node if it alone must confirm; if others must
+    // confirm too, it cannot.
     let ack_min = if kinds.contains(&FaultKind::StaleTopology) { 2 } else { 1 };
     let (hot, cold) = if is_contended { (3, 0) } else { (6, 120) };
     let (hot, cold) = (stream.between(1, hot), stream.between(0, cold));
@@ -439,7 +448,7 @@ fn keys(stream: &mut Stream, nodes: u16, kinds: &BTreeSet<FaultKind>, is_contend
         .collect()
 }
 
-/// The bytes of key `index`: mostly plain, some with bytes that a careless path would stumble over.
+/// The bytes of key `index`: mostly plain, some with bytes that careless code would mishandle.
 fn key(stream: &mut Stream, index: u64) -> Bytes {
     let odd: [&[u8]; 5] = [b"\x00", b"\xff\xfe", b"a+b %&=", b"\xc3\xa4/../", b"\n"];
     let mut key = format!("k{index:03}").into_bytes();
@@ -449,7 +458,8 @@ fn key(stream: &mut Stream, index: u64) -> Bytes {
     Bytes::from(key)
 }
 
-/// A key like `key` in one of few partitions, so that keys which stay are beside others which are deleted and purged.
+/// A key like `key` in one of few partitions, so that keys that stay share partitions with keys that are
+/// deleted and purged.
 fn crowded(key: &[u8], index: u64) -> Bytes {
     let longer = (0u32..).map(|number| Bytes::from([key, format!("-{number}").as_bytes()].concat()));
     let mut crowded =
@@ -468,7 +478,7 @@ fn ttl(stream: &mut Stream, kinds: &BTreeSet<FaultKind>) -> Option<TtlPlan> {
     if kinds.contains(&FaultKind::WrongClock) {
         has_ttl = true;
         plan.percent = stream.between(30, 70);
-        // Such as end while versions are still ahead, and such as only a wrong clock ends.
+        // TTLs that end while versions are still ahead, and TTLs that only a wrong clock ends.
         plan.max = Duration::from_millis(stream.between(500, 2000));
         plan.outliving_max = Some(Duration::from_hours(2));
     }
@@ -476,33 +486,34 @@ fn ttl(stream: &mut Stream, kinds: &BTreeSet<FaultKind>) -> Option<TtlPlan> {
 }
 
 fn faults(stream: &mut Stream, nodes: u16, length: Duration, kinds: &BTreeSet<FaultKind>) -> Vec<FaultEvent> {
-    // The one disk that may be lost for good.
+    // The only disk that may be lost permanently.
     let victim = stream.between_u16(0, nodes - 1);
     let mut events = Vec::new();
-    // Backups are put back when all is over.
+    // Backups are put back at the end of the run.
     for kind in kinds.iter().filter(|kind| !kind.is_once_a_run()) {
-        // Where a kind is rarely possible it comes more often.
+        // Kinds that are rarely possible come more often.
         let most = match kind {
             FaultKind::SyncError => 7,
             FaultKind::ExchangedDisks | FaultKind::StaleTopology => 6,
             FaultKind::WrongClock => 8,
             FaultKind::CrashPoint => 12,
-            // No more: a node begins it again three times within ten minutes.
+            // No more than three: a node restarts it three times within ten minutes.
             FaultKind::BackgroundEnd => 3,
             _ => 4,
         };
         for _ in 0..stream.between(1, most) {
-            // Not in the first second: there is nothing to lose yet.
+            // Not in the first second: there are no records to lose yet.
             let at = stream.duration(Duration::from_secs(1), length);
             let lasts = stream.duration(Duration::from_millis(50), FAULT_MAX);
             let lasts = if stream.percent(60) { lasts / 8 } else { lasts };
             let fault = fault(stream, *kind, nodes, victim);
-            // Long enough for something to be deleted and purged meanwhile.
+            // Long enough for records to be deleted and purged meanwhile.
             let is_long = matches!(kind, FaultKind::OlderDisk | FaultKind::RestartAlone);
             let lasts = if is_long { lasts.max(FAULT_MAX / 2) } else { lasts };
-            // Long enough for the sweeper to look.
+            // Long enough for the sweeper to run.
             let lasts = if *kind == FaultKind::WrongClock { lasts.max(FAULT_MAX / 4) } else { lasts };
-            // A background that ends for longer than a moment counts as one that does for good.
+            // If the background task ends for longer than a moment, the node treats it as a permanent
+            // failure.
             let lasts =
                 if *kind == FaultKind::BackgroundEnd { lasts.min(Duration::from_millis(200)) } else { lasts };
             let is_instant = matches!(
@@ -517,15 +528,16 @@ fn faults(stream: &mut Stream, nodes: u16, length: Duration, kinds: &BTreeSet<Fa
     events
 }
 
-/// One more older disk, where there are any: a copy that is left at the end of the load comes back when all has settled, so
-/// that what comes with it is not written over.
+/// One more older disk, if the seed has any. A copy that is left at the end of the load comes back after the
+/// cluster is at rest, so that no write overwrites its records.
 fn last_older_disk(length: Duration, faults: &[FaultEvent]) -> Option<FaultEvent> {
     let older = faults.iter().find(|event| event.kind == FaultKind::OlderDisk)?;
     Some(FaultEvent { at: length.saturating_sub(FAULT_MAX), lasts: FAULT_MAX, ..older.clone() })
 }
 
-/// Partitions around wipes, so that what was lost matters: until the wiped node comes back some others hear nothing,
-/// and for a while from then on the rest does not, of which the wiped node was one when it confirmed.
+/// Partitions around wipes, so that the loss has consequences. Until the wiped node comes back, some other
+/// nodes receive nothing. For a while after that the rest receives nothing, which includes the nodes that
+/// confirmed together with the wiped one.
 fn shifts(stream: &mut Stream, nodes: u16, faults: &[FaultEvent]) -> Vec<FaultEvent> {
     let mut events = Vec::new();
     for event in faults {
@@ -550,7 +562,7 @@ fn shifts(stream: &mut Stream, nodes: u16, faults: &[FaultEvent]) -> Vec<FaultEv
     events
 }
 
-/// The steps that a running node can take.
+/// The named steps of a running node.
 const RUNNING: &[Point] = &[
     Point::LeaseBefore,
     Point::LeaseAfter,
@@ -569,7 +581,7 @@ const RUNNING: &[Point] = &[
     Point::FoldBefore,
     Point::FoldAfter,
 ];
-/// The steps that a new store takes.
+/// The named steps of creating a store.
 const BEING_BORN: &[Point] = &[
     Point::BirthBefore,
     Point::BirthAfter,
@@ -583,12 +595,12 @@ const BEING_BORN: &[Point] = &[
     Point::VotesAfter,
 ];
 
-/// The steps by which a damaged store is set aside.
+/// The named steps of setting a damaged store aside.
 const SETTING_ASIDE: &[Point] = &[Point::AsideBefore, Point::AsideAfter, Point::AsideBegun];
 
-/// Deaths at steps that only another fault leads to: of new stores while they find out what they are, at the first start
-/// and after a wipe; of stores that are opened again after a full disk, that are older, or damaged; and, led to by
-/// nothing, deaths while what is deleted goes.
+/// Crashes at steps that only another fault leads to. New stores crash while they find out what they are, at
+/// the first start and after a wipe. Stores crash that are opened again after a full disk, that are older, or
+/// damaged. And, without another fault, nodes crash while deleted records are removed.
 fn led_to(stream: &mut Stream, nodes: u16, length: Duration, faults: &[FaultEvent]) -> Vec<FaultEvent> {
     let first = stream.between_u16(0, nodes - 1);
     let mut leads = vec![(Duration::ZERO, Duration::ZERO, first, BEING_BORN, 1)];
@@ -616,7 +628,7 @@ fn led_to(stream: &mut Stream, nodes: u16, length: Duration, faults: &[FaultEven
     events
 }
 
-/// A death of `node` at one of `points`, which it comes by up to `most` times.
+/// A crash of `node` at one of `points`, at the first to `most`th arrival.
 fn crash(stream: &mut Stream, node: u16, points: &[Point], most: u64) -> Fault {
     let point = stream.pick(points).copied().unwrap_or(Point::CommitBeforeWrite);
     let (keep, loses_power) = (stream.word(), stream.percent(60));
@@ -625,7 +637,7 @@ fn crash(stream: &mut Stream, node: u16, points: &[Point], most: u64) -> Fault {
 
 fn fault(stream: &mut Stream, kind: FaultKind, nodes: u16, victim: u16) -> Fault {
     let node = stream.between_u16(0, nodes - 1);
-    // Another node than `node`, where there is one.
+    // Another node than `node`, if there is one.
     let other = (node + stream.between_u16(1, nodes.max(2) - 1)) % nodes;
     let choice = stream.word();
     let millis = |stream: &mut Stream, low, high| Duration::from_millis(stream.between(low, high));
@@ -658,11 +670,11 @@ fn fault(stream: &mut Stream, kind: FaultKind, nodes: u16, victim: u16) -> Fault
             let size = if stream.percent(50) { 5000 } else { crate::millis(JUMP_MAX) };
             Fault::ClockJump { node, by_millis: signed(stream, size) }
         }
-        // Not the disk that other faults do something to meanwhile.
+        // Not the disk that other faults change meanwhile.
         FaultKind::ExchangedDisks => {
             Fault::ExchangedDisks { nodes: ((victim + 1) % nodes, (victim + 2) % nodes) }
         }
-        // Backups are no fault while the load runs: none is planned, see `faults`.
+        // Backups are not a fault during the load, so none is planned here: see `faults`.
         FaultKind::OlderDisk | FaultKind::StaggeredRestore => {
             Fault::OlderDisk { node: victim, is_image: choice & 1 == 1 }
         }
@@ -671,12 +683,12 @@ fn fault(stream: &mut Stream, kind: FaultKind, nodes: u16, victim: u16) -> Fault
         FaultKind::PausedWorkers => Fault::PausedWorkers { node, choice: choice & ((1 << 18) - 1) },
         FaultKind::CrashPoint if stream.percent(15) => crash(stream, node, STARTING, 1),
         FaultKind::CrashPoint => crash(stream, node, RUNNING, 5),
-        // One clock of a seed at most.
+        // At most one clock per seed.
         FaultKind::WrongClock => {
             Fault::WrongClock { node: (victim + 1) % nodes, by_millis: wrong_by(stream) }
         }
         FaultKind::ForgedWord => Fault::ForgedWord { liar: node, node: other, choice },
-        // Not the disk that comes back as an older image, which is recognised.
+        // Not the disk that comes back as an older image, which would be recognised.
         FaultKind::RestartAlone => {
             Fault::RestartAlone { node: (victim + nodes - 1) % nodes, is_copied: choice & 1 == 1 }
         }
@@ -686,7 +698,8 @@ fn fault(stream: &mut Stream, kind: FaultKind, nodes: u16, victim: u16) -> Fault
     }
 }
 
-/// How far a clock is wrong among others that are right: by less than the limit, which a node must live with, or by much more.
+/// The error of one clock while the others are right: less than the limit, which a node must tolerate, or
+/// much more.
 fn wrong_by(stream: &mut Stream) -> i64 {
     let is_small = stream.percent(50);
     let small = stream.between(500, crate::millis(WRONG_CLOCK_LIMIT) - 500);
@@ -696,7 +709,7 @@ fn wrong_by(stream: &mut Stream) -> i64 {
     if stream.percent(80) { size } else { -size }
 }
 
-/// Some of the nodes, at least one and not all where there are several.
+/// Some of the nodes: at least one, and not all if there are several.
 fn side(stream: &mut Stream, nodes: u16) -> BTreeSet<u16> {
     let mut all: Vec<u16> = (0..nodes).collect();
     stream.shuffle(&mut all);
@@ -751,7 +764,7 @@ mod tests {
         (0..500).map(|seed| Plan::of(Seed(seed)))
     }
 
-    /// A seed means one plan, and prints it.
+    /// A seed gives one plan, and prints it.
     #[test]
     fn plans_are_stable() {
         for seed in 0..50 {
@@ -762,7 +775,7 @@ mod tests {
         assert_ne!(Plan::of(Seed(1)).to_string(), Plan::of(Seed(2)).to_string());
     }
 
-    /// Faults stay within what the contract is promised under.
+    /// Faults stay within the contract's preconditions.
     #[test]
     fn faults_keep_the_preconditions() {
         for plan in plans() {
@@ -793,7 +806,8 @@ mod tests {
         }
     }
 
-    /// With an interval a power loss takes what it covers, and more where faults in a row held the node back.
+    /// With an interval, a power loss takes the writes of the interval, and more if faults in a row held the
+    /// node back.
     #[test]
     fn exposure_follows_the_faults() {
         let seconds = Duration::from_secs;
@@ -815,7 +829,7 @@ mod tests {
         assert_eq!(plan.exposed_since(0, seconds(20)), Some(Duration::ZERO));
     }
 
-    /// Every request that a plan can make is one that its cluster takes.
+    /// Every request that a plan can make is valid in its cluster.
     #[test]
     fn replicas_are_allowed() {
         for plan in plans() {
@@ -830,7 +844,7 @@ mod tests {
         }
     }
 
-    /// 500 seeds see every kind of fault, every cluster size, every durability, TTLs and calm.
+    /// 500 seeds contain every kind of fault, every cluster size, every durability, TTLs and calm runs.
     #[test]
     fn everything_is_planned() {
         let mut kinds = BTreeSet::new();

@@ -1,15 +1,15 @@
-//! What a failed run prints: enough to understand it, and the command that replays it.
+//! The report of a failed run: enough to understand it, and the command that replays it.
 
 use crate::invariants::Violation;
 use crate::plan::Plan;
 use std::fmt;
 
-/// This is a run that broke something.
+/// The report of a run that broke an invariant.
 #[derive(Debug, Clone)]
 pub struct Report<'a> {
-    /// What the seed decided.
+    /// The plan of the seed.
     pub plan: &'a Plan,
-    /// What it broke, the plainest first; the first one is shown with its history.
+    /// The broken invariants, the simplest first; the first one is shown with its history.
     pub violations: &'a [Violation],
 }
 

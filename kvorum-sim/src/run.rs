@@ -1,7 +1,7 @@
 //! One run: a plan, from its first step to the verdict.
 //!
-//! Load and faults until the plan's length; then everything is healed, a last write goes through every node, and what
-//! was left open settles; then the disks are read, and every key. What all this showed goes to the oracle.
+//! Load and faults run until the plan's length. Then all faults end, a last write goes through every node,
+//! and the nodes finish their repairs. Then the disks are read, and every key. The oracle judges all results.
 
 use crate::cluster::Cluster;
 use crate::history::History;
@@ -21,31 +21,32 @@ use std::ops::Bound;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Between two looks at queues and disks.
+/// The time between two checks of queues and disks.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// What an answer may take beyond the deadline: connecting and asking on the clients' links, and the last look.
+/// How much longer than the deadline an answer may take: connections and messages on the clients' links, and
+/// the last check.
 const SLACK: Duration = Duration::from_millis(300);
-/// How long the nodes must be at rest before they count as settled.
+/// How long the nodes must be idle before they count as at rest.
 const REST: Duration = Duration::from_secs(1);
 /// How long the stages without faults may take.
 const STAGE_MAX: Duration = Duration::from_mins(2);
 
-/// What the node can do by now. What these bring about is not asked for before.
+/// The mechanisms that the node has by now. The oracle does not require the effects of the others.
 const MECHANISMS: Mechanisms = Mechanisms { repair: true, drop_stale: false, purge: true, heal_rot: true };
 
-/// This is a run that has ended.
+/// A run that has ended.
 pub struct Run {
-    /// What the seed decided.
+    /// The plan of the seed.
     pub plan: Plan,
-    /// What clients saw.
+    /// The clients' operations.
     pub history: History,
-    /// What was done to the nodes.
+    /// The effects on the nodes.
     pub facts: Facts,
-    /// What was broken.
+    /// The broken invariants.
     pub violations: Vec<Violation>,
     /// How often each kind of fault began.
     pub faults: std::collections::BTreeMap<crate::fault::FaultKind, u64>,
-    /// At which steps machines died, and how often.
+    /// At which steps machines crashed, and how often.
     pub points: BTreeMap<&'static str, u64>,
     /// How long it took, in simulated time.
     pub simulated: Duration,
@@ -109,7 +110,7 @@ struct Director<'a> {
 }
 
 impl Director<'_> {
-    /// Lets time pass, and looks at queues and disks now and then.
+    /// Advances time, and checks queues and disks at intervals.
     fn watch_until(&mut self, until: Duration) -> Result<(), Box<dyn std::error::Error>> {
         while self.cluster.elapsed() < until {
             let next = (self.cluster.elapsed() + LOOK_EVERY).min(until);
@@ -119,7 +120,7 @@ impl Director<'_> {
         Ok(())
     }
 
-    /// Lets a stage of the load begin and waits for its end.
+    /// Starts a stage of the load and waits for its end.
     fn stage(&mut self, load: &Load, stage: Stage) -> Result<(), Box<dyn std::error::Error>> {
         load.begin(stage);
         let end = self.cluster.elapsed() + STAGE_MAX;
@@ -133,7 +134,7 @@ impl Director<'_> {
         Ok(())
     }
 
-    /// Lets time pass until the nodes have been at rest for a while, or the plan's time to settle is over.
+    /// Advances time until the nodes have been at rest for a while, or the plan's time for it is over.
     fn settle(&mut self) -> Result<(), Box<dyn std::error::Error>> {
         let end = self.cluster.elapsed() + self.plan.settle;
         let mut rested = Duration::ZERO;
@@ -145,7 +146,7 @@ impl Director<'_> {
         Ok(())
     }
 
-    /// Whether every node serves, nothing waits anywhere, and replicas are as they must be.
+    /// Whether every node serves, all queues are empty, and replicas are equal as far as they must be.
     fn is_at_rest(&mut self) -> bool {
         let is_served = (0..self.plan.nodes).all(|node| {
             let Some(handle) = self.nodes.get(node) else { return false };
@@ -165,7 +166,8 @@ impl Director<'_> {
     fn look(&mut self) {
         let at = self.cluster.elapsed();
         for node in 0..self.plan.nodes {
-            // A disk counts as that of the node that it belongs to, and nobody writes to it where it is now.
+            // A disk counts for the node that it belongs to, and the node that has it now does not write to
+            // it.
             if self.cluster.has_another_disk(node) {
                 continue;
             }
@@ -180,7 +182,7 @@ impl Director<'_> {
             let gauges = [
                 ("commit queue", shared.replica.queue_len() as u64, COMMIT_QUEUE_LEN_MAX as u64),
                 ("bytes of hints for one node", hint_bytes, self.hint_bytes_max),
-                // A panic or an end that the supervisor made good is a bug all the same.
+                // A panic or an end of a task is a bug even if the supervisor restarted the task.
                 ("parts of the node that ended", shared.replica.supervisor().unexpected_ends(), 0),
             ];
             facts.gauges.extend(gauges.map(|(name, value, max)| Gauge {
@@ -193,7 +195,7 @@ impl Director<'_> {
         }
     }
 
-    /// Reads the disks; from now on what clients see is final.
+    /// Reads the disks; from now on the clients' reads are final.
     fn dump(&mut self) {
         let at = self.cluster.elapsed();
         let dumps = self.dumps(at);
@@ -209,7 +211,7 @@ impl Director<'_> {
         (0..self.plan.nodes).filter_map(dump).collect()
     }
 
-    /// What a node stores, but for rows that cannot be read.
+    /// The records that a node stores, except for rows that cannot be read.
     fn records(&self, node: u16) -> BTreeMap<bytes::Bytes, kvorum_core::Record> {
         let Some(engine) = self.cluster.engine(node) else { return BTreeMap::default() };
         let Ok(rows) = engine.scan(Keyspace::Records, b"", Bound::Unbounded) else {

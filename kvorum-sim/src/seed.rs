@@ -1,21 +1,23 @@
-//! Chance: everything random in a run comes from one number, by named streams.
+//! Randomness: everything random in a run comes from one number, by named streams.
 //!
-//! Every use of chance has a stream of its own, made from the seed and a name. So a draw that is added in one place
-//! does not move the draws of any other, and a seed that failed keeps most of its meaning while the code grows.
+//! Every use of randomness has a stream of its own, made from the seed and a name. So a new draw in one place
+//! does not change the draws of any other, and a seed that failed mostly keeps its plan while the code
+//! changes.
 //!
-//! The generator is xoshiro256++ (Blackman and Vigna 2018), seeded by `SplitMix64` as its authors advise: thirty lines
-//! here, and no release of a library changes what a seed means. Nothing here is a secret, so it need not be one.
+//! The generator is xoshiro256++ (Blackman and Vigna 2018), seeded by `SplitMix64` as its authors advise. It
+//! is thirty lines of our own, so that no release of a library changes the plan of a seed. It need not be
+//! cryptographically secure, because nothing here is a secret.
 
 use kvorum::clock::Rng;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// This is the number that decides a whole run.
+/// The number that decides a whole run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Seed(pub u64);
 
-/// This gives the random numbers of one named use.
+/// The random numbers of one named use.
 #[derive(Debug, Clone)]
 pub struct Stream {
     state: [u64; 4],
@@ -33,10 +35,10 @@ impl Seed {
         self.stream(&format!("{name}/{number}"))
     }
 
-    /// The `number`th seed of a batch that `text` names, a commit's hash say.
+    /// The `number`th seed of a batch that `text` names, for example a commit's hash.
     pub fn derived(text: &str, number: u64) -> Self {
         let mut state = xxh3_64(text.as_bytes()).wrapping_add(number);
-        // Short enough to be typed.
+        // Short enough to type.
         Self(split_mix(&mut state) >> 32)
     }
 }
@@ -65,7 +67,7 @@ impl Stream {
         word
     }
 
-    /// A number below `bound`; 0 for a bound of 0. The bias of the modulus is far below what a run could notice.
+    /// A number below `bound`; 0 for a bound of 0. The bias of the modulus is too small to affect a run.
     pub fn below(&mut self, bound: u64) -> u64 {
         let word = self.word();
         if bound == 0 { 0 } else { word % bound }
@@ -87,18 +89,18 @@ impl Stream {
         Duration::from_millis(self.between(millis(low), millis(high)))
     }
 
-    /// Yes in `percent` of a hundred cases.
+    /// True in `percent` of a hundred cases.
     pub fn percent(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
 
-    /// One of `items`; none of none.
+    /// One of `items`; `None` if there are none.
     pub fn pick<'a, T>(&mut self, items: &'a [T]) -> Option<&'a T> {
         let at = self.below(items.len() as u64);
         items.get(usize::try_from(at).unwrap_or(0))
     }
 
-    /// One of `items`, each as often as its weight says; none where all weights are 0.
+    /// One of `items`, each as often as its weight says; `None` if all weights are 0.
     pub fn weighted<'a, T>(&mut self, items: &'a [(u64, T)]) -> Option<&'a T> {
         let mut left = self.below(items.iter().map(|(weight, _)| weight).sum());
         for (weight, item) in items {
@@ -110,7 +112,7 @@ impl Stream {
         None
     }
 
-    /// Puts `items` in any order.
+    /// Shuffles `items`.
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for at in (1..items.len()).rev() {
             let other = usize::try_from(self.below(at as u64 + 1)).unwrap_or(0);
@@ -128,7 +130,7 @@ impl Stream {
     }
 }
 
-/// This is one node's randomness.
+/// One node's randomness.
 #[derive(Debug)]
 pub struct SimRng {
     // Guards the generator; held for one fill.
@@ -136,7 +138,7 @@ pub struct SimRng {
 }
 
 impl SimRng {
-    /// The randomness of the `life`th life of `node`: a restarted machine does not repeat itself.
+    /// The randomness of run number `life` of `node`: a restarted machine does not repeat itself.
     pub fn of_node(seed: Seed, node: u16, life: u64) -> Self {
         Self { stream: Mutex::new(seed.numbered(&format!("node/{node}/random"), life)) }
     }
@@ -152,7 +154,7 @@ impl Rng for SimRng {
 mod tests {
     use super::*;
 
-    /// A seed means the same numbers for ever: these were computed once and must never change.
+    /// A seed always gives the same numbers: these were computed once and must never change.
     #[test]
     fn streams_are_stable() {
         let mut stream = Seed(1).stream("plan");
@@ -178,7 +180,7 @@ mod tests {
         assert_eq!([stream.word(), stream.word()], [41_943_041, 58_720_359]);
     }
 
-    /// Names are apart, numbers are apart, and the same name gives the same again.
+    /// Different names differ, different numbers differ, and the same name gives the same again.
     #[test]
     fn names_are_apart() {
         let first = |stream: Stream| stream.clone().word();

@@ -1,4 +1,4 @@
-//! The tally: what one run or many came to, in figures.
+//! The tally: the results of one run or many, in figures.
 
 use crate::fault::FaultKind;
 use crate::run::Run;
@@ -7,23 +7,23 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-/// These are the figures of runs.
+/// The figures of runs.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
     /// Runs.
     pub seeds: u64,
     /// Simulated time, in milliseconds.
     pub simulated_millis: u64,
-    /// Operations by the kind of their ends.
+    /// Operations by the kind of their outcomes.
     pub operations: BTreeMap<String, u64>,
     /// Faults by kind.
     pub faults: BTreeMap<String, u64>,
-    /// Of the faults, deaths at named steps, by the step.
+    /// Crashes at named steps, by the step; they are also counted in `faults`.
     #[serde(default)]
     pub points: BTreeMap<String, u64>,
-    /// Seeds that broke something, each with the invariants.
+    /// Seeds that broke an invariant, each with the invariants.
     pub broken: BTreeMap<u64, Vec<String>>,
-    /// The checksum of the trace, where one was kept.
+    /// The checksum of the trace, if one was kept.
     pub trace_sum: Option<u64>,
 }
 
@@ -44,7 +44,7 @@ impl Tally {
         }
     }
 
-    /// A run that did not come to an end, for `reason`.
+    /// A run that did not finish, for `reason`.
     pub fn failed(seed: u64, reason: &str) -> Self {
         Self { seeds: 1, broken: [(seed, vec![reason.to_owned()])].into(), ..Self::default() }
     }
@@ -70,7 +70,8 @@ impl Tally {
         Duration::from_millis(self.simulated_millis)
     }
 
-    /// The kinds of faults that began fewer than `least` times. Of a kind that comes once in a run, a tenth is enough.
+    /// The kinds of faults that began fewer than `least` times. For a kind that comes once in a run, a tenth
+    /// is enough.
     pub fn rarer_than(&self, least: u64) -> Vec<&'static str> {
         let is_rare = |kind: &FaultKind| {
             let enough = if kind.is_once_a_run() { least / 10 } else { least };
@@ -106,7 +107,7 @@ impl fmt::Display for Tally {
 mod tests {
     use super::*;
 
-    /// Figures add up, survive being written down, and name what is broken.
+    /// Figures add up, survive serialization, and name the broken invariants.
     #[test]
     fn figures_add_up() {
         let one = Tally {

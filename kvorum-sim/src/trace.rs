@@ -1,8 +1,8 @@
-//! The trace: what happened, line by line. Nothing in it depends on the machine or the hour, so the traces of two runs
-//! of one seed are equal to the byte.
+//! The trace: what happened, line by line. Nothing in it depends on the machine or the time of day, so the
+//! traces of two runs of one seed are equal to the byte.
 //!
-//! Clients and the driver write their own lines; what nodes log, and every message of the simulated network, come in
-//! by [`Trace::listen`].
+//! Clients and the driver write their own lines; [`Trace::listen`] adds the nodes' logs and every message of
+//! the simulated network.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -14,26 +14,28 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Printed messages up to this length are shown as they are; of longer ones, which are data, length and checksum.
+/// Printed messages up to this length are shown in full. Longer ones, which carry data, are shown as length
+/// and checksum.
 const MESSAGE_CHARS_MAX: usize = 48;
 
-/// What happened so far. Cheap to clone.
+/// The events so far. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct Trace {
     sink: Option<Sink>,
 }
 
-/// Where lines go.
+/// The destination of the lines.
 #[derive(Debug, Clone)]
 enum Sink {
-    // Guards the lines; held for one. A subscriber must be shareable between threads, although a run has but one.
+    // Guards the lines; held for one line. A subscriber must be shareable between threads, although a run has
+    // only one.
     Kept(Arc<Mutex<String>>),
-    /// To standard output, so that a run which never ends can be looked at.
+    /// To standard output, so that a run which never ends can be inspected.
     Shown,
 }
 
 impl Trace {
-    /// A trace that keeps its lines; the default one keeps none.
+    /// A trace that keeps its lines. The default trace keeps none.
     pub fn kept() -> Self {
         Self { sink: Some(Sink::Kept(Arc::default())) }
     }
@@ -47,19 +49,19 @@ impl Trace {
     pub fn line(&self, at: Duration, who: &str, what: &dyn fmt::Display) {
         let seconds = at.as_secs_f64();
         match &self.sink {
-            // Writing to a string does not fail.
+            // Writing to a string cannot fail.
             Some(Sink::Kept(text)) => drop(writeln!(lock(text), "{seconds:>11.6} {who:<9} {what}")),
             Some(Sink::Shown) => println!("{seconds:>11.6} {who:<9} {what}"),
             None => {}
         }
     }
 
-    /// Everything that was kept so far.
+    /// All lines that were kept so far.
     pub fn text(&self) -> String {
         if let Some(Sink::Kept(text)) = &self.sink { lock(text).clone() } else { String::new() }
     }
 
-    /// Also keeps, until the guard is dropped, what the nodes log and every message on the simulated network.
+    /// Also records, until the guard is dropped, the nodes' logs and every message on the simulated network.
     pub fn listen(&self) -> Option<tracing::subscriber::DefaultGuard> {
         self.sink.as_ref()?;
         let (spans, numbers, latest) = (Mutex::default(), AtomicU64::new(1), Mutex::default());
@@ -84,14 +86,14 @@ struct Listener {
     // Guards the spans; held for a look-up.
     spans: Mutex<Spans>,
     numbers: AtomicU64,
-    // Guards the latest time there was: while a message is sent none is to be had.
+    // Guards the latest time that was read: while a message is sent, the time is not available.
     latest: Mutex<Duration>,
 }
 
 impl Subscriber for Listener {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         match metadata.target() {
-            // A message has a source; what has none is a step of the clock.
+            // A message has a source; an event without one is a step of the clock.
             "turmoil" => metadata.is_span() || metadata.fields().field("src").is_some(),
             target if target.starts_with("turmoil") => metadata.is_span(),
             target => target.starts_with("kvorum") && *metadata.level() <= Level::DEBUG,
@@ -184,7 +186,7 @@ impl Visit for Words {
 mod tests {
     use super::*;
 
-    /// A trace that is not kept costs nothing and says nothing; lines are in order, with time and origin.
+    /// A trace that is not kept costs nothing and is empty; lines are in order, with time and origin.
     #[test]
     fn lines_are_kept_on_demand() {
         let (kept, not_kept) = (Trace::kept(), Trace::default());
@@ -196,7 +198,7 @@ mod tests {
         assert_eq!(kept.text(), "   1.500000 driver    one\n   1.501000 node-0    two\n");
     }
 
-    /// Logs of the node's crates are heard while the guard lives, those of others never.
+    /// Logs of the node's crates are recorded while the guard lives, those of other crates never.
     #[test]
     fn logs_are_heard() {
         let trace = Trace::kept();

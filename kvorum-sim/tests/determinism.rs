@@ -1,8 +1,8 @@
-//! Goal: one seed, one run, to the byte. Method: seeds of real nodes, each twice, the second time with other hidden
-//! randomness (the order of hash maps); everything that is printed, every message included, must be equal, and that of
-//! other seeds different.
+//! Goal: two runs of one seed are equal to the byte. Method: seeds of real nodes, each run twice, the second
+//! time with other hidden randomness (the order of hash maps). The whole output, every message included, must
+//! be equal; the output of other seeds must differ.
 //!
-//! The program itself is run: only there are the C library's clocks and randomness replaced.
+//! The test runs the program itself: only there are the C library's clocks and randomness replaced.
 
 #![expect(clippy::unwrap_used, reason = "a test's helpers fail by panicking, as its tests do")]
 
@@ -10,7 +10,7 @@ use kvorum_sim::plan::Plan;
 use kvorum_sim::seed::Seed;
 use std::process::Command;
 
-/// Seeds whose runs are short, so that this takes seconds also where nothing is optimised.
+/// Seeds whose runs are short, so that the test takes seconds even in an unoptimised build.
 fn short_seeds() -> Vec<Seed> {
     let is_short = |plan: &Plan| {
         plan.nodes >= 3 && plan.clients.len() <= 3 && plan.length.as_secs() < 25 && plan.faults.len() > 5

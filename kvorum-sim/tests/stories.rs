@@ -1,4 +1,4 @@
-//! Bugs that the simulation found, each told as a short story to real nodes.
+//! Bugs that the simulation found, each replayed as a short scenario with real nodes.
 
 #![expect(clippy::unwrap_used, reason = "a test's helpers fail by panicking, as its tests do")]
 
@@ -18,7 +18,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A calm cluster of `nodes`.
+/// A cluster of `nodes` without faults.
 fn calm(nodes: u16) -> Plan {
     let mut plan = Plan::of(Seed(1));
     plan.nodes = nodes;
@@ -29,7 +29,8 @@ fn calm(nodes: u16) -> Plan {
     plan
 }
 
-/// Runs `client` against the nodes of `plan`, a second after they were started. Gives the cluster as it is at the end.
+/// Runs `client` against the nodes of `plan`, a second after they were started. Returns the state of the
+/// cluster at the end.
 fn tell<F: Future<Output = ()> + 'static>(
     plan: &Plan,
     client: impl FnOnce(Client) -> F + 'static,
@@ -62,7 +63,7 @@ impl Client {
         self.send(node, key, request, Some(AckFrom::new(ack, from))).await
     }
 
-    /// What a range that holds no key but `key` shows.
+    /// The result of a range that contains no key but `key`.
     async fn just(&mut self, node: u16, key: &str) -> Outcome {
         let request = Request::Range { end: Some(format!("{key}\0").into()), limit: None };
         self.send(node, key, request, None).await
@@ -77,9 +78,10 @@ impl Client {
     }
 }
 
-/// Goal: a read ends where a newer record was written with a narrower `from` than an older one. It used to meet the
-/// newer one only by being superseded while it wrote the older one back, and began again with the same replicas until
-/// its rounds were used up. Method: a wide write, then a narrow one, then reads that need not ask the one who has it.
+/// Goal: a read ends if a newer record was written with a narrower `from` than an older one. Before the fix,
+/// the read found the newer record only when it was superseded while writing back the older one. It began
+/// again with the same replicas until its rounds were used up. Method: a wide write, then a narrow one, then
+/// reads that need not ask the replica that has the newer record.
 #[test]
 fn reads_end_where_a_newer_record_is_narrower() {
     tell(&calm(4), async |mut client| {
@@ -98,10 +100,11 @@ fn reads_end_where_a_newer_record_is_narrower() {
     });
 }
 
-/// Goal: a replica that lost its disk confirms no write, also none to one replica, below one that it confirmed before
-/// (seed 1391635068). Method: writes to two replicas, stamped by a clock that is ahead; then one node's disk is emptied
-/// while it is cut off from those who remember it, and it is asked for writes to one replica, stamped by its own clock,
-/// which is behind. Once it is reached again it confirms, above what was there.
+/// Goal: a replica that lost its disk confirms no write below one that it confirmed before (seed 1391635068).
+/// Writes to one replica count, too. Method: writes to two replicas, stamped by a clock that is ahead.
+/// Then one node's disk is emptied while the node is cut off from the nodes that remember those writes. It
+/// gets writes to one replica, stamped by its own clock, which is behind. Once it is reached again it
+/// confirms, above the earlier versions.
 #[test]
 fn wiped_replica_confirms_nothing_below_what_it_held() {
     let mut plan = calm(3);
@@ -146,10 +149,10 @@ fn wiped_replica_confirms_nothing_below_what_it_held() {
     });
 }
 
-/// Goal: what repair could not bring to a node whose disk was full it brings once there is space (seed 1318867784). It
-/// used to take a comparison that was cut short for one that had been made, and did not look again. Method: a write
-/// through the node whose disk is full, which so cannot even keep a hint for itself; then both sides compare while the
-/// disk is full; then there is space.
+/// Goal: repair brings the records that a node with a full disk could not take, once there is space (seed
+/// 1318867784). Before the fix, a comparison that was cut short counted as complete and was not repeated.
+/// Method: a write through the node whose disk is full, which so cannot even keep a hint for itself. Then
+/// both sides compare while the disk is full; then there is space.
 #[test]
 fn what_could_not_be_healed_is_tried_again() {
     let mut plan = calm(3);
@@ -175,9 +178,10 @@ fn what_could_not_be_healed_is_tried_again() {
     assert_eq!(held, [2, 2, 2]);
 }
 
-/// Goal: 507 says that nothing was stored anywhere. It used to be the answer to a write to three replicas that two of them
-/// had stored. Method: the disk of one node is full; writes to all three, and writes to one, through another node and
-/// through the full one; what was answered 507 must stay absent, also once there is space again.
+/// Goal: 507 means that nothing was stored anywhere. Before the fix, it was also the answer to a write to
+/// three replicas that two of them had stored. Method: the disk of one node is full; writes to all three, and
+/// writes to one, through another node and through the full one. A write that got 507 must stay absent, also
+/// once there is space again.
 #[test]
 fn disk_full_is_said_only_where_nothing_was_stored() {
     let mut plan = calm(3);
@@ -191,7 +195,7 @@ fn disk_full_is_said_only_where_nothing_was_stored() {
     tell(&plan, async move |mut client| {
         let put = Request::Put { ttl: None };
         until(full_at + Duration::from_millis(50)).await;
-        // The first one fills the disk up, the others are refused there before they begin.
+        // The first one fills the disk up; that node refuses the others before they begin.
         for number in 0..3 {
             let outcome = client.ask(0, &format!("wide-{number}"), put.clone(), (3, 3)).await;
             assert_eq!(outcome, Outcome::Unknown(Doubt::Status(504)), "wide-{number}");
@@ -219,9 +223,9 @@ fn disk_full_is_said_only_where_nothing_was_stored() {
     });
 }
 
-/// Goal: a row that cannot be read keeps back the repair of its own partition only (seed 1509248271). Method: many keys,
-/// one of which rots on a node; then writes that this node misses and gets no hints of, because it coordinates them
-/// itself with a full disk.
+/// Goal: a row that cannot be read blocks the repair of its own partition only (seed 1509248271). Method:
+/// many keys, one of which rots on a node. Then this node misses writes and gets no hints of them, because it
+/// coordinates them itself with a full disk.
 #[test]
 fn rotten_row_does_not_keep_back_repair() {
     let mut plan = calm(3);
@@ -267,9 +271,10 @@ async fn serves(client: &mut Client, node: u16, keys: &[String]) -> bool {
     true
 }
 
-/// Goal: a store that cannot be set aside, because the disk is full or fails, is once it can be, without a restart (seed
-/// 836759512). It used to stay damaged, and the node without a vote, until it was restarted. Method: a row of the store's
-/// own is damaged; the disk of that node takes no writes for a while, in both ways; then all three must answer reads.
+/// Goal: a store that cannot be set aside, because the disk is full or fails, is set aside once that is
+/// possible, without a restart (seed 836759512). Before the fix, it stayed damaged, and the node without a
+/// vote, until a restart. Method: a row of the store itself is damaged. The disk of that node takes no writes
+/// for a while, in both ways; then all three must answer reads.
 #[test]
 fn damaged_store_is_set_aside_once_the_disk_takes_writes() {
     for fault in [memory::Fault::DiskFull, memory::Fault::WriteError] {
@@ -294,16 +299,19 @@ fn damaged_store_is_set_aside_once_the_disk_takes_writes() {
     }
 }
 
-/// Goal: a node whose store is damaged, and which is started with an outdated list of nodes, comes back by itself once it
-/// is started with the right one (seed 1030574554). It used to set the store aside under the outdated list, begin a new
-/// one for those nodes, and refuse the right ones for good. Method: a damaged row which leaves it readable whose the store
-/// is, so that nothing is set aside under the wrong list; and the row that says so itself, so that this cannot be known;
-/// the same while the disk is full, so that the process ends between the old store and the new one, and the next one must
-/// know what was begun (seed 2537178300, where the modelled disk did not).
+/// Goal: a node whose store is damaged, and which is started with an outdated list of nodes, comes back by
+/// itself once it is started with the right list (seed 1030574554). Before the fix, it set the store aside
+/// under the outdated list, created a new one for those nodes, and then refused the right nodes permanently.
+///
+/// Method: first a damaged row that leaves the store's owner readable, so that nothing is set aside under the
+/// wrong list. Then the row that names the owner, so that the owner is not known. Then the same while the
+/// disk is full, so that the process ends between the old store and the new one. The next run must know what
+/// was begun (seed 2537178300, where the modelled disk did not).
 #[test]
 fn damaged_store_under_an_outdated_list_comes_back() {
-    // The row of the index's log that comes first; and of the store's own the one behind the lease, the cluster id, the mark
-    // of the index, the node, its peers' runs and its own, two nodes that were seen and the store's id.
+    // The first row of the index's log. And in the store's own keyspace the row after the lease, the cluster
+    // id, the mark of the index, the node, its peers' runs and its own, two nodes that were seen and the
+    // store's id.
     for (keyspace, choice, is_full, asides) in
         [(Keyspace::Delta, 0, false, 1), (Keyspace::Meta, 10, false, 2), (Keyspace::Meta, 10, true, 2)]
     {
@@ -339,10 +347,10 @@ fn damaged_store_under_an_outdated_list_comes_back() {
     }
 }
 
-/// Goal: a node that comes back with an older disk, and so with an older lease of its clock, stamps nothing again that it
-/// had stamped since (seed 3720746387). It used to begin where that lease ends, which is below if its clock was ahead and
-/// is not any more. Method: a node writes while its clock is 20 s ahead, gets the disk of before back with its clock set
-/// right, and writes again.
+/// Goal: a node that comes back with an older disk, and so with an older lease of its clock, does not repeat
+/// a stamp that it gave since (seed 3720746387). Before the fix, it began where that lease ends, which is too
+/// low if its clock was ahead and no longer is. Method: a node writes while its clock is 20 s ahead. It gets
+/// its earlier disk back with its clock corrected, and writes again.
 #[test]
 fn older_disk_does_not_set_the_clock_back() {
     let mut plan = calm(3);
@@ -373,10 +381,10 @@ fn older_disk_does_not_set_the_clock_back() {
     });
 }
 
-/// Goal: one clock that is wrong for 3 s destroys nothing that has not expired, and its node takes no writes meanwhile and
-/// comes back by itself. Method: values that live for an hour on all three nodes; one clock is 2 h ahead for 3 s; then every
-/// node must have every value, and every replica must hold it. Before, the wrong node made tombstones of them, which won
-/// everywhere.
+/// Goal: one clock that is wrong for 3 s destroys no record that has not expired; its node takes no writes
+/// meanwhile and comes back by itself. Method: values that live for an hour on all three nodes; one clock is
+/// 2 h ahead for 3 s. Then every node must have every value, and every replica must hold it. Before the fix,
+/// the wrong node made tombstones of them, which won everywhere.
 #[test]
 fn wrong_clock_destroys_nothing() {
     let mut plan = calm(3);
@@ -395,7 +403,7 @@ fn wrong_clock_destroys_nothing() {
             let outcome = client.ask(0, key, hour.clone(), (3, 3)).await;
             assert!(matches!(outcome, Outcome::Acknowledged { .. }), "{outcome:?}");
         }
-        // At once, before any other node was asked for its time.
+        // At once, before the node has asked any other node for its time.
         until(wrong_at + Duration::from_millis(2)).await;
         for at in [Duration::from_millis(5), Duration::from_secs(2)] {
             until(wrong_at + at).await;
@@ -422,9 +430,9 @@ fn wrong_clock_destroys_nothing() {
     }
 }
 
-/// Goal: a node that starts with a wrong clock among others acknowledges nothing by it: it used to take writes until it had
-/// compared its clock. Method: a clock that is 2 h ahead while its node is down; writes for one replica from the first moment
-/// on that the node listens.
+/// Goal: a node that starts with a wrong clock among others acknowledges no write with it. Before the fix, it
+/// took writes until it had compared its clock. Method: a clock that is 2 h ahead while its node is down;
+/// writes for one replica from the first moment on that the node listens.
 #[test]
 fn node_that_starts_with_a_wrong_clock_takes_no_writes() {
     let mut plan = calm(3);
@@ -458,8 +466,9 @@ fn node_that_starts_with_a_wrong_clock_takes_no_writes() {
     });
 }
 
-/// Goal: refills bring what a wrong clock took for expired. Method: the clock of one node is 8 days ahead for 3 s; then the two
-/// other disks are lost, one after the other, so that all that is left comes from that node.
+/// Goal: refills bring records that a wrong clock took for expired. Method: the clock of one node is 8 days
+/// ahead for 3 s. Then the two other disks are lost, one after the other, so that all remaining copies come
+/// from that node.
 #[test]
 fn refill_from_a_node_whose_clock_was_wrong_loses_nothing() {
     let mut plan = calm(3);
@@ -491,10 +500,11 @@ fn refill_from_a_node_whose_clock_was_wrong_loses_nothing() {
     });
 }
 
-/// Goal: a node that comes back with a disk from before a deletion that was purged since shows the deleted record to
-/// nobody, also not in its first moments (seed 2017973362). It used to answer reads of other nodes before it had asked
-/// them what they had purged. Method: ranges of one key, which write nothing back, and reads of all three replicas,
-/// through other nodes and one after the other, from when it is started again until it votes.
+/// Goal: a node that comes back with a disk from before a deletion that was purged since never shows the
+/// deleted record, also not in its first moments (seed 2017973362). Before the fix, it answered reads of
+/// other nodes before it had asked them what they had purged. Method: ranges of one key, which write nothing
+/// back, and reads of all three replicas. They go through other nodes, one after the other, from the node's
+/// start until it votes.
 #[test]
 fn older_disk_shows_nothing_that_was_purged() {
     let mut plan = calm(3);
@@ -534,15 +544,15 @@ fn older_disk_shows_nothing_that_was_purged() {
                 absent += usize::from(read == Outcome::Absent);
             }
         }
-        // Of the reads all three are asked, so the node votes again.
+        // Reads ask all three replicas, so the node votes again.
         assert!(shown > 0 && absent > 0, "{shown}, {absent}");
     });
 }
 
-/// Goal: a node that lost its disk stays empty, and votes nowhere, for as long as an operator has the workers of all nodes
-/// wait, while the others serve everything; it is refilled without being told once they go on. Method: a wiped node, all
-/// workers paused from before it can have taken anything, what its disk holds during the pause and after it, and reads
-/// that need its vote.
+/// Goal: while an operator pauses the workers of all nodes, a node that lost its disk stays empty and does
+/// not vote, and the others serve everything. Once the workers resume, it is refilled without an order.
+/// Method: a wiped node, and all workers paused from before it can have taken anything. The test checks the
+/// disk's contents during the pause and after it, and reads that need its vote.
 #[test]
 fn paused_workers_refill_nobody_until_they_go_on() {
     let mut plan = calm(3);
@@ -571,7 +581,7 @@ fn paused_workers_refill_nobody_until_they_go_on() {
         let held = |client: &Client| client.engines.first().unwrap().row_count(Keyspace::Records);
         assert!(turmoil::sim_elapsed().unwrap() < Duration::from_secs(3) && held(&client) == keys.len());
         until(Duration::from_secs(10)).await;
-        // Ranges bring nothing back to a replica that lacks it.
+        // Ranges write nothing back to a replica that lacks a record.
         for key in &keys {
             let range = client.just(1, key).await;
             assert!(matches!(&range, Outcome::Range(found) if found.len() == 1), "{range}");
@@ -588,16 +598,17 @@ fn paused_workers_refill_nobody_until_they_go_on() {
     assert_eq!(cluster.counts().get(&FaultKind::PausedWorkers), Some(&3));
 }
 
-/// Waits until so much simulated time has passed.
+/// Waits until the simulated time is `at`.
 async fn until(at: Duration) {
     let now = turmoil::sim_elapsed().unwrap_or_default();
     tokio::time::sleep(at.saturating_sub(now)).await;
 }
 
-/// Goal: with the disks of all nodes full, default reads of keys whose replicas differ answer, ranges are whole, and
-/// deletions are taken. Such reads used to be 504: what they must write back found no space, and a replica that held it
-/// already did not say so. Method: keys whose newest record one replica misses, and keys whose newest is on one replica
-/// alone, because the disks of the others were full already; then all are full.
+/// Goal: with the disks of all nodes full, default reads of keys whose replicas differ are answered, ranges
+/// are whole, and deletions are accepted. Before the fix, such reads got 504. Their write-back found no
+/// space, and a replica that held the record already did not report it. Method: keys whose newest record one
+/// replica misses, and keys whose newest record is on one replica alone, because the disks of the others were
+/// full already. Then all disks are full.
 #[test]
 fn full_disks_answer_reads_of_keys_that_differ() {
     let mut plan = calm(3);

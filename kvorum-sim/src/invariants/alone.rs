@@ -1,8 +1,9 @@
-//! Alone: a node that is started and reaches nobody serves what it can serve alone, if its disk is the one of its last run;
-//! with a disk that was copied it answers nothing, for it may be an older one.
+//! Alone: a node that is started and reaches no other node serves the requests that need no other replica, if
+//! its disk is the one of its last run. With a copied disk it answers nothing, because the copy may be older.
 //!
-//! The first is held where nothing else was wrong for a while, no disk was ever lost, and the node was up long enough to
-//! have been recognised: of requests that one replica confirms, whichever it is. The second is held always.
+//! The first part is checked for requests with `ACK` 1, on whichever replica. It applies where nothing else
+//! was wrong for a while, no disk was ever lost, and the node was up long enough to recognise its disk. The
+//! second part is always checked.
 
 use super::availability::GRACE;
 use super::facts::Alone;
@@ -49,7 +50,7 @@ pub fn check(history: &History, facts: &Facts) -> Result<(), Violation> {
     Ok(())
 }
 
-/// Whether the node has every reason to know its disk.
+/// Whether the node must be able to recognise its disk.
 fn is_recognised(alone: &Alone, facts: &Facts) -> bool {
     let own = (alone.since, alone.until);
     let is_other = |disturbed: &&(Duration, Duration)| **disturbed != own;
@@ -67,7 +68,8 @@ mod tests {
     use super::super::testing::*;
     use super::*;
 
-    /// A copy that answers is found, and a node that refuses what it could serve; neither before nor after it was alone.
+    /// A copy that answers is detected, and so is a node that refuses a request that it could serve; neither
+    /// before nor after the node was alone.
     #[test]
     fn answers_and_refusals_are_found() {
         let since = Duration::from_secs(20);

@@ -1,17 +1,19 @@
-//! Availability: while nothing is wrong, and has not been for a while, every request is served.
+//! Availability: while nothing is wrong, and nothing was wrong for a while, every request is served.
 //!
-//! Held for operations that began [`GRACE`] after the latest fault ended, or later, and ended before the next one
-//! began. Clocks are no excuse: none of them is trusted. Where a disk was lost, only reads are held to it, as long as
-//! `ACK` of `FROM` replicas are left and the key has one `FROM`: a write that must be stamped again while a replica
-//! is broken may come to nothing, and a read may have to write back where the record alone belongs. Bugs that show as
-//! refusals, and nodes that never find together again, break this and nothing else.
+//! Checked for operations that began [`GRACE`] after the latest fault ended, or later, and ended before the
+//! next one began. A wrong clock is no excuse: clocks are not trusted.
+//!
+//! Where a disk was lost, only reads are checked, as long as `ACK` of `FROM` replicas are left and the key
+//! has only one `FROM`. A write that must be stamped again while a replica is broken may fail, and a read may
+//! have to write back to the only replicas of the record. Bugs that show as refusals, and nodes that never
+//! reconnect, break only this invariant.
 
 use super::{Facts, Violation};
 use crate::history::{AckFrom, History, Operation, Outcome};
 use std::time::Duration;
 
-/// How long nodes may take to find together again: a connection that is lost is noticed, tried again with growing
-/// pauses, and a node that starts takes its hints first.
+/// How long nodes may take to reconnect: a lost connection is noticed, tried again with growing pauses, and a
+/// node that starts takes its hints first.
 pub const GRACE: Duration = Duration::from_secs(6);
 
 /// Checks the invariant.
@@ -47,7 +49,8 @@ mod tests {
     use super::*;
     use crate::history::Request;
 
-    /// A failure in calm times is found; one during or soon after a fault is not, nor where disks were lost.
+    /// A failure while nothing is wrong is detected. One during or soon after a fault is allowed, and so is
+    /// one where disks were lost.
     #[test]
     fn failures_in_calm_times_are_found() {
         let run = |at: u64, facts: &Facts| check(&history([unknown(put(1, at, at + 10, 1))]), facts);

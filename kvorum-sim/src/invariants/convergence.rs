@@ -1,13 +1,17 @@
-//! Convergence: after everything was healed, the replicas of a key are equal, byte for byte.
+//! Convergence: after all faults have ended and repair is done, the replicas of a key are equal, byte for
+//! byte.
 //!
-//! Held with background repair; without it, where hints suffice. The newest record of a key is live: as many nodes as
-//! its `from` hold exactly it. It is dead (a tombstone, or expired): the same while nothing is purged, later some may
-//! have dropped it already; an expired value and the tombstone that it became are equal. In both cases, where stale
-//! copies are dropped, no node holds anything older that is live; until that mechanism is there, nodes beyond the
-//! newest record's `from` may. With purge, what is dead is gone in the end: no tombstone is left in a partition whose
-//! replicas agree; older copies in it, and clocks that are anywhere, may hold it back. Where clocks are anywhere, no
-//! record that expires is judged; nor is a key of which a node had a row that cannot be read, where no other node has that
-//! record or something newer to heal it from.
+//! Checked with background repair; without it, where hints suffice.
+//! - If the newest record of a key is live, as many nodes as its `from` hold exactly it.
+//! - If it is a tombstone or expired, the same applies while nothing is purged; later some nodes may have
+//!   dropped it already. An expired value and the tombstone that it became are equal.
+//! - In both cases, where stale copies are dropped, no node holds an older live record. Until that mechanism
+//!   exists, nodes beyond the newest record's `from` may.
+//! - With purge, no tombstone is left in the end in a partition whose replicas agree. Older copies in the
+//!   partition, and clocks without a known error, may delay that.
+//! - Where the clocks' error is not known, no record that expires is judged.
+//! - A key with an unreadable row on a node is not judged if no other node has that record or a newer one to
+//!   repair it from.
 
 use super::facts::Dump;
 use super::{Facts, Violation};
@@ -30,7 +34,7 @@ pub fn check(history: &History, facts: &Facts) -> Result<(), Violation> {
     Err(Violation::on_key("convergence", key, explanation, operations))
 }
 
-/// The first key that is not everywhere where it must be, and how.
+/// The first key that is missing or different on a node that must hold it, and the difference.
 pub fn check_disks(facts: &Facts) -> Option<(&Bytes, String)> {
     let keys: BTreeSet<&Bytes> = facts.dumps.iter().flat_map(|dump| dump.records.keys()).collect();
     let is_judged =
@@ -45,7 +49,7 @@ pub fn check_disks(facts: &Facts) -> Option<(&Bytes, String)> {
 
 /// The first tombstone that should have been purged.
 fn lingers<'a>(keys: &BTreeSet<&'a Bytes>, facts: &'a Facts) -> Option<(&'a Bytes, String)> {
-    // A row that no other node can heal, and a hint for it, hold back everything.
+    // A row that no other node can repair, and a hint for it, block purging.
     let is_held_back = !facts.rotten.is_empty();
     if !facts.mechanisms.purge || facts.clock_error.is_none() || is_held_back {
         return None;
@@ -68,7 +72,7 @@ fn has_older_copies(key: &Bytes, facts: &Facts) -> bool {
     versions.next().is_some_and(|first| versions.any(|version| version != first))
 }
 
-/// Whether a node other than `node` has `key` as it was there, or newer.
+/// Whether a node other than `node` has `key` with this version or a newer one.
 fn has_another(key: &Bytes, node: u16, version: Version, facts: &Facts) -> bool {
     let others = facts.dumps.iter().filter(|dump| dump.node != node);
     others.filter_map(|dump| dump.records.get(key)).any(|record| record.version >= version)
@@ -83,7 +87,7 @@ fn differs(key: &Bytes, facts: &Facts) -> Option<String> {
         return None;
     }
     let is_live = newest.live(now).is_some();
-    // A cluster of one purges what is dead: nobody else can hold anything older.
+    // A cluster of one purges tombstones at once: no other node can hold an older record.
     let must_be_there = is_live || !facts.mechanisms.purge && facts.nodes > 1;
     let older: Vec<u16> = held
         .iter()
@@ -133,7 +137,7 @@ mod tests {
         check(&history(operations), &Facts { dumps, mechanisms, ..facts() })
     }
 
-    /// A replica without the newest record, with an older one, or with other bytes is found.
+    /// A replica without the newest record, with an older one, or with other bytes is detected.
     #[test]
     fn differences_are_found() {
         let value = || Some(record(5, 3, Some("v")));
@@ -145,7 +149,7 @@ mod tests {
         assert_eq!(run([Some(record(5, 1, Some("v"))), None, None]), Ok(()));
     }
 
-    /// A row that could not be read must be healed where another node has it, and need not where none has.
+    /// A row that could not be read must be repaired if another node has it, and need not be if none has.
     #[test]
     fn rot_is_healed_where_it_can_be() {
         let run = |records: [Option<Record>; 3], at: u64, heal_rot: bool| {
@@ -166,7 +170,8 @@ mod tests {
         assert_eq!(run([value(), value(), value()], 5, true), Ok(()));
     }
 
-    /// The dead may be purged here and not there; an expired value equals its tombstone; older values may not stay.
+    /// Tombstones may be purged on some nodes only; an expired value equals its tombstone; older values may
+    /// not stay.
     #[test]
     fn the_dead_are_equal() {
         let run = |records| judge(records, true);
@@ -175,11 +180,11 @@ mod tests {
         let value = Record { expires, ..record(5, 3, Some("v")) };
         let dead = Record { expires, ..record(5, 3, None) };
         assert_eq!(run([Some(value.clone()), None, None]), Ok(()));
-        // All agree, and some still hold what is dead: it should have been purged.
+        // All agree, and some still hold a tombstone or an expired value: it should have been purged.
         assert!(run([tombstone(), None, tombstone()]).is_err());
         assert!(run([Some(value.clone()), Some(dead), None]).is_err());
         assert!(run([tombstone(), Some(record(4, 3, Some("v"))), None]).is_err());
-        // Nothing purges yet: a tombstone that is gone was lost.
+        // Purge is off: a tombstone that is gone was lost.
         assert!(judge([tombstone(), None, tombstone()], false).is_err());
         assert_eq!(judge([tombstone(), tombstone(), tombstone()], false), Ok(()));
     }

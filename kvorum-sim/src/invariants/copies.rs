@@ -1,8 +1,7 @@
 //! Copies: no operation, and no background repair, ever leaves more copies of a record than the `from` it was
 //! written with.
-//!
-//! Held always, for every record that was ever seen on a disk: one that went where it does not belong and was
-//! overwritten there since is a copy too many all the same.
+//! Always checked, for every record that was ever seen on a disk: a copy on a wrong node counts even if it
+//! was overwritten there later.
 
 use super::{Facts, Violation};
 use crate::history::History;
@@ -30,7 +29,7 @@ mod tests {
     use super::*;
     use bytes::Bytes;
 
-    /// One copy too many is found; copies of different versions are counted apart.
+    /// One copy too many is detected; copies of different versions are counted separately.
     #[test]
     fn surplus_copies_are_found() {
         let run = |versions: [u64; 3]| {

@@ -1,8 +1,8 @@
-//! Deadlines: no answer comes later than its deadline and a little.
+//! Deadlines: every answer comes within its deadline plus some slack.
 //!
-//! Held by every node that runs: not by one that was down, paused or slowed while the request was open, and not
-//! where a connection was cut. An answer that the client gave up waiting for is late, whatever it would have been.
-//! Ranges have no deadline as a whole.
+//! Checked for every node that runs: not for one that was down, paused or slowed while the request was open,
+//! and not where a connection was cut. An answer that the client gave up waiting for is late, whatever it
+//! would have been. Ranges have no deadline as a whole.
 
 use super::{Facts, Violation};
 use crate::history::{Doubt, History, Operation, Outcome, Request};
@@ -41,7 +41,7 @@ mod tests {
     use super::super::testing::*;
     use super::*;
 
-    /// Late answers and answers that never came are found, but not of nodes that stood still.
+    /// Late answers and answers that never came are detected, but not of nodes that did not run.
     #[test]
     fn late_answers_are_found() {
         let run = |operation, stalls| check(&history([operation]), &Facts { stalls, ..facts() });

@@ -1,8 +1,8 @@
 //! Durability (guarantee 1): no acknowledged write is lost while fewer than `ACK` of its replicas lose their disks.
 //!
-//! Judged at the end: the nodes' disks together hold it or something newer, and a final read that overlaps it sees
-//! it or something newer. Nothing on the disks at all is right only where a delete or an expiry may be the newest.
-//! Until the end, "not seen" is freshness.
+//! Judged at the end: the nodes' disks together hold the write or a newer one, and a final read whose quorum
+//! overlaps with its quorum sees it or a newer one. The disks may hold no record at all only if a delete or
+//! an expiry may be the newest. Before the end, a read that does not see the write is judged by freshness.
 
 use super::floor::Writes;
 use super::{Facts, Violation};
@@ -100,7 +100,8 @@ mod tests {
         Loss { node, at: millis(50), kind, since: Duration::ZERO }
     }
 
-    /// An acknowledged write that no disk has is lost, unless a newer one is there or a delete may have come.
+    /// An acknowledged write that no disk has is lost, unless a newer one is there or a delete may have come
+    /// after it.
     #[test]
     fn lost_writes_are_found() {
         let history = history([put(1, 0, 10, 5)]);
@@ -110,7 +111,7 @@ mod tests {
         assert_eq!(check(&history, &dumped(Some(record(9, 3, None)), Vec::new())), Ok(()));
     }
 
-    /// Purged deletes, also of unknown outcome, and expired values leave nothing on the disks.
+    /// Purged deletes, also of unknown outcome, and expired values may leave no record on the disks.
     #[test]
     fn purged_is_not_lost() {
         let run = |other| check(&history([put(1, 0, 10, 5), other]), &dumped(None, Vec::new()));
@@ -120,7 +121,7 @@ mod tests {
         assert!(run(put_for(2, 11, 20, 12, 60_000)).is_err());
     }
 
-    /// So many disks may be lost as were confirmed, less one; losing a disk twice is losing one.
+    /// One disk fewer than confirmed the write may be lost; a disk that is lost twice counts once.
     #[test]
     fn fewer_than_ack_disks_may_be_lost() {
         let run = |losses| check(&history([put(1, 0, 10, 5)]), &dumped(None, losses));
@@ -131,7 +132,8 @@ mod tests {
         assert!(run(vec![loss(0, LossKind::Wiped), later]).is_err(), "it was synced by then");
     }
 
-    /// A final read sees what survived, also what a node forgot in silence and repair brought back.
+    /// A final read sees the records that survived, also those that a node lost silently and repair brought
+    /// back.
     #[test]
     fn final_reads_see_it() {
         let lost = [loss(0, LossKind::Unsynced)].to_vec();

@@ -1,8 +1,10 @@
-//! Expiry: a record with a TTL is gone for every reader from that long after its write on, whatever its version says.
+//! Expiry: no reader sees a record with a TTL once the TTL has passed since its write, whatever its version
+//! says.
 //!
-//! Held where clocks are within a known error of the true time; a clock that jumps decides when "from then on" is. Of one
-//! clock that is wrong among others, what its node was asked meanwhile is not judged.
-//! The other half, that nothing is gone too early, is part of every check that lets an expiry explain an absence.
+//! Checked where clocks are within a known error of the true time; where clocks jump, the end of a TTL is not
+//! defined. If one node's clock is wrong among others, operations at that node during that time are not
+//! judged. The other half, that no record expires too early, is part of every check that accepts an expiry as
+//! the cause of an absence.
 
 use super::floor::Writes;
 use super::{Facts, Violation};
@@ -21,7 +23,7 @@ pub fn check(history: &History, facts: &Facts) -> Result<(), Violation> {
             if facts.has_wrong_clock(read) || facts.has_wrong_clock(write) {
                 continue;
             }
-            // One whose answer nobody heard may have begun later than its client waited.
+            // A write whose client got no answer may have begun later than the client waited.
             let answered = write.acknowledged().map(|_| facts.wall_millis(write.returned) + millis(error));
             let gone_from = version.millis().0.min(answered.unwrap_or(u64::MAX)) + millis(*ttl);
             if facts.wall_millis(read.invoked) > gone_from + millis(error) {
@@ -42,14 +44,15 @@ mod tests {
     use super::super::testing::{facts, history, put_for, read};
     use super::*;
 
-    /// Served after its end is found, to the clocks' error; where clocks jump nothing is judged.
+    /// A value that is served after its end is detected, within the clocks' error; where clocks jump nothing
+    /// is judged.
     #[test]
     fn late_values_are_found() {
         let run = |at: u64| history([put_for(1, 0, 10, 5, 100), read(2, at, at + 5, 1, 5)]);
         assert!(check(&run(116), &facts()).is_err());
         assert_eq!(check(&run(115), &facts()), Ok(()));
         assert_eq!(check(&run(9000), &Facts { clock_error: None, ..facts() }), Ok(()));
-        // A version that is ahead of all clocks lengthens nothing.
+        // A version that is ahead of all clocks does not extend the TTL.
         let ahead = |at: u64| history([put_for(1, 0, 10, 5_000, 100), read(2, at, at + 5, 1, 5_000)]);
         assert!(check(&ahead(200), &facts()).is_err());
         assert_eq!(check(&ahead(110), &facts()), Ok(()));

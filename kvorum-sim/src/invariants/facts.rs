@@ -1,17 +1,19 @@
-//! What the run did to the nodes: which disks lost what, which nodes stood still, what was on each at the end.
+//! The effects of the run on the nodes: which disks lost what, which nodes did not run, what was on each disk
+//! at the end.
 //!
-//! The contract holds writes to promises only under conditions: fewer than `ACK` disks lost, a clock that a TTL can
-//! be judged by, a node that runs. The driver writes down what it did; here is decided what that excuses.
+//! The contract keeps its promises only under conditions: fewer than `ACK` disks lost, a clock that a TTL can
+//! be judged by, a node that runs. The driver records the effects; the functions here decide which failures
+//! they excuse.
 //!
 //! | loss | what the node knows | durability | freshness, order, reads |
 //! | --- | --- | --- | --- |
-//! | wiped | it comes back empty, says so, does not vote until it is refilled | held while fewer than `ACK` disks | the same, but where a newer record of a smaller `from` keeps it from being refilled |
+//! | wiped | that it comes back empty; it reports that and does not vote until it is refilled | held while fewer than `ACK` disks | the same, but where a newer record of a smaller `from` keeps it from being refilled |
 //! | set aside | that its store was damaged, so it began anew | as wiped, from the time when it did | as wiped |
-//! | rotten | the checksum tells it | held while fewer than `ACK` disks | the same |
-//! | older | that others have sealed what it has not settled, if they have: then as wiped; else nothing | held while fewer than `ACK` disks | nothing of what it took since the copy |
+//! | rotten | the damage, by the checksum | held while fewer than `ACK` disks | the same |
+//! | older | that others have sealed partitions further than its tombstone GC, if they have: then as wiped; else nothing | held while fewer than `ACK` disks | no promise for records that it took since the copy |
 //! | unsynced (`interval`, `os`) | nothing: it votes with the older state | held while fewer than `ACK` disks | nothing |
 //!
-//! With `always` a power loss is no loss at all: whatever it takes back must not have been confirmed.
+//! With `always` a power loss is no loss: a write that it takes back must not have been confirmed.
 
 use crate::history::{AckFrom, Operation};
 use crate::millis;
@@ -20,33 +22,33 @@ use kvorum_core::{Record, UnixMillis, Version};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// How a disk lost what it had confirmed.
+/// How a disk lost confirmed writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LossKind {
     /// It was emptied, or set aside by its node.
     Wiped,
     /// A bit was flipped.
     Rotten,
-    /// It was exchanged for a copy from some time ago.
+    /// It was replaced by an older copy.
     Older,
-    /// The power went before it was synced.
+    /// The power failed before it was synced.
     Unsynced,
 }
 
-/// This is one disk's loss of what it had confirmed.
+/// One disk's loss of confirmed writes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Loss {
     /// The node.
     pub node: u16,
-    /// When.
+    /// When it happened.
     pub at: Duration,
-    /// How.
+    /// How it happened.
     pub kind: LossKind,
-    /// What it had taken since then may be gone; what it had before is not. Zero for everything.
+    /// Records that it took since then may be lost; older ones are not. Zero for all records.
     pub since: Duration,
 }
 
-/// This is a time in which a node cannot be asked to be punctual: down, paused, slowed, or with its links held.
+/// A time in which a node cannot answer in time: down, paused, slowed, or with its links held.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stall {
     /// The node.
@@ -57,12 +59,12 @@ pub struct Stall {
     pub until: Duration,
 }
 
-/// This is a time in which a node, just started, reached nobody.
+/// A time in which a node, just started, reached no other node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Alone {
     /// The node.
     pub node: u16,
-    /// Since when it has been alone; it was started then.
+    /// Since when it was alone; it was started then.
     pub since: Duration,
     /// Until when.
     pub until: Duration,
@@ -70,7 +72,7 @@ pub struct Alone {
     pub is_copied: bool,
 }
 
-/// This is everything a node stores, tombstones included, after everything was healed.
+/// All records that a node stores, tombstones included, after all faults have ended.
 #[derive(Debug, Clone, Default)]
 pub struct Dump {
     /// The node.
@@ -86,13 +88,13 @@ pub struct Dump {
 /// The reads after the backups of all nodes were put back.
 #[derive(Debug, Clone, Default)]
 pub struct Restored {
-    /// When the first of them was taken. What was written later may be in some and not in others.
+    /// When the first of them was taken. Records written later may be in some backups and not in others.
     pub first: Duration,
     /// The reads.
     pub reads: Vec<Operation>,
 }
 
-/// This is a gauge as it was seen.
+/// A gauge's value at one time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gauge {
     /// The node.
@@ -103,11 +105,11 @@ pub struct Gauge {
     pub name: String,
     /// Its value.
     pub value: u64,
-    /// The bound that has a name.
+    /// The named bound.
     pub max: u64,
 }
 
-/// These say which mechanisms the node has by now: what they bring about is not asked for before.
+/// The mechanisms that the node has by now; the oracle does not require the effects of the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[expect(
     clippy::struct_excessive_bools,
@@ -116,54 +118,55 @@ pub struct Gauge {
 pub struct Mechanisms {
     /// Replicas become equal in the background, hints lost or not.
     pub repair: bool,
-    /// Copies on nodes that the newest record does not belong on are dropped.
+    /// Copies on nodes that are not replicas of the newest record are dropped.
     pub drop_stale: bool,
-    /// Tombstones are dropped once no node can hold anything older. Until then they stay, as other records do.
+    /// Tombstones are dropped once no node can hold an older record. Without purge they stay, as other
+    /// records do.
     pub purge: bool,
     /// A row that cannot be read is fetched again from other nodes.
     pub heal_rot: bool,
 }
 
-/// This is what the oracle knows besides the history.
+/// The knowledge of the oracle besides the history.
 #[derive(Debug, Clone, Default)]
 pub struct Facts {
     /// Nodes in the cluster.
     pub nodes: u16,
     /// The instant at which the simulation begins, as Unix milliseconds.
     pub epoch: UnixMillis,
-    /// How far a node's wall clock may be from the true time, either way. None where clocks jump: then nothing that
-    /// a clock decides is judged.
+    /// How far a node's wall clock may be from the true time, either way. `None` where clocks jump: then
+    /// nothing that depends on a clock is judged.
     pub clock_error: Option<Duration>,
-    /// What disks lost.
+    /// The losses of disks.
     pub losses: Vec<Loss>,
-    /// When nodes stood still.
+    /// When nodes did not run.
     pub stalls: Vec<Stall>,
-    /// When a node's clock was wrong among clocks that are right.
+    /// When one node's clock was wrong while the others were right.
     pub wrong_clocks: Vec<Stall>,
-    /// When nodes reached nobody from their start on.
+    /// When nodes that had just started reached no other node.
     pub alone: Vec<Alone>,
     /// The longest wait for replicas (`request_timeout`).
     pub deadline: Duration,
-    /// What an answer may take beyond it: the way there and back, and the last look.
+    /// How much longer an answer may take: the network both ways, and the last check.
     pub slack: Duration,
-    /// From when on everything is healed, settled and converged; reads from then on are final. None if the run had
-    /// no such end.
+    /// The instant from which on all faults have ended and all nodes have converged; reads from then on are
+    /// final. `None` if the run did not get there.
     pub converged: Option<Duration>,
     /// The last state of every node.
     pub dumps: Vec<Dump>,
-    /// What a run with backups shows after they were put back, when everything else has been read.
+    /// The reads of a run with backups after they were put back, when everything else has been read.
     pub restored: Option<Restored>,
     /// Gauges of queues.
     pub gauges: Vec<Gauge>,
-    /// What the nodes are held to.
+    /// The mechanisms that the nodes are judged by.
     pub mechanisms: Mechanisms,
     /// Whether the faults were such that hints alone must make the replicas equal: no disk failed, no process ended.
     pub hints_suffice: bool,
-    /// When something was wrong that a request may fail of.
+    /// When a fault was active that may make a request fail.
     pub disturbed: Vec<(Duration, Duration)>,
-    /// Keys of which a node had a row that could not be read, with the node and the version of that row.
+    /// Keys with an unreadable row on a node, with the node and the version of that row.
     pub rotten: Vec<(Bytes, u16, Version)>,
-    /// Every record that was ever seen on a disk: the least `from` that it said, and the nodes.
+    /// Every record that was ever seen on a disk: the least `from` of its copies, and the nodes.
     pub sightings: BTreeMap<(Bytes, Version), (u16, BTreeSet<u16>)>,
 }
 
@@ -171,44 +174,44 @@ pub struct Facts {
 const CLOCK_REGAINED: Duration = Duration::from_secs(6);
 
 impl Facts {
-    /// How many disks may have lost what was put on them in `since..=until`.
+    /// How many disks may have lost records that they took in `since..=until`.
     fn disks_lost(&self, since: Duration, until: Duration) -> usize {
         let touches = |loss: &&Loss| loss.at >= since && loss.since <= until;
         self.losses.iter().filter(touches).map(|loss| loss.node).collect::<BTreeSet<_>>().len()
     }
 
-    /// Whether a node may vote in ignorance of what it was given in `since..=until`.
+    /// Whether a node may vote without knowing that it lost records of `since..=until`.
     fn forgot_in_silence(&self, since: Duration, until: Duration) -> bool {
         let is_silent = |loss: &Loss| matches!(loss.kind, LossKind::Unsynced | LossKind::Older);
         let touches = |loss: &Loss| is_silent(loss) && loss.at >= since && loss.since <= until;
         self.losses.iter().any(touches)
     }
 
-    /// Whether an acknowledged write must still be somewhere: fewer than `ACK` disks lost it.
+    /// Whether an acknowledged write must still be on some disk: fewer than `ACK` disks lost it.
     pub fn must_survive(&self, write: &Operation) -> bool {
         self.disks_lost(write.invoked, write.returned) < usize::from(write.replicas.ack)
     }
 
-    /// Whether a record of a key may come back with an older disk although it was deleted: one that was written for one
-    /// replica is believed there, for nobody else ever had it (decision 14).
+    /// Whether a deleted record of a key may come back with an older disk. A record that was written for one
+    /// replica is accepted there, because no other node ever had it (decision 14).
     pub fn may_come_back(&self, operations: &[&Operation]) -> bool {
         let is_alone = |operation: &&Operation| operation.may_take_effect() && operation.replicas.from == 1;
         self.losses.iter().any(|loss| loss.kind == LossKind::Older) && operations.iter().any(is_alone)
     }
 
-    /// Whether the replicas that confirmed a write still vote for it, or not at all.
+    /// Whether every replica that confirmed a write either still votes for it or does not vote.
     pub fn is_voted_for(&self, write: &Operation) -> bool {
         self.must_survive(write) && !self.forgot_in_silence(write.invoked, write.returned)
     }
 
-    /// Whether what a read saw, written by `write`, is still voted for by the replicas that the read left it on.
+    /// Whether the replicas on which a read left the record of `write` still vote for it.
     pub fn is_still_seen(&self, write: &Operation, read: &Operation) -> bool {
         let since = write.invoked.min(read.invoked);
         self.disks_lost(since, read.returned) < usize::from(held_after(read.replicas, write.replicas.from))
             && !self.forgot_in_silence(since, read.returned)
     }
 
-    /// Whether any disk lost anything silently, or so many that a quorum of `ack` is no proof any more.
+    /// Whether no disk lost records silently, and so few lost any that a quorum of `ack` is still a proof.
     pub fn spares_quorums_of(&self, ack: u16) -> bool {
         self.disks_lost(Duration::ZERO, Duration::MAX) < usize::from(ack)
             && !self.forgot_in_silence(Duration::ZERO, Duration::MAX)
@@ -222,13 +225,13 @@ impl Facts {
         nodes.insert(node);
     }
 
-    /// Whether nothing was wrong in `since..=until`.
+    /// Whether no fault was active in `since..=until`.
     pub fn is_calm(&self, since: Duration, until: Duration) -> bool {
         !self.disturbed.iter().any(|(begin, end)| *begin <= until && *end >= since)
     }
 
-    /// How many nodes have lost their disks by `until`, and know it. A disk that was emptied counts until everything
-    /// has converged, where repair fills it again.
+    /// How many nodes have lost their disks by `until`, and know it. A disk that was emptied counts until the
+    /// cluster has converged, if repair fills it again.
     pub fn broken_disks(&self, until: Duration) -> usize {
         let is_refilled =
             self.mechanisms.repair && self.converged.is_some_and(|converged| until >= converged);
@@ -240,19 +243,20 @@ impl Facts {
         self.losses.iter().filter(broken).map(|loss| loss.node).collect::<BTreeSet<_>>().len()
     }
 
-    /// Whether a disk has been emptied by `until`, or may have been by its node, as far as others have it.
+    /// Whether a disk was emptied by `until`, or replaced by an older one, which its node may then have
+    /// emptied.
     pub fn was_wiped(&self, until: Duration) -> bool {
         let is_emptied = |loss: &Loss| matches!(loss.kind, LossKind::Wiped | LossKind::Older);
         self.losses.iter().any(|loss| is_emptied(loss) && loss.at <= until)
     }
 
-    /// Whether the final state is known.
+    /// Whether the operation began after the cluster had converged.
     pub fn is_final(&self, operation: &Operation) -> bool {
         self.converged.is_some_and(|converged| operation.invoked >= converged)
     }
 
-    /// Whether a write with a TTL may have expired for `read`. The TTL counts from the clock of the node that coordinated the
-    /// write, not from its version; each clock may be wrong.
+    /// Whether a write with a TTL may have expired for `read`. The TTL counts from the clock of the node that
+    /// coordinated the write, not from its version; each clock may be wrong.
     pub fn may_have_expired(&self, write: &Operation, ttl: Duration, read: &Operation) -> bool {
         let Some(error) = self.clock_error else { return true };
         let begun = self.wall_millis(write.invoked).saturating_sub(millis(error));
@@ -261,8 +265,8 @@ impl Facts {
             || self.has_wrong_clock(read)
     }
 
-    /// Whether the clock of the node that an operation was sent to was wrong meanwhile, or had been a moment before, so that
-    /// the node may not know yet that it is right again.
+    /// Whether the clock of the node that an operation was sent to was wrong meanwhile, or a moment before,
+    /// so that the node may not know yet that it is right again.
     pub fn has_wrong_clock(&self, operation: &Operation) -> bool {
         self.wrong_clocks.iter().any(|wrong| {
             wrong.node == operation.node
@@ -277,17 +281,19 @@ impl Facts {
     }
 }
 
-/// On how many replicas a read of `read` leaves what it answers, at least, when that was written with `from`.
+/// The least number of replicas on which a read of `read` leaves its answer, if that was written with `from`.
 ///
-/// `b` replies agreed, or it was written back until as many hold it; never on more than its own `from` allows.
+/// `b` replies agreed, or the read wrote it back until `b` replicas held it; never on more replicas than its
+/// own `from` allows.
 pub fn held_after(read: AckFrom, from: u16) -> u16 {
     read.ack.min(from)
 }
 
-/// Whether an operation of `later` must meet what a read of `read` saw, which was written with `from`.
+/// Whether an operation of `later` must find what a read of `read` saw, which was written with `from`.
 ///
-/// More is needed than a shared replica: the read's write-back goes to ranks below `from` only, and only to
-/// [`held_after`] of them. So it is counted: of the later operation's replicas fewer than its `ACK` may lack it.
+/// A shared replica is not enough: the read's write-back goes to ranks below `from` only, and only to
+/// [`held_after`] of them. So the copies are counted: fewer than `ACK` of the later operation's replicas may
+/// lack the record.
 pub fn must_meet(read: AckFrom, from: u16, later: AckFrom) -> bool {
     let outside = from.min(read.from).saturating_sub(later.from);
     let inside = held_after(read, from).saturating_sub(outside);
@@ -298,7 +304,7 @@ pub fn must_meet(read: AckFrom, from: u16, later: AckFrom) -> bool {
 mod tests {
     use super::*;
 
-    /// Reads that the repair rule ties together, and those that it does not.
+    /// Reads that must find the record by the repair rule, and reads that need not.
     #[test]
     fn must_meet_counts_copies() {
         let check = |read: (u16, u16), from, later: (u16, u16), expect| {
@@ -309,21 +315,21 @@ mod tests {
         check((3, 5), 5, (3, 5), true);
         check((1, 1), 1, (1, 1), true);
         check((1, 3), 3, (2, 3), false);
-        // One copy was met, all replicas are asked later.
+        // The read found one copy; later all replicas are asked.
         check((1, 3), 3, (3, 3), true);
-        // All were asked, so all have it.
+        // The read asked all replicas, so all have it.
         check((3, 3), 3, (3, 3), true);
         check((3, 3), 3, (1, 3), true);
         // The record belongs on one node only; a majority may miss it.
         check((2, 3), 1, (2, 3), false);
         check((2, 3), 1, (3, 3), true);
-        // Written back to three of five, of which a later 2/3 may know one.
+        // Written back to three of five replicas; a later 2/3 may ask only one of these three.
         check((3, 5), 5, (2, 3), false);
         check((4, 5), 5, (2, 3), true);
     }
 
-    /// Goal: `must_meet` is sound. Method: every placement of as many copies as a read leaves, against every choice
-    /// of replicas that a later operation can make.
+    /// Goal: `must_meet` is sound. Method: every placement of the copies that a read leaves, against every
+    /// choice of replicas that a later operation can make.
     #[test]
     fn must_meet_is_sound() {
         let quorums: Vec<AckFrom> =

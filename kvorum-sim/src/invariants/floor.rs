@@ -1,4 +1,4 @@
-//! The highest version known as of an instant, for each kind of quorum: what makes the checks O(n log n).
+//! The highest version known as of an instant, for each kind of quorum. It makes the checks O(n log n).
 
 use super::facts::Facts;
 use crate::history::{AckFrom, Operation, Outcome, Request, WriteId};
@@ -6,7 +6,7 @@ use kvorum_core::Version;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// This answers: of what was complete before an instant, what is the highest version?
+/// The highest version among the operations that were complete before an instant.
 #[derive(Debug, Default)]
 pub(super) struct Floor<'a> {
     classes: BTreeMap<(AckFrom, u16), Vec<Known<'a>>>,
@@ -21,7 +21,8 @@ pub(super) struct Known<'a> {
 }
 
 impl<'a> Floor<'a> {
-    /// Of what is known through operations; the second part of a class is the `from` of the record that was seen.
+    /// Makes it of versions known through operations; the second part of a class is the `from` of the record
+    /// that was seen.
     pub(super) fn new(known: impl IntoIterator<Item = (u16, Known<'a>)>) -> Self {
         let mut classes: BTreeMap<_, Vec<Known<'a>>> = BTreeMap::new();
         for (from, known) in known {
@@ -43,7 +44,7 @@ impl<'a> Floor<'a> {
         Self { classes }
     }
 
-    /// Of acknowledged writes that are still voted for.
+    /// Makes it of acknowledged writes that are still voted for.
     pub(super) fn of_writes(operations: &[&'a Operation], facts: &Facts) -> Self {
         Self::new(operations.iter().filter_map(|operation| {
             let version = operation.acknowledged().filter(|_| facts.is_voted_for(operation))?;
@@ -95,9 +96,9 @@ impl<'a> Writes<'a> {
         self.get(write.or_else(|| self.by_version.get(&version).copied())?)
     }
 
-    /// Whether the copies of what was `known`, written with `from`, may have become fewer for good: a disk was lost, and
-    /// other replicas hold a newer record with a smaller `from` instead, which does not belong on that disk and leaves
-    /// it nothing to be refilled with (decision 12).
+    /// Whether the record `known`, written with `from`, may have lost copies permanently. A disk was lost,
+    /// and the other replicas hold a newer record with a smaller `from` instead. That record does not belong
+    /// on the lost disk, so the disk is not refilled with either (decision 12).
     pub(super) fn are_copies_lost(&self, known: Version, from: u16, read: &Operation, facts: &Facts) -> bool {
         let is_narrower = |write: &&Operation| {
             write.replicas.from < from
@@ -107,8 +108,8 @@ impl<'a> Writes<'a> {
         facts.was_wiped(read.returned) && self.by_id.values().any(is_narrower)
     }
 
-    /// A write that explains why `read` found nothing although `floor` was known: one that may be newer, may leave
-    /// nothing, and had begun.
+    /// A write that explains why `read` found nothing although `floor` was known: it had begun, may be newer,
+    /// and may leave the key without a value.
     pub(super) fn hider(&self, floor: Version, read: &Operation, facts: &Facts) -> Option<&'a Operation> {
         self.hiders(floor, read, facts).next()
     }

@@ -1,9 +1,10 @@
-//! Freshness (guarantee 2): after a write acknowledged with a/f, a read with b/g sees it or something newer whenever
-//! a + b > max(f, g).
+//! Freshness (guarantee 2): after a write acknowledged with a/f, a read with b/g sees it or a newer one
+//! whenever a + b > max(f, g).
 //!
-//! Held: writes whose replicas still vote for them ([`Facts::is_voted_for`]). A read that finds nothing needs a
-//! cause: a delete, or a value that may have expired, that had begun and may be newer than what was acknowledged. Not
-//! held of copies that a lost disk had and that nobody has any more to refill it with ([`Writes::are_copies_lost`]).
+//! Checked for writes whose replicas still vote for them ([`Facts::is_voted_for`]). A read that finds nothing
+//! needs a cause: a delete, or a value that may have expired, that had begun and may be newer than the
+//! acknowledged write. Not checked for copies that were on a lost disk and that no other node has to refill
+//! it with ([`Writes::are_copies_lost`]).
 
 use super::floor::{Floor, Writes};
 use super::{Facts, Violation};
@@ -46,7 +47,8 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    /// A read after the acknowledgement that sees the older value, or nothing, is stale; one that began before is not.
+    /// A read after the acknowledgement that sees the older value, or nothing, is stale; one that began
+    /// before is not.
     #[test]
     fn stale_reads_are_found() {
         let stale = history([put(1, 0, 10, 1), put(2, 20, 30, 2), read(3, 31, 40, 1, 1)]);
@@ -56,7 +58,7 @@ mod tests {
         assert_eq!(check(&concurrent, &facts()), Ok(()));
     }
 
-    /// What does not overlap promises nothing; other combinations that overlap do.
+    /// Quorums that do not overlap promise nothing; other combinations that overlap do.
     #[test]
     fn overlap_decides() {
         let run = |write: (u16, u16), read_: (u16, u16)| {
@@ -72,7 +74,7 @@ mod tests {
         assert_eq!(run((2, 3), (1, 3)), Ok(()));
     }
 
-    /// An unknown delete, or one that was acknowledged later, explains that nothing is there; an older one does not.
+    /// An unknown delete, or one that was acknowledged later, explains an absence; an older one does not.
     #[test]
     fn absence_needs_a_cause() {
         let write = put(1, 10, 20, 10);
@@ -85,8 +87,8 @@ mod tests {
         assert!(run(put_for(2, 30, 40, 30, 500)).is_err());
     }
 
-    /// A lost disk that cannot be refilled, because others hold a newer record that does not belong on it, excuses; one
-    /// that can be, or a newer record alone, does not.
+    /// A lost disk excuses a stale read if it cannot be refilled, because the others hold a newer record that
+    /// does not belong on it. A disk that can be refilled, or a newer record alone, does not.
     #[test]
     fn copies_that_nobody_has_any_more_excuse() {
         let run = |narrow_from, kind| {
@@ -101,8 +103,7 @@ mod tests {
         assert!(run(2, LossKind::Rotten).is_err());
     }
 
-    /// A disk lost excuses a write that one disk held, and none that two did; what was forgotten in silence excuses
-    /// both.
+    /// A lost disk excuses a write that one disk held, and none that two held; a silent loss excuses both.
     #[test]
     fn losses_excuse() {
         let run = |ack, kind| {

@@ -1,19 +1,22 @@
 //! Linearizability of one key, in O(n log n).
 //!
-//! Held on keys on which all operations overlap pairwise, whatever their `ack` and `from`: every read spread to where the
-//! next operation must meet it, and no disk lost more than that bears. There PUT, GET and DELETE behave as one register.
+//! Checked on keys whose operations all overlap pairwise, whatever their `ack` and `from`. Every read must
+//! have spread its record to where the next operation finds it, and the disks must have lost no more than the
+//! quorums allow. There PUT, GET and DELETE behave as one register.
 //!
-//! It is judged by the identity of values, not by versions: a write that was stamped twice still takes effect once,
-//! so W1, W2, W1 is a violation even if W1 came back with a version above that of W2.
+//! Values identify the writes, not versions: a write that was stamped twice still takes effect once. So W1,
+//! W2, W1 is a violation even if W1 came back with a version above that of W2.
 //!
-//! Method (Gibbons and Korach, "Testing Shared Memories", 1997, for writes with distinct values): the operations of
-//! one value make a *zone*, from the earliest end among them to the latest beginning. Where the end is first, the
-//! value stood all that time (a forward zone); where not, it took effect at one instant between the two (a backward
-//! zone). The history is linearizable exactly if every read has its write, no two forward zones overlap, and no
-//! backward zone lies within a forward one. "No value" is written by the beginning, by deletes and by expiries, which
-//! cannot be told apart; for it only what is necessary is checked: such a read, or an acknowledged delete, must not
-//! lie within a forward zone, and a read must have a cause not older than every value it follows. [`wing_gong`]
-//! decides those exactly, on small histories.
+//! Method (Gibbons and Korach, "Testing Shared Memories", 1997, for writes with distinct values): the
+//! operations of one value make a *zone*, from the earliest end among them to the latest beginning. If the
+//! end is first, the value was present all that time (a forward zone). Otherwise it took effect at one
+//! instant between the two (a backward zone). The history is linearizable exactly if every read has its
+//! write, no two forward zones overlap, and no backward zone lies within a forward one.
+//!
+//! "No value" is written by the beginning, by deletes and by expiries, which cannot be distinguished. For it
+//! only necessary conditions are checked. A read of "no value", or an acknowledged delete, must not lie
+//! within a forward zone. And such a read must have a cause that is not older than every value it follows.
+//! [`wing_gong`] decides those exactly, on small histories.
 //!
 //! [`wing_gong`]: super::wing_gong
 
@@ -41,7 +44,7 @@ pub fn check(history: &History, facts: &Facts) -> Result<(), Violation> {
 pub fn applies(operations: &[&Operation], facts: &Facts) -> bool {
     let quorums: BTreeSet<AckFrom> = operations.iter().map(|operation| operation.replicas).collect();
     let Some(ack_min) = quorums.iter().map(|quorum| quorum.ack).min() else { return false };
-    // What a read meets may have been written with the `from` of any of the writes.
+    // A record that a read finds may have been written with the `from` of any of the writes.
     let writes = operations.iter().filter(|operation| operation.is_write());
     let written: BTreeSet<u16> = writes.map(|operation| operation.replicas.from).collect();
     let copies =
@@ -53,7 +56,7 @@ pub fn applies(operations: &[&Operation], facts: &Facts) -> bool {
         && facts.spares_quorums_of(ack_min.min(copies_min.unwrap_or(0)))
 }
 
-/// All operations on one value.
+/// The bounds of all operations on one value.
 #[derive(Debug, Clone, Copy)]
 struct Zone {
     id: WriteId,
@@ -72,7 +75,7 @@ impl Zone {
 /// Judges one register's steps.
 ///
 /// # Errors
-/// Why no order of the steps explains what was seen.
+/// Why no order of the steps explains the results.
 pub fn judge(steps: &[Step]) -> Result<(), String> {
     let zones = zones(steps)?;
     let mut forward: Vec<Zone> = zones.iter().filter(|zone| zone.is_forward()).copied().collect();
@@ -85,8 +88,8 @@ pub fn judge(steps: &[Step]) -> Result<(), String> {
             ));
         }
     }
-    // The zone in which a step from `begin` to `end` lies entirely: the forward zones are apart, so it is the last
-    // one that began before.
+    // The zone that contains a step from `begin` to `end` completely. Forward zones do not overlap, so it is
+    // the last one that began before.
     let around = |begin: Duration, end: Duration| {
         let before = forward.partition_point(|zone| zone.end < begin);
         forward.get(before.checked_sub(1)?).filter(|zone| end < zone.begin)
@@ -138,8 +141,8 @@ fn zones(steps: &[Step]) -> Result<Vec<Zone>, String> {
     Ok(zones.into_values().filter(|(_, _, is_certain)| *is_certain).map(|(zone, _, _)| zone).collect())
 }
 
-/// Every read that saw nothing needs a cause: the beginning, or a delete or expiry that can lie behind every value
-/// that the read follows. Such a value was over by then, with all its reads.
+/// Every read that saw nothing needs a cause: the beginning, or a delete or expiry that can come after every
+/// value that the read follows. Such a value had ended by then, with all its reads.
 fn causes(steps: &[Step], zones: &[Zone]) -> Result<(), String> {
     let mut ended: Vec<(Duration, Duration, WriteId)> =
         zones.iter().map(|zone| (zone.end, zone.begin, zone.id)).collect();
@@ -164,7 +167,7 @@ fn causes(steps: &[Step], zones: &[Zone]) -> Result<(), String> {
     Ok(())
 }
 
-/// Makes the second of each the highest so far.
+/// Raises the second field of each entry to the highest so far.
 fn rise(sorted: &mut [(Duration, Duration, WriteId)]) {
     let mut highest = (Duration::ZERO, 0);
     for (_, until, id) in sorted {
@@ -181,7 +184,7 @@ mod tests {
     use super::*;
     use crate::seed::{Seed, Stream};
 
-    /// W1, W2, W1 is found although the versions rise: a write takes effect once.
+    /// W1, W2, W1 is detected although the versions rise: a write takes effect once.
     #[test]
     fn a_write_takes_effect_once() {
         let back = history([
@@ -195,7 +198,7 @@ mod tests {
         assert_eq!(super::super::freshness::check(&back, &facts()), Ok(()));
     }
 
-    /// Stale reads, lost values, deletes without effect and sights of the future are found.
+    /// Stale reads, lost values, deletes without effect and reads of future writes are detected.
     #[test]
     fn broken_registers_are_found() {
         let run = |operations: Vec<Operation>| check(&History::new(operations), &facts());
@@ -211,7 +214,7 @@ mod tests {
         assert_eq!(run(vec![put_for(1, 0, 10, 1, 500), absent(2, 600, 610)]), Ok(()));
     }
 
-    /// Where quorums differ in `from`, are no majorities, or a disk forgot in silence, nothing is promised.
+    /// Quorums that differ in `from`, quorums below a majority, and silent losses of a disk void the promise.
     #[test]
     fn preconditions_are_kept() {
         let stale = |a: (u16, u16), b: (u16, u16)| {
@@ -260,7 +263,7 @@ mod tests {
         steps
     }
 
-    /// The same with some reads that saw something else.
+    /// The same, with some reads that return a wrong value.
     fn broken(stream: &mut Stream, mut steps: Vec<Step>) -> Vec<Step> {
         let written: Vec<Option<u64>> = steps
             .iter()
@@ -275,9 +278,10 @@ mod tests {
         steps
     }
 
-    /// Goal: the fast checker is right. Method: 20,000 small histories of a real register and 20,000 spoilt ones,
-    /// judged by it and by the full search. Without deletes they agree; with deletes nothing is found that the
-    /// search can explain, and most of what it cannot explain is found.
+    /// Goal: the fast checker is right. Method: 20,000 small histories of a real register and 20,000
+    /// corrupted ones, judged by it and by the full search. Without deletes the two agree. With deletes the
+    /// fast checker reports nothing that the search can explain, and reports most of what the search cannot
+    /// explain.
     #[test]
     fn agrees_with_the_full_search() {
         let mut stream = Seed(1).stream("linearizable");

@@ -1,11 +1,11 @@
 //! The oracle: one file for each invariant of the HTTP contract.
 //!
-//! Each has one function, `check`, over what clients saw ([`History`]) and what the run did to the nodes ([`Facts`]).
-//! It says nothing where the contract promises nothing, so every file begins with the precondition of its
-//! promise. A write of unknown outcome may take effect once, at any later time, or never: no check counts on it,
-//! and every check lets it explain what was seen.
+//! Each has one function, `check`, over what clients saw ([`History`]) and the effects of the run on the
+//! nodes ([`Facts`]). A check is silent where the contract promises nothing, so every file begins with the
+//! precondition of its promise. A write of unknown outcome may take effect once, at any later time, or never.
+//! No check relies on such a write, and every check accepts it as an explanation.
 //!
-//! Which losses excuse what is decided in one place, [`facts`].
+//! [`facts`] alone decides which losses excuse which failures.
 
 pub mod alone;
 pub mod availability;
@@ -35,23 +35,23 @@ use bytes::Bytes;
 pub use facts::Facts;
 use std::fmt;
 
-/// This says which promise a run broke, and shows it.
+/// A broken promise, with its evidence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
     /// The invariant: the name of its file.
     pub invariant: &'static str,
-    /// The key, where it is about one.
+    /// The key, if the violation concerns one.
     pub key: Option<Bytes>,
-    /// What is wrong, in words, with the numbers of the operations.
+    /// The explanation, with the numbers of the operations.
     pub explanation: String,
     /// The history of the key.
     pub operations: Vec<Operation>,
 }
 
-/// This is the function of an invariant.
+/// The function of an invariant.
 pub type Check = fn(&History, &Facts) -> Result<(), Violation>;
 
-/// All invariants, by name, the plainest first: of several that break together the first explains most.
+/// All invariants, by name, the simplest first: of several that break together the first explains most.
 pub const ALL: [(&str, Check); 17] = [
     ("phantoms", phantoms::check),
     ("expiry", expiry::check),

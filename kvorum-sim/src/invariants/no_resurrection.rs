@@ -1,10 +1,11 @@
 //! No resurrection (guarantee 5): deletes stay deleted.
 //!
-//! 1. What a read found gone does not come back to a later read that must meet what the first met. Held where the
-//!    first overlaps the write that was known, and no TTL is in play (another node's clock may see an expired value
-//!    still live).
-//! 2. After everything was healed and has converged, no read sees, and no node stores as live, anything older than
-//!    an acknowledged delete. Held with background repair, for deletes that fewer than `ACK` disks lost.
+//! 1. A key that a read found absent does not come back to a later read that must find what the first one
+//!    found. Checked where the first read overlaps with the write that was known, and no TTL is involved
+//!    (another node's clock may see an expired value as still live).
+//! 2. After all faults have ended and the nodes have converged, no read sees, and no node stores as live, a
+//!    record older than an acknowledged delete. Checked with background repair, for deletes that fewer than
+//!    `ACK` disks lost.
 
 use super::facts::must_meet;
 use super::floor::{Floor, Writes};
@@ -30,7 +31,7 @@ struct Gone<'a> {
     read: &'a Operation,
     at: Duration,
     known: Version,
-    /// The least `from` of the deletes that it may have met.
+    /// The least `from` of the deletes that it may have found.
     from: u16,
 }
 
@@ -46,7 +47,8 @@ fn gone_stays_gone(key: &Bytes, operations: &[&Operation], facts: &Facts) -> Res
         .filter_map(|read| {
             let overlaps = |replicas: AckFrom, _| replicas.overlaps(read.replicas);
             let known = floor.before(read.invoked, overlaps)?.version;
-            // Whichever of these it met: of the one with the fewest copies, or of one that a disk forgot, nothing follows.
+            // The read may have found any of these. If one has too few copies, or a disk lost it silently,
+            // nothing can be concluded.
             let met: Vec<_> = writes.hiders(known, read, facts).collect();
             if !met.iter().all(|write| facts.is_still_seen(write, read)) {
                 return None;
@@ -108,7 +110,8 @@ mod tests {
     use super::super::testing::*;
     use super::*;
 
-    /// Gone, then there again: found, also for a delete of unknown outcome; a new value is no resurrection.
+    /// A key that is absent and then present again is detected, also after a delete of unknown outcome; a new
+    /// value is no resurrection.
     #[test]
     fn coming_back_is_found() {
         let run = |last| {
@@ -122,7 +125,8 @@ mod tests {
         assert_eq!(run(with(1, 3, read(5, 31, 40, 1, 1))), Ok(()));
     }
 
-    /// At the end neither a read nor a disk may have what was deleted; with a missing mechanism it is not asked.
+    /// At the end no read and no disk may have a deleted record; with a missing mechanism this is not
+    /// checked.
     #[test]
     fn deleted_stays_deleted_at_the_end() {
         let run =

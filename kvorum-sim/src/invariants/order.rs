@@ -1,8 +1,10 @@
-//! Order (guarantee 3): where two acknowledged writes overlap (a + a' > max(f, f')), the one that begins after the
-//! other was acknowledged has the higher version, whatever the clocks say. A write that begins after a read has the
-//! higher version too, where it must meet what the read saw. No two writes to a key have one version.
+//! Order (guarantee 3): if two acknowledged writes overlap (a + a' > max(f, f')), the one that begins after
+//! the other was acknowledged has the higher version, whatever the clocks say. A write that begins after a
+//! read has the higher version too, if it must find what the read saw. No two writes to a key have one
+//! version.
 //!
-//! Held: writes whose replicas still vote for them. Writes of unknown outcome promise nothing until they are read.
+//! Checked for writes whose replicas still vote for them. Writes of unknown outcome promise nothing until
+//! they are read.
 
 use super::facts::must_meet;
 use super::floor::{Floor, Known, Writes};
@@ -62,7 +64,7 @@ mod tests {
     use super::super::testing::*;
     use super::*;
 
-    /// A later write with a lower version is found where the two overlap, and only there.
+    /// A later write with a lower version is detected if the two overlap, and only then.
     #[test]
     fn versions_must_rise() {
         let run = |first: Operation, second| check(&history([first, second]), &facts());
@@ -73,7 +75,7 @@ mod tests {
         assert_eq!(run(unknown(put(1, 0, 10, 500)), put(2, 11, 20, 15)), Ok(()));
     }
 
-    /// What a read saw is superseded by a write after it, also if the write that it saw is of unknown outcome.
+    /// A write after a read supersedes what the read saw, also if that was a write of unknown outcome.
     #[test]
     fn write_after_read_rises() {
         let run = |replicas: (u16, u16)| {
@@ -84,7 +86,7 @@ mod tests {
         assert_eq!(run((1, 3)), Ok(()));
     }
 
-    /// One version for two writes is found, also where one of them is only known from a read.
+    /// One version for two writes is detected, also if one of them is only known from a read.
     #[test]
     fn versions_are_unique() {
         assert!(check(&history([put(1, 0, 10, 5), put(2, 0, 10, 5)]), &facts()).is_err());

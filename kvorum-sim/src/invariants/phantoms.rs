@@ -1,6 +1,6 @@
-//! Phantoms: a read sees what some write wrote, whole, and never one that was refused or had not begun.
+//! Phantoms: a read sees the whole value of some write, and never of one that was refused or had not begun.
 //!
-//! Held always: no fault excuses bytes that nobody sent.
+//! Always checked: no fault excuses bytes that no client sent.
 
 use super::floor::Writes;
 use super::{Facts, Violation};

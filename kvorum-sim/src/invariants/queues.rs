@@ -1,4 +1,4 @@
-//! Queues: every queue stays within the bound that has a name. Held always.
+//! Queues: every queue stays within its named bound. Always checked.
 
 use super::{Facts, Violation};
 use crate::history::History;

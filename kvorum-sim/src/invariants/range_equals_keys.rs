@@ -1,8 +1,8 @@
 //! Ranges equal keys: a range shows every live key once, in order, as a read of each key would.
 //!
-//! Held for whole answers: what was cut is not judged. Each key of the range counts as one read that lasted as long
-//! as the range did, with the range's quorum; so a missing key needs a cause, and a stale one is stale. With a limit,
-//! keys behind the last one shown were not read.
+//! Checked for whole answers: an answer that was cut is not judged. Each key of the range counts as one read
+//! that lasted as long as the range did, with the range's quorum. So a missing key needs a cause, and a stale
+//! key is a violation. With a limit, keys after the last one shown were not read.
 
 use super::floor::{Floor, Writes};
 use super::{Facts, Violation};
@@ -109,7 +109,7 @@ mod tests {
         check(&history(operations), &facts())
     }
 
-    /// Missing, stale, foreign, doubled and unordered keys are found.
+    /// Missing, stale, foreign, doubled and unordered keys are detected.
     #[test]
     fn wrong_ranges_are_found() {
         assert_eq!(run(vec![entry("k", 2, 2), entry("l", 3, 7)]), Ok(()));
@@ -121,7 +121,7 @@ mod tests {
         assert!(run(vec![entry("k", 2, 2), entry("l", 3, 7), entry("m", 3, 7)]).is_err());
     }
 
-    /// With a limit, what is behind the last key was not read; before it everything was.
+    /// With a limit, keys after the last one were not read; all before it were.
     #[test]
     fn limit_ends_a_range() {
         let limited = |entries| {

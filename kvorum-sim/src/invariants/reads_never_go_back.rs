@@ -1,9 +1,10 @@
-//! Reads never go back (guarantee 4): of two reads, one after the other, the second sees what the first saw or
-//! something newer.
+//! Reads never go back (guarantee 4): of two reads, one after the other, the second sees the record of the
+//! first or a newer one.
 //!
-//! Held: where the second must meet what the first left behind ([`must_meet`]): they overlap, b + b' > max(g, g'),
-//! and the write-back, which goes to ranks below the record's own `from` only, reaches enough of them. The first
-//! read's disks must still vote. A second read that finds nothing needs a cause, and lost copies count, as for freshness.
+//! Checked where the second must find the record that the first left on its replicas ([`must_meet`]). They
+//! overlap, b + b' > max(g, g'), and the write-back, which goes to ranks below the record's own `from` only,
+//! reaches enough replicas. The first read's disks must still vote. As for freshness, a second read that
+//! finds nothing needs a cause, and permanently lost copies are an excuse.
 
 use super::facts::must_meet;
 use super::floor::{Floor, Known, Writes};
@@ -46,7 +47,8 @@ mod tests {
     use super::super::testing::*;
     use super::*;
 
-    /// Newer, then older: found for a write of unknown outcome, which freshness says nothing about.
+    /// A newer value, then an older one: detected also for a write of unknown outcome, which freshness does
+    /// not judge.
     #[test]
     fn going_back_is_found() {
         let run = |second| {
@@ -60,7 +62,7 @@ mod tests {
         assert_eq!(run(with(1, 3, read(4, 31, 40, 1, 1))), Ok(()));
     }
 
-    /// A record that belongs on one node is not spread by reads: a later majority may miss it.
+    /// A read does not spread a record that belongs on one node: a later majority may miss it.
     #[test]
     fn narrow_records_are_not_spread() {
         let run = |from| {
@@ -74,8 +76,8 @@ mod tests {
         assert!(run(3).is_err());
     }
 
-    /// Of what a lost disk had and others have overwritten for fewer replicas, nothing is left to be refilled from
-    /// (seed 2596495622).
+    /// A record of a lost disk that the others have overwritten for fewer replicas cannot be refilled (seed
+    /// 2596495622).
     #[test]
     fn lost_copies_under_a_narrower_record_excuse() {
         let run = |losses| {
@@ -90,7 +92,8 @@ mod tests {
         assert_eq!(run(vec![wiped]), Ok(()));
     }
 
-    /// A write that is stamped twice is seen with both versions; what was between must not be seen after.
+    /// A write that is stamped twice is seen with both versions; a value between the two must not be seen
+    /// after.
     #[test]
     fn second_stamp_is_no_excuse() {
         let two = [unknown(put(1, 0, 100, 1)), put(2, 0, 10, 5)];

@@ -1,37 +1,37 @@
-//! A key's history as steps on one register: what both linearizability checkers judge.
+//! A key's history as steps on one register: the input of both linearizability checkers.
 //!
-//! A write of unknown outcome becomes a step that may be left out and has no end. A value with a TTL brings a second
-//! step that may be left out: its expiry. A HEAD counts as a read of the write whose version it saw, where that is
-//! known. What was refused, and reads of unknown outcome, are no steps; nor are reads that found nothing of a key with
-//! TTLs: two nodes need not agree to the millisecond on when a value has expired.
+//! A write of unknown outcome becomes a step that may be left out and has no end. A value with a TTL adds a
+//! second step that may be left out: its expiry. A HEAD counts as a read of the write whose version it saw,
+//! if that is known. Refused operations, and reads of unknown outcome, are no steps. Reads that found nothing
+//! are no steps on a key with TTLs: two nodes need not agree to the millisecond on when a value has expired.
 
 use super::floor::Writes;
 use crate::history::{Operation, Outcome, Request, WriteId};
 use std::time::Duration;
 
-/// What a step does.
+/// The effect of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     /// Sets the value of this write.
     Write(WriteId),
-    /// Leaves no value.
+    /// Deletes the value.
     Erase,
-    /// Leaves no value where the value is of this write, and does not happen otherwise.
+    /// Deletes the value if it is of this write; otherwise it does not happen.
     Expire(WriteId),
     /// Sees the value of this write, or none.
     Read(Option<WriteId>),
 }
 
-/// This is one step: it takes effect at one instant between its beginning and its end.
+/// One step: it takes effect at one instant between its beginning and its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Step {
     /// The operation's number.
     pub id: u64,
-    /// Not before this.
+    /// The earliest instant of its effect.
     pub invoked: Duration,
-    /// Not after this.
+    /// The latest instant of its effect.
     pub returned: Duration,
-    /// What it does.
+    /// Its effect.
     pub action: Action,
     /// Whether it must take effect.
     pub is_certain: bool,
@@ -75,8 +75,8 @@ mod tests {
     use super::super::testing::*;
     use super::*;
 
-    /// A value that one node finds expired another may still show: nothing follows from the absence. Without TTLs it
-    /// is a step like any other.
+    /// Another node may still show a value that one node finds expired, so an absence proves nothing. Without
+    /// TTLs it is a step like any other.
     #[test]
     fn absence_counts_where_nothing_expires() {
         let count = |first: Operation| steps(&[&first, &absent(2, 11, 20), &read(3, 21, 30, 1, 1)]).len();

@@ -1,9 +1,9 @@
-//! Restored backups: a key that was written last before the first backup is in every backup of a node that must hold it.
-//! So once all backups have been put back, however far apart they were taken, it is read as it was. Every node votes, so
-//! reads of all replicas are answered as well.
+//! Restored backups: a key whose last write was before the first backup is in every backup of a node that
+//! must hold it. So once all backups have been put back, however far apart they were taken, reads return that
+//! value. Every node votes, so reads of all replicas are answered as well.
 //!
-//! A key counts where it is known what it was: every write was acknowledged before the first backup, on disks that lost
-//! nothing, for as many replicas each time, without a TTL.
+//! A key is judged if its value at that time is known: every write was acknowledged before the first backup,
+//! on disks that lost nothing, for the same number of replicas, without a TTL.
 
 use super::{Facts, Violation};
 use crate::history::{History, Operation, Outcome, Request};
@@ -53,7 +53,7 @@ mod tests {
     use super::super::testing::*;
     use super::*;
 
-    /// What was there before the first backup must be there; what came later need not.
+    /// Records from before the first backup must be there; later ones need not.
     #[test]
     fn only_what_all_backups_hold_is_asked_for() {
         let write = put(1, 10, 20, 1);

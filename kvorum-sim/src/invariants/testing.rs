@@ -1,4 +1,4 @@
-//! Small histories for the tests of the invariants: every one of them has to fail once.
+//! Small histories for the tests of the invariants: every invariant must fail in a test once.
 
 use super::facts::{Facts, Mechanisms};
 use crate::history::{AckFrom, Doubt, Entry, History, Operation, Outcome, Request};

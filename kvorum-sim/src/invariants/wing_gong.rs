@@ -1,5 +1,6 @@
-//! Linearizability by full search (Wing and Gong, "Testing and Verifying Concurrent Objects", 1993), with Lowe's
-//! memo of what was tried: exact for deletes, expiries and unknown writes, and exponential in how much overlaps.
+//! Linearizability by full search (Wing and Gong, "Testing and Verifying Concurrent Objects", 1993), with
+//! Lowe's memo of the states tried. Exact for deletes, expiries and unknown writes, and exponential in the
+//! number of overlapping operations.
 //!
 //! It checks the fast checker, and short histories of real runs. It ends after a bounded number of steps.
 
@@ -9,12 +10,12 @@ use super::{Facts, Violation};
 use crate::history::{History, WriteId};
 use std::collections::BTreeSet;
 
-/// Keys with more steps than this are left to the fast checker; a set of steps is one word.
+/// The fast checker alone judges keys with more steps than this; a set of steps is one machine word.
 pub const STEPS_MAX: usize = 128;
 /// States tried for one key.
 pub const STATES_MAX: usize = 200_000;
 
-/// This is what a search found.
+/// The result of a search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
     /// An order explains the history.
@@ -58,7 +59,7 @@ pub fn search(steps: &[Step], states: usize) -> Answer {
             return Answer::OutOfSteps;
         }
         let left = || steps.iter().enumerate().filter(|(index, _)| done & (1 << index) == 0);
-        // A step may come next unless another one that is left had ended before it began.
+        // A step may come next unless another remaining one had ended before it began.
         let end = left().filter(|(_, step)| step.is_certain).map(|(_, step)| step.returned).min();
         for (index, step) in left().filter(|(_, step)| end.is_none_or(|end| step.invoked <= end)) {
             let next = match step.action {
@@ -84,7 +85,8 @@ mod tests {
         search(&steps(&history.by_key().into_values().next().unwrap()), STATES_MAX)
     }
 
-    /// Stale reads and values that come back are impossible; what concurrency or doubt explains is possible.
+    /// Stale reads and values that come back are impossible; results that concurrency or an unknown outcome
+    /// explains are possible.
     #[test]
     fn answers_are_exact() {
         assert_eq!(run([put(1, 0, 10, 1), put(2, 20, 30, 2), read(3, 31, 40, 1, 1)]), Answer::Impossible);
@@ -94,7 +96,7 @@ mod tests {
         assert_eq!(run([a, b, c, d, read(5, 21, 30, 1, 3)]), Answer::Impossible);
     }
 
-    /// One unknown delete explains one disappearance, not two: what the fast checker cannot see.
+    /// One unknown delete explains one disappearance, not two: the fast checker cannot detect this.
     #[test]
     fn doubt_is_used_once() {
         let start = [put(1, 0, 10, 1), unknown(delete(2, 0, 5, 0)), absent(3, 11, 20), put(4, 21, 30, 21)];
@@ -104,7 +106,7 @@ mod tests {
         assert_eq!(run([a, b, c, d, absent(5, 31, 40)]), Answer::Impossible);
     }
 
-    /// A value expires at most once, and only itself.
+    /// A value expires at most once, and only this value.
     #[test]
     fn expiry_takes_its_own_value() {
         let step = |id, at, action| Step {
@@ -122,7 +124,7 @@ mod tests {
         assert_eq!(search(&other, 1000), Answer::Impossible);
     }
 
-    /// A search ends.
+    /// A search ends when its budget of states is used up.
     #[test]
     fn budget_ends_it() {
         let operations = (0..30).map(|id| put(id, 0, 100, id)).chain([absent(99, 101, 102)]);

@@ -1,4 +1,4 @@
-//! `kvorum bench` without the rest of `kvorum`: see [`kvorum_lab::cli`].
+//! `kvorum bench` as a program of its own, without the rest of `kvorum`: see [`kvorum_lab::cli`].
 
 use std::process::ExitCode;
 

@@ -1,4 +1,5 @@
-//! Questions to a node that are no part of a load: is it there, a key, a page, a profile. They go by `kvorum-client`.
+//! Single requests to a node that are not part of a load, for its status, a key, a page or a profile. They
+//! use `kvorum-client`.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -7,11 +8,11 @@ use kvorum_client::{Client, Error, RetryPolicy};
 
 use crate::error::LabError;
 
-/// Has one node asked by a client of its own, and no other node, with one attempt for each question, which ends within
-/// `timeout`. Blocks; not for use inside a runtime.
+/// Sends one node, and no other, the requests of a client of its own, with one attempt for each request,
+/// which ends within `timeout`. Blocks; not for use inside a runtime.
 ///
 /// # Errors
-/// The outer error is the machine's; the inner one is what became of the question.
+/// The outer error is the machine's; the inner one is the request's.
 pub fn ask<T>(
     node: SocketAddr,
     timeout: Duration,

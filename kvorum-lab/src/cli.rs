@@ -1,7 +1,7 @@
 //! `kvorum bench`: arguments in the manner of wrk2, one run or a search for the highest rate, a report.
 //!
 //! Given a rate it is an open loop; without one a closed loop, whose latencies the report marks as such.
-//! [`BenchArgs`] are the words, [`plan()`] and [`options()`] what they mean, [`run()`] does it.
+//! [`BenchArgs`] are the arguments, [`plan()`] and [`options()`] interpret them, [`run()`] carries them out.
 
 use std::fmt::Write;
 use std::io::IsTerminal;
@@ -155,9 +155,9 @@ pub enum Work {
 /// The rates of an open loop.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Rate {
-    /// One, for the whole duration.
+    /// One rate, for the whole duration.
     Constant(u64),
-    /// Several, each with its duration.
+    /// Several rates, each with its duration.
     Stages(Vec<Stage>),
 }
 
@@ -173,16 +173,16 @@ impl FromStr for Rate {
     }
 }
 
-/// How popular which keys are.
+/// How the popularity of keys is distributed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Distribution {
-    /// All equally.
+    /// All keys are equally popular.
     Uniform,
-    /// Few very, with this theta.
+    /// A few keys are very popular, with this theta.
     Zipfian(f64),
-    /// The newest very, with this theta.
+    /// The newest keys are the most popular, with this theta.
     Latest(f64),
-    /// One after the other.
+    /// Keys one after the other.
     Sequential,
 }
 
@@ -220,19 +220,19 @@ impl Distribution {
     }
 }
 
-/// How long a run without stages is where nothing is said.
+/// The default duration of a run without stages.
 const DURATION: Duration = Duration::from_secs(30);
 
-/// Where the search for the highest rate begins where nothing is said.
+/// The default first rate of the search for the highest rate.
 const FIRST_RATE: u64 = 1_000;
 
-/// The longest that `--prefill` may take a round.
+/// The longest that a round of `--prefill` may take.
 const PREFILL_MAX: Duration = Duration::from_hours(1);
 
 /// Runs `kvorum bench`: prints the report to stdout, complaints and progress to stderr.
 ///
-/// The exit code is 0 where all operations succeeded, rates were kept and no body was wrong, 1 otherwise, also for a run that
-/// was interrupted, 2 for impossible arguments.
+/// The exit code is 0 if all operations succeeded, all rates were kept and no body was wrong. It is 1
+/// otherwise, also for a run that was interrupted, and 2 for impossible arguments.
 pub fn run(args: &BenchArgs) -> ExitCode {
     match bench(args) {
         Ok((text, is_good)) => match show(text) {
@@ -250,7 +250,7 @@ pub fn run(args: &BenchArgs) -> ExitCode {
     }
 }
 
-/// Prints a part of the result. A reader that has gone, as `head` has, is no failure.
+/// Prints a part of the result. If the reader has gone, as `head` does, that is no failure.
 pub(crate) fn show(text: impl AsRef<[u8]>) -> Result<(), LabError> {
     match kvorum_output::print(text) {
         Err(error) if !kvorum_output::is_reader_gone(&error) => {
@@ -260,7 +260,8 @@ pub(crate) fn show(text: impl AsRef<[u8]>) -> Result<(), LabError> {
     }
 }
 
-/// Becomes true at the first SIGINT or SIGTERM, which so ends the run, and not its report. The second ends the process.
+/// Becomes true at the first SIGINT or SIGTERM: the run ends, and the report is still printed. The second
+/// signal ends the process.
 fn stop_signal() -> Result<watch::Receiver<bool>, LabError> {
     let (stop, is_told) = watch::channel(false);
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -319,7 +320,7 @@ fn bench(args: &BenchArgs) -> Result<(String, bool), LabError> {
         return Ok((found.text, false));
     };
     let distributions = Distributions {
-        // As in wrk2: what was sent late says something only beside what was due.
+        // As in wrk2: latencies from the sending are only meaningful beside latencies from the due time.
         corrected: args.latency || args.uncorrected,
         uncorrected: args.uncorrected,
     };
@@ -344,13 +345,13 @@ fn bench(args: &BenchArgs) -> Result<(String, bool), LabError> {
         }
     }
     if !std::io::stdout().is_terminal() {
-        // Who sends the report elsewhere must hear it too.
+        // The warning must also reach a user who redirects the report.
         kvorum_output::tell(report.complaints());
     }
     Ok((format!("{}{report}", found.text), is_good(&outcome)))
 }
 
-/// One run, with progress on a terminal and the log where it is wanted.
+/// One run, with progress on a terminal and the log if it was asked for.
 fn watched(args: &BenchArgs, plan: &Plan, options: &RunOptions) -> Result<Outcome, LabError> {
     let is_live = std::io::stderr().is_terminal();
     if !is_live && args.hlog.is_none() {
@@ -358,7 +359,7 @@ fn watched(args: &BenchArgs, plan: &Plan, options: &RunOptions) -> Result<Outcom
     }
     let started = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let (monitor, ticks) = Monitor::start(plan, is_live.then(String::new))?;
-    // The options with the sender end here, and with them the watch.
+    // The options with the sender end here, and so the monitor ends.
     let outcome = run_with(plan, &RunOptions { ticks: Some(ticks), ..options.clone() });
     let watched = monitor.finish()?;
     if let Some(path) = &args.hlog {
@@ -367,11 +368,11 @@ fn watched(args: &BenchArgs, plan: &Plan, options: &RunOptions) -> Result<Outcom
     outcome
 }
 
-/// What a search for the highest rate has brought.
+/// The result of a search for the highest rate.
 struct Found {
     text: String,
     trials: Value,
-    /// The plan at the highest rate, and what came of it.
+    /// The plan at the highest rate, and its outcome.
     run: Option<(Plan, Outcome)>,
 }
 
@@ -434,7 +435,7 @@ fn search(args: &BenchArgs, plan: &Plan, options: &RunOptions, bound: Duration) 
     })
 }
 
-/// `dir/a.hgrm` of `put` is `dir/a-put.hgrm`.
+/// The path of the load `name`: `dir/a.hgrm` of `put` becomes `dir/a-put.hgrm`.
 fn named(path: &Path, name: &str) -> PathBuf {
     let stem = path.file_stem().unwrap_or_default().to_string_lossy();
     let extension = path.extension().map_or_else(String::new, |text| format!(".{}", text.to_string_lossy()));
@@ -445,20 +446,20 @@ fn write_file(path: &Path, text: &str) -> Result<(), LabError> {
     std::fs::write(path, text).map_err(LabError::machine(format!("write {}", path.display())))
 }
 
-/// The run came to its end, and every stream had successes, no failures, and kept its rate.
+/// Whether the run came to its end, and every stream had successes, no failures, and kept its rate.
 pub fn is_good(outcome: &Outcome) -> bool {
     let mut streams = outcome.streams.iter();
     outcome.interrupted.is_none()
         && streams.all(|stream| stream.tally.succeeded > 0 && stream.failed() == 0 && !stream.is_saturated())
 }
 
-/// Which keys to put before the run, if any: `None` inside = all.
+/// How many keys to put before the run, if any: `None` inside means all.
 type Prefill = Option<Option<u64>>;
 
 impl BenchArgs {
-    /// The work, the URLs, and what is to be put before.
+    /// Returns the work, the URLs, and how many keys to put before the run.
     ///
-    /// `--prefill` may be followed by a number or by nothing; what is no number was meant as the next word.
+    /// `--prefill` may be followed by a number or by nothing; a word that is no number is the next argument.
     fn read_words(&self) -> Result<(Work, Vec<&str>, Prefill), LabError> {
         let mut words: Vec<&str> = self.words.iter().map(String::as_str).collect();
         let prefill = match self.prefill.as_deref() {
@@ -490,18 +491,18 @@ impl BenchArgs {
     }
 }
 
-/// What is to be put before the run: `None` for nothing, `Some(None)` for every key.
+/// How many keys to put before the run: `None` for no prefill, `Some(None)` for every key.
 ///
 /// # Errors
-/// [`LabError::Usage`] for what cannot be.
+/// [`LabError::Usage`] for impossible arguments.
 pub fn prefill_of(args: &BenchArgs) -> Result<Option<Option<u64>>, LabError> {
     args.read_words().map(|(_, _, prefill)| prefill)
 }
 
-/// How the run that `args` ask for is made.
+/// The options of the run that `args` ask for.
 ///
 /// # Errors
-/// [`LabError::Usage`] for what cannot be.
+/// [`LabError::Usage`] for impossible arguments.
 pub fn options(args: &BenchArgs) -> Result<RunOptions, LabError> {
     if args.key_size.is_some_and(|sizes| sizes.min() < KEY_BYTES) {
         return Err(LabError::Usage(format!("--key-size: no key is below {KEY_BYTES} bytes")));
@@ -531,10 +532,10 @@ pub fn options(args: &BenchArgs) -> Result<RunOptions, LabError> {
     })
 }
 
-/// The run that `args` ask for.
+/// The plan of the run that `args` ask for.
 ///
 /// # Errors
-/// [`LabError::Usage`] for what cannot be.
+/// [`LabError::Usage`] for impossible arguments.
 pub fn plan(args: &BenchArgs) -> Result<Plan, LabError> {
     let dataset = Dataset { keys: args.keys, value_bytes: args.value_size.max(), seed: args.seed };
     let (work, urls, _) = args.read_words()?;
@@ -593,7 +594,7 @@ pub fn plan(args: &BenchArgs) -> Result<Plan, LabError> {
     })
 }
 
-/// GETs and PUTs in the share that `read_fraction` says, to a ten-thousandth.
+/// A mix of GETs and PUTs with the share of GETs in `read_fraction`, to a ten-thousandth.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to 10,000")]
 fn halves(read_fraction: f64) -> Result<Mix, LabError> {
     let get = (read_fraction.clamp(0.0, 1.0) * 1e4).round() as u32;
@@ -665,7 +666,7 @@ mod tests {
         (work, urls.len(), prefill)
     }
 
-    /// Goal: mixed work is in the shares or at the rates that were asked. Method: the ways of asking.
+    /// Goal: mixed work has the requested shares or rates. Method: every way to request them.
     #[test]
     fn mixed_work_is_what_was_asked() {
         let rates = |line: &str| -> Vec<Pacing> {
@@ -747,7 +748,7 @@ mod tests {
         assert_eq!(named(Path::new("out/a.hgrm"), "put"), Path::new("out/a-put.hgrm"));
     }
 
-    /// Goal: a quorum reaches every stream, and none is asked for unasked. Method: with and without.
+    /// Goal: a quorum reaches every stream, and without one no stream asks for any. Method: with and without.
     #[test]
     fn replicas_are_those_of_every_stream() {
         let replicas = |line: &str| -> Vec<Option<Replicas>> {
@@ -761,7 +762,7 @@ mod tests {
         assert_eq!(replicas("put 127.0.0.1:1"), [None]);
     }
 
-    /// Goal: what cannot be is refused. Method: one fault each.
+    /// Goal: impossible arguments are refused. Method: one fault each.
     #[test]
     fn impossible_arguments_are_refused() {
         for bad in [

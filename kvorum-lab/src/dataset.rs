@@ -1,15 +1,15 @@
 //! The records that a load writes and reads: key and value are functions of an index.
 //!
-//! Because a value follows from its key alone, a GET can be checked without remembering what was put, and two
-//! runs against the same node agree. Values are pseudo-random bytes: they do not compress, so a store cannot
-//! look faster or smaller than its disk.
+//! A value follows from its key alone. So a GET can be checked without remembering the PUT, and two runs
+//! against the same node agree. Values are pseudo-random bytes: they do not compress, so a store cannot look
+//! faster or smaller than its disk.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::rng::{SplitMix64, mix};
 
-/// What every key of the lab begins with.
+/// The first bytes of every key of the lab.
 pub const KEY_PREFIX: &str = "key-";
 
 /// The first key after all keys of the lab: `.` follows `-` in ASCII.
@@ -25,7 +25,7 @@ pub struct Dataset {
     pub keys: u64,
     /// The size of every value, in bytes.
     pub value_bytes: usize,
-    /// Which values: another seed gives other contents under the same keys.
+    /// Selects the values: another seed gives other contents under the same keys.
     pub seed: u64,
 }
 
@@ -84,7 +84,7 @@ impl Dataset {
     }
 }
 
-/// One size, or all from a smallest to a largest; which one a key has follows from its index.
+/// One size, or a range of sizes; the size of a key or value follows from its index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sizes {
     min: u32,
@@ -135,7 +135,7 @@ impl fmt::Display for Sizes {
 /// A dataset whose keys and values have sizes of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Records {
-    /// Count and seed; its size is that of values where `value_bytes` says nothing.
+    /// The count and the seed; its value size applies if `value_bytes` is `None`.
     pub dataset: Dataset,
     /// Sizes of keys, of at least [`KEY_BYTES`]; without it all have that size.
     pub key_bytes: Option<Sizes>,
@@ -146,11 +146,11 @@ pub struct Records {
 /// Bytes of a key that is not padded; none is shorter.
 pub const KEY_BYTES: usize = KEY_PREFIX.len() + KEY_DIGITS;
 
-/// Sets what decides a key's size apart from what decides a value's.
+/// Makes the draw of a key's size independent of the draw of a value's size.
 const KEY_SIZE_SALT: u64 = 0x6b65_7973_697a_6521;
 
 impl Records {
-    /// Appends the key of `index`: that of the dataset, and behind it letters up to its size.
+    /// Appends the key of `index`: the dataset's key, and letters after it up to its size.
     pub fn write_key(&self, index: u64, out: &mut Vec<u8>) {
         Dataset::write_key(index, out);
         if let Some(sizes) = self.key_bytes {
@@ -186,7 +186,7 @@ impl Records {
         self.sized(index).is_value(index, body)
     }
 
-    /// The most bytes that a record of these can have, key and value.
+    /// The largest size of a record, key and value, in bytes.
     pub fn record_bytes_max(&self) -> usize {
         let key = self.key_bytes.map_or(KEY_BYTES, |sizes| sizes.max().max(KEY_BYTES));
         key + self.value_bytes.map_or(self.dataset.value_bytes, Sizes::max)
@@ -220,7 +220,7 @@ mod tests {
         assert_eq!(Dataset::index_of(b"key-00000000004x"), None);
     }
 
-    /// Goal: a value is recognised, and nothing else is. Method: change one thing at a time.
+    /// Goal: a value is recognised, and no other bytes are. Method: change one thing at a time.
     #[test]
     fn values_are_recognised_only_when_whole_and_right() {
         let mut value = Vec::new();
@@ -234,7 +234,7 @@ mod tests {
         assert!(!SMALL.is_value(3, &value), "last bit flipped");
     }
 
-    /// Goal: sizes are read, and nothing else. Method: a table.
+    /// Goal: sizes are parsed, and other texts are refused. Method: a table.
     #[test]
     fn sizes_are_read() {
         for good in ["0", "100", "16-64", "7-7"] {

@@ -1,26 +1,26 @@
-//! The lab's own failures: those of the run as a whole. What a node did wrong is a count in the outcome.
+//! The lab's own failures, which end the whole run. A node's failures are counts in the outcome.
 
 use std::fmt;
 use std::io;
 
-/// Why a run could not be made, or its figures could not be had.
+/// Why a run could not be made, or its figures could not be read.
 #[derive(Debug)]
 pub enum LabError {
-    /// The caller asked for something that cannot be.
+    /// The caller asked for something impossible.
     Usage(String),
     /// The machine refused: a file, a process, a socket.
     Machine {
         /// What was attempted, on what.
         attempted: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The process under measurement did not do what the measurement needs.
+    /// The process under measurement did not behave as the measurement needs.
     Subject(String),
 }
 
 impl LabError {
-    /// Makes a [`LabError::Machine`] of what was attempted; for `map_err`.
+    /// Makes a [`LabError::Machine`] with the description of the attempt; for `map_err`.
     pub fn machine(attempted: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let attempted = attempted.into();
         move |source| Self::Machine { attempted, source }

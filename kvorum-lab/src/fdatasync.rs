@@ -1,8 +1,8 @@
 //! The device alone: a thread that appends a block to a growing file and syncs it, at a given rate.
 //!
-//! Run beside a load, its percentiles are those of the same disk in the same minute, so a slow write of the
-//! node can be told from a slow disk. A latency is the service time of one append and its fdatasync, from the
-//! moment it began: it is the yardstick, so it must not contain waiting of its own making.
+//! It runs beside a load, so its percentiles are of the same disk in the same minute: they separate a slow
+//! write of the node from a slow disk. A latency is the service time of one append and its fdatasync, from
+//! the moment it began. It is the yardstick, so it must not contain waiting that the loop itself causes.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -15,10 +15,10 @@ use std::time::{Duration, Instant};
 use crate::error::LabError;
 use crate::histogram::Latencies;
 
-/// Bytes of one append: a page, about what a group commit of a few small writes is.
+/// Bytes of one append: a page, about the size of a group commit of a few small writes.
 const BLOCK_BYTES: usize = 4096;
 
-/// Appends per second where nothing else is asked for: often enough for a p99.9, rare enough not to be a load.
+/// The default number of appends per second: often enough for a p99.9, rare enough not to be a load.
 pub const RATE_PER_SECOND: u32 = 200;
 
 /// The name of the file inside the given directory; removed at the end.
@@ -32,7 +32,7 @@ pub struct FdatasyncLoop {
     thread: Option<JoinHandle<Result<FdatasyncOutcome, LabError>>>,
 }
 
-/// What the loop saw.
+/// The measurements of the loop.
 #[derive(Debug, Clone)]
 pub struct FdatasyncOutcome {
     /// Service times of append + fdatasync.
@@ -41,17 +41,17 @@ pub struct FdatasyncOutcome {
     pub late: u64,
     /// The same service times one by one, in order.
     pub samples: Vec<Duration>,
-    /// From one append to the next where none was late.
+    /// The time from one append to the next, if none was late.
     pub period: Duration,
 }
 
 impl FdatasyncOutcome {
-    /// What requests would have seen that come `rate_per_second` a second and share syncs (an ideal group commit): one
-    /// that comes during a sync waits for its rest and then for one of its own, which takes the median; any other takes
-    /// the sync that was measured.
+    /// The latencies of requests that come `rate_per_second` a second and share syncs (an ideal group
+    /// commit). A request that comes during a sync waits for its rest and then for a sync of its own, which
+    /// takes the median. Any other request takes the sync that was measured.
     ///
-    /// A stall of 100 ms is one of this loop's samples, but at 8,000 a second it is what 800 requests wait for. A
-    /// percentile of an open loop can only be held against this.
+    /// A stall of 100 ms is one of this loop's samples, but at 8,000 a second 800 requests wait for it. So a
+    /// percentile of an open loop can only be compared with these latencies.
     ///
     /// # Errors
     /// When no histogram can be made.
@@ -87,7 +87,7 @@ impl FdatasyncLoop {
         Ok(Self { stop, path, thread: Some(thread) })
     }
 
-    /// Stops the loop and returns what it saw. Waits for the append in flight.
+    /// Stops the loop and returns its measurements. Waits for the append in flight.
     pub fn finish(mut self) -> Result<FdatasyncOutcome, LabError> {
         self.stop.store(true, Ordering::Relaxed);
         match self.thread.take().map(JoinHandle::join) {
@@ -100,7 +100,7 @@ impl FdatasyncLoop {
 impl Drop for FdatasyncLoop {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        // The thread, if still there, holds the file open: removing the name is enough.
+        // The thread, if it still runs, holds the file open: removing the name is enough.
         let _ = fs::remove_file(&self.path);
     }
 }
@@ -120,7 +120,7 @@ fn append_until(
         match due.checked_duration_since(now) {
             Some(early) => thread::sleep(early),
             None if now.duration_since(due) > period => {
-                // Catching up would turn the probe into a burst: the schedule moves instead.
+                // Catching up would turn the probe into a burst, so the schedule moves instead.
                 outcome.late += 1;
                 due = now;
             }
@@ -142,7 +142,8 @@ fn append_until(
 mod tests {
     use super::*;
 
-    /// Goal: the loop appends, measures, stops when told and leaves nothing. Method: run it for a moment.
+    /// Goal: the loop appends, measures, stops when told and leaves no file behind. Method: run it for a
+    /// moment.
     #[test]
     fn the_loop_measures_and_cleans_up() {
         let directory = tempfile::tempdir().unwrap();
@@ -154,9 +155,9 @@ mod tests {
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
     }
 
-    /// Goal: a stall weighs as much as requests would have met it. Method: 4,999 syncs of 1 ms and one of 100 ms, every
-    /// 10 ms: of 1,000 requests a second 100 of some 50,090 come during the long one, so p99.9 of what they see lies
-    /// in the middle of it, while the loop's own p99.9 is 1 ms.
+    /// Goal: a stall weighs as much as requests would have met it. Method: 4,999 syncs of 1 ms and one of 100
+    /// ms, every 10 ms. Of 1,000 requests a second, 100 of some 50,090 come during the long one. So p99.9 of
+    /// their latencies lies in the middle of it, while the loop's own p99.9 is 1 ms.
     #[test]
     fn a_stall_weighs_as_requests_meet_it() {
         let mut samples = vec![Duration::from_millis(1); 4999];
@@ -173,7 +174,7 @@ mod tests {
         assert!(seen.percentile(50.0) < 2_000_000);
     }
 
-    /// Goal: a directory that is not there is an error, not a panic in a thread.
+    /// Goal: a missing directory is an error, not a panic in a thread.
     #[test]
     fn a_missing_directory_is_an_error() {
         assert!(FdatasyncLoop::start(Path::new("/nonexistent"), 1, Duration::from_secs(1)).is_err());

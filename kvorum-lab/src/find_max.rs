@@ -1,7 +1,7 @@
 //! The highest rate that a bound allows: which rate to try next, and when to stop.
 //!
 //! It doubles the rate until one is refused, then halves the gap until it is small. One bad run in a noisy
-//! minute would hide every higher rate, so a refused rate is tried once more before it is believed.
+//! minute would hide every higher rate, so a refused rate is tried once more before it counts.
 
 /// How close the highest accepted and the lowest refused rate come: a twentieth.
 const GAP_DIVISOR: u64 = 20;
@@ -9,12 +9,12 @@ const GAP_DIVISOR: u64 = 20;
 /// Doublings from the first rate: a million times.
 const DOUBLINGS_MAX: u32 = 20;
 
-/// The highest rate, from `first` on or below it, that `accepts`; `None` where not even 1 is accepted.
+/// The highest rate, from `first` on or below it, that `accepts`; `None` if not even 1 is accepted.
 ///
-/// The rates tried are whole. `accepts` is asked about 10 to 15 times, more where `first` is far off.
+/// The rates tried are whole numbers. `accepts` is called about 10 to 15 times, more if `first` is far off.
 ///
 /// # Errors
-/// Those of `accepts`, at once.
+/// The errors of `accepts`, at once.
 pub fn highest<E>(first: u64, mut accepts: impl FnMut(u64) -> Result<bool, E>) -> Result<Option<u64>, E> {
     let mut twice = |rate: u64| -> Result<bool, E> { Ok(accepts(rate)? || accepts(rate)?) };
     let (mut good, mut bad) = (0_u64, None);
@@ -72,7 +72,7 @@ mod tests {
         assert_eq!(found(1_000, 0).0, None);
     }
 
-    /// Goal: one bad run does not hide the limit. Method: every first answer about a rate is no.
+    /// Goal: one bad run does not hide the limit. Method: `accepts` refuses every rate the first time.
     #[test]
     fn one_bad_run_is_not_believed() {
         let mut seen = std::collections::BTreeSet::new();

@@ -1,8 +1,9 @@
 //! Histograms in the formats of `HdrHistogram`'s own tools: percentile files (`.hgrm`) and interval logs (`.hlog`).
 //!
-//! A `.hgrm` is the text that `outputPercentileDistribution` prints, in milliseconds; plotters take several of
-//! them. A `.hlog` (log format 1.3) has a line for each second and stream: begin and length in seconds, the
-//! largest value in milliseconds, and the histogram in nanoseconds as base64 of this, all numbers big-endian:
+//! A `.hgrm` is the text that `outputPercentileDistribution` prints, in milliseconds; plotters take several
+//! of them. A `.hlog` (log format 1.3) has a line for each second and stream: begin and length in seconds,
+//! the largest value in milliseconds, and the histogram in nanoseconds. The histogram is the base64 of these
+//! bytes, all numbers big-endian:
 //!
 //! | bytes | content |
 //! | --- | --- |
@@ -14,7 +15,7 @@
 //! | 4 | significant digits |
 //! | 8, 8 | lowest and highest trackable value |
 //! | 8 | ratio of integers to doubles, 1.0 |
-//! | … | counts from the lowest value on, `ZigZag` LEB128; a negative one is so many zeros |
+//! | … | counts from the lowest value on, `ZigZag` LEB128; a negative one stands for that many zeros |
 //!
 //! The zlib stream is of stored blocks: a second's histogram is a few kilobytes, not worth a compressor.
 
@@ -33,10 +34,11 @@ const COOKIE_COMPRESSED: u32 = 0x1c84_9314;
 /// The most bytes of a stored block.
 const STORED_BYTES_MAX: usize = 0xffff;
 
-/// Nanoseconds of the unit in which people read these files.
+/// Nanoseconds of the unit in these files.
 const NANOS_PER_MILLI: f64 = 1e6;
 
-/// The percentile distribution of `latencies`, five lines for every halving of what is left, in milliseconds.
+/// The percentile distribution of `latencies`, five lines for every halving of the remaining share, in
+/// milliseconds.
 pub fn percentiles(latencies: &Latencies) -> String {
     let mut out =
         format!("{:>12} {:>12} {:>12} {:>12}\n\n", "Value", "Percentile", "TotalCount", "1/(1-Percentile)");
@@ -59,7 +61,7 @@ pub fn percentiles(latencies: &Latencies) -> String {
     out
 }
 
-/// What a log begins with; `started` is the time since 1970.
+/// The head of a log; `started` is the time since 1970.
 pub fn log_head(started: Duration) -> String {
     format!(
         "#[Logged with kvorum bench {}]\n#[Histogram log format version 1.3]\n\
@@ -70,7 +72,7 @@ pub fn log_head(started: Duration) -> String {
     )
 }
 
-/// A line of a log: what came in an interval that began `begin` after the start; `tag` may hold no comma or space.
+/// A line of a log for an interval that began `begin` after the start; `tag` may hold no comma or space.
 pub fn log_line(tag: Option<&str>, begin: Duration, length: Duration, latencies: &Latencies) -> String {
     let tag = tag.map_or_else(String::new, |tag| format!("Tag={tag},"));
     format!(

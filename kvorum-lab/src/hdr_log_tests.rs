@@ -2,7 +2,8 @@
 
 use super::*;
 
-/// Reads a V2 histogram as the format's description has it: (value, count), values the lowest of their bucket.
+/// Reads a V2 histogram as the format's description defines it: (value, count), each value the lowest of its
+/// bucket.
 fn decode(text: &str) -> Vec<(u64, u64)> {
     let bytes = STANDARD.decode(text).unwrap();
     let number = |at: &[u8]| u64::from(u32::from_be_bytes(at[..4].try_into().unwrap()));
@@ -62,7 +63,7 @@ fn of(nanos: &[u64]) -> Latencies {
     latencies
 }
 
-/// Goal: another reader finds what was recorded. Method: values in all sizes of bucket, single and many.
+/// Goal: another reader finds the recorded values. Method: values in all sizes of bucket, single and many.
 #[test]
 fn a_log_is_read_back() {
     let nanos = [0, 1, 1, 3, 2047, 2048, 2050, 1_000_000, 1_000_000, 123_456_789, 3_599_000_000_000];
@@ -73,7 +74,8 @@ fn a_log_is_read_back() {
     let seen = decode(fields[4]);
     let mut expect: Vec<(u64, u64)> = Vec::new();
     for nanos in nanos {
-        // 2048 places of one, then all places a thousandth wide at most: 2048 and 2050 are told apart.
+        // The first 2048 places are 1 wide, all others at most a thousandth of their value: 2048 and 2050
+        // have different places.
         match expect.last_mut() {
             Some((last, count)) if *last == nanos => *count += 1,
             _ => expect.push((nanos, 1)),
@@ -105,7 +107,7 @@ fn a_large_log_is_read_back() {
     assert_eq!(seen.iter().map(|&(_, count)| count).sum::<u64>(), latencies.count());
 }
 
-/// Goal: the beginning is what the tools look for. Method: the whole text.
+/// Goal: the head has the lines that the tools expect. Method: the whole text.
 #[test]
 fn a_log_begins_as_the_format_says() {
     let head = log_head(Duration::from_millis(1_441_812_279_474));
@@ -115,7 +117,7 @@ fn a_log_begins_as_the_format_says() {
     assert_eq!(lines.len(), 4);
 }
 
-/// Goal: the percentile file is that of the usual tools. Method: the whole text of a small one.
+/// Goal: the percentile file equals that of the usual tools. Method: the whole text of a small one.
 #[test]
 fn percentiles_are_those_of_the_tools() {
     let text = percentiles(&of(&[1_000_000, 2_000_000, 3_000_000, 4_000_000]));

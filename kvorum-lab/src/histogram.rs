@@ -1,4 +1,4 @@
-//! The one shape of histogram that the lab uses: nanoseconds, three significant digits, up to an hour.
+//! The only shape of histogram in the lab: nanoseconds, three significant digits, up to an hour.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use hdrhistogram::Histogram;
 use crate::error::LabError;
 use crate::units::{float, nanos};
 
-/// The longest latency that is told apart from longer ones: one hour, in nanoseconds.
+/// The longest latency that is recorded exactly: one hour, in nanoseconds. Longer ones count as this.
 const LATENCY_NANOS_MAX: u64 = 3_600_000_000_000;
 
 /// Significant decimal digits of a recorded value.
@@ -38,7 +38,7 @@ impl Latencies {
         self.0.add(&other.0).map_err(|error| LabError::Usage(format!("histogram: {error}")))
     }
 
-    /// Forgets everything.
+    /// Removes all recorded durations.
     pub fn clear(&mut self) {
         self.0.reset();
     }
@@ -78,10 +78,10 @@ impl Latencies {
         float(self.0.count_between(nanos(mean - deviation), nanos(mean + deviation))) / float(self.count())
     }
 
-    /// The distribution in ever finer percentiles: five points for every halving of what is left.
+    /// The distribution in ever finer percentiles: five points for every halving of the remaining share.
     ///
-    /// The points are those of the Java tools, counted in whole durations where the iterator that the histogram
-    /// brings along is off by one at some.
+    /// The points equal those of the Java tools. They are counted in whole durations here, because the
+    /// iterator of the histogram library is off by one at some of them.
     pub fn spectrum(&self) -> Vec<Point> {
         let (total, mut level, mut points) = (float(self.count()), 0.0, Vec::new());
         let mut count = 0;
@@ -103,12 +103,12 @@ impl Latencies {
         points
     }
 
-    /// Places, counted from the lowest value on, that hold something, with what they hold.
+    /// The places that are not empty, counted from the lowest value on, with their counts.
     pub(crate) fn recorded(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.0.iter_recorded().map(|step| (place(step.value_iterated_to()), step.count_at_value()))
     }
 
-    /// The lowest and highest value told apart, and the significant digits.
+    /// The lowest and highest distinct value, and the significant digits.
     pub(crate) const fn bounds() -> (u64, u64, u8) {
         (1, LATENCY_NANOS_MAX, DIGITS)
     }
@@ -124,7 +124,7 @@ impl Latencies {
         self.count().saturating_sub(within)
     }
 
-    /// How many times `self`'s percentile is `other`'s; `None` where `other` has nothing.
+    /// How many times `self`'s percentile is `other`'s; `None` if `other` is empty.
     pub fn ratio(&self, other: &Self, percentile: f64) -> Option<f64> {
         let divisor = other.percentile(percentile);
         (divisor > 0 && self.count() > 0).then(|| float(self.percentile(percentile)) / float(divisor))
@@ -145,10 +145,11 @@ pub struct Point {
 /// Points of a distribution for every halving of the distance to 100 %, as in wrk2.
 const POINTS_PER_HALVING: f64 = 5.0;
 
-/// Places of the first bucket: what three significant digits need, as a power of two.
+/// Places of the first bucket: enough for three significant digits, as a power of two.
 const SUB_BUCKETS: u64 = 2048;
 
-/// Where the histogram keeps `nanos`: 2048 places of one nanosecond, then 1024 of two, 1024 of four and so on.
+/// The place of `nanos` in the histogram: 2048 places of one nanosecond, then 1024 of two, 1024 of four and
+/// so on.
 const fn place(nanos: u64) -> u64 {
     let bucket = (u64::BITS - (nanos | (SUB_BUCKETS - 1)).leading_zeros() - SUB_BUCKETS.ilog2()) as u64;
     bucket * (SUB_BUCKETS / 2) + (nanos >> bucket)

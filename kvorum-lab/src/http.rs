@@ -1,9 +1,9 @@
 //! HTTP/1.1 responses, read strictly and cheaply: status line, headers, Content-Length or chunked.
 //!
-//! It accepts what the contract promises and refuses the rest, so that a node which bends HTTP is found here:
-//! no bare LF, no chunk extensions, no trailers, no body that ends with the connection. Interim responses (1xx) are passed
-//! over, as RFC 9110, 15.2 asks of every client; not 101, because nobody asked for an upgrade.
-//! Pure functions over bytes; [`crate::load`] owns the sockets.
+//! It accepts the responses that the contract allows and refuses all others, so that a node which breaks HTTP
+//! is found here: no bare LF, no chunk extensions, no trailers, no body that ends with the connection.
+//! Interim responses (1xx) are skipped, as RFC 9110, 15.2 asks of every client; 101 is refused, because the
+//! lab never asks for an upgrade. Pure functions over bytes; [`crate::load`] owns the sockets.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ pub const HEAD_BYTES_MAX: usize = 16 * 1024;
 /// How the end of a body is found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Framing {
-    /// So many bytes follow the head.
+    /// The head is followed by this many bytes.
     Length(u64),
     /// Chunks follow, the last one empty.
     Chunked,
@@ -32,7 +32,7 @@ pub struct Head {
     pub bytes: usize,
 }
 
-/// What was wrong with a response.
+/// The error in a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Malformed(pub &'static str);
 
@@ -42,8 +42,8 @@ impl fmt::Display for Malformed {
     }
 }
 
-/// Reads the head at the beginning of `buffer`, behind what interim responses come before it; `None` while its empty line
-/// has not come.
+/// Reads the head at the beginning of `buffer`, after any interim responses; `None` until its empty line has
+/// arrived.
 pub fn parse_head(buffer: &[u8]) -> Result<Option<Head>, Malformed> {
     let mut before = 0;
     loop {
@@ -58,7 +58,8 @@ pub fn parse_head(buffer: &[u8]) -> Result<Option<Head>, Malformed> {
     }
 }
 
-/// How many bytes the interim response at the beginning of `buffer` has; none where there is none, or not all of it yet.
+/// The size in bytes of the interim response at the beginning of `buffer`; `None` if there is none, or not
+/// all of it yet.
 fn interim_bytes(buffer: &[u8]) -> Result<Option<usize>, Malformed> {
     let Some(rest) = buffer.strip_prefix(b"HTTP/1.1 1") else { return Ok(None) };
     let Some(end) = memchr::memmem::find(buffer, b"\r\n\r\n") else { return Ok(None) };
@@ -132,11 +133,11 @@ fn parse_length(text: &[u8]) -> Result<u64, Malformed> {
     Ok(text.iter().fold(0, |number, digit| number * 10 + u64::from(digit - b'0')))
 }
 
-/// Who takes a body as it comes.
+/// A receiver of a body, piece by piece.
 pub trait BodySink {
     /// Takes the next bytes of the body; a chunk may come in several pieces.
     fn data(&mut self, bytes: &[u8]);
-    /// A whole non-empty chunk has been given. Not called for bodies with a Content-Length.
+    /// Marks the end of a non-empty chunk. Not called for bodies with a Content-Length.
     fn chunk_end(&mut self) {}
 }
 
@@ -170,7 +171,7 @@ const SIZE_DIGITS_MAX: u8 = 10;
 const CHUNK_BEGIN: ChunkState = ChunkState::Size { size: 0, digits: 0 };
 
 impl ChunkedBody {
-    /// At the beginning of a body.
+    /// A reader at the beginning of a body.
     pub const fn new() -> Self {
         Self { state: CHUNK_BEGIN }
     }

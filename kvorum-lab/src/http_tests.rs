@@ -20,8 +20,8 @@ fn good_heads_are_read() {
     check("HTTP/1.1 503 X\r\nconnection: close\r\ncontent-length: 5\r\n\r\n", 503, Framing::Length(5), true);
 }
 
-/// Goal: interim responses are passed over, as proxies and servers may send them at any time; the run used to count them as
-/// malformed. Method: none, one, several, and half of one before an answer.
+/// Goal: interim responses are skipped, as proxies and servers may send them at any time; before the fix, the
+/// run counted them as malformed. Method: none, one, several, and half of one before an answer.
 #[test]
 fn interim_responses_are_passed_over() {
     let answer = "HTTP/1.1 201 Created\r\nContent-Length: 0\r\n\r\n";
@@ -41,7 +41,7 @@ fn interim_responses_are_passed_over() {
     assert!(parse_head(endless.as_bytes()).is_err());
 }
 
-/// Goal: bent heads are refused. Method: one bend each.
+/// Goal: invalid heads are refused. Method: one error each.
 #[test]
 fn bent_heads_are_refused() {
     for bad in [
@@ -66,7 +66,7 @@ fn bent_heads_are_refused() {
     assert!(parse_head(&vec![b'x'; HEAD_BYTES_MAX + 1]).is_err(), "a head without end");
 }
 
-/// Goal: a head split over reads is waited for. Method: every proper prefix says "not yet".
+/// Goal: a head split over reads is waited for. Method: every proper prefix gives `None`.
 #[test]
 fn a_split_head_is_waited_for() {
     let text = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc";
@@ -109,7 +109,7 @@ fn chunks_survive_any_split() {
     }
 }
 
-/// Goal: a body that was cut is not whole, and what follows a whole one is not eaten.
+/// Goal: a body that was cut is not complete, and bytes after a complete one are not consumed.
 #[test]
 fn the_end_of_a_body_is_exact() {
     let (mut body, mut chunks) = (ChunkedBody::new(), Chunks::default());
@@ -121,7 +121,7 @@ fn the_end_of_a_body_is_exact() {
     assert!(body.is_done());
 }
 
-/// Goal: bent chunks are refused. Method: one bend each.
+/// Goal: invalid chunks are refused. Method: one error each.
 #[test]
 fn bent_chunks_are_refused() {
     for bad in [

@@ -1,18 +1,19 @@
-//! The laboratory: what drives real nodes over HTTP, on the real machine, and says what it saw.
+//! The laboratory: it drives real nodes over HTTP, on the real machine, and reports its measurements.
 //!
-//! It depends on no server crate: it knows the HTTP contract and nothing else, so that it can measure any
-//! build of the node, and so that a bug in the node's own code cannot hide itself here.
+//! It depends on no server crate: it knows only the HTTP contract, so that it can measure any build of the
+//! node, and so that a bug in the node's own code cannot hide itself here.
 //!
-//! - [`load`] offers a load at a constant rate (open loop) or as fast as possible (closed loop), by the strict HTTP of
-//!   [`http`]; [`ask`] is for questions beside it, by the client;
+//! - [`load`] offers a load at a constant rate (open loop) or as fast as possible (closed loop), by the
+//!   strict HTTP of [`http`]; [`ask`] sends single requests beside it, by the client;
 //! - [`report`] prints the outcome in wrk2's style, [`hdr_log`] writes histograms for other tools,
-//!   [`find_max`] looks for the highest rate, [`monitor`] watches a run; [`cli`] is the whole as `kvorum bench`;
-//! - [`machine`] reads what the kernel knows: steal, CPU time, memory; [`fdatasync`] is the device alone;
-//! - [`suite`] is `make bench`: the node beside the bare responder, in rows, with the aims.
-//!
+//!   [`find_max`] searches for the highest rate, [`monitor`] watches a run; [`cli`] combines them as `kvorum
+//!   bench`;
+//! - [`machine`] reads the kernel's figures: steal, CPU time, memory; [`fdatasync`] measures the device
+//!   alone;
+//! - [`suite`] is `make bench`: the node beside the bare responder, in rows, with the aims;
 //! - [`lab`] is `kvorum lab`: configurations of a cluster loaded, profiled and compared, in one report.
 //!
-//! What it deliberately does not do: inject faults.
+//! It deliberately injects no faults.
 #![expect(clippy::disallowed_methods, reason = "the lab measures the real machine")]
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 

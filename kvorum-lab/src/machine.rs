@@ -1,7 +1,7 @@
-//! What the kernel knows about the machine and about a process: steal, CPU time, memory.
+//! The kernel's figures about the machine and about a process: steal, CPU time, memory.
 //!
 //! Everything is read from `/proc`. CPU time there has the resolution of a clock tick (10 ms), so windows of
-//! less than a second say little.
+//! less than a second are imprecise.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::error::LabError;
 use crate::units::float;
 
-/// The hypervisor's steal from a moment on: how much of the machine others had.
+/// The hypervisor's steal since a moment: how much of the machine's CPU other machines had.
 #[derive(Debug)]
 pub struct StealWindow {
     begin: Instant,
@@ -30,7 +30,7 @@ impl StealWindow {
     }
 }
 
-/// What a process has used so far, and holds now.
+/// The memory of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Memory {
     /// Resident bytes now (`VmRSS`).
@@ -47,7 +47,7 @@ pub fn cpu_time(pid: u32) -> Result<Duration, LabError> {
     Ok(Duration::from_secs_f64(float(ticks) / float(ticks_per_second())))
 }
 
-/// What process `pid` holds in memory.
+/// The memory of process `pid`.
 pub fn memory(pid: u32) -> Result<Memory, LabError> {
     let path = format!("/proc/{pid}/status");
     let text = fs::read_to_string(&path).map_err(LabError::machine(format!("read {path}")))?;
@@ -77,7 +77,8 @@ fn parse_steal_ticks(stat: &str) -> Option<u64> {
     line.split_ascii_whitespace().nth(7)?.parse().ok()
 }
 
-/// utime + stime: fields 14 and 15, counted from behind the last `)`, since a name may hold spaces and brackets.
+/// utime + stime: fields 14 and 15, counted from after the last `)`, since a name may hold spaces and
+/// brackets.
 fn parse_cpu_ticks(stat: &str) -> Option<u64> {
     let (_, rest) = stat.rsplit_once(')')?;
     let mut fields = rest.split_ascii_whitespace().skip(11);
@@ -108,7 +109,7 @@ mod tests {
         assert_eq!(parse_steal_ticks("cpu0 1 2 3 4 5 6 7 8 9 10\n"), None);
     }
 
-    /// Goal: CPU ticks are found behind a hostile name. Method: brackets and spaces in it.
+    /// Goal: CPU ticks are found after a hostile name. Method: brackets and spaces in it.
     #[test]
     fn cpu_ticks_are_read() {
         let text = "42 (a) b (c) S 1 42 42 0 -1 4194304 100 0 0 0 250 150 7 9 20 0 3 0 100 1000 200";

@@ -1,7 +1,7 @@
 //! Watches a run while it lasts: a line on the terminal, and a histogram for every second.
 //!
-//! Lanes tell each second what they have seen ([`Tick`]); a second is whole when as many have told it as there
-//! are lanes. It listens on a thread of its own, so that a slow terminal holds up no load.
+//! Lanes report their figures each second ([`Tick`]); a second is complete when every lane has reported it.
+//! The monitor listens on a thread of its own, so that a slow terminal delays no load.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -16,20 +16,20 @@ use crate::histogram::Latencies;
 use crate::load::{Plan, Tick};
 use crate::units::{float, grouped, latency};
 
-/// What all lanes of one stream have seen in one second.
+/// The figures of all lanes of one stream in one second.
 #[derive(Debug)]
 struct Second {
     latency: Latencies,
     failed: u64,
 }
 
-/// A running watch.
+/// A running monitor.
 #[derive(Debug)]
 pub struct Monitor {
     thread: JoinHandle<Result<Watched, LabError>>,
 }
 
-/// What a watch has seen.
+/// The results of a monitor.
 #[derive(Debug)]
 pub struct Watched {
     /// The lines of a histogram log, without its head.
@@ -41,7 +41,7 @@ pub struct Watched {
 /// One second of one stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct SecondFigures {
-    /// Operations answered as they should be.
+    /// Operations answered as expected.
     pub succeeded: u64,
     /// Operations that failed.
     pub failed: u64,
@@ -50,10 +50,11 @@ pub struct SecondFigures {
 }
 
 impl Monitor {
-    /// Watches a run of `plan`, which gets the sender; prints progress to stderr, behind the label, where there is one.
+    /// Watches a run of `plan`, which gets the sender. Prints progress to stderr after `label`, or nothing
+    /// without one.
     ///
     /// # Errors
-    /// [`LabError::Machine`] where no thread can be had.
+    /// [`LabError::Machine`] if no thread can be started.
     pub fn start(plan: &Plan, label: Option<String>) -> Result<(Self, Sender<Tick>), LabError> {
         let (sender, ticks) = channel();
         let names = plan.streams.iter().map(|stream| stream.name.clone()).collect();
@@ -65,10 +66,10 @@ impl Monitor {
         Ok((Self { thread }, sender))
     }
 
-    /// What has been seen. Call when every sender is gone: it waits for that.
+    /// Returns the results. Call it when every sender is gone: it waits for that.
     ///
     /// # Errors
-    /// [`LabError::Usage`] where histograms do not fit each other, which would be a fault of ours.
+    /// [`LabError::Usage`] if histograms do not fit each other, which would be a bug of the lab.
     pub fn finish(self) -> Result<Watched, LabError> {
         self.thread.join().map_err(|_| LabError::Subject("the monitor panicked".into()))?
     }
@@ -76,10 +77,10 @@ impl Monitor {
 
 struct Watch {
     names: Vec<String>,
-    /// Every thread tells of every stream, also where it has no connections of it.
+    /// Every thread reports every stream, also a stream without connections on it.
     lanes: usize,
     duration: Duration,
-    /// What stands before the line of progress; without it there is no line.
+    /// The text before the line of progress; `None` for no line.
     label: Option<String>,
 }
 
@@ -129,7 +130,7 @@ impl Watch {
             if Duration::from_secs(second) >= self.duration {
                 continue;
             }
-            // A second of which nobody told had nothing.
+            // A second that no lane reported had no answers.
             let place = usize::try_from(second).unwrap_or(usize::MAX);
             figures.resize(place, SecondFigures::default());
             figures.push(SecondFigures {
@@ -143,7 +144,7 @@ impl Watch {
 
     fn log(&self, seconds: &BTreeMap<(u64, usize), Second>) -> String {
         let is_tagged = self.names.len() > 1;
-        // Behind the end come only answers that were late, and mostly none.
+        // After the end only late answers arrive, and usually none.
         let is_within = |&(&(second, _), one): &(&(u64, usize), &Second)| {
             Duration::from_secs(second) < self.duration || one.latency.count() > 0
         };
@@ -155,7 +156,7 @@ impl Watch {
     }
 }
 
-/// Rate, latencies and failures of `second`, and what is left of `duration`.
+/// Rate, latencies and failures of `second`, and the rest of `duration`.
 fn progress(second: u64, duration: Duration, latencies: &Latencies, failed: u64) -> String {
     let left = float(crate::units::nanos(duration)) / 1e9 - float(second + 1);
     format!(
@@ -196,7 +197,7 @@ mod tests {
         assert_eq!(counts, [vec![2, 1], vec![2]]);
     }
 
-    /// Goal: the line says rate, latencies, errors and time left. Method: the whole text.
+    /// Goal: the line shows rate, latencies, errors and time left. Method: the whole text.
     #[test]
     fn the_line_of_progress() {
         let mut latencies = Latencies::new().unwrap();

@@ -1,8 +1,8 @@
 //! Outcomes as text in wrk2's style, and as JSON.
 //!
-//! The text says loudly what a reader must not overlook: a rate that was not kept, latencies of a closed loop,
-//! answers that were not what they should be. A distribution holds successful operations only; how many are
-//! missing from it stands beside it.
+//! The text marks clearly what a reader must not overlook: a rate that was not kept, latencies of a closed
+//! loop, wrong answers. A distribution holds only successful operations; the number of missing ones is shown
+//! beside it.
 
 use std::fmt::{self, Write};
 
@@ -15,14 +15,14 @@ use crate::load::tally::WINDOW;
 use crate::load::{Failure, Operation, Outcome, Pacing, Plan, RunOptions, StreamOutcome, Tally};
 use crate::units::{float, grouped, latency, per_second, size};
 
-/// Everything that there is to say about one run.
+/// The report of one run.
 #[derive(Debug)]
 pub struct Report<'a> {
-    /// What was asked for.
+    /// The plan of the run.
     pub plan: &'a Plan,
-    /// How it was asked for.
+    /// The options of the run.
     pub options: &'a RunOptions,
-    /// What came of it.
+    /// The results of the run.
     pub outcome: &'a Outcome,
     /// The bare fdatasync loop of the same minutes.
     pub fdatasync: Option<&'a FdatasyncOutcome>,
@@ -89,7 +89,7 @@ impl Report<'_> {
         })
     }
 
-    /// What a reader must not overlook: one line each, none after a good run.
+    /// Warnings that a reader must not overlook: one line each, none after a good run.
     pub fn complaints(&self) -> String {
         self.outcome.streams.iter().map(complaints).collect()
     }
@@ -250,7 +250,7 @@ fn thread_stats(tally: &Tally) -> String {
     out
 }
 
-/// Right-aligned as in wrk, where figures align and units hang: a unit of one letter has a space behind it.
+/// Right-aligned as in wrk, where figures align and units hang: a unit of one letter has a space after it.
 fn padded(text: &str, width: usize) -> String {
     let letters = text.bytes().rev().take(2).take_while(u8::is_ascii_alphabetic).count();
     let behind = 2 - letters;

@@ -36,7 +36,7 @@ fn text_of(stream: &StreamOutcome, distributions: Distributions) -> String {
     stream_text(stream, &RunOptions::default(), distributions)
 }
 
-/// Compares with a golden file; `UPDATE_GOLDEN=1` writes it anew, for a look at the difference.
+/// Compares with a golden file; `UPDATE_GOLDEN=1` rewrites it, to look at the difference.
 fn check(name: &str, text: &str) {
     let path = format!("{}/tests/golden/{name}.txt", env!("CARGO_MANIFEST_DIR"));
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
@@ -59,14 +59,14 @@ fn report_of(streams: Vec<StreamOutcome>, options: &RunOptions, distributions: D
     Report { plan: &plan, options, outcome: &outcome, fdatasync: None, distributions }.to_string()
 }
 
-/// Goal: a good run reads as wrk2's does. Method: the whole text, with every distribution.
+/// Goal: a good run has the layout of wrk2's report. Method: the whole text, with every distribution.
 #[test]
 fn a_good_run() {
     let good = stream(Pacing::Open { rate_per_second: 500 });
     check("good", &report_of(vec![good], &RunOptions::default(), FULL));
 }
 
-/// Goal: a mix shows its kinds, stages and the warm-up are told. Method: the whole text.
+/// Goal: the report shows the kinds of a mix, the stages and the warm-up. Method: the whole text.
 #[test]
 fn a_mix_in_stages() {
     let second = Duration::from_secs(1);
@@ -79,13 +79,14 @@ fn a_mix_in_stages() {
     check("mixed-stages", &report_of(vec![mixed], &options, SUMMARY));
 }
 
-/// Goal: a bad run's text as a whole, loud where it must be. Method: a tally of faults.
+/// Goal: a bad run's report has clear warnings. Method: the whole text of a tally of faults.
 #[test]
 fn a_bad_run() {
     check("bad", &report_of(vec![bad()], &RunOptions::default(), SUMMARY));
 }
 
-/// Goal: GETs that miss are not taken for an overload, and loudly not for reads. Method: half of all fail.
+/// Goal: GETs that miss do not count as an overload, and the report warns that they are no reads. Method:
+/// half of all fail.
 #[test]
 fn failures_are_not_overload() {
     let mut missing = stream(Pacing::Open { rate_per_second: 1000 });
@@ -96,8 +97,8 @@ fn failures_are_not_overload() {
     assert!(text.contains(line) && !text.contains("COULD NOT") && !text.contains("OVERLOADED"), "{text}");
 }
 
-/// Goal: failures that are too few to cost the rate, a node that is not there, keys that are not, and an interrupted run are
-/// named. Method: one of each, and look for the lines.
+/// Goal: the report names failures that are too few to cost the rate, a node that is down, missing keys, and
+/// an interrupted run. Method: one of each, and look for the lines.
 #[test]
 fn what_went_wrong_is_named() {
     let mut few = stream(Pacing::Closed);
@@ -153,7 +154,7 @@ fn bad() -> StreamOutcome {
     bad
 }
 
-/// Goal: everything bad is said. Method: one of each, and look for the lines.
+/// Goal: every fault is reported. Method: one of each, and look for the lines.
 #[test]
 fn a_bad_run_says_so() {
     let bad = bad();
@@ -181,7 +182,8 @@ fn a_closed_loop_is_marked() {
     assert!(!text.contains("COULD NOT"), "{text}");
 }
 
-/// Goal: figures of one quorum are not taken for those of another. Method: text and JSON, with and without.
+/// Goal: the report names the quorum, so that figures of different quorums are not confused. Method: text and
+/// JSON, with and without.
 #[test]
 fn the_quorum_is_told() {
     let mut asked = stream(Pacing::Closed);
@@ -203,7 +205,8 @@ fn json_has_the_figures() {
     assert!(value["latency"]["nanos"]["p99.9"].as_u64().unwrap() > 9_000_000);
 }
 
-/// Lines of the report in wrk2's README (commit 02f60da), one of each kind, without that of a thread's calibration.
+/// Lines of the report in wrk2's README (commit 02f60da), one of each kind, without the line of a thread's
+/// calibration.
 const WRK2_README: [&str; 15] = [
     "  2 threads and 100 connections",
     "  Thread Stats   Avg      Stdev     Max   +/- Stdev",
@@ -222,7 +225,7 @@ const WRK2_README: [&str; 15] = [
     "Requests/sec:   2000.28",
 ];
 
-/// Where each word of a line ends, and what is left of it without digits.
+/// Where each word of a line ends, and the word without its digits.
 fn columns(line: &str) -> Vec<(usize, String)> {
     let ends = line.char_indices().filter(|&(at, c)| {
         let next = line[at..].chars().nth(1);
@@ -232,8 +235,9 @@ fn columns(line: &str) -> Vec<(usize, String)> {
     ends.map(|(at, _)| at).zip(words).collect()
 }
 
-/// Goal: who reads wrk2's report by words or by columns reads ours. Method: for each of wrk2's lines, in its order, one of
-/// ours whose words are the same but for their digits, and end in the same columns.
+/// Goal: a program that reads wrk2's report by words or by columns can read ours. Method: for each of wrk2's
+/// lines, in its order, one of ours. Its words are the same but for their digits, and end in the same
+/// columns.
 #[test]
 fn the_layout_is_that_of_wrk2() {
     let mut loaded = stream(Pacing::Open { rate_per_second: 2000 });
@@ -248,7 +252,7 @@ fn the_layout_is_that_of_wrk2() {
     for line in WRK2_README {
         let expect = columns(line);
         let is_found = lines.any(|ours| match (columns(ours), line.contains("connections")) {
-            // How many there are moves what comes behind.
+            // The number of digits moves the words after it.
             (ours, true) => ours.iter().map(|(_, word)| word).eq(expect.iter().map(|(_, word)| word)),
             (ours, false) => ours == expect,
         });

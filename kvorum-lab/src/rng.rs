@@ -1,9 +1,9 @@
-//! A small seeded generator: the same seed gives the same keys and values on every machine, for ever.
+//! A small seeded generator: the same seed always gives the same keys and values, on every machine.
 //!
-//! `SplitMix64` (Steele, Lea, Flood 2014) is written here rather than imported because recorded runs must stay
-//! repeatable when a dependency changes its mind.
+//! `SplitMix64` (Steele, Lea, Flood 2014) is written here rather than imported because recorded runs must
+//! stay repeatable when a dependency changes.
 
-/// A `SplitMix64` stream: 64 bits a step, period 2^64.
+/// A `SplitMix64` stream: 64 bits per step, period 2^64.
 #[derive(Debug, Clone)]
 pub struct SplitMix64 {
     state: u64,

@@ -8,7 +8,7 @@ pub const fn float(value: u64) -> f64 {
     value as f64
 }
 
-/// `count` per second over `elapsed`; 0 where no time has passed.
+/// `count` per second over `elapsed`; 0 if no time has passed.
 pub fn per_second(count: u64, elapsed: Duration) -> f64 {
     let seconds = elapsed.as_secs_f64();
     if seconds > 0.0 { float(count) / seconds } else { 0.0 }
@@ -110,7 +110,7 @@ pub fn date(seconds: u64) -> String {
 mod tests {
     use super::*;
 
-    /// Goal: durations as the tools of the field take them. Method: a table.
+    /// Goal: durations are parsed as the usual tools parse them. Method: a table.
     #[test]
     fn durations_are_read() {
         let check = |text: &str, millis: u64| {
@@ -140,7 +140,7 @@ mod tests {
         }
     }
 
-    /// Goal: figures change unit where wrk's do. Method: values on both sides of the borders.
+    /// Goal: figures change their unit where wrk's do. Method: values on both sides of the borders.
     #[test]
     fn figures_are_printed() {
         assert_eq!(latency(999_990), "999.99us");

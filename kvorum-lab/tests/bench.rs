@@ -1,4 +1,4 @@
-//! `kvorum bench` as a whole: its words, and the files that it leaves.
+//! `kvorum bench` as a whole: its arguments, and the files that it writes.
 #![expect(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -26,7 +26,7 @@ fn bench(line: &str) {
     let _ = run(&command.bench);
 }
 
-/// Goal: the three files tell of the same run. Method: counts and maxima of each, a whole line of options.
+/// Goal: the three files describe the same run. Method: counts and maxima of each, a whole line of options.
 #[test]
 fn files_agree_with_each_other() {
     let (toy, target) = Toy::start(|_| Behaviour::Right);

@@ -1,4 +1,4 @@
-//! The load driver against a server that misbehaves on order.
+//! The load driver against a server with chosen faults.
 #![expect(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -55,9 +55,9 @@ fn only(outcome: &Outcome) -> &StreamOutcome {
     stream
 }
 
-/// Goal: no coordinated omission: a stall is seen by every operation that was due in it, not only by the four
-/// that were in flight. Method: 1,000 operations a second for 2 s, all answers held back for 300 ms. About 300
-/// of 2,000 operations wait, up to 300 ms each: a tenth of all must have waited more than 80 ms.
+/// Goal: no coordinated omission: every operation that was due in a stall shows it, not only the four that
+/// were in flight. Method: 1,000 operations a second for 2 s, all answers held back for 300 ms. About 300 of
+/// 2,000 operations wait, up to 300 ms each: a tenth of all must have waited more than 80 ms.
 #[test]
 fn a_stall_shows_in_the_latencies() {
     let (toy, target) = Toy::start(|_| Behaviour::Right);
@@ -82,9 +82,9 @@ fn a_stall_shows_in_the_latencies() {
     assert!(seen.tally.late > 200, "{} late", seen.tally.late);
 }
 
-/// Goal: a server that stands still for a second at 1,000/s has made about 1,000 operations late, and a reader
-/// of the percentiles sees them; the uncorrected figures, as of a tool without a schedule, hide all but the four
-/// in flight. Method: 4,000 operations in 4 s, one stall; operations due in it wait 0 to 1 s, evenly.
+/// Goal: a server that stops for a second at 1,000/s makes about 1,000 operations late, and the percentiles
+/// show them. The uncorrected figures, as of a tool without a schedule, hide all but the four in flight.
+/// Method: 4,000 operations in 4 s, one stall; operations due in it wait 0 to 1 s, evenly.
 #[test]
 fn a_stall_of_a_second_makes_a_thousand_late() {
     let (toy, target) = Toy::start(|_| Behaviour::Right);
@@ -126,13 +126,14 @@ fn the_warm_up_is_not_counted() {
     assert_eq!(toy.requests() + seen.tally.unsent, 400, "200 to warm up, 200 to count");
     assert_eq!(seen.tally.succeeded + seen.tally.unsent, 200);
     assert_eq!(seen.tally.unexpected(), 0, "refusals were in the warm-up");
-    // Answers that come after the end lie in no window.
+    // Answers that come after the end are in no window.
     let windows: u64 = seen.tally.windows.iter().map(|&count| u64::from(count)).sum();
     assert!(windows > 0 && windows <= seen.tally.succeeded, "{windows}");
 }
 
-/// Goal: operations that wait for the driver's next waking are all sent, and count from when they were due. Method: wakings
-/// 20 ms apart for an operation each millisecond; of the twenty that go together three quarters were due 5 ms before.
+/// Goal: operations that wait for the driver's next waking are all sent, and count from when they were due.
+/// Method: wakings 20 ms apart for an operation each millisecond; of the twenty that are sent together three
+/// quarters were due 5 ms before.
 #[test]
 fn coalesced_operations_count_from_when_they_were_due() {
     let (toy, target) = Toy::start(|_| Behaviour::Right);
@@ -156,8 +157,8 @@ fn stages_are_offered() {
     assert_eq!(toy.requests() + only(&outcome).tally.unsent, 50 + 150);
 }
 
-/// Goal: a mix does all its kinds, reads what it inserts, and verifies sized records. Method: every kind but
-/// deletes, over a prefilled store; nothing may fail.
+/// Goal: a mix does all its kinds, reads the keys that it inserts, and verifies sized records. Method: every
+/// kind but deletes, over a prefilled store; no operation may fail.
 #[test]
 fn a_mix_does_all_its_kinds() {
     let (toy, target) = Toy::start(|_| Behaviour::Right);
@@ -194,7 +195,7 @@ fn deletes_delete() {
     assert_eq!(toy.len() as u64, only(&outcome).tally.unsent, "all 500, each once");
 }
 
-/// Goal: every second is told, with all that was seen. Method: add the ticks up.
+/// Goal: every second is reported, with all its operations. Method: add the ticks up.
 #[test]
 fn ticks_tell_everything() {
     let (_toy, target) = Toy::start(|_| Behaviour::Right);
@@ -221,14 +222,14 @@ fn streams_run_beside_each_other() {
     assert_eq!(only(&filled).tally.succeeded, DATASET.keys);
     assert_eq!(toy.len(), 500);
     let outcome = run(&plan).unwrap();
-    // A machine that stands still may leave slots unsent; nothing else may fail.
+    // A machine that stalls may leave slots unsent; no other operation may fail.
     let counts = outcome.streams.iter().map(|stream| stream.tally.succeeded + stream.tally.unsent);
     assert_eq!(counts.collect::<Vec<_>>(), [150, 350]);
     assert!(outcome.streams.iter().all(|stream| stream.failed() == stream.tally.unsent));
     assert!(outcome.streams.iter().all(|stream| stream.tally.succeeded > 0));
 }
 
-/// Goal: GETs that all miss are no reads. Method: an empty store.
+/// Goal: GETs that all miss do not count as reads. Method: an empty store.
 #[test]
 fn misses_are_not_successes() {
     let (_toy, target) = Toy::start(|_| Behaviour::Right);
@@ -240,7 +241,8 @@ fn misses_are_not_successes() {
     assert!(seen.tally.statuses.keys().eq([&404]));
 }
 
-/// Goal: every kind of misbehaviour is counted as what it is, and the load goes on. Method: each on order.
+/// Goal: every kind of misbehaviour is counted by its kind, and the load continues. Method: each kind in
+/// turn.
 #[test]
 fn misbehaviour_is_counted() {
     let (_toy, target) = Toy::start(|request| match request {
@@ -266,11 +268,11 @@ fn misbehaviour_is_counted() {
     assert_eq!(only(&outcome).failed(), 200, "the store is empty: each slot is counted, none twice");
 }
 
-/// Goal: a dead node does not hold up the end of a run, and is loudly no success. Method: a closed port; the
-/// test itself would hang if the run did not end.
+/// Goal: a node that is down does not delay the end of a run, and the run is clearly no success. Method: a
+/// closed port; the test itself would hang if the run did not end.
 #[test]
 fn a_dead_node_is_counted_and_survived() {
-    // Port 1 is reserved and served by nobody.
+    // Port 1 is reserved and no server listens there.
     let gone = SocketAddr::from(([127, 0, 0, 1], 1));
     let begin = Instant::now();
     let outcome = run(&plan(gone, 300, vec![stream(Operation::Put, open(1000))])).unwrap();
@@ -282,7 +284,8 @@ fn a_dead_node_is_counted_and_survived() {
     assert!(seen.tally.failures_of(Failure::Connect) >= 4, "each connection tried");
 }
 
-/// Goal: a rate beyond the server is said to be. Method: one connection, 20 ms an answer, 500 asked.
+/// Goal: a rate above the server's limit is reported. Method: one connection, 20 ms per answer, 500 per
+/// second requested.
 #[test]
 fn a_rate_that_cannot_be_kept_is_said() {
     let (_toy, target) = Toy::start(|_| {
@@ -297,7 +300,8 @@ fn a_rate_that_cannot_be_kept_is_said() {
     assert_eq!(seen.tally.succeeded + seen.tally.unsent, 250, "no slot is lost");
 }
 
-/// Goal: the prefill repeats what failed, and gives up loudly. Method: some 503s, then nothing but.
+/// Goal: the prefill repeats failed operations, and gives up with an error. Method: some 503s, then only
+/// 503s.
 #[test]
 fn the_prefill_repeats_and_gives_up() {
     let put = vec![stream(Operation::Put, Pacing::Closed)];
@@ -310,7 +314,7 @@ fn the_prefill_repeats_and_gives_up() {
     assert!(prefill(&plan(target, 1, put), Duration::from_mins(1)).is_err());
 }
 
-/// Goal: a scan counts its records and sees one that is wrong. Method: a right store, then a spoilt one.
+/// Goal: a scan counts its records and detects a wrong one. Method: a right store, then a corrupted one.
 #[test]
 fn scans_count_and_check_records() {
     let (toy, target) = Toy::start(|_| Behaviour::Right);

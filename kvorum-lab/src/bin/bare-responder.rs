@@ -1,14 +1,18 @@
-//! The bare responder: the least that can be called an HTTP server, and so the limit for one.
+//! The bare responder: the simplest program that can be called an HTTP server, and so the limit for one.
 //!
-//! One thread and one epoll for each address; for every read that brings bytes it sends one fixed response with a 100-byte
-//! body, without looking at the request: one recv and one send a request, and epoll only when there is nothing to
-//! read. What a node costs above this is what it does itself. With `--busy` each answer costs so much of the thread's
-//! processor, its calls included, and the rest is spun away: then its latencies are what this machine leaves of those of a
-//! server that needs as much, however many requests wait. With `--sync` each address has a file in that directory, and a
-//! request is answered once it has been appended there and synced, together with all that came during the sync before:
-//! then they are what this machine and its disk leave of those of a server that loses nothing. With `--acks` it is appended
-//! to the files of all addresses, and answered once so many are synced: the least that can be called a replicated write,
-//! for nothing goes over a network. What syncing costs counts as busy.
+//! One thread and one epoll for each address. For every read that brings bytes it sends one fixed response
+//! with a 100-byte body, without looking at the request. That is one recv and one send per request, and epoll
+//! only when there is nothing to read. A node's cost above this is the cost of its own work.
+//!
+//! - With `--busy`, each answer costs a fixed time of the thread's processor, system calls included; the rest
+//!   of that time is spun away. The latencies then show how a server that needs this much time does on this
+//!   machine, however many requests wait.
+//! - With `--sync`, each address has a file in that directory. A request is answered once it has been
+//!   appended there and synced, together with all requests that arrived during the previous sync. The
+//!   latencies then show this machine and its disk under a server that loses nothing. The cost of syncs
+//!   counts as busy.
+//! - With `--acks`, a request is appended to the files of all addresses, and answered once it is synced in
+//!   that many. It is the cheapest possible replicated write, because no network is involved.
 //!
 //! Usage: `bare-responder [--busy MICROSECONDS] [--sync DIRECTORY [--acks COUNT]] [HOST:PORT ...]`.
 //!
@@ -40,20 +44,21 @@ const READ_BYTES: usize = 16 * 1024;
 /// Events taken from the kernel at once.
 const EVENTS_MAX: usize = 1024;
 
-/// Bytes that a journal's file has from the beginning: its length is no matter of a sync, as in most engines.
+/// Bytes that a journal's file has from the beginning: a sync need not update its length, as in most engines.
 const JOURNAL_BYTES: u64 = 64 << 20;
 
 /// The event of the listening socket; connections count up from the next number.
 const LISTENER: u64 = 0;
 
-/// What is asked of the responders.
+/// The settings of the responders.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Plan {
-    /// What each answer is to cost.
+    /// The processor time of each answer.
     busy: Duration,
-    /// Where requests are synced.
+    /// The directory of the files that requests are synced to.
     sync: Option<PathBuf>,
-    /// In how many of all files before they are answered; none: in their address's own.
+    /// The number of files in which a request is synced before it is answered; `None`: its address's own
+    /// file.
     acks: Option<i32>,
     /// Where to listen.
     addresses: Vec<String>,
@@ -84,7 +89,7 @@ fn main() -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Ends the process: the others would answer for the one that failed.
+/// Ends the process: otherwise the other responders would hide the failure.
 fn end(place: &str, outcome: io::Result<std::convert::Infallible>) -> ! {
     match outcome {
         Ok(never) => match never {},
@@ -115,10 +120,10 @@ fn parse(mut words: impl Iterator<Item = String>) -> Option<Plan> {
 /// Requests that wait to be synced.
 #[derive(Default)]
 struct Journal {
-    // Guards what waits; held for a push, or for taking it all.
+    // Guards the waiting requests; held for a push, or to take all of them.
     waiting: Mutex<Waiting>,
     arrived: Condvar,
-    /// Nanoseconds of a processor that syncing took so far.
+    /// Nanoseconds of processor time that syncing took so far.
     cost: AtomicU64,
 }
 
@@ -131,7 +136,7 @@ struct Waiting {
 /// A request that has been read and not answered.
 struct Pending {
     connection: Arc<TcpStream>,
-    /// Syncs until it is answered: who makes the last one does.
+    /// Syncs until it is answered; the thread that makes the last one answers it.
     missing: AtomicI32,
 }
 
@@ -144,7 +149,7 @@ impl Journal {
         self.arrived.notify_one();
     }
 
-    /// Writes to a new file at `path`, syncs and answers what waits, for ever.
+    /// Writes waiting requests to a new file at `path`, syncs and answers them, in an endless loop.
     fn write(&self, path: &Path) -> io::Result<std::convert::Infallible> {
         let mut file = File::create(path)?;
         file.set_len(JOURNAL_BYTES)?;
@@ -161,7 +166,7 @@ impl Journal {
             file.sync_data()?;
             for pending in group.requests {
                 if pending.missing.fetch_sub(1, Ordering::AcqRel) == 1 {
-                    // Who has gone needs no answer.
+                    // A client that has gone needs no answer.
                     let _ = send(&pending.connection, &response, SendFlags::NOSIGNAL);
                 }
             }
@@ -171,17 +176,17 @@ impl Journal {
     }
 }
 
-/// Keeps the thread that calls busy for so long an answer.
+/// Keeps the calling thread busy for a fixed time per answer.
 struct Busy<'a> {
     each: Duration,
-    /// What all answers so far were to cost.
+    /// The processor time that all answers so far should have taken.
     owed: Duration,
-    /// Whose thread's costs are its own.
+    /// The journal whose thread's processor time counts too.
     journal: &'a Journal,
 }
 
 impl Busy<'_> {
-    /// Spends what one more answer has left over. What a thread needs by itself it does not spend again.
+    /// Spins away the rest of one more answer's time. Time that the thread used for its own work counts.
     fn spend_one(&mut self) {
         self.owed += self.each;
         let synced = || Duration::from_nanos(self.journal.cost.load(Ordering::Relaxed));
@@ -196,7 +201,7 @@ fn cpu_time_of_thread() -> Duration {
     time.try_into().unwrap_or_default()
 }
 
-/// Answers each request, at once or after as many syncs in these journals.
+/// Answers each request, at once or after that many syncs in these journals.
 fn serve(
     listener: &TcpListener,
     mut busy: Busy,
@@ -272,7 +277,7 @@ mod tests {
         parse(words.split_whitespace().map(str::to_owned))
     }
 
-    /// What is asked for is understood, and no more files are waited for than there are.
+    /// Arguments are parsed; `--acks` is at most the number of files.
     #[test]
     fn words_are_understood() {
         let plain = plan("").unwrap();

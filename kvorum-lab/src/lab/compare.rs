@@ -13,11 +13,11 @@ use crate::suite::table::Table;
 /// A condition on the change of a figure from A to B, as in `p99 > 1.2x` or `GET p99.9 >= 1.5x`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Condition {
-    /// The load it is about; all of them where it names none.
+    /// The load that it applies to; `None` for all loads.
     load: Option<String>,
     figure: Figure,
     is_above: bool,
-    /// Whether the ratio itself meets it.
+    /// Whether a ratio equal to the limit meets it.
     is_with: bool,
     ratio: f64,
 }
@@ -61,12 +61,13 @@ impl Condition {
         if is_equal { self.is_with } else { self.is_above == (ratio > self.ratio) }
     }
 
-    /// Where it is met: a sentence for each configuration and load.
+    /// A sentence for each configuration and load that meets it.
     ///
     /// A rate that A kept and B did not meets every condition on latencies.
     ///
     /// # Errors
-    /// [`LabError::Usage`] where nothing could be looked at: a condition that cannot be met would guard nothing.
+    /// [`LabError::Usage`] if no figure could be checked: a condition that can never be met would guard
+    /// nothing.
     fn met(&self, both: &Comparison) -> Result<Vec<String>, LabError> {
         let (mut met, mut looked_at) = (Vec::new(), 0);
         for name in &both.names {
@@ -96,7 +97,7 @@ impl Condition {
     }
 }
 
-/// Two folders' results, and what they have in common.
+/// The results of two folders, and their common configurations and loads.
 #[derive(Debug)]
 pub struct Comparison {
     a: Results,
@@ -111,7 +112,7 @@ impl Comparison {
     /// Compares B with A.
     ///
     /// # Errors
-    /// [`LabError::Usage`] where they have no configuration and load in common, or a load of one name is not the same.
+    /// [`LabError::Usage`] if they have no configuration and load in common, or loads of one name differ.
     pub fn new(a: Results, b: Results) -> Result<Self, LabError> {
         for (load, other) in a.loads.iter().flat_map(|load| b.loads.iter().map(move |other| (load, other))) {
             if load.name == other.name && load.bench != other.bench {
@@ -132,7 +133,7 @@ impl Comparison {
         Ok(Self { a, b, names, loads })
     }
 
-    /// What a reader should know before the tables.
+    /// Warnings that a reader needs before the tables.
     fn cautions(&self) -> Vec<String> {
         let mut out = Vec::new();
         let (a, b) = (&self.a, &self.b);
@@ -186,10 +187,10 @@ impl Comparison {
         out
     }
 
-    /// Where any of `conditions` is met.
+    /// A sentence for each of `conditions` that is met.
     ///
     /// # Errors
-    /// Those of a condition that is about nothing here.
+    /// The error of a condition that applies to no figure here.
     pub fn met(&self, conditions: &[Condition]) -> Result<Vec<String>, LabError> {
         let mut met = Vec::new();
         for condition in conditions {
@@ -198,7 +199,8 @@ impl Comparison {
         Ok(met)
     }
 
-    /// Both as the results of one lab, in which each configuration of B is compared with A's, and their profiles.
+    /// Both folders as the results of one lab, in which each configuration of B is compared with A's, and
+    /// their profiles.
     pub fn merged(&self, of_a: Profiles, of_b: Profiles) -> (Results, Profiles) {
         let called = |letter: &str, results: &Results| match &results.label {
             Some(label) => format!("{letter}: {label}"),
@@ -258,7 +260,7 @@ mod tests {
         both.met(&[text.parse().unwrap()]).unwrap().len()
     }
 
-    /// Goal: conditions mean what they say. Method: a table over a figure that has doubled.
+    /// Goal: conditions are evaluated correctly. Method: a table over a figure that has doubled.
     #[test]
     fn conditions_are_judged() {
         let both = comparison(1.0, 2.0);
@@ -274,7 +276,7 @@ mod tests {
         check("cpu >= 1x", 1);
     }
 
-    /// Goal: what cannot be read or met is refused, and says why. Method: a table.
+    /// Goal: conditions that cannot be parsed or met are refused, with the reason. Method: a table.
     #[test]
     fn bad_conditions_are_refused() {
         let check = |text: &str, expect: &str| {
@@ -293,7 +295,7 @@ mod tests {
         assert!(matches!(not_measured, Err(LabError::Usage(_))), "{not_measured:?}");
     }
 
-    /// Goal: a rate that is not kept any more meets conditions on latencies. Method: B overloaded.
+    /// Goal: a rate that is no longer kept meets conditions on latencies. Method: B overloaded.
     #[test]
     fn a_lost_rate_is_met() {
         let mut slow = run("PUT", 1.0);
@@ -304,7 +306,7 @@ mod tests {
         assert!(both.text().contains("overloaded"), "{}", both.text());
     }
 
-    /// Goal: loads that differ are not compared. Method: one word.
+    /// Goal: loads that differ are not compared. Method: one different word.
     #[test]
     fn loads_must_be_the_same() {
         let (a, mut b) = (results(&[("one", &[run("PUT", 1.0)])]), results(&[("one", &[run("PUT", 1.0)])]));

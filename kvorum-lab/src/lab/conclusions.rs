@@ -1,5 +1,5 @@
-//! What the figures say in words, and never more: changes beyond noise, rates that were not kept, and which frame of
-//! the CPU profile gained most where samples can tell.
+//! The conclusions from the figures, in words: changes beyond noise, rates that were not kept, and the frame
+//! of the CPU profile that gained most, if there are enough samples. Nothing that the figures do not support.
 
 use std::fmt::Write;
 
@@ -13,10 +13,11 @@ use crate::units::{float, grouped};
 /// Standard errors that a share must have gained to be named.
 const ERRORS_MIN: f64 = 3.0;
 
-/// Samples of a profile below which its shares say nothing, and their errors neither.
+/// Profiles with fewer samples are not compared: their shares are not reliable, and neither are the errors of
+/// the shares.
 const SAMPLES_MIN: u64 = 100;
 
-/// Figures that are compared in words: few, so that few are said to differ by chance.
+/// The figures that are compared in words: few, so that few differ by chance.
 const COMPARED: [Figure; 5] = [Figure::P50, Figure::P99, Figure::P999, Figure::Cpu, Figure::Memory];
 
 /// How a frame's share of a profile has changed.
@@ -28,7 +29,7 @@ pub struct Shift<'a> {
     pub shares: (f64, f64),
 }
 
-/// What a reader must not overlook: one sentence each; none after a run without fault.
+/// Warnings that a reader must not overlook, one sentence each; none after a run without fault.
 pub fn warnings(results: &Results) -> Vec<String> {
     let (mut out, mut late) = (Vec::new(), Vec::new());
     if results.is_quick {
@@ -89,7 +90,7 @@ pub fn warnings(results: &Results) -> Vec<String> {
     out
 }
 
-/// What became of each load from each configuration to the one it is compared with.
+/// For each load, the change from each configuration to the one compared with it.
 pub fn conclusions(results: &Results, profiles: &Profiles) -> Vec<String> {
     let mut out = Vec::new();
     for load in results.load_names() {
@@ -206,7 +207,7 @@ mod tests {
         Stacks::read(text).unwrap()
     }
 
-    /// Goal: the words are those of the figures: what differs, what does not, which frame. Method: the whole text.
+    /// Goal: the text matches the figures: which differ, which do not, which frame. Method: the whole text.
     #[test]
     fn words_are_carried_by_figures() {
         let of = |millis: &[f64]| millis.iter().map(|&one| run("PUT", one)).collect::<Vec<_>>();
@@ -227,7 +228,7 @@ mod tests {
         assert_eq!(conclusions(&results, &profiles), [expect]);
     }
 
-    /// Goal: no frame is named over chance. Method: few samples.
+    /// Goal: no frame is named whose gain may be chance. Method: few samples.
     #[test]
     fn chance_is_not_named() {
         let (before, after) = (stacks("net;a 50\nnet;b 50\n"), stacks("net;a 55\nnet;b 45\n"));
@@ -239,7 +240,8 @@ mod tests {
         assert_eq!(shifts(&before, &after).last().unwrap().frame, "b");
     }
 
-    /// Goal: what failed is said. Method: a quick run with an overload, failures and a configuration without a run.
+    /// Goal: failures are reported. Method: a quick run with an overload, failures and a configuration
+    /// without a run.
     #[test]
     fn what_failed_is_said() {
         let mut slow = run("PUT", 900.0);

@@ -1,4 +1,5 @@
-//! The figures of a report: what each one is, what a configuration has of it, what became of it from one to another.
+//! The figures of a report: their names, their values for a configuration, and their changes between two
+//! configurations.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,7 +16,7 @@ pub enum Figure {
     Rate,
     /// Mean latency.
     Mean,
-    /// Percentiles of the latency.
+    /// The 50th percentile of the latency.
     P50,
     /// The 90th.
     P90,
@@ -25,11 +26,11 @@ pub enum Figure {
     P999,
     /// The longest latency.
     Max,
-    /// CPU time of the whole cluster for an operation.
+    /// CPU time of the whole cluster per operation.
     Cpu,
     /// Resident memory of the whole cluster.
     Memory,
-    /// Bytes allocated for an operation, of the allocation profile.
+    /// Bytes allocated per operation, from the allocation profile.
     Alloc,
     /// The highest rate.
     Maximum,
@@ -37,14 +38,14 @@ pub enum Figure {
     Failed,
 }
 
-/// What a configuration has of a figure.
+/// The value of a figure for a configuration.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Cell {
     /// It was not measured.
     Missing,
-    /// The rate was not kept: a latency would be that of an overloaded system.
+    /// The rate was not kept: a latency would be the latency of an overloaded system.
     Overloaded,
-    /// It was.
+    /// It was measured.
     Value(Sample),
 }
 
@@ -65,7 +66,7 @@ impl Figure {
         Self::Failed,
     ];
 
-    /// What it is, for tables.
+    /// Its title, for tables.
     pub const fn title(self) -> &'static str {
         match self {
             Self::Rate => "operations/s",
@@ -83,7 +84,7 @@ impl Figure {
         }
     }
 
-    /// Whether it is of latencies, and means nothing in an overload.
+    /// Whether it is a latency, and so meaningless in an overload.
     pub const fn is_latency(self) -> bool {
         matches!(self, Self::Mean | Self::P50 | Self::P90 | Self::P99 | Self::P999 | Self::Max)
     }
@@ -99,7 +100,7 @@ impl Figure {
         }
     }
 
-    /// What `configuration` has of it under `load`.
+    /// The value for `configuration` under `load`.
     pub fn cell(self, results: &Results, configuration: &str, load: &str) -> Cell {
         let runs = results.runs(configuration, load);
         if self.is_latency() && runs.iter().any(|run| !run.is_latency_result()) {
@@ -111,7 +112,7 @@ impl Figure {
         };
         let of_runs = |of: &dyn Fn(&Run) -> Option<f64>| -> Vec<f64> {
             let values: Vec<f64> = runs.iter().filter_map(|run| of(run)).collect();
-            // Half of the repeats would be another sample.
+            // The runs that have a value would be a different sample than all repeats.
             if values.len() == runs.len() { values } else { Vec::new() }
         };
         let percentile = |percentile: f64| of_runs(&|run| run.latency.percentile(percentile).map(float));
@@ -137,7 +138,7 @@ impl Figure {
         Sample::of(&values).map_or(Cell::Missing, Cell::Value)
     }
 
-    /// What became of it from `before` to `after`; `None` where one of them has none.
+    /// The change from `before` to `after`; `None` if one of them has no value.
     pub fn change(self, results: &Results, load: &str, before: &str, after: &str) -> Option<Change> {
         match (self.cell(results, before, load), self.cell(results, after, load)) {
             (Cell::Value(before), Cell::Value(after)) => Some(after.change_from(&before)),
@@ -158,7 +159,7 @@ impl Figure {
     }
 }
 
-/// A change as text; what exceeds the noise is marked with a `*`, what nobody can tell with a `?`.
+/// A change as text; `*` marks a change beyond the noise, `?` one that cannot be judged.
 pub fn change_text(change: Option<Change>) -> String {
     let Some(Change { ratio: Some(ratio), verdict }) = change else { return "–".into() };
     let mark = match verdict {
@@ -224,7 +225,8 @@ mod tests {
         assert_eq!(Figure::P99.cell(&results, "one", "GET"), Cell::Missing);
     }
 
-    /// Goal: one overloaded repeat takes the latencies of all away, and leaves the rate. Method: one of two.
+    /// Goal: one overloaded repeat removes the latencies of all repeats, and keeps the rate. Method: one of
+    /// two.
     #[test]
     fn an_overload_is_no_latency() {
         let mut slow = run("PUT", 900.0);
@@ -249,7 +251,7 @@ mod tests {
         );
     }
 
-    /// Goal: every figure is found by its own name. Method: all, and one that is none.
+    /// Goal: every figure is found by its own name. Method: all names, and one unknown name.
     #[test]
     fn figures_have_names() {
         for figure in Figure::ALL {

@@ -1,7 +1,8 @@
 //! A lab file: which configurations, which loads, how long, how often.
 //!
-//! TOML; an unknown key is refused by name. [`LabFile::read`] checks everything that can be checked without starting
-//! a node, so that a run of an hour does not end at its last configuration over a misspelt word.
+//! TOML; an unknown key is refused by name. [`LabFile::read`] checks everything that can be checked without
+//! starting a node, so that a run of an hour does not fail at its last configuration because of a misspelt
+//! word.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -17,7 +18,7 @@ use crate::error::LabError;
 use crate::load::Replicas;
 use crate::units::parse_duration;
 
-/// The file behind `kvorum lab run ladder`.
+/// The file of `kvorum lab run ladder`.
 pub const LADDER: &str = include_str!("ladder.toml");
 
 /// The most nodes of a configuration, and the most repeats: all of it runs on one machine, one after the other.
@@ -36,30 +37,30 @@ pub struct LabFile {
     /// How often every load is measured on every configuration, each time on a fresh cluster.
     #[serde(default = "three")]
     pub repeats: u32,
-    /// How long a load is measured where its words do not say.
+    /// How long a load is measured if its arguments do not say.
     #[serde(default = "window", deserialize_with = "duration")]
     pub window: Duration,
-    /// How long it runs before that where its words do not say.
+    /// The default warm-up before the measurement, if the load's arguments do not say.
     #[serde(default = "warm_up", deserialize_with = "duration")]
     pub warm_up: Duration,
-    /// What is profiled on every node.
+    /// The events that are profiled on every node.
     #[serde(default = "all_events")]
     pub profile: BTreeSet<Event>,
     /// How long each profile lasts, in whole seconds.
     #[serde(default = "profile_window", deserialize_with = "duration")]
     pub profile_window: Duration,
-    /// The p99 up to which the highest rate is sought; without it none is.
+    /// The bound on p99 in the search for the highest rate; `None` for no search.
     #[serde(default, deserialize_with = "some_duration")]
     pub maximum: Option<Duration>,
     /// How long a rate is tried in that search.
     #[serde(default = "maximum_window", deserialize_with = "duration")]
     pub maximum_window: Duration,
-    /// Names of configurations, in pairs to be compared; neighbours where nothing is said.
+    /// Names of configurations to compare, in pairs; `None` compares neighbours.
     pub compare: Option<Vec<[String; 2]>>,
-    /// What is loaded.
+    /// The clusters to measure.
     #[serde(rename = "configuration", default)]
     pub configurations: Vec<Configuration>,
-    /// With what.
+    /// The loads to measure them with.
     #[serde(rename = "load", default)]
     pub loads: Vec<Load>,
 }
@@ -68,11 +69,11 @@ pub struct LabFile {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Configuration {
-    /// Its name in the report; no other has it.
+    /// Its name in the report; unique.
     pub name: String,
-    /// How many nodes are started; 1 where neither this nor `urls` is given.
+    /// How many nodes are started; 1 if neither this nor `urls` is given.
     pub nodes: Option<u16>,
-    /// The quorum that every load asks for, as 2/3, where its words do not say.
+    /// The quorum of every load, as 2/3, if its arguments do not say.
     pub replicas: Option<String>,
     /// Flags of `kvorum serve`, without dashes.
     #[serde(default)]
@@ -81,13 +82,13 @@ pub struct Configuration {
     pub urls: Option<Vec<String>>,
 }
 
-/// A load, in the words of `kvorum bench`.
+/// A load, with the arguments of `kvorum bench`.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Load {
-    /// Its name in the report; no other has it.
+    /// Its name in the report; unique.
     pub name: String,
-    /// What would follow `kvorum bench`, without the nodes.
+    /// The arguments of `kvorum bench`, without the nodes.
     pub bench: String,
 }
 
@@ -132,7 +133,7 @@ struct Bench {
     args: BenchArgs,
 }
 
-/// What is wrong with a file, and where.
+/// An error in a file, with its place.
 fn bad(place: impl fmt::Display, why: impl fmt::Display) -> LabError {
     LabError::Usage(format!("{place}: {why}"))
 }
@@ -161,7 +162,7 @@ impl LabFile {
         let loads: Vec<&str> = self.loads.iter().map(|one| one.name.as_str()).collect();
         for (kind, names) in [("configuration", &configurations), ("load", &loads)] {
             let mut seen = BTreeSet::new();
-            // Files are called by them.
+            // Names become file names.
             let is_taken = |one: &&&str| slug(one).is_empty() || !seen.insert(slug(one));
             if let Some(twice) = names.iter().find(is_taken) {
                 return Err(bad(
@@ -217,7 +218,7 @@ impl Configuration {
     /// The flags of `kvorum serve` that the file asks for.
     ///
     /// # Errors
-    /// What cannot be a flag's value.
+    /// A value that cannot be a flag's value.
     pub fn flags(&self) -> Result<Vec<String>, String> {
         let mut flags = Vec::new();
         for (name, value) in &self.serve {
@@ -259,7 +260,7 @@ impl Load {
     /// The load's arguments against `urls`, with the quorum of `configuration`.
     ///
     /// # Errors
-    /// Words that are not bench's, or not for the lab.
+    /// Arguments that are not those of bench, or not allowed in a lab.
     pub fn args(&self, configuration: &Configuration, urls: &[String]) -> Result<BenchArgs, String> {
         let words = std::iter::once("bench").chain(self.bench.split_whitespace());
         let mut args = Bench::try_parse_from(words).map_err(|error| error.to_string())?.args;
@@ -286,7 +287,7 @@ impl Load {
         Ok(args)
     }
 
-    /// Whether its highest rate can be sought: a single load at a constant rate.
+    /// Whether the highest rate of `args` can be searched for: a single load at a constant rate.
     pub fn has_maximum(args: &BenchArgs) -> bool {
         matches!(args.rate, Some(Rate::Constant(_)))
     }

@@ -21,7 +21,7 @@ fn read(text: &str) -> Result<LabFile, String> {
     LabFile::read("lab.toml", text).map_err(|error| error.to_string())
 }
 
-/// Goal: a file means what it says, and what it does not say has its default. Method: a small one.
+/// Goal: a file is read correctly, and missing settings get their defaults. Method: a small one.
 #[test]
 fn a_file_is_read() {
     let file = read(TINY).unwrap();
@@ -38,7 +38,7 @@ fn a_file_is_read() {
     assert_eq!(args(b).replicas, None);
 }
 
-/// Goal: what is wrong is named, with its place. Method: a table of small mistakes.
+/// Goal: mistakes are reported with their place. Method: a table of small mistakes.
 #[test]
 fn mistakes_are_named() {
     let check = |from: &str, to: &str, expect: &str| {

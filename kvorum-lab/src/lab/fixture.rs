@@ -9,14 +9,14 @@ use super::results::{
 use crate::histogram::Latencies;
 use crate::monitor::SecondFigures;
 
-/// A run of a second at 1,000/s, all of whose operations took so many milliseconds.
+/// A run of a second at 1,000/s, all of whose operations took `millis` milliseconds.
 pub(super) fn run(load: &str, millis: f64) -> Run {
     let mut latencies = Latencies::new().unwrap();
     for _ in 0..1000 {
         latencies.record(Duration::from_secs_f64(millis / 1e3));
     }
     let mut latency = LatencyFigures::of(&latencies);
-    // As asked for, not as the histogram's resolution has it.
+    // The exact values, not rounded to the histogram's resolution.
     latency.nanos.values_mut().for_each(|nanos| *nanos = *nanos / 10_000 * 10_000);
     Run {
         load: load.into(),

@@ -1,11 +1,14 @@
 //! `kvorum lab`: loads, profiles and compares configurations of a cluster, and writes the report.
 //!
-//! - [`file`] is what to do: configurations and loads; [`run`] does it, step by step, and can be interrupted;
-//! - [`nodes`] starts and ends clusters, [`profile`] asks them for profiles, [`progress`] says how far it is;
-//! - [`results`] is what was measured, on disk; [`figures`] and [`statistics`] say what it means, [`conclusions`] in
-//!   words; [`compare`] puts two folders beside each other; [`report`] writes Markdown, HTML and SVG.
+//! - [`file`] describes the work: configurations and loads; [`run`] does it, step by step, and can be
+//!   interrupted;
+//! - [`nodes`] starts and ends clusters, [`profile`] asks them for profiles, [`progress`] shows the state of
+//!   the run;
+//! - [`results`] are the measurements on disk; [`figures`] and [`statistics`] evaluate them, [`conclusions`]
+//!   puts the result in words; [`compare`] puts two folders side by side; [`report`] writes Markdown, HTML
+//!   and SVG.
 //!
-//! The file in words, and what each figure means: `docs/lab.md`.
+//! `docs/lab.md` describes the file, and what each figure means.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -99,8 +102,8 @@ struct CompareArgs {
 
 /// Runs `kvorum lab`: tables to stdout, progress and complaints to stderr.
 ///
-/// Exit codes: 0 done; 1 something was not measured, a rate was not kept, or a condition is met; 2 wrong usage; 128 and
-/// the signal's number where it was told to stop.
+/// Exit codes: 0 done; 1 something was not measured, a rate was not kept, or a condition is met; 2 wrong
+/// usage; 128 plus the signal's number if a signal ended it.
 pub fn run_command(args: &LabArgs) -> ExitCode {
     let done = match &args.command {
         LabCommand::Run(args) => measure(args),
@@ -122,7 +125,7 @@ fn measure(args: &RunArgs) -> Result<bool, LabError> {
     let text = if name == "ladder" {
         file::LADDER.to_owned()
     } else {
-        // The name is the caller's, and so is the mistake.
+        // The caller gave the name, so an unreadable file is a usage error.
         std::fs::read_to_string(&args.file)
             .map_err(|error| LabError::Usage(format!("cannot read the lab file {name}: {error}")))?
     };

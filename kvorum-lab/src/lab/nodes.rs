@@ -1,8 +1,8 @@
 //! The processes of one configuration: started together on fresh directories, awaited, and never left behind.
 //!
-//! Whoever starts a process tells [`Keeper`] in the same breath, which kills them all when the lab is told to stop
-//! (SIGINT, SIGTERM, SIGHUP) and when a cluster is dropped. Only `kill -9` of the lab itself leaves nodes behind:
-//! nobody is there to end them. Data is temporary, so nodes are killed rather than drained.
+//! Every process that is started is handed to [`Keeper`] at once. It kills them all when the lab gets SIGINT,
+//! SIGTERM or SIGHUP, and when a cluster is dropped. Only `kill -9` of the lab itself leaves nodes behind.
+//! Data is temporary, so nodes are killed rather than drained.
 
 use std::fs::File;
 use std::net::SocketAddr;
@@ -28,16 +28,16 @@ use crate::units::{date, grouped};
 /// How long a cluster may take until every node answers reads.
 const READY_MAX: Duration = Duration::from_secs(30);
 
-/// How long one question to a node may take.
+/// How long one request to a node may take.
 const ASK_MAX: Duration = Duration::from_secs(5);
 
-/// How often a cluster is started anew where somebody else took one of its ports.
+/// How often a cluster is started again if another program took one of its ports.
 const STARTS_MAX: u32 = 3;
 
 /// How long `kvorum --version` or `--print-config` may take.
 const SAY_MAX: Duration = Duration::from_secs(10);
 
-/// What must not outlive the lab.
+/// The processes and data that must not outlive the lab.
 #[derive(Debug, Default)]
 struct Kept {
     children: Vec<Child>,
@@ -58,7 +58,7 @@ impl Kept {
     }
 }
 
-/// Ends what was started, whatever happens to the lab.
+/// Ends the started processes, however the lab ends.
 #[derive(Debug, Clone, Default)]
 pub struct Keeper {
     /// Held while processes are started and ended, so that a signal finds either none or all of them.
@@ -66,11 +66,11 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// A keeper that listens to signals from now on: the first one ends the nodes and then the program, with the exit
-    /// code that shells use (128 and the signal's number).
+    /// A keeper that handles signals from now on. The first signal ends the nodes and then the program, with
+    /// the exit code that shells use (128 plus the signal's number).
     ///
     /// # Errors
-    /// [`LabError::Machine`] where signals or threads cannot be had.
+    /// [`LabError::Machine`] if signal handlers or threads are not available.
     pub fn start() -> Result<Self, LabError> {
         let keeper = Self::default();
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -89,7 +89,7 @@ impl Keeper {
             .name("signals".into())
             .spawn(move || {
                 let code = runtime.block_on(first_of(&mut interrupt, &mut terminate, &mut hang_up));
-                // Held until the program has ended: nothing is started any more.
+                // Held until the program has ended: no process is started any more.
                 let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
                 kept.end();
                 kvorum_output::tell_line!(
@@ -107,7 +107,7 @@ impl Keeper {
     }
 }
 
-/// Waits for any of them, and says with which code to exit.
+/// Waits for any of the signals, and returns the exit code.
 async fn first_of(interrupt: &mut Signal, terminate: &mut Signal, hang_up: &mut Signal) -> i32 {
     tokio::select! {
         _ = interrupt.recv() => 130,
@@ -121,18 +121,18 @@ async fn first_of(interrupt: &mut Signal, terminate: &mut Signal, hang_up: &mut 
 pub struct Cluster {
     keeper: Keeper,
     addresses: Vec<SocketAddr>,
-    /// Of the lab's own processes; empty for a cluster that ran already.
+    /// The lab's own processes; empty for a cluster that already ran.
     pids: Vec<u32>,
-    /// What was run for each node, with placeholders for what differs from run to run.
+    /// The command of each node, with placeholders for the parts that differ between runs.
     commands: Vec<String>,
 }
 
 impl Cluster {
-    /// Starts what `configuration` describes, under `scratch`, and waits until every node answers reads. Of a
-    /// cluster that runs already it only waits for that.
+    /// Starts the cluster of `configuration`, under `scratch`, and waits until every node answers reads. For
+    /// a cluster that already runs it only waits.
     ///
     /// # Errors
-    /// [`LabError::Subject`] with the last lines of a node's log where it ended or was not ready in time.
+    /// [`LabError::Subject`] with the last lines of a node's log if it ended or was not ready in time.
     pub fn start(
         keeper: &Keeper,
         binary: &Path,
@@ -173,7 +173,7 @@ impl Cluster {
         let mut kept = keeper.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let root = directory.path().to_path_buf();
         kept.directory = Some(directory);
-        // From here on dropping it ends what has been started.
+        // From here on dropping the cluster ends the processes that have been started.
         let mut cluster = Self { keeper: keeper.clone(), addresses, pids: Vec::new(), commands: Vec::new() };
         let started = (1..).zip(&cluster.addresses).try_for_each(|(number, address)| {
             let words = words(*address, &cluster.addresses, &flags);
@@ -183,7 +183,7 @@ impl Cluster {
             let mut command = Command::new(binary);
             command.args(&words).arg("--data-dir").arg(root.join(number.to_string()));
             command.stdin(Stdio::null()).stdout(output).stderr(output_too);
-            // A Ctrl-C is for the lab, which then ends its nodes.
+            // A Ctrl-C must reach only the lab, which then ends its nodes.
             command.process_group(0);
             let child = command.spawn().map_err(LabError::machine(format!("start {command:?}")))?;
             pids.push(child.id());
@@ -199,7 +199,7 @@ impl Cluster {
         cluster.wait_until_ready(&logs).map(|()| cluster)
     }
 
-    /// Waits until every node answers a read: a status alone comes earlier than a vote.
+    /// Waits until every node answers a read: `/v0/status` is answered before the store votes.
     fn wait_until_ready(&self, logs: &[PathBuf]) -> Result<(), LabError> {
         let deadline = Instant::now() + READY_MAX;
         for (node, &address) in self.addresses.iter().enumerate() {
@@ -224,7 +224,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Where its nodes listen.
+    /// The addresses of its nodes.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
@@ -234,12 +234,12 @@ impl Cluster {
         self.addresses.iter().map(|address| format!("http://{address}")).collect()
     }
 
-    /// What was run for each node.
+    /// The command of each node.
     pub fn commands(&self) -> &[String] {
         &self.commands
     }
 
-    /// CPU time of all nodes so far; `None` where they are not the lab's.
+    /// CPU time of all nodes so far; `None` if they are not the lab's.
     pub fn cpu_time(&self) -> Result<Option<Duration>, LabError> {
         if self.pids.is_empty() {
             return Ok(None);
@@ -247,7 +247,7 @@ impl Cluster {
         self.pids.iter().map(|&pid| machine::cpu_time(pid)).sum::<Result<Duration, _>>().map(Some)
     }
 
-    /// Resident bytes of all nodes now; `None` where they are not the lab's.
+    /// Resident bytes of all nodes now; `None` if they are not the lab's.
     pub fn resident_bytes(&self) -> Result<Option<u64>, LabError> {
         if self.pids.is_empty() {
             return Ok(None);
@@ -256,8 +256,8 @@ impl Cluster {
         each.sum::<Result<u64, _>>().map(Some)
     }
 
-    /// Waits until the disk has nothing left to write and background work has ended: less than 5 % of a core over half
-    /// a second. Gives up waiting after `wait_max`, without complaint.
+    /// Waits until the disk has nothing left to write and background work has ended: less than 5 % of a core
+    /// over half a second. Gives up after `wait_max`, without an error.
     pub fn settle(&self, wait_max: Duration) -> Result<(), LabError> {
         rustix::fs::sync();
         until_idle(|| self.cpu_time().map(Option::unwrap_or_default), wait_max)
@@ -273,7 +273,7 @@ impl Drop for Cluster {
 /// Asks the binary whether it would start with the flags of `configuration`.
 ///
 /// # Errors
-/// [`LabError::Usage`] with its own words where it would not.
+/// [`LabError::Usage`] with the binary's own text if it would not.
 pub fn check(binary: &Path, configuration: &Configuration) -> Result<(), LabError> {
     if configuration.urls.is_some() {
         return Ok(());
@@ -289,10 +289,10 @@ pub fn check(binary: &Path, configuration: &Configuration) -> Result<(), LabErro
     Err(LabError::Usage(format!("configuration {:?}: {said}", configuration.name)))
 }
 
-/// What the binary says of its version, and what tells it from others of that version: its size and age.
+/// The version that the binary reports, with its size and age, which distinguish builds of one version.
 ///
 /// # Errors
-/// [`LabError::Subject`] where it says nothing, [`LabError::Machine`] where it cannot be looked at.
+/// [`LabError::Subject`] if it reports none, [`LabError::Machine`] if it cannot be read.
 pub fn version(binary: &Path) -> Result<String, LabError> {
     let mut command = Command::new(binary);
     command.arg("--version");
@@ -308,7 +308,7 @@ pub fn version(binary: &Path) -> Result<String, LabError> {
     Err(LabError::Subject(format!("{} --version: {}", binary.display(), output.status)))
 }
 
-/// The words behind the program's name, but for the data directory.
+/// The arguments of the program, except for the data directory.
 fn words(address: SocketAddr, all: &[SocketAddr], flags: &[String]) -> Vec<String> {
     let mut words = vec!["serve".to_owned(), "--listen".into(), address.to_string()];
     if all.len() > 1 {
@@ -319,7 +319,7 @@ fn words(address: SocketAddr, all: &[SocketAddr], flags: &[String]) -> Vec<Strin
     words
 }
 
-/// Words as a shell would read them.
+/// The words, quoted for a shell.
 pub(super) fn shell(words: &[String]) -> String {
     let quoted = words.iter().map(|word| {
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:,=%@+".contains(&byte);
@@ -337,7 +337,7 @@ fn is_port_taken(why: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// Goal: a cluster's nodes are told of each other, a single one of nobody. Method: the words.
+    /// Goal: a cluster's nodes know each other, a single one has no peers. Method: the arguments.
     #[test]
     fn nodes_are_told_of_each_other() {
         let addresses: [SocketAddr; 2] = ["127.0.0.1:1".parse().unwrap(), "127.0.0.1:2".parse().unwrap()];
@@ -348,7 +348,7 @@ mod tests {
         assert_eq!(shell(&["a b".into(), "it's".into(), String::new()]), r"'a b' 'it'\''s' ''");
     }
 
-    /// Goal: nothing outlives a keeper's end. Method: a process that would sleep on, and its directory.
+    /// Goal: no process outlives a keeper's end. Method: a process that would sleep on, and its directory.
     #[test]
     fn what_is_kept_is_ended() {
         let keeper = Keeper::default();

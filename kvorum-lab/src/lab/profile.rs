@@ -21,7 +21,7 @@ use crate::units::{float, grouped, size};
 /// How much longer than its window a profile may take to arrive.
 const FETCH_MARGIN: Duration = Duration::from_secs(30);
 
-/// Frames below this share of a profile, in per cent, are not drawn on the page: nobody could see them.
+/// Frames below this share of a profile, in per cent, are not drawn on the page: they would be invisible.
 const DRAWN_PERCENT_MIN: f64 = 0.1;
 
 /// The same for files, which take ten times the bytes.
@@ -30,7 +30,7 @@ const FILE_PERCENT_MIN: f64 = 0.3;
 /// The outermost frame, in lock profiles, of waits that have a name in place of a stack.
 const NAMED_WAITS: &str = "named waits";
 
-/// What is profiled.
+/// An event that can be profiled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Event {
@@ -46,7 +46,7 @@ impl Event {
     /// Every event, in the order of reports.
     pub const ALL: [Self; 3] = [Self::Cpu, Self::Alloc, Self::Lock];
 
-    /// What its values count.
+    /// The unit of its values.
     pub const fn unit(self) -> &'static str {
         match self {
             Self::Cpu => "samples",
@@ -55,7 +55,7 @@ impl Event {
         }
     }
 
-    /// A value in words.
+    /// A value as text, with its unit.
     pub fn amount(self, value: u64) -> String {
         match self {
             Self::Cpu => format!("{} samples", grouped(value)),
@@ -80,7 +80,7 @@ impl fmt::Display for Event {
 pub struct Stacks(BTreeMap<String, u64>);
 
 impl Stacks {
-    /// Reads collapsed lines; a line that is none is an error, not a gap.
+    /// Reads collapsed lines; an invalid line is an error and is not skipped.
     ///
     /// # Errors
     /// [`LabError::Subject`] with the line.
@@ -96,7 +96,7 @@ impl Stacks {
         Ok(stacks)
     }
 
-    /// As collapsed lines.
+    /// The stacks as collapsed lines.
     pub fn text(&self) -> String {
         let mut out = String::new();
         for (frames, value) in &self.0 {
@@ -106,8 +106,8 @@ impl Stacks {
         out
     }
 
-    /// Adds the stacks of another node; threads that differ by a number at the end of their name become one, so
-    /// that nodes with several of a kind stay comparable.
+    /// Adds the stacks of another node. Threads whose names differ only in a number at the end become one, so
+    /// that nodes with several threads of a kind stay comparable.
     pub fn merge(&mut self, other: &Self) {
         for (frames, &value) in &other.0 {
             match frames.split_once(';') {
@@ -126,7 +126,7 @@ impl Stacks {
         self.0.values().sum()
     }
 
-    /// The value under each frame's name, wherever it stands; a frame that calls itself counts once.
+    /// The value under each frame's name, in all its places; a frame that calls itself counts once.
     pub fn inclusive(&self) -> BTreeMap<&str, u64> {
         let mut sums = BTreeMap::new();
         for (frames, value) in &self.0 {
@@ -157,12 +157,12 @@ impl Stacks {
     /// An SVG that opens in a browser on its own.
     ///
     /// # Errors
-    /// [`LabError::Machine`] where the library refuses the stacks.
+    /// [`LabError::Machine`] if the library refuses the stacks.
     pub fn svg(&self, title: &str, event: Event) -> Result<String, LabError> {
         draw(title, event, self.0.iter().map(|(frames, value)| format!("{frames} {value}")).collect())
     }
 
-    /// The SVG of `self` with each frame coloured by what was gained (red) or lost (blue) since `before`.
+    /// The SVG of `self` with each frame coloured by its gain (red) or loss (blue) since `before`.
     ///
     /// # Errors
     /// As [`Self::svg`].
@@ -173,8 +173,8 @@ impl Stacks {
         draw(title, event, lines.collect())
     }
 
-    /// What the report's own flame graph draws: names, and frames as `[name, value, before, children]`; `before` is
-    /// the value of the same frame in `before`, or null throughout without one.
+    /// The data of the report's own flame graph: names, and frames as `[name, value, before, children]`. The
+    /// third is the value of the same frame in `before`, or null for all frames without a `before`.
     pub fn tree(&self, before: Option<&Self>) -> Value {
         let mut root = Frame::default();
         for (stacks, is_before) in [(Some(self), false), (before, true)] {
@@ -236,7 +236,7 @@ impl Frame {
     }
 }
 
-/// `net3` and `worker-12` are `net` and `worker`.
+/// The name without its number: `net3` and `worker-12` become `net` and `worker`.
 fn unnumbered(thread: &str) -> &str {
     let name = thread.trim_end_matches(|c: char| c.is_ascii_digit());
     let name = name.trim_end_matches(['-', '_', '#', ' ']);
@@ -251,18 +251,18 @@ fn draw(title: &str, event: Event, lines: Vec<String>) -> Result<String, LabErro
     options.deterministic = true;
     options.font_type = "sans-serif".into();
     let mut svg = Vec::new();
-    // The library wants something to draw.
+    // The library refuses an empty list.
     let lines = if lines.is_empty() { vec!["nothing 1".to_owned()] } else { lines };
     inferno::flamegraph::from_lines(&mut options, lines.iter().map(String::as_str), &mut svg)
         .map_err(LabError::machine(format!("draw {title}")))?;
     Ok(String::from_utf8_lossy(&svg).into_owned())
 }
 
-/// Whether the node has profiles at all. Takes none: it asks for an event that there is not, and one that has them
-/// says so, where others do not know the path.
+/// Whether the node has profiles at all. It asks for an unknown event, so no profile is taken: a node with
+/// profiles refuses the event, and another one does not know the path.
 ///
 /// # Errors
-/// The machine's alone; a node that does not answer has none.
+/// Only the machine's errors; a node that does not answer counts as one without profiles.
 pub fn is_offered(node: SocketAddr) -> Result<bool, LabError> {
     let target = "/debug/profile?event=none&seconds=1&format=collapsed";
     let answer = ask(node, Duration::from_secs(5), async |node| node.page(target).await)?;
@@ -272,7 +272,7 @@ pub fn is_offered(node: SocketAddr) -> Result<bool, LabError> {
 /// Takes one profile on every node at once, and returns when all have come, in the nodes' order.
 ///
 /// # Errors
-/// [`LabError::Subject`] with what the first node that refused has said.
+/// [`LabError::Subject`] with the text of the first node that refused.
 pub fn take(nodes: &[SocketAddr], event: Event, window: Duration) -> Result<Vec<Stacks>, LabError> {
     let target = format!("/debug/profile?event={event}&seconds={}&format=collapsed", window.as_secs());
     let of = &|node: SocketAddr| ask(node, window + FETCH_MARGIN, async |node| node.page(&target).await);
@@ -312,7 +312,7 @@ mod tests {
         assert!(error.contains("net0;a x"), "{error}");
     }
 
-    /// Goal: threads of one kind become one over all nodes. Method: numbers of all sorts.
+    /// Goal: threads of one kind become one over all nodes. Method: names with all kinds of numbers.
     #[test]
     fn threads_are_merged() {
         let mut all = Stacks::default();
@@ -321,7 +321,7 @@ mod tests {
         assert_eq!(all.text(), "7;c 4\ncommit 5\nkvorum:net;a 13\nworker;b 3\n");
     }
 
-    /// Goal: waits with a name are told from stacks, and add up. Method: both kinds.
+    /// Goal: named waits are separated from stacks, and add up. Method: both kinds.
     #[test]
     fn waits_have_names() {
         let read =
@@ -329,7 +329,7 @@ mod tests {
         assert_eq!(read.named_waits().into_iter().collect::<Vec<_>>(), [("commit: queue", 7)]);
     }
 
-    /// Goal: a frame that calls itself counts once, one that stands in several stacks adds up. Method: by hand.
+    /// Goal: a frame that calls itself counts once, one in several stacks adds up. Method: by hand.
     #[test]
     fn inclusive_values() {
         let read = stacks("t;a;b;a 5\nt;b 2\n");
@@ -337,7 +337,7 @@ mod tests {
         assert_eq!(read.inclusive().into_iter().collect::<Vec<_>>(), expect);
     }
 
-    /// Goal: the tree holds values of both profiles, also of frames that are gone, but for what nobody could see.
+    /// Goal: the tree holds values of both profiles, also of frames that are gone, except for invisible ones.
     /// Method: the whole value.
     #[test]
     fn the_tree_of_a_difference() {
@@ -352,7 +352,7 @@ mod tests {
         assert_eq!(stacks("t;a 1\n").tree(None), alone);
     }
 
-    /// Goal: the SVG names its frames, and a difference is of two profiles. Method: look for the texts.
+    /// Goal: the SVG names its frames, and a difference shows two profiles. Method: look for the texts.
     #[test]
     fn svgs_are_drawn() {
         let (before, after) = (stacks("t;hot_loop 100\n"), stacks("t;hot_loop 150\n"));

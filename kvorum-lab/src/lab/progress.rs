@@ -1,4 +1,4 @@
-//! What a person sees while a lab runs: which step of how many, what it does, how long it will take.
+//! The progress display of a lab: which step of how many, its current work, and the time left.
 //!
 //! To stderr: one line that is replaced on a terminal, a line for each step elsewhere.
 
@@ -8,23 +8,23 @@ use std::time::{Duration, Instant};
 /// The state of a run.
 #[derive(Debug)]
 pub struct Progress {
-    /// How long the windows of the steps to be done are, the current one first.
+    /// The lengths of the windows of the planned steps, the current one first.
     planned: Vec<Duration>,
-    /// Steps that an earlier run has done.
+    /// Steps that an earlier run has finished.
     kept: usize,
     done: usize,
-    /// The windows of the steps done, and how long they really took.
+    /// The windows of the finished steps, and how long they really took.
     spent: (Duration, Duration),
     step: String,
     begun: Instant,
     is_terminal: bool,
 }
 
-/// What a step takes besides its windows where none has been done yet: starting, filling, stopping.
+/// The assumed time of a step besides its windows until one has finished: starting, filling, stopping.
 const OVERHEAD: Duration = Duration::from_secs(8);
 
 impl Progress {
-    /// Before the first of the `planned` steps, `kept` others done before.
+    /// The state before the first of the `planned` steps, with `kept` steps finished by an earlier run.
     pub fn new(planned: Vec<Duration>, kept: usize) -> Self {
         Self {
             planned,
@@ -37,7 +37,7 @@ impl Progress {
         }
     }
 
-    /// A step begins.
+    /// Marks the beginning of a step.
     pub fn begin(&mut self, step: &str) {
         step.clone_into(&mut self.step);
         self.begun = Instant::now();
@@ -46,7 +46,7 @@ impl Progress {
         }
     }
 
-    /// The step has ended after `elapsed`.
+    /// Marks the end of the step, after `elapsed`.
     pub fn end(&mut self, elapsed: Duration) {
         let planned = self.planned.get(self.done).copied().unwrap_or_default();
         self.done += 1;
@@ -56,14 +56,14 @@ impl Progress {
         }
     }
 
-    /// What the step is doing now.
+    /// Shows the current work of the step.
     pub fn say(&self, what: &str) {
         if self.is_terminal {
             kvorum_output::tell(format!("\r\x1b[K{} {}: {what}", self.place(), self.step));
         }
     }
 
-    /// What a person should not overlook, on lines of their own.
+    /// Shows a warning, on lines of its own.
     pub fn complain(&self, what: &str) {
         let erase = if self.is_terminal { "\r\x1b[K" } else { "" };
         kvorum_output::tell_line!("{erase}!! {}: {what}", self.step);
@@ -76,7 +76,7 @@ impl Progress {
         format!("[{}/{all}, {} left]", self.kept + self.done + 1, minutes(left))
     }
 
-    /// From the current step's begin to the last one's end.
+    /// The time from the beginning of the current step to the end of the last one.
     fn left(&self) -> Duration {
         let steps = self.planned.len().saturating_sub(self.done);
         let windows: Duration = self.planned.iter().skip(self.done).sum();
@@ -98,8 +98,8 @@ fn minutes(duration: Duration) -> String {
 mod tests {
     use super::*;
 
-    /// Goal: the time left is of what is planned, and learns from what steps really took. Method: three steps of a
-    /// minute, the first of which took two.
+    /// Goal: the time left follows the plan, and is corrected by the time that steps really took. Method:
+    /// three steps of a minute, the first of which took two.
     #[test]
     fn the_time_left_is_learnt() {
         let minute = Duration::from_mins(1);

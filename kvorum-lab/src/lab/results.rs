@@ -1,5 +1,5 @@
-//! What a lab has measured, as kept in `results.json`: all that the report and a comparison need, but for profiles,
-//! whose stacks lie beside it in `profiles/`.
+//! The measurements of a lab, as kept in `results.json`: everything that the report and a comparison need,
+//! except for profiles. Their stacks are beside it in `profiles/`.
 //!
 //! The format has a number ([`FORMAT`]); a reader refuses others. Latencies are in nanoseconds.
 
@@ -16,13 +16,13 @@ use crate::histogram::{Latencies, PERCENTILES};
 use crate::load::StreamOutcome;
 use crate::monitor::SecondFigures;
 
-/// The format's number: a field that changes its meaning changes it.
+/// The format's number: it changes when a field changes its meaning.
 pub const FORMAT: u32 = 1;
 
 /// The file's name in a result folder.
 pub const FILE_NAME: &str = "results.json";
 
-/// Everything.
+/// The content of `results.json`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Results {
     /// [`FORMAT`].
@@ -31,25 +31,25 @@ pub struct Results {
     pub lab: String,
     /// The report's title.
     pub title: String,
-    /// What the caller calls this run, such as a commit.
+    /// The caller's name for this run, such as a commit.
     pub label: Option<String>,
-    /// Whether every window was shortened: then nothing here is a result.
+    /// Whether every window was shortened: then none of the figures is a result.
     pub is_quick: bool,
-    /// What the binary says of its version.
+    /// The version that the binary reports.
     pub kvorum: String,
-    /// Where it ran.
+    /// The machine on which it ran.
     pub machine: Machine,
-    /// What was loaded, in the file's order.
+    /// The measured clusters, in the file's order.
     pub configurations: Vec<ConfigurationRecord>,
-    /// With what, in the file's order.
+    /// The loads, in the file's order.
     pub loads: Vec<LoadRecord>,
     /// Configurations that are compared, by name.
     pub pairs: Vec<(String, String)>,
-    /// What has been done so far.
+    /// The finished steps.
     pub steps: Vec<Step>,
 }
 
-/// Where a lab ran.
+/// The machine on which a lab ran.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
     /// The processor's name.
@@ -69,7 +69,7 @@ pub struct ConfigurationRecord {
     pub name: String,
     /// How many nodes it has.
     pub nodes: usize,
-    /// What was run for each node; ports are those of its last start.
+    /// The command of each node; ports are those of its last start.
     pub commands: Vec<String>,
 }
 
@@ -78,11 +78,11 @@ pub struct ConfigurationRecord {
 pub struct LoadRecord {
     /// Its name.
     pub name: String,
-    /// Its words.
+    /// Its arguments.
     pub bench: String,
 }
 
-/// One thing that is done on a fresh cluster.
+/// One unit of work on a fresh cluster.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Task {
@@ -90,7 +90,7 @@ pub enum Task {
     Measure(u32),
     /// Every load again, under profiles.
     Profile,
-    /// Every load at ever other rates.
+    /// The search for the highest rate of every load.
     Maximum,
 }
 
@@ -104,45 +104,45 @@ impl fmt::Display for Task {
     }
 }
 
-/// What came of a [`Task`].
+/// The result of a [`Task`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Step {
     /// The configuration's name.
     pub configuration: String,
-    /// What was done.
+    /// The task.
     pub task: Task,
     /// Seconds since 1970 at its begin.
     pub began: u64,
-    /// How long it took, with the start of the cluster.
+    /// How long it took, including the start of the cluster.
     pub seconds: f64,
-    /// Why it could not be done; tried again by the next run.
+    /// Why it failed; the next run tries it again.
     pub error: Option<String>,
-    /// What a reader should know.
+    /// Notes for the reader.
     pub notes: Vec<String>,
-    /// What was measured, one for each stream of each load.
+    /// The measurements, one for each stream of each load.
     pub runs: Vec<Run>,
-    /// What was profiled.
+    /// The profiles.
     pub profiles: Vec<ProfileRecord>,
-    /// The rates that were sought.
+    /// The highest rates.
     pub maxima: Vec<Maximum>,
 }
 
 /// One stream of one load in one window.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Run {
-    /// The load's name; where a load has several streams, with the stream's behind it.
+    /// The load's name; if a load has several streams, followed by the stream's name.
     pub load: String,
-    /// Operations per second that were asked for.
+    /// Operations per second that were requested.
     pub wanted_per_second: f64,
     /// Operations per second that succeeded.
     pub kept_per_second: f64,
     /// Operations that succeeded.
     pub succeeded: u64,
-    /// Operations that did not, for whatever reason, also those never sent.
+    /// Operations that did not succeed, for any reason, including those never sent.
     pub failed: u64,
     /// Operations due and never sent.
     pub unsent: u64,
-    /// Bodies that were not what they should be.
+    /// Bodies that were not the expected ones.
     pub wrong_bodies: u64,
     /// Answers with other statuses, by status.
     pub statuses: BTreeMap<u16, u64>,
@@ -150,21 +150,21 @@ pub struct Run {
     pub failures: BTreeMap<String, u64>,
     /// Whether the rate was not kept: then the latencies are those of an overloaded system.
     pub is_saturated: bool,
-    /// Whether much of the slowest latencies is the driver's own.
+    /// Whether the driver itself caused much of the slowest latencies.
     pub is_driver_late: bool,
-    /// From when operations were due.
+    /// Latencies, from the moment at which operations were due.
     pub latency: LatencyFigures,
-    /// What was seen second by second.
+    /// The figures of each second.
     pub seconds: Vec<SecondFigures>,
-    /// CPU time of all nodes by operations of all streams; `None` where the nodes are not the lab's.
+    /// CPU time of all nodes divided by the operations of all streams; `None` if the nodes are not the lab's.
     pub cpu_micros_per_operation: Option<f64>,
     /// Resident bytes of all nodes at the end of the window.
     pub resident_bytes: Option<u64>,
-    /// Cores of the hypervisor's steal in the window.
+    /// The hypervisor's steal in the window, in cores.
     pub steal_cores: f64,
     /// The report in wrk2's style.
     pub text: String,
-    /// What would make the same run.
+    /// The command that would make the same run.
     pub command: String,
 }
 
@@ -179,7 +179,7 @@ pub struct LatencyFigures {
     pub max: u64,
     /// The percentiles of wrk2's table, by number.
     pub nanos: BTreeMap<String, u64>,
-    /// The whole distribution: shares from 0 to 1, and what they do not exceed.
+    /// The whole distribution: shares from 0 to 1, and the latency that each share does not exceed.
     pub spectrum: Vec<(f64, u64)>,
 }
 
@@ -188,7 +188,7 @@ pub struct LatencyFigures {
 pub struct ProfileRecord {
     /// The load under which it was taken.
     pub load: String,
-    /// What was profiled.
+    /// The profiled event.
     pub event: Event,
     /// Its length.
     pub seconds: u64,
@@ -196,14 +196,14 @@ pub struct ProfileRecord {
     pub operations: f64,
     /// The sum of its values.
     pub total: u64,
-    /// CPU time of all nodes by operations in that time; `None` where the nodes are not the lab's. Naming the stacks comes
-    /// after it.
+    /// CPU time of all nodes divided by the operations in that time; `None` if the nodes are not the lab's.
+    /// Naming the stacks is not included: it happens afterwards.
     #[serde(default)]
     pub cpu_micros_per_operation: Option<f64>,
-    /// The same just before, without a profile.
+    /// The same figure just before, without a profile.
     #[serde(default)]
     pub unprofiled_cpu_micros_per_operation: Option<f64>,
-    /// The stacks, relative to the result folder; the nodes' own lie beside them.
+    /// The file of the stacks, relative to the result folder; each node's own stacks are beside it.
     pub file: String,
 }
 
@@ -214,11 +214,11 @@ pub struct Maximum {
     pub load: String,
     /// The bound on p99.
     pub p99_max: u64,
-    /// Operations per second of a closed loop, where the search began.
+    /// The rate of a closed loop, in operations per second, from which the search began.
     pub closed_per_second: f64,
-    /// The highest rate that was kept within the bound; `None` where none was.
+    /// The highest rate that was kept within the bound; `None` if none was.
     pub highest: Option<u64>,
-    /// What was tried: rate, p99, whether it was accepted.
+    /// The rates tried: rate, p99, whether it was accepted.
     pub trials: Vec<(u64, u64, bool)>,
 }
 
@@ -242,7 +242,7 @@ impl LatencyFigures {
 }
 
 impl Run {
-    /// What a run's stream says by itself; the caller adds what the cluster says.
+    /// The figures that a stream has by itself; the caller adds those of the cluster.
     pub fn of(load: String, stream: &StreamOutcome, seconds: Vec<SecondFigures>, steal_cores: f64) -> Self {
         let tally = &stream.tally;
         Self {
@@ -277,7 +277,7 @@ impl Results {
     /// Reads the results in `folder`.
     ///
     /// # Errors
-    /// [`LabError::Machine`] where there are none, [`LabError::Usage`] where they are of another format.
+    /// [`LabError::Machine`] if there are none, [`LabError::Usage`] if they have another format.
     pub fn read(folder: &Path) -> Result<Self, LabError> {
         let path = folder.join(FILE_NAME);
         let text =
@@ -292,10 +292,10 @@ impl Results {
         serde_json::from_value(value).map_err(|error| bad(&error))
     }
 
-    /// Writes them into `folder`, whole or not at all.
+    /// Writes the results into `folder`, all of them or none.
     ///
     /// # Errors
-    /// [`LabError::Machine`].
+    /// [`LabError::Machine`] if the file cannot be written.
     pub fn write(&self, folder: &Path) -> Result<(), LabError> {
         let path = folder.join(FILE_NAME);
         let new = folder.join("results.json.new");
@@ -304,13 +304,13 @@ impl Results {
         std::fs::rename(&new, &path).map_err(LabError::machine(format!("write {}", path.display())))
     }
 
-    /// Whether `task` has been done on `configuration`.
+    /// Whether `task` is finished on `configuration`.
     pub fn has(&self, configuration: &str, task: &Task) -> bool {
         let mut steps = self.steps_of(configuration);
         steps.any(|step| step.task == *task && step.error.is_none())
     }
 
-    /// What has been done on `configuration`, in time's order.
+    /// The finished steps on `configuration`, in order of time.
     pub fn steps_of(&self, configuration: &str) -> impl Iterator<Item = &Step> {
         self.steps.iter().filter(move |step| step.configuration == configuration)
     }
@@ -345,7 +345,7 @@ impl Results {
 }
 
 impl Machine {
-    /// This machine.
+    /// The machine that runs this program.
     pub fn here() -> Self {
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let field = |text: &str, name: &str| -> Option<String> {

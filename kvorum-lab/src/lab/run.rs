@@ -1,9 +1,9 @@
-//! Does what a lab file asks for, step by step, and keeps what came of each step.
+//! Carries out a lab file, step by step, and keeps the result of each step.
 //!
-//! A step is one task on one fresh cluster: a repeat of all loads, the profiles, the search for the highest rates.
-//! Repeats go round all configurations, so that a machine that gets slower by the hour is slow for all. Profiles are
-//! taken in a step of their own: they colour no figure. What a step has brought is on disk before the next begins, and
-//! a run that finds it there goes on behind it.
+//! A step is one task on one fresh cluster: a repeat of all loads, the profiles, or the search for the
+//! highest rates. Repeats go round all configurations, so that a machine that gets slower by the hour is slow
+//! for all. Profiles are taken in a step of their own, so that they affect no figure. The result of a step is
+//! on disk before the next step begins, and a later run continues after it.
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -30,48 +30,48 @@ use crate::units::{float, nanos};
 /// The longest that filling a store may take a round.
 const PREFILL_MAX: Duration = Duration::from_mins(10);
 
-/// How long a cluster may go on working after it was filled.
+/// How long a cluster may continue to work after it was filled.
 const SETTLE_MAX: Duration = Duration::from_secs(10);
 
-/// Between profiles of one load: the time that a node needs to end one and begin another.
+/// The pause between profiles of one load: the time that a node needs to end one and begin another.
 const PROFILE_GAP: Duration = Duration::from_millis(500);
 
-/// How many samples a CPU profile should have over all nodes, for what a frame's share of them is worth; how many nodes
-/// take in a second of CPU time (99 by the kernel's tick, which sees 0.4 to 0.9 of what runs for less than a tick); and how
-/// many windows to wait for them, where the load is light.
+/// How many samples a CPU profile should have over all nodes, so that a frame's share is meaningful. Then how
+/// many samples nodes take in a second of CPU time: 99 by the kernel's tick, which sees 0.4 to 0.9 of work
+/// that runs for less than a tick. Then how many windows to wait for them if the load is light.
 const SAMPLES_AIM: f64 = 250.0;
 const SAMPLES_PER_CPU_SECOND: f64 = 60.0;
 const WINDOWS_MAX: u32 = 6;
 
-/// How often a second a profiled load goes through all phases of the kernel's tick; and the rate below which so much
-/// more would be another load.
+/// How often per second a profiled load goes through all phases of the kernel's tick; and the rate below
+/// which adding this many operations would make it a different load.
 const BEATS_PER_SECOND: u64 = 3;
 const RATE_IN_STEP_MIN: u64 = 150;
 
-/// How long each rate of a search runs before it is looked at.
+/// How long each rate of a search runs before it is measured.
 const TRIAL_WARM_UP: Duration = Duration::from_millis(300);
 
-/// Where the search begins, as a share of what a closed loop got: a fixed rate without queues is less.
+/// The first rate of the search, as a share of a closed loop's rate: a fixed rate without queues is less.
 const FIRST_SHARE: f64 = 0.7;
 
-/// How a lab is run.
+/// The options of a run.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The binary of the nodes.
     pub binary: PathBuf,
-    /// Where results go.
+    /// The folder of the results.
     pub folder: PathBuf,
-    /// Where data is put for the time being.
+    /// The directory for the nodes' temporary data.
     pub scratch: PathBuf,
-    /// What this run is called.
+    /// The caller's name for this run.
     pub label: Option<String>,
-    /// Whether everything is shortened.
+    /// Whether all windows are shortened.
     pub is_quick: bool,
-    /// After this long no further step is begun.
+    /// No further step begins after this long.
     pub stop_after: Option<Duration>,
 }
 
-/// What is under way.
+/// A run under way.
 struct Lab<'a> {
     file: &'a LabFile,
     options: &'a Options,
@@ -79,15 +79,16 @@ struct Lab<'a> {
     progress: Progress,
 }
 
-/// What a dataset has been put of: a load that wants the same again finds it.
+/// The records that the store has been filled with: a load that needs the same finds them there.
 type Filled = Vec<(Dataset, Option<Sizes>, Option<Sizes>)>;
 
-/// Runs what is left of `file` and returns everything measured so far; the flag says whether nothing is left.
+/// Runs the remaining steps of `file` and returns all measurements so far; the flag says whether no step is
+/// left.
 ///
 /// A step that fails is kept with its error, and the next begins.
 ///
 /// # Errors
-/// [`LabError::Usage`] where the folder holds results of something else, [`LabError::Machine`] where it cannot be
+/// [`LabError::Usage`] if the folder holds results of another lab, [`LabError::Machine`] if it cannot be
 /// written.
 pub fn run(file: &LabFile, text: &str, options: &Options) -> Result<(Results, bool), LabError> {
     let keeper = Keeper::start()?;
@@ -128,7 +129,7 @@ fn tasks(file: &LabFile) -> Vec<(&Configuration, Task)> {
         .collect()
 }
 
-/// How long the windows of a task are, for a first guess.
+/// The length of a task's windows, for a first estimate.
 fn planned(file: &LabFile, task: &Task) -> Duration {
     let loads = u32::try_from(file.loads.len()).unwrap_or(1);
     let events = u32::try_from(file.profile.len()).unwrap_or(0);
@@ -136,13 +137,13 @@ fn planned(file: &LabFile, task: &Task) -> Duration {
     let each = match task {
         Task::Measure(_) => file.warm_up + file.window + second,
         Task::Profile => file.warm_up + (file.profile_window + PROFILE_GAP) * (1 + events),
-        // Ten rates are mostly enough.
+        // Ten rates are usually enough.
         Task::Maximum => (file.maximum_window + TRIAL_WARM_UP + second / 2) * 10,
     };
     each * loads
 }
 
-/// What is in the folder already, if it is of this lab; otherwise nothing yet.
+/// The results in the folder, if they are of this lab; otherwise empty results.
 fn begin(file: &LabFile, text: &str, options: &Options) -> Result<Results, LabError> {
     let folder = &options.folder;
     let make = |path: &Path| {
@@ -204,7 +205,7 @@ fn begin(file: &LabFile, text: &str, options: &Options) -> Result<Results, LabEr
 }
 
 impl Lab<'_> {
-    /// Does one step. An error of the step is in the step; the outer one is the lab's own.
+    /// Does one step. A failure of the step is kept in the step; the outer error is the lab's own.
     fn step(
         &mut self,
         configuration: &Configuration,
@@ -286,7 +287,8 @@ impl Lab<'_> {
         Ok(())
     }
 
-    /// Puts the lab's own lengths where the load's words have none, and returns how long to warm up.
+    /// Fills in the lab's default lengths where the load's arguments have none, and returns the length of the
+    /// warm-up.
     fn fit(&self, args: &mut BenchArgs) -> Duration {
         let is_staged = matches!(args.rate, Some(cli::Rate::Stages(_)));
         if !is_staged && (args.duration.is_none() || self.options.is_quick) {
@@ -296,7 +298,7 @@ impl Lab<'_> {
         said.unwrap_or(self.file.warm_up)
     }
 
-    /// Fills the store where the load asks for it and no load before has done it.
+    /// Fills the store if the load asks for it and no load before has done it.
     fn fill(
         &self,
         args: &BenchArgs,
@@ -319,7 +321,7 @@ impl Lab<'_> {
         Ok(())
     }
 
-    /// Runs the load for its window; each stream's figures, and its histogram as `.hgrm`.
+    /// Runs the load for its window. Returns each stream's figures, and writes its histogram as `.hgrm`.
     fn measure(
         &self,
         load: &Load,
@@ -364,8 +366,8 @@ impl Lab<'_> {
         Ok(streams.collect())
     }
 
-    /// Runs the load without a profile, for what profiles cost, and then while they are taken, one after the other, each
-    /// on all nodes at once.
+    /// Runs the load without a profile, to know the cost of profiles, and then while profiles are taken, one
+    /// after the other, each on all nodes at once.
     fn profile(
         &self,
         configuration: &Configuration,
@@ -388,7 +390,7 @@ impl Lab<'_> {
             Some(cores) if event == Event::Cpu => cpu_window(window, windows_max, cores),
             _ => window,
         };
-        // Longer than the profiles: what is left of it at the end is not waited for by them.
+        // Longer than the profiles: they do not wait for the end of the load.
         plan.duration = events.iter().map(|&event| window_of(event) + PROFILE_GAP).sum();
         let folder = &self.options.folder;
         let (taken, runs) = std::thread::scope(|scope| {
@@ -399,7 +401,7 @@ impl Lab<'_> {
                     self.progress.say(&format!("{}: {event} profiles", load.name));
                     let window = window_of(event);
                     let asking = scope.spawn(move || profile::take(cluster.addresses(), event, window));
-                    // Naming the stacks comes after the window.
+                    // Naming the stacks happens after the window.
                     let cores = cores_over(cluster, window)?;
                     let nodes = asking.join().unwrap_or_else(|_| Err(panicked()))?;
                     taken.push((event, nodes, cores));
@@ -440,7 +442,7 @@ impl Lab<'_> {
         Ok(())
     }
 
-    /// Looks for the highest rate whose p99 is within `bound` and at which nothing fails.
+    /// Searches for the highest rate whose p99 is within `bound` and at which nothing fails.
     fn maximum(
         &self,
         load: &Load,
@@ -483,14 +485,14 @@ impl Lab<'_> {
     ) -> Result<(Outcome, Vec<Vec<SecondFigures>>), LabError> {
         let label = std::io::stderr().is_terminal().then(|| format!("{} {name}: ", self.progress.place()));
         let (monitor, ticks) = Monitor::start(plan, label)?;
-        // The options with the sender end here, and with them the watch.
+        // The options with the sender end here, and so the monitor ends.
         let outcome = run_with(plan, &RunOptions { ticks: Some(ticks), ..options.clone() });
         let watched = monitor.finish()?;
         Ok((outcome?, watched.streams))
     }
 }
 
-/// Runs the load and forgets what came of it.
+/// Runs the load and discards its results.
 fn warm(plan: &Plan, options: &RunOptions, duration: Duration) -> Result<(), LabError> {
     let mut plan = Plan { duration, ..plan.clone() };
     for stream in &mut plan.streams {
@@ -502,7 +504,7 @@ fn warm(plan: &Plan, options: &RunOptions, duration: Duration) -> Result<(), Lab
     run_with(&plan, options).map(drop)
 }
 
-/// What would make the same run by hand.
+/// The command that would make the same run by hand.
 fn command(load: &Load, plan: &Plan) -> String {
     let mut words: Vec<String> = load.bench.split_whitespace().map(ToOwned::to_owned).collect();
     if !load.bench.contains("--replicas")
@@ -519,10 +521,11 @@ fn first(cluster: &Cluster) -> Result<std::net::SocketAddr, LabError> {
     cluster.addresses().first().copied().ok_or_else(|| LabError::Usage("no nodes".into()))
 }
 
-/// A rate for profiles: a little more, so that it beats against the kernel's tick.
+/// A rate for profiles: a little higher, so that it drifts against the kernel's tick.
 ///
-/// CPU time is sampled when the tick (250 a second, commonly) finds a thread running. Operations at a multiple of it
-/// have the same phase in every tick: between them the nodes are seen always or, mostly, never.
+/// CPU time is sampled when the tick (250 a second, commonly) finds a thread running. Operations at a
+/// multiple of that rate have the same phase in every tick: the samples would see the nodes running always
+/// or, mostly, never.
 const fn out_of_step(rate: u64) -> u64 {
     if rate < RATE_IN_STEP_MIN { rate } else { rate + BEATS_PER_SECOND }
 }
@@ -531,7 +534,7 @@ fn panicked() -> LabError {
     LabError::Subject("a profiling thread panicked".into())
 }
 
-/// How many cores the nodes use from now on for as long as `window`; `None` where they are not the lab's.
+/// How many cores the nodes use during the next `window`; `None` if they are not the lab's.
 fn cores_over(cluster: &Cluster, window: Duration) -> Result<Option<f64>, LabError> {
     let (begun, before) = (Instant::now(), cluster.cpu_time()?);
     std::thread::sleep(window);
@@ -539,8 +542,8 @@ fn cores_over(cluster: &Cluster, window: Duration) -> Result<Option<f64>, LabErr
     Ok(used.map(|used| used.as_secs_f64() / begun.elapsed().as_secs_f64()))
 }
 
-/// How long a CPU profile of nodes that use so many cores takes to have its samples, in whole seconds: at least `window`,
-/// at most `windows_max` of them.
+/// How long a CPU profile needs to get its samples from nodes that use `cores`, in whole seconds: at least
+/// `window`, at most `windows_max` of them.
 fn cpu_window(window: Duration, windows_max: u32, cores: f64) -> Duration {
     let seconds = (SAMPLES_AIM / (SAMPLES_PER_CPU_SECOND * cores)).ceil();
     let enough = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
@@ -551,7 +554,7 @@ fn mean_rate(pacing: &Pacing) -> u64 {
     whole(pacing.rate_per_second().unwrap_or(1.0))
 }
 
-/// A rate as a number that can be asked for.
+/// A rate as a whole number that can be requested.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -565,7 +568,7 @@ fn write(path: &Path, text: &str) -> Result<(), LabError> {
     std::fs::write(path, text).map_err(LabError::machine(format!("write {}", path.display())))
 }
 
-/// A name as part of a file's: letters, digits and single dashes.
+/// A name as part of a file name: letters, digits and single dashes.
 pub fn slug(name: &str) -> String {
     let mut slug = String::new();
     for c in name.chars() {

@@ -49,7 +49,8 @@ fn commands_are_whole() {
     assert_eq!(command(load, &plan), expect);
 }
 
-/// Goal: a profiled load is in step with no tick, and is still the same load. Method: multiples of 100, 250 and 1,000.
+/// Goal: a profiled load has the phase of no tick, and is still the same load. Method: multiples of 100, 250
+/// and 1,000.
 #[test]
 fn profiles_are_out_of_step() {
     for rate in [1_000, 2_000, 5_000] {

@@ -1,8 +1,10 @@
-//! What repeats say: a mean with its confidence interval, and whether two of them differ by more than noise.
+//! The statistics of repeats: a mean with its confidence interval, and whether two means differ by more than
+//! noise.
 //!
-//! Both are Student's: the interval of a mean is `t * s / sqrt(n)` at 95 %, two means differ beyond noise by Welch's
-//! test at 5 % (unequal variances; degrees of freedom by Welch and Satterthwaite, rounded down). They take repeats
-//! as independent and about normal. Of twenty comparisons of equal things one is expected to look different.
+//! Both are Student's. The interval of a mean is `t * s / sqrt(n)` at 95 %. Two means differ beyond noise by
+//! Welch's test at 5 % (unequal variances; degrees of freedom by Welch and Satterthwaite, rounded down). They
+//! take repeats as independent and about normal. Of twenty comparisons of equal things one is expected to
+//! look different.
 
 use crate::units::float;
 
@@ -19,14 +21,14 @@ pub struct Sample {
     pub mean: f64,
     /// How many times it was measured; at least 1.
     pub count: usize,
-    /// The variance of one measurement, unbiased; 0 where there is only one.
+    /// The variance of one measurement, unbiased; 0 if there is only one.
     variance: f64,
 }
 
-/// What became of a figure from one configuration to another.
+/// The change of a figure from one configuration to another.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Change {
-    /// The new mean by the old one; `None` where the old one is 0.
+    /// The new mean divided by the old one; `None` if the old one is 0.
     pub ratio: Option<f64>,
     /// Whether it is more than chance.
     pub verdict: Verdict,
@@ -37,9 +39,9 @@ pub struct Change {
 pub enum Verdict {
     /// It exceeds the noise of the repeats.
     Beyond,
-    /// It does not.
+    /// It does not exceed the noise.
     Within,
-    /// One of the two was measured once: nobody can tell.
+    /// One of the two was measured only once, so the change cannot be judged.
     Unknown,
 }
 
@@ -61,7 +63,7 @@ impl Sample {
         (self.count > 1).then(|| t_95(float(self.count as u64 - 1)) * self.error().sqrt())
     }
 
-    /// What became of `before`.
+    /// The change from `before`.
     pub fn change_from(&self, before: &Self) -> Change {
         let ratio = (before.mean > 0.0).then(|| self.mean / before.mean);
         Change { ratio, verdict: self.verdict(before) }
@@ -75,7 +77,7 @@ impl Sample {
         let both = one + two;
         let freedom = |error: f64, count: usize| error * error / float(count as u64 - 1);
         let divisor = freedom(one, self.count) + freedom(two, other.count);
-        // Without any spread every difference is more than it.
+        // Without any spread every difference is beyond noise.
         let degrees = if divisor > 0.0 { both * both / divisor } else { f64::INFINITY };
         let is_beyond = (self.mean - other.mean).abs() > t_95(degrees) * both.sqrt();
         if is_beyond { Verdict::Beyond } else { Verdict::Within }
@@ -87,7 +89,7 @@ impl Sample {
     }
 }
 
-/// Student's t for so many degrees of freedom, rounded down; beyond 30 as for 30.
+/// Student's t for `degrees` of freedom, rounded down; beyond 30 as for 30.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to 1..=30")]
 fn t_95(degrees: f64) -> f64 {
     let row = degrees.clamp(1.0, 30.0).floor() as usize;
@@ -129,7 +131,8 @@ mod tests {
         assert_eq!(far.verdict, Verdict::Beyond);
     }
 
-    /// Goal: what was measured once proves nothing; without spread every difference counts. Method: the edges.
+    /// Goal: a single measurement proves nothing; without spread every difference counts. Method: the edge
+    /// cases.
     #[test]
     fn edges() {
         let once = sample(&[5.0]);

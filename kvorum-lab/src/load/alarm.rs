@@ -1,10 +1,10 @@
 //! A timer that is exact to microseconds, as long as the system lets it be.
 //!
-//! tokio's timers count whole milliseconds; an operation due in between would be sent up to a millisecond late,
-//! and that would be charged to the node as latency. A timerfd wakes the runtime through epoll when it is due. From
-//! there to the waiting task it takes time, tens of microseconds where the processor was idle, and nearly the same each
-//! time: so the timer is set so much earlier as it was late lately at the least ([`Lead`]), and what is then too early
-//! is spun away.
+//! tokio's timers count whole milliseconds. An operation due in between would be sent up to a millisecond
+//! late, and the node would be charged with that latency. A timerfd wakes the runtime through epoll when it
+//! is due. From there to the waiting task it takes tens of microseconds if the processor was idle, and nearly
+//! the same each time. So the timer is set earlier by the smallest recent lateness ([`Lead`]), and the
+//! remaining time is spun away.
 
 use std::cell::Cell;
 use std::hint;
@@ -24,15 +24,16 @@ pub struct Alarm {
     lead: Cell<Lead>,
 }
 
-/// How much earlier than wanted a timer is set: the least that it was late lately.
+/// How much earlier than wanted a timer is set: the smallest recent lateness.
 #[derive(Debug, Clone, Copy, Default)]
 struct Lead(Duration);
 
 impl Lead {
-    /// Beyond this the system is busy, and being late is not what it always is. Also the most that is spun at a time.
+    /// Beyond this the system is busy, and the lateness is not the usual one. Also the longest single spin.
     const MAX: Duration = Duration::from_micros(50);
 
-    /// Learns that the timer woke its task so `late`: down at once, for who wakes too early spins; up slowly.
+    /// Learns that the timer woke its task `late`. The lead falls at once, because a task that wakes too
+    /// early spins; it rises slowly.
     fn learn(&mut self, late: Duration) {
         let late = late.min(Self::MAX);
         self.0 = late.min(self.0 + late.saturating_sub(self.0) / 32);
@@ -54,7 +55,7 @@ impl Alarm {
     /// Returns when `duration` has passed, not before; at once for zero.
     ///
     /// # Cancel safety
-    /// A dropped wait leaves nothing behind that the next one does not overwrite.
+    /// Dropping the wait is safe: the next wait overwrites the state of the timer.
     pub async fn sleep(&self, duration: Duration) -> io::Result<()> {
         if duration.is_zero() {
             return Ok(());
@@ -62,7 +63,7 @@ impl Alarm {
         let begun = Instant::now();
         let due = begun + duration;
         let mut lead = self.lead.get();
-        // Of a shorter wait nothing would be left, and the runtime has other tasks.
+        // A shorter wait would become a pure spin, and the runtime has other tasks.
         let early = if duration > lead.0 { lead.0 } else { Duration::ZERO };
         let sleep = duration.saturating_sub(early);
         let setting = Itimerspec {
@@ -74,10 +75,10 @@ impl Alarm {
         };
         timerfd_settime(self.timer.get_ref(), TimerfdTimerFlags::empty(), &setting)?;
         loop {
-            // The expirations are not read: setting the timer forgets them, and epoll tells of every new one
-            // (edge-triggered). That is one system call less for every operation.
+            // The expirations are not read: setting the timer clears them, and epoll reports every new one
+            // (edge-triggered). That saves one system call per operation.
             self.timer.readable().await?.clear_ready();
-            // None: an expiry of a wait that was dropped.
+            // `None`: an expiry of a wait that was dropped.
             if let Some(late) = Instant::now().checked_duration_since(begun + sleep) {
                 lead.learn(late);
                 self.lead.set(lead);
@@ -88,7 +89,7 @@ impl Alarm {
     }
 }
 
-/// Keeps the thread until `due`, for [`Lead::MAX`] at most: too short a time to sleep.
+/// Spins on the thread until `due`, for [`Lead::MAX`] at most: too short a time to sleep.
 fn spin_until(due: Instant) {
     while Instant::now() < due {
         hint::spin_loop();
@@ -111,8 +112,8 @@ mod tests {
         }
     }
 
-    /// Goal: a timer that is always late by about the same is set earlier by that, and never by more than it was late
-    /// lately or than the bound. Method: by hand.
+    /// Goal: a timer that is always late by about the same is set earlier by that time. The lead is never
+    /// above the latest lateness or the bound. Method: by hand.
     #[test]
     fn the_lead_follows_the_least_lateness() {
         let micros = Duration::from_micros;
@@ -124,7 +125,7 @@ mod tests {
         assert!(lead.0 > micros(25) && lead.0 <= Lead::MAX, "{lead:?}");
         lead.learn(micros(8));
         assert_eq!(lead.0, micros(8));
-        // One long delay says little about the next.
+        // One long delay proves little about the next.
         lead.learn(Duration::from_secs(1));
         assert!(lead.0 < micros(10), "{lead:?}");
         lead.learn(Duration::ZERO);

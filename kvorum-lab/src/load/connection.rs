@@ -1,7 +1,7 @@
 //! One keep-alive connection: a request out, its answer in, a deadline on everything.
 //!
-//! No pipelining, no retry, no pool: an operation is sent once, and what became of it is told. After any
-//! failure the connection is in an unknown state and must be dropped.
+//! No pipelining, no retry, no pool: an operation is sent once, and its result is reported. After any failure
+//! the connection is in an unknown state and must be dropped.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -61,7 +61,8 @@ impl Connection {
         Ok(Self { stream, buffer: Vec::with_capacity(READ_BYTES), bytes_sent: 0, bytes_received: 0 })
     }
 
-    /// Sends `request` and gives the answer's body to `sink`. After an error the connection is of no more use.
+    /// Sends `request` and gives the answer's body to `sink`. After an error the connection cannot be used
+    /// again.
     pub async fn exchange(
         &mut self,
         request: &[u8],
@@ -84,7 +85,7 @@ impl Connection {
             Framing::Length(length) => self.take_length(length, patience, sink).await?,
             Framing::Chunked => self.take_chunks(patience, sink).await?,
         }
-        // Nothing may follow: we ask one thing at a time.
+        // No further bytes may follow: only one request is sent at a time.
         if self.buffer.is_empty() {
             Ok(Answer { status: head.status, close: head.close })
         } else {
@@ -128,7 +129,7 @@ impl Connection {
         }
     }
 
-    /// Reads what has come, at least a byte, behind what is there.
+    /// Reads the bytes that have arrived, at least one, and appends them to the buffer.
     async fn fill(&mut self, patience: Patience) -> Result<(), Failure> {
         self.buffer.reserve(READ_BYTES);
         match timeout_at(patience.deadline(), self.stream.read_buf(&mut self.buffer)).await {

@@ -1,7 +1,7 @@
 //! Which key an operation uses: the orders and popularities of keys.
 //!
-//! Which key a slot uses follows from the slot's number alone, never from timing, so a run can be repeated. The
-//! one exception are loads that insert: what is newest then depends on which inserts have been answered.
+//! The key of a slot follows from the slot's number alone, never from timing, so a run can be repeated. Loads
+//! that insert are the one exception: their newest key depends on which inserts have been answered.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,11 +21,12 @@ pub enum KeyOrder {
         /// Another seed draws other keys.
         seed: u64,
     },
-    /// The popularity of the *n*-th most popular key falls as 1 / n^theta; popular keys are strewn over the range.
+    /// The popularity of the *n*-th most popular key falls as 1 / n^theta; popular keys are scattered over
+    /// the range.
     Zipfian {
         /// Another seed draws other keys.
         seed: u64,
-        /// Above 0, below 1; the larger, the more goes to few keys.
+        /// Above 0, below 1; the larger it is, the more operations go to few keys.
         theta: f64,
     },
     /// As zipfian, and the newest key (the largest index) is the most popular, the one before it the next.
@@ -39,7 +40,7 @@ pub enum KeyOrder {
     Cycle,
     /// Every key once, in order; then the stream ends.
     Sequential,
-    /// These keys, in order; then the stream ends.
+    /// The listed keys, in order; then the stream ends.
     Listed(Arc<[u64]>),
 }
 
@@ -53,7 +54,7 @@ impl KeyOrder {
         }
     }
 
-    /// The seed of what else is drawn for a slot; 0 where nothing is drawn.
+    /// The seed of the other draws of a slot; 0 where nothing is drawn.
     pub(super) fn seed(&self) -> u64 {
         match *self {
             Self::Uniform { seed } | Self::Zipfian { seed, .. } | Self::Latest { seed, .. } => seed,
@@ -62,7 +63,7 @@ impl KeyOrder {
     }
 }
 
-/// An order over a number of keys, with what it needs worked out once.
+/// An order over a number of keys, with its constants computed once.
 #[derive(Debug, Clone)]
 pub struct KeyChooser {
     order: KeyOrder,
@@ -73,7 +74,7 @@ pub struct KeyChooser {
 }
 
 impl KeyChooser {
-    /// For `keys` keys, at least 1.
+    /// A chooser for `keys` keys, at least 1.
     pub fn new(order: &KeyOrder, keys: u64) -> Self {
         let keys = keys.max(1);
         let zipf = match *order {
@@ -87,7 +88,7 @@ impl KeyChooser {
         Self { order: order.clone(), keys, zipf, stride }
     }
 
-    /// The key of `slot`, where `newest` - 1 is the largest index that is known to be there.
+    /// The key of `slot`, where `newest` - 1 is the largest index that is known to be stored.
     pub fn choose(&self, slot: u64, newest: u64) -> u64 {
         let rng = |seed: u64| SplitMix64::new(mix(seed ^ mix(slot)));
         match &self.order {
@@ -157,7 +158,7 @@ impl Zipf {
     }
 }
 
-/// Terms that are added one by one; the rest is an integral, exact here to twelve digits.
+/// Terms that are added one by one; the rest is an integral, accurate here to twelve digits.
 const ZETA_TERMS: u64 = 10_000;
 
 /// The sum of 1 / i^theta for i from 1 to `count`.
@@ -178,14 +179,15 @@ fn zeta_exact(count: u64, theta: f64) -> f64 {
 /// The keys that a stream's inserts have added; shared by its lanes.
 #[derive(Debug)]
 pub struct Inserts {
-    /// The next index, and those begun and not ended. Held for a few instructions, by inserts only.
+    /// The next index, and the indices that have begun and not ended. Held for a few instructions, by inserts
+    /// only.
     begun: Mutex<(u64, BTreeSet<u64>)>,
-    /// All below it have ended.
+    /// All inserts below it have ended.
     newest: AtomicU64,
 }
 
 impl Inserts {
-    /// Inserts behind `keys` keys that are there.
+    /// Inserts after `keys` keys that are stored already.
     pub fn behind(keys: u64) -> Self {
         Self { begun: Mutex::new((keys, BTreeSet::new())), newest: AtomicU64::new(keys) }
     }
@@ -204,7 +206,7 @@ impl Inserts {
         index
     }
 
-    /// The insert of `index` has been answered, or failed.
+    /// Marks the insert of `index` as answered, or failed.
     pub fn end(&self, index: u64) {
         let mut begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
         begun.1.remove(&index);
@@ -229,7 +231,8 @@ mod tests {
     }
 
     /// Goal: a zipfian load has the popularities of its law. Method: the shares of the first ranks of 200,000
-    /// draws against 1 / (rank^theta * zeta); Gray's method is exact for the first two and near for the others.
+    /// draws against 1 / (rank^theta * zeta); Gray's method is exact for the first two and near for the
+    /// others.
     #[test]
     fn zipfian_draws_follow_the_law() {
         for theta in [0.5, 0.8, THETA] {
@@ -244,7 +247,7 @@ mod tests {
         }
     }
 
-    /// Goal: popular keys do not lie together, and every rank has its own key. Method: all ranks.
+    /// Goal: popular keys are not adjacent, and every rank has its own key. Method: all ranks.
     #[test]
     fn ranks_are_strewn_one_to_one() {
         for keys in [1, 2, 7, 1_000, 65_536, 99_991] {
@@ -283,7 +286,7 @@ mod tests {
         }
     }
 
-    /// Goal: what is read as newest has been written. Method: inserts that end out of order.
+    /// Goal: the newest key that is read has been written. Method: inserts that end out of order.
     #[test]
     fn the_newest_waits_for_those_before_it() {
         let inserts = Inserts::behind(10);

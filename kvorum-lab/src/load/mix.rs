@@ -1,7 +1,7 @@
 //! Loads of several kinds of operation in given shares, and the YCSB presets among them.
 //!
-//! Which kind a slot is follows from its number, as its key does: the shares hold over any stretch of a run,
-//! and a closed loop has them as well as an open one.
+//! The kind of a slot follows from its number, as its key does: the shares hold over any stretch of a run, in
+//! a closed loop as in an open one.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,18 +10,18 @@ use super::keys::{KeyOrder, THETA};
 use super::operation::Operation;
 use crate::rng::{SplitMix64, mix};
 
-/// What one slot does.
+/// The action of one slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Action {
     /// Reads the key's value.
     Get,
     /// Writes the key's value.
     Put,
-    /// Writes a key that was not there.
+    /// Writes a key that was not stored.
     Insert,
     /// Removes the key.
     Delete,
-    /// Reads records from the key on; without a limit every key of the lab from the first.
+    /// Reads records from the key on; without a limit, every key of the lab from the first.
     Scan {
         /// The request's `limit`.
         records: Option<u64>,
@@ -59,7 +59,7 @@ impl Action {
 pub struct Mix {
     /// Reads.
     pub get: u32,
-    /// Writes of keys that are there.
+    /// Writes of stored keys.
     pub put: u32,
     /// Writes of new keys.
     pub insert: u32,
@@ -73,16 +73,16 @@ pub struct Mix {
     pub scan_records_max: u64,
 }
 
-/// Sets what decides a slot's kind apart from what decides its key.
+/// Makes the draw of a slot's kind independent of the draw of its key.
 const KIND_SALT: u64 = 0x6b69_6e64_6f66_6f70;
 
 impl Mix {
-    /// Nothing but removals.
+    /// A mix of removals only.
     pub fn deletes() -> Self {
         Self { delete: 1, ..Self::default() }
     }
 
-    /// What `slot` does.
+    /// The action of `slot`.
     pub fn action(&self, slot: u64, seed: u64) -> Action {
         let mut rng = SplitMix64::new(mix(seed ^ KIND_SALT ^ mix(slot)));
         let records = Some(1 + SplitMix64::new(rng.next_u64()).below(self.scan_records_max.max(1)));
@@ -130,7 +130,7 @@ impl fmt::Display for Mix {
 impl FromStr for Mix {
     type Err = String;
 
-    /// Reads `get=95,put=5` and the like; the longest scan is 100 records, as in YCSB.
+    /// Parses `get=95,put=5` and the like; the longest scan is 100 records, as in YCSB.
     fn from_str(text: &str) -> Result<Self, String> {
         let mut mix = Self { scan_records_max: 100, ..Self::default() };
         for part in text.split(',') {
@@ -230,7 +230,7 @@ mod tests {
         assert_eq!(count(Mix::deletes()).0["delete"], 100_000);
     }
 
-    /// Goal: mixes are read, and nothing else. Method: a table.
+    /// Goal: mixes are parsed, and other texts are refused. Method: a table.
     #[test]
     fn mixes_are_read() {
         for good in ["get=95,put=5", "insert=1", "get=1,read-modify-write=1", "get=5,scan=1"] {

@@ -1,15 +1,16 @@
-//! The load driver: streams of operations offered to a node over HTTP/1.1, and what came of them.
+//! The load driver: streams of operations offered to a node over HTTP/1.1, and their results.
 //!
-//! The point of an **open loop**: operation *n* of a stream is due at `start + n / rate`, whatever happened to
-//! those before it, and its latency counts from that moment, not from when a connection was free to send it. A
-//! stall of the node is therefore seen by every operation that fell into it (no coordinated omission). The
-//! **closed loop** sends the next operation when the last one was answered: it finds the highest throughput,
-//! and its latencies are not comparable with anything.
+//! In an **open loop**, operation *n* of a stream is due at `start + n / rate`, whatever happened to those
+//! before it. Its latency counts from that moment, not from when a connection was free to send it. So every
+//! operation that falls into a stall of the node shows the stall (no coordinated omission). A **closed loop**
+//! sends the next operation when the last one was answered. It finds the highest throughput, and its
+//! latencies cannot be compared with other figures.
 //!
 //! A stream has its own rate, connections, keys and distribution; several run at once. Its connections are
-//! spread over the plan's threads, each of them a runtime of its own with a share ("lane") of the schedule:
-//! [`schedule`] says when, [`keys`] and [`mix`] say what, [`operation`] and [`connection`] how, [`tally`] what came
-//! of it, `worker` does it. [`prefill()`] stores every key of a dataset once. Start at [`Plan`] and [`run()`].
+//! spread over the plan's threads, each of them a runtime of its own with a share ("lane") of the schedule.
+//! [`schedule`] decides when, [`keys`] and [`mix`] decide what, [`operation`] and [`connection`] perform it,
+//! [`tally`] counts the results, and `worker` combines them. [`prefill()`] stores every key of a dataset
+//! once. Start at [`Plan`] and [`run()`].
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -48,7 +49,7 @@ use keys::Inserts;
 /// From the call to the first due operation: time to start threads and open connections.
 pub(crate) const LEAD: Duration = Duration::from_millis(200);
 
-/// How long after its end a run still sends operations that were due before it.
+/// How long after its end a run still sends operations that were due before the end.
 const DRAIN_MAX: Duration = Duration::from_secs(1);
 
 /// A whole run.
@@ -64,27 +65,27 @@ pub struct Plan {
     pub timeout: Duration,
     /// The core to which the driver's threads are tied, if any.
     pub core: Option<usize>,
-    /// What is done, all at once. Not empty.
+    /// The streams, all at once. Not empty.
     pub streams: Vec<StreamPlan>,
 }
 
-/// How a run is made beyond its plan; by default as the plan alone says.
+/// Options of a run beyond its plan; the defaults change nothing.
 #[derive(Debug, Clone, Default)]
 pub struct RunOptions {
-    /// How long operations are made, at the rate that the plan begins with, before any is counted.
+    /// How long operations are made, at the first rate of the plan, before any is counted.
     pub warm_up: Duration,
-    /// Operations that become due within so long after the driver woke for one wait for its next waking. Zero: it wakes for
-    /// each. Latency counts from when they were due all the same.
+    /// Operations that become due within this time after the driver woke for one wait for its next waking.
+    /// Zero: it wakes for each. Latency still counts from when they were due.
     pub coalesce: Duration,
     /// Sizes of keys, in place of the plan's.
     pub key_bytes: Option<Sizes>,
     /// Sizes of values, in place of the plan's.
     pub value_bytes: Option<Sizes>,
-    /// What the first stream's slots do, in place of its operation.
+    /// The actions of the first stream's slots, in place of its operation.
     pub mix: Option<Mix>,
-    /// Where every lane tells what it has seen, each second.
+    /// The receiver of every lane's figures, each second.
     pub ticks: Option<Sender<Tick>>,
-    /// Becomes true when the run is to end early.
+    /// Becomes true when the run should end early.
     pub stop: Option<watch::Receiver<bool>>,
 }
 
@@ -93,7 +94,7 @@ impl RunOptions {
         self.stop.as_ref().is_some_and(|stop| *stop.borrow())
     }
 
-    /// Waits until the run is to end early.
+    /// Waits until the run should end early.
     async fn stopped(&self) {
         if let Some(mut stop) = self.stop.clone()
             && stop.wait_for(|is_told| *is_told).await.is_ok()
@@ -103,13 +104,13 @@ impl RunOptions {
         std::future::pending::<()>().await;
     }
 
-    /// What the run's keys and values are.
+    /// The keys and values of the run.
     fn records(&self, stream: &StreamPlan) -> Records {
         Records { dataset: stream.dataset, key_bytes: self.key_bytes, value_bytes: self.value_bytes }
     }
 }
 
-/// What one lane of one stream has seen in one second.
+/// The figures of one lane of one stream in one second.
 #[derive(Debug, Clone)]
 pub struct Tick {
     /// The stream's place in the plan.
@@ -122,26 +123,26 @@ pub struct Tick {
     pub failed: u64,
 }
 
-/// What came of a run.
+/// The results of a run.
 #[derive(Debug, Clone)]
 pub struct Outcome {
     /// One for each stream of the plan, in its order.
     pub streams: Vec<StreamOutcome>,
     /// Cores of hypervisor steal, averaged over the run.
     pub steal_cores: f64,
-    /// How much of its duration was measured, where it was told to end early.
+    /// How much of its duration was measured, if the run was ended early.
     pub interrupted: Option<Duration>,
 }
 
-/// What came of one stream.
+/// The results of one stream.
 #[derive(Debug, Clone)]
 pub struct StreamOutcome {
     /// The stream as planned.
     pub plan: StreamPlan,
-    /// Everything counted, over all its connections.
+    /// All counts, over all its connections.
     pub tally: Tally,
-    /// The time that rates refer to: the planned duration (open loop), or more if answers came later; the time
-    /// to the last answer (closed loop).
+    /// The time that rates refer to. Open loop: the planned duration, or more if answers came later. Closed
+    /// loop: the time to the last answer.
     pub elapsed: Duration,
 }
 
@@ -151,7 +152,7 @@ impl StreamOutcome {
         crate::units::per_second(self.tally.succeeded, self.elapsed)
     }
 
-    /// Operations that were due or begun and did not succeed, for whatever reason.
+    /// Operations that were due or begun and did not succeed, for any reason.
     pub fn failed(&self) -> u64 {
         self.tally.unexpected() + self.tally.failed_in_flight() + self.tally.unsent + self.tally.wrong_bodies
     }
@@ -162,7 +163,8 @@ impl StreamOutcome {
         wanted.is_some_and(|wanted| self.tally.unsent > 0 || self.rate() < 0.99 * wanted)
     }
 
-    /// Whether an open loop got an answer or a failure to everything at its rate, be it the one that was wanted or not.
+    /// Whether every operation of an open loop got an answer or a failure at the plan's rate, expected or
+    /// not.
     pub fn was_offered(&self) -> bool {
         let ended = self.tally.succeeded + self.failed();
         let rate = crate::units::per_second(ended, self.elapsed);
@@ -170,7 +172,8 @@ impl StreamOutcome {
         wanted.is_none_or(|wanted| self.tally.unsent == 0 && rate >= 0.99 * wanted)
     }
 
-    /// Whether much of the slowest latencies is the driver's own: it did not get the CPU when it was due.
+    /// Whether the driver itself caused much of the slowest latencies: it did not get the CPU when an
+    /// operation was due.
     pub fn is_driver_late(&self) -> bool {
         let lag = self.tally.driver_lag.percentile(99.9);
         lag > crate::units::nanos(tally::LATE) && lag > self.tally.latency.percentile(99.9) / 2
@@ -182,13 +185,13 @@ impl StreamOutcome {
 struct Timetable {
     /// When slot 0 is due.
     start: Instant,
-    /// Nothing that was due before is counted.
+    /// Operations that were due before this are not counted.
     measured: Instant,
-    /// Nothing is due from here on.
+    /// No operation is due from here on.
     end: Instant,
     /// No operation of an open loop begins after this.
     send_end: Instant,
-    /// Everything is abandoned here, whatever it does.
+    /// All work is abandoned here.
     hard_end: Instant,
 }
 
@@ -204,11 +207,11 @@ impl Timetable {
 
 /// Makes the run that `plan` describes and returns when it has ended.
 ///
-/// Blocks the calling thread for `plan.duration` (or less where every stream is bounded) and at most two
-/// time-outs and two seconds more, also when the nodes are dead: their failures are counts in the outcome.
+/// Blocks the calling thread for `plan.duration` (or less if every stream is bounded) and at most two
+/// time-outs and two seconds more, also when the nodes are down: their failures are counts in the outcome.
 ///
 /// # Errors
-/// [`LabError::Usage`] for an impossible plan, [`LabError::Machine`] where threads or timers cannot be had.
+/// [`LabError::Usage`] for an impossible plan, [`LabError::Machine`] if threads or timers are not available.
 pub fn run(plan: &Plan) -> Result<Outcome, LabError> {
     run_with(plan, &RunOptions::default())
 }
@@ -216,7 +219,7 @@ pub fn run(plan: &Plan) -> Result<Outcome, LabError> {
 /// As [`run()`], with `options`; the warm-up comes on top of its time.
 ///
 /// # Errors
-/// Those of [`run()`].
+/// The errors of [`run()`].
 pub fn run_with(plan: &Plan, options: &RunOptions) -> Result<Outcome, LabError> {
     if plan.targets.is_empty() || plan.streams.is_empty() || plan.threads == 0 {
         return Err(LabError::Usage("a run needs a target, a thread and a stream".into()));

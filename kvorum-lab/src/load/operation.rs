@@ -1,4 +1,4 @@
-//! What an operation is: its request as bytes, and whether its answer is right.
+//! Operations: their requests as bytes, and the check of their answers.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -16,30 +16,30 @@ use crate::http::BodySink;
 pub struct StreamPlan {
     /// The name in reports.
     pub name: String,
-    /// What is done.
+    /// The operation on each key.
     pub operation: Operation,
-    /// The quorum that PUTs and GETs ask for, or the node's own. A scan's is not the client's to choose.
+    /// The quorum of PUTs and GETs; `None` for the node's own. A client cannot choose the quorum of a scan.
     pub replicas: Option<Replicas>,
-    /// When it is done.
+    /// When operations are sent.
     pub pacing: Pacing,
-    /// Which keys, in which order.
+    /// The keys, and their order.
     pub order: KeyOrder,
     /// The records.
     pub dataset: Dataset,
     /// Keep-alive connections; at least 1.
     pub connections: usize,
-    /// Whether bodies are compared with what the key's value must be.
+    /// Whether bodies are compared with the expected value of the key.
     pub verify: bool,
 }
 
-/// What a stream does with its keys.
+/// The operation of a stream on its keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
     /// Writes the key's value.
     Put,
     /// Reads the key's value.
     Get,
-    /// Reads records from the key on: so many, or (`None`) every key of the lab from the first.
+    /// Reads records from the key on: `records` of them, or (`None`) every key of the lab from the first.
     Scan {
         /// The request's `limit`.
         records: Option<u64>,
@@ -54,19 +54,19 @@ pub enum Pacing {
         /// Operations per second over all connections; at least 1.
         rate_per_second: u64,
     },
-    /// At rates that change on the way, whatever the answers do; their durations are the plan's.
+    /// At rates that change during the run, whatever the answers do; the durations are the plan's.
     Staged(Arc<[Stage]>),
     /// The next when the last was answered: as fast as the node allows.
     Closed,
 }
 
 impl Pacing {
-    /// Whether operations are due at moments of their own.
+    /// Whether each operation is due at a planned moment.
     pub const fn is_open(&self) -> bool {
         !matches!(self, Self::Closed)
     }
 
-    /// The moments of `warm_up` and, after it, of `duration`; none in a closed loop.
+    /// The due moments of `warm_up` and, after it, of `duration`; none in a closed loop.
     pub fn timeline(&self, warm_up: Duration, duration: Duration) -> Timeline {
         let with_warm_up = |rate_per_second, stages: &[Stage]| {
             let first = (!warm_up.is_zero()).then(|| Stage::constant(rate_per_second, warm_up));
@@ -83,7 +83,7 @@ impl Pacing {
         }
     }
 
-    /// Operations per second that were asked for, on average over the stages; `None` in a closed loop.
+    /// Operations per second that were requested, on average over the stages; `None` in a closed loop.
     pub fn rate_per_second(&self) -> Option<f64> {
         match self {
             &Self::Open { rate_per_second } => Some(crate::units::float(rate_per_second)),
@@ -106,16 +106,16 @@ impl StreamPlan {
 /// Writes requests of one stream.
 #[derive(Debug, Clone)]
 pub struct RequestWriter {
-    /// The records asked for.
+    /// The requested records.
     pub records: Records,
-    /// The quorum asked for.
+    /// The requested quorum.
     pub replicas: Option<Replicas>,
     /// The header `Host`.
     pub host: String,
 }
 
 impl RequestWriter {
-    /// Puts the whole request of `action` on key `index` into `out`, in place of what was there.
+    /// Replaces the content of `out` by the whole request of `action` on key `index`.
     ///
     /// A read-modify-write begins with its read; its write is a [`Action::Put`].
     pub fn write(&self, action: Action, index: u64, out: &mut Vec<u8>) {
@@ -180,14 +180,14 @@ pub struct AnswerBody {
 }
 
 impl AnswerBody {
-    /// For answers about `wanted`, which are compared with them where `verify` asks for it.
+    /// A judge for answers about `wanted`; bodies are compared if `verify` is set.
     pub fn new(wanted: Records, verify: bool) -> Self {
         Self {
             wanted,
             verify,
             is_scan: false,
             piece: Vec::new(),
-            // Behind a record and its line feed there is room to see that it is too long.
+            // Room after a record and its line feed shows that a record is too long.
             piece_bytes_max: wanted.record_bytes_max() + 64,
             last_key: Vec::new(),
             records: 0,
@@ -195,7 +195,7 @@ impl AnswerBody {
         }
     }
 
-    /// Forgets the answer before; the next is one to `action`.
+    /// Prepares for the next answer, which is one to `action`.
     pub fn reset(&mut self, action: Action) {
         self.is_scan = matches!(action, Action::Scan { .. });
         self.piece.clear();
@@ -204,7 +204,7 @@ impl AnswerBody {
         self.is_wrong = false;
     }
 
-    /// Whether the whole body, the answer to `action` on key `index`, is right as far as it is checked.
+    /// Whether the whole body, the answer to `action` on key `index`, passes all checks that are made.
     pub fn is_right(&self, action: Action, index: u64) -> bool {
         match action {
             Action::Get | Action::ReadModifyWrite => !self.verify || self.wanted.is_value(index, &self.piece),
@@ -213,12 +213,12 @@ impl AnswerBody {
         }
     }
 
-    /// Records that a scan has brought.
+    /// The number of records that a scan has returned.
     pub fn records(&self) -> u64 {
         self.records
     }
 
-    /// A record is one of the lab's, after the one before, and has its key's value.
+    /// Whether the record is one of the lab's, comes after the previous one, and has its key's value.
     fn is_next_record(&self) -> bool {
         let Some(at) = memchr::memchr(b'\n', &self.piece) else { return false };
         let (key, value) = self.piece.split_at(at);

@@ -1,4 +1,4 @@
-//! Tests of requests and of the judgement over answers.
+//! Tests of requests and of the check of answers.
 
 use super::*;
 
@@ -14,7 +14,7 @@ fn request(action: impl Into<Action>) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// Goal: requests are those of the contract. Method: compare whole texts.
+/// Goal: requests follow the contract. Method: compare whole texts.
 #[test]
 fn requests_are_those_of_the_contract() {
     assert_eq!(request(Operation::Get), "GET /v0/entity?id=key-000000000007 HTTP/1.1\r\nHost: h:1\r\n\r\n");
@@ -65,7 +65,7 @@ fn sized_records_are_asked_for() {
     assert!(records.is_value(7, &out[out.len() - 33..]));
 }
 
-/// Goal: the warm-up goes before the stages, at the rate that they begin with. Method: when slots are due.
+/// Goal: the warm-up goes before the stages, at their first rate. Method: when slots are due.
 #[test]
 fn the_warm_up_is_a_stage() {
     let second = Duration::from_secs(1);
@@ -107,7 +107,7 @@ fn scans_are_judged() {
     assert!(!scan_of(&[1, 2], true), "a wrong value");
 }
 
-/// Goal: a GET's value is compared, and a longer one is seen to be longer.
+/// Goal: a GET's value is compared, and a longer one is detected.
 #[test]
 fn gets_are_judged() {
     let mut value = Vec::new();

@@ -12,19 +12,20 @@ const ROUNDS_MAX: u32 = 5;
 
 /// Puts every key of the first stream's dataset, as fast as the node allows, over `plan`'s connections.
 ///
-/// Keys that fail are tried again, a few rounds. Takes at most `duration_max` a round. The outcome is that of
-/// the first round, whose rate is of interest.
+/// Keys that fail are tried again, a few rounds. Takes at most `duration_max` per round. Returns the outcome
+/// of the first round, which has the representative rate.
 ///
 /// # Errors
-/// [`LabError::Subject`] where keys are still missing in the end: measuring reads would be measuring 404s.
+/// [`LabError::Subject`] if keys are still missing in the end: measuring reads would be measuring 404s.
 pub fn prefill(plan: &Plan, duration_max: Duration) -> Result<Outcome, LabError> {
     prefill_with(plan, &RunOptions::default(), None, duration_max)
 }
 
-/// As [`prefill()`], with the sizes of `options`, and of the dataset only the first `keys` where that is said.
+/// As [`prefill()`], with the sizes of `options`, and with only the first `keys` of the dataset if that is
+/// given.
 ///
 /// # Errors
-/// Those of [`prefill()`].
+/// The errors of [`prefill()`].
 pub fn prefill_with(
     plan: &Plan,
     options: &RunOptions,

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 /// `ack` of `from` replicas must confirm an operation; 1 <= `ack` <= `from`.
 ///
-/// Whether the cluster has `from` nodes is the nodes' to say: they answer 400 where it has not.
+/// Only the nodes know whether the cluster has `from` nodes: they answer 400 if it has not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Replicas {
     ack: NonZeroU16,
@@ -14,7 +14,7 @@ pub struct Replicas {
 }
 
 impl Replicas {
-    /// `ack` of `from`; `None` where that is no quorum.
+    /// `ack` of `from`; `None` if that is no quorum.
     pub const fn new(ack: u16, from: u16) -> Option<Self> {
         match (NonZeroU16::new(ack), NonZeroU16::new(from)) {
             (Some(ack), Some(from)) if ack.get() <= from.get() => Some(Self { ack, from }),
@@ -22,7 +22,8 @@ impl Replicas {
         }
     }
 
-    /// All of as many: after such a write no replica is missing, and no straggler is on its way.
+    /// The quorum of all `from` replicas: after such a write no replica is missing, and no late copy is on
+    /// its way.
     #[must_use]
     pub const fn all(self) -> Self {
         Self { ack: self.from, from: self.from }
@@ -33,12 +34,12 @@ impl Replicas {
         self.ack.get()
     }
 
-    /// Of how many.
+    /// How many replicas hold the key.
     pub const fn from(self) -> u16 {
         self.from.get()
     }
 
-    /// The parameter, to be put behind others: `&replicas=ACK/FROM`.
+    /// The parameter, to be appended to others: `&replicas=ACK/FROM`.
     pub fn query(self) -> String {
         format!("&replicas={self}")
     }
@@ -74,7 +75,7 @@ impl fmt::Display for Replicas {
 mod tests {
     use super::*;
 
-    /// Goal: quorums are read, and nothing else. Method: a table.
+    /// Goal: quorums are parsed, and other texts are refused. Method: a table.
     #[test]
     fn quorums_are_read() {
         for good in ["1/1", "2/3", "3/3", "1/65535"] {
@@ -88,7 +89,7 @@ mod tests {
         }
     }
 
-    /// Goal: what stands in a request is the contract's parameter. Method: the text, of a quorum and of all.
+    /// Goal: a request has the contract's parameter. Method: the text, of a quorum and of all.
     #[test]
     fn a_quorum_is_a_parameter() {
         let quorum = Replicas::new(2, 3).unwrap();

@@ -1,9 +1,9 @@
 //! When operations are due: plain arithmetic, no clock.
 //!
-//! A stream's operations are numbered slots, placed on a [`Timeline`] of stages: in a stage at a constant rate
-//! slot *n* is due *n* / rate after its begin, in a ramp where the area under the rate reaches *n*. The slots
-//! are dealt to lanes (one per thread) in turn, so that every lane has the same rate and the stream's spacing
-//! stays even.
+//! A stream's operations are numbered slots, placed on a [`Timeline`] of stages. In a stage at a constant
+//! rate, slot *n* is due *n* / rate after its begin; in a ramp, where the area under the rate reaches *n*.
+//! The slots are dealt to lanes (one per thread) in turn, so that every lane has the same rate and the
+//! stream's spacing stays even.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use crate::units::{float, parse_count, parse_duration};
 
-/// A stretch of a run whose rate stays, or changes evenly from its begin to its end.
+/// A part of a run whose rate is constant, or changes evenly from its begin to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stage {
     /// Operations per second at its begin; at least 1.
@@ -33,7 +33,7 @@ impl Stage {
 
     /// How many slots are due before the stage has passed.
     pub fn slots(&self) -> u64 {
-        // The area under a straight line is that under its mean, whose half this doubles away.
+        // The area under a straight line is its duration times its mean rate; `twice` is double that.
         let twice = self.duration.as_nanos() * u128::from(self.begin_per_second + self.end_per_second);
         u64::try_from(twice.div_ceil(2 * NANOS_PER_SECOND)).unwrap_or(u64::MAX)
     }
@@ -50,7 +50,7 @@ impl Stage {
         let slope = (float(self.end_per_second) - begin) / self.duration.as_secs_f64();
         let root = 2.0f64.mul_add(slope * float(nth), begin * begin).max(0.0).sqrt();
         let seconds = 2.0 * float(nth) / (begin + root);
-        // Rounding may not carry the last slot into the next stage.
+        // Rounding must not move the last slot into the next stage.
         Duration::from_secs_f64(seconds.max(0.0)).min(self.duration.saturating_sub(Duration::from_nanos(1)))
     }
 }
@@ -80,14 +80,14 @@ impl FromStr for Stage {
     }
 }
 
-/// The highest rate that can be asked for: the distance of slots is then ten times what a timer can do.
+/// The highest rate that can be requested: slots are then 100 ns apart, a tenth of a timer's precision.
 pub const RATE_MAX: u64 = 10_000_000;
 
 /// The stages of a stream, one after the other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Timeline(Arc<[Leg]>);
 
-/// A stage at its place.
+/// A stage with its place in the timeline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Leg {
     stage: Stage,
@@ -139,7 +139,7 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// The share of lane `lane` (from 0) of `lanes`, of a stream with `timeline`; no lanes count as 1.
+    /// The share of lane `lane` (from 0) of `lanes`, of a stream with `timeline`; 0 lanes count as 1.
     pub fn new(lane: u64, lanes: u64, timeline: Timeline) -> Self {
         Self { lane, lanes: lanes.max(1), timeline }
     }
@@ -154,7 +154,7 @@ impl Schedule {
         self.timeline.due(self.slot(nth))
     }
 
-    /// How many of `slots` slots of the stream are this lane's.
+    /// How many of `slots` slots of the stream belong to this lane.
     pub fn share(&self, slots: u64) -> u64 {
         slots.saturating_sub(self.lane).div_ceil(self.lanes)
     }
@@ -168,8 +168,8 @@ mod tests {
         Timeline::new([Stage::constant(rate, duration)])
     }
 
-    /// Goal: the lanes together are the stream: every slot once, none after the end. Method: collect and sort,
-    /// for constant rates, stages and ramps up and down.
+    /// Goal: the lanes together are the stream: every slot once, none after the end. Method: collect and
+    /// sort, for constant rates, stages and ramps up and down.
     #[test]
     fn lanes_partition_the_stream() {
         let millis = Duration::from_millis;
@@ -223,7 +223,7 @@ mod tests {
         assert_eq!(slots(2, Duration::from_millis(500)), 1);
     }
 
-    /// Goal: a ramp's rate is what it says where it says. Method: count the slots of windows: 0 to 1,000 a
+    /// Goal: a ramp has the right rate at every place. Method: count the slots of windows: 0 to 1,000 a
     /// second over 10 s are 5,000 slots, a quarter of them in the first half.
     #[test]
     fn a_ramp_climbs_evenly() {

@@ -1,4 +1,4 @@
-//! What is counted while a stream runs; tallies of its lanes add up to the stream's.
+//! The counts of a running stream; tallies of its lanes add up to the stream's.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,7 +10,7 @@ use crate::histogram::Latencies;
 /// An operation that was sent more than this after it was due is "late".
 pub const LATE: Duration = Duration::from_millis(1);
 
-/// What the spread of a thread's rate is measured over.
+/// The windows over which the spread of a thread's rate is measured.
 pub const WINDOW: Duration = Duration::from_millis(100);
 
 /// The most keys of failed operations that a lane remembers, for the prefill to repeat.
@@ -22,7 +22,7 @@ pub(super) const WINDOWS_MAX: usize = 1_000_000;
 /// How an operation, or a connection, failed below HTTP's statuses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Failure {
-    /// No connection could be had: refused, unreachable, or not in time.
+    /// No connection could be made: refused, unreachable, or not in time.
     Connect,
     /// Writing the request failed.
     Send,
@@ -32,7 +32,7 @@ pub enum Failure {
     Closed,
     /// No answer within the time-out.
     Timeout,
-    /// The answer was not HTTP as the contract has it.
+    /// The answer was not HTTP as the contract defines it.
     Malformed,
 }
 
@@ -60,11 +60,11 @@ impl fmt::Display for Failure {
 pub struct Tally {
     /// Latencies of operations that succeeded; in an open loop from the moment each was due.
     pub latency: Latencies,
-    /// The same operations from the moment each was sent: what a tool without a schedule would show.
+    /// The same operations from the moment each was sent: the figures of a tool without a schedule.
     pub uncorrected: Latencies,
     /// As `latency`, by kind of operation; only in loads of several kinds.
     pub by_kind: BTreeMap<&'static str, Latencies>,
-    /// Operations answered in each [`WINDOW`], one lane's windows behind another's.
+    /// Operations answered in each [`WINDOW`], one lane's windows after another's.
     pub windows: Vec<u32>,
     /// How late the driver itself woke up for due operations: its own error, and a sign of a starved machine.
     pub driver_lag: Latencies,
@@ -72,7 +72,7 @@ pub struct Tally {
     pub succeeded: u64,
     /// Operations answered with another status, by status.
     pub statuses: BTreeMap<u16, u64>,
-    /// Failures by kind. Those of kind `Connect` are attempts, not operations.
+    /// Failures by kind. For kind `Connect` they count attempts, not operations.
     pub failures: BTreeMap<Failure, u64>,
     /// Answers 2xx whose body was not the key's value, or records out of order.
     pub wrong_bodies: u64,
@@ -90,12 +90,12 @@ pub struct Tally {
     pub bytes_received: u64,
     /// When the last operation was answered.
     pub last_answer: Option<Instant>,
-    /// Keys of operations that did not succeed, in bounded streams; at most a million a lane.
+    /// Keys of operations that did not succeed, in bounded streams; at most a million per lane.
     pub failed_keys: Vec<u64>,
 }
 
 impl Tally {
-    /// Nothing counted yet.
+    /// An empty tally.
     pub fn new() -> Result<Self, LabError> {
         Ok(Self {
             latency: Latencies::new()?,
@@ -161,7 +161,7 @@ impl Tally {
         self.failures.get(&kind).copied().unwrap_or(0)
     }
 
-    /// Adds what another lane counted.
+    /// Adds the counts of another lane.
     pub fn merge(&mut self, other: &Self) -> Result<(), LabError> {
         self.latency.merge(&other.latency)?;
         self.uncorrected.merge(&other.uncorrected)?;

@@ -1,8 +1,8 @@
 //! One thread of the driver: a runtime, the lanes of its streams, and a task for each connection.
 //!
-//! In an open loop a dispatcher task wakes for every due slot and adds a permit to the lane's semaphore; a free
-//! connection takes a permit and with it the oldest slot. So a slow answer holds up its own connection only,
-//! and slots that find no free connection wait, while their latency counts.
+//! In an open loop a dispatcher task wakes for every due slot and adds a permit to the lane's semaphore; a
+//! free connection takes a permit and with it the oldest slot. So a slow answer holds up only its own
+//! connection. Slots that find no free connection wait, while their latency counts.
 
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
@@ -30,7 +30,7 @@ use crate::http::BodySink;
 /// The first pause after a failure; it doubles with every further one.
 const BACKOFF_MIN: Duration = Duration::from_millis(10);
 
-/// The longest pause between attempts to reach a dead node.
+/// The longest pause between attempts to reach a node that is down.
 const BACKOFF_MAX: Duration = Duration::from_millis(500);
 
 /// Slots a dispatcher releases without a wait before it lets the connections run.
@@ -46,7 +46,7 @@ struct Lane {
     schedule: Schedule,
     timetable: Timetable,
     timeout: Duration,
-    /// How many slots are this lane's; `next` counts those taken.
+    /// How many slots belong to this lane; `next` counts those taken.
     slots: u64,
     next: Cell<u64>,
     in_flight: Cell<u64>,
@@ -68,7 +68,7 @@ struct Slot {
     is_measured: bool,
 }
 
-/// What a lane has seen since it last told.
+/// A lane's figures since its last report.
 struct Ticker {
     listener: Sender<Tick>,
     stream: usize,
@@ -78,7 +78,7 @@ struct Ticker {
 }
 
 impl Ticker {
-    /// Tells what was seen up to now, and begins the next second.
+    /// Reports the figures so far, and begins the next second.
     fn tell(&mut self) {
         let tick = Tick {
             stream: self.stream,
@@ -86,7 +86,7 @@ impl Ticker {
             latency: self.latency.clone(),
             failed: self.failed,
         };
-        // Who no longer listens has seen enough.
+        // If the listener is gone, nobody needs the figures any more.
         let _ = self.listener.send(tick);
         self.latency.clear();
         self.failed = 0;
@@ -123,7 +123,7 @@ pub(super) fn run_thread(
             }
         }
         if lane.ticker.borrow().is_some() {
-            // Not awaited in the end: it has none of its own.
+            // Not awaited in the end: it ends with the lane.
             drop(tasks.spawn_local(tick(Rc::clone(&lane))));
         }
         if lane.stream.pacing.is_open() && lane.connections > 0 {
@@ -207,7 +207,7 @@ impl Lane {
         })
     }
 
-    /// Takes the oldest slot that is due; waits for one in an open loop. `None` = the lane is at its end.
+    /// Takes the oldest slot that is due; waits for one in an open loop. `None`: the lane is at its end.
     async fn claim(&self) -> Option<Slot> {
         let is_open = self.stream.pacing.is_open();
         if is_open && self.next.get() < self.slots {
@@ -233,7 +233,7 @@ impl Lane {
         Some(Slot { action, key, due, is_measured: due >= self.timetable.measured })
     }
 
-    /// Counts what became of an operation that was sent at `sent`.
+    /// Counts the result of an operation that was sent at `sent`.
     fn count(
         &self,
         slot: &Slot,
@@ -282,7 +282,8 @@ impl Lane {
         }
     }
 
-    /// What was counted, with what was left undone. A run that was told to end early has left nothing undone.
+    /// Returns the counts, with the operations that were left undone. In a run that was ended early none
+    /// counts as undone.
     fn close(&self, is_stopped: bool) -> Tally {
         if let Some(ticker) = self.ticker.borrow_mut().as_mut() {
             ticker.tell();
@@ -292,7 +293,7 @@ impl Lane {
         if self.stream.pacing.is_open() && !is_stopped {
             tally.unsent = self.slots.saturating_sub(self.next.get());
         }
-        // Windows count where they are whole, also those in which nothing came.
+        // Only whole windows count, also those without an answer.
         let end = if is_stopped { Instant::now() } else { self.timetable.end };
         let measured = end.saturating_duration_since(self.timetable.measured);
         let windows = usize::try_from(measured.as_nanos() / WINDOW.as_nanos()).unwrap_or(usize::MAX);
@@ -305,7 +306,7 @@ impl Lane {
     }
 }
 
-/// Tells every second of the measured part what was seen in it.
+/// Reports the figures of every second of the measured part.
 async fn tick(lane: Rc<Lane>) {
     let mut at = lane.timetable.measured;
     while at < lane.timetable.end {
@@ -317,7 +318,7 @@ async fn tick(lane: Rc<Lane>) {
     }
 }
 
-/// Releases the lane's slots when they are due, and in the end lets waiting connections go.
+/// Releases the lane's slots when they are due, and in the end wakes waiting connections so that they end.
 async fn dispatch(lane: Rc<Lane>, alarm: Alarm) {
     let mut released = 0;
     let mut waking = lane.timetable.start;
@@ -357,7 +358,8 @@ async fn drive(lane: Rc<Lane>, target: SocketAddr) {
         let broken = match opened {
             Ok(mut connection) => {
                 if !lane.stream.pacing.is_open() {
-                    // A closed loop begins together; in an open one every slot knows its moment.
+                    // In a closed loop all connections begin together; in an open one every slot has its own
+                    // moment.
                     tokio::time::sleep_until(lane.timetable.start.into()).await;
                 }
                 match exchanges(&lane, &mut connection, &writer, &mut request, &mut body, &mut pause).await {
@@ -380,8 +382,8 @@ async fn drive(lane: Rc<Lane>, target: SocketAddr) {
     }
 }
 
-/// Makes operations on `connection` while it lasts. `Some(true)` = it broke, `Some(false)` = the server wants
-/// another one, `None` = the lane is at its end.
+/// Makes operations on `connection` while it lasts. `Some(true)`: it broke. `Some(false)`: the server wants
+/// another connection. `None`: the lane is at its end.
 async fn exchanges(
     lane: &Lane,
     connection: &mut Connection,
@@ -409,7 +411,7 @@ async fn exchanges(
             && body.is_right(slot.action, slot.key)
         {
             writer.write(Action::Put, slot.key, request);
-            // The judgement over the read stands: the write's answer goes nowhere.
+            // The result of the read's check stays valid; the body of the write's answer is dropped.
             answer = connection.exchange(request, patience, &mut Nowhere).await;
         }
         let done = Instant::now();
@@ -426,7 +428,7 @@ async fn exchanges(
         lane.count(&slot, answer, body, sent, done);
         match answer {
             Ok(Answer { close: true, .. }) => return Some(false),
-            // An overloaded node asked to be left alone; an open loop may not listen, a closed one must.
+            // An overloaded node asked for a pause; an open loop must ignore that, a closed one must obey.
             Ok(Answer { status: 503, .. }) if !lane.stream.pacing.is_open() => {
                 tokio::time::sleep(*pause).await;
                 *pause = (*pause * 2).min(BACKOFF_MAX);
@@ -437,7 +439,7 @@ async fn exchanges(
     }
 }
 
-/// Takes a body that is of no interest.
+/// A sink that drops the body.
 struct Nowhere;
 
 impl BodySink for Nowhere {

@@ -19,9 +19,9 @@ const MEMORY_BUDGET: &str = "256MiB";
 struct Row {
     name: &'static str,
     load: WrkLoad,
-    /// `None` = the bare responder, otherwise the node's durability.
+    /// `None`: the bare responder, otherwise the node's durability.
     durability: Option<&'static str>,
-    /// The row it is compared with, and the aim: at most so many times as much.
+    /// The row it is compared with, and the aim: at most this many times its figure.
     versus: Option<(&'static str, f64)>,
 }
 
@@ -117,7 +117,7 @@ fn section_of(load: WrkLoad) -> Section {
     }
 }
 
-/// Every round begins with a new process and an empty store: rows do not inherit each other's work.
+/// Every round begins with a new process and an empty store: no row inherits background work of another.
 fn measure(suite: &Suite, wrk: &Wrk, row: &Row) -> Result<WrkSample, LabError> {
     let server = match row.durability {
         None => {

@@ -1,4 +1,4 @@
-//! Row `memory`: a data set ten times the memory budget; reads go on, and the process stays small.
+//! Row `memory`: a data set ten times the memory budget; reads continue, and the process stays small.
 
 use std::time::Duration;
 
@@ -53,7 +53,7 @@ pub(super) fn run(suite: &Suite) -> Result<Table, LabError> {
     let watch = MemoryWatch::start(server.pid())?;
     let outcome = run_load(&plan)?;
     let read_peak = watch.finish()?;
-    // The kernel counts lazily: its own maximum may lag behind what was seen.
+    // The kernel counts lazily: its own maximum may be lower than the measured one.
     let life_peak = memory(server.pid())?.resident_bytes_max.max(load_peak).max(read_peak);
 
     for (name, outcome, peak) in [("load (PUT)", &loaded, load_peak), ("GET, uniform", &outcome, read_peak)] {

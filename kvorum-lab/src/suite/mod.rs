@@ -1,7 +1,7 @@
 //! `make bench`: the node beside the bare responder and the bare device, in rows, each with its aim.
 //!
-//! Every row starts its own processes with empty stores, measures, and leaves nothing behind. Rows that cannot
-//! be measured are said to be missing; a missed aim is printed and is not an error of the suite.
+//! Every row starts its own processes with empty stores, measures, and removes all its files. Rows that
+//! cannot be measured are reported as missing; a missed aim is printed and is not an error of the suite.
 //!
 //! [`process`] starts and watches servers, [`wrk`] is the closed-loop load of rows `get` and `put` (`cpu`);
 //! `range`, `memory` and `paced` use [`crate::load`], `cluster` uses both; [`table`] prints.
@@ -88,7 +88,7 @@ pub enum Section {
     Cluster,
 }
 
-/// How much is done.
+/// The amount of work.
 #[derive(Debug, Clone, Copy)]
 struct Sizes {
     wrk: Duration,
@@ -118,13 +118,13 @@ const QUICK: Sizes = Sizes {
     cluster: cluster::QUICK,
 };
 
-/// Above this load average at the start, something else runs.
+/// Above this load average at the start, another program is running.
 const LOAD_MAX: f64 = 0.5;
 
 /// Measures one part and adds its tables; those added before an error count.
 type Measure = fn(&Suite, &mut Vec<Table>) -> Result<(), LabError>;
 
-/// What the rows share.
+/// The state that the rows share.
 struct Suite {
     args: SuiteArgs,
     sizes: Sizes,
@@ -134,7 +134,7 @@ struct Suite {
 
 /// Runs the suite: tables to stdout, progress and complaints to stderr.
 ///
-/// The exit code is 0 where every wanted row was measured, whatever the aims; 1 otherwise.
+/// The exit code is 0 if every wanted row was measured, whatever the aims; 1 otherwise.
 pub fn run(args: &SuiteArgs) -> ExitCode {
     let code = match Suite::new(args).and_then(|suite| suite.run()) {
         Ok(true) => ExitCode::SUCCESS,
@@ -148,7 +148,7 @@ pub fn run(args: &SuiteArgs) -> ExitCode {
     code
 }
 
-/// What the figures depend on and what else the machine was doing.
+/// The machine's properties that affect the figures, and its load.
 fn machine() -> Table {
     let mut table = Table::new("Machine", &[]);
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default().trim().to_owned();
@@ -178,7 +178,7 @@ impl Suite {
         Ok(Self { args: args.clone(), sizes, bare, scratch })
     }
 
-    /// Measures what is wanted, row by row. `false` = something could not be measured.
+    /// Measures the wanted rows one by one. `false`: a row could not be measured.
     fn run(&self) -> Result<bool, LabError> {
         let machine = machine();
         show(format!("{}\n", machine.text()))?;

@@ -35,7 +35,7 @@ const ATTEMPTS_MAX: u32 = 3;
 /// No operation may take longer.
 const OPERATION_MAX: Duration = Duration::from_millis(100);
 
-/// The aim: p99.9 at most so many times that of the bare fdatasync.
+/// The aim: p99.9 at most this many times p99.9 of the bare fdatasync.
 const RATIO_MAX: f64 = 3.0;
 
 /// The longest that the prefill may take.
@@ -47,7 +47,8 @@ struct Attempt {
     device: FdatasyncOutcome,
 }
 
-/// Runs until the machine was left alone, at most three times; shows every attempt and judges the quietest.
+/// Runs until the hypervisor's steal is low enough, at most three times. Shows every attempt and judges the
+/// one with the least steal.
 pub(super) fn run(suite: &Suite) -> Result<Table, LabError> {
     let mut attempts: Vec<Attempt> = Vec::new();
     for number in 1..=ATTEMPTS_MAX {
@@ -166,7 +167,7 @@ fn facts(number: usize, attempt: &Attempt) -> String {
     )
 }
 
-/// The aims, on one attempt. Failed and unsent operations took longer than allowed, whatever they took.
+/// Judges one attempt by the aims. Failed and unsent operations count as too slow, whatever their latency.
 fn judgement(attempt: &Attempt) -> String {
     let streams = &attempt.outcome.streams;
     let is_near = streams.iter().all(|stream| {
@@ -212,7 +213,7 @@ mod tests {
         Attempt { outcome: Outcome { streams, steal_cores: 0.0, interrupted: None }, device }
     }
 
-    /// Goal: each aim is judged for itself, and an unsent operation counts as slow. Method: a table.
+    /// Goal: each aim is judged separately, and an unsent operation counts as slow. Method: a table.
     #[test]
     fn aims_are_judged() {
         let check = |attempt: Attempt, near: &str, slow: &str| {

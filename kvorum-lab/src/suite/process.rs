@@ -23,10 +23,10 @@ const READY_MAX: Duration = Duration::from_secs(30);
 /// How long a single request of the suite itself may take.
 const ASK_MAX: Duration = Duration::from_secs(5);
 
-/// What a process says last, in lines, that is worth repeating.
+/// How many last lines of a process's log are shown.
 const TAIL_LINES: usize = 10;
 
-/// How often a process's memory is looked at.
+/// How often a process's memory is read.
 const WATCH_EVERY: Duration = Duration::from_millis(20);
 
 /// A running server. Dropping it kills the process, waits for it, and removes its files.
@@ -45,7 +45,7 @@ pub struct Server {
 pub struct NodeOptions<'a> {
     /// The `kvorum` binary.
     pub binary: &'a Path,
-    /// Where its data may be.
+    /// The parent of its data directory.
     pub scratch: &'a Path,
     /// The core it is tied to, if any.
     pub core: Option<usize>,
@@ -57,27 +57,27 @@ pub struct NodeOptions<'a> {
     pub extra: &'a [String],
 }
 
-/// What bare responders do.
+/// The options of bare responders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BareOptions {
     /// How many there are.
     pub count: u16,
-    /// What each answer costs of a processor; zero: as little as it can.
+    /// The processor time of each answer; zero: as little as possible.
     pub busy: Duration,
-    /// Where a request is synced before it is answered.
+    /// The files in which a request is synced before it is answered.
     pub syncs: Syncs,
 }
 
-/// Where bare responders sync.
+/// The files that bare responders sync.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Syncs {
-    /// They keep nothing.
+    /// None: they keep nothing.
     Nowhere,
-    /// In the file of the one that was asked.
+    /// The file of the responder that got the request.
     Own,
-    /// In the files of all; it is answered after so many.
+    /// The files of all; the request is answered after `acks` syncs.
     Everywhere {
-        /// How many.
+        /// The number of syncs.
         acks: u16,
     },
 }
@@ -131,7 +131,8 @@ impl Server {
         others: Vec<SocketAddr>,
         directory: TempDir,
     ) -> Result<Self, LabError> {
-        // What others left to be written (a build, an earlier run) would be written during the measurement.
+        // Flushes the writes of other programs (a build, an earlier run), so that they do not happen during
+        // the measurement.
         rustix::fs::sync();
         let log_path = directory.path().join("log");
         let log = File::create(&log_path).map_err(LabError::machine("create a log"))?;
@@ -168,17 +169,17 @@ impl Server {
         Ok(true)
     }
 
-    /// Where it listens; a cluster's first node.
+    /// The address at which it listens; for a cluster, its first node's.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Where its nodes listen: one address, or one for each node of a cluster.
+    /// The addresses at which its nodes listen: one address, or one for each node of a cluster.
     pub fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
         std::iter::once(self.address).chain(self.others.iter().copied())
     }
 
-    /// Its process. taskset becomes the server, so the number is the server's.
+    /// The id of its process. taskset becomes the server, so the id is the server's.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -203,15 +204,15 @@ impl Server {
         }
     }
 
-    /// Waits until its background work has ended: less than 5 % of a core over half a second. Gives up waiting
-    /// after `wait_max`, without complaint.
+    /// Waits until its background work has ended: less than 5 % of a core over half a second. Gives up after
+    /// `wait_max`, without an error.
     pub fn settle(&self, wait_max: Duration) -> Result<(), LabError> {
         until_idle(|| machine::cpu_time(self.pid()), wait_max)
     }
 }
 
-/// Waits until what uses `cpu_time` uses less than 5 % of a core over half a second. Gives up waiting after `wait_max`,
-/// without complaint.
+/// Waits until the processes of `cpu_time` use less than 5 % of a core over half a second. Gives up after
+/// `wait_max`, without an error.
 pub fn until_idle(
     cpu_time: impl Fn() -> Result<Duration, LabError>,
     wait_max: Duration,
@@ -230,7 +231,7 @@ pub fn until_idle(
     Ok(())
 }
 
-/// The end of a server's log, on lines of its own behind what is said of it.
+/// The end of a server's log, on lines of its own after the message about the server.
 pub fn log_tail(log: &Path) -> String {
     let text = std::fs::read_to_string(log).unwrap_or_default();
     let lines: Vec<&str> = text.lines().collect();
@@ -239,7 +240,7 @@ pub fn log_tail(log: &Path) -> String {
 }
 
 impl NodeOptions<'_> {
-    /// Adds what `serve` and `dev` both understand.
+    /// Adds the arguments that `serve` and `dev` share.
     fn add_to(&self, command: &mut Command, directory: &TempDir) {
         command.arg("--data-dir").arg(directory.path().join("data"));
         command.arg("--durability").arg(self.durability);
@@ -249,13 +250,13 @@ impl NodeOptions<'_> {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended by itself; then there is nothing to kill, and the wait returns at once.
+        // It may have ended by itself; then there is no process to kill, and the wait returns at once.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Looks at a process's memory while something runs.
+/// A watch over a process's memory.
 #[derive(Debug)]
 pub struct MemoryWatch {
     stop: Arc<AtomicBool>,
@@ -273,7 +274,7 @@ impl MemoryWatch {
                 move || {
                     let mut bytes_max = 0;
                     while !stop.load(Ordering::Relaxed) {
-                        // A process that has ended holds nothing.
+                        // A process that has ended holds no memory.
                         bytes_max = machine::memory(pid).map_or(0, |now| now.resident_bytes).max(bytes_max);
                         thread::sleep(WATCH_EVERY);
                     }
@@ -284,7 +285,7 @@ impl MemoryWatch {
         Ok(Self { stop, thread })
     }
 
-    /// The most resident bytes that were seen.
+    /// The most resident bytes that were read.
     pub fn finish(self) -> Result<u64, LabError> {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().map_err(|_| LabError::Subject("the memory watch panicked".into()))
@@ -303,7 +304,8 @@ pub fn pinned(program: &Path, core: Option<usize>) -> Command {
     }
 }
 
-/// Runs `command` to its end, at most `deadline`; then kills it and says so. Its output must fit a pipe.
+/// Runs `command` to its end, at most for `deadline`; after that kills it and returns an error. Its output
+/// must fit a pipe.
 pub fn output_within(mut command: Command, deadline: Duration) -> Result<Output, LabError> {
     let mut child = command
         .stdin(Stdio::null())
@@ -346,7 +348,8 @@ fn scratch_directory(scratch: &Path) -> Result<TempDir, LabError> {
         .map_err(LabError::machine(format!("create a directory in {}", scratch.display())))
 }
 
-/// A port that was free a moment ago. Another process may take it; then the server fails to start, and says so.
+/// A port that was free a moment ago. If another process takes it, the server fails to start, and reports
+/// that.
 fn free_address() -> Result<SocketAddr, LabError> {
     free_addresses(1).map(|(address, _)| address)
 }
@@ -364,7 +367,7 @@ pub fn free_addresses(count: u16) -> Result<(SocketAddr, Vec<SocketAddr>), LabEr
         let following: Option<Vec<SocketAddr>> =
             (1..count).map(|nth| address.port().checked_add(nth).map(local)).collect();
         let Some(others) = following else { continue };
-        // `first` is still held, so nobody who asks for any port is given it meanwhile.
+        // `first` is still held, so no other program that asks for any port gets it meanwhile.
         if others.iter().all(|&other| std::net::TcpListener::bind(other).is_ok()) {
             return Ok((address, others));
         }
@@ -388,7 +391,8 @@ mod tests {
         command
     }
 
-    /// Goal: a command that does not end is killed, one that does is heard. Method: one of each.
+    /// Goal: a command that does not end is killed, the output of one that ends is returned. Method: one of
+    /// each.
     #[test]
     fn commands_have_deadlines() {
         assert!(output_within(shell("sleep 600"), Duration::from_millis(50)).is_err());
@@ -396,7 +400,8 @@ mod tests {
         assert_eq!(output.stdout, b"heard\n");
     }
 
-    /// Goal: commands run beside each other, and one that fails fails all. Method: each waits for what the other makes.
+    /// Goal: commands run at the same time, and one that fails fails all. Method: each waits for a file that
+    /// the other makes.
     #[test]
     fn commands_run_at_once() {
         let directory = tempfile::tempdir().unwrap();
@@ -438,7 +443,8 @@ mod tests {
         assert_eq!(std::fs::read_dir(scratch.path()).unwrap().count(), 0, "left behind");
     }
 
-    /// Goal: dropping a server ends its process. Method: one that never gets ready, looked up afterwards.
+    /// Goal: dropping a server ends its process. Method: a server that never gets ready, looked up
+    /// afterwards.
     #[test]
     fn a_dropped_server_is_dead() {
         let scratch = tempfile::tempdir().unwrap();

@@ -17,14 +17,14 @@ const VALUE_BYTES: usize = 100;
 /// The aim: more records per second than this.
 const RECORDS_PER_SECOND_AIM: f64 = 1_000_000.0;
 
-/// `--memory-budget` of the node: small against the data, so that the block cache, which a range fills like any other
-/// reader, is soon full and what grows then is not the cache.
+/// `--memory-budget` of the node: small against the data. The block cache, which a range fills as any reader
+/// does, is soon full, so that later growth is not the cache.
 const MEMORY_BUDGET: &str = "32MiB";
 
 /// The longest that loading, or one scan, may take.
 const PHASE_MAX: Duration = Duration::from_mins(10);
 
-/// What the rate of the whole range may cost in memory above that of a tenth, and still be noise.
+/// How much more memory the whole range may take than a tenth of it: noise.
 const GROWTH_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
 /// One scan.
@@ -109,7 +109,7 @@ fn scan(server: &Server, plan: &Plan, dataset: Dataset, records: Option<u64>) ->
             stream.tally.records, stream.tally.wrong_bodies, stream.tally.statuses, stream.tally.failures
         )));
     }
-    // From the request to the last chunk: the wait for the run's start is not part of it.
+    // From the request to the last chunk, without the wait for the run's start.
     let elapsed = Duration::from_nanos(stream.tally.latency.max());
     Ok(Scan { records: wanted, bytes: stream.tally.bytes_received, elapsed, before, peak, after })
 }

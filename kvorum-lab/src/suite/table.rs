@@ -5,11 +5,11 @@ use std::fmt::Write;
 /// One section of the suite's output.
 #[derive(Debug, Clone, Default)]
 pub struct Table {
-    /// What was measured, and how.
+    /// The measurement and its method.
     pub title: String,
     /// The heads of the columns; the first is left-aligned, the others right-aligned.
     pub columns: Vec<String>,
-    /// As many cells as columns each; missing ones are empty.
+    /// As many cells as columns each; missing cells are empty.
     pub rows: Vec<Vec<String>>,
     /// Sentences below the table.
     pub notes: Vec<String>,
@@ -76,12 +76,12 @@ impl Table {
     }
 }
 
-/// Whether an aim was met, as a word.
+/// The word for an aim that was met or missed.
 pub fn verdict(is_met: bool) -> String {
     if is_met { "met".into() } else { "MISSED".into() }
 }
 
-/// The middle one of `values`, or the mean of the two in the middle; 0 where there are none.
+/// The middle one of `values`, or the mean of the two in the middle; 0 if there are none.
 pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.into_iter().collect();
     values.sort_by(f64::total_cmp);

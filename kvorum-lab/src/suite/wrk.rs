@@ -1,8 +1,8 @@
 //! wrk as the load: found or installed, run on its core, its summary read.
 //!
-//! One wrk loads one address. A cluster is loaded by as many wrks at once as it has nodes, all on the same core, with
-//! the connections and the keys to be written divided among them: every node coordinates its share, as behind a
-//! balancer.
+//! One wrk loads one address. A cluster is loaded by as many wrks at once as it has nodes, all on the same
+//! core, with the connections and the keys of PUTs divided among them. So every node coordinates its share,
+//! as behind a balancer.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use crate::machine::{self, StealWindow};
 /// Connections of every run, over all nodes.
 const CONNECTIONS: usize = 64;
 
-/// How much longer than asked wrk may take.
+/// How much longer than requested wrk may take.
 const SLACK: Duration = Duration::from_secs(20);
 
 /// How long an installation may take.
@@ -37,7 +37,7 @@ pub struct Wrk {
     get_script: PathBuf,
 }
 
-/// What wrk sends.
+/// The requests of wrk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WrkLoad {
     /// GET of one key.
@@ -48,7 +48,7 @@ pub enum WrkLoad {
     Put,
 }
 
-/// What one wrk run, and the server under it, came to.
+/// The figures of one wrk run, and of the server under it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WrkSample {
     /// CPU time of the server, user and system, per request, in microseconds.
@@ -69,7 +69,7 @@ struct Summary {
     faults: u64,
 }
 
-/// The key that GETs of one key read.
+/// The key of [`WrkLoad::Get`].
 pub const HOT_KEY: &str = "hot";
 
 /// How many keys [`WrkLoad::GetAny`] reads: the first of the lab's ([`crate::dataset`]).
@@ -155,7 +155,7 @@ impl Wrk {
         command.arg(format!("http://{address}/v0/entity?id={HOT_KEY}{query}")).arg("--").arg(query);
         match load {
             WrkLoad::Get => {}
-            // Another order for each, or all of them would read the same key at the same time.
+            // Another order for each, otherwise all of them would read the same key at the same time.
             WrkLoad::GetAny => {
                 command.arg(share.share.to_string());
             }
@@ -167,7 +167,7 @@ impl Wrk {
     }
 }
 
-/// Which of the wrks that run at once one is.
+/// The place of one wrk among those that run at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Share {
     /// From 0.
@@ -177,14 +177,14 @@ struct Share {
 }
 
 impl Share {
-    /// How many of the connections are its own.
+    /// How many of the connections belong to it.
     fn connections(self) -> usize {
         CONNECTIONS / self.of + usize::from(self.share < CONNECTIONS % self.of)
     }
 }
 
 impl Summary {
-    /// Adds a wrk that ran at the same time.
+    /// Adds the figures of a wrk that ran at the same time.
     fn add(&mut self, other: Self) {
         self.requests += other.requests;
         self.rate += other.rate;
@@ -249,7 +249,8 @@ Transfer/sec:     34.01MB
         check(5, &[13, 13, 13, 13, 12]);
     }
 
-    /// Goal: a cluster's wrks ask for the quorum and do not write the same keys. Method: the words of one.
+    /// Goal: a cluster's wrks ask for the quorum and do not write the same keys. Method: the arguments of
+    /// one.
     #[test]
     fn a_wrk_is_told_its_share() {
         let wrk = Wrk { core: 1, put_script: "put.lua".into(), get_script: "get.lua".into() };

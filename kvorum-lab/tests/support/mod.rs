@@ -1,7 +1,7 @@
-//! A store in memory that speaks enough of the contract to test the lab, and misbehaves on order.
+//! A store in memory that implements enough of the contract to test the lab, with chosen faults.
 //!
-//! One thread a connection, no limits, no durability: nothing here may be used to judge a node. Shared by the
-//! tests and by the example `toy-node`, which the suite can be tried with.
+//! One thread per connection, no limits, no durability: never judge a node by it. Shared by the tests and by
+//! the example `toy-node`, with which the suite can be tried.
 #![allow(dead_code, unreachable_pub, missing_docs, reason = "each of its users needs a part of it")]
 #![allow(
     clippy::disallowed_methods,
@@ -17,16 +17,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread;
 
-/// What the server does with one request, chosen by the request's number (from 0).
+/// The server's behaviour for one request, chosen by the request's number (from 0).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Behaviour {
     /// As the contract says.
     Right,
-    /// This status, with a line of text.
+    /// Answers with a status, and a line of text.
     Status(u16),
     /// Closes the connection without an answer.
     Close,
-    /// Something that is no HTTP.
+    /// Answers with bytes that are no HTTP.
     Garbage,
     /// 200 and a body that is not the value.
     Wrong,
@@ -36,11 +36,11 @@ pub enum Behaviour {
 
 type Script = dyn Fn(u64) -> Behaviour + Send + Sync;
 
-/// The server. Its threads live until the process ends.
+/// The server. Its threads run until the process ends.
 pub struct Toy {
     records: RwLock<BTreeMap<Vec<u8>, Vec<u8>>>,
     requests: AtomicU64,
-    /// Held by whoever stalls the whole server.
+    /// Held by a test that stalls the whole server.
     pub gate: Mutex<()>,
     script: Box<Script>,
 }

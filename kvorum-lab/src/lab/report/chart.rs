@@ -7,7 +7,7 @@ use super::html::escape;
 /// Pixels of a chart; the page scales it.
 const WIDTH: f64 = 860.0;
 const HEIGHT: f64 = 360.0;
-/// What surrounds the plot: left, right, top, bottom.
+/// The space around the plot: left, right, top, bottom.
 const MARGINS: (f64, f64, f64, f64) = (74.0, 16.0, 12.0, 46.0);
 
 /// How many colours the page has; further lines are dashed.
@@ -20,20 +20,20 @@ pub struct Line {
     pub name: String,
     /// Points from left to right.
     pub points: Vec<(f64, f64)>,
-    /// Whether a reader must not trust it.
+    /// Whether the values are unreliable.
     pub is_doubtful: bool,
 }
 
 /// One axis.
 #[derive(Debug, Clone)]
 pub struct Axis {
-    /// What it shows, with the unit.
+    /// Its quantity, with the unit.
     pub title: String,
-    /// Whether steps are factors.
+    /// Whether the scale is logarithmic.
     pub is_log: bool,
     /// Its ends.
     pub ends: (f64, f64),
-    /// Values that are marked, with their text.
+    /// The marked values, with their text.
     pub ticks: Vec<(f64, String)>,
 }
 
@@ -46,7 +46,8 @@ impl Axis {
         Self { title: title.into(), is_log: false, ends: (0.0, count * step), ticks }
     }
 
-    /// Factors of ten from `min` to `max`, with a mark at 1, 2 and 5 of each where there are few.
+    /// A logarithmic axis from `min` to `max`, with a mark at 1, 2 and 5 of each factor of ten if there are
+    /// few.
     pub fn log(title: &str, (min, max): (f64, f64), text: impl Fn(f64) -> String) -> Self {
         let (low, high) = (min.max(1e-9), max.max(min * 1.1).max(1e-8));
         let decades = (high / low).log10();
@@ -76,7 +77,7 @@ impl Axis {
         }
     }
 
-    /// Where `value` is, from 0 to 1.
+    /// The position of `value`, from 0 to 1.
     fn place(&self, value: f64) -> f64 {
         let (low, high) = self.ends;
         let share = if self.is_log {

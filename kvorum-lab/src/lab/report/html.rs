@@ -164,7 +164,7 @@ fn curve(runs: &[&Run]) -> Vec<(f64, f64)> {
     (0..length).map(point).collect()
 }
 
-/// A figure second by second, the worst of the repeats: a median would hide a stall of one.
+/// A figure second by second, the worst of the repeats: a median would hide a stall of a single repeat.
 fn time_chart(
     results: &Results,
     load: &str,
@@ -203,7 +203,7 @@ fn framed(chart: &str, lines: &[Line]) -> String {
     out
 }
 
-/// A bar for each configuration; nothing where none has the figure.
+/// A bar for each configuration; an empty text if none has the figure.
 fn bars(results: &Results, load: &str, figure: Figure) -> String {
     let cells: Vec<(&str, Cell)> = results
         .configurations
@@ -248,7 +248,7 @@ fn table(table: &Table) -> String {
         let head = cells.next().map_or_else(String::new, |cell| escape(cell));
         let _ = write!(out, "<tr><th>{head}</th>");
         for cell in cells {
-            // What exceeds the noise, or is no result, stands out.
+            // Changes beyond the noise, and cells without a result, are highlighted.
             let class = match cell.as_str() {
                 "overloaded" => " class=\"bad\"",
                 marked if marked.ends_with('*') => " class=\"beyond\"",
@@ -279,11 +279,11 @@ fn flame_data(flames: &[Flame], profiles: &Profiles) -> String {
             all.insert(flame.name(), stacks.tree(before));
         }
     }
-    // Inside of a script only this could end it.
+    // Inside a script only this sequence could end it.
     Value::Object(all).to_string().replace("</", "<\\/")
 }
 
-/// 250 us, 1.5 ms: without the digits that an axis has no use for.
+/// A short text of a latency, as 250 us or 1.5 ms, without digits that an axis does not need.
 fn short_latency(nanos: f64) -> String {
     let (value, unit) = match nanos {
         small if small < 1e6 => (small / 1e3, "µs"),
@@ -306,7 +306,7 @@ fn code(text: &str) -> String {
         .collect()
 }
 
-/// Text as it must stand in a page.
+/// Text escaped for a page.
 pub(super) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {

@@ -1,7 +1,8 @@
 //! The report of a lab: `report.md`, `report.html` with everything inside, and flame graphs as SVG files beside them.
 //!
-//! Both texts are made of the same tables. The HTML loads nothing from anywhere: charts are inline SVG made here
-//! ([`chart`]), flame graphs are drawn by a script in it from the stacks in it, styles follow the reader's theme.
+//! Both texts are made from the same tables. The HTML loads no other file: charts are inline SVG made here
+//! ([`chart`]), a script in the page draws flame graphs from the stacks in the page, styles follow the
+//! reader's theme.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -19,7 +20,7 @@ pub mod chart;
 mod html;
 mod markdown;
 
-/// What stands below tables of changes.
+/// The text below tables of changes.
 const LEGEND: &str = "± is the confidence interval of the mean at 95 % (Student's t over the repeats). * exceeds the \
     noise of the repeats (Welch's test at 5 %: of twenty equal figures one is marked by chance); without a mark it \
     does not; ? was measured once, and nobody can tell. Latencies count from the moment a request was due.";
@@ -27,7 +28,7 @@ const LEGEND: &str = "± is the confidence interval of the mean at 95 % (Student
 /// Writes the report of `results` into `folder`.
 ///
 /// # Errors
-/// [`LabError::Machine`] where a file cannot be written.
+/// [`LabError::Machine`] if a file cannot be written.
 pub fn write(folder: &Path, results: &Results, profiles: &Profiles) -> Result<(), LabError> {
     let write = |name: &str, text: &str| {
         let path = folder.join(name);
@@ -51,12 +52,12 @@ struct Flame {
     load: String,
     event: Event,
     configuration: String,
-    /// Compared with which.
+    /// The configuration that it is compared with.
     before: Option<String>,
 }
 
 impl Flame {
-    /// Those that `profiles` allow, load by load: each configuration, then each pair.
+    /// The flame graphs that `profiles` allow, load by load: each configuration, then each pair.
     fn all(results: &Results, profiles: &Profiles) -> Vec<Self> {
         let has = |configuration: &str, load: &str, event| {
             profiles.contains_key(&(configuration.to_owned(), load.to_owned(), event))
@@ -121,7 +122,7 @@ fn values(results: &Results, load: &str) -> Table {
     table
 }
 
-/// What became of the figures from each configuration to the one compared with it.
+/// The change of each figure from each configuration to the one compared with it.
 fn changes(results: &Results, load: &str) -> Table {
     let heads: Vec<String> =
         results.pairs.iter().map(|(before, after)| format!("{before} → {after}")).collect();
@@ -140,7 +141,7 @@ fn changes(results: &Results, load: &str) -> Table {
     table
 }
 
-/// Every measured window, with what the machine did beside it.
+/// Every measured window, with the machine's state meanwhile.
 fn windows(results: &Results) -> Table {
     let columns = [
         "configuration",
@@ -175,7 +176,7 @@ fn windows(results: &Results) -> Table {
     table
 }
 
-/// What each profile cost the nodes: CPU for an operation without and with it; `None` without profiles.
+/// The cost of each profile on the nodes: CPU per operation without and with it; `None` without profiles.
 fn cost_of_profiles(results: &Results) -> Option<Table> {
     let mut table = Table::new(
         "What the profiles cost: CPU, µs/operation",
@@ -221,7 +222,7 @@ fn shifts(results: &Results, profiles: &Profiles, load: &str) -> Vec<Table> {
     tables
 }
 
-/// What operations waited for, by the names that the nodes give to their waits; `None` where no profile has any.
+/// The waits of operations, by the names that the nodes give to them; `None` if no profile has any.
 fn waits(results: &Results, profiles: &Profiles, load: &str) -> Option<Table> {
     let names: Vec<&str> = results.configurations.iter().map(|one| one.name.as_str()).collect();
     let columns: Vec<&str> = std::iter::once("").chain(names.iter().copied()).collect();
@@ -248,7 +249,7 @@ fn waits(results: &Results, profiles: &Profiles, load: &str) -> Option<Table> {
     (!table.rows.is_empty()).then_some(table)
 }
 
-/// Machine, versions, and how all of this was made.
+/// The machine, the versions, and how the results were made.
 fn facts(results: &Results) -> Vec<(String, String)> {
     let machine = &results.machine;
     let memory = format!("{:.1} GiB", crate::units::float(machine.memory_bytes) / f64::from(1 << 30));

@@ -16,7 +16,7 @@ fn made() -> (Results, Profiles) {
     (results, profiles.into())
 }
 
-/// Goal: tables of figures and changes hold what was measured, marked. Method: the whole Markdown of both.
+/// Goal: tables of figures and changes hold the measurements, with marks. Method: the whole Markdown of both.
 #[test]
 fn tables_are_as_expected() {
     let (results, _) = made();
@@ -45,8 +45,9 @@ fn tables_are_as_expected() {
     assert!(changes.contains("| operations/s | x1.00 |"), "{changes}");
 }
 
-/// Goal: the folder holds a page that needs nothing else, a text, and a file for each flame graph. Method: write it,
-/// and look for what would load something, for names that were not escaped, and for each file that is linked.
+/// Goal: the folder holds a page that needs no other file, a text, and a file for each flame graph. Method:
+/// write it. Then look for references that would load something, for names that were not escaped, and for
+/// each file that is linked.
 #[test]
 fn the_page_stands_alone() {
     let (results, profiles) = made();
@@ -69,7 +70,7 @@ fn the_page_stands_alone() {
     assert!(text.contains("kvorum bench put -R1000") && !text.contains("Detailed Percentile"), "{text}");
 }
 
-/// Goal: a quick run says on both reports that it is none. Method: look.
+/// Goal: both reports of a quick run say that its figures are no results. Method: look for the text.
 #[test]
 fn a_quick_report_says_so() {
     let (mut results, profiles) = made();
@@ -82,7 +83,8 @@ fn a_quick_report_says_so() {
     }
 }
 
-/// Goal: the report says what each profile cost, and nothing of a load that had none. Method: the whole table.
+/// Goal: the report shows the cost of each profile, and no row for a load without one. Method: the whole
+/// table.
 #[test]
 fn the_cost_of_profiles_is_told() {
     let (mut results, _) = made();

@@ -1,4 +1,4 @@
-//! What a request costs all nodes together, and how many a second there can be: under wrk, servers on one core.
+//! The cost of a request on all nodes together, and the highest rate: under wrk, servers on one core.
 
 use super::{DURABILITY, NODES, QUORUM_AIMED_AT, QUORUMS, Subject, fill, name_of};
 use crate::error::LabError;
@@ -11,13 +11,13 @@ use crate::units::grouped;
 const GET_CPU_MICROS_MAX: f64 = 30.0;
 const PUT_CPU_MICROS_MAX: f64 = 70.0;
 
-/// The aim: a cluster's PUTs per second, at least so many times the single node's.
+/// The aim: a cluster's PUTs per second, at least this share of the single node's.
 const PUT_RATE_SHARE_MIN: f64 = 1.0 / 3.0;
 
 /// In this order on the same stores: GETs do not change them.
 const LOADS: [WrkLoad; 3] = [WrkLoad::Get, WrkLoad::GetAny, WrkLoad::Put];
 
-/// Everything that was measured.
+/// All measurements.
 pub(super) struct Costs {
     rows: Vec<Row>,
 }
@@ -63,7 +63,7 @@ fn rounds(suite: &Suite) -> u8 {
 }
 
 impl Costs {
-    /// Median requests per second; 0 where that was not measured.
+    /// Median requests per second; 0 if it was not measured.
     pub(super) fn rate(&self, load: WrkLoad, subject: Subject) -> f64 {
         let row = self.rows.iter().find(|row| row.load == load && row.subject == subject);
         row.map_or(0.0, Row::rate)
@@ -106,7 +106,7 @@ impl Costs {
         table
     }
 
-    /// The aim that is about two rows.
+    /// The judgement of the aim that compares two rows.
     fn judgement(&self) -> String {
         let single = self.rate(WrkLoad::Put, Subject::Single);
         let share = self.rate(WrkLoad::Put, Subject::Cluster(QUORUM_AIMED_AT)) / single;
@@ -163,7 +163,7 @@ mod tests {
 
     const AIMED_AT: Subject = Subject::Cluster(QUORUM_AIMED_AT);
 
-    /// Goal: only the quorum that the aims are about is judged, reads and writes each by their own. Method: a table.
+    /// Goal: only the quorum of the aims is judged, reads and writes each by their own aim. Method: a table.
     #[test]
     fn costs_are_judged() {
         let check = |load, subject, cpu_micros, expect: &str| {

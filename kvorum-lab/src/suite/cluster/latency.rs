@@ -1,5 +1,6 @@
-//! Latency at half of the throughput that wrk found: an open loop over all nodes, beside the bare device, and beside bare
-//! responders that need as much of the processors: what this machine leaves of the latencies of whoever is as busy.
+//! Latency at half of the throughput that wrk found: an open loop over all nodes, beside the bare device.
+//! Also beside bare responders that need as much processor time: they show the latencies of any server that
+//! is as busy on this machine.
 
 use std::time::Duration;
 
@@ -23,13 +24,13 @@ const LATENCY_MAX: Duration = Duration::from_millis(5);
 /// A run with more steal than this, in cores, is repeated.
 const STEAL_CORES_MAX: f64 = 0.1;
 
-/// What PUTs write: as many keys as under wrk.
+/// The records of PUTs: as many keys as under wrk.
 const WRITTEN: Dataset = Dataset { keys: 100_000, ..RECORDS };
 
 /// One line of the table, before it is measured.
 struct Row {
     name: &'static str,
-    /// Half of whose throughput is offered.
+    /// The load under wrk; half of its throughput is offered.
     load: WrkLoad,
     operation: Operation,
     dataset: Dataset,
@@ -45,19 +46,20 @@ const ROWS: [Row; 2] = [
 struct Attempt {
     rate_per_second: u64,
     outcome: Outcome,
-    /// For PUTs, which the device takes part in.
+    /// For PUTs, which use the device.
     device: Option<FdatasyncOutcome>,
     bare: Bare,
 }
 
 /// The same load on bare responders, as many as nodes.
 struct Bare {
-    /// What they do; an answer costs them what it cost the nodes.
+    /// Their options; an answer costs them as much as it cost the nodes.
     options: BareOptions,
     latency: Latencies,
 }
 
-/// Runs each row until the machine was left alone, a few times at most; shows every run and judges the quietest.
+/// Runs each row until the hypervisor's steal is low enough, a few times at most. Shows every run and judges
+/// the one with the least steal.
 pub(super) fn run(suite: &Suite, costs: &Costs) -> Result<Table, LabError> {
     let sizes = suite.sizes.cluster;
     let mut rows: Vec<(String, Vec<Attempt>)> = Vec::new();
@@ -171,7 +173,7 @@ fn bare(suite: &Suite, core: Option<usize>, plan: &Plan, bare: BareOptions) -> R
     Ok(Bare { options: bare, latency })
 }
 
-/// What each operation cost of what all did.
+/// The processor time per successful operation.
 fn each_of(used: Duration, outcome: &Outcome) -> Duration {
     let done: u64 = outcome.streams.iter().map(|stream| stream.tally.succeeded).sum();
     used / u32::try_from(done).unwrap_or(u32::MAX).max(1)
@@ -280,8 +282,8 @@ mod tests {
         }
     }
 
-    /// Goal: what is slow, missing or undone misses the aim, and only of what is slow the machine may be the reason. Method:
-    /// a table.
+    /// Goal: slow, missing or unsent operations miss the aim, and only for slow ones the machine may be the reason.
+    /// Method: a table.
     #[test]
     fn latencies_are_judged() {
         let check = |attempt: &Attempt, bare_millis, expect: &str| {
@@ -306,7 +308,7 @@ mod tests {
         assert_eq!(syncs(Operation::Put, Subject::Single), Syncs::Own);
     }
 
-    /// What was spent is shared out over what succeeded.
+    /// The time is divided by the successful operations.
     #[test]
     fn cost_of_each() {
         let outcome = attempt_of(4, 1000, 0, 0.0).outcome;

@@ -1,8 +1,8 @@
 //! Section `cluster`: three nodes in one process beside a single node, by quorum.
 //!
-//! `cost` finds what a request costs all nodes together and how many a second there can be, under wrk; `latency` then
-//! offers half as many at a constant rate. Both begin with new processes and empty stores, which [`fill`] gives the
-//! records that GETs read.
+//! `cost` finds the cost of a request on all nodes together and the highest rate, under wrk; `latency` then
+//! offers half of that rate, constantly. Both begin with new processes and empty stores, which [`fill`] fills
+//! with the records of the GETs.
 
 use std::fmt;
 use std::time::Duration;
@@ -24,10 +24,10 @@ const NODES: u16 = 3;
 /// The quorums that are measured.
 const QUORUMS: [Replicas; 3] = [quorum(1, 1), QUORUM_AIMED_AT, quorum(3, 3)];
 
-/// The quorum that the aims are about.
+/// The quorum of the aims.
 const QUORUM_AIMED_AT: Replicas = quorum(2, 3);
 
-/// `--durability` of every node here: what a cluster is worth is only to be seen with it.
+/// `--durability` of every node here: only with it does a cluster's benefit show.
 const DURABILITY: &str = "always";
 
 /// `--memory-budget` of each node: the example of the documentation.
@@ -39,24 +39,24 @@ const CONNECTIONS: usize = 64;
 /// The records that GETs read.
 const RECORDS: Dataset = Dataset { keys: KEYS, value_bytes: 100, seed: 1 };
 
-/// The longest that storing them may take.
+/// The longest that storing the records may take.
 const FILL_MAX: Duration = Duration::from_mins(1);
 
 /// The longest to wait for the end of background work.
 const SETTLE_MAX: Duration = Duration::from_secs(5);
 
-/// How much is done.
+/// The amount of work.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sizes {
     /// One wrk run.
     wrk: Duration,
-    /// The wrk run before it, so that connections and caches are warm; none where zero.
+    /// The wrk run before it, so that connections and caches are warm; zero for none.
     warm_up: Duration,
     /// Rounds at most, whatever the suite's arguments say.
     rounds_max: u8,
     /// One run at a constant rate.
     paced: Duration,
-    /// Such runs at most, while the machine is not left alone.
+    /// The most runs at a constant rate, if the hypervisor's steal is too high.
     attempts_max: u32,
 }
 
@@ -77,12 +77,12 @@ pub(super) const QUICK: Sizes = Sizes {
     attempts_max: 1,
 };
 
-/// What is measured.
+/// The system under measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Subject {
     /// One node; there is no quorum to choose.
     Single,
-    /// The cluster, asked for so many replicas.
+    /// The cluster, with this quorum in every request.
     Cluster(Replicas),
 }
 
@@ -126,7 +126,7 @@ impl fmt::Display for Subject {
     }
 }
 
-/// What the tables call a load.
+/// The name of a load in the tables.
 fn name_of(load: WrkLoad) -> &'static str {
     match load {
         WrkLoad::Get => "GET hot key",
@@ -135,7 +135,8 @@ fn name_of(load: WrkLoad) -> &'static str {
     }
 }
 
-/// Stores what GETs read, confirmed by every replica: a GET that found a straggler would measure its repair.
+/// Stores the records of the GETs, confirmed by every replica: a GET that found a missing copy would measure
+/// its repair.
 fn fill(suite: &Suite, server: &Server, subject: Subject) -> Result<(), LabError> {
     let replicas = subject.replicas().map(Replicas::all);
     let get = stream("fill", Operation::Get, RECORDS, replicas, Pacing::Closed);

@@ -1,13 +1,13 @@
-//! Goal: what the head scanner sees does not depend on how the bytes arrive.
-//! Method: the first bytes of the input say where the rest is cut; verdicts and state must be those of the rest in one
-//! piece, and of the rest byte by byte.
+//! Goal: the result of the head scanner does not depend on how the bytes arrive.
+//! Method: the first bytes of the input say where the rest is cut. Verdicts and state must equal those of the
+//! rest in one piece, and of the rest byte by byte.
 
 #![no_main]
 
 use kvorum::http::head::{HeadScanner, HeadVerdict};
 use libfuzzer_sys::fuzz_target;
 
-/// Everything that can be seen of a scanner.
+/// The complete visible result of a scanner.
 #[derive(Debug, PartialEq, Eq)]
 struct Seen {
     verdicts: Vec<HeadVerdict>,

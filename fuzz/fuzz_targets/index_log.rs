@@ -1,6 +1,7 @@
-//! Goal: whatever the log of the index holds, opening it neither panics nor invents: it is refused as damage, or every key
-//! that it names has the last value that it says.
-//! Method: the input is cut into rows of the log, two bytes of length before each; a model reads the same rows in order.
+//! Goal: whatever the log of the index holds, opening it never panics and never invents a value. Either the
+//! log is refused as damaged, or every key in it has the last value that the log gives it.
+//! Method: the input is cut into rows of the log, two bytes of length before each; a model reads the same
+//! rows in order.
 
 #![no_main]
 

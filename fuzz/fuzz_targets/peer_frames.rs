@@ -1,6 +1,8 @@
-//! Goal: what is read as frames does not depend on how the bytes arrive, and a frame is exactly what it is written as.
-//! Method: the first bytes of the input say where the rest is cut; the frames and the error must be those of the rest in
-//! one piece. Each frame is written again. Its payload is read as every message that its kind may be.
+//! Goal: the frames do not depend on how the bytes arrive, and writing a frame again gives the bytes that
+//! were read.
+//! Method: the first bytes of the input say where the rest is cut; the frames and the error must equal those
+//! of the rest in one piece. Each frame is written again. Its payload is read as every message that its kind
+//! may be.
 
 #![no_main]
 

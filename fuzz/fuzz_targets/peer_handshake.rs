@@ -1,6 +1,6 @@
-//! Goal: whatever answers a handshake, or asks for one, is either refused or says of itself what it is written as.
-//! Method: the input is the whole answer to an upgrade, read as a link reads it; and the same bytes as the headers of a
-//! request.
+//! Goal: a handshake's request or answer is either refused or, written again, equal to what was read.
+//! Method: the input is the whole answer to an upgrade, read as a link reads it; and the same bytes as the
+//! headers of a request.
 
 #![no_main]
 

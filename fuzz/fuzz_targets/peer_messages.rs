@@ -1,5 +1,5 @@
-//! Goal: a payload is either refused or exactly what its message is written as, and what is judged of a message (its
-//! newest timestamp, its longest value) can be told of all of them.
+//! Goal: a payload is either refused or exactly the bytes that its message is written as. The properties that
+//! are checked of a message (its newest timestamp, its longest value) can be computed for every message.
 //! Method: the first byte is the kind, the rest the payload.
 
 #![no_main]

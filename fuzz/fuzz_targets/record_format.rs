@@ -1,5 +1,5 @@
-//! Goal: bytes from a disk are either refused or exactly what their record is written as: nothing is read that would
-//! be lost, or changed, by writing it again.
+//! Goal: bytes from a disk are either refused or exactly the bytes that their record is written as: writing a
+//! record again loses and changes nothing.
 //! Method: any bytes as a row of `records` (and as the other rows, which must not panic either).
 
 #![no_main]

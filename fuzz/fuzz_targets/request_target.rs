@@ -1,5 +1,7 @@
-//! Goal: no query makes `parse_entity` panic; what it accepts keeps the contract, and means the same written otherwise.
-//! Method: any text as the query; what is accepted is written again, escaped byte by byte, and must read the same.
+//! Goal: no query makes `parse_entity` panic. An accepted query keeps the contract, and means the same in
+//! another spelling.
+//! Method: any text as the query; an accepted one is written again, escaped byte by byte, and must read the
+//! same.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! The checker of clusters' histories itself: good histories pass, and each kind of bad one is found.
+//! Tests of the checker of clusters' histories: good histories pass, and each kind of bad one is detected.
 
 #![allow(
     clippy::unwrap_used,
@@ -23,7 +23,7 @@ use kvorum_core::{NodeId, UnixMillis, Version};
 use std::collections::BTreeMap;
 
 const DEFAULT: Class = Class::default(2, 3);
-/// Neither reads nor writes of this overlap with anything.
+/// Neither reads nor writes of this class overlap with any others.
 const LOOSE: Class = Class::new("loose", (1, 3), (1, 3));
 /// Reads overlap with writes, but not with reads.
 const WRITE_ALL: Class = Class::new("write-all", (3, 3), (1, 3));
@@ -36,7 +36,7 @@ fn write(id: u64, what: What, begun: u64, ended: u64, outcome: Outcome) -> Write
     Write { id, key: b"k".to_vec(), class: DEFAULT, node: 0, what, begun, ended, outcome }
 }
 
-/// A PUT that lasted from `begun` to `ended` and was given the version of `begun`.
+/// A PUT that lasted from `begun` to `ended` and got the version of `begun`.
 fn put(id: u64, begun: u64, ended: u64) -> Write {
     write(id, What::Put, begun, ended, Outcome::Acked(version(begun)))
 }
@@ -62,7 +62,7 @@ fn nothing(begun: u64, ended: u64) -> Read {
     Read { key: b"k".to_vec(), class: DEFAULT, node: 0, begun, ended, saw: None }
 }
 
-/// Checks one history of keys of `class`: `expect` is a part of a violation that it has, or empty for none at all.
+/// Checks one history of keys of `class`: `expect` is a part of the expected violation, or empty for none.
 #[track_caller]
 fn check_as(class: Class, expect: &str, writes: &[Write], reads: &[Read]) {
     let writes = writes.iter().map(|write| Write { class, ..write.clone() }).collect();
@@ -80,7 +80,7 @@ fn check(expect: &str, writes: &[Write], reads: &[Read]) {
     check_as(DEFAULT, expect, writes, reads);
 }
 
-/// What a correct cluster may show.
+/// Histories that a correct cluster may show.
 #[test]
 fn good_histories_pass() {
     check("", &[], &[nothing(1, 2)]);
@@ -101,9 +101,9 @@ fn good_histories_pass() {
 fn lost_writes_are_found() {
     check("lost", &[put(1, 10, 20)], &[nothing(30, 31)]);
     check("lost", &[put(1, 10, 20), delete(2, 30, 40), put(3, 50, 60)], &[nothing(70, 71)]);
-    // A value that a read has shown is as good as acknowledged.
+    // A value that a read has shown counts as acknowledged.
     check("lost", &[unknown(1, What::Put, 10)], &[saw(1, 10, 20, 21), nothing(30, 31)]);
-    // A delete that was superseded, refused, or not yet begun explains nothing.
+    // A delete that was superseded, refused, or not yet begun explains no absence.
     check("lost", &[delete(1, 5, 8), put(2, 10, 20)], &[nothing(30, 31)]);
     let refused = write(2, What::Delete, 25, 26, Outcome::Refused);
     check("lost", &[put(1, 10, 20), refused], &[nothing(30, 31)]);
@@ -115,7 +115,7 @@ fn reads_that_go_back_are_found() {
     check("went back", &[put(1, 10, 20), put(2, 30, 40)], &[saw(1, 10, 50, 51)]);
     let writes = [put(1, 10, 20), unknown(2, What::Put, 30)];
     check("went back", &writes, &[saw(2, 30, 40, 41), saw(1, 10, 50, 51)]);
-    // Concurrent reads may see either.
+    // Concurrent reads may see either value.
     check("", &writes, &[saw(2, 30, 40, 55), saw(1, 10, 50, 60)]);
 }
 
@@ -126,14 +126,14 @@ fn resurrected_keys_are_found() {
     check("came back", &writes, &[saw(1, 10, 25, 26), nothing(40, 41), saw(1, 10, 50, 51)]);
 }
 
-/// A write that was stamped twice must not be seen on both sides of another one.
+/// A write that was stamped twice must not be seen both before and after another one.
 #[test]
 fn effects_that_come_twice_are_found() {
     let writes = [put_as(1, 16, 10, 60), put_as(2, 13, 9, 70)];
     let twice = [saw(1, 10, 20, 21), saw(2, 13, 30, 31), saw(1, 16, 40, 41)];
     check("took effect twice", &writes, &twice);
     check("took effect twice", &writes, &[twice[0].clone(), nothing(30, 31), twice[2].clone()]);
-    // Where the other read overlaps with one of both, it may have been before or after.
+    // If the other read overlaps in time with one of the two, it may have been before or after.
     check("", &writes, &[twice[0].clone(), saw(2, 13, 20, 31), twice[2].clone()]);
 }
 
@@ -154,13 +154,13 @@ fn versions_that_do_not_rise_are_found() {
     check("does not rise", &[put_as(1, 50, 10, 20), put_as(2, 49, 30, 40)], &[]);
     check("", &[put_as(1, 50, 10, 35), put_as(2, 49, 30, 40)], &[]);
     check("one version for two", &[put_as(1, 50, 10, 35), put_as(2, 50, 30, 40)], &[]);
-    // What a read has shown counts as well.
+    // A value that a read has shown counts as well.
     let writes = [unknown(1, What::Put, 10), put_as(2, 50, 30, 40)];
     check("does not rise", &writes, &[saw(1, 60, 20, 21)]);
     check("", &writes, &[saw(1, 60, 20, 35)]);
 }
 
-/// Where quorums do not overlap nothing is promised but that values are what somebody wrote.
+/// Quorums that do not overlap promise only that values are what some write wrote.
 #[test]
 fn only_overlapping_quorums_promise() {
     let writes = [put_as(1, 50, 10, 20), put_as(2, 40, 30, 40)];
@@ -173,8 +173,8 @@ fn only_overlapping_quorums_promise() {
     check_as(WRITE_ALL, "", &writes, &[saw(2, 30, 40, 41), saw(1, 10, 50, 51)]);
 }
 
-/// Judges the copies of one key, given as (node, version, write): how many keys are equal, unsure, unrepaired,
-/// wrong.
+/// Judges the copies of one key, given as (node, version, write): how many keys are equal, unsure,
+/// unrepaired, wrong.
 #[track_caller]
 fn judge(
     writes: &[Write],
@@ -190,7 +190,8 @@ fn judge(
     assert_eq!(found, expect, "{repair:#?}");
 }
 
-/// Copies that differ, lack or are too many are found; those that a kill may have left so are told apart.
+/// Copies that differ, are missing or are too many are detected; those that a kill may have caused are
+/// counted separately.
 #[test]
 fn copies_are_judged() {
     let three = [(0, 10, 1), (1, 10, 1), (2, 10, 1)];
@@ -202,7 +203,8 @@ fn copies_are_judged() {
     judge(&[put(1, 10, 20), delete(2, 30, 40)], &[], &[], (1, 0, 0, 0));
     judge(&[put(1, 10, 20), delete(2, 30, 40)], &[], &three, (0, 0, 0, 1));
     judge(&[put(1, 10, 20), put(2, 30, 40)], &[], &three, (0, 0, 0, 1));
-    // The coordinator was killed while it wrote, or soon after it had answered; not another node.
+    // The coordinator was killed while it wrote, or soon after it had answered; a kill of another node is no
+    // excuse.
     judge(&[put(1, 10, 20)], &[(0, 15)], &three[1..], (0, 1, 1, 1));
     judge(&[put(1, 10, 20)], &[(0, 1_000_000_000)], &three, (0, 1, 0, 0));
     judge(&[put(1, 10, 20)], &[(1, 15)], &three[1..], (0, 0, 0, 1));

@@ -1,4 +1,5 @@
-//! The Rust client and three real nodes: where its requests go, and what its caller sees while nodes die and freeze.
+//! The Rust client and three real nodes: where its requests go, and what its caller sees while nodes die and
+//! freeze.
 
 #![allow(
     clippy::unwrap_used,
@@ -52,8 +53,8 @@ fn heads(cluster: &Cluster, index: usize) -> u64 {
     lines.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
 }
 
-/// Goal: requests of one replica go to the node that holds the key, and to nobody else.
-/// Method: what each node stores itself, against the HEAD requests that each has answered.
+/// Goal: requests of one replica go to the node that holds the key, and to no other node.
+/// Method: the records that each node stores itself, against the HEAD requests that each has answered.
 #[test]
 fn requests_go_where_the_copies_are() {
     const KEYS: usize = 200;
@@ -76,9 +77,9 @@ fn requests_go_where_the_copies_are() {
     assert!(stored.iter().all(|count| *count > 0), "{stored:?}");
 }
 
-/// Goal: a client of a cluster that loses a node loses nothing, and its caller sees no failure that the contract does not
-/// have. Method: one writer a key; what was acknowledged is read back, at once and at the end; a node is killed and
-/// another frozen meanwhile.
+/// Goal: a client of a cluster that loses a node loses nothing, and its caller sees only failures of the
+/// contract. Method: one writer per key; acknowledged values are read back, at once and at the end; a node is
+/// killed and another frozen meanwhile.
 #[test]
 fn a_node_dies_and_another_freezes_meanwhile() {
     const KEYS: usize = 16;
@@ -99,14 +100,15 @@ fn a_node_dies_and_another_freezes_meanwhile() {
                 written += 1;
                 match client.put(&key, written.to_string()).await {
                     Ok(_) => acknowledged = written,
-                    // What is unknown is so for the fault's sake, and the client has no other failure here.
+                    // Unknown outcomes are caused by the faults; the client has no other failure here.
                     Err(error) => {
                         assert!(error.may_have_taken_effect() && error.is_retry_safe(), "{error}");
                         unknown.fetch_add(1, SeqCst);
                     }
                 }
                 let read = client.get(&key).await.unwrap_or_else(|error| panic!("a read failed: {error}"));
-                // An unknown write is older than what was acknowledged after it: its coordinator died, and stamps nothing.
+                // An unknown write is older than one that was acknowledged after it: its coordinator died,
+                // and stamps no more writes.
                 let read = read.map_or(0, |entry| String::from_utf8_lossy(&entry.value).parse().unwrap());
                 assert!((acknowledged..=written).contains(&read), "{acknowledged} <= {read} <= {written}");
             }

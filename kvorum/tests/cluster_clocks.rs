@@ -1,4 +1,5 @@
-//! Clocks that are wrong: one node half a minute ahead and one as far behind. Every guarantee holds all the same.
+//! Wrong clocks: one node is half a minute ahead and one half a minute late. Every guarantee holds all the
+//! same.
 
 #![allow(
     clippy::unwrap_used,
@@ -30,7 +31,7 @@ use support::wait_until;
 const DEFAULT: Class = Class::default(2, 3);
 const FAKETIME: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1";
 
-/// Three nodes whose clocks are off by these offsets; none where clocks cannot be faked.
+/// Three nodes whose clocks are off by these offsets; `None` if clocks cannot be faked.
 fn cluster(offsets: [&str; 3], test: &str) -> Option<Cluster> {
     if !Path::new(FAKETIME).exists() {
         skip(test, "libfaketime is not there");
@@ -81,8 +82,8 @@ fn versions_rise_through_all_nodes() {
     }
 }
 
-/// A key whose newest version is of the clock that is ahead is deleted and written through the one that is behind,
-/// also by a node that has just been started and has seen nothing yet.
+/// A key whose newest version comes from the clock that is ahead is deleted and written through the node that
+/// is late. The same by a node that has just been started and has seen no version yet.
 #[test]
 fn late_clock_supersedes_early_one() {
     let Some(mut cluster) = cluster(["+30s", "-30s", ""], "late_clock_supersedes_early_one") else { return };
@@ -90,7 +91,7 @@ fn late_clock_supersedes_early_one() {
     for round in 0..6_u8 {
         let key = [b'k', round];
         assert_eq!(session.put(0, DEFAULT, &key, 30), 201);
-        // A new life of a store that has seen little: its clock begins behind its own lease only.
+        // A new run of a store that has seen little: its clock only begins above its own lease.
         cluster.kill9(1);
         cluster.start_node(1);
         cluster.wait_until_connected();

@@ -1,4 +1,5 @@
-//! A node that is killed, paused or cut off delays nobody: latencies and failures of requests to the others.
+//! A node that is killed, paused or cut off delays no request: latencies and failures of requests to the
+//! other nodes.
 
 #![allow(
     clippy::unwrap_used,

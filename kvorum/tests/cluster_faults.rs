@@ -1,5 +1,5 @@
-//! Nodes are killed, paused and restarted under load: what clients saw keeps the contract, and all copies of every
-//! key come to be equal.
+//! Nodes are killed, paused and restarted under load: the clients' history keeps the contract, and all copies
+//! of every key become equal.
 
 #![allow(
     clippy::unwrap_used,
@@ -65,13 +65,13 @@ fn nap(random: &mut Random, low: u64, high: u64) {
 }
 
 fn kill(cluster: &mut Cluster, history: &mut History, node: usize) {
-    // Noted on both sides: what was in flight at either instant is in doubt.
+    // Recorded before and after the kill: the outcome of a request in flight at either instant is unknown.
     history.killed(node);
     cluster.kill9(node);
     history.killed(node);
 }
 
-/// Does one bad thing, and heals it.
+/// Injects one fault, and ends it.
 fn fault(cluster: &mut Cluster, random: &mut Random, history: &mut History) {
     let any = |random: &mut Random| usize::try_from(random.within(0, cluster.len() as u64)).unwrap();
     let (node, other) = (any(random), any(random));
@@ -147,7 +147,7 @@ fn fault(cluster: &mut Cluster, random: &mut Random, history: &mut History) {
     }
 }
 
-/// Loads a cluster of `nodes` and breaks it again and again for `seconds`, then heals it.
+/// Loads a cluster of `nodes` and injects faults for `seconds`, then ends all faults.
 fn storm(nodes: usize, classes: &[(Class, u64)], seconds: u64) {
     let test = format!("{nodes} nodes");
     let seed = seed(&test);
@@ -168,7 +168,7 @@ fn storm(nodes: usize, classes: &[(Class, u64)], seconds: u64) {
                 stage.next_round();
             }
         }
-        // The last writes are of quiet times.
+        // The last writes come when no fault is active.
         thread::sleep(Duration::from_millis(500));
     });
     history.absorb(broken);
@@ -185,7 +185,8 @@ fn five_nodes_under_faults() {
     storm(5, FIVE, seconds(25));
 }
 
-/// Clients without a pause on few keys, and no fault: nothing may fail, and every key's copies are equal afterwards.
+/// Clients without a pause on few keys, and no fault: no request may fail, and every key's copies are equal
+/// afterwards.
 fn contention(test: &str, nodes: usize, clients: usize, keys: u64, classes: &[(Class, u64)]) {
     let seed = seed(test);
     let cluster = Cluster::start(nodes);
@@ -206,22 +207,23 @@ fn contention(test: &str, nodes: usize, clients: usize, keys: u64, classes: &[(C
     assert_eq!(failed, 0, "requests failed although nothing was wrong");
 }
 
-/// Without any fault nothing fails, and every key's copies are equal. Method: few keys, so that writes meet.
+/// Without any fault no request fails, and every key's copies are equal. Method: few keys, so that writes are
+/// concurrent.
 #[test]
 fn quiet_nodes_with_contention() {
     contention("contention", 3, 6, 2, DEFAULT);
 }
 
-/// A read that is overtaken by one write after another while it writes back ends with an answer, not with 504 after eight
-/// rounds: 3 of 100 did, on a key that was written without a pause.
+/// A read that is overtaken by several writes while it writes back ends with an answer. Before the fix, 3 of
+/// 100 reads of a key that was written without a pause ended with 504 after eight rounds.
 #[test]
 fn reads_of_a_hot_key_do_not_fail() {
     contention("hot key", 3, 16, 1, DEFAULT);
 }
 
-/// Goal: a write takes effect once, also where a reader of fewer replicas than it needs itself can have met it. Method:
-/// clients without a pause on few keys, writes and reads of unequal quorums that all overlap. Before, a value that had
-/// been overwritten came back on one key of seven.
+/// Goal: a write takes effect once, also if a reader with fewer replicas than its own quorum may have seen
+/// it. Method: clients without a pause on few keys, writes and reads of unequal quorums that all overlap.
+/// Before the fix, a value that had been overwritten came back on one key of seven.
 #[test]
 fn writes_beside_unequal_quorums_take_effect_once() {
     contention(
@@ -252,9 +254,9 @@ fn writes_beside_unequal_quorums_of_five_take_effect_once() {
     );
 }
 
-/// Goal: while one of three nodes is away, writes that meet on a key succeed. Method: one is killed, and when the others
-/// have noticed, clients without a pause write two keys through them. Before, one write of twenty was 504 at once, although
-/// two replicas lived.
+/// Goal: while one of three nodes is down, concurrent writes to a key succeed. Method: one is killed, and
+/// when the others have noticed, clients without a pause write two keys through them. Before the fix, one
+/// write of twenty got 504 at once, although two replicas were up.
 #[test]
 fn writes_that_meet_succeed_while_a_node_is_away() {
     let test = "contention with a node away";

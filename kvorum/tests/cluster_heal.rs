@@ -1,5 +1,5 @@
-//! Real nodes that heal by themselves, with figures: a disk lost under load, and an absence longer than hints are kept. The
-//! third such story, bits that flip in tables under load, is in `cluster_rot.rs`.
+//! Real nodes that repair themselves, with figures: a disk lost under load, and an absence longer than hints
+//! are kept. The third such test, bits that flip in tables under load, is in `cluster_rot.rs`.
 
 #![allow(
     clippy::unwrap_used,
@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 use support::wait_until;
 
 const QUORUMS: Class = Class::default(2, 3);
-/// Clients that write at the same time.
+/// Clients that write concurrently.
 const CLIENTS: usize = 4;
 
 fn key(number: usize) -> Vec<u8> {
@@ -44,7 +44,7 @@ fn repaired(cluster: &Cluster, nodes: std::ops::Range<usize>) -> u64 {
     nodes.map(|node| cluster.metric(node, "kvorum_repair_pulled_records_total")).sum()
 }
 
-/// Has a node of three `pause` its repair with the others, or `resume` it.
+/// Tells a node of three to `pause` its repair with the others, or to `resume` it.
 fn tell_repair(cluster: &Cluster, node: usize, what: &str) {
     let listed = cluster.ask(node, "GET", "/admin/workers", None).text();
     let names = listed.lines().filter_map(|line| line.split_whitespace().next());
@@ -56,7 +56,7 @@ fn tell_repair(cluster: &Cluster, node: usize, what: &str) {
     }
 }
 
-/// Does `each` for all numbers below `count`, by several clients of `nodes`.
+/// Calls `each` for all numbers below `count`, by several clients of `nodes`.
 fn by_clients(
     cluster: &Cluster,
     nodes: &[usize],
@@ -83,8 +83,9 @@ fn by_clients(
     history
 }
 
-/// Goal: of a node that loses its disk under load, nothing acknowledged is lost; it is refilled and votes again. Method: the
-/// load goes on at the other two, its latencies are printed; then every copy and every answer is judged.
+/// Goal: if a node loses its disk under load, no acknowledged write is lost; the node is refilled and votes
+/// again. Method: the load continues at the other two, its latencies are printed; then every copy and every
+/// answer is judged.
 #[test]
 fn disk_lost_under_load() {
     const KEYS: usize = 6_000;
@@ -105,7 +106,7 @@ fn disk_lost_under_load() {
     };
     let (mut lost, mut healed, mut ended) = (0, 0, 0);
     let addresses = cluster.addresses();
-    // The third begins at 0 when it is started again.
+    // The third node's counter begins at 0 when it is started again.
     let before = repaired(&cluster, 0..2);
     let ran = load.run(&addresses, &[0, 1], seed("a lost disk"), |_| {
         thread::sleep(Duration::from_secs(2));
@@ -132,9 +133,9 @@ fn disk_lost_under_load() {
     settle(&cluster, &mut history, "a lost disk");
 }
 
-/// Goal: reads do not ask a node that is known to lack something while others can answer, and the marks that say so go once
-/// all agree. Method: writes without hints beside a node that is away, while all repair is paused; reads through the others,
-/// few of which may meet the third (a hedge does); then repair goes on.
+/// Goal: reads do not ask a node that is known to lack records while others can answer. The marks of dirty
+/// partitions go once all nodes are in sync. Method: writes without hints while a node is down and all repair
+/// is paused; reads through the others, few of which may reach the third (a hedge does); then repair resumes.
 #[test]
 fn reads_pass_over_a_node_until_it_lacks_nothing() {
     const KEYS: usize = 400;
@@ -162,8 +163,9 @@ fn reads_pass_over_a_node_until_it_lacks_nothing() {
     session.history.assert_holds("a node that lacks something");
 }
 
-/// Goal: a node that lacks most of what it ought to hold gets it by transfers, each record about once and none that does not
-/// belong there. Method: writes with several `from` beside a node that is away, without hints; then every copy is counted.
+/// Goal: a node that lacks most of its records gets them by bulk sync, each record about once and none that does
+/// not belong there. Method: writes with several `from` while a node is down, without hints; then every copy is
+/// counted.
 #[test]
 fn lacking_most_is_brought_by_transfers() {
     const KEYS: usize = 3_000;
@@ -201,9 +203,9 @@ fn lacking_most_is_brought_by_transfers() {
     session.history.assert_holds("transfers");
 }
 
-/// Goal: repair that is paused stops within a second or two, however much it has begun, and makes up for it once it goes on.
-/// Before, a comparison that had begun brought all that was lacking first. Method: a node lacks everything, at a rate that
-/// takes seconds for it; what it holds is counted while all repair is paused.
+/// Goal: paused repair stops within a second or two, however much it has begun, and catches up once it
+/// resumes. Before the fix, a comparison that had begun brought all missing records first. Method: a node
+/// lacks everything, at a rate that takes seconds for it; its records are counted while all repair is paused.
 #[test]
 fn pause_stops_what_was_begun() {
     const KEYS: usize = 2_000;
@@ -219,7 +221,7 @@ fn pause_stops_what_was_begun() {
     let held = || cluster.metric(2, "kvorum_store_keys");
     wait_until("repair is at it", || held() > KEYS as u64 / 10);
     (0..3).for_each(|node| tell_repair(&cluster, node, "pause"));
-    // What is on its way may wait a second for the pace.
+    // Messages on their way may wait a second for the rate limiter.
     thread::sleep(Duration::from_millis(1_500));
     let before = held();
     thread::sleep(Duration::from_secs(2));
@@ -227,14 +229,15 @@ fn pause_stops_what_was_begun() {
     assert_eq!(held(), before, "it goes on");
     assert!(before < KEYS as u64, "all was there before it was paused");
     (0..3).for_each(|node| tell_repair(&cluster, node, "resume"));
-    // With a key of the cluster's own beginnings, which goes once all have settled.
+    // The wait for connections left one tombstone more; it goes once tombstone GC has run for all nodes.
     wait_until("all is there", || held() >= KEYS as u64 && held() == cluster.metric(0, "kvorum_store_keys"));
     history.assert_holds("a pause");
 }
 
-/// Goal: a node that was away longer than hints are kept takes what it missed, and brings back nothing that was deleted.
-/// Method: it holds half of the keys when it goes; all are written meanwhile and a quarter deleted, with hints of 64 KiB; the
-/// purge must wait for it. `KVORUM_TEST_ROUNDS=10` makes it 200,000 writes and 50,000 deletions.
+/// Goal: a node that was down longer than hints are kept takes the records that it missed, and brings no
+/// deleted record back. Method: it holds half of the keys when it goes down. Meanwhile all keys are written
+/// and a quarter deleted, with hints of 64 KiB; the purge must wait for the node. `KVORUM_TEST_ROUNDS=10`
+/// makes it 200,000 writes and 50,000 deletions.
 #[test]
 fn absence_beyond_all_hints() {
     let writes = 20_000 * rounds(1) as usize;
@@ -270,7 +273,7 @@ fn absence_beyond_all_hints() {
     cluster.start_node(2);
     let ready = begun.elapsed();
     let live = (0..writes).filter(|number| !deleted(*number)).count() as u64;
-    // Rows that are left are those that live: what was deleted could go only once the node had all of it.
+    // Only live rows are left: deleted ones could be purged only once the node had all tombstones.
     let is_healed = || (0..3).all(|node| cluster.metric(node, "kvorum_store_keys") == live);
     for _ in 1..rounds(1) {
         let wait = Instant::now();

@@ -1,4 +1,4 @@
-//! Whose a data directory is: exchanged, copied and restored directories, and two clusters that meet.
+//! The owner of a data directory: exchanged, copied and restored directories, and two clusters that meet.
 
 #![allow(
     clippy::unwrap_used,
@@ -36,13 +36,13 @@ fn entity(key: &[u8], replicas: &str) -> String {
     format!("/v0/entity?id={}&replicas={replicas}", percent(key))
 }
 
-/// Has the node tell why it refuses a peer.
+/// Makes the node log why it refuses a peer.
 fn talkative() -> Launch {
     let environment = vec![("KVORUM_LOG".to_owned(), "info,kvorum=debug".to_owned())];
     Launch { environment, ..Launch::default() }
 }
 
-/// Removes rows that say whose the store of a stopped node is: what is left is a store of an earlier release.
+/// Removes the owner rows from the store of a stopped node: the result is a store of an earlier release.
 fn forget_owner(data_dir: &Path) {
     let engine = LsmEngine::open(LsmConfig::new(data_dir.join("store"), 16 << 20)).unwrap();
     let rows = [format::META_NODE, format::META_CLUSTER_ID, format::META_RUN].map(Bytes::from_static);
@@ -53,10 +53,10 @@ fn forget_owner(data_dir: &Path) {
     engine.commit(batch, Durability::Synced).unwrap();
 }
 
-/// Waits until all nodes know one id of the cluster, another than `before`, and returns it.
+/// Waits until all nodes know one id of the cluster, other than `before`, and returns it.
 #[track_caller]
 fn cluster_id(cluster: &Cluster, before: &str) -> String {
-    // The latest that each has told of: its log is that of all its runs.
+    // The latest id that each has logged: its log is that of all its runs.
     let id = |node: usize| {
         let log = cluster.log(node);
         let at = log.rfind("cluster_id=")?;
@@ -70,9 +70,10 @@ fn cluster_id(cluster: &Cluster, before: &str) -> String {
     id(0).unwrap()
 }
 
-/// Goal: what two of five nodes confirmed is not lost because their volumes were exchanged. Method: the directories of
-/// two nodes are exchanged while all are stopped; both refuse to start, with both URLs, and with one more node down no
-/// read says that an acknowledged write is not there. Put right, all is as it was.
+/// Goal: writes that two of five nodes confirmed are not lost because their volumes were exchanged. Method:
+/// the directories of two nodes are exchanged while all are stopped. Both refuse to start, and name both
+/// URLs. With one more node down, no read says that an acknowledged write is absent. With the directories
+/// back in place, everything is as before.
 #[test]
 fn exchanged_directories_are_refused() {
     let mut cluster = Cluster::start(5);
@@ -112,9 +113,9 @@ fn exchanged_directories_are_refused() {
     }
 }
 
-/// Goal: hints are handed over only to the node that they are for. Method: b keeps 300 hints for c, which is down; a copy of
-/// a's directory, without the rows that say whose it is, as an earlier release leaves it, is started as c. Nobody talks to
-/// it, b keeps every hint, and c's own directory gets them.
+/// Goal: hints are handed over only to the node that they are for. Method: b keeps 300 hints for c, which is
+/// down. A copy of a's directory, without the owner rows, as an earlier release leaves it, is started as c.
+/// No node talks to it, b keeps every hint, and c's own directory gets them.
 #[test]
 fn copied_directory_takes_no_hints() {
     let mut cluster = Cluster::new(3, SMALL);
@@ -150,9 +151,9 @@ fn copied_directory_takes_no_hints() {
     assert!(keys.iter().all(|key| held.contains_key(key)), "{} of 300", held.len());
 }
 
-/// Goal: a directory of an earlier release belongs to the node that opens it, and learns the cluster's id without an outage.
-/// Method: the rows that say whose a store is are removed from all three, one after the other, as an upgrade would find
-/// them; every write in between succeeds, and in the end all know one id.
+/// Goal: a directory of an earlier release is bound to the node that opens it, and learns the cluster's id
+/// without an outage. Method: the owner rows are removed from all three, one after the other, as an upgrade
+/// would find them. Every write in between succeeds, and in the end all know one id.
 #[test]
 fn directories_of_an_earlier_release_are_bound() {
     let mut cluster = Cluster::start(3);
@@ -172,7 +173,7 @@ fn directories_of_an_earlier_release_are_bound() {
         forget_owner(cluster.data_dir(node));
     }
     cluster.start_all();
-    // Nobody knew it any more.
+    // No node knew the id any more.
     cluster_id(&cluster, &before);
     let dirs: Vec<_> = (0..3).map(|node| cluster.data_dir(node).to_path_buf()).collect();
     cluster.kill9_all();
@@ -181,8 +182,8 @@ fn directories_of_an_earlier_release_are_bound() {
     assert_eq!(cluster.exit_code(0), Some(2), "bound at its first start: {}", cluster.log(0));
 }
 
-/// Goal: two clusters with one and the same list of URLs never talk. Method: a cluster is wiped and begun again, and the
-/// directory that one of its nodes had before comes back. Each side refuses the other, with both ids.
+/// Goal: two clusters with the same list of URLs never talk. Method: a cluster is wiped and created again,
+/// and the earlier directory of one of its nodes comes back. Each side refuses the other, with both ids.
 #[test]
 fn another_cluster_of_the_same_list_is_refused() {
     let mut cluster = Cluster::new(3, SMALL);
@@ -214,8 +215,9 @@ fn another_cluster_of_the_same_list_is_refused() {
     }
 }
 
-/// Goal: a node with a wrong `--cluster` list is told which URLs differ. Method: a new node of the same address is started
-/// among other nodes; the refusal names the URL that only it lists, and the one that it lacks.
+/// Goal: a node with a wrong `--cluster` list is told which URLs differ. Method: a new node of the same
+/// address is started among other nodes. The refusal names the URL that only it lists, and the one that it
+/// lacks.
 #[test]
 fn wrong_list_is_refused_with_its_urls() {
     let mut cluster = Cluster::start(3);
@@ -235,7 +237,8 @@ fn wrong_list_is_refused_with_its_urls() {
     });
 }
 
-/// Goal: a node of another protocol version is refused in words. Method: the handshake of version 4.
+/// Goal: a node of another protocol version is refused with an error text. Method: the handshake of version
+/// 4.
 #[test]
 fn version_4_is_refused_in_words() {
     let cluster = Cluster::start(2);
@@ -258,9 +261,9 @@ fn has_birth_times(name: &str, path: &Path) -> bool {
     has_them
 }
 
-/// Goal: a node that is restarted alone serves what it can serve alone. Method: all three nodes are stopped, by order or
-/// by `kill -9`, and one is started: requests whose `ACK` it can meet itself succeed, others find too few. Again after it
-/// was killed alone.
+/// Goal: a node that is restarted alone serves the requests that it can serve alone. Method: all three nodes
+/// are stopped, by SIGTERM or by `kill -9`, and one is started. Requests whose `ACK` it can meet itself
+/// succeed, others find too few replicas. The same again after it was killed alone.
 #[test]
 fn restarted_alone_serves_what_it_can() {
     let mut cluster = Cluster::start(3);
@@ -291,8 +294,9 @@ fn restarted_alone_serves_what_it_can() {
     });
 }
 
-/// Goal: a directory that was copied, moved or restored serves nothing alone, however often it is started; once it has
-/// met a majority it does. Method: each is done to a stopped node's directory, which is then started alone, twice.
+/// Goal: a directory that was copied, moved or restored serves nothing alone, however often it is started;
+/// once the node has met a majority it does. Method: each is done to a stopped node's directory, which is
+/// then started alone, twice.
 #[test]
 fn copied_moved_or_restored_serves_nothing_alone() {
     let mut cluster = Cluster::start(3);
@@ -334,9 +338,10 @@ fn copied_moved_or_restored_serves_nothing_alone() {
     }
 }
 
-/// Goal: an older copy of a directory is noticed by what the others remember, although nothing was purged since. Method: a
-/// node's directory is copied, the node is started again and takes writes that one other node has as well; the copy comes
-/// back while that one is away. It does not say that they are not there, and votes again once it has been refilled.
+/// Goal: the other nodes' memory exposes an older copy of a directory, although nothing was purged since.
+/// Method: a node's directory is copied. The node is started again and takes writes that one other node has
+/// as well. The copy comes back while that one is down. The node does not say that the writes are absent, and
+/// votes again once it has been refilled.
 #[test]
 fn older_copy_is_refilled_before_it_votes() {
     let mut cluster = Cluster::start(3);
@@ -352,7 +357,7 @@ fn older_copy_is_refilled_before_it_votes() {
     cluster.kill9(0);
     cluster.kill9(1);
     cluster.put_back(0, &copy);
-    // It missed all of that, and remembers only that the node was in a later run.
+    // The third node missed all of these writes, and remembers only that the node was in a later run.
     cluster.start_node(2);
     cluster.start_node(0);
     wait_until("the older copy is told", || {
@@ -369,9 +374,9 @@ fn older_copy_is_refilled_before_it_votes() {
     assert!(keys.iter().all(|key| cluster.ask(0, GET, &entity(key, "2/3"), None).body == b"v"));
 }
 
-/// Goal: what vouches is a command for one start, and no setting. Method: a copied directory votes in the start after
-/// `trust-store`, a second copy of it does not; as flags both are refused with the command; on a running node's directory
-/// and on none at all the commands are refused.
+/// Goal: trust in a store is a command for one start, not a setting. Method: a copied directory votes in the
+/// start after `trust-store`, a second copy of it does not. As flags both words are refused, and the error
+/// names the command. On a running node's directory and on a missing one the commands are refused.
 #[test]
 fn words_are_for_one_start() {
     let mut cluster = Cluster::start(3);
@@ -406,8 +411,9 @@ fn words_are_for_one_start() {
     }
 }
 
-/// Goal: a replica that does not vote yet is asked again, so a fresh cluster has no moment of 504 after its nodes have said
-/// that they are ready. Method: fresh clusters; as soon as the last node is ready, writes and reads through every node.
+/// Goal: a replica that does not vote yet is asked again, so a new cluster never answers 504 after its nodes
+/// have said that they are ready. Method: new clusters; as soon as the last node is ready, writes and reads
+/// through every node.
 #[test]
 fn fresh_cluster_answers_when_it_says_ready() {
     for round in 0..5 {
@@ -428,8 +434,9 @@ fn fresh_cluster_answers_when_it_says_ready() {
     }
 }
 
-/// Goal: a request that meets a replica which has just started waits for it, up to its deadline. Method: two of three nodes
-/// with copied directories, so that they meet each other before they vote; a request is sent before the second one is there.
+/// Goal: a request that reaches a replica which has just started waits for it, up to its deadline. Method:
+/// two of three nodes with copied directories, so that they meet each other before they vote; a request is
+/// sent before the second one is up.
 #[test]
 fn request_waits_for_a_replica_that_does_not_vote_yet() {
     let mut cluster = Cluster::new(3, &["--memory-budget", "16MiB", "--request-timeout", "20s"]);

@@ -1,7 +1,7 @@
-//! The network between nodes is cut, both ways and one way, under load: requests that can reach enough replicas are
-//! answered, what clients saw keeps the contract, and all copies come to be equal.
+//! The network between nodes is cut, both ways and one way, under load. Requests that can reach enough
+//! replicas are answered, the clients' history keeps the contract, and all copies become equal.
 //!
-//! Needs root and network namespaces; says so where they are not there.
+//! Needs root and network namespaces; prints that it was skipped where they are not available.
 
 #![allow(
     clippy::unwrap_used,
@@ -31,7 +31,7 @@ use std::time::Duration;
 
 const SECOND: u64 = 1_000_000_000;
 const CLASSES: &[(Class, u64)] = &[
-    // Few of those that need all three: a client that waits for such a one asks nothing else meanwhile.
+    // Few requests need all three replicas: a client that waits for one sends no other request meanwhile.
     (Class::default(2, 3), 400),
     (Class::new("all", (3, 3), (3, 3)), 2),
     (Class::new("write-all", (3, 3), (1, 3)), 2),

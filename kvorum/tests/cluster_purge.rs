@@ -1,7 +1,8 @@
-//! Deleted keys leave nothing behind, on any node, without anyone asking; and stay deleted whatever happens meanwhile.
+//! Deleted keys leave no rows behind, on any node, without a request for it, and stay deleted whatever
+//! happens meanwhile.
 //!
-//! Method: real processes with short rounds of settling. Rows are counted where the store counts them; what clients see
-//! is asked of every node.
+//! Method: real processes with short rounds of tombstone GC. The stores' own counts of rows are read; every
+//! node is asked for the clients' view.
 
 #![allow(
     clippy::unwrap_used,
@@ -35,7 +36,7 @@ fn cluster_of(nodes: usize, durability: &str) -> Cluster {
         "16MiB",
         "--settle-interval",
         "300ms",
-        // What has expired is destroyed after twice this time.
+        // Expired records are destroyed after twice this time.
         "--clock-offset-limit",
         "500ms",
         "--threads",
@@ -56,7 +57,7 @@ fn entity(name: &str, index: usize) -> String {
     format!("/v0/entity?id={name}-{index}")
 }
 
-/// Asks one of `nodes` after the other.
+/// Puts all keys through `nodes` in turn.
 fn put_all(cluster: &Cluster, name: &str, nodes: &[usize]) {
     for index in 0..KEYS {
         let answer = cluster.ask(nodes[index % nodes.len()], "PUT", &entity(name, index), Some(b"value"));
@@ -78,7 +79,7 @@ fn assert_gone(cluster: &Cluster, name: &str) {
     }
 }
 
-/// Waits until every node has led so many rounds more.
+/// Waits until every node has led `rounds` more rounds.
 fn pass_rounds(cluster: &Cluster, nodes: &[usize], rounds: u64) {
     let led = |node: &usize| cluster.metric(*node, "kvorum_settle_rounds_total");
     let before: Vec<u64> = nodes.iter().map(led).collect();
@@ -91,7 +92,8 @@ fn wait_until_empty(cluster: &Cluster) {
     wait_until("no row is left on any node", || (0..3).all(|node| rows(cluster, node) == 0));
 }
 
-/// What is deleted, and what expires, goes from all nodes, and what is not stays. Then the keys are as good as new.
+/// Deleted and expired keys go from all nodes, and the others stay. Then the keys can be used again like new
+/// ones.
 #[test]
 fn deleted_and_expired_keys_leave_nothing() {
     let cluster = cluster("always");
@@ -115,7 +117,7 @@ fn deleted_and_expired_keys_leave_nothing() {
     wait_until_empty(&cluster);
 }
 
-/// A node that is away holds back the purge, and brings nothing back.
+/// A node that is down holds back the purge, and brings nothing back.
 #[test]
 fn nothing_is_purged_while_a_node_is_away() {
     let mut cluster = cluster("always");
@@ -129,7 +131,7 @@ fn nothing_is_purged_while_a_node_is_away() {
     assert_gone(&cluster, "k");
 }
 
-/// Nodes are killed over and over while keys are written, deleted and purged.
+/// Nodes are killed again and again while keys are written, deleted and purged.
 #[test]
 fn killed_nodes_bring_nothing_back() {
     for durability in ["always", "interval:50"] {
@@ -152,8 +154,9 @@ fn killed_nodes_bring_nothing_back() {
     }
 }
 
-/// Goal: a restored backup does not bring back what was purged since, is refilled, and votes again. Method: a node's
-/// directory is copied with all keys in it; all are deleted and purged, others written; the copy takes its place.
+/// Goal: a restored backup does not bring purged records back, is refilled, and votes again. Method: a node's
+/// directory is copied with all keys in it. All are deleted and purged, others written; then the copy takes
+/// its place.
 #[test]
 fn older_store_is_refilled_not_merged() {
     let mut cluster = cluster("always");
@@ -169,7 +172,7 @@ fn older_store_is_refilled_not_merged() {
     cluster.kill9(2);
     cluster.put_back(2, &backup);
     cluster.start_node(2);
-    // By its run already, before what was purged is asked for.
+    // Noticed by its run number, before it asks for the purged records.
     let is_noticed = || cluster.log(2).contains("another node saw a later run of this node");
     wait_until("the older store is noticed", is_noticed);
     let votes = || cluster.metric(2, "kvorum_store_votes") == 1;
@@ -182,9 +185,10 @@ fn older_store_is_refilled_not_merged() {
     wait_until_empty(&cluster);
 }
 
-/// Goal: backups of all nodes, taken one after the other and put back together, lose nothing that was there before the
-/// first, and bring back nothing that was gone. Method: more nodes than replicas; between two backups keys are written,
-/// deleted and purged, so that each node has sealed partitions further than those before, also such as it does not hold.
+/// Goal: backups of all nodes, taken one after the other and put back together, lose nothing from before the
+/// first backup, and bring back nothing that was gone. Method: more nodes than replicas. Between two backups
+/// keys are written, deleted and purged, so that each node has sealed partitions further than the nodes
+/// before, including partitions that it does not hold.
 #[test]
 fn staggered_backups_of_all_nodes_lose_nothing() {
     const NODES: [usize; 5] = [0, 1, 2, 3, 4];
@@ -231,20 +235,21 @@ fn staggered_backups_of_all_nodes_lose_nothing() {
 /// Bytes of the files in a directory, at any depth.
 fn bytes_in(dir: &Path) -> u64 {
     let bytes = |entry: std::io::Result<std::fs::DirEntry>| {
-        // Files go while they are looked at.
+        // Files may disappear meanwhile.
         let Ok(path) = entry.map(|entry| entry.path()) else { return 0 };
         if path.is_dir() { bytes_in(&path) } else { path.metadata().map_or(0, |file| file.len()) }
     };
     std::fs::read_dir(dir).map_or(0, |files| files.map(bytes).sum())
 }
 
-/// Bytes of a node's tables, in MiB: its journals take what they take.
+/// Bytes of a node's tables, in MiB; journals are not counted.
 fn table_mib(cluster: &Cluster, node: usize) -> u64 {
     bytes_in(&cluster.data_dir(node).join("store/keyspaces")) >> 20
 }
 
-/// Goal: the space of deleted keys comes back on every node without a further write, but not while that is paused. Method:
-/// values that do not compress, four memtables of them on each node; all deleted; the files of tables looked at.
+/// Goal: every node frees the space of deleted keys without a further write, but not while that is paused.
+/// Method: values that do not compress, four memtables of them on each node; all are deleted; then the sizes
+/// of the table files are checked.
 #[test]
 fn space_of_deleted_keys_comes_back() {
     const KEYS: usize = 1200;
@@ -280,8 +285,8 @@ fn space_of_deleted_keys_comes_back() {
     assert_eq!(cluster.ask(2, "GET", &entity("large", 7), None).body, b"again");
 }
 
-/// `kvorum repair` compares every node with all others, and says so of one that it cannot be compared with;
-/// `/v0/converged` names who holds back.
+/// `kvorum repair` compares every node with all others, and reports a node that it cannot compare with;
+/// `/v0/converged` names the nodes that are not in sync.
 #[test]
 fn repair_on_demand_and_who_holds_back() {
     let mut cluster = cluster("always");

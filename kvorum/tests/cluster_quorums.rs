@@ -30,19 +30,19 @@ use support::wait_until;
 /// One step of a story.
 #[derive(Debug, Clone, Copy)]
 enum Step {
-    /// `method` through `node` with these quorums: the status that it must have.
+    /// `method` through `node` with these quorums: the expected status.
     Ask(&'static str, usize, &'static str, u16),
-    /// GET through `node`: the value of the PUT of that number in this story.
+    /// GET through `node`: the value of the PUT of this number in this story.
     Sees(usize, &'static str, usize),
     /// kill -9.
     Kill(usize),
-    /// Started again, and ready.
+    /// Starts the node and waits until it is ready.
     Start(usize),
-    /// Waited until every node reaches every other.
+    /// Waits until every node reaches every other.
     Connected,
-    /// How many nodes store a live copy, at once and from then on.
+    /// How many nodes store a live copy, now and from now on.
     Copies(usize),
-    /// How many nodes come to store a live copy.
+    /// How many nodes will store a live copy.
     Becomes(usize),
 }
 
@@ -52,7 +52,7 @@ const PUT: &str = "PUT";
 const GET: &str = "GET";
 const DELETE: &str = "DELETE";
 
-/// Nodes are by their rank for the key: 0 is its best replica.
+/// Nodes are numbered by their rank for the key: 0 is its best replica.
 const STORIES: &[(&str, &[Step])] = &[
     ("1/2 after 2/2", &[Ask(PUT, 2, "2/2", 201), Sees(2, "1/2", 0), Sees(0, "1/2", 0), Sees(1, "1/2", 0)]),
     (
@@ -224,9 +224,9 @@ fn ranks(cluster: &Cluster, key: &[u8]) -> Vec<usize> {
     order
 }
 
-/// Tells one story; afterwards all nodes run.
+/// Runs one story; afterwards all nodes run.
 fn tell(cluster: &mut Cluster, name: &str, steps: &[Step]) {
-    // What was written to find the ranks is deleted again, so each story begins above a tombstone.
+    // The record that was written to find the ranks is deleted again, so each story begins above a tombstone.
     let mut key = name.as_bytes().to_vec();
     key.extend_from_slice(b"\x00\xff\xfe /+%&\r\n");
     let order = ranks(cluster, &key);
@@ -282,7 +282,7 @@ fn tell(cluster: &mut Cluster, name: &str, steps: &[Step]) {
                 }
                 let found = holders();
                 assert_eq!(found.len(), count, "{found:?} {context}");
-                // The copies are with the best replicas.
+                // The copies are on the best replicas.
                 assert!(order[..count].iter().all(|node| found.contains(node)), "{found:?} {context}");
             }
         }
@@ -290,7 +290,7 @@ fn tell(cluster: &mut Cluster, name: &str, steps: &[Step]) {
     cluster.start_all();
 }
 
-/// Looks at what every answer must say of its replicas.
+/// Checks the replica counts that every answer must have.
 #[track_caller]
 fn check_answer(answer: &Answer, method: &str, replicas: &str, context: &str) {
     let (ack, from) = replicas.split_once('/').unwrap();
@@ -339,7 +339,7 @@ fn too_few_are_named() {
         assert!(text.contains(&cluster.url(1)), "{method}: {text}");
         assert!(!text.contains(&cluster.url(0)) && !text.contains(&cluster.url(2)), "{method}: {text}");
     }
-    // With JSON asked for, JSON.
+    // As JSON, if JSON was asked for.
     let json = "Accept: application/json\r\nConnection: close\r\n";
     let mut stream = cluster_support::node::connect(cluster.address(0), support::PATIENCE).unwrap();
     let request = faults_support::http::encode(GET, "/v0/entity?id=k&replicas=3/3", json, None);
@@ -349,7 +349,7 @@ fn too_few_are_named() {
     assert_eq!((answer.status, json["error"].is_null()), (504, false), "{json}");
 }
 
-/// Quorums that this cluster cannot have are the client's fault.
+/// Quorums that this cluster cannot have are refused as the client's fault.
 #[test]
 fn impossible_quorums_are_refused() {
     let cluster = Cluster::start(3);
@@ -363,7 +363,7 @@ fn impossible_quorums_are_refused() {
     assert_eq!((answer.status, answer.header("kvorum-replicas")), (201, Some("3/3")));
 }
 
-/// A TTL that was given through one node ends at every node, and its expiry is the same everywhere.
+/// A TTL that was given through one node ends at every node, and its expiry instant is the same everywhere.
 #[test]
 fn ttl_across_nodes() {
     let cluster = Cluster::start(3);
@@ -384,7 +384,7 @@ fn ttl_across_nodes() {
         assert_eq!(cluster.ask(node, GET, &entity(b"k", "3/3"), None).status, 404);
         assert!(cluster.dump(node).is_empty());
     }
-    // What has expired does not hide what is written after it.
+    // An expired record does not hide one that is written after it.
     assert_eq!(cluster.ask(1, PUT, &entity(b"k", "2/3"), Some(b"w")).status, 201);
     assert_eq!(cluster.ask(2, GET, &entity(b"k", "2/3"), None).body, b"w");
 }
@@ -434,7 +434,7 @@ fn large_values_and_odd_keys() {
             }
         }
     };
-    // At once it has what it missed; that all reach it again is another test's.
+    // It has the missed values at once; another test checks that all reach it again.
     check(&cluster, &[(1, "1/3"), (0, "2/3"), (1, "2/3")]);
     assert!(cluster.ask(1, GET, &entity(b"biggest", "1/3"), None).body == biggest);
     cluster.wait_until_connected();
@@ -443,7 +443,7 @@ fn large_values_and_odd_keys() {
     assert!(copies.values().all(|held| held.len() == 3 && held[&0] == held[&1] && held[&0] == held[&2]));
 }
 
-/// A node alone is ready within half a second or so, and says 504 for what it cannot do.
+/// A node alone is ready within half a second or so, and answers 504 to requests that it cannot serve.
 #[test]
 fn alone_it_is_ready_soon() {
     let mut cluster = Cluster::new(3, &["--memory-budget", "16MiB"]);
@@ -452,7 +452,7 @@ fn alone_it_is_ready_soon() {
     for (method, body) in [(PUT, Some(&b"v"[..])), (GET, None), (DELETE, None)] {
         assert_eq!(cluster.ask(1, method, &entity(b"k", "2/3"), body).status, 504, "{log}");
     }
-    // Once more, when its store votes.
+    // The same again, when its store votes.
     cluster.start_all();
     cluster.kill9_all();
     let took = cluster.start_node(1);
@@ -480,7 +480,7 @@ fn started_in_any_order() {
     }
 }
 
-/// A node is reached by the others as soon as it says that it is ready, however long it was away.
+/// The others reach a node as soon as it says that it is ready, however long it was down.
 #[test]
 fn ready_means_reached() {
     let mut cluster = Cluster::start(3);
@@ -493,7 +493,7 @@ fn ready_means_reached() {
         let fresh = cluster.ask(2, GET, &entity(&[round as u8], "1/3"), None).status;
         let begun = Instant::now();
         let (mut failed, mut since) = (0, Instant::now());
-        // Until it has been reached for a second, on connections that fall to any thread.
+        // Until it has been reachable for a second, on connections that any thread may get.
         while since.elapsed() < Duration::from_secs(1) {
             for node in 0..2 {
                 if cluster.ask(node, PUT, &entity(b"k", "3/3"), Some(b"v")).status != 201 {
@@ -514,8 +514,8 @@ fn ready_means_reached() {
     assert!(slowest < Duration::from_millis(500), "{slowest:?} after it was ready it was not reached by all");
 }
 
-/// A node that lost its disk does not say of what it has confirmed that it is not there: with another node down, a
-/// read through it finds too few replicas. Its writes count.
+/// A node that lost its disk does not say that writes it has confirmed are absent: with another node down, a
+/// read through it finds too few replicas. Its confirmations of new writes count.
 #[test]
 fn wiped_disk_does_not_vote() {
     let mut cluster = Cluster::start(3);
@@ -537,7 +537,7 @@ fn wiped_disk_does_not_vote() {
             }
             assert_eq!(cluster.ask(wiped, GET, &entity(key, "2/3"), None).status, 504);
         }
-        // Also after it was started once more.
+        // Also after another start.
         cluster.kill9(wiped);
         cluster.start_node(wiped);
         thread::sleep(Duration::from_millis(300));
@@ -552,8 +552,8 @@ fn wiped_disk_does_not_vote() {
     }
 }
 
-/// A new cluster answers once all its nodes have met: two of three cannot know that the third remembers nothing. The
-/// operator can.
+/// A new cluster answers once all its nodes have met: two of three cannot know that the third remembers
+/// nothing. The operator can.
 #[test]
 fn new_cluster_answers_once_all_have_met() {
     let mut cluster = Cluster::new(3, &["--memory-budget", "16MiB"]);
@@ -584,8 +584,9 @@ fn new_cluster_answers_once_all_have_met() {
     assert_eq!(vouched.ask(1, GET, &entity(b"k", "2/3"), None).body, b"v");
 }
 
-/// Goal: a lost disk is not forgotten. Method: one node of three comes back with another directory, alone, and is started
-/// once more before it has met anybody: it must not answer reads in its second life either.
+/// Goal: a lost disk is not forgotten. Method: one node of three comes back with another directory, alone,
+/// and is started once more before it has met another node: it must not answer reads in its second run
+/// either.
 #[test]
 fn wiped_disk_does_not_vote_in_its_second_life() {
     let mut cluster = Cluster::start(3);
@@ -602,8 +603,8 @@ fn wiped_disk_does_not_vote_in_its_second_life() {
     }
 }
 
-/// A node that comes up alone with a copy of its disk may have an older one, and takes part in nothing until it has met
-/// another of three. The operator may vouch for the disk.
+/// A node that starts alone with a copy of its disk may have an older one, and takes part in nothing until it
+/// has met another of three. The operator may vouch for the disk.
 #[test]
 fn copied_disk_that_comes_up_alone_meets_another_before_it_votes() {
     let mut cluster = Cluster::start(3);
@@ -614,7 +615,7 @@ fn copied_disk_that_comes_up_alone_meets_another_before_it_votes() {
         cluster.put_back(index, &copy);
     }
     cluster.start_node(0);
-    // What is not confirmed may take effect all the same.
+    // An unconfirmed write may still take effect.
     for (method, body) in [(GET, None), (PUT, Some(&b"v"[..]))] {
         let answer = cluster.ask(0, method, &entity(b"key", "1/3"), body);
         assert_eq!(answer.status, 504, "{}", answer.text());
@@ -630,7 +631,8 @@ fn copied_disk_that_comes_up_alone_meets_another_before_it_votes() {
     assert_eq!(cluster.ask(2, PUT, &entity(b"key", "1/3"), Some(b"w")).status, 201);
 }
 
-/// What every node holds of a key, for people and for programs: the newer record on one rank, the older ones elsewhere.
+/// The records that every node holds of a key, for people and for programs: the newer record on one rank, the
+/// older ones elsewhere.
 #[test]
 fn explained_keys_tell_what_is_where() {
     let cluster = Cluster::start(3);
@@ -653,9 +655,9 @@ fn explained_keys_tell_what_is_where() {
     });
 }
 
-/// Goal: 507 says that nothing was stored anywhere; it used to be the answer to a PUT at 3/3 that two of the replicas had
-/// stored. Method: the disk of one of three nodes is full. A PUT at 3/3 is unknown and its value is there; what is
-/// answered 507 is nowhere.
+/// Goal: 507 means that nothing was stored anywhere. Before the fix, it was the answer to a PUT at 3/3 that
+/// two of the replicas had stored. Method: the disk of one of three nodes is full. A PUT at 3/3 is unknown
+/// and its value is there; a value whose PUT got 507 is nowhere.
 #[test]
 fn disk_full_is_said_only_where_nothing_was_stored() {
     let disk = match Mounted::tmpfs(96) {

@@ -1,6 +1,6 @@
-//! Damaged disks: bits flip in the files of a node that runs under load, and of one that then cannot open its store.
-//! Nothing acknowledged is lost, nothing wrong is served, and without a person the node sets the store aside, is
-//! refilled and votes again.
+//! Damaged disks: bits flip in the files of a node that runs under load, and of one that then cannot open its
+//! store. No acknowledged write is lost and no wrong value is served. Without an operator the node sets the
+//! store aside, is refilled and votes again.
 
 #![allow(
     clippy::unwrap_used,
@@ -30,7 +30,8 @@ use support::wait_until;
 
 const QUORUMS: Class = Class::default(2, 3);
 const ALL: Class = Class::new("all", (3, 3), (2, 3));
-/// Small memtables, so that a test's data is in tables; and walks that find what nobody asks for.
+/// Small memtables, so that a test's data is in tables, and frequent scrubs, which find damage in records
+/// that no request reads.
 const SMALL: &[&str] = &["--memory-budget", "16MiB", "--durability", "os", "--scrub-every", "1s"];
 
 fn key(number: u32) -> Vec<u8> {
@@ -104,7 +105,7 @@ fn damaged_tables_of_a_running_node_are_healed() {
     report("flipped bits, until the new store votes", &ran.asked, damaged..healed);
     println!("figures: flipped bits: the new store votes after {} ms", (healed - damaged) / 1_000_000);
     history.absorb(ran);
-    // What the load did not ask for while the store was damaged is there as well.
+    // Records that the load did not read while the store was damaged are there as well.
     let mut session = Session::new(&cluster.addresses());
     for number in (0..6_000).step_by(7) {
         assert_eq!(session.get(2, ALL, &key(number)), 200);
@@ -119,8 +120,8 @@ fn damaged_tables_of_a_running_node_are_healed() {
     }
 }
 
-/// While another node is away a damaged store stays in use as far as it can be read, and is set aside when that one is
-/// back: of two stores that lack something, what is only in them would be lost.
+/// While another node is down a damaged store stays in use as far as it can be read; it is set aside when
+/// that node is back. With two stores that lack records, records that are only in them would be lost.
 #[test]
 fn damaged_store_waits_for_the_others() {
     let (mut cluster, mut history) = filled();
@@ -142,10 +143,10 @@ fn damaged_store_waits_for_the_others() {
     settle(&cluster, &mut history, "a damaged store while another node is away");
 }
 
-/// What is damaged, and how.
+/// The name of the damage, and the function that does it.
 type Damage<'a> = (&'a str, &'a dyn Fn(&Cluster));
 
-/// A store that cannot be opened: the node begins anew by itself, and keeps what it found.
+/// A store that cannot be opened: the node creates a new one by itself, and keeps the damaged files.
 #[test]
 fn store_that_cannot_be_opened_is_set_aside() {
     let (mut cluster, mut history) = filled();
@@ -173,7 +174,7 @@ fn store_that_cannot_be_opened_is_set_aside() {
         }),
     ];
     for (nth, (name, damage)) in damages.iter().enumerate() {
-        // Something for the newest journal.
+        // Some records for the newest journal.
         let mut session = Session::new(&cluster.addresses());
         for number in 0..40 {
             assert_eq!(session.put(0, ALL, &key(number), 1_000), 201);

@@ -1,7 +1,7 @@
-//! Processes die at every named step of persisting something (`kvorum/src/crash.rs`): nothing acknowledged is lost, and
-//! every step is reached.
+//! Processes crash at every named step of a durable write (`kvorum/src/crash.rs`): no acknowledged write is
+//! lost, and every step is reached.
 //!
-//! What the process wrote the operating system still has; the simulation takes that away as well.
+//! The operating system still has everything that the process wrote; the simulation takes that away as well.
 
 #![allow(
     clippy::unwrap_used,
@@ -36,7 +36,7 @@ use std::time::{Duration, SystemTime};
 use support::{run, wait_until};
 use tempfile::TempDir;
 
-/// Points that a new data directory comes by.
+/// Points that a new data directory reaches.
 const NEW: &[Point] = &[
     Point::MarkerCreated,
     Point::MarkerWritten,
@@ -50,7 +50,7 @@ const NEW: &[Point] = &[
     Point::RunBefore,
     Point::RunAfter,
 ];
-/// Points that a node comes by that is started with data.
+/// Points that a node reaches which is started with data.
 const AGAIN: &[Point] = &[
     Point::DataDirTaken,
     Point::StoreOpened,
@@ -59,7 +59,7 @@ const AGAIN: &[Point] = &[
     Point::RunBefore,
     Point::RunAfter,
 ];
-/// Points that a node comes by under load.
+/// Points that a node reaches under load.
 const LOADED: &[Point] = &[
     Point::LeaseBefore,
     Point::LeaseAfter,
@@ -73,7 +73,7 @@ const LOADED: &[Point] = &[
 const INTERVAL: &[Point] = &[Point::IntervalBeforeSync, Point::IntervalAfterSync];
 const CLOSING: &[Point] =
     &[Point::CloseDrained, Point::CloseBeforeSync, Point::CloseAfterSync, Point::CloseDone];
-/// Points that the nodes of a new cluster come by.
+/// Points that the nodes of a new cluster reach.
 const NEW_CLUSTER: &[Point] = &[
     Point::IndexBefore,
     Point::IndexAfter,
@@ -84,20 +84,20 @@ const NEW_CLUSTER: &[Point] = &[
     Point::VotesBefore,
     Point::VotesAfter,
 ];
-/// Points that a node of a new cluster comes by where writes are confirmed before they are synced.
+/// Points that a node of a new cluster reaches if writes are confirmed before they are synced.
 const UNCLEAN: &[Point] = &[Point::UncleanBefore, Point::UncleanAfter];
-/// Points that a node comes by while another one is away.
+/// Points that a node reaches while another one is down.
 const AWAY: &[Point] = &[Point::HintBefore, Point::HintAfter, Point::GapBefore, Point::GapAfter];
-/// Points that it comes by once the other is back.
+/// Points that it reaches once the other is back.
 const BACK: &[Point] =
     &[Point::HintsRemoveBefore, Point::HintsRemoveAfter, Point::GapsRemoveBefore, Point::GapsRemoveAfter];
-/// Points that a node comes by whose store cannot be opened.
+/// Points that a node reaches whose store cannot be opened.
 const UNREADABLE: &[Point] =
     &[Point::AsideBefore, Point::AsideMarked, Point::AsideAfter, Point::AsideForgotten];
-/// A point that a node comes by which finds its store damaged while it runs.
+/// A point that a node reaches which finds its store damaged while it runs.
 const DAMAGED: &[Point] = &[Point::AsideBegun];
 
-/// Points that a node of a cluster comes by once it has written some thousand keys.
+/// Points that a node of a cluster reaches once it has written some thousand keys.
 const FOLDING: &[Point] = &[Point::FoldBefore, Point::FoldAfter];
 
 const ARGUMENTS: &[&str] = &["--memory-budget", "16MiB"];
@@ -118,7 +118,7 @@ fn was_reached(log: &str, point: Point) -> bool {
     log.contains(&format!("crash point {} is reached", point.name()))
 }
 
-/// Starts a node that is to die at `point` before it serves.
+/// Starts a node that must crash at `point` before it serves.
 #[track_caller]
 fn die_at_start(dir: &TempDir, arguments: &[&str], point: Point) {
     let died = Node::try_start_with(dir.path(), arguments, &[(VARIABLE, point.name())]);
@@ -126,8 +126,8 @@ fn die_at_start(dir: &TempDir, arguments: &[&str], point: Point) {
     assert!(died.code.is_none() && was_reached(&died.log, point), "{}: {died:?}", point.name());
 }
 
-/// Starts a node that is to die when it comes by `point` for the `count`th time. On a machine that hardly gets to it that may
-/// be before it serves, where time alone brings the point about: then later.
+/// Starts a node that must crash when it reaches `point` for the `count`th time. Time alone leads to some
+/// points. A slow machine may reach one before it serves; then a later arrival is used.
 #[track_caller]
 fn start_armed(dir: &TempDir, arguments: &[&str], point: Point, mut count: u32) -> Node {
     loop {
@@ -140,11 +140,11 @@ fn start_armed(dir: &TempDir, arguments: &[&str], point: Point, mut count: u32) 
     }
 }
 
-/// Loads `node` with `load` until it dies at `point`, which `during` brings about.
+/// Loads `node` with `load` until it crashes at `point`, which `during` causes.
 #[track_caller]
 fn die_under(load: Load, mut node: Node, point: Point, during: impl FnOnce(&Node)) -> History {
     let mut history = load.run(node.address(), seed(point.name()), |dying| {
-        // It may die at any moment from now on.
+        // It may crash at any moment from now on.
         dying.store(true, Ordering::SeqCst);
         during(&node);
         wait_until(&format!("{} is reached", point.name()), || !node.is_alive());
@@ -154,7 +154,7 @@ fn die_under(load: Load, mut node: Node, point: Point, during: impl FnOnce(&Node
     history
 }
 
-/// A node that died in the middle of making its data directory makes it the next time.
+/// A node that crashed while it created its data directory creates it at the next start.
 #[test]
 fn while_a_store_is_made() {
     for point in NEW {
@@ -166,7 +166,7 @@ fn while_a_store_is_made() {
     }
 }
 
-/// Each point under load, one after the other over one store, and at its start before.
+/// Each point under load, one after the other over one store, and before that at its start.
 #[test]
 fn under_load() {
     let dir = TempDir::with_prefix("kvorum-crash-").unwrap();
@@ -176,7 +176,7 @@ fn under_load() {
     let mut starts = AGAIN.iter().cycle();
     for (point, durability) in always.chain(interval) {
         let arguments = [ARGUMENTS, &["--durability", durability]].concat();
-        // Not at once, so that there is something to lose; a lease is asked for once a second.
+        // Not at once, so that there are records to lose; a lease is asked for once a second.
         let is_rare = [Point::LeaseBefore, Point::LeaseAfter, Point::SweepBefore, Point::SweepAfter];
         let count = if is_rare.contains(&point) { 2 } else { 40 };
         let node = start_armed(&dir, &arguments, point, count);
@@ -190,7 +190,7 @@ fn under_load() {
     history.assert_holds("crash points under load");
 }
 
-/// A node that is told to stop under load, and dies while it closes.
+/// A node that is told to stop under load, and crashes while it closes.
 #[test]
 fn while_closing() {
     let dir = TempDir::with_prefix("kvorum-crash-").unwrap();
@@ -210,7 +210,7 @@ fn while_closing() {
     history.assert_holds("crash points while closing");
 }
 
-/// The disk is full under load, and the node dies while it opens its store again.
+/// The disk is full under load, and the node crashes while it opens its store again.
 #[test]
 fn after_a_full_disk() {
     let disk = match Mounted::tmpfs(192) {
@@ -222,7 +222,7 @@ fn after_a_full_disk() {
     for point in Point::REOPENING {
         let node = Node::try_start_with(&disk.data_dir(), ARGUMENTS, &[(VARIABLE, point.name())]).unwrap();
         history.absorb(die_under(load, node, *point, |node| {
-            // Most times the engine is hit before the node looks at the free space.
+            // Usually the engine hits the full disk before the node checks the free space.
             for _ in 0..10 {
                 thread::sleep(Duration::from_millis(200));
                 let ballast = disk.fill(0);
@@ -253,7 +253,7 @@ const CLUSTER_LOAD: ClusterLoad<'_> = ClusterLoad {
     pause: Duration::from_millis(2),
 };
 
-/// Lets node 0 die at a point from its next start on, or not.
+/// Makes node 0 crash at a point from its next start on, or not.
 fn arm(cluster: &mut Cluster, point: Option<Point>) {
     let variable = |point: Point| (VARIABLE.to_owned(), point.name().to_owned());
     let environment = point.map(variable).into_iter().collect();
@@ -267,7 +267,8 @@ fn wait_until_dead_at(cluster: &mut Cluster, point: Point) {
     arm(cluster, None);
 }
 
-/// A node of a new cluster dies while it finds out who there is. It comes to vote, and to hold what it must.
+/// A node of a new cluster crashes while it finds out which nodes there are. It must vote in the end, and
+/// hold its records.
 #[test]
 fn in_a_new_cluster() {
     for point in NEW_CLUSTER.iter().chain(UNCLEAN) {
@@ -284,7 +285,8 @@ fn in_a_new_cluster() {
     }
 }
 
-/// A node dies while it keeps hints and gaps for one that is away, or while it forgets them once the other is back.
+/// A node crashes while it keeps hints and dirty partitions for one that is down, or while it removes them
+/// once the other is back.
 #[test]
 fn while_another_is_away() {
     let mut cluster = Cluster::new(3, &["--memory-budget", "16MiB", "--hint-max-size", "3KiB"]);
@@ -329,7 +331,7 @@ fn purging_cluster() -> Cluster {
     cluster
 }
 
-/// Asks the nodes that do not die.
+/// Sends the request to the nodes that do not crash.
 fn ask_all(cluster: &Cluster, method: &str, body: Option<&[u8]>, expect: u16) {
     for index in 0..KEYS {
         let answer = cluster.ask(1 + index % 2, method, &format!("/v0/entity?id=k-{index}"), body);
@@ -341,8 +343,8 @@ fn rows(cluster: &Cluster) -> Vec<u64> {
     (0..3).map(|node| cluster.metric(node, "kvorum_store_keys")).collect()
 }
 
-/// A node dies while rows of its index are folded into their tree. It finds all of them again: all nodes agree, and nothing
-/// has to be repaired that was not missed meanwhile.
+/// A node crashes while rows of its index are flushed into their tree. It finds all of them again: all nodes
+/// are in sync, and only records that it missed meanwhile have to be repaired.
 #[test]
 fn while_the_index_is_folded() {
     let mut cluster =
@@ -358,7 +360,7 @@ fn while_the_index_is_folded() {
         while cluster.is_alive(0) {
             for index in 0..50 {
                 let body = format!("{count}");
-                // Some are written again and again.
+                // Some keys are written again and again.
                 let index = if index % 2 == 0 { index } else { count };
                 assert_eq!(cluster.ask(1, "PUT", &target(index), Some(body.as_bytes())).status, 201);
                 count += 1;
@@ -381,14 +383,14 @@ fn while_the_index_is_folded() {
     }
 }
 
-/// A node dies while what was deleted goes. All of it goes, and nothing comes back.
+/// A node crashes while deleted records are purged. All of them go, and none comes back.
 #[test]
 fn while_rows_are_purged() {
     let mut cluster = purging_cluster();
     for point in Point::PURGING {
         cluster.kill9(0);
         arm(&mut cluster, Some(*point));
-        // It may be told of a step at once: a round that began before has more of them.
+        // A peer may order a step at once: a round that began before has more of them.
         cluster.spawn(0);
         ask_all(&cluster, "PUT", Some(b"value"), 201);
         ask_all(&cluster, "DELETE", None, 202);
@@ -400,8 +402,8 @@ fn while_rows_are_purged() {
     }
 }
 
-/// A node with an older store dies while it drops what the others have purged. It does so when it is started again, and is
-/// refilled.
+/// A node with an older store crashes while it drops the records that the others have purged. It does so when
+/// it is started again, and is refilled.
 #[test]
 fn while_an_older_store_meets_the_others() {
     let mut cluster = purging_cluster();
@@ -427,8 +429,8 @@ fn while_an_older_store_meets_the_others() {
     }
 }
 
-/// A node dies while it sets a store aside that cannot be opened. Whatever it came to, the next start goes on with it, and
-/// the node holds what it must.
+/// A node crashes while it sets a store aside that cannot be opened. The next start continues where it
+/// stopped, and the node ends with all its records.
 #[test]
 fn while_a_store_is_set_aside() {
     let mut cluster = Cluster::new(3, ARGUMENTS);
@@ -449,7 +451,8 @@ fn while_a_store_is_set_aside() {
     }
 }
 
-/// A node finds its store damaged while it runs, sets it aside, and dies before anybody knows of the new one.
+/// A node finds its store damaged while it runs, sets it aside, and crashes before any peer knows of the new
+/// one.
 #[test]
 fn while_a_running_node_sets_its_store_aside() {
     let arguments = ["--memory-budget", "16MiB", "--durability", "os", "--scrub-every", "1s"];

@@ -1,5 +1,5 @@
-//! Goal: diagnostics cannot hurt a node, and what they tell is true. Method: real processes, whose logs are broken in every
-//! way and whose threads are made to die, and what status, metrics and logs say meanwhile.
+//! Goal: diagnostics cannot harm a node, and they are true. Method: real processes whose logs are broken in
+//! every way and whose threads are made to panic; then the status, metrics and logs are checked.
 
 #![allow(
     clippy::unwrap_used,
@@ -37,7 +37,7 @@ use std::time::Duration;
 use support::{PATIENCE, Server, kvorum, metric_sum, run, wait_until};
 use tempfile::TempDir;
 
-/// The node's status, and the code that it came with; none while nobody answers.
+/// The node's status with its HTTP code; `None` while no node answers.
 fn try_status(address: SocketAddr, query: &str) -> Option<(u16, serde_json::Value)> {
     let mut stream = connect(address, PATIENCE).ok()?;
     let headers = "Accept: application/json\r\nConnection: close\r\n";
@@ -46,7 +46,7 @@ fn try_status(address: SocketAddr, query: &str) -> Option<(u16, serde_json::Valu
     Some((answer.status, serde_json::from_slice(&answer.body).ok()?))
 }
 
-/// Has a node's standard error go where `redirection` of bash says.
+/// Redirects a node's standard error, in the syntax of bash.
 fn log_to(redirection: &str) -> Launch {
     let command = format!("exec \"$@\" {redirection}");
     let prefix = ["bash", "-c", &command, "bash"].map(ToOwned::to_owned).to_vec();
@@ -63,8 +63,8 @@ fn wait_until_all_confirm(cluster: &Cluster, index: usize) {
 
 // ---- The log ----------------------------------------------------------------------------------------------------
 
-/// Goal: a log whose reader has gone stops nothing. Method: node 0 logs into a pipe that is closed after its first line;
-/// then another node is killed and comes back, of which node 0 logs.
+/// Goal: a log whose reader has gone does not affect the node. Method: node 0 logs into a pipe that is closed
+/// after its first line; then another node is killed and comes back, which node 0 logs.
 #[test]
 fn closed_log_stops_no_link() {
     let mut cluster = Cluster::new(3, &["--memory-budget", "16MiB"]);
@@ -89,7 +89,8 @@ fn closed_log_stops_no_link() {
     cluster.terminate(0);
 }
 
-/// Goal: a log that takes nothing (`2>/dev/full`) keeps no node from starting, serving and ending with 0.
+/// Goal: a log that cannot be written (`2>/dev/full`) does not prevent a node from starting, serving and
+/// ending with 0.
 #[test]
 fn full_log_stops_no_node() {
     let mut cluster = Cluster::new(3, &["--memory-budget", "16MiB"]);
@@ -110,14 +111,15 @@ fn full_log_stops_no_node() {
     }
 }
 
-/// One node whose standard error is a file of the test's.
+/// One node whose standard error is a file of the test.
 struct Alone {
     address: SocketAddr,
     child: Child,
 }
 
 impl Alone {
-    /// Starts the node and waits until it serves. It logs everything that it does, so that there is much to lose.
+    /// Starts the node and waits until it serves. It logs all its actions, so that there are many lines to
+    /// lose.
     fn start(data_dir: &Path, log: File) -> Self {
         let address = Cluster::new(1, &[]).address(0);
         let mut command = kvorum(&["serve", "--memory-budget", "16MiB", "--durability", "os", "--data-dir"]);
@@ -135,7 +137,7 @@ impl Alone {
         metric_sum(&ask(self.address, "GET", "/metrics", None, PATIENCE).unwrap().text(), name)
     }
 
-    /// Ends it by SIGTERM; gives its exit code.
+    /// Ends it by SIGTERM; returns its exit code.
     fn terminate(mut self) -> Option<i32> {
         rustix::process::kill_process(
             rustix::process::Pid::from_child(&self.child),
@@ -158,8 +160,9 @@ impl Drop for Alone {
     }
 }
 
-/// Goal: the log on the data's disk, which fills: reads go on, writes after there is space again, and the log says in one
-/// line that lines are missing. Method: a small tmpfs with store and log of one node.
+/// Goal: the log is on the data's disk, which fills. Reads continue, writes resume when there is space again,
+/// and one line of the log reports that lines are missing. Method: a small tmpfs with store and log of one
+/// node.
 #[test]
 fn log_on_the_full_data_disk() {
     let disk = match Mounted::tmpfs(64) {
@@ -183,8 +186,8 @@ fn log_on_the_full_data_disk() {
     assert_eq!(node.terminate(), Some(0));
 }
 
-/// Goal: a log whose reader does not read holds up neither requests nor the end of the node. Method: a FIFO that nobody
-/// reads, and a log of everything, until lines have been dropped; then SIGTERM.
+/// Goal: a log whose reader does not read delays neither requests nor the end of the node. Method: a FIFO
+/// that no process reads, and a log of everything, until lines have been dropped; then SIGTERM.
 #[test]
 fn reader_that_does_not_read_holds_up_nothing() {
     let dir = TempDir::with_prefix("kvorum-fifo-").unwrap();
@@ -205,8 +208,8 @@ fn reader_that_does_not_read_holds_up_nothing() {
     assert_eq!(node.terminate(), Some(0));
 }
 
-/// Goal: no command panics where its output is full or closed: what was asked for and could not be printed is a failure, a
-/// reader that has gone is none. Method: each command that prints, with `/dev/full` and with a closed pipe.
+/// Goal: no command panics if its output is full or closed. A result that could not be printed is a failure,
+/// a reader that has gone is none. Method: each command that prints, with `/dev/full` and with a closed pipe.
 #[test]
 fn outputs_that_fail_make_no_command_panic() {
     let server = Server::start(&[]);
@@ -245,10 +248,10 @@ fn outputs_that_fail_make_no_command_panic() {
 
 // ---- Threads and tasks that end ---------------------------------------------------------------------------------
 
-/// After how many of its steps a part is to panic: late enough that the node serves by then.
+/// After how many of its steps a part must panic: late enough that the node serves by then.
 fn steps(part: Part) -> u32 {
     match part {
-        // One each, at their start or their only step.
+        // One step each, at their start or their only step.
         Part::Fold | Part::Freer | Part::Join | Part::Courier | Part::Meet | Part::Scrub | Part::Purge => 1,
         Part::Commit | Part::Worker | Part::Behind => 10,
         Part::Network => 30,
@@ -260,7 +263,7 @@ fn steps(part: Part) -> u32 {
 
 /// Starts three nodes, of which node 0 has `part` panic after a while.
 fn cluster_that_loses(part: Part) -> Cluster {
-    // Small buffers, so that the index is folded and tables are freed soon.
+    // Small buffers, so that the index is flushed and tables are freed soon.
     let mut cluster =
         Cluster::new(3, &["--memory-budget", "16MiB", "--durability", "os", "--execution", "pool"]);
     let fault = format!("panic-in-{}:{}", part.name(), steps(part));
@@ -275,7 +278,7 @@ fn cluster_that_loses(part: Part) -> Cluster {
     cluster
 }
 
-/// Says that a test is over when dropped, however it ends.
+/// Marks a test as over when dropped, however it ends.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -297,9 +300,9 @@ fn for_each_part<'a>(parts: impl Iterator<Item = &'a Part>, test: impl Fn(Part) 
     }
 }
 
-/// Gives the node something of everything to do, once.
+/// Gives every part of the node some work, once.
 fn keep_busy(cluster: &Cluster, turn: usize) {
-    // Long keys, so that there is soon so much of the index that it is folded.
+    // Long keys, so that the index is soon large enough to be flushed.
     let tail = "k".repeat(900);
     for key in 0..8 {
         let target = format!("/v0/entity?id=busy-{}-{tail}&replicas=3/3", turn * 8 + key);
@@ -314,9 +317,9 @@ fn keep_busy(cluster: &Cluster, turn: usize) {
     let _ = cluster.try_ask(1, "GET", "/v0/entities?start=b", None);
 }
 
-/// Goal: a node of which a thread or task ends that cannot be started again says so on its status, and its process ends
-/// with exit code 3; it is never ready without being able to serve. Method: each such part of the table, made to panic
-/// while the node works.
+/// Goal: if a thread or task ends that cannot be started again, the node reports it in its status, and its
+/// process ends with exit code 3. It is never ready without being able to serve. Method: each such part of
+/// the table, made to panic while the node works.
 #[test]
 fn parts_that_cannot_be_started_again_end_the_process() {
     let parts =
@@ -349,13 +352,14 @@ fn parts_that_cannot_be_started_again_end_the_process() {
         let log = cluster.log(0);
         assert_eq!(cluster.exit_code(0), Some(3), "{}: {log}", part.name());
         assert!(log.contains("panics as a test wants") && log.contains("cannot serve any more"), "{log}");
-        // A node without its only acceptor cannot say anything; with two network threads every other question comes through.
+        // A node without its only acceptor cannot answer; with two network threads every other request gets
+        // through.
         if let Some(said) = said {
             assert!(said.contains(part.name()), "{said}");
         } else {
             assert_eq!(part, Part::Network, "{log}");
         }
-        // Started again as an operator's machine does, it serves.
+        // Started again, as a supervisor does it, the node serves.
         cluster.set_launch(0, Launch::default());
         cluster.start_node(0);
         wait_until_all_confirm(&cluster, 0);
@@ -363,9 +367,9 @@ fn parts_that_cannot_be_started_again_end_the_process() {
     for_each_part(parts, lose);
 }
 
-/// Goal: a task or thread that may be started again is, and the node does all that it did before. Method: each such part of
-/// the table, made to panic while the node works; then another node is killed and comes back: its hints are delivered, and
-/// all confirm.
+/// Goal: a task or thread that may be started again is, and the node works as before. Method: each such part
+/// of the table, made to panic while the node works; then another node is killed and comes back: its hints
+/// are delivered, and all confirm.
 #[test]
 fn parts_that_may_be_started_again_are() {
     let parts = Part::ALL.iter().filter(|part| matches!(part.at_end(), AtEnd::Restart | AtEnd::Done));
@@ -378,7 +382,7 @@ fn parts_that_may_be_started_again_are() {
             turn += 1;
             keep_busy(&cluster, turn);
             if part == Part::Signs && !is_killed {
-                // It has something to do only when a peer comes back.
+                // It has work only when a peer comes back.
                 cluster.kill9(2);
                 cluster.start_node(2);
                 is_killed = true;
@@ -408,8 +412,8 @@ fn parts_that_may_be_started_again_are() {
     for_each_part(parts, lose);
 }
 
-/// Goal: the status says whether requests can be served, and the command for health checks follows it. Method: two of three
-/// nodes are killed, and come back.
+/// Goal: the status says whether requests can be served, and the command for health checks agrees with it.
+/// Method: two of three nodes are killed, and come back.
 #[test]
 fn status_says_whether_requests_can_be_served() {
     let mut cluster = Cluster::start(3);
@@ -446,8 +450,8 @@ fn refusal(cluster: &Cluster, quorum: &str) -> String {
     answer.text()
 }
 
-/// Goal: a 504 gives one reason for each replica, the one that holds, with measured figures. Method: new stores of which one
-/// node is not there; then a node that lost its disk, and of whose two peers one is away.
+/// Goal: a 504 gives one reason for each replica, the true one, with measured figures. Method: new stores
+/// with one node down; then a node that lost its disk, with one of its two peers down.
 #[test]
 fn refusals_give_the_reason_that_holds() {
     let mut cluster = Cluster::new(3, &["--memory-budget", "16MiB"]);
@@ -484,8 +488,8 @@ fn refusals_give_the_reason_that_holds() {
     });
 }
 
-/// Goal: the log tells the loss of a peer and its return by its URL, once each, however many threads notice; the warning of a
-/// first start is followed by its end; a peer that is not there is one line.
+/// Goal: the log reports the loss of a peer and its return by its URL, once each, however many threads
+/// notice. The warning of a first start is followed by its end; a peer that is down is one line.
 #[test]
 fn log_tells_loss_and_return_by_url() {
     let mut cluster = Cluster::new(3, &["--memory-budget", "16MiB", "--threads", "4"]);
@@ -515,7 +519,7 @@ fn log_tells_loss_and_return_by_url() {
     assert_eq!(count(&cluster, "lost a node"), 1, "{}", cluster.log(0));
 }
 
-/// Goal: a node with another list of nodes is refused, and both sides say so with the URLs that differ, once.
+/// Goal: a node with another list of nodes is refused, and both sides log the URLs that differ, once.
 #[test]
 fn other_list_of_nodes_is_told_on_both_sides() {
     let mut cluster = Cluster::new(3, &["--memory-budget", "16MiB"]);
@@ -541,15 +545,15 @@ fn other_list_of_nodes_is_told_on_both_sides() {
             && tells(&ours, unreached) == 1
             && tells(&theirs(), unreached) == 1
     });
-    // Several attempts later it is still told once.
+    // After several attempts it is still logged once.
     thread::sleep(Duration::from_secs(4));
     for log in [cluster.log(0), theirs()] {
         assert_eq!((tells(&log, refused), tells(&log, unreached)), (1, 1), "{log}");
     }
 }
 
-/// Goal: what a node stores is for its user alone, and a directory that is not is told of. Method: modes after a start under
-/// the usual mask, and with modes that were changed.
+/// Goal: a node's files can only be read by its user, and a directory with other modes is reported. Method:
+/// modes after a start under the usual mask, and with modes that were changed.
 #[test]
 fn stored_files_are_private() {
     fn modes(path: &Path, found: &mut Vec<(PathBuf, u32)>) {
@@ -590,8 +594,9 @@ fn stored_files_are_private() {
 
 // ---- Clocks -----------------------------------------------------------------------------------------------------
 
-/// Goal: a process that is stopped for 3 s and goes on is not taken for one with a wrong clock, on either side. Method:
-/// SIGSTOP and SIGCONT, three times; no log speaks of a clock, and every status shows clocks that are surely near.
+/// Goal: a process that is stopped for 3 s and resumed is not taken for one with a wrong clock, on either
+/// side. Method: SIGSTOP and SIGCONT, three times; no log mentions a clock, and every status shows that the
+/// clocks are close.
 #[test]
 fn stopped_process_raises_no_clock_alarm() {
     let cluster = Cluster::start(3);
@@ -614,8 +619,9 @@ fn stopped_process_raises_no_clock_alarm() {
     }
 }
 
-/// Goal: a node's links are not taken for unused ones. They were: those of every network thread but the first ended each
-/// minute on a cluster at rest. Method: two threads a node and no request, for longer than a connection may be unused.
+/// Goal: a node's links do not count as unused. Before the fix they did: on an idle cluster, the links of
+/// every network thread but the first ended each minute. Method: two threads per node and no request, for
+/// longer than a connection may be unused.
 #[test]
 fn links_of_idle_threads_are_kept() {
     let mut cluster = Cluster::new(3, &["--threads", "2"]);

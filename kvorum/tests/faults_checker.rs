@@ -1,6 +1,6 @@
-//! The checker of histories itself: good histories pass, and each kind of bad one is found.
+//! Tests of the checker of histories: good histories pass, and each kind of bad one is detected.
 //!
-//! The fault tests are worth what this checker is worth.
+//! The fault tests are only as good as this checker.
 
 #![allow(
     clippy::unwrap_used,
@@ -21,7 +21,7 @@ mod support;
 use faults_support::history::{History, Moment, Outcome, Read, Saw, What, Write, id_of, value_of};
 use kvorum_core::{NodeId, UnixMillis, Version};
 
-/// One clock serves as both here: instant t is t nanoseconds and t milliseconds.
+/// One number serves as both clocks here: instant t is t nanoseconds and t milliseconds.
 fn at(t: u64) -> Moment {
     Moment { mono: t, wall: t }
 }
@@ -69,7 +69,7 @@ fn saw_nothing(begun: u64, ended: u64) -> Read {
 
 const PUT: What = What::Put { ttl: None };
 
-/// Checks one history: `expect` is a part of the only kind of violation it has, or empty for none.
+/// Checks one history: `expect` is a part of the only kind of violation in it, or empty for none.
 #[track_caller]
 fn check(expect: &str, writes: &[Write], reads: &[Read]) {
     let history = History { writes: writes.to_vec(), reads: reads.to_vec(), ..History::default() };
@@ -81,7 +81,7 @@ fn check(expect: &str, writes: &[Write], reads: &[Read]) {
     }
 }
 
-/// What a correct node may show.
+/// Histories that a correct node may show.
 #[test]
 fn good_histories_pass() {
     check("", &[], &[saw_nothing(1, 2)]);
@@ -106,7 +106,7 @@ fn good_histories_pass() {
         &[put_ttl(1, 50, 10, 20)],
         &[saw_expiring(1, 10, 60, 50, 70), saw_nothing(55, 60), saw_nothing(80, 81)],
     );
-    // Unknown outcomes: seen, never seen, seen late but within the process's life.
+    // Unknown outcomes: seen, never seen, seen late but within the process's run.
     check(
         "",
         &[put(1, 10, 20), unknown(2, PUT, 30, 90)],
@@ -126,9 +126,9 @@ fn lost_writes_are_found() {
     check("lost", &[put(1, 10, 20)], &[saw_nothing(30, 31)]);
     check("went back", &[put(1, 10, 20), put(2, 30, 40)], &[saw(1, 10, 50, 51)]);
     check("lost", &[put(1, 10, 20), delete(2, 30, 40), put(3, 50, 60)], &[saw_nothing(70, 71)]);
-    // A value that a read has shown is as good as acknowledged.
+    // A value that a read has shown counts as acknowledged.
     check("lost", &[unknown(1, PUT, 10, 90)], &[saw(1, 10, 20, 21), saw_nothing(30, 31)]);
-    // A delete that had been superseded, or refused, explains nothing.
+    // A delete that had been superseded, or refused, explains no absence.
     check("lost", &[delete(1, 5, 8), put(2, 10, 20)], &[saw_nothing(30, 31)]);
     check(
         "lost",
@@ -146,7 +146,7 @@ fn lost_writes_are_found() {
 fn reads_that_go_back_are_found() {
     let writes = [put(1, 10, 20), unknown(2, PUT, 30, 90)];
     check("went back", &writes, &[saw(2, 30, 40, 41), saw(1, 10, 50, 51)]);
-    // Concurrent reads may see either; so may one that begins before the other ends.
+    // Concurrent reads may see either value; so may one that begins before the other ends.
     check("", &writes, &[saw(2, 30, 40, 55), saw(1, 10, 50, 60)]);
 }
 
@@ -184,7 +184,7 @@ fn versions_that_do_not_rise_are_found() {
     check("", &writes, &[saw(1, 15, 28, 29)]);
 }
 
-/// A value tells its write only when every byte is there and unchanged.
+/// A value names its write only if every byte is there and unchanged.
 #[test]
 fn values_carry_their_write() {
     for bytes in [0, 24, 25, 100, 70_000] {

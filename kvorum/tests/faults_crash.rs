@@ -1,6 +1,7 @@
-//! The process is killed again and again under load: nothing acknowledged is lost, nothing comes back.
+//! The process is killed again and again under load: no acknowledged write is lost, no deleted record comes
+//! back.
 //!
-//! kill -9 leaves the page cache as it is, so no durability mode may lose anything here; `faults_power` cuts power.
+//! kill -9 keeps the page cache, so no durability mode may lose anything here; `faults_power` cuts power.
 
 #![allow(
     clippy::unwrap_used,
@@ -28,7 +29,7 @@ use std::time::Duration;
 use support::{run, unix_millis, wait_until};
 use tempfile::TempDir;
 
-/// Loads a node, kills it, starts it again, reads everything; so many times.
+/// Loads a node, kills it, starts it again and reads everything, again and again.
 fn kill_loop(durability: &str) {
     let test = format!("kill -9, --durability {durability}");
     let seed = seed(&test);
@@ -69,7 +70,7 @@ fn kill_loop_os() {
     kill_loop("os");
 }
 
-/// A record with a TTL that is written before a crash is there after it until its time has come, and not later.
+/// A record with a TTL that is written before a crash is there after it until its expiry, and not later.
 #[test]
 fn ttl_goes_on_over_a_crash() {
     let dir = TempDir::with_prefix("kvorum-fault-").unwrap();
@@ -102,7 +103,7 @@ fn ttl_goes_on_over_a_crash() {
     history.assert_holds("TTL over a crash");
 }
 
-/// A second process on the same directory is refused in words, and the first goes on.
+/// A second process on the same directory is refused with an error text, and the first continues.
 #[test]
 fn second_process_is_refused() {
     let dir = TempDir::with_prefix("kvorum-fault-").unwrap();
@@ -112,7 +113,7 @@ fn second_process_is_refused() {
     Node::try_start(dir.path(), &[]).unwrap_err().expect_refusal(&["in use by another kvorum process"]);
     assert_eq!((session.get("a"), session.put("a", 10, None), session.get("a")), (200, 201, 200));
     session.history.assert_holds("a second process");
-    // Once the first has ended, however it did, the directory is free.
+    // Once the first has ended, in whatever way, the directory is free.
     node.kill9();
     assert_eq!(Session::new(Node::start(dir.path(), &[]).address()).get("a"), 200);
 }
@@ -132,7 +133,8 @@ fn contents(dir: &std::path::Path) -> Vec<(std::path::PathBuf, Vec<u8>)> {
     found
 }
 
-/// A directory of a later format, and one that is not kvorum's, are refused in words and left as they are.
+/// A directory of a later format, and one that is not kvorum's, are refused with an error text and left
+/// unchanged.
 #[test]
 fn directories_of_others_are_refused_untouched() {
     let check = |files: &[(&str, &str)], words: &[&str]| {
@@ -153,7 +155,8 @@ fn directories_of_others_are_refused_untouched() {
     check(&[("store/0.jnl", "a store whose marker is gone")], &["it is not a data directory of kvorum's"]);
 }
 
-/// A node that is told to stop under load loses nothing that it acknowledged, and takes nothing that it refused.
+/// A node that is told to stop under load loses no write that it acknowledged, and stores none that it
+/// refused.
 #[test]
 fn stopping_under_load_loses_nothing() {
     let dir = TempDir::with_prefix("kvorum-fault-").unwrap();

@@ -1,4 +1,5 @@
-//! Damaged files: a torn end of the journal is forgiven, a flipped bit is found, and never is a wrong value served.
+//! Damaged files: a torn end of the journal is tolerated, a flipped bit is detected, and no wrong value is
+//! ever served.
 
 #![allow(
     clippy::unwrap_used,
@@ -29,8 +30,8 @@ use std::time::Duration;
 use support::wait_until;
 use tempfile::TempDir;
 
-/// A store whose journal holds 12 keys, each overwritten several times, and the history of that. The first writes
-/// are in a journal entry each, one after the other.
+/// A store whose journal holds 12 keys, each overwritten several times, and its history. The first writes are
+/// in a journal entry each, one after the other.
 fn journal_of_overwrites() -> (TempDir, History) {
     let dir = TempDir::with_prefix("kvorum-fault-").unwrap();
     let node = Node::start(dir.path(), &[]);
@@ -58,8 +59,8 @@ fn copy_of(store: &Path) -> TempDir {
     copy
 }
 
-/// The last bytes of the journal are missing, or are not what was written: as a crash of the machine leaves it. The
-/// node opens; every acknowledged write but the last is there, and the last one is there or not.
+/// The last bytes of the journal are missing, or are not the written ones, as a crash of the machine leaves
+/// them. The node opens; every acknowledged write but the last is there, and the last one may be there.
 #[test]
 fn torn_end_of_the_journal_is_forgiven() {
     let (store, history) = journal_of_overwrites();
@@ -98,7 +99,7 @@ fn torn_end_of_the_journal_is_forgiven() {
     check("the journal ends where it was written", &|file, end| file.set_len(end).unwrap(), false);
 }
 
-/// What came of one flipped bit.
+/// The results of the flipped bits.
 #[derive(Debug, Default)]
 struct Flips {
     refused: u32,
@@ -118,16 +119,16 @@ impl Flips {
     }
 }
 
-/// Flips one bit at each of `offsets` of the journal in turn: the node refuses to start, in words, or what it serves
-/// is what was acknowledged.
+/// Flips one bit at each of `offsets` of the journal in turn: either the node refuses to start, with an error
+/// text, or it serves the acknowledged values.
 fn flip_in_journal(store: &Path, history: &History, offsets: &[(u64, u32)]) -> Flips {
     let mut flips = Flips::default();
     for (offset, bit) in offsets.iter().copied() {
         let copy = copy_of(store);
         flip_bit(&newest_journal(copy.path()), offset, bit);
         match Node::try_start(copy.path(), &[]) {
-            // A build with debug assertions stops at one inside fjall where a release build goes on to the checksum: a
-            // panic that is reported as damage.
+            // A build with debug assertions stops at one inside fjall, while a release build continues to the
+            // checksum: a panic that is reported as damage.
             Err(ended)
                 if cfg!(debug_assertions)
                     && ended.log.contains("the engine panicked")
@@ -152,7 +153,7 @@ fn flip_in_journal(store: &Path, history: &History, offsets: &[(u64, u32)]) -> F
     flips
 }
 
-/// A bit flips in what was written as a value: found when the node starts.
+/// A bit flips in the bytes of a value: detected when the node starts.
 #[test]
 fn flipped_bit_in_a_journaled_value_is_found() {
     let (store, history) = journal_of_overwrites();
@@ -167,10 +168,10 @@ fn flipped_bit_in_a_journaled_value_is_found() {
     assert_eq!(flips.refused as usize, offsets.len(), "{flips:?}");
 }
 
-/// Goal: a bit that flips in the journal's framing costs nothing acknowledged without a word. fjall ends its journal at a
-/// tag or length that does not fit (fjall#311), or ranks an old write above a newer one: 17 of 260 flips did so, and two of
-/// 54 cost hundreds of keys. Method: bits of an entry, of the beginning of the next, and of the last one: the node refuses
-/// to start, or what it serves is what was acknowledged.
+/// Goal: a bit that flips in the journal's framing never loses an acknowledged write silently. fjall ends its
+/// journal at a tag or length that does not fit (fjall#311), or ranks an old write above a newer one: 17 of
+/// 260 flips did so, and two of 54 lost hundreds of keys. Method: bits of an entry, of the beginning of the
+/// next, and of the last one. Either the node refuses to start, or it serves the acknowledged values.
 #[test]
 fn flipped_bit_in_a_journal_entry_is_found() {
     let (store, history) = journal_of_overwrites();
@@ -186,7 +187,7 @@ fn flipped_bit_in_a_journal_entry_is_found() {
     assert!(flips.wrong.is_empty(), "{} of {} flips: {:#?}", flips.wrong.len(), offsets.len(), flips.wrong);
 }
 
-/// A store most of whose records are in tables and blob files, and the history of that.
+/// A store most of whose records are in tables and blob files, and its history.
 fn store_with_tables() -> (TempDir, History) {
     let dir = TempDir::with_prefix("kvorum-fault-").unwrap();
     // Memtables of 2 MiB.
@@ -209,7 +210,7 @@ fn store_with_tables() -> (TempDir, History) {
 
 const SMALL: &[&str] = &["--memory-budget", "16MiB", "--durability", "os"];
 
-/// What a damaged store answered.
+/// The answers of a damaged store.
 #[derive(Debug, Default)]
 struct Answers {
     refused_starts: u32,
@@ -261,7 +262,7 @@ fn check_damaged(store: &Path, history: &History, answers: &mut Answers, damage:
     history.assert_holds("a damaged store");
 }
 
-/// Bits flip in tables: whatever is read is right, or the read fails and says so.
+/// Bits flip in tables: every value that is read is right, or the read fails with an error text.
 #[test]
 fn flipped_bits_in_tables_are_never_served() {
     let (store, history) = store_with_tables();
@@ -301,7 +302,7 @@ fn flipped_bits_in_blob_files_are_never_served() {
     assert!(answers.detected > 0, "no read met the damage: {answers:?}");
 }
 
-/// A node whose compaction has met a damaged table while writes went on, and who wrote what.
+/// A node whose compaction has met a damaged table while writes continued, and its history.
 fn compaction_over_damage() -> (TempDir, Node, History) {
     let (store, mut history) = store_with_tables();
     for table in record_files(store.path(), "tables") {
@@ -313,7 +314,8 @@ fn compaction_over_damage() -> (TempDir, Node, History) {
     for key in 0..20_000 {
         // New keys between the old ones, so that the tables of both are merged.
         let status = session.put(&format!("key-{:05}-{key}", key % 6_000), 1_000, None);
-        // 503 and once 504 while the store is opened again: its background may have met something that passes.
+        // 503 and once 504 while the store is opened again: its background task may have met an error that
+        // passes.
         assert!(matches!(status, 201 | 500 | 503 | 504), "{status}");
         if session.history.count("PUT", 500) > 100 {
             break;
@@ -323,13 +325,13 @@ fn compaction_over_damage() -> (TempDir, Node, History) {
     (store, node, history)
 }
 
-/// A compaction meets the damage: writes may be refused from then on, in words, but no read goes wrong, and none that
-/// does not meet the damage fails.
+/// A compaction meets the damage: writes may be refused from then on, with an error text. No read returns a
+/// wrong value, and no read fails that does not meet the damage.
 #[test]
 fn compaction_that_meets_damage_serves_nothing_wrong() {
     let (_store, node, mut history) = compaction_over_damage();
     let mut session = Session::new(node.address());
-    // A background that ended is begun again a few times.
+    // A background task that ended is started again a few times.
     support::wait_until("the store is open again, or has failed", || node.store_state() != "reopening");
     let (state, refused) = (node.store_state(), history.count("PUT", 500));
     println!("compaction over damage: store {state}, {refused} writes failed");
@@ -347,7 +349,7 @@ fn compaction_that_meets_damage_serves_nothing_wrong() {
     history.assert_holds("compaction over damage");
 }
 
-/// A node whose store has failed waits for its operator quietly.
+/// A node whose store has failed uses no processor time while it waits for its operator.
 #[test]
 fn failed_node_burns_no_processor_time() {
     let (_store, node, _) = compaction_over_damage();

@@ -1,4 +1,5 @@
-//! The disk is full, or fails: writes are refused in words, reads go on, nothing acknowledged is lost.
+//! The disk is full, or fails: writes are refused with an error text, reads continue, no acknowledged write
+//! is lost.
 
 #![allow(
     clippy::unwrap_used,
@@ -42,7 +43,7 @@ fn put_until_refused(session: &mut Session, name: &str) -> u16 {
     panic!("the disk does not become full");
 }
 
-/// Waits until a write is taken again, without a restart.
+/// Waits until a write succeeds again, without a restart.
 fn wait_for_writes(session: &mut Session) {
     let begun = Instant::now();
     while session.put("again", 100, None) != 201 {
@@ -62,7 +63,7 @@ fn full_disk_refuses_writes_and_recovers() {
     let ballast = disk.fill(40 << 20);
     let node = Node::start(&disk.data_dir(), SMALL);
     let mut session = Session::new(node.address());
-    // 504 where the write met the full disk before the node had looked at it: its outcome is unknown then.
+    // 504 if the write met the full disk before the node had checked it: its outcome is unknown then.
     let refused = put_until_refused(&mut session, "fill");
     assert!(matches!(refused, 504 | 507), "{refused}");
     wait_until("the full disk is noticed", || session.put("full", 16_000, None) == 507);
@@ -95,7 +96,7 @@ fn full_disk_refuses_writes_and_recovers() {
     assert_eq!(history.count("GET", 500), 0);
 }
 
-/// Asks for everything, and takes no more of the answer than its beginning.
+/// Asks for a range of everything, and reads only the beginning of the answer.
 fn begin_slow_range(node: &Node) -> std::io::BufReader<std::net::TcpStream> {
     let mut stream = connect(node.address()).unwrap();
     let request = encode("GET", "/v0/entities?start=%00", "Connection: close\r\n", None);
@@ -104,8 +105,8 @@ fn begin_slow_range(node: &Node) -> std::io::BufReader<std::net::TcpStream> {
     stream
 }
 
-/// Something else fills the disk in one go while clients write and read: the engine is hit in the middle of a write.
-/// Meanwhile a client takes a range slowly, which holds a snapshot of the store.
+/// Another program fills the disk at once while clients write and read: the engine is hit in the middle of a
+/// write. Meanwhile a client reads a range slowly, which holds a snapshot of the store.
 #[test]
 fn disk_that_fills_at_once_under_load_recovers() {
     let disk = match Mounted::tmpfs(2 * DISK_MEBIBYTES) {
@@ -124,7 +125,7 @@ fn disk_that_fills_at_once_under_load_recovers() {
     let observed = load.run(node.address(), seed("the disk fills at once"), |_| {
         thread::sleep(Duration::from_millis(800));
         let mut slow = begin_slow_range(&node);
-        // The node looks at the free space now and then; most times the engine is hit before it does.
+        // The node checks the free space at intervals; usually the engine is hit before that.
         for _ in 0..5 {
             let ballast = disk.fill(0);
             let begun = Instant::now();
@@ -167,9 +168,10 @@ fn disk_that_fills_at_once_under_load_recovers() {
 /// Slows one compaction down until writes wait for it.
 ///
 /// # Errors
-/// Why not: no strace, say.
+/// The reason, for example no strace.
 fn slow_compaction(node: &Node, session: &mut Session) -> Result<Meddling, String> {
-    // All of fjall's workers but the first compact, and flush too: only while one compacts may they be slowed down.
+    // All of fjall's workers but the first compact, and flush too: they may be slowed down only while one
+    // compacts.
     let compactors = &node.threads("fjall:worker")[1..];
     for _ in 0..100 {
         while node.metric("kvorum_compactions_running") == 0 {
@@ -191,7 +193,8 @@ fn slow_compaction(node: &Node, session: &mut Session) -> Result<Meddling, Strin
     panic!("writes never wait for a compaction");
 }
 
-/// The disk fills up while writes already wait for a compaction, which then fails: they go on when space is back.
+/// The disk fills up while writes already wait for a compaction, which then fails: they continue when there
+/// is space.
 #[test]
 fn full_disk_during_a_write_stall_recovers() {
     let test = "full_disk_during_a_write_stall_recovers";
@@ -235,7 +238,7 @@ fn full_disk_during_a_write_stall_recovers() {
     history.assert_holds(test);
 }
 
-/// `fdatasync` fails with EIO: the write at hand fails, no other is taken until a restart, reads go on.
+/// `fdatasync` fails with EIO: the current write fails, no other is taken until a restart, reads continue.
 fn failing_sync(durability: &str) {
     let test = format!("EIO on sync, --durability {durability}");
     let dir = TempDir::with_prefix("kvorum-fault-").unwrap();
@@ -262,7 +265,7 @@ fn failing_sync(durability: &str) {
     history.absorb(observed);
     assert!(history.count("PUT", 500) > 0, "no write failed");
     assert_eq!((history.count("GET", 500), history.count("PUT", 0)), (0, 0), "reads go on");
-    // The disk works again by now, and still nothing is taken: what is on it is not known.
+    // The disk works again by now, and still no write is taken: the content of the disk is not known.
     let mut session = Session::new(address);
     assert_eq!((session.put("later", 100, None), session.delete("later")), (500, 500));
     let status = node.ask("GET", "/v0/status", None);

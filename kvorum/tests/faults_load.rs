@@ -1,4 +1,5 @@
-//! Too much: more requests than the node can serve, more dead records than anybody asks for. Neither stays behind.
+//! Overload: more requests than the node can serve, more dead records than any client reads. Neither has
+//! lasting effects.
 
 #![allow(
     clippy::unwrap_used,
@@ -27,7 +28,7 @@ use tempfile::TempDir;
 
 const SMALL: &[&str] = &["--memory-budget", "16MiB", "--durability", "os"];
 
-/// Runs `client` so many times at once, each with its number, and gives what all of them did and saw.
+/// Runs `client` `count` times concurrently, each with its number, and returns the operations of all.
 fn clients(count: u64, client: impl Fn(u64) -> History + Sync) -> History {
     let mut history = History::default();
     thread::scope(|scope| {
@@ -46,7 +47,7 @@ fn clients(count: u64, client: impl Fn(u64) -> History + Sync) -> History {
     history
 }
 
-/// Expired records and tombstones go by themselves; what was written again in the meantime stays.
+/// Expired records and tombstones go by themselves; records that were written again meanwhile stay.
 #[test]
 fn sweeper_gives_back_space_unasked() {
     const EACH: u64 = 20_000;
@@ -95,13 +96,13 @@ fn sweeper_gives_back_space_unasked() {
     history.assert_holds("the sweeper");
 }
 
-/// Many times more than the node can take at once: what it does not take it refuses, what it acknowledged it has, and
-/// afterwards it serves as before.
+/// Many times more requests than the node can take at once: it refuses the excess, keeps the writes that it
+/// acknowledged, and serves as before afterwards.
 #[test]
 fn overload_passes() {
     const CONNECTIONS: u64 = 80;
     let dir = TempDir::with_prefix("kvorum-fault-").unwrap();
-    // Room for 32 bodies of the 320 that are sent at once, and little patience for the others.
+    // Room for 32 of the 320 bodies that are sent at once, and a short wait for the others.
     let arguments = [
         ["--memory-budget", "16MiB"],
         ["--max-body-memory", "2MiB"],

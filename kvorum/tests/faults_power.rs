@@ -1,7 +1,8 @@
-//! The power is cut under load: what was acknowledged under `--durability always` is there afterwards.
+//! The power is cut under load: writes that were acknowledged under `--durability always` are there
+//! afterwards.
 //!
-//! Not simulated by killing the process, which loses nothing that was written: the file system is shut down below
-//! the node, so that whatever was not synced is gone.
+//! Killing the process would not do, because it loses nothing that was written. The file system is shut down
+//! below the node, so that all bytes that were not synced are gone.
 
 #![allow(
     clippy::unwrap_used,
@@ -48,9 +49,9 @@ fn cut_power(test: &str, durability: &str, rounds: u32, mut after: impl FnMut(Hi
             cut_at = disk.cut_power();
             node.kill9();
         });
-        // The node outlives its power by a moment. What it says then is not judged: the kernel itself is wrong about
-        // an fdatasync that overlaps the shutdown (4 of 60 in a bare loop of write and fdatasync returned 0, and the
-        // bytes were gone).
+        // The node outlives its power by a moment. Its answers in that time are not judged: the kernel itself
+        // is wrong about an fdatasync that overlaps the shutdown (4 of 60 in a bare loop of write and
+        // fdatasync returned 0, and the bytes were gone).
         observed.unhear_from(cut_at);
         history.absorb(observed);
         history.killed();
@@ -72,7 +73,7 @@ fn power_loss_loses_nothing_acknowledged() {
     });
 }
 
-/// Without syncs the latest writes may be gone; the store opens, and what is there is what was written.
+/// Without syncs the latest writes may be gone; the store opens, and every value in it was written.
 #[test]
 fn power_loss_without_syncs_leaves_a_store_that_opens() {
     let test = "power loss, --durability os";

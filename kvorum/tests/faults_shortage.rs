@@ -1,6 +1,6 @@
-//! Goal: what a machine runs out of for a while is no broken disk: writes are refused in words while it lasts, reads go on,
-//! and without a restart everything is taken again. Method: the real program with too few inodes, no space at all, no
-//! descriptors.
+//! Goal: a temporary shortage of the machine does not count as a broken disk. Writes are refused with an
+//! error text while it lasts, reads continue, and without a restart writes are taken again. Method: the real
+//! program with too few inodes, no space at all, no descriptors.
 
 #![allow(
     clippy::unwrap_used,
@@ -30,7 +30,8 @@ use support::wait_until;
 /// Memtables of 2 MiB, so that a test's data needs files.
 const SMALL: &[&str] = &["--memory-budget", "16MiB"];
 
-/// Inodes are used up: values are refused before the store fails of it, and taken again once there are some.
+/// Inodes are used up: values are refused before the store fails because of it, and taken again once there
+/// are some.
 #[test]
 fn inodes_used_up_pass() {
     let disk = match Mounted::tmpfs_with(96, Some(200)) {
@@ -61,8 +62,8 @@ fn inodes_used_up_pass() {
     history.assert_holds("inodes are used up");
 }
 
-/// Somebody fills the disk to the last byte: deletions are taken from the reserve, also over a restart, and the reserve is
-/// kept again when there is space.
+/// Another program fills the disk to the last byte: deletions use the reserve, also after a restart, and the
+/// reserve is created again when there is space.
 #[test]
 fn deletions_are_taken_from_the_reserve_of_a_full_disk() {
     let test = "deletions_are_taken_from_the_reserve_of_a_full_disk";
@@ -119,8 +120,8 @@ fn bound_descriptors(node: &Node, most: u64) -> u64 {
     rustix::process::prlimit(pid, Resource::Nofile, limit).unwrap().current.unwrap_or(1 << 20)
 }
 
-/// Descriptors are used up while clients write: a flush finds none, and the engine stops. It used to be a failed store until
-/// a restart.
+/// Descriptors are used up while clients write: a flush finds none, and the engine stops. Before the fix, the
+/// store then counted as failed until a restart.
 #[test]
 fn descriptors_used_up_pass() {
     let dir = tempfile::TempDir::with_prefix("kvorum-fault-").unwrap();
@@ -135,7 +136,7 @@ fn descriptors_used_up_pass() {
         written += 1;
         session.put(&format!("more-{written}"), 50_000, None) == 503
     });
-    // New connections find none either; the one there is goes on.
+    // New connections find none either; the existing one continues.
     for index in (0..1_000).step_by(50) {
         let status = session.get(&format!("key-{index}"));
         assert!(matches!(status, 200 | 503), "{status}");
@@ -155,8 +156,8 @@ fn descriptors_used_up_pass() {
     history.assert_holds("descriptors are used up");
 }
 
-/// A node that may have few descriptors keeps some for its store, says how many connections that leaves, and serves with
-/// all of those idle. It used to fail of its own connections.
+/// A node with a low limit of descriptors keeps some for its store, logs how many connections that leaves,
+/// and serves with all of those idle. Before the fix, it failed because of its own connections.
 #[test]
 fn connections_leave_descriptors_for_the_store() {
     let dir = tempfile::TempDir::with_prefix("kvorum-fault-").unwrap();
@@ -176,7 +177,8 @@ fn connections_leave_descriptors_for_the_store() {
     assert!(lines < 20, "{lines} log lines about connections");
 }
 
-/// The list of a keyspace's tables is damaged or missing: a node alone refuses to start, in words, and removes nothing.
+/// The list of a keyspace's tables is damaged or missing: a node alone refuses to start, with an error text,
+/// and removes nothing.
 #[test]
 fn damaged_lists_of_tables_are_refused() {
     let dir = tempfile::TempDir::with_prefix("kvorum-fault-").unwrap();

@@ -1,5 +1,5 @@
-//! Goal: what clients may cost a node is bounded: memory, connections, time. Method: the real program on a port of its own
-//! for each test, and clients that send too much, too slowly, or take nothing.
+//! Goal: the cost of clients for a node is bounded: memory, connections, time. Method: the real program on a
+//! port of its own for each test, and clients that send too much, too slowly, or do not read.
 
 #![allow(
     clippy::unwrap_used,
@@ -33,13 +33,13 @@ fn default_limit_is_eight_mebibytes() {
 
 /// A range needs little memory however large it is and however slowly its readers take it.
 ///
-/// Method: 50 MB, more than any bound here would hide; three readers who do not read at all for a while, then one of
-/// them who reads on slowly. A server that read ahead would have grown by 150 MB.
+/// Method: 50 MB, more than any bound here would hide. Three readers do not read at all for a while, then one
+/// of them continues slowly. A server that read ahead would have grown by 150 MB.
 #[test]
 fn slow_readers_of_a_large_range_cost_little_memory() {
     let server = Server::start(&["--durability", "os", "--memory-budget", "16MiB"]);
     let all = fill(&server, 50);
-    // Once at full speed: what a range needs anyway is in use from here on.
+    // Once at full speed: the memory that any range needs is in use from here on.
     assert!(one(server.exchange(RANGE)).body == all);
     let before = server.memory_bytes("VmRSS");
     let mut readers: Vec<Client> = (0..3)
@@ -71,7 +71,7 @@ fn slow_readers_of_a_large_range_cost_little_memory() {
     assert!(wire.len() > all.len() && wire.ends_with(b"\r\n0\r\n\r\n"), "the range came whole");
 }
 
-/// A client that goes away in the middle of a range costs nothing behind it.
+/// A client that goes away in the middle of a range leaves no cost behind.
 #[test]
 fn readers_who_leave_a_range_are_forgotten() {
     let server = Server::start(&["--durability", "os", "--threads", "2"]);
@@ -85,7 +85,8 @@ fn readers_who_leave_a_range_are_forgotten() {
     assert!(one(server.exchange(RANGE)).body == all);
 }
 
-/// How long until the server ends the connection. `patience` is what it may take at most, many times the bound.
+/// How long until the server ends the connection. `patience` is the longest that it may take, many times the
+/// bound.
 fn time_until_closed(client: &mut Client) -> Duration {
     let begun = Instant::now();
     client.recv_end();
@@ -95,7 +96,7 @@ fn time_until_closed(client: &mut Client) -> Duration {
 /// The bounds are kept to half a second; a test looks at them through a clock of its own.
 const SOON: Duration = Duration::from_millis(900);
 
-/// Half a head is waited for as long as the bound says and no longer, also if it goes on coming byte by byte.
+/// Half a head is waited for as long as the bound says and no longer, also if more bytes arrive one by one.
 #[test]
 fn slow_heads_are_cut() {
     let server = Server::start(&["--head-timeout", "1s"]);
@@ -107,12 +108,12 @@ fn slow_heads_are_cut() {
     client.send(half.as_bytes());
     let took = time_until_closed(&mut client);
     assert!(took > SOON, "cut after {took:?}");
-    // Behind a whole request, too.
+    // After a whole request, too.
     let mut client = server.connect();
     client.send(format!("GET /v0/status HTTP/1.1\r\nHost: a\r\n\r\n{half}").as_bytes());
     assert_eq!(client.recv().status, 200);
     time_until_closed(&mut client);
-    // Drop by drop: this head would take a minute.
+    // Byte by byte: this head would take a minute.
     let mut client = server.connect();
     client.send(half.as_bytes());
     let dripped = (0..600).take_while(|_| {
@@ -124,8 +125,8 @@ fn slow_heads_are_cut() {
     assert!(metrics(&server)["kvorum_connections_timed_out_total"] > 3.5);
 }
 
-/// A body is waited for from arrival to arrival: one that stops is cut, one that takes long is not, unless it comes in
-/// a trickle that would hold its room for hours.
+/// A body's wait counts from arrival to arrival. One that stops is cut. One that takes long is not, unless it
+/// is so slow that it would hold its memory for hours.
 #[test]
 fn stalled_bodies_are_cut() {
     let server = Server::start(&["--body-timeout", "1s"]);
@@ -156,7 +157,7 @@ fn stalled_bodies_are_cut() {
     assert!(trickled.count() < 300, "a trickle of ten bytes a second goes on");
 }
 
-/// A connection without requests ends after the idle time, which begins anew with every answer.
+/// A connection without requests ends after the idle time, which begins again with every answer.
 #[test]
 fn idle_connections_are_ended() {
     let server = Server::start(&["--idle-timeout", "1s"]);
@@ -172,7 +173,8 @@ fn idle_connections_are_ended() {
     assert!(took > SOON, "cut after {took:?}");
 }
 
-/// A client that does not take its answer is cut, also if it goes on asking; whoever takes it slowly is not.
+/// A client that does not read its answer is cut, also if it continues to send requests; a slow reader is
+/// not.
 #[test]
 fn clients_who_do_not_read_are_cut() {
     let server = Server::start(&["--write-timeout", "1s"]);
@@ -215,7 +217,8 @@ fn clients_who_do_not_read_are_cut() {
     assert!(got > 3 * 8 * MIB + 100, "cut behind {got} bytes");
 }
 
-/// Beyond the cap a connection is told 503, in words, and closed; places that become free are given away.
+/// A connection beyond the cap gets 503 with an error text, and is closed; places that become free are used
+/// again.
 #[test]
 fn connections_over_the_cap_are_refused() {
     let server = Server::start(&["--max-connections", "4"]);
@@ -245,8 +248,8 @@ fn connections_over_the_cap_are_refused() {
     wait_until("the free place is given away", || ask(&mut server.connect()) == 404);
 }
 
-/// Goal: uploads that are announced and do not come take nothing from others: 16 of 8 MiB at 16 KiB/s blocked every PUT.
-/// Method: more of them than all the memory for bodies would hold.
+/// Goal: uploads that are announced and do not come take nothing from other clients. Before the fix, 16
+/// uploads of 8 MiB at 16 KiB/s blocked every PUT. Method: more of them than the memory for all bodies.
 #[test]
 fn announced_uploads_take_nothing_from_others() {
     let server = Server::start(&[]);
@@ -271,7 +274,8 @@ fn announced_uploads_take_nothing_from_others() {
     wait_until("the room is given back", || in_flight() < 0.5);
 }
 
-/// Bodies beyond what may be in memory are refused with 503 before they are read; then there is room again.
+/// Bodies that exceed the memory for bodies are refused with 503 before they are read; then there is room
+/// again.
 #[test]
 fn bodies_over_the_memory_are_refused() {
     let server = Server::start(&["--max-value-size", "1MiB", "--max-body-memory", "1MiB"]);
@@ -294,7 +298,7 @@ fn bodies_over_the_memory_are_refused() {
     assert_eq!(first.recv().status, 201);
     assert!(server.get("id=first").body == value);
     assert_eq!(server.put("id=second", b"x").status, 201);
-    // An upload that is broken off gives its room back.
+    // An upload that is broken off frees its memory.
     let mut third = server.connect();
     third.send(b"PUT /v0/entity?id=third HTTP/1.1\r\nHost: a\r\nContent-Length: 1048576\r\n\r\nx");
     wait_until("the third has its room", || metrics(&server)["kvorum_body_bytes_in_flight"] > 0.5);
@@ -318,7 +322,7 @@ fn chunked_upload_fits_where_one_value_fits() {
     }
 }
 
-/// What does not end within the drain time-out is cut; that is an orderly end all the same.
+/// Requests that do not end within the drain time-out are cut; that is a normal end all the same.
 #[test]
 fn draining_has_a_bound() {
     let mut server = Server::start(&["--drain-timeout", "1s"]);

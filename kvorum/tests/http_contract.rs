@@ -1,6 +1,6 @@
 //! Goal: the node keeps every sentence of the HTTP contract (`docs`: the HTTP API), over real sockets.
-//! Method: the real program on a port of its own for each test, and a client that shows every byte. What concerns
-//! requests and answers runs under both executions.
+//! Method: the real program on a port of its own for each test, and a client that shows every byte. Tests of
+//! requests and answers run under both executions.
 
 #![allow(
     clippy::unwrap_used,
@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use support::{Answer, Ended, MIB, Server, escape, metrics, noise, one, unix_millis, wait_until};
 
-/// The version in an `ETag`: clock word and node.
+/// The version in an `ETag`: timestamp and node.
 fn version_of(answer: &Answer) -> (u64, u64) {
     let etag = answer.header("etag").unwrap_or_else(|| panic!("no ETag: {answer:?}"));
     let version = etag.strip_prefix('"').and_then(|etag| etag.strip_suffix('"')).unwrap();
@@ -69,7 +69,7 @@ fn run_core(execution: &str) {
     let mut server = Server::start(&["--execution", execution, "--max-value-size", "1MiB", "--threads", "2"]);
     let mut failed = Vec::new();
     for (name, check) in CORE {
-        // Each has keys of its own, so all of them can be told of.
+        // Each has keys of its own, so that failures can be attributed.
         println!("{execution}: {name}");
         if catch_unwind(AssertUnwindSafe(|| check(&server))).is_err() {
             failed.push(*name);
@@ -89,8 +89,8 @@ fn core_of_the_contract_holds_on_the_pool() {
     run_core("pool");
 }
 
-/// Binary keys and values of every critical size come back by GET as they were; HEAD says the same without a body;
-/// DELETE takes them away.
+/// Binary keys and values of every critical size come back unchanged by GET; HEAD says the same without a
+/// body; DELETE removes them.
 fn round_trips(server: &Server) {
     let all_bytes: Vec<u8> = (0..=255).collect();
     let keys: [&[u8]; 9] = [
@@ -127,17 +127,18 @@ fn round_trips(server: &Server) {
         assert_eq!(status_of(server, "GET", &query), 404);
         assert_eq!(status_of(server, "HEAD", &query), 404);
     }
-    // Escaping is only a way of writing: the same key written otherwise is the same.
+    // Escaping is only a spelling: the same key in another spelling is the same key.
     assert_eq!(server.put("id=a/b", b"x").status, 201);
     assert_eq!(server.get("id=a%2Fb").body, b"x");
     assert_eq!(server.get("id=%61%2f%62").body, b"x");
-    // A plus sign is a plus sign.
+    // A plus sign is not a space.
     assert_eq!(server.put("id=a+b", b"plus").status, 201);
     assert_eq!(server.get("id=a%2bb").body, b"plus");
     assert_eq!(status_of(server, "GET", "id=a%20b"), 404);
 }
 
-/// Every write gets a version above all before it, also of other keys and of deletions; a read shows it.
+/// Every write gets a version above all versions before it, also of other keys and of deletions; a read shows
+/// it.
 fn versions(server: &Server) {
     let mut newest = (0, 0);
     for round in 0..20 {
@@ -155,14 +156,14 @@ fn versions(server: &Server) {
             assert_eq!(version_of(&server.get(&key)), version);
         }
     }
-    // Also for a key that never existed, each time anew.
+    // Also for a key that never existed, a new version each time.
     let delete = || server.request("DELETE", "/v0/entity?id=version-never");
     let (first, second) = (delete(), delete());
     assert_eq!((first.status, second.status), (202, 202));
     assert!(version_of(&second) > version_of(&first));
 }
 
-/// HEAD tells the length of a value, also of an empty one.
+/// HEAD reports the length of a value, also of an empty one.
 fn length_of_a_value_by_head(server: &Server) {
     for value in [&b"12345"[..], b"1", b""] {
         assert_eq!(server.put("id=length", value).status, 201);
@@ -188,7 +189,7 @@ fn headers_of_a_value(server: &Server) {
     }
 }
 
-/// A key without a value is told in a line of text, or in JSON; to HEAD without either.
+/// A missing value is reported in a line of text, or in JSON; to HEAD without either.
 fn failures_of_a_value(server: &Server) {
     let text = server.get("id=absent");
     assert_eq!(text.status, 404);
@@ -206,7 +207,7 @@ fn failures_of_a_value(server: &Server) {
     assert_eq!(other.body, text.body);
     let head = server.request("HEAD", "/v0/entity?id=absent");
     assert_eq!((head.status, head.header("content-length")), (404, text.header("content-length")));
-    // One byte over the limit, both ways of saying how long it is; what was there stays.
+    // One byte over the limit, with both kinds of framing; the earlier value stays.
     assert_eq!(server.put("id=limit", b"before").status, 201);
     let over = noise(MIB + 1, 1);
     let answer = server.put("id=limit", &over);
@@ -221,7 +222,7 @@ fn failures_of_a_value(server: &Server) {
     assert_eq!(server.get("id=limit").body, b"before");
 }
 
-/// Every form of a TTL gives its instant: the node's clock when it was written, and the TTL.
+/// Every form of a TTL gives its instant: the node's clock at the time of the write, plus the TTL.
 fn lifetimes(server: &Server) {
     for (ttl, millis) in [
         ("1500ms", 1500),
@@ -243,12 +244,12 @@ fn lifetimes(server: &Server) {
             assert!((begun + millis..=ended + millis).contains(&expires), "{ttl}: {expires}");
         }
     }
-    // The next write says anew how long it lives.
+    // The next write sets a new lifetime.
     assert_eq!(server.put("id=ttl", b"for good").status, 201);
     assert_eq!(server.get("id=ttl").header("kvorum-expires"), None);
     assert_eq!(server.put("id=ttl&ttl=36500d", b"nearly for good").status, 201);
     assert_eq!(server.get("id=ttl").status, 200);
-    // 100 years are the most, in every unit; the answer says so, and nothing is done.
+    // 100 years are the most, in every unit; the answer says so, and nothing is stored.
     for ttl in ["36501d", "876001h", "3153600001", "3153600000001ms", "18446744073709551615ms"] {
         let refused = server.put(&format!("id=ttl&ttl={ttl}"), b"longer");
         assert_eq!(refused.status, 400, "{ttl}: {refused:?}");
@@ -257,15 +258,15 @@ fn lifetimes(server: &Server) {
     assert_eq!(server.get("id=ttl").body, b"nearly for good");
 }
 
-/// A record is there until the millisecond before its instant and gone from it on, for GET and HEAD alike.
+/// A record is there until the millisecond before its instant and gone from it on, for GET as for HEAD.
 ///
-/// Method: ask all the time. An answer that came before the instant must show it, a question asked at the instant or
-/// later must not; between the two both are right.
+/// Method: ask all the time. An answer that came before the instant must show it, a request sent at the
+/// instant or later must not; between the two both are right.
 fn expiry_to_the_millisecond(server: &Server) {
     let mut client = server.connect();
     for ttl in [1, 40, 300] {
         let put = server.put(&format!("id=expiry&ttl={ttl}ms"), b"x");
-        // Of a value that is gone at once, the last millisecond that it can have been written in.
+        // For a value that expires at once: the last millisecond in which it can have been written.
         let expires = server.get("id=expiry").header("kvorum-expires").map(|at| at.parse().unwrap());
         let gone_at = expires.unwrap_or_else(|| millis_of(&put) + ttl);
         let mut seen_before = 0;
@@ -290,14 +291,14 @@ fn expiry_to_the_millisecond(server: &Server) {
                 }
             }
         }
-        // A second and more of a machine that stands still would be needed to miss it.
+        // Only a machine that stalls for more than a second could miss it.
         assert!(seen_before > 0 || ttl < 300, "the record was never seen");
         let lines = server.request("GET", "/v0/entities?start=expiry&end=expiry0");
         assert_eq!(lines.chunks.unwrap(), Vec::<Vec<u8>>::new());
     }
 }
 
-/// Every way to name the only quorum of a cluster of one; all others are refused, and do nothing.
+/// Every way to name the only quorum of a cluster of one; all others are refused, and store nothing.
 fn quorums(server: &Server) {
     for quorum in ["replicas=1/1", "ack=1&from=1", "from=1&ack=1", "ack=1", "from=1", "replicas=1%2F1"] {
         let query = format!("id=quorum&{quorum}");
@@ -322,7 +323,7 @@ fn quorums(server: &Server) {
     assert_eq!(server.get("id=quorum").body, b"kept");
 }
 
-/// The records of a range as they are framed: one chunk a record.
+/// The records of a range by their framing: one chunk per record.
 fn records(server: &Server, query: &str) -> Vec<Vec<u8>> {
     let answer = server.request("GET", &format!("/v0/entities?{query}"));
     assert_eq!(answer.status, 200, "{answer:?}");
@@ -332,7 +333,8 @@ fn records(server: &Server, query: &str) -> Vec<Vec<u8>> {
     answer.chunks.unwrap()
 }
 
-/// Ranges are sorted by key bytes, start included, end not, one chunk a record, `<key>\n<value>` byte by byte.
+/// Ranges are sorted by key bytes, start included, end not, one chunk per record, `<key>\n<value>` byte by
+/// byte.
 fn plain_ranges(server: &Server) {
     let value = noise(200_000, 3);
     let stored: BTreeMap<&[u8], &[u8]> = BTreeMap::from([
@@ -374,10 +376,10 @@ fn plain_ranges(server: &Server) {
             assert_eq!(records(server, &query), expect(from, to, 99), "{query}");
         }
     }
-    // Without an end it goes to the last key there is.
+    // Without an end it goes to the last key.
     let open = records(server, "start=p");
     assert_eq!(open[..all.len()], all);
-    // As the bytes on the wire: nothing but the framing around them.
+    // As bytes on the wire: only the framing around the records.
     let mut client = server.connect();
     client.send(b"GET /v0/entities?start=pa&end=pb HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
     let mut wire = Vec::new();
@@ -394,7 +396,7 @@ fn plain_ranges(server: &Server) {
     // HTTP/1.0 has no chunks, so it could not tell a part from the whole.
     let old = one(server.exchange(b"GET /v0/entities?start=p HTTP/1.0\r\n\r\n"));
     assert_eq!(old.status, 400, "{old:?}");
-    // The connection goes on behind a range, also behind an empty one.
+    // The connection continues after a range, also after an empty one.
     let mut client = server.connect();
     for _ in 0..3 {
         client.send(b"GET /v0/entities?start=p&end=p HTTP/1.1\r\nHost: a\r\n\r\n");
@@ -404,7 +406,7 @@ fn plain_ranges(server: &Server) {
     }
 }
 
-/// `application/x-ndjson`: an object a line, base64 where it is not text, with version and expiry.
+/// `application/x-ndjson`: an object per line, base64 for bytes that are not text, with version and expiry.
 fn ndjson_ranges(server: &Server) {
     let rows: [(&[u8], &[u8], &str); 6] = [
         (b"json-a", b"", ""),
@@ -446,7 +448,7 @@ fn ndjson_ranges(server: &Server) {
     assert_eq!((empty.status, empty.body.len()), (200, 0));
 }
 
-/// Tombstones and what has expired are no records of a range, and do not count towards its limit.
+/// A range leaves out tombstones and expired records, and they do not count towards its limit.
 fn what_ranges_leave_out(server: &Server) {
     for key in ["out-a", "out-b", "out-c", "out-d"] {
         assert_eq!(server.put(&format!("id={key}"), key.as_bytes()).status, 201);
@@ -520,7 +522,7 @@ fn pipelining(server: &Server) {
         assert_eq!(answer.status, *status, "answer {index}: {answer:?}");
         assert!(*status == 400 || answer.body == *body, "answer {index}: {answer:?}");
     }
-    // The connection is still in step.
+    // The connection still works.
     client.send(b"GET /v0/entity?id=pipe-0 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
     assert_eq!(client.recv_all().iter().map(|answer| answer.status).collect::<Vec<_>>(), [404]);
 }
@@ -543,7 +545,7 @@ fn half_a_request_behind_a_whole_one(server: &Server) {
     assert_eq!(client.recv().body, b"new");
 }
 
-/// Chunked bodies in pieces of every kind are the values they frame.
+/// Chunked bodies in pieces of every kind arrive as the right values.
 fn chunked_uploads(server: &Server) {
     let value = noise(300_000, 11);
     for sizes in
@@ -573,7 +575,7 @@ fn chunked_uploads(server: &Server) {
     assert_eq!(server.get("id=chunked").body, b"wxyz!");
 }
 
-/// Who asks first is told to go on, once, with either framing.
+/// A client that asks first is told to continue, once, with either framing.
 fn expectation(server: &Server) {
     let mut client = server.connect();
     for (framing, body) in [
@@ -603,7 +605,7 @@ fn expectation(server: &Server) {
     assert_eq!(server.get("id=expect").body, b"abc");
 }
 
-/// HTTP/1.1 connections stay unless the client says otherwise, HTTP/1.0 connections end unless it does.
+/// HTTP/1.1 connections stay open unless the client says otherwise, HTTP/1.0 connections end unless it does.
 fn persistence_of_connections(server: &Server) {
     let mut client = server.connect();
     for _ in 0..50 {
@@ -624,8 +626,8 @@ fn persistence_of_connections(server: &Server) {
     assert_eq!(client.recv_end(), Ended::Closed);
 }
 
-/// Writers on many connections: every write is acknowledged with a version of its own, and the highest one is what
-/// every reader sees in the end.
+/// Writers on many connections: every write is acknowledged with a version of its own, and in the end every
+/// reader sees the highest one.
 fn concurrent_writers(server: &Server) {
     let written: Vec<((u64, u64), Vec<u8>)> = std::thread::scope(|scope| {
         let writers: Vec<_> = (0..8)
@@ -652,27 +654,27 @@ fn concurrent_writers(server: &Server) {
     assert_eq!((version_of(&get), &get.body), (*newest, value));
 }
 
-/// A node that is told to stop and started again has every record, and goes on with higher versions.
+/// A node that is told to stop and started again has every record, and continues with higher versions.
 fn restart_keeps_everything(server: &mut Server) {
     let dump = |server: &Server| {
         let answer = server.request_with("GET", "/v0/entities?start=%00", "Accept: application/x-ndjson\r\n");
         assert!(answer.is_whole);
         answer.body
     };
-    // A key that expires meanwhile would be a difference that is none.
+    // A key that expires meanwhile would be a false difference.
     let before = dump(server);
     let newest = version_of(&server.put("id=restart", b"x"));
     assert_eq!(status_of(server, "DELETE", "id=restart"), 202);
     server.restart();
     assert_eq!(dump(server), before);
-    // The writer in a version is of one life of a node: a copy of its disk repeats none.
+    // The writer in a version belongs to one run of a node: a copy of its disk repeats none.
     let (again, later) =
         (version_of(&server.put("id=restart", b"y")), version_of(&server.put("id=later", b"y")));
     assert!(again > newest && again.1 != newest.1 && again.1 == later.1, "{newest:?}, {again:?}, {later:?}");
 }
 
-/// Goal: `Last-Modified` is never later than `Date`. Method: versions are ahead of the clock after a restart, by the lease
-/// of the life before; what is written then is read at once.
+/// Goal: `Last-Modified` is never later than `Date`. Method: versions are ahead of the clock after a restart,
+/// by the lease of the previous run; a record that is written then is read at once.
 #[test]
 fn dates_are_of_one_clock() {
     let mut server = Server::start(&[]);

@@ -1,6 +1,7 @@
-//! Goal: no bytes, however odd, make the server answer wrongly, do something it was not asked for, or stop serving.
-//! Method: a table of raw requests sent over real sockets to one real server, each with the exact status it must
-//! get; after each the server must still answer a good request, on the same connection where that goes on.
+//! Goal: no bytes, however odd, make the server answer wrongly, do something that no request asked for, or
+//! stop serving. Method: a table of raw requests sent over real sockets to one real server, each with its
+//! exact status. After each the server must still answer a good request, on the same connection if that
+//! continues.
 
 #![allow(
     clippy::unwrap_used,
@@ -62,7 +63,7 @@ fn recv_until_end(client: &mut Client) -> Result<Vec<Answer>, String> {
     }
 }
 
-/// Runs one case and says what is wrong.
+/// Runs one case and returns the error text.
 fn check(server: &Server, case: &Case) -> Result<(), String> {
     let mut client = connect(server);
     client.send(&case.bytes);
@@ -225,11 +226,13 @@ fn conditions_on_writes_are_refused() {
     check_all(&conditions());
 }
 
-/// Goal: a client with a pool of connections loses no request to an answer that came before the body had been read. Such an
-/// answer used to end the connection without a word: 6 of 200 next requests of a pooled client failed, at 64 KiB all. Method:
-/// every kind of early answer, with bodies of all sizes, by length and in chunks, in one piece with the head and behind
-/// it. Either the answer says that the connection ends, and it does, or the next request on it is answered; and after a
-/// small body it goes on.
+/// Goal: a client with a pool of connections loses no request to an answer that came before the body had been
+/// read. Before the fix, such an answer ended the connection without notice: 6 of 200 next requests of a
+/// pooled client failed, at 64 KiB all.
+///
+/// Method: every kind of early answer, with bodies of all sizes, by length and in chunks, in one piece with
+/// the head and after it. Either the answer says that the connection ends, and it does, or the next request
+/// on it is answered. After a small body the connection continues.
 #[test]
 fn early_answers_leave_the_connection_usable_or_say_close() {
     const KEPT_BYTES: usize = 64 << 10;
@@ -299,8 +302,8 @@ fn early_answers_leave_the_connection_usable_or_say_close() {
     assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
 }
 
-/// Goal: an early answer waits only a moment for a small body. Method: the head alone, with a length that never comes; and a
-/// client that asks first, which is told at once and not asked for the body.
+/// Goal: an early answer waits only a moment for a small body. Method: the head alone, with a length that
+/// never comes. And a client that asks first, which gets the answer at once and is not asked for the body.
 #[test]
 fn early_answers_come_without_the_body() {
     let server = start();
@@ -319,7 +322,7 @@ fn early_answers_come_without_the_body() {
     }
 }
 
-/// A peer's handshake takes no body: frames come behind the answer, and the body would be read as one.
+/// A peer's handshake has no body: frames follow the answer, and a body would be read as a frame.
 #[test]
 fn upgrade_takes_no_body() {
     let server = start();
@@ -330,7 +333,7 @@ fn upgrade_takes_no_body() {
     }
 }
 
-/// The text for `replicas` beside `ack` or `from` names the clash.
+/// The error text for `replicas` beside `ack` or `from` names the conflict.
 #[test]
 fn clash_of_replicas_and_ack_is_named() {
     let server = start();
@@ -379,11 +382,11 @@ fn allow_names_the_methods_of_the_path() {
     }
 }
 
-/// A `PUT` in the bytes behind a refused request must never be carried out.
+/// A `PUT` in the bytes after a refused request, which must never be carried out.
 const SMUGGLED: &str = "PUT /v0/entity?id=smuggled HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nx";
 
-/// Requests that come behind a good one are answered behind it; behind one that ends the connection nothing is
-/// answered, and nothing is done.
+/// Requests after a good one are answered after it; after one that ends the connection no request is answered
+/// or carried out.
 #[test]
 fn nothing_behind_a_malformed_request_is_done() {
     let server = start();
@@ -429,7 +432,7 @@ fn nothing_behind_a_malformed_request_is_done() {
     assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
 }
 
-/// Bodies that look like requests are bodies, also behind requests that do not want a body or are refused.
+/// Bodies that look like requests are bodies, also after requests that do not want a body or are refused.
 #[test]
 fn bodies_are_never_requests() {
     let server = start();
@@ -481,10 +484,10 @@ fn bodies_are_never_requests() {
     }
 }
 
-/// What is refused on a connection's first request is refused on a later one, whatever came before: the server's two
-/// views of the byte stream must not drift apart.
+/// A request that is refused as the first on a connection is refused as a later one too, whatever came
+/// before: the server's two views of the byte stream must stay consistent.
 ///
-/// Method: a request whose end an inattentive parser would see elsewhere, and behind it one that must be refused.
+/// Method: a request whose end a careless parser would see elsewhere, and after it one that must be refused.
 #[test]
 fn odd_bodies_do_not_hide_what_comes_behind() {
     let server = start();
@@ -551,7 +554,7 @@ fn odd_bodies_do_not_hide_what_comes_behind() {
     assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
 }
 
-/// A PUT over the limit that asks first is told without a `100 Continue`; one within it gets both.
+/// A PUT over the limit that asks first gets its answer without a `100 Continue`; one within it gets both.
 #[test]
 fn expectation_is_answered_only_where_the_body_is_wanted() {
     let server = start();
@@ -575,7 +578,7 @@ fn expectation_is_answered_only_where_the_body_is_wanted() {
     assert_eq!(server.get("id=raw").body, b"abc");
 }
 
-/// The table is as large as it claims: a group that is left out by mistake is missed.
+/// The table has its full size, so that a group that is left out by mistake is noticed.
 #[test]
 fn table_has_its_size() {
     let groups = [

@@ -1,4 +1,4 @@
-//! `kvorum lab` with the real program: a tiny lab, what it leaves behind, and what happens when it is told to stop.
+//! `kvorum lab` with the real program: a tiny lab, its files, and what happens when it is told to stop.
 #![allow(
     clippy::disallowed_methods,
     clippy::panic,
@@ -61,7 +61,7 @@ impl Place {
         command
     }
 
-    /// Processes that know this place's scratch, but for those that no longer run.
+    /// The number of running processes with this scratch directory in their arguments.
     fn nodes(&self) -> usize {
         let scratch = self.path("scratch").display().to_string();
         let processes = std::fs::read_dir("/proc").unwrap().flatten();
@@ -86,14 +86,15 @@ fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap()
 }
 
-/// Goal: a lab measures what its file says, writes the report, leaves nothing else behind, and does nothing twice;
-/// comparing its folder with itself finds no change, and the exit code is that of the condition. Method: two
-/// configurations, two loads, two repeats. Latencies and rates depend on the machine and are not looked at.
+/// Goal: a lab makes the measurements of its file, writes the report, leaves no other files, and does nothing
+/// twice. A comparison of its folder with itself finds no change, and the exit code follows the condition.
+/// Method: two configurations, two loads, two repeats. Latencies and rates depend on the machine and are not
+/// checked.
 #[test]
 fn a_tiny_lab() {
     let place = Place::new(TINY);
     let output = place.run().output().unwrap();
-    // A machine that is too busy for 100/s gives 1, and the report all the same.
+    // A machine that is too busy for 100/s makes the exit code 1, and the report is written all the same.
     assert!(matches!(output.status.code(), Some(0 | 1)), "{}", said(&output));
     assert_eq!((place.nodes(), place.leftovers()), (0, 0), "something was left behind");
     let out = place.path("out");
@@ -145,7 +146,8 @@ fn a_tiny_lab() {
     assert_eq!(code(&["--fail-if", "SCAN rate >= 1x"]), 2);
 }
 
-/// Reads a percentile file as its format says, not as the writer does: columns by white space, comments by `#`.
+/// Reads a percentile file by its format, independently of the writer: columns by white space, comments by
+/// `#`.
 fn independent_reader(path: &Path) {
     let text = read(path);
     let mut lines = text.lines();
@@ -165,8 +167,8 @@ fn independent_reader(path: &Path) {
     assert!(total > 0 && last.2 == total && (last.1 - 1.0).abs() < 1e-9, "{last:?} of {total}");
 }
 
-/// Goal: told to stop in the middle, the lab takes its nodes and their data with it, keeps what it has measured and
-/// goes on there. Method: a signal as soon as the second step has begun.
+/// Goal: told to stop in the middle, the lab ends its nodes and removes their data, keeps its measurements
+/// and continues there. Method: a signal as soon as the second step has begun.
 #[test]
 fn an_interrupted_lab() {
     let place = Place::new(&TINY.replace("window = \"400ms\"", "window = \"2s\""));
@@ -195,8 +197,8 @@ fn an_interrupted_lab() {
     );
 }
 
-/// Goal: mistakes end with 2 and words before anything is started. Method: flags that no node has, a key that no file
-/// has, results of something else.
+/// Goal: mistakes end with 2 and an error text before anything is started. Method: flags that no node has, a
+/// key that no file has, results of another lab.
 #[test]
 fn mistakes_are_refused() {
     let check = |lab: &str, expect: &str| {

@@ -1,5 +1,5 @@
-//! Goal: what a process does with its processors, its memory and its locks shows in a profile by the names of its
-//! functions. Method: this very process does one known thing of each kind while it profiles itself, with the same
+//! Goal: a profile shows a process's use of processors, memory and locks by the names of its functions.
+//! Method: this very process does one known thing of each kind while it profiles itself, with the same
 //! allocator and the same replacement of `syscall` as the program.
 #![allow(
     clippy::disallowed_methods,
@@ -43,7 +43,7 @@ fn profile_of(event: Event, work: impl FnOnce()) -> Profile {
     session.finish()
 }
 
-/// What the stacks with `name` come to: count and value.
+/// The sum of the stacks with `name`: count and value.
 fn seen(profile: &Profile, name: &str) -> (u64, u64) {
     let with = profile.entries.iter().filter(|entry| entry.frames.iter().any(|frame| frame.contains(name)));
     with.fold((0, 0), |sum, entry| (sum.0 + entry.count, sum.1 + entry.value))
@@ -73,7 +73,7 @@ fn known_shared_lock(lock: &RwLock<u64>) -> u64 {
     *lock.read().unwrap()
 }
 
-/// A hot loop has most of the samples, under its thread's name; noise of how threads begin has none.
+/// A hot loop has most of the samples, under its thread's name; the frames of a thread's start have none.
 #[test]
 fn hot_loop_is_seen() {
     let profile = profile_of(Event::Cpu, || {
@@ -81,11 +81,11 @@ fn hot_loop_is_seen() {
         let (finished, wait) = mpsc::channel::<()>();
         let thread = hot.spawn(move || {
             black_box(known_hot_loop(1_000_000_000));
-            // The thread must be there when its name is asked for.
+            // The thread must still run when its name is read.
             let _ = wait.recv();
         });
         thread::sleep(Duration::from_secs(2));
-        // Named now: the profile is finished by the caller, but the names of threads are asked for then.
+        // The caller finishes the profile, but the names of threads are read then.
         let _ = (thread.unwrap(), Box::leak(Box::new(finished)));
     });
     let text = text(&profile);
@@ -96,8 +96,8 @@ fn hot_loop_is_seen() {
     assert!(!text.contains("on_tick") && !text.contains("start_thread"), "{text}");
 }
 
-/// An allocation shows with its bytes, within the error of samples that are this large; one made with the profile off
-/// does not.
+/// An allocation shows with its bytes, within the error of samples that are this large; one that is made with
+/// the profile off does not.
 #[test]
 fn allocation_is_seen() {
     drop(known_allocation(100 << 20));
@@ -162,8 +162,8 @@ fn named_waits_are_seen() {
     assert_eq!(seen(&after, "peer: reply"), (0, 0));
 }
 
-/// Goal: signals that interrupt anything do no harm. Method: threads allocate, contend for a lock, unwind and resolve
-/// stacks, while others burn their time, until there are some hundred samples.
+/// Goal: signals that interrupt any code do no harm. Method: threads allocate, contend for a lock, unwind and
+/// resolve stacks, while others use processor time, until there are some hundred samples.
 #[test]
 fn signals_interrupt_anything() {
     let is_over = AtomicBool::new(false);
@@ -203,8 +203,8 @@ fn one_at_a_time() {
     drop(Session::start(Event::Cpu).unwrap());
 }
 
-/// Goal: the tool that the format is for reads it. Method: `go tool pprof` prints what it holds. Without Go the test in
-/// `profile/pprof.rs`, which decodes by the format's table, must do.
+/// Goal: the format's own tool can read the file. Method: `go tool pprof` prints its content. Without Go only
+/// the test in `profile/pprof.rs`, which decodes by the format's table, covers the format.
 #[test]
 fn go_reads_pprof_files() {
     let profile = profile_of(Event::Alloc, || {
@@ -237,8 +237,8 @@ impl Drop for SetWhenDropped<'_> {
     }
 }
 
-/// Goal: the program itself is profiled, by HTTP and by its command. Method: a node under writes from a connection; each
-/// event and format is asked for once, and says what such a node does.
+/// Goal: the program itself can be profiled, by HTTP and by its command. Method: a node under writes from a
+/// connection; each event and format is requested once, and shows the work of such a node.
 #[test]
 fn node_is_profiled() {
     let server = Server::start(&[]);

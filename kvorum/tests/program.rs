@@ -1,5 +1,5 @@
-//! Goal: the program starts, ends and talks to those who run it as its documents say. Method: the real binary, signals, its
-//! exit codes, and its own commands against a node.
+//! Goal: the program starts, ends and informs its operators as its documents say. Method: the real binary,
+//! signals, its exit codes, and its own commands against a node.
 
 #![allow(
     clippy::unwrap_used,
@@ -30,8 +30,8 @@ use support::{Ended, MIB, RANGE, Server, escape, fill, kvorum, noise, one, run, 
 
 // ---- Its threads ------------------------------------------------------------------------------------------------
 
-/// What requests wait for has the nice value of the process, what nobody waits for a higher one, and what may hold a lock
-/// that requests need, but for fjall's workers, does not yield.
+/// Threads that requests wait for have the nice value of the process, threads that no request waits for a
+/// higher one. A thread that may hold a lock that requests need does not yield, except for fjall's workers.
 #[test]
 fn threads_yield_to_those_that_serve() {
     let server = Server::start(&[]);
@@ -41,7 +41,7 @@ fn threads_yield_to_those_that_serve() {
         let named = stats.filter_map(|stat| {
             let (head, tail) = stat.rsplit_once(") ")?;
             let comm = head.split_once('(')?.1;
-            // proc_pid_stat(5): field 19; what follows the name begins with field 3.
+            // proc_pid_stat(5): field 19; the text after the name begins with field 3.
             comm.starts_with(name).then(|| tail.split(' ').nth(16).unwrap().parse::<i32>().unwrap())
         });
         let named: Vec<i32> = named.collect();
@@ -59,8 +59,8 @@ fn threads_yield_to_those_that_serve() {
 
 // ---- The end of a node -----------------------------------------------------------------------------------------
 
-/// A node that is told to stop answers what it has begun: an upload is completed, a range is whole; idle connections
-/// are closed, new ones refused, and the exit code is 0.
+/// A node that is told to stop answers the requests that it has begun: an upload is completed, a range is
+/// whole. Idle connections are closed, new ones refused, and the exit code is 0.
 #[test]
 fn requests_under_way_are_answered_when_told_to_stop() {
     let mut server = Server::start(&["--drain-timeout", "20s", "--threads", "2", "--durability", "os"]);
@@ -85,7 +85,7 @@ fn requests_under_way_are_answered_when_told_to_stop() {
     let answer = upload.recv();
     assert_eq!(answer.status, 201);
     assert!(answer.closes(), "the client is told that the connection ends: {answer:?}");
-    // A reader who has stopped for a while has the time that any reader has.
+    // A reader that has stopped for a while has the usual time for readers.
     sleep(Duration::from_millis(2500));
     let mut wire = first;
     loop {
@@ -124,7 +124,7 @@ fn signals_end_a_node() {
     assert!(!status.success() && status.signal().is_none(), "{status}");
 }
 
-/// A node as a child process, for those who watch it before it serves, and the lines of its log.
+/// A node as a child process, for tests that watch it before it serves, and the lines of its log.
 fn watched(data_dir: &Path, listen: &str, arguments: &[&str]) -> (Child, Lines<BufReader<ChildStderr>>) {
     let mut command = kvorum(&["serve", "--listen", listen, "--data-dir"]);
     let mut child = command.arg(data_dir).args(arguments).stderr(Stdio::piped()).spawn().unwrap();
@@ -132,8 +132,8 @@ fn watched(data_dir: &Path, listen: &str, arguments: &[&str]) -> (Child, Lines<B
     (child, lines)
 }
 
-/// Who has read that a node serves may tell it to stop: it drains. Once it listened to signals only after it had said
-/// so, and about one in ten was killed instead.
+/// A node that has logged that it serves can be told to stop: it drains. Before the fix, it listened to
+/// signals only after that line, and about one in ten was killed instead.
 #[test]
 fn signal_at_the_very_beginning_is_heard() {
     let directory = tempfile::tempdir().unwrap();
@@ -148,7 +148,7 @@ fn signal_at_the_very_beginning_is_heard() {
     }
 }
 
-/// A node that still waits for what a silent peer may keep for it ends when it is told to.
+/// A node that still waits for the hints of a silent peer ends when it is told to.
 #[test]
 fn signal_ends_the_wait_for_hints() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -167,7 +167,7 @@ fn signal_ends_the_wait_for_hints() {
     assert!(!log.iter().any(|line| line.contains("kvorum serves")), "{log:?}");
 }
 
-/// One directory, one node: the second is refused, in words, and does no harm.
+/// One directory, one node: the second is refused, with an error text, and does no harm.
 #[test]
 fn second_node_on_a_directory_is_refused() {
     let server = Server::start(&[]);
@@ -180,7 +180,7 @@ fn second_node_on_a_directory_is_refused() {
     assert_eq!(server.get("id=mine").body, b"x");
 }
 
-/// A port that is taken is an error, in words; whoever has it goes on.
+/// A port that is in use is an error, with a text; the program that has it continues.
 #[test]
 fn port_in_use_is_refused() {
     let server = Server::start(&[]);
@@ -200,7 +200,7 @@ fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
 }
 
-/// Flags win over the environment over the file over defaults, and the page says which it was.
+/// Flags win over the environment over the file over defaults, and the page names the origin.
 #[test]
 fn printed_configuration_names_origins() {
     let directory = tempfile::tempdir().unwrap();
@@ -228,7 +228,7 @@ fn printed_configuration_names_origins() {
     assert!(text(&output.stdout).contains("workers = \"7\""));
 }
 
-/// What is wrong with a configuration is told by name, with exit code 2.
+/// An error in a configuration is reported by name, with exit code 2.
 #[test]
 fn wrong_configurations_are_refused() {
     let directory = tempfile::tempdir().unwrap();
@@ -261,7 +261,7 @@ fn wrong_configurations_are_refused() {
     check(run(&mut kvorum(&["no-such-command"]), b""), &["no-such-command"]);
 }
 
-/// `get`, `put`, `delete`, `scan`, `status`: values pass untouched, and exit codes say what came of it.
+/// `get`, `put`, `delete`, `scan`, `status`: values pass unchanged, and exit codes tell the result.
 #[test]
 fn client_commands_pass_bytes_and_exit_codes() {
     let server = Server::start(&[]);
@@ -272,7 +272,7 @@ fn client_commands_pass_bytes_and_exit_codes() {
     for value in [noise(300_000, 8), Vec::new(), b"\0".to_vec(), b"line\r\n\n".to_vec(), (0..=255).collect()]
     {
         let put = client(&["put", "key"], &value);
-        // The version goes where a program looks for it.
+        // The version goes to the stream where a program looks for it.
         let version = server.get("id=key").header("etag").unwrap().trim_matches('"').to_owned();
         assert_eq!((code(&put), text(&put.stdout)), (0, &*format!("version {version}\n")), "{put:?}");
         let get = client(&["get", "key"], b"");
@@ -347,7 +347,7 @@ fn client_commands_pass_bytes_and_exit_codes() {
     let fields: serde_json::Value = serde_json::from_slice(&status.stdout).unwrap();
     assert_eq!((code(&status), fields["state"].as_str()), (0, Some("ready")));
     assert_eq!(code(&run(kvorum(&["get", "argument"]).env("KVORUM_URL", &url), b"")), 0);
-    // A port on which nobody listens: bound once, and given up again.
+    // A port on which no process listens: bound once, and released again.
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let closed = format!("http://{closed}");
     for command in
@@ -359,7 +359,7 @@ fn client_commands_pass_bytes_and_exit_codes() {
     }
 }
 
-/// A value over the limit of the node is a wrong request, and told as such.
+/// A value over the limit of the node is a wrong request, and reported as such.
 #[test]
 fn client_tells_what_the_node_refuses() {
     let server = Server::start(&["--max-value-size", "1KiB"]);
@@ -369,8 +369,8 @@ fn client_tells_what_the_node_refuses() {
     assert!(text(&output.stderr).contains("1024"), "{output:?}");
 }
 
-/// Goal: a reader that has seen enough, as `head` has, is no failure and makes no noise. Method: more than a pipe holds, into a
-/// reader that takes a little of it.
+/// Goal: a reader that stops early, as `head` does, is no failure and causes no message. Method: more than a
+/// pipe holds, into a reader that reads a little of it.
 #[test]
 fn head_ends_commands_silently() {
     let server = Server::start(&[]);
@@ -387,7 +387,8 @@ fn head_ends_commands_silently() {
     }
 }
 
-/// Goal: `scan` shows on a terminal what is stored, and does not do what it says. Method: `script` gives it a terminal.
+/// Goal: `scan` shows stored bytes on a terminal, which does not obey them. Method: `script` gives it a
+/// terminal.
 #[test]
 fn scans_are_escaped_on_terminals() {
     let server = Server::start(&[]);
@@ -409,8 +410,8 @@ fn scans_are_escaped_on_terminals() {
     assert_eq!(shown.trim_end(), "k\\u{1b}[2J\tv\\u{1b}]0;title\\u{7}\\r\\nforged\\tline", "{output:?}");
 }
 
-/// Goal: `bench` says what went wrong, and ends with 1. Method: a port where nobody listens, reads of keys that nobody has
-/// stored, and a run that is interrupted, whose partial report is marked.
+/// Goal: `bench` reports failures, and ends with 1. Method: a port without a listener, reads of keys that were
+/// never stored, and a run that is interrupted, whose partial report is marked.
 #[test]
 fn bench_says_what_went_wrong() {
     let server = Server::start(&[]);

@@ -1,5 +1,5 @@
-//! Goal: the invariants of ARCHITECTURE.md that can be read off the text of the code stay true.
-//! Method: for each room, words that must not occur in its files. Tests within a file are not looked at.
+//! Goal: the invariants of ARCHITECTURE.md that can be found in the text of the code stay true.
+//! Method: for each module, words that must not occur in its files. Tests within a file are not checked.
 #![allow(
     clippy::disallowed_methods,
     clippy::panic,
@@ -72,7 +72,8 @@ const RULES: &[Rule] = &[
             "read.rs",
             "write.rs",
             "serve.rs",
-            // The simulation's stand-ins of the replica's threads, in mod.rs of `replica`; no other task is there.
+            // The simulation's replacements of the replica's threads, in mod.rs of `replica`; it has no other
+            // task.
             "mod.rs",
             "cost.rs",
             "support.rs",
@@ -84,8 +85,8 @@ const RULES: &[Rule] = &[
         room: "kvorum/src",
         except: &[
             "supervise.rs",
-            // The signal's thread, of which the main thread hears; a profile's, of which its request hears; the one that
-            // opens the store, which is waited for.
+            // The signal's thread, which informs the main thread; a profile's thread, which informs its
+            // request; the thread that opens the store, which is awaited.
             "node.rs",
             "mod.rs",
             "lsm.rs",
@@ -136,7 +137,8 @@ fn rust_files(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The lines of a file that are code of the product: no comments, nothing behind the test module's mark.
+/// The lines of a file that are code of the product: no comments, and only the lines before the mark of the
+/// test module.
 fn product_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
     code.lines().enumerate().filter(|(_, line)| !line.trim_start().starts_with("//"))
@@ -167,7 +169,7 @@ fn rooms_keep_to_their_rules() {
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
-/// The rules can find something: each forbidden word is found where it does stand.
+/// The rules can fail: each forbidden word is found where it occurs.
 #[test]
 fn rules_can_fail() {
     let planted =
@@ -175,7 +177,7 @@ fn rules_can_fail() {
     assert!(!violations(&planted).is_empty());
 }
 
-/// Every queue and wait has a name: no unbounded channel in the server's rooms outside the janitor, which says why.
+/// Every queue has a named bound: no unbounded channel in the server's modules except `janitor.rs`, which says why.
 #[test]
 fn no_unbounded_channels() {
     let rule = Rule {

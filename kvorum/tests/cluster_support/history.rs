@@ -1,16 +1,19 @@
-//! What clients of a cluster did and saw, and the checker that decides whether it keeps the contract.
+//! The operations of a cluster's clients and their results, and the checker that decides whether they keep
+//! the contract.
 //!
 //! Every write has a number of its own, which its value carries. A key's requests all have the quorums of its
-//! [`Class`], so which of them overlap is known per key. The checker works key by key with the versions that nodes
-//! showed, in about O(n log n):
+//! [`Class`], so it is known per key which of them overlap. The checker works key by key with the versions
+//! that nodes showed, in about O(n log n):
 //!
-//! - a read that begins after an overlapping write was acknowledged, or after an overlapping read saw a value, sees
-//!   that or something newer; a write that is acknowledged and began after them has a higher version;
-//! - a read sees what some write wrote that had begun; a version belongs to one write; none of the versions of an
+//! - a read that begins after an overlapping write was acknowledged, or after an overlapping read saw a
+//!   value, sees that or a newer value; a write that is acknowledged and began after them has a higher
+//!   version;
+//! - a read sees the value of some write that had begun; a version belongs to one write; no version of an
 //!   acknowledged write (it may have been stamped again) is above the one it was acknowledged with;
-//! - a read that sees nothing has a cause: a delete that may be above all that was known;
-//! - what such a read saw gone does not come back;
-//! - a write takes effect once: overlapping reads, one after another, never see it, then something else, then it;
+//! - a read that sees nothing has a cause: a delete that may be above all known versions;
+//! - a value that such a read saw gone does not come back;
+//! - a write takes effect once: overlapping reads, one after another, never see it, then another value, then
+//!   it;
 //! - a write of unknown outcome may take effect at any later time, or never; a refused one has not.
 
 use crate::faults_support::history::{Moment, Outcome};
@@ -18,16 +21,17 @@ use kvorum_core::Version;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 
-/// This is the quorums of all requests for a key.
+/// The quorums of all requests for a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Class {
-    /// For people, and the beginning of the keys.
+    /// Its name, also the beginning of its keys.
     pub name: &'static str,
     /// ack/from of its writes.
     pub write: (u16, u16),
     /// ack/from of its reads.
     pub read: (u16, u16),
-    /// Further ack/from that its writes and reads take in turn: of the same `from`, and no weaker than those.
+    /// Further ack/from that its writes and reads use in turn: with the same `from`, and no weaker than
+    /// those.
     pub also: &'static [(u16, u16)],
     /// Whether requests leave the quorum to the node.
     pub is_default: bool,
@@ -44,12 +48,12 @@ impl Class {
         Self { name, write, read, also: &[], is_default: false }
     }
 
-    /// The same with further quorums.
+    /// The same class with further quorums.
     pub const fn and(self, also: &'static [(u16, u16)]) -> Self {
         Self { also, ..self }
     }
 
-    /// The quorum of the request of this number, where the class says `weakest`.
+    /// The quorum of the request of this number, where the class has `weakest`.
     pub fn quorum_of(&self, weakest: (u16, u16), number: u64) -> (u16, u16) {
         let at = usize::try_from(number % (self.also.len() as u64 + 1)).unwrap();
         at.checked_sub(1).map_or(weakest, |at| self.also[at])
@@ -60,7 +64,7 @@ impl Class {
     }
 }
 
-/// What a write was to do.
+/// The effect of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum What {
     /// Set the value that carries the write's number.
@@ -80,17 +84,18 @@ pub struct Write {
     pub class: Class,
     /// The node that was asked.
     pub node: usize,
-    /// What it was to do.
+    /// Its effect.
     pub what: What,
-    /// Before the request was sent.
+    /// An instant before the request was sent.
     pub begun: u64,
-    /// After the answer was there, or the client gave up.
+    /// An instant after the answer had arrived, or the client had given up.
     pub ended: u64,
-    /// What came of it.
+    /// Its result.
     pub outcome: Outcome,
 }
 
-/// What a read saw: the number of the write (none for bytes that nobody sent) with its version, or no value.
+/// The result of a read: the number of the write (`None` for bytes that no client sent) with its version, or
+/// no value.
 pub type Saw = Option<(Option<u64>, Version)>;
 
 /// A read that was answered.
@@ -102,11 +107,11 @@ pub struct Read {
     pub class: Class,
     /// The node that was asked.
     pub node: usize,
-    /// Before the request was sent.
+    /// An instant before the request was sent.
     pub begun: u64,
-    /// After the answer was there.
+    /// An instant after the answer had arrived.
     pub ended: u64,
-    /// What it saw.
+    /// Its result.
     pub saw: Saw,
 }
 
@@ -119,9 +124,9 @@ pub struct Asked {
     pub class: Class,
     /// The method.
     pub method: &'static str,
-    /// Before it was sent.
+    /// An instant before it was sent.
     pub begun: u64,
-    /// After the answer was there.
+    /// An instant after the answer had arrived.
     pub ended: u64,
     /// The status; 0 for a cut connection, 1 for none, 2 for no answer in time.
     pub status: u16,
@@ -134,7 +139,7 @@ impl Asked {
     }
 }
 
-/// This is everything that clients did and saw, and what was done to the nodes.
+/// All operations of the clients, and the faults of the nodes.
 #[derive(Debug, Clone, Default)]
 pub struct History {
     /// Writes.
@@ -143,39 +148,41 @@ pub struct History {
     pub reads: Vec<Read>,
     /// Every request.
     pub asked: Vec<Asked>,
-    /// What a client saw that breaks the contract by itself.
+    /// Results that break the contract by themselves.
     pub complaints: Vec<String>,
     /// Which node was killed, and when.
     pub kills: Vec<(usize, u64)>,
-    /// What was done to the nodes, counted.
+    /// The faults, counted by kind.
     pub faults: BTreeMap<&'static str, u64>,
 }
 
-/// How long after an answer its coordinator may still be busy with replicas that are slow: the request time-out and
-/// a margin. Killed within it, it may leave a replica without the write and without a hint.
+/// How long after an answer its coordinator may still be busy with slow replicas: the request time-out and a
+/// margin. A coordinator that is killed within that time may leave a replica without the write and without a
+/// hint.
 const BUSY_NANOS: u64 = 1_500_000_000;
-/// How far a version may run ahead of the clock of a machine whose nodes agree: a lease, and as much again.
+/// How far a version may be ahead of a machine's clock if the nodes' clocks agree: a lease, and as much
+/// again.
 const AHEAD_NANOS: u64 = 2_000_000_000;
 
 /// Copies by key and node: version and write.
 pub type Copies = BTreeMap<Vec<u8>, BTreeMap<usize, (Version, Option<u64>)>>;
 
-/// What the copies of all keys look like.
+/// The verdict on the copies of all keys.
 #[derive(Debug, Default)]
 pub struct Repair {
     /// Keys that must be equal everywhere and are.
     pub equal: usize,
-    /// Keys that need not be: the write that may have left them unequal was in flight when its coordinator was
-    /// killed, or is of unknown outcome.
+    /// Keys that need not be equal: the write that may have left them unequal was in flight when its
+    /// coordinator was killed, or is of unknown outcome.
     pub unsure: usize,
-    /// Those of them that are not equal.
+    /// The keys among the unsure ones that are not equal.
     pub unrepaired: usize,
-    /// What is wrong.
+    /// The violations.
     pub wrong: Vec<String>,
 }
 
 impl History {
-    /// Adds what another client did and saw.
+    /// Adds another client's operations.
     pub fn absorb(&mut self, other: Self) {
         self.writes.extend(other.writes);
         self.reads.extend(other.reads);
@@ -187,12 +194,12 @@ impl History {
         }
     }
 
-    /// Notes something that was done to the nodes.
+    /// Counts a fault.
     pub fn fault(&mut self, name: &'static str) {
         *self.faults.entry(name).or_default() += 1;
     }
 
-    /// Notes that a node was killed just now.
+    /// Records that a node was killed just now.
     pub fn killed(&mut self, node: usize) {
         self.kills.push((node, Moment::now().mono));
     }
@@ -202,7 +209,7 @@ impl History {
         self.writes.iter().map(|write| (write.key.clone(), write.class)).collect()
     }
 
-    /// Counts, for people.
+    /// Counts, as text.
     pub fn summary(&self) -> String {
         let acked = self.writes.iter().filter(|write| matches!(write.outcome, Outcome::Acked(_))).count();
         let refused = self.writes.iter().filter(|write| write.outcome == Outcome::Refused).count();
@@ -250,8 +257,9 @@ impl History {
         violations
     }
 
-    /// Judges the copies that are left of every key when all nodes are well: those of a key are the same, as many
-    /// as its `from` where the newest write was a PUT, none where it was a DELETE, and never more than `from`.
+    /// Judges the copies that are left of every key when all nodes are well. The copies of a key are the
+    /// same: as many as its `from` if the newest write was a PUT, none if it was a DELETE, and never more
+    /// than `from`.
     pub fn judge(&self, copies: &Copies) -> Repair {
         let mut repair = Repair::default();
         let mut keys: BTreeMap<&[u8], Vec<&Write>> = BTreeMap::new();
@@ -280,7 +288,7 @@ impl History {
             let is_equal = versions.len() <= 1 && (copies.len() == from || copies.is_empty());
             let since = newest.map_or(0, |(_, _, begun)| begun);
             if writes.iter().any(|write| self.may_leave_unequal(write, since)) {
-                // Which write won is not known; that the copies are alike in the end is required all the same.
+                // The winning write is not known, but the copies must be equal in the end all the same.
                 repair.unsure += 1;
                 if !is_equal {
                     repair.unrepaired += 1;
@@ -420,7 +428,7 @@ impl<'a> KeyCheck<'a> {
         write.map_or_else(|| version.to_string(), |write| format!("{version} of {write:?}"))
     }
 
-    /// Finds the write behind each version.
+    /// Finds the write of each version.
     fn bind(&mut self) {
         let acked: Vec<(u64, Version)> =
             self.writes.iter().filter_map(|write| acked(write)).map(|(write, at)| (write.id, at)).collect();
@@ -448,7 +456,7 @@ impl<'a> KeyCheck<'a> {
         }
     }
 
-    /// A write, once something else was seen after it, is not seen again.
+    /// Checks that a write is not seen again once another value was seen after it.
     fn check_once(&mut self) {
         let mut spans: HashMap<u64, (u64, u64)> = HashMap::new();
         for read in self.reads {

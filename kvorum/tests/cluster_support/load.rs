@@ -1,4 +1,4 @@
-//! Clients of a cluster: each does something through some node, notes when it began and ended and what it saw.
+//! Clients of a cluster: each sends requests to some node, and records their begin, end and result.
 
 use super::history::{Asked, Class, History, Read, What, Write};
 use super::node::{Cluster, Copy, connect, percent, version_of};
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 /// The longest that a client waits for an answer: longer than the nodes' own time-out, shorter than pauses.
 const CLIENT_WAIT: Duration = Duration::from_secs(3);
-/// How long a client leaves a node alone that did not answer.
+/// How long a client avoids a node that did not answer.
 const NODE_REST: Duration = Duration::from_millis(100);
 
 /// Why there is no answer.
@@ -26,11 +26,11 @@ enum NoAnswer {
     Late,
 }
 
-/// This is one client with a connection to each node, and what it did and saw.
+/// One client with a connection to each node, and its operations.
 pub struct Session {
     addresses: Vec<SocketAddr>,
     streams: Vec<Option<BufReader<TcpStream>>>,
-    /// What it did and saw so far.
+    /// Its operations so far.
     pub history: History,
 }
 
@@ -41,18 +41,18 @@ impl Session {
         Self { addresses: addresses.to_vec(), streams, history: History::default() }
     }
 
-    /// Puts a new value of `bytes` bytes. Gives the status, or what [`Asked::status`] says.
+    /// Puts a new value of `bytes` bytes. Returns the status, or the code of [`Asked::status`].
     pub fn put(&mut self, node: usize, class: Class, key: &[u8], bytes: usize) -> u16 {
         let id = next_id();
         self.write(node, class, key, What::Put, id, Some(&value_of(id, bytes)))
     }
 
-    /// Deletes a key. Gives the status.
+    /// Deletes a key. Returns the status.
     pub fn delete(&mut self, node: usize, class: Class, key: &[u8]) -> u16 {
         self.write(node, class, key, What::Delete, next_id(), None)
     }
 
-    /// Reads a key. Gives the status.
+    /// Reads a key. Returns the status.
     pub fn get(&mut self, node: usize, class: Class, key: &[u8]) -> u16 {
         let number = self.history.asked.len() as u64;
         let target = target(class, class.quorum_of(class.read, number), key);
@@ -163,16 +163,16 @@ fn target(class: Class, (ack, from): (u16, u16), key: &[u8]) -> String {
     }
 }
 
-/// This is what a set of clients does.
+/// The load of a set of clients.
 #[derive(Debug, Clone, Copy)]
 pub struct Load<'a> {
     /// Clients on one node each, in turn.
     pub fixed: usize,
     /// Clients that ask any node.
     pub roaming: usize,
-    /// What keys there are, with weights.
+    /// The classes of keys, with weights.
     pub classes: &'a [(Class, u64)],
-    /// Keys of each class that are asked for often, and the others.
+    /// The number of keys of each class that are used often, and of the others.
     pub keys: (u64, u64),
     /// Percentage of PUTs.
     pub puts: u64,
@@ -184,21 +184,21 @@ pub struct Load<'a> {
     pub pause: Duration,
 }
 
-/// What the one who breaks things shares with the clients.
+/// The state that the fault injector shares with the clients.
 pub struct Stage {
     stop: AtomicBool,
     round: AtomicU64,
 }
 
 impl Stage {
-    /// From now on keys are others than before.
+    /// Changes to new keys from now on.
     pub fn next_round(&self) {
         self.round.fetch_add(1, Ordering::Relaxed);
     }
 }
 
 impl Load<'_> {
-    /// Runs the clients for as long as `during` runs, and gives what they did and saw.
+    /// Runs the clients for as long as `during` runs, and returns their operations.
     pub fn run(
         &self,
         addresses: &[SocketAddr],
@@ -279,7 +279,7 @@ fn key(class: Class, round: u64, number: u64) -> Vec<u8> {
     key
 }
 
-/// This stops the clients when it is dropped, also by a failed assertion: a scope waits for its threads.
+/// Stops the clients when it is dropped, also by a failed assertion: a scope waits for its threads.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -288,11 +288,11 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// How long nodes that are all well have to make the copies of every key equal.
+/// How long healthy nodes may take to make the copies of every key equal.
 const REPAIR_WAIT: Duration = Duration::from_secs(10);
 
-/// With all nodes well and nothing asked of them: waits until the copies are as they must be, then reads every key
-/// through every node, adds that to `history`, and fails on anything that is wrong.
+/// With all nodes healthy and no load: waits until the copies are as they must be, then reads every key
+/// through every node, adds the reads to `history`, and fails on any violation.
 #[track_caller]
 pub fn settle(cluster: &Cluster, history: &mut History, test: &str) {
     let begun = Instant::now();
@@ -334,7 +334,7 @@ pub fn settle(cluster: &Cluster, history: &mut History, test: &str) {
     assert!(first.is_empty(), "{test}: {} keys are not repaired, the first: {first:#?}", repair.wrong.len());
 }
 
-/// Prints one line on the requests that began in a span; gives the share that succeeded.
+/// Prints one line on the requests that began in a span; returns the share that succeeded.
 pub fn report(name: &str, asked: &[Asked], span: std::ops::Range<u64>) -> f64 {
     let of_span: Vec<&Asked> = asked.iter().filter(|asked| span.contains(&asked.begun)).collect();
     let ok = of_span.iter().filter(|asked| asked.is_ok()).count();
@@ -352,7 +352,7 @@ pub fn report(name: &str, asked: &[Asked], span: std::ops::Range<u64>) -> f64 {
     share
 }
 
-/// A quantile of latencies in milliseconds, for people.
+/// A quantile of latencies in milliseconds.
 pub fn quantile(latencies: &mut [u64], share: f64) -> f64 {
     latencies.sort_unstable();
     #[expect(

@@ -1,5 +1,5 @@
-//! Network namespaces: one per node, joined by a bridge, each of which can be cut off from the others. The tests'
-//! clients stay outside and reach every node whatever is cut. All of it goes when dropped.
+//! Network namespaces: one per node, joined by a bridge, each of which can be cut off from the others. The
+//! tests' clients stay outside and reach every node whatever is cut. Everything is removed on drop.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::{Command, Stdio};
@@ -9,13 +9,13 @@ use std::process::{Command, Stdio};
 pub enum Cut {
     /// All.
     Both,
-    /// Those that the node sends: requests arrive at it, its replies do not come back.
+    /// Packets that the node sends: requests arrive at it, its replies do not come back.
     Sent,
-    /// Those that are sent to it: its requests arrive, replies do not come back.
+    /// Packets that are sent to it: its requests arrive, replies do not come back.
     Received,
 }
 
-/// This is the network of one cluster.
+/// The network of one cluster.
 #[derive(Debug)]
 pub struct Network {
     name: String,
@@ -36,7 +36,7 @@ impl Network {
     /// A network of `count` nodes.
     ///
     /// # Errors
-    /// Why not: no root, no `ip` or `nft`, or a kernel without them.
+    /// The reason: no root, no `ip` or `nft`, or a kernel without them.
     pub fn new(count: u8, number: u8) -> Result<Self, String> {
         let pid = std::process::id();
         // Names of interfaces have at most 15 bytes.
@@ -70,12 +70,12 @@ impl Network {
         format!("{}-{node}", self.name)
     }
 
-    /// What stands before a program so that it runs where `node` is.
+    /// The words before a program's name that make it run in the namespace of `node`.
     pub fn prefix(&self, node: u8) -> Vec<String> {
         ["ip", "netns", "exec"].into_iter().map(str::to_owned).chain([self.space(node)]).collect()
     }
 
-    /// Where the nodes listen.
+    /// The addresses of the nodes.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         let [a, b, c] = self.subnet;
         (1..=self.count).map(|host| SocketAddr::from((Ipv4Addr::new(a, b, c, host), 7101))).collect()
@@ -84,7 +84,7 @@ impl Network {
     /// Cuts `node` off from all other nodes.
     ///
     /// # Errors
-    /// What `nft` says.
+    /// The error text of `nft`.
     pub fn cut(&self, node: u8, cut: Cut) -> Result<(), String> {
         let [a, b, c] = self.subnet;
         let nodes = format!("{a}.{b}.{c}.1-{a}.{b}.{c}.{}", self.count);
@@ -115,7 +115,7 @@ impl Network {
     /// Joins `node` to the others again.
     ///
     /// # Errors
-    /// What `nft` says.
+    /// The error text of `nft`.
     pub fn heal(&self, node: u8) -> Result<(), String> {
         run("ip", &format!("netns exec {} nft delete table inet cut", self.space(node)))
     }
@@ -123,8 +123,8 @@ impl Network {
 
 impl Drop for Network {
     fn drop(&mut self) {
-        // What was not made cannot be removed; that is no failure. A namespace may outlive its name for as long as the
-        // kernel has connections in it, so the interfaces are removed by themselves.
+        // Parts that were not created cannot be removed; that is no failure. A namespace may outlive its name
+        // for as long as the kernel has connections in it, so the interfaces are removed by themselves.
         for node in 0..self.count {
             let _ = run("ip", &format!("link del {}", self.space(node)));
             let _ = run("ip", &format!("netns del {}", self.space(node)));

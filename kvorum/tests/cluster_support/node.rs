@@ -1,5 +1,5 @@
-//! A cluster of processes. Every node has an address of its own in 127.0.0.0/8, so that the URLs are known before
-//! anything listens and no two test processes meet.
+//! A cluster of processes. Every node has an address of its own in 127.0.0.0/8, so that the URLs are known
+//! before any node listens and no two test processes use the same address.
 
 use crate::faults_support::history::id_of;
 use crate::faults_support::http::{Answer, encode, receive};
@@ -19,19 +19,20 @@ use std::thread;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// The port of the first cluster's nodes, with that of the others above it; below the range from which the system gives ports to clients.
+/// The port of the first cluster's nodes; later clusters use the ports above it. It is below the range from
+/// which the system gives ports to clients.
 const PORT: u16 = 7101;
 
-/// How a node's process is started, beside its arguments.
+/// How a node's process is started, besides its arguments.
 #[derive(Debug, Clone, Default)]
 pub struct Launch {
-    /// What stands before the program: `ip netns exec NAME`, say.
+    /// The words before the program's name, for example `ip netns exec NAME`.
     pub prefix: Vec<String>,
     /// Variables of its environment.
     pub environment: Vec<(String, String)>,
 }
 
-/// This is a copy of a record, as a node stores it.
+/// A copy of a record, as a node stores it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Copy {
     /// Its version.
@@ -41,7 +42,7 @@ pub struct Copy {
 }
 
 impl Copy {
-    /// The write that it is of.
+    /// The write of its value.
     pub fn id(&self) -> Option<u64> {
         id_of(&self.value)
     }
@@ -56,7 +57,7 @@ struct Node {
     log: Arc<Mutex<String>>,
 }
 
-/// This is a cluster of processes; dropped, all are killed.
+/// A cluster of processes; dropping it kills all of them.
 pub struct Cluster {
     nodes: Vec<Node>,
     arguments: Vec<String>,
@@ -68,7 +69,8 @@ impl Cluster {
     pub fn new(count: usize, arguments: &[&str]) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let pid = std::process::id();
-        // The process is told by 21 bits of the address, the node by the last 3, the cluster by the port.
+        // 21 bits of the address stand for the process, the last 3 for the node, and the port for the
+        // cluster.
         let block = NEXT.fetch_add(1, Ordering::Relaxed) % 20_000;
         let address = |index: usize| {
             let host = ((pid & 0x001f_ffff) << 3) | (u32::try_from(index).unwrap() + 1);
@@ -113,7 +115,7 @@ impl Cluster {
         self.wait_until_connected();
     }
 
-    /// Waits until every node reaches every other on all of its threads, as far as it can be seen from outside.
+    /// Waits until every node reaches every other on all of its threads, as far as a client can see that.
     pub fn wait_until_connected(&self) {
         let count = self.len();
         for index in 0..count {
@@ -133,12 +135,12 @@ impl Cluster {
         self.nodes.len()
     }
 
-    /// Where the node listens.
+    /// The address at which the node listens.
     pub fn address(&self, index: usize) -> SocketAddr {
         self.nodes[index].address
     }
 
-    /// Where all nodes listen.
+    /// The addresses of all nodes.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.nodes.iter().map(|node| node.address).collect()
     }
@@ -189,7 +191,7 @@ impl Cluster {
         node.child = Some(child);
     }
 
-    /// Waits until the node serves clients; gives how long that took from now on.
+    /// Waits until the node serves clients; returns how long that took from now on.
     pub fn wait_until_ready(&mut self, index: usize) -> Duration {
         let begun = Instant::now();
         loop {
@@ -229,7 +231,7 @@ impl Cluster {
         self.nodes[index].child = None;
     }
 
-    /// Waits until the node has ended by itself, and gives its exit code.
+    /// Waits until the node has ended by itself, and returns its exit code.
     #[track_caller]
     pub fn exit_code(&mut self, index: usize) -> Option<i32> {
         wait_until(&format!("node {index} has ended"), || !self.is_alive(index));
@@ -264,7 +266,7 @@ impl Cluster {
         self.signal(index, libc::SIGSTOP);
     }
 
-    /// Lets a paused node go on.
+    /// Resumes a paused node.
     pub fn resume(&self, index: usize) {
         self.signal(index, libc::SIGCONT);
     }
@@ -290,7 +292,7 @@ impl Cluster {
         node.data_dir = self.dir.path().join(format!("node-{index}-{}", node.wiped));
     }
 
-    /// A copy of a dead node's data directory.
+    /// Copies a dead node's data directory.
     pub fn copy_of_data_dir(&self, index: usize) -> TempDir {
         let copy = TempDir::with_prefix("kvorum-copy-").unwrap();
         copy_dir(self.data_dir(index), copy.path());
@@ -308,22 +310,22 @@ impl Cluster {
         copy_dir(copy.path(), self.data_dir(index));
     }
 
-    /// Has the node, which was never started, keep its data there.
+    /// Sets the data directory of the node, which was never started.
     pub fn set_data_dir(&mut self, index: usize, data_dir: PathBuf) {
         self.nodes[index].data_dir = data_dir;
     }
 
-    /// Where the node's data is.
+    /// The node's data directory.
     pub fn data_dir(&self, index: usize) -> &Path {
         &self.nodes[index].data_dir
     }
 
-    /// What the node has logged since the cluster was made.
+    /// The node's log since the cluster was made.
     pub fn log(&self, index: usize) -> String {
         self.nodes[index].log.lock().unwrap().clone()
     }
 
-    /// One request on a connection of its own.
+    /// Sends one request on a connection of its own.
     pub fn try_ask(
         &self,
         index: usize,
@@ -334,7 +336,7 @@ impl Cluster {
         ask(self.address(index), method, target, body, PATIENCE)
     }
 
-    /// One request that must be answered.
+    /// Sends one request that must be answered.
     #[track_caller]
     pub fn ask(&self, index: usize, method: &str, target: &str, body: Option<&[u8]>) -> Answer {
         self.try_ask(index, method, target, body)
@@ -347,7 +349,7 @@ impl Cluster {
         metric_sum(&self.ask(index, "GET", "/metrics", None).text(), name)
     }
 
-    /// What the node itself stores that is live, by key.
+    /// The live records that the node itself stores, by key.
     #[track_caller]
     pub fn dump(&self, index: usize) -> BTreeMap<Vec<u8>, Copy> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -365,7 +367,7 @@ impl Cluster {
         })
     }
 
-    /// What every node stores that is live, by key and node.
+    /// The live records that every node stores, by key and node.
     #[track_caller]
     pub fn copies(&self) -> BTreeMap<Vec<u8>, BTreeMap<usize, Copy>> {
         let mut copies: BTreeMap<Vec<u8>, BTreeMap<usize, Copy>> = BTreeMap::new();
@@ -389,7 +391,7 @@ impl Drop for Cluster {
     }
 }
 
-/// A connection with bounded waits.
+/// Opens a connection with bounded waits.
 pub fn connect(address: SocketAddr, wait: Duration) -> io::Result<BufReader<TcpStream>> {
     let stream = TcpStream::connect_timeout(&address, wait)?;
     stream.set_nodelay(true)?;
@@ -398,7 +400,7 @@ pub fn connect(address: SocketAddr, wait: Duration) -> io::Result<BufReader<TcpS
     Ok(BufReader::new(stream))
 }
 
-/// One request on a connection of its own.
+/// Sends one request on a connection of its own.
 pub fn ask(
     address: SocketAddr,
     method: &str,
@@ -409,7 +411,7 @@ pub fn ask(
     let mut stream = connect(address, wait)?;
     stream.get_mut().write_all(&encode(method, target, "Connection: close\r\n", body))?;
     if method == "HEAD" {
-        // There is no body behind the head, whatever the head says of its length.
+        // No body follows the head of an answer to HEAD, whatever length the head names.
         let mut bytes = Vec::new();
         stream.read_to_end(&mut bytes)?;
         let text = String::from_utf8(bytes).map_err(io::Error::other)?;
@@ -423,7 +425,7 @@ pub fn ask(
     receive(&mut stream)
 }
 
-/// The key as it stands in a target.
+/// The key, escaped for a target.
 pub fn percent(key: &[u8]) -> String {
     let mut text = String::with_capacity(key.len());
     for byte in key {
@@ -439,7 +441,7 @@ pub fn percent(key: &[u8]) -> String {
     text
 }
 
-/// The version that an answer shows.
+/// The version in an answer.
 pub fn version_of(answer: &Answer) -> Option<Version> {
     answer.header("etag")?.strip_prefix('"')?.strip_suffix('"')?.parse().ok()
 }

@@ -1,6 +1,6 @@
-//! What breaks below the node: full and failing file systems, power loss, damaged files.
+//! Faults below the node: full and failing file systems, power loss, damaged files.
 //!
-//! Whatever is mounted or attached here is unmounted and detached when its guard is dropped.
+//! Everything that is mounted or attached here is unmounted and detached when its guard is dropped.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Read};
@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// Runs a command; gives what it said where it fails or is not there.
+/// Runs a command; returns its error text if it fails or does not exist.
 fn run(program: &str, arguments: &[&str]) -> Result<(), String> {
     let output = Command::new(program).args(arguments).stdin(Stdio::null()).output();
     let output = output.map_err(|error| format!("{program}: {error}"))?;
@@ -24,7 +24,7 @@ fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// This is a mounted file system of the test's own.
+/// A mounted file system of the test's own.
 #[derive(Debug)]
 pub struct Mounted {
     dir: TempDir,
@@ -36,15 +36,15 @@ impl Mounted {
     /// A file system in memory of `mebibytes`.
     ///
     /// # Errors
-    /// Why not: no root, say.
+    /// The reason, for example no root.
     pub fn tmpfs(mebibytes: u64) -> Result<Self, String> {
         Self::tmpfs_with(mebibytes, None)
     }
 
-    /// The same, with at most so many files.
+    /// The same, with at most `inodes` files.
     ///
     /// # Errors
-    /// Why not, likewise.
+    /// The reason, as for [`Self::tmpfs`].
     pub fn tmpfs_with(mebibytes: u64, inodes: Option<u64>) -> Result<Self, String> {
         let dir = TempDir::with_prefix("kvorum-fault-").unwrap();
         std::fs::create_dir(dir.path().join("mount")).unwrap();
@@ -59,7 +59,7 @@ impl Mounted {
     /// An ext4 file system of `mebibytes` in a file, whose power can be cut.
     ///
     /// # Errors
-    /// Why not: no root, no loop device, no mkfs or python3.
+    /// The reason: no root, no loop device, no mkfs or python3.
     pub fn ext4(mebibytes: u64) -> Result<Self, String> {
         run("python3", &["-c", "import fcntl"])?;
         let dir = TempDir::with_prefix("kvorum-fault-").unwrap();
@@ -79,7 +79,7 @@ impl Mounted {
         Ok(())
     }
 
-    /// Where it is mounted.
+    /// Its mount point.
     pub fn path(&self) -> PathBuf {
         self.dir.path().join("mount")
     }
@@ -89,8 +89,8 @@ impl Mounted {
         self.path().join("data")
     }
 
-    /// Cuts the power: whatever has not reached the disk by now never does. Gives the Unix milliseconds of the
-    /// cut; what anybody says from then on would not have been heard. Works for ext4 only.
+    /// Cuts the power: bytes that have not reached the disk by now never do. Returns the Unix milliseconds of
+    /// the cut; no client would have received an answer from then on. Works for ext4 only.
     pub fn cut_power(&self) -> u64 {
         // EXT4_IOC_SHUTDOWN with EXT4_GOING_FLAGS_NOLOGFLUSH. There is no safe wrapper of it in Rust.
         let script = "import fcntl, os, struct, sys, time\n\
@@ -102,9 +102,9 @@ impl Mounted {
         String::from_utf8_lossy(&output.stdout).trim().parse().unwrap()
     }
 
-    /// Brings the power back: what reached the disk is there. The node must have ended.
+    /// Brings the power back: bytes that reached the disk are there. The node must have ended.
     pub fn restore_power(&mut self) {
-        // The kernel lets go of a killed process's files a moment after it has ended.
+        // The kernel closes a killed process's files a moment after it has ended.
         let begun = Instant::now();
         while let Err(error) = run("umount", &[text(&self.path())]) {
             assert!(begun.elapsed() < Duration::from_secs(10), "{error}");
@@ -114,7 +114,7 @@ impl Mounted {
         self.mount().unwrap();
     }
 
-    /// Bytes that are free.
+    /// The number of free bytes.
     pub fn free_bytes(&self) -> u64 {
         let disk = rustix::fs::statvfs(self.path()).unwrap();
         disk.f_bavail * disk.f_frsize
@@ -124,7 +124,7 @@ impl Mounted {
     pub fn fill(&self, leave: u64) -> PathBuf {
         let path = self.path().join("ballast");
         let file = OpenOptions::new().create(true).append(true).open(&path).unwrap();
-        // Others take space meanwhile, so that what was free may be more than there is.
+        // Other processes take space meanwhile, so that the free space may be less than it was.
         let mut bytes = self.free_bytes().saturating_sub(leave);
         while bytes > 0 {
             let end = file.metadata().unwrap().len();
@@ -148,7 +148,7 @@ impl Drop for Mounted {
     }
 }
 
-/// This is a strace attached to a process or to threads, which meddles with its system calls; detached when dropped.
+/// A strace attached to a process or to threads, which changes their system calls; detached when dropped.
 pub struct Meddling {
     strace: Child,
 }
@@ -157,7 +157,7 @@ impl Meddling {
     /// Makes the process's calls of `fdatasync` fail from the next one on.
     ///
     /// # Errors
-    /// Why not: no strace, or tracing is not allowed.
+    /// The reason: no strace, or tracing is not allowed.
     pub fn failing_sync(pid: u32) -> Result<Self, String> {
         Self::attach(&["-f", "-e", "trace=fdatasync", "-e", "inject=fdatasync:error=EIO:when=1+"], &[pid])
     }
@@ -165,7 +165,7 @@ impl Meddling {
     /// Delays each of the threads' calls of `write`.
     ///
     /// # Errors
-    /// Why not, likewise.
+    /// The reason, as for [`Self::failing_sync`].
     pub fn slow_writes(threads: &[u32], delay: Duration) -> Result<Self, String> {
         let inject = format!("inject=write:delay_enter={}:when=1+", delay.as_micros());
         Self::attach(&["-e", "trace=write", "-e", &inject], threads)
@@ -190,7 +190,7 @@ impl Meddling {
                 return Err(format!("strace: {}", attached.trim()));
             }
         }
-        // Drained, so that strace never waits for us.
+        // Drained, so that strace never waits for the test.
         std::thread::spawn(move || std::io::copy(&mut said, &mut std::io::sink()));
         Ok(Self { strace })
     }
@@ -212,8 +212,9 @@ pub fn newest_journal(data_dir: &Path) -> PathBuf {
     journals.filter(|path| path.extension().is_some_and(|it| it == "jnl")).max_by_key(number).unwrap()
 }
 
-/// The files in the folders called `name` (`tables`, `blobs`) of the records keyspace, which is the largest. Where the
-/// node was killed while it began a file, that is empty, no part of the store, and left out.
+/// The files in the folders called `name` (`tables`, `blobs`) of the records keyspace, which is the largest.
+/// A file that the node was about to begin when it was killed is empty and no part of the store; it is left
+/// out.
 pub fn record_files(data_dir: &Path, name: &str) -> Vec<PathBuf> {
     let folders = std::fs::read_dir(data_dir.join("store/keyspaces")).unwrap();
     let files = |folder: PathBuf| if folder.is_dir() { files_below(&folder) } else { Vec::new() };
@@ -235,14 +236,15 @@ fn files_below(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Where a file's last byte that is not zero ends: a journal's end, for journals are made longer than they are.
+/// The end of a file's last byte that is not zero. It is the end of a journal, whose file is allocated
+/// longer.
 pub fn written_bytes(path: &Path) -> u64 {
     let mut bytes = Vec::new();
     File::open(path).unwrap().read_to_end(&mut bytes).unwrap();
     bytes.iter().rposition(|byte| *byte != 0).map_or(0, |at| at as u64 + 1)
 }
 
-/// Flips one bit of the byte at `offset`. Done twice, nothing has changed.
+/// Flips one bit of the byte at `offset`. A second call restores it.
 pub fn flip_bit(path: &Path, offset: u64, bit: u32) {
     let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
     let mut byte = [0];

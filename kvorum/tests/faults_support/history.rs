@@ -1,15 +1,16 @@
-//! What clients did and saw, and the checker that decides whether it keeps the contract.
+//! The operations of clients and their results, and the checker that decides whether they keep the contract.
 //!
-//! Every write has a number of its own, which its value carries, so a read says which write it saw. The checker
-//! works key by key with the versions that the node showed, in O(n log n):
+//! Every write has a number of its own, which its value carries, so a read says which write it saw. The
+//! checker works key by key with the versions that the node showed, in O(n log n):
 //!
-//! - the state of a key only rises: a write or read that begins after another write was acknowledged, or after
-//!   another read saw a value, has or sees a higher version (the *floor*), or at least that one for reads;
-//! - a read sees what some write wrote, with that write's version and expiry, and never after that expiry;
+//! - the state of a key only rises: a write or read that begins after another write was acknowledged, or
+//!   after another read saw a value, has or sees a higher version (the *floor*), or at least that one for
+//!   reads;
+//! - a read sees the value of some write, with that write's version and expiry, and never after that expiry;
 //! - a read that sees nothing has a cause: a delete or an expiry that may be above the floor;
-//! - what such a read saw gone does not come back;
-//! - a write of unknown outcome may have taken effect at any time until the process that had it was killed, or
-//!   never; a refused one has not.
+//! - a value that such a read saw gone does not come back;
+//! - a write of unknown outcome may have taken effect at any time until its process was killed, or never; a
+//!   refused one has not.
 
 use kvorum_core::Version;
 use std::collections::{BTreeMap, HashMap};
@@ -18,7 +19,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// This is an instant, on the clock that orders events and on the one that expiry is judged by.
+/// An instant, on the clock that orders events and on the one that expiry is judged by.
 #[derive(Debug, Clone, Copy)]
 pub struct Moment {
     /// Nanoseconds, monotonic.
@@ -28,7 +29,7 @@ pub struct Moment {
 }
 
 impl Moment {
-    /// Now.
+    /// The current instant.
     pub fn now() -> Self {
         static START: OnceLock<Instant> = OnceLock::new();
         let mono = u64::try_from(START.get_or_init(Instant::now).elapsed().as_nanos()).unwrap();
@@ -36,7 +37,7 @@ impl Moment {
     }
 }
 
-/// What a write was to do.
+/// The effect of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum What {
     /// Set the value that carries the write's number.
@@ -48,12 +49,12 @@ pub enum What {
     Delete,
 }
 
-/// What came of a write.
+/// The result of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// Confirmed with this version.
     Acked(Version),
-    /// Refused with the words that nothing was done.
+    /// Refused with an answer that says that nothing was done.
     Refused,
     /// Anything else.
     Unknown,
@@ -66,19 +67,19 @@ pub struct Write {
     pub id: u64,
     /// The key.
     pub key: String,
-    /// What it was to do.
+    /// Its effect.
     pub what: What,
-    /// Before the request was sent.
+    /// An instant before the request was sent.
     pub begun: Moment,
-    /// After the answer was there.
+    /// An instant after the answer had arrived.
     pub ended: Moment,
-    /// What came of it.
+    /// Its result.
     pub outcome: Outcome,
-    /// From when on it cannot take effect any more, if it has not; for unknown outcomes.
+    /// From when on it can no longer take effect; for unknown outcomes.
     pub dead_by: u64,
 }
 
-/// What a read saw.
+/// The result of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Saw {
     /// A value.
@@ -99,15 +100,15 @@ pub enum Saw {
 pub struct Read {
     /// The key.
     pub key: String,
-    /// Before the request was sent.
+    /// An instant before the request was sent.
     pub begun: Moment,
-    /// After the answer was there.
+    /// An instant after the answer had arrived.
     pub ended: Moment,
-    /// What it saw.
+    /// Its result.
     pub saw: Saw,
 }
 
-/// This is everything that clients did and saw.
+/// All operations of the clients.
 #[derive(Debug, Clone, Default)]
 pub struct History {
     /// Writes.
@@ -116,28 +117,29 @@ pub struct History {
     pub reads: Vec<Read>,
     /// Answers by method and status; 0 stands for a cut connection.
     pub statuses: BTreeMap<(&'static str, u16), u64>,
-    /// What a client saw that breaks the contract by itself.
+    /// Results that break the contract by themselves.
     pub faults: Vec<String>,
     /// How often the node was killed.
     pub kills: u32,
 }
 
-/// A number that no other write has.
+/// Returns a number that no other write has.
 pub fn next_id() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Bytes at the beginning of a value that say which write it is of and how long it is.
+/// Bytes at the beginning of a value: the number of its write and its length.
 pub const VALUE_BYTES_MIN: usize = 24;
 
-/// The value of write `id`, at least [`VALUE_BYTES_MIN`] long: printable, and different in every part from others'.
+/// The value of write `id`, at least [`VALUE_BYTES_MIN`] long: printable, and in every part different from
+/// all others.
 pub fn value_of(id: u64, bytes: usize) -> Vec<u8> {
     let bytes = bytes.max(VALUE_BYTES_MIN);
     let mut random = super::Random::new(id);
     let mut value = format!("{id:016x}{bytes:08x}").into_bytes();
     while value.len() < bytes {
-        // Eight bytes from '0' to 'o', at once because large values are made by the thousand.
+        // Eight bytes from '0' to 'o' in one step, because large values are made by the thousand.
         let piece = (random.next() & 0x3f3f_3f3f_3f3f_3f3f) + 0x3030_3030_3030_3030;
         value.extend_from_slice(&piece.to_le_bytes());
     }
@@ -145,14 +147,14 @@ pub fn value_of(id: u64, bytes: usize) -> Vec<u8> {
     value
 }
 
-/// The write whose value this is, whole and unchanged.
+/// The write of this value, if the value is whole and unchanged.
 pub fn id_of(value: &[u8]) -> Option<u64> {
     let id = u64::from_str_radix(std::str::from_utf8(value.get(..16)?).ok()?, 16).ok()?;
     (value == value_of(id, value.len())).then_some(id)
 }
 
 impl History {
-    /// Adds what another client did and saw.
+    /// Adds another client's operations.
     pub fn absorb(&mut self, other: Self) {
         self.writes.extend(other.writes);
         self.reads.extend(other.reads);
@@ -163,7 +165,7 @@ impl History {
         }
     }
 
-    /// Notes that the node was killed and has ended: what has not taken effect by now never will.
+    /// Records that the node was killed and has ended: a write that has not taken effect by now never will.
     pub fn killed(&mut self) {
         self.kills += 1;
         let now = Moment::now().mono;
@@ -172,7 +174,7 @@ impl History {
         }
     }
 
-    /// Takes back what was heard at `wall` or later: confirmations become unknown, reads count for nothing.
+    /// Takes back the answers from `wall` on: confirmations become unknown, reads do not count.
     pub fn unhear_from(&mut self, wall: u64) {
         for write in self.writes.iter_mut().filter(|write| write.ended.wall >= wall) {
             if matches!(write.outcome, Outcome::Acked(_)) {
@@ -195,13 +197,13 @@ impl History {
         keys
     }
 
-    /// The longest that a client waited for the answer to a read.
+    /// The longest time that a client waited for the answer to a read.
     pub fn slowest_read(&self) -> Duration {
         let waits = self.reads.iter().map(|read| read.ended.mono - read.begun.mono);
         Duration::from_nanos(waits.max().unwrap_or(0))
     }
 
-    /// Counts, for people.
+    /// Counts, as text.
     pub fn summary(&self) -> String {
         let acked = self.writes.iter().filter(|write| matches!(write.outcome, Outcome::Acked(_))).count();
         let refused = self.writes.iter().filter(|write| write.outcome == Outcome::Refused).count();
@@ -237,8 +239,8 @@ impl History {
         violations
     }
 
-    /// The weaker check for what may have lost its latest writes: whatever was read is what some write of that key
-    /// wrote, with its version.
+    /// The weaker check, for a node that may have lost its latest writes: every read returned the value of
+    /// some write to that key, with its version.
     pub fn wrong_values(&self) -> Vec<String> {
         let mut violations = self.faults.clone();
         for (key, (writes, reads)) in self.by_key() {
@@ -288,7 +290,7 @@ impl Floor {
 struct KeyCheck<'a> {
     key: &'a str,
     by_id: HashMap<u64, &'a Write>,
-    /// Versions of writes: those that were acknowledged, and those that a read has shown.
+    /// Versions of writes: those of acknowledgements, and those that a read has shown.
     versions: HashMap<u64, Version>,
     violations: &'a mut Vec<String>,
 }
@@ -355,7 +357,7 @@ impl<'a> KeyCheck<'a> {
         }
     }
 
-    /// Finds the write behind each value that was read, and learns the versions of unknown ones that way.
+    /// Finds the write of each value that was read, and so learns the versions of writes of unknown outcome.
     fn bind(&mut self, reads: &[&Read]) {
         for read in reads {
             let Saw::Value { id, version, expires } = read.saw else { continue };
@@ -383,13 +385,13 @@ impl<'a> KeyCheck<'a> {
         }
     }
 
-    /// What is known of the key's version, and from when on.
+    /// The known versions of the key, each with the instant from which on it is known.
     fn floor(&self, writes: &[&Write], reads: &[&Read]) -> Floor {
         let mut facts = Vec::with_capacity(writes.len() + reads.len());
         for write in writes {
             match (write.outcome, self.versions.get(&write.id)) {
                 (Outcome::Acked(version), _) => facts.push((write.ended.mono, version)),
-                // It has taken effect, for it was seen: at the latest when the process ended that had it.
+                // It was seen, so it has taken effect: at the latest when its process ended.
                 (_, Some(version)) => facts.push((write.dead_by, *version)),
                 _ => {}
             }
@@ -410,7 +412,7 @@ impl<'a> KeyCheck<'a> {
         let version = self.versions.get(&write.id);
         let may_be_newest = match version {
             Some(version) => *version >= known,
-            // It was stamped before the process ended that had it, and `newest` after that.
+            // It was stamped before its process ended, and `newest` after that.
             None => newest.begun.mono <= write.dead_by,
         };
         let hides = match write.what {
@@ -422,8 +424,9 @@ impl<'a> KeyCheck<'a> {
     }
 }
 
-/// Whether a record of `write` may expire at `expires`: its TTL after the node's clock when it was written, which was
-/// between the request and its answer; of a write without an answer, at some time after the request.
+/// Whether a record of `write` may expire at `expires`: its TTL after the node's clock at the time of the
+/// write. That time is between the request and its answer; for a write without an answer, at some time after
+/// the request.
 fn is_expiry_of(write: &Write, ttl: Option<u64>, expires: Option<u64>) -> bool {
     match (ttl, expires) {
         (None, None) => true,

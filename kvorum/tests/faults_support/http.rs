@@ -1,4 +1,4 @@
-//! A client of one connection that says, instead of failing, when it was cut.
+//! A client of one connection that reports a cut connection and does not fail.
 
 use super::history::Moment;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -8,14 +8,14 @@ use std::time::Duration;
 /// The longest wait for an answer.
 const ANSWER_WAIT: Duration = Duration::from_secs(30);
 
-/// This is an answer that arrived with a whole head.
+/// An answer that arrived with a whole head.
 #[derive(Debug)]
 pub struct Answer {
     /// The status code.
     pub status: u16,
     /// Names in lower case.
     pub headers: Vec<(String, String)>,
-    /// The body; of a chunked one as much as came.
+    /// The body; of a chunked one, the part that arrived.
     pub body: Vec<u8>,
     /// Whether a chunked body came to its final chunk. Always true for others, which are an error when cut.
     pub is_whole: bool,
@@ -27,13 +27,13 @@ impl Answer {
         self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
-    /// The body as text, for people.
+    /// The body as text.
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 }
 
-/// This sends requests to one address, over one connection while that lasts.
+/// A client of one address, over one connection while that lasts.
 pub struct Client {
     address: SocketAddr,
     stream: Option<BufReader<TcpStream>>,
@@ -42,9 +42,9 @@ pub struct Client {
 /// Why there is no answer.
 #[derive(Debug)]
 pub enum NoAnswer {
-    /// There was no connection, or its end had been announced before: the request has not been taken.
+    /// There was no connection, or its end had been announced before: the node has not taken the request.
     NotTaken(io::Error),
-    /// The connection ended before the answer: what was asked for may have been done.
+    /// The connection ended before the answer: the request may have been carried out.
     Cut(io::Error),
 }
 
@@ -74,8 +74,8 @@ impl Client {
         Ok(answer)
     }
 
-    /// Sends several requests at once, then reads their answers, each with the instant at which it was there. What
-    /// is sent behind a request whose answer announces the connection's end is not taken.
+    /// Sends several requests at once, then reads their answers, each with the instant of its arrival. The
+    /// node does not take requests after one whose answer announces the connection's end.
     pub fn pipeline(&mut self, requests: &[u8], count: usize) -> Vec<(Result<Answer, NoAnswer>, Moment)> {
         let stream = self.stream.take().map_or_else(|| connect(self.address), Ok);
         let mut stream = stream.map_err(|error| error.kind());
@@ -108,7 +108,7 @@ impl Client {
         answers
     }
 
-    /// One request that must be answered.
+    /// Sends one request that must be answered.
     pub fn ask(&mut self, method: &str, target: &str, body: Option<&[u8]>) -> Answer {
         self.request(method, target, "", body).unwrap_or_else(|error| panic!("{method} {target}: {error:?}"))
     }
@@ -126,7 +126,7 @@ pub fn encode(method: &str, target: &str, headers: &str, body: Option<&[u8]>) ->
     bytes
 }
 
-/// A connection with bounded waits.
+/// Opens a connection with bounded waits.
 pub fn connect(address: SocketAddr) -> io::Result<BufReader<TcpStream>> {
     let stream = TcpStream::connect_timeout(&address, ANSWER_WAIT)?;
     stream.set_nodelay(true)?;

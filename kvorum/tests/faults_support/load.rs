@@ -1,4 +1,4 @@
-//! Clients: each does something, notes when it began and ended and what it saw, and goes on.
+//! Clients: each sends requests, and records their begin, end and result.
 
 use super::Random;
 use super::history::{History, Moment, Outcome, Read, Saw, What, Write, id_of, next_id, value_of};
@@ -7,10 +7,10 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-/// This is one client and what it did and saw.
+/// One client and its operations.
 pub struct Session {
     client: Client,
-    /// What it did and saw so far.
+    /// Its operations so far.
     pub history: History,
 }
 
@@ -20,7 +20,7 @@ impl Session {
         Self { client: Client::new(address), history: History::default() }
     }
 
-    /// Puts a new value of `bytes` bytes. Gives the status; 0 for a cut connection.
+    /// Puts a new value of `bytes` bytes. Returns the status; 0 for a cut connection.
     pub fn put(&mut self, key: &str, bytes: usize, ttl: Option<u64>) -> u16 {
         let id = next_id();
         let ttl_text = ttl.map(|ttl| format!("&ttl={ttl}ms")).unwrap_or_default();
@@ -28,12 +28,12 @@ impl Session {
         self.write(id, key, What::Put { ttl }, "PUT", &target, Some(&value_of(id, bytes)))
     }
 
-    /// Deletes a key. Gives the status.
+    /// Deletes a key. Returns the status.
     pub fn delete(&mut self, key: &str) -> u16 {
         self.write(next_id(), key, What::Delete, "DELETE", &format!("/v0/entity?id={key}"), None)
     }
 
-    /// Reads a key. Gives the status.
+    /// Reads a key. Returns the status.
     pub fn get(&mut self, key: &str) -> u16 {
         let begun = Moment::now();
         let answer = self.request("GET", &format!("/v0/entity?id={key}"), "", None);
@@ -59,8 +59,8 @@ impl Session {
         answer.status
     }
 
-    /// Reads all keys as a range. A whole one counts as a read of each of `keys`, a cut one of those it shows.
-    /// Says whether it was whole, and how many records came; `None` where it was refused.
+    /// Reads all keys as a range. A whole one counts as a read of each of `keys`, a cut one as a read of
+    /// those it shows. Returns whether it was whole, and the number of records; `None` if it was refused.
     pub fn range(&mut self, keys: &[String]) -> Option<(bool, usize)> {
         let begun = Moment::now();
         let target = "/v0/entities?start=%00";
@@ -117,7 +117,7 @@ impl Session {
         self.wrote(id, key, what, method, (begun, Moment::now()), &answer)
     }
 
-    /// Notes what came of a write.
+    /// Records the result of a write.
     fn wrote(
         &mut self,
         id: u64,
@@ -157,7 +157,7 @@ impl Session {
         answer
     }
 
-    /// Counts an answer, and looks whether a failure is explained.
+    /// Counts an answer, and checks that a failure has an explanation.
     fn note(&mut self, method: &'static str, target: &str, answer: &Result<Answer, NoAnswer>) {
         if matches!(answer, Err(NoAnswer::NotTaken(_))) {
             return;
@@ -179,7 +179,7 @@ fn version_of(answer: &Answer) -> Option<kvorum_core::Version> {
     answer.header("etag")?.strip_prefix('"')?.strip_suffix('"')?.parse().ok()
 }
 
-/// This is what a set of clients does: each on keys of its own, and all on shared ones.
+/// The load of a set of clients: each has keys of its own, and all share some.
 #[derive(Debug, Clone, Copy)]
 pub struct Load {
     /// Clients at once.
@@ -199,7 +199,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// A bit of everything.
+    /// A mix of all requests.
     pub const MIXED: Self = Self {
         clients: 5,
         own_keys: 12,
@@ -210,8 +210,9 @@ impl Load {
         bytes: (24, 600, 100_000),
     };
 
-    /// Runs the clients for as long as `during` runs, and gives what they did and saw. `during` must raise the flag
-    /// that it is given before it kills the node: a connection that is cut before is a fault of the node.
+    /// Runs the clients for as long as `during` runs, and returns their operations. `during` must raise the
+    /// flag that it gets before it kills the node: a connection that is cut before that is a fault of the
+    /// node.
     pub fn run(&self, address: SocketAddr, seed: u64, during: impl FnOnce(&AtomicBool)) -> History {
         let (stop, dying) = (AtomicBool::new(false), AtomicBool::new(false));
         let mut history = History::default();
@@ -263,7 +264,7 @@ impl Load {
     }
 }
 
-/// This stops the clients when it is dropped, also by a failed assertion: a scope waits for its threads.
+/// Stops the clients when it is dropped, also by a failed assertion: a scope waits for its threads.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -272,7 +273,7 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Reads every key that `history` knows, by itself and in a range, and adds that to it.
+/// Reads every key of `history`, by itself and in a range, and adds the reads to it.
 pub fn read_all(address: SocketAddr, history: &mut History) {
     let keys = history.keys();
     let mut session = Session::new(address);

@@ -1,8 +1,9 @@
 //! Support for the fault tests: nodes that may refuse to start, clients that may be cut, a checker of histories,
 //! and the faults themselves.
 //!
-//! `history` decides whether what clients saw keeps the contract; `load` makes clients see something; `node` starts,
-//! kills and inspects the program; `disk` breaks what is below it. The fault tests are the `faults_*.rs` files.
+//! `history` decides whether the clients' results keep the contract; `load` runs the clients; `node` starts,
+//! kills and inspects the program; `disk` injects faults below it. The fault tests are the `faults_*.rs`
+//! files.
 
 #![allow(dead_code, reason = "each test crate uses another part of this")]
 
@@ -12,7 +13,7 @@ pub mod http;
 pub mod load;
 pub mod node;
 
-/// This draws numbers from a seed, so that a failure can be drawn again.
+/// A seeded random generator, so that a failure can be repeated.
 #[derive(Debug, Clone)]
 pub struct Random(u64);
 
@@ -42,7 +43,7 @@ impl Random {
     }
 }
 
-/// How many rounds a test that repeats itself makes: `KVORUM_TEST_ROUNDS` where set.
+/// How many rounds a test that repeats itself makes: `KVORUM_TEST_ROUNDS` if set.
 pub fn rounds(default: u32) -> u32 {
     std::env::var("KVORUM_TEST_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(default)
 }
@@ -55,7 +56,8 @@ pub fn seed(of: &str) -> u64 {
     seed
 }
 
-/// Says on the test's standard error, past the capture of passing tests' output, that it did not run.
+/// Reports on the test's standard error, which bypasses the capture of passing tests' output, that it did not
+/// run.
 pub fn skip(test: &str, why: &str) {
     use std::io::Write;
     // `eprintln!` is captured and shown for failures only; a skipped test must be seen.

@@ -1,4 +1,4 @@
-//! A node as a process: started, killed, and asked how it is. It may refuse to start, and say why.
+//! A node as a process: started, killed and inspected. It may refuse to start, with an error text.
 
 use super::http::{Answer, Client};
 use crate::support::{self, kvorum, metric_sum};
@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// This is a process that serves; dropped, it is killed.
+/// A process that serves; dropping it kills it.
 #[derive(Debug)]
 pub struct Node {
     child: Child,
@@ -18,17 +18,17 @@ pub struct Node {
     log: Arc<Mutex<String>>,
 }
 
-/// This is how a process that did not come to serve ended.
+/// The end of a process that did not come to serve.
 #[derive(Debug)]
 pub struct NotStarted {
     /// The exit code; none after a signal.
     pub code: Option<i32>,
-    /// What it wrote to standard error.
+    /// Its standard error.
     pub log: String,
 }
 
 impl NotStarted {
-    /// Asserts that this is a refusal in words: an exit code of its own and an error in the log, no crash.
+    /// Asserts that the node refused to start: an exit code of its own and an error in the log, no crash.
     #[track_caller]
     pub fn expect_refusal(&self, words: &[&str]) {
         assert!(self.code.is_some_and(|code| code != 0), "exit code: {self:?}");
@@ -61,7 +61,7 @@ impl Node {
         )
     }
 
-    /// Starts a node that may have `descriptors` at most, and must come to serve.
+    /// Starts a node with a limit of `descriptors`, which must come to serve.
     #[track_caller]
     pub fn start_limited(data_dir: &Path, arguments: &[&str], descriptors: u64) -> Self {
         let program = kvorum(&[]);
@@ -111,7 +111,7 @@ impl Node {
             .unwrap_or_else(|ended| panic!("the node does not start: {ended:#?}"))
     }
 
-    /// Where it listens.
+    /// The address at which it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -121,12 +121,12 @@ impl Node {
         self.child.id()
     }
 
-    /// A new connection's client.
+    /// A client with a new connection.
     pub fn client(&self) -> Client {
         Client::new(self.address)
     }
 
-    /// What it has logged.
+    /// Its log.
     pub fn log(&self) -> String {
         self.log.lock().unwrap().clone()
     }
@@ -136,7 +136,7 @@ impl Node {
         self.child.try_wait().unwrap().is_none()
     }
 
-    /// Kills it as a crash would, and waits until it has ended. It must have lived until then.
+    /// Kills it as a crash would, and waits until it has ended. It must have been alive until then.
     #[track_caller]
     pub fn kill9(mut self) {
         assert!(self.is_alive(), "the node ended by itself:\n{}", self.log());
@@ -144,16 +144,16 @@ impl Node {
         self.child.wait().unwrap();
     }
 
-    /// One request on a connection of its own.
+    /// Sends one request on a connection of its own.
     #[track_caller]
     pub fn ask(&self, method: &str, target: &str, body: Option<&[u8]>) -> Answer {
         self.client().ask(method, target, body)
     }
 
-    /// What `/v0/status` says of the store: `ok`, `disk-full` or `failed`; text and JSON must agree.
+    /// The state of the store in `/v0/status`: `ok`, `disk-full` or `failed`; text and JSON must agree.
     #[track_caller]
     pub fn store_state(&self) -> String {
-        // Twice, because the state may change between the two looks.
+        // Twice, because the state may change between the two requests.
         for _ in 0..2 {
             let text = self.ask("GET", "/v0/status", None);
             let answer =

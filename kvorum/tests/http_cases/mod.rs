@@ -1,21 +1,21 @@
-//! The table of odd requests, in groups: bytes, and the exact status that each must get. `http_raw.rs` sends them.
+//! The table of odd requests, in groups: bytes, and the exact status of each. `http_raw.rs` sends them.
 
 use Expect::{Bare, Closed, Refused, Served};
 
-/// What a case must get.
+/// The expected answer of a case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Expect {
-    /// This success (or 404), from the handler.
+    /// A success (or 404) with this status, from the handler.
     Served(u16),
-    /// This failure, from the handler: text, or JSON for who accepts it.
+    /// A failure with this status, from the handler: text, or JSON for a client that accepts it.
     Refused(u16),
-    /// This failure, before the handler: always text, and the connection ends.
+    /// A failure with this status, before the handler: always text, and the connection ends.
     Bare(u16),
-    /// No answer: the connection ends. Only where there is nobody to answer to.
+    /// No answer: the connection ends. Only if the client has gone.
     Closed,
 }
 
-/// Bytes that a client sends, and what it must get.
+/// The bytes of a client, and the expected answer.
 pub(crate) struct Case {
     pub name: String,
     pub bytes: Vec<u8>,
@@ -33,7 +33,7 @@ pub(crate) fn get(target: impl AsRef<[u8]>) -> Vec<u8> {
     [b"GET ", target.as_ref(), b" HTTP/1.1\r\nHost: a\r\n\r\n"].concat()
 }
 
-/// A request without headers but these, each with its line end.
+/// A request with only these headers, each with its line end.
 pub(crate) fn with(line: &str, headers: impl AsRef<[u8]>, body: impl AsRef<[u8]>) -> Vec<u8> {
     [line.as_bytes(), b"\r\nHost: a\r\n", headers.as_ref(), b"\r\n", body.as_ref()].concat()
 }
@@ -159,7 +159,7 @@ pub(crate) fn targets() -> Vec<Case> {
         "/v1/status",
         "/favicon.ico",
         "/v0/entity&id=raw",
-        // Forms that are for proxies, or for nobody.
+        // Forms for proxies, or for no server at all.
         "http://a/v0/status",
         "HTTP://a/v0/status",
         "https://a/v0/status",
@@ -169,7 +169,7 @@ pub(crate) fn targets() -> Vec<Case> {
         "*",
         "a",
         "a:80",
-        // Fragments never come this far in a well-formed client.
+        // A well-formed client never sends a fragment.
         "/v0/status#",
         "/v0/entity?id=raw#top",
         "/v0/entity#?id=raw",
@@ -189,7 +189,8 @@ pub(crate) fn targets() -> Vec<Case> {
         let line = format!("{method} * HTTP/1.1");
         cases.push(case(format!("{method} *"), with(&line, "Content-Length: 0\r\n", ""), Refused(400)));
     }
-    // RFC 9112, 3.2.2: a target with this node's own host, as clients of proxies send it. The Host header is not looked at.
+    // RFC 9112, 3.2.2: a target with this node's own host, as clients of proxies send it. The Host header is
+    // ignored.
     for host in ["127.0.0.1", "127.0.0.1:1", "localhost", "LOCALHOST:8080", "[::1]:80", "localhost."] {
         for scheme in ["http", "HTTP"] {
             let target = format!("{scheme}://{host}/v0/status");
@@ -461,7 +462,7 @@ pub(crate) fn hosts_and_versions() -> Vec<Case> {
         case("two Hosts", status("Host: a\r\nHost: b\r\n"), Refused(400)),
         case("two equal Hosts", status("Host: a\r\nhost: a\r\n"), Refused(400)),
         case("an empty and a good Host", status("Host:\r\nHost: a\r\n"), Refused(400)),
-        // RFC 9112, 3.2: empty is what a client sends whose target has no authority.
+        // RFC 9112, 3.2: a client sends an empty Host if its target has no authority.
         case("an empty Host", status("Host:\r\n"), Served(200)),
         case("HTTP/1.0 with a Host", "GET /v0/status HTTP/1.0\r\nHost: a\r\n\r\n", Served(200)),
         case("HTTP/1.0 without a Host", "GET /v0/status HTTP/1.0\r\n\r\n", Served(200)),
@@ -470,7 +471,7 @@ pub(crate) fn hosts_and_versions() -> Vec<Case> {
             "GET /v0/status HTTP/1.0\r\nHost: a\r\nHost: a\r\n\r\n",
             Refused(400),
         ),
-        // RFC 9110, 2.5: a later minor version is read as the one that is known.
+        // RFC 9110, 2.5: a later minor version is treated as the known one.
         case("HTTP/1.2", "GET /v0/status HTTP/1.2\r\nHost: a\r\n\r\n", Served(200)),
         case("HTTP/1.9", "GET /v0/status HTTP/1.9\r\nHost: a\r\n\r\n", Served(200)),
         case("HTTP/1.2 without a Host", "GET /v0/status HTTP/1.2\r\n\r\n", Refused(400)),
@@ -556,7 +557,7 @@ pub(crate) fn head_lines() -> Vec<Case> {
     for (name, head) in
         [("nothing", ""), ("half a request line", "GET /v0"), ("half a head", "GET / HTTP/1.1\r\nHo")]
     {
-        // Who goes away in the middle of a head does not wait for an answer.
+        // A client that goes away in the middle of a head does not wait for an answer.
         cases.push(Case { ends: true, ..case(format!("{name}, then the end"), head, Closed) });
     }
     cases
@@ -678,12 +679,12 @@ pub(crate) fn codings() -> Vec<Case> {
         coding("chunked", Served(201)),
         coding("Chunked", Served(201)),
         coding("\t chunked \t", Served(201)),
-        // These end in chunked, so the body's end is known; what is in it is not.
+        // Codings that end in chunked: the body's end is known, its content is not.
         coding("gzip, chunked", Refused(400)),
         coding("chunked, chunked", Refused(400)),
         coding("identity, chunked", Refused(400)),
         coding(", chunked", Refused(400)),
-        // These do not.
+        // Codings that do not end in chunked.
         coding("gzip", Bare(400)),
         coding("identity", Bare(400)),
         coding("chunked, identity", Bare(400)),
@@ -733,7 +734,7 @@ pub(crate) fn codings() -> Vec<Case> {
             with("GET /v0/status HTTP/1.1", "Transfer-Encoding: gzip\r\n", ""),
             Bare(400),
         ),
-        // A name that is only similar is another header.
+        // A header with a similar name is another header.
         case(
             "Transfer_Encoding",
             put("Transfer_Encoding: chunked\r\nContent-Length: 3\r\n", "abc"),
@@ -822,7 +823,7 @@ pub(crate) fn codings() -> Vec<Case> {
     cases
 }
 
-/// Conditions and parts on writes: what would not be looked at is refused, before anything is done.
+/// Conditions and ranges on writes: headers that would be ignored are refused, before anything is done.
 pub(crate) fn conditions() -> Vec<Case> {
     let mut cases = Vec::new();
     for header in [
@@ -841,7 +842,7 @@ pub(crate) fn conditions() -> Vec<Case> {
         let delete_kept = with("DELETE /v0/entity?id=raw-kept HTTP/1.1", format!("{header}\r\n"), "");
         cases.push(case(format!("DELETE {header}"), delete_kept, Refused(501)));
     }
-    // These have no meaning on a write (RFC 9110, 13.1.3, 13.1.5, 14.2).
+    // Headers without a meaning on a write (RFC 9110, 13.1.3, 13.1.5, 14.2).
     for header in ["If-Modified-Since: Sun, 22 Nov 2026 02:07:08 GMT", "If-Range: \"a\"", "Range: bytes=0-1"]
     {
         cases.push(case(

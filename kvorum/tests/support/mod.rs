@@ -1,7 +1,8 @@
 //! Support for the tests that run the real program: a server to start, stop and kill, and a raw HTTP client.
 //!
-//! Nothing here knows more of HTTP than it takes to cut a byte stream into answers, so that a test sees the bytes
-//! that a client would see. Every wait has a bound and fails loudly, with the server's log in the failure text.
+//! The module knows only as much of HTTP as it needs to cut a byte stream into answers, so that a test sees
+//! the bytes that a client would see. Every wait has a bound; a wait that exceeds it fails with the server's
+//! log in the text.
 
 #![allow(dead_code, unreachable_pub, reason = "each test crate uses another part of this")]
 
@@ -16,7 +17,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// The longest wait for anything that should happen at once.
+/// The longest wait for an event that should happen at once.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Milliseconds since the Unix epoch, now.
@@ -25,7 +26,7 @@ pub fn unix_millis() -> u64 {
     u64::try_from(since.as_millis()).unwrap()
 }
 
-/// Asks until the answer is `true`; panics with `what` after [`PATIENCE`].
+/// Calls `is_so` until it returns `true`; panics with `what` after [`PATIENCE`].
 pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !is_so() {
@@ -65,7 +66,7 @@ pub fn run(command: &mut Command, input: &[u8]) -> Output {
     let mut stdin = child.stdin.take().unwrap();
     let input = input.to_vec();
     let writer = thread::spawn(move || {
-        // A command that does not read its input closes it; that is its business.
+        // A command that does not read its input may close it.
         let _ = stdin.write_all(&input);
     });
     let output = child.wait_with_output().unwrap();
@@ -73,7 +74,7 @@ pub fn run(command: &mut Command, input: &[u8]) -> Output {
     output
 }
 
-/// This is a running node in a directory of its own, killed when it is dropped.
+/// A running node in a directory of its own, killed when it is dropped.
 pub struct Server {
     child: Child,
     address: SocketAddr,
@@ -82,27 +83,27 @@ pub struct Server {
     setup: Option<Setup>,
     log: Arc<Mutex<Vec<u8>>>,
     has_ended: Option<ExitStatus>,
-    // Dropped last: the directory goes when the process has gone.
+    // Dropped last: the directory is removed after the process has ended.
     _temp_dir: Option<TempDir>,
 }
 
 type Setup = Box<dyn Fn(&mut Command) + Send + Sync>;
 
 impl Server {
-    /// Starts a node with these extra arguments in a new directory; it serves when this returns.
+    /// Starts a node with these extra arguments in a new directory; it serves when the function returns.
     pub fn start(arguments: &[&str]) -> Self {
         let temp_dir = TempDir::with_prefix("kvorum-test-").unwrap();
         let data_dir = temp_dir.path().join("data");
         Self::launch(data_dir, Some(temp_dir), arguments, None)
     }
 
-    /// Starts a node in `data_dir`, which stays behind.
+    /// Starts a node in `data_dir`, which is kept.
     pub fn start_in(data_dir: &Path, arguments: &[&str]) -> Self {
         Self::launch(data_dir.to_path_buf(), None, arguments, None)
     }
 
-    /// Starts a node in `data_dir` (or a new directory) whose command `setup` changes first, for environment
-    /// variables and limits say; each restart applies it again.
+    /// Starts a node in `data_dir` (or a new directory). `setup` changes its command first, for example
+    /// environment variables and limits; each restart applies it again.
     pub fn start_with(
         data_dir: Option<&Path>,
         arguments: &[&str],
@@ -153,7 +154,7 @@ impl Server {
         }
     }
 
-    /// The status code of `/v0/status`; `None` when nothing answers.
+    /// The status code of `/v0/status`; `None` if the node does not answer.
     pub fn try_status(&self) -> Option<u16> {
         let stream = TcpStream::connect_timeout(&self.address, Duration::from_secs(1)).ok()?;
         let mut client = Client::new(stream, Arc::clone(&self.log));
@@ -161,7 +162,7 @@ impl Server {
         client.try_recv().ok()?.map(|answer| answer.status)
     }
 
-    /// Where it listens.
+    /// The address at which it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -181,12 +182,12 @@ impl Server {
         &self.data_dir
     }
 
-    /// What it has written to standard error since it was started last.
+    /// Its standard error since the last start.
     pub fn log(&self) -> String {
         String::from_utf8_lossy(&self.log.lock().unwrap()).into_owned()
     }
 
-    /// A new connection.
+    /// Opens a new connection.
     pub fn connect(&self) -> Client {
         let stream = TcpStream::connect(self.address)
             .unwrap_or_else(|error| panic!("cannot connect: {error}; the server's log:\n{}", self.log()));
@@ -201,12 +202,12 @@ impl Server {
         client.recv_all()
     }
 
-    /// One request without a body on a connection of its own.
+    /// Sends one request without a body on a connection of its own.
     pub fn request(&self, method: &str, target: &str) -> Answer {
         self.request_with(method, target, "")
     }
 
-    /// One request without a body, with further header lines, each ending with `\r\n`.
+    /// Sends one request without a body, with further header lines, each ending with `\r\n`.
     pub fn request_with(&self, method: &str, target: &str, headers: &str) -> Answer {
         let mut client = self.connect();
         if method == "HEAD" {
@@ -219,7 +220,7 @@ impl Server {
         one(client.recv_all())
     }
 
-    /// One PUT on a connection of its own; `query` is everything behind the `?`.
+    /// Sends one PUT on a connection of its own; `query` is everything after the `?`.
     pub fn put(&self, query: &str, value: &[u8]) -> Answer {
         let head = format!(
             "PUT /v0/entity?{query} HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: {}\r\n\r\n",
@@ -228,7 +229,7 @@ impl Server {
         one(self.exchange(&[head.as_bytes(), value].concat()))
     }
 
-    /// One GET of `/v0/entity?{query}`.
+    /// Sends one GET of `/v0/entity?{query}`.
     pub fn get(&self, query: &str) -> Answer {
         self.request("GET", &format!("/v0/entity?{query}"))
     }
@@ -241,7 +242,7 @@ impl Server {
         kib * 1024
     }
 
-    /// Sends it a signal: `libc::SIGTERM` say.
+    /// Sends it a signal, for example `libc::SIGTERM`.
     pub fn signal(&self, signal: i32) {
         let pid = rustix::process::Pid::from_raw(self.pid().cast_signed()).unwrap();
         let signal = rustix::process::Signal::from_named_raw(signal).unwrap();
@@ -260,7 +261,7 @@ impl Server {
         }
     }
 
-    /// How it ended, if it has.
+    /// Its exit status, if it has ended.
     pub fn try_wait(&mut self) -> Option<ExitStatus> {
         if self.has_ended.is_none() {
             self.has_ended = self.child.try_wait().unwrap();
@@ -268,7 +269,7 @@ impl Server {
         self.has_ended
     }
 
-    /// Tells it to end (SIGTERM) and returns how it did.
+    /// Tells it to end (SIGTERM) and returns its exit status.
     pub fn terminate(&mut self) -> ExitStatus {
         if self.try_wait().is_none() {
             self.signal(libc::SIGTERM);
@@ -332,13 +333,13 @@ fn address_in(log: &str) -> Option<SocketAddr> {
     line.split_ascii_whitespace().find_map(|word| word.strip_prefix("address="))?.parse().ok()
 }
 
-/// The only answer.
+/// Returns the only answer.
 pub fn one(mut answers: Vec<Answer>) -> Answer {
     assert_eq!(answers.len(), 1, "{answers:#?}");
     answers.remove(0)
 }
 
-/// This is an answer as it came over the wire.
+/// An answer as it came over the wire.
 #[derive(Clone)]
 pub struct Answer {
     /// The first line, without its end.
@@ -351,12 +352,12 @@ pub struct Answer {
     pub body: Vec<u8>,
     /// The chunks of a chunked body.
     pub chunks: Option<Vec<Vec<u8>>>,
-    /// Whether the body came to its end: false where the connection ended before.
+    /// Whether the body came to its end: false if the connection ended before.
     pub is_whole: bool,
 }
 
 impl Answer {
-    /// The header's value; `None` where it is not there. Panics if it is there twice.
+    /// The header's value; `None` if it is missing. Panics if it is there twice.
     pub fn header(&self, name: &str) -> Option<&str> {
         let mut values =
             self.headers.iter().filter(|(known, _)| known == name).map(|(_, value)| value.as_str());
@@ -391,16 +392,16 @@ impl std::fmt::Debug for Answer {
     }
 }
 
-/// This is one connection.
+/// One connection.
 pub struct Client {
     stream: TcpStream,
-    /// Bytes that came and belong to no answer yet.
+    /// Bytes that arrived and belong to no answer yet.
     pending: Vec<u8>,
     next_has_no_body: bool,
     log: Arc<Mutex<Vec<u8>>>,
 }
 
-/// What came of waiting for bytes.
+/// The end of a connection.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Ended {
     /// The server has closed the connection.
@@ -417,12 +418,13 @@ impl Client {
         Self { stream, pending: Vec::new(), next_has_no_body: false, log }
     }
 
-    /// The socket, for what this has no word for.
+    /// The socket, for uses that have no method here.
     pub fn stream(&mut self) -> &mut TcpStream {
         &mut self.stream
     }
 
-    /// Sends bytes. That the server has closed meanwhile is no failure: its answer tells.
+    /// Sends bytes. It is no failure if the server has closed the connection meanwhile: its answer tells the
+    /// reason.
     pub fn send(&mut self, bytes: &[u8]) {
         let _ = self.try_send(bytes);
     }
@@ -432,17 +434,17 @@ impl Client {
         self.stream.write_all(bytes)
     }
 
-    /// Tells the server that nothing more will be sent.
+    /// Closes the sending direction.
     pub fn end_sending(&mut self) {
         let _ = self.stream.shutdown(Shutdown::Write);
     }
 
-    /// The next answer is one to a HEAD.
+    /// Marks the next answer as one to a HEAD.
     pub fn expect_no_body(&mut self) {
         self.next_has_no_body = true;
     }
 
-    /// The next answer.
+    /// Reads the next answer.
     pub fn recv(&mut self) -> Answer {
         match self.try_recv() {
             Ok(Some(answer)) => answer,
@@ -451,7 +453,7 @@ impl Client {
         }
     }
 
-    /// The answers until the server ends the connection.
+    /// Reads the answers until the server ends the connection.
     pub fn recv_all(&mut self) -> Vec<Answer> {
         let mut answers = Vec::new();
         loop {
@@ -467,11 +469,11 @@ impl Client {
         }
     }
 
-    /// The next answer; `None` where the connection ends (also by reset) before one begins. An answer that ends
-    /// early is one with `is_whole` false.
+    /// Reads the next answer; `None` if the connection ends (also by reset) before one begins. An answer that
+    /// ends early is one with `is_whole` false.
     ///
     /// # Errors
-    /// When nothing comes within [`PATIENCE`].
+    /// When no byte comes within [`PATIENCE`].
     pub fn try_recv(&mut self) -> std::io::Result<Option<Answer>> {
         let no_body = std::mem::take(&mut self.next_has_no_body);
         loop {
@@ -508,7 +510,7 @@ impl Client {
         self.pending.drain(..bytes).collect()
     }
 
-    /// Waits for bytes; says how the connection ended if it did.
+    /// Waits for bytes; returns how the connection ended if it did.
     fn fill(&mut self) -> std::io::Result<Option<Ended>> {
         use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, Interrupted};
         let mut buffer = vec![0; 256 << 10];
@@ -533,7 +535,7 @@ impl Client {
     }
 }
 
-/// The first answer in `bytes` and how many of them it took; `None` while it is not whole, unless `is_end`.
+/// The first answer in `bytes` and its length in bytes; `None` while it is not whole, unless `is_end`.
 fn parse(bytes: &[u8], no_body: bool, is_end: bool) -> Option<(Answer, usize)> {
     let head_bytes = memchr::memmem::find(bytes, b"\r\n\r\n")? + 4;
     let head = std::str::from_utf8(&bytes[..head_bytes - 4]).expect("a head is text");
@@ -585,7 +587,7 @@ fn parse(bytes: &[u8], no_body: bool, is_end: bool) -> Option<(Answer, usize)> {
     Some((answer, bytes.len()))
 }
 
-/// The chunks in `bytes`, and how many bytes they took if the last one is there.
+/// The chunks in `bytes`, and their length in bytes if the last one is there.
 fn find_chunks(bytes: &[u8]) -> (Vec<&[u8]>, Option<usize>) {
     let mut chunks = Vec::new();
     let mut at = 0;
@@ -604,7 +606,7 @@ fn find_chunks(bytes: &[u8]) -> (Vec<&[u8]>, Option<usize>) {
     }
 }
 
-/// Bytes of a mebibyte.
+/// The number of bytes in a mebibyte.
 pub const MIB: usize = 1 << 20;
 
 /// A key in a query, every byte escaped.
@@ -612,7 +614,7 @@ pub fn escape(key: &[u8]) -> String {
     key.iter().fold(String::new(), |text, byte| text + &format!("%{byte:02x}"))
 }
 
-/// Bytes that look random and are not; every length and seed gives others.
+/// Pseudo-random bytes; every length and seed gives others.
 pub fn noise(bytes: usize, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(2).wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut next = || {
@@ -626,7 +628,7 @@ pub fn noise(bytes: usize, seed: u64) -> Vec<u8> {
     noise
 }
 
-/// The readings of `/metrics` by name and labels.
+/// The samples of `/metrics` by name and labels.
 pub fn metrics(server: &Server) -> BTreeMap<String, f64> {
     let answer = server.request("GET", "/metrics");
     assert_eq!(answer.status, 200);
@@ -655,6 +657,6 @@ pub fn fill(server: &Server, mib: usize) -> Vec<u8> {
     all
 }
 
-/// Asks for all that [`fill`] has put, and for the end of the connection.
+/// A request for all records of [`fill`], and for the end of the connection.
 pub const RANGE: &[u8] =
     b"GET /v0/entities?start=fill-&end=fill0 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";

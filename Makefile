@@ -1,7 +1,7 @@
 # kvorum: `make run` and `make test` are all that a newcomer needs; `make help` lists the rest.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check java-test lint bench bench-quick fuzz openapi recipes proxies release clean sim soak canaries sim-build
+.PHONY: help run test check java-test lint bench bench-quick ladder fuzz openapi recipes proxies release clean sim soak canaries sim-build
 
 NODES ?= 3
 BASE_PORT ?= 8080
@@ -44,6 +44,9 @@ bench: release ## Measures the node against a bare responder and a bare disk (ab
 
 bench-quick: release ## The same in about 2 minutes, with rougher figures
 	@bash scripts/bench.sh --quick
+
+ladder: release ## Measures every stage of the ladder with `kvorum lab`; report in ./ladder (about 20 minutes)
+	@$(or $(CARGO_TARGET_DIR),target)/release/kvorum lab run ladder -o ladder
 
 fuzz: ## Fuzzes each target for MINUTES (1)
 	@bash fuzz/run.sh $$(( $(MINUTES) * 60 ))

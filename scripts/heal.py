@@ -143,7 +143,7 @@ class Cluster:
                 state = None
             if state != before or state is None:
                 before, changed = state, now
-            elif now - changed > 3 and len(set(keys)) == 1 and state[1][3] == 0:
+            elif now - changed > 3 and len(set(keys)) == 1 and state[1][2] == 0:
                 self.say(f"alike after {changed - since:.1f} s; keys {keys[0]}, records moved by repair "
                          f"{state[1][0] + state[1][1]:.0f}, by hints {state[1][2]:.0f}")
                 return changed - since

@@ -7,7 +7,8 @@
 
 mod values;
 
-use crate::coordinator::{Fanout, Transferring, Upkeep};
+use crate::background::Transferring;
+use crate::coordinator::{Fanout, Upkeep};
 use crate::crash;
 use crate::http::Limits;
 use crate::http::connection::Waits;

@@ -6,6 +6,7 @@
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 pub mod authority;
+pub mod background;
 pub mod canary;
 pub mod cli;
 pub mod clock;

@@ -7,6 +7,7 @@
     reason = "a test reads the source tree"
 )]
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 struct Rule {
@@ -55,6 +56,12 @@ const RULES: &[Rule] = &[
         except: &[],
         forbidden: &["crate::http", "crate::storage", "StatusCode", "fjall"],
         why: "the coordinator knows neither HTTP nor disks",
+    },
+    Rule {
+        room: "kvorum/src/background",
+        except: &[],
+        forbidden: &["crate::http", "crate::storage", "StatusCode", "fjall", ".stamp("],
+        why: "background work answers no client, stamps nothing and knows no disks",
     },
     Rule {
         room: "kvorum/src/http",
@@ -175,6 +182,84 @@ fn rules_can_fail() {
     let planted =
         Rule { room: "kvorum/src/coordinator", except: &[], forbidden: &[".stamp("], why: "planted" };
     assert!(!violations(&planted).is_empty());
+}
+
+/// The rooms of the server, the lowest first. A room uses only rooms before it.
+const ROOMS: &[&str] = &[
+    "canary",
+    "authority",
+    "log_limit",
+    "log",
+    "crash",
+    "sched",
+    "profile",
+    "supervise",
+    "worker",
+    "clock",
+    "storage",
+    "metrics",
+    "replica",
+    "peer",
+    "cluster",
+    "coordinator",
+    "background",
+    "http",
+    "config",
+    "node",
+    "cli",
+    "lib",
+    "main",
+];
+
+/// The uses of a room above that there are still: (room, room that it uses). The list only gets shorter.
+const UPWARD: &[(&str, &str)] = &[
+    // Settings of the log are read where they are used.
+    ("log", "config"),
+    // A test's order to panic names a part.
+    ("crash", "supervise"),
+    // The page of metrics reads what it shows from the rooms that count it.
+    ("metrics", "coordinator"),
+    ("metrics", "replica"),
+    // The coordinator's shared state holds that of the background services, which is to be theirs.
+    ("coordinator", "background"),
+];
+
+/// Goal: no room uses a room above it. Method: every `crate::ROOM` in the code against the order above. A use that is gone
+/// must go from the list as well.
+#[test]
+fn rooms_use_only_rooms_below() {
+    let place = |room: &str| ROOMS.iter().position(|other| *other == room);
+    let mut files = Vec::new();
+    let source = root().join("kvorum/src");
+    rust_files(&source, &mut files);
+    let mut upward = BTreeSet::new();
+    for file in files {
+        let inside = file.strip_prefix(&source).unwrap();
+        let room = inside.components().next().unwrap().as_os_str().to_str().unwrap().trim_end_matches(".rs");
+        let own = place(room).unwrap_or_else(|| panic!("{room} has no place among the rooms"));
+        if file.file_name().is_some_and(|name| name == "tests.rs")
+            || inside.components().any(|part| part.as_os_str() == "tests")
+        {
+            continue;
+        }
+        for (_, line) in product_lines(&std::fs::read_to_string(&file).unwrap()) {
+            let used = line.split("crate::").skip(1).map(|rest| {
+                rest.split(|letter: char| !letter.is_ascii_lowercase() && letter != '_')
+                    .next()
+                    .unwrap_or_default()
+            });
+            upward.extend(
+                used.filter(|used| place(used).is_some_and(|used| used > own))
+                    .map(|used| (room.to_owned(), used.to_owned())),
+            );
+        }
+    }
+    let known: BTreeSet<_> =
+        UPWARD.iter().map(|(room, used)| ((*room).to_owned(), (*used).to_owned())).collect();
+    let new: Vec<_> = upward.difference(&known).collect();
+    let gone: Vec<_> = known.difference(&upward).collect();
+    assert!(new.is_empty(), "rooms that use a room above them: {new:?}");
+    assert!(gone.is_empty(), "no longer so, remove them from the list: {gone:?}");
 }
 
 /// Every queue has a named bound: no unbounded channel in the server's modules except `janitor.rs`, which says why.

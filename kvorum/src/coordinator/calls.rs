@@ -21,7 +21,7 @@ const TOO_EARLY_WAIT: Duration = Duration::from_millis(10);
 
 /// A replica's answer to a record.
 #[derive(Debug)]
-pub(super) enum Write {
+pub(crate) enum Write {
     /// The replica took the record.
     Stored,
     /// The replica holds a newer record, and its memory reaches back by `memory`: within it, this record was never
@@ -39,7 +39,7 @@ pub(super) enum Write {
 }
 
 /// A replica's record of a key, or why it gives none.
-pub(super) type Read = Result<Option<Held>, Cause>;
+pub(crate) type Read = Result<Option<Held>, Cause>;
 
 /// Why a replica did not confirm.
 #[derive(Debug)]
@@ -80,7 +80,7 @@ impl fmt::Display for Cause {
 }
 
 impl Cause {
-    pub(super) fn is_disk_full(&self) -> bool {
+    pub(crate) fn is_disk_full(&self) -> bool {
         matches!(
             self,
             Self::Replica(ReplicaError::DiskFull)
@@ -89,7 +89,7 @@ impl Cause {
     }
 
     /// Whether the record is there but cannot be read.
-    pub(super) fn is_damage(&self) -> bool {
+    pub(crate) fn is_damage(&self) -> bool {
         match self {
             Self::Replica(error) => error.is_damage(),
             Self::Call(error) => matches!(error, CallError::Refused { code: Refusal::Damaged, .. }),
@@ -99,7 +99,7 @@ impl Cause {
     }
 
     /// Whether the replica is not quorum-eligible yet: it may be when asked again soon.
-    pub(super) fn is_too_early(&self) -> bool {
+    pub(crate) fn is_too_early(&self) -> bool {
         match self {
             Self::NotVotingYet => true,
             Self::Call(CallError::Refused { code, .. }) => *code == Refusal::NotVotingYet,
@@ -107,7 +107,7 @@ impl Cause {
         }
     }
 
-    pub(super) fn is_overload(&self) -> bool {
+    pub(crate) fn is_overload(&self) -> bool {
         matches!(
             self,
             Self::Replica(ReplicaError::Overloaded | ReplicaError::Short { .. })
@@ -117,7 +117,7 @@ impl Cause {
 }
 
 /// The source of a record that is applied as `kind`.
-pub(super) fn source_of(kind: ApplyKind) -> Source {
+pub(crate) fn source_of(kind: ApplyKind) -> Source {
     match kind {
         ApplyKind::Write => Source::Writer,
         ApplyKind::Hint => Source::Copy,
@@ -147,23 +147,23 @@ fn is_nothing_done(error: &CallError) -> bool {
 type Pending<T> = Pin<Box<dyn Future<Output = T>>>;
 
 /// Calls under way, in the order in which they were made.
-pub(super) struct Calls<T>(Vec<(NodeIndex, Pending<T>)>);
+pub(crate) struct Calls<T>(Vec<(NodeIndex, Pending<T>)>);
 
 impl<T> Calls<T> {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(Vec::with_capacity(3))
     }
 
-    pub(super) fn push(&mut self, node: NodeIndex, call: impl Future<Output = T> + 'static) {
+    pub(crate) fn push(&mut self, node: NodeIndex, call: impl Future<Output = T> + 'static) {
         self.0.push((node, Box::pin(call)));
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// The nodes that have not answered.
-    pub(super) fn nodes(&self) -> impl Iterator<Item = NodeIndex> + '_ {
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = NodeIndex> + '_ {
         self.0.iter().map(|(node, _)| *node)
     }
 
@@ -171,7 +171,7 @@ impl<T> Calls<T> {
     ///
     /// # Cancel safety
     /// Dropping the future loses no answer.
-    pub(super) async fn next(&mut self) -> Option<(NodeIndex, T)> {
+    pub(crate) async fn next(&mut self) -> Option<(NodeIndex, T)> {
         if self.0.is_empty() {
             return None;
         }
@@ -271,7 +271,7 @@ impl Coordinator {
     /// Asks `node` to apply `record`; this node's own replica is called without the network. The request is under way
     /// when this returns, and dropping the answer does not take it back. A replica that has started and is not
     /// quorum-eligible yet is asked again until it is, or the time is over.
-    pub(super) fn ask_apply(
+    pub(crate) fn ask_apply(
         &self,
         node: NodeIndex,
         key: &Key,
@@ -298,7 +298,7 @@ impl Coordinator {
     }
 
     /// Like [`Self::ask_newest`] after a short wait, for a replica that was not quorum-eligible yet.
-    pub(super) fn ask_newest_later(
+    pub(crate) fn ask_newest_later(
         self: &Rc<Self>,
         node: NodeIndex,
         key: &Key,
@@ -313,7 +313,7 @@ impl Coordinator {
     }
 
     /// Like [`Self::ask_get`] after a short wait, for a replica that was not quorum-eligible yet.
-    pub(super) fn ask_get_later(
+    pub(crate) fn ask_get_later(
         self: &Rc<Self>,
         node: NodeIndex,
         key: &Key,
@@ -329,7 +329,7 @@ impl Coordinator {
     }
 
     /// Asks `node` which version a write to `key` must exceed.
-    pub(super) fn ask_newest(
+    pub(crate) fn ask_newest(
         &self,
         node: NodeIndex,
         key: &Key,
@@ -363,7 +363,7 @@ impl Coordinator {
     }
 
     /// Asks every other node the same. Fails with the first node to which there is no link.
-    pub(super) fn ask_others(
+    pub(crate) fn ask_others(
         &self,
         request: &Request,
         timeout: Duration,
@@ -378,7 +378,7 @@ impl Coordinator {
     }
 
     /// Asks `node` for its record of `key`; of a value over `value_bytes_max` only the version is sent.
-    pub(super) fn ask_get(
+    pub(crate) fn ask_get(
         &self,
         node: NodeIndex,
         key: &Key,
@@ -448,12 +448,12 @@ impl super::Shared {
     /// records that an earlier one confirmed. Nor does it while it is unknown whether there was an earlier one: the
     /// node that remembers it may be away. The same holds for a write to one replica, because an earlier write may have
     /// been for more.
-    pub(super) fn counts(&self) -> bool {
+    pub(crate) fn counts(&self) -> bool {
         self.cluster.votes()
     }
 
     /// The reason why the replica at `node` did not confirm, as the client is told: the most specific one.
-    pub(super) fn missing(&self, node: NodeIndex, cause: &Cause) -> Missing {
+    pub(crate) fn missing(&self, node: NodeIndex, cause: &Cause) -> Missing {
         let reason = match cause {
             Cause::Late if node == self.cluster.me() && self.cluster.is_undecided() => self.why_not_voting(),
             Cause::NotVoting | Cause::NotVotingYet if node == self.cluster.me() => self.why_not_voting(),
@@ -477,7 +477,7 @@ impl super::Shared {
     }
 
     /// The reason why this node's store does not count, as other nodes and clients are told: measured, and only one.
-    pub(super) fn why_not_voting(&self) -> String {
+    pub(crate) fn why_not_voting(&self) -> String {
         let cluster = &self.cluster;
         let urls = |nodes: Vec<NodeIndex>| {
             nodes.into_iter().map(|index| cluster.url_of(index).to_owned()).collect::<Vec<_>>().join(", ")
@@ -508,11 +508,11 @@ impl super::Shared {
     }
 
     /// The cause for which this node's replica does not count.
-    pub(super) fn not_voting(&self) -> Cause {
+    pub(crate) fn not_voting(&self) -> Cause {
         if self.cluster.is_undecided() { Cause::NotVotingYet } else { Cause::NotVoting }
     }
 
-    pub(super) fn count_failure(&self, node: NodeIndex) {
+    pub(crate) fn count_failure(&self, node: NodeIndex) {
         if let Some(peer) = self.cluster.peer(node) {
             peer.failures.fetch_add(1, Ordering::Relaxed);
         }

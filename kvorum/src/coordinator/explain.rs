@@ -4,8 +4,8 @@
 //! replicas, which may hold older copies.
 
 use super::calls::{Calls, Cause};
-use super::heal::fetch;
 use super::{Coordinator, CoordinatorError};
+use crate::background::anti_entropy::sync::fetch;
 use crate::peer::HeldBack;
 use bytes::Bytes;
 use kvorum_core::{Key, NodeIndex, Record, Token, UnixMillis, Value};

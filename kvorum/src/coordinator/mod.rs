@@ -3,51 +3,31 @@
 //! It plans a request (which replicas, how many must confirm, until when), stamps writes, asks this node's own replica
 //! and its peers' replicas, and counts the answers by the rules of `kvorum-core`. It knows neither HTTP nor disks.
 //!
-//! A reader follows a request: [`write`], [`read`], [`range`]. In the background, [`handoff`] delivers hints;
-//! [`repair`] and [`heal`] keep replicas in sync (anti-entropy); the rate limiter in [`pace`] slows both while clients
-//! are busy. [`settle`] and [`floors`] are tombstone GC, [`mend`] is the scrub, which repairs damage on this node's
-//! disk, and [`pulse`] sends heartbeats. [`workers`] shows and pauses the background workers. [`serve`] answers the
-//! requests of peers.
+//! A reader follows a request: [`write`], [`read`], [`range`]. [`serve`] answers the requests of peers, and [`explain`] says
+//! which replica holds what of a key. Everything that a node does without a client is in [`crate::background`].
 //!
 //! There is one [`Coordinator`] per network thread, with its own links to every peer, so that a request and all its
 //! calls stay on one thread. The threads share [`Shared`].
 
-mod calls;
-mod compare;
+pub(crate) mod calls;
 mod explain;
-mod floors;
 mod gauges;
-mod handoff;
-mod heal;
-mod mend;
-mod pace;
-mod pulse;
 mod range;
 mod read;
-mod repair;
-mod repair_now;
 mod serve;
-mod settle;
 mod stamp;
 #[cfg(test)]
 mod tests;
-mod transfer;
-mod workers;
 mod write;
 
 pub use calls::Cause;
 pub use explain::{Explained, Explanation, HeldRecord};
 pub use gauges::{Gauges, LinkGauge, PeerStatus};
-pub use handoff::Handoff;
-pub use mend::Mending;
 pub use range::ClusterRange;
-pub use repair_now::Repaired;
 pub use serve::PeerDesk;
-pub use settle::{Settling, Watermark};
 pub use stamp::Stamps;
-pub use transfer::Transferring;
-pub use workers::{PAUSE_DEFAULT, PAUSE_MAX, WorkerError, WorkerStatus, Workers};
 
+use crate::background::{Handoff, Mending, Settling, Transferring, Workers, rate_limit};
 use crate::clock::{Clock, Rng, TimestampBound};
 use crate::cluster::{Cluster, Contact, News};
 use crate::peer::{
@@ -328,40 +308,40 @@ pub struct Shared {
     /// Wakes the tasks that deliver hints.
     pub handoff: Handoff,
     /// By node, counts its connections to this node: at each, every thread retries its own link to the node.
-    signs: Vec<watch::Sender<u64>>,
+    pub(crate) signs: Vec<watch::Sender<u64>>,
     // Guards the nodes that a store under refill has been compared with. Held for an insertion.
-    refilled_from: Mutex<BTreeSet<NodeIndex>>,
+    pub(crate) refilled_from: Mutex<BTreeSet<NodeIndex>>,
     /// Counters of the scrub and of replaced stores.
     pub mending: Mending,
     /// Up to where all nodes agree.
-    settling: Settling,
+    pub(crate) settling: Settling,
     /// The workers that run without a client.
     pub workers: Workers,
     /// By node, the partitions that differed in the latest comparison.
-    differing: Vec<AtomicU64>,
+    pub(crate) differing: Vec<AtomicU64>,
     // Guards the nodes that this store has been compared with since it was opened after an unclean shutdown. Held for
     // an insertion.
-    compared_since_start: Mutex<BTreeSet<NodeIndex>>,
+    pub(crate) compared_since_start: Mutex<BTreeSet<NodeIndex>>,
     // Held by the comparison that is under way, for its whole length: one at a time fetches no record twice.
-    comparing: tokio::sync::Mutex<()>,
+    pub(crate) comparing: tokio::sync::Mutex<()>,
     /// The most partitions that a refill under way has had to heal at any time.
-    refill_most: AtomicU64,
+    pub(crate) refill_most: AtomicU64,
     /// Whether the log has said that this store does not count yet.
-    is_undecided_told: AtomicBool,
+    pub(crate) is_undecided_told: AtomicBool,
     /// The disk, once the node knows whether it is that of the last run.
     disk: OnceLock<DiskState>,
     /// Whether a repair on an operator's order is under way.
-    is_repairing: AtomicBool,
+    pub(crate) is_repairing: AtomicBool,
     // Held while the cluster's id is stored, so that only one id is ever stored. Held across an await, by tasks that
     // nothing else waits for.
-    making_cluster_id: tokio::sync::Mutex<()>,
+    pub(crate) making_cluster_id: tokio::sync::Mutex<()>,
     /// The state of the threads' links.
     pub gauges: Gauges,
     /// Settings.
     pub settings: Settings,
     /// Counters.
     pub metrics: CoordinatorMetrics,
-    pace: pace::Pace,
+    pub(crate) pace: rate_limit::Pace,
 }
 
 /// The disk that the node runs on.
@@ -376,10 +356,10 @@ struct DiskState {
 
 /// The coordinator of one network thread.
 pub struct Coordinator {
-    shared: Arc<Shared>,
-    links: Vec<Option<Rc<Link>>>,
-    hedges: Cell<f32>,
-    writes: Cell<usize>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) links: Vec<Option<Rc<Link>>>,
+    pub(crate) hedges: Cell<f32>,
+    pub(crate) writes: Cell<usize>,
 }
 
 impl Coordinator {
@@ -439,25 +419,8 @@ impl Coordinator {
         self.writes.get()
     }
 
-    /// Starts the node's background work. Called on one of its threads.
-    pub fn start_background(self: &Rc<Self>) {
-        for index in self.shared.cluster.others() {
-            self.keep(Part::Meet, Some(index), move |own| own.meet_once(index));
-            self.keep(Part::Hints, Some(index), move |own| own.deliver_hints(index));
-            self.keep(Part::Pulse, Some(index), move |own| own.keep_pulse(index));
-            self.keep(Part::Repair, Some(index), move |own| own.keep_alike(index));
-        }
-        self.keep(Part::Mend, None, Self::mend);
-        self.keep(Part::Scrub, None, Self::scrub);
-        self.keep(Part::Pace, None, Self::keep_pace);
-        if self.nodes() > 1 {
-            self.keep(Part::Settle, None, Self::keep_settled);
-            self.keep(Part::Purge, None, Self::keep_purged);
-        }
-    }
-
     /// Starts a supervised task of this thread, for the peer at `index` or for the node.
-    fn keep<F: Future<Output = ()> + 'static>(
+    pub(crate) fn keep<F: Future<Output = ()> + 'static>(
         self: &Rc<Self>,
         part: Part,
         index: Option<NodeIndex>,
@@ -493,7 +456,7 @@ impl Coordinator {
     }
 
     /// Whether the node at `index` is this one, or answers.
-    fn is_ready(&self, index: NodeIndex) -> bool {
+    pub(crate) fn is_ready(&self, index: NodeIndex) -> bool {
         self.link(index).is_none_or(|link| link.is_usable())
     }
 
@@ -665,7 +628,7 @@ impl Shared {
             gauges: Gauges::default(),
             settings,
             metrics,
-            pace: pace::Pace::default(),
+            pace: rate_limit::Pace::default(),
         })
     }
 
@@ -677,13 +640,13 @@ impl Shared {
     }
 
     /// Whether the disk is known to be the one of the last run.
-    fn recognises_disk(&self) -> bool {
+    pub(crate) fn recognises_disk(&self) -> bool {
         self.disk.get().is_some_and(|disk| disk.is_recognised)
     }
 
     /// Records the disk for the next start, once this node has met a majority: the store is then known to be no older
     /// copy.
-    fn record_disk(&self) {
+    pub(crate) fn record_disk(&self) {
         let Some(disk) = self.disk.get() else { return };
         if !self.cluster.has_met() || disk.is_recorded.swap(true, Ordering::SeqCst) {
             return;
@@ -705,7 +668,7 @@ impl Shared {
     }
 
     /// Partitions that differed in the latest comparison with the node at `index`.
-    fn repair_backlog(&self, index: NodeIndex) -> u64 {
+    pub(crate) fn repair_backlog(&self, index: NodeIndex) -> u64 {
         self.differing.get(usize::from(index.0)).map_or(0, |count| count.load(Ordering::Relaxed))
     }
 

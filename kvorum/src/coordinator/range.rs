@@ -29,11 +29,11 @@ const PART_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The nodes that take part in a range: they decide which of a key's replicas sends the value.
 #[derive(Debug, Clone)]
-pub(super) struct Share {
+pub(crate) struct Share {
     /// The indexes of the nodes, ascending.
-    pub(super) sources: Vec<u16>,
+    pub(crate) sources: Vec<u16>,
     /// The number of replicas asked for each key.
-    pub(super) from: u16,
+    pub(crate) from: u16,
 }
 
 impl Share {
@@ -52,7 +52,7 @@ impl Share {
     }
 
     /// Reads the next rows that this node sends; empty at the end of the range.
-    pub(super) async fn next(
+    pub(crate) async fn next(
         &self,
         shared: &Shared,
         reader: &mut RangeReader,

@@ -2,9 +2,9 @@
 
 use super::Shared;
 use super::calls::source_of;
-use super::pace::{charged, charged_all, charged_hint};
 use super::range::Share;
-use super::transfer::Part;
+use crate::background::anti_entropy::bulk::Part;
+use crate::background::rate_limit::{charged, charged_all, charged_hint};
 use crate::peer::{ApplyKind, Caller, Held, Hello, Refusal, Reply, Request, Service};
 use crate::replica::{Applied, Fetched, RangeReader, ReplicaError, Source};
 use bytes::Bytes;

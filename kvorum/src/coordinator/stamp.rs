@@ -50,7 +50,7 @@ impl Stamps {
     ///
     /// # Errors
     /// [`CoordinatorError::ClockOff`], [`CoordinatorError::ClockExhausted`], and errors of storing a lease.
-    pub(super) async fn next(&self, above: Version) -> Result<Version, CoordinatorError> {
+    pub(crate) async fn next(&self, above: Version) -> Result<Version, CoordinatorError> {
         let clock_off = || CoordinatorError::ClockOff { limit_millis: self.timestamps.limit_millis() };
         loop {
             let stored = {
@@ -109,18 +109,18 @@ impl Stamps {
     }
 
     /// Stores the lease again, in a store that may not have it.
-    pub(super) async fn store_lease(&self) -> Result<(), ReplicaError> {
+    pub(crate) async fn store_lease(&self) -> Result<(), ReplicaError> {
         let stored = self.replica.begin_lease(self.lock().lease())?;
         stored.wait().await.map(drop)
     }
 
     /// A timestamp below every later stamp, as long as this node's clock does not go back.
-    pub(super) fn reading(&self) -> u64 {
+    pub(crate) fn reading(&self) -> u64 {
         self.lock().hlc.reading(self.clock.wall())
     }
 
     /// The timestamp of the highest version that was stamped here or met in this run.
-    pub(super) fn met(&self) -> u64 {
+    pub(crate) fn met(&self) -> u64 {
         self.lock().hlc.met()
     }
 
@@ -133,7 +133,7 @@ impl Stamps {
     }
 
     /// A lease that is stored or about to be: no version stamped here is later.
-    pub(super) fn lease(&self) -> UnixMillis {
+    pub(crate) fn lease(&self) -> UnixMillis {
         self.lock().lease()
     }
 

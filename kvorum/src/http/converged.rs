@@ -1,7 +1,8 @@
 //! `/v0/converged`: up to which instant all replicas agree, and which node holds the watermark back.
 
 use super::target::ConvergedQuery;
-use crate::coordinator::{Shared, Watermark};
+use crate::background::Watermark;
+use crate::coordinator::Shared;
 use crate::peer::HeldBack;
 use kvorum_core::Version;
 

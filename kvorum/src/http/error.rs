@@ -3,7 +3,8 @@
 use super::body::ReplyBody;
 use super::instant;
 use super::target::TargetError;
-use crate::coordinator::{CoordinatorError, WorkerError};
+use crate::background::WorkerError;
+use crate::coordinator::CoordinatorError;
 use crate::profile::ProfileError;
 use crate::replica::ReplicaError;
 use bytes::Bytes;

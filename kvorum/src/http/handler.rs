@@ -19,10 +19,9 @@ use super::target::{self, Path, ProfileQuery, RepairQuery, Scope};
 use super::topology;
 use super::workers;
 use crate::authority::Authority;
+use crate::background::PAUSE_DEFAULT;
 use crate::clock::Clock;
-use crate::coordinator::{
-    Coordinator, CoordinatorError, Found, Mutation, PAUSE_DEFAULT, Shared, Written, allowance_for,
-};
+use crate::coordinator::{Coordinator, CoordinatorError, Found, Mutation, Shared, Written, allowance_for};
 use crate::log::Repeats;
 use crate::log_limit::LogLimit;
 use crate::metrics::{self, Operation, StoreMetrics, ThreadMetrics};

@@ -1,6 +1,6 @@
 //! `/admin/repair`: the result of a requested repair.
 
-use crate::coordinator::Repaired;
+use crate::background::Repaired;
 
 /// The body of the answer.
 pub(super) fn render(repaired: &Repaired) -> String {

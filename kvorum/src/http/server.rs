@@ -7,6 +7,7 @@ use super::connection::{Connection, Guarded, Returned, Watchdog};
 use super::error::CONNECTION_REFUSED;
 use super::handler::{Desk, handle};
 use super::peer_places::Noted;
+use crate::background;
 use crate::coordinator::{Coordinator, PeerDesk};
 use crate::crash;
 use crate::log_limit::LogLimit;
@@ -146,7 +147,7 @@ async fn open(desk: Rc<Desk>, connector: Rc<dyn Connector>, thread: usize) {
 
 /// Takes the hints that peers hold for this node. Once every network thread serves as well, the node is ready.
 async fn join(service: Arc<super::Service>, coordinator: Rc<Coordinator>) {
-    coordinator.start_background();
+    background::start(&coordinator);
     coordinator.take_hints().await;
     let all = service.thread_metrics.len();
     if service.desks_open.subscribe().wait_for(|open| *open >= all).await.is_err() {

@@ -3,7 +3,7 @@
 //! Percent-decoding is strict and `+` is a plus sign. A parameter that is unknown, repeated or out of range is refused
 //! with a line that says what is allowed.
 
-use crate::coordinator::PAUSE_MAX;
+use crate::background::PAUSE_MAX;
 use crate::profile::{Event, Format, SECONDS_MAX};
 use bytes::Bytes;
 use kvorum_core::{Key, KeyError, Quorum, QuorumError};

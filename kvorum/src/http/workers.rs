@@ -1,6 +1,6 @@
 //! `/admin/workers`: the node's background workers, as a table for people or JSON for programs.
 
-use crate::coordinator::WorkerStatus;
+use crate::background::WorkerStatus;
 use std::fmt::Write as _;
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! Floors: the timestamp up to which each partition's history is finished, so that dead rows can be dropped.
 //!
 //! All nodes together take a partition through three steps. All nodes must have confirmed a step before the next begins
-//! (`coordinator/settle.rs` leads the rounds):
+//! (`background/tombstone_gc/mod.rs` leads the rounds):
 //!
 //! | timestamp | durable | holds from then on |
 //! | --- | --- | --- |

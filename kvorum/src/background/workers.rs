@@ -4,8 +4,8 @@
 //! is finished, unless it may take long: then [`Worker::until_paused`] cuts it short. Workers of other modules (the
 //! engine's compactions, the store's sweeper and reclaimer) are listed from their own figures.
 
-use super::Shared;
 use crate::clock::Clock;
+use crate::coordinator::Shared;
 use kvorum_core::NodeIndex;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -113,7 +113,7 @@ impl Worker {
     ///
     /// # Cancel safety
     /// Dropping the future changes only the state that is shown.
-    pub(super) async fn turn(&self, clock: &dyn Clock, doing: &'static str) {
+    pub(crate) async fn turn(&self, clock: &dyn Clock, doing: &'static str) {
         while self.pause_left(clock.mono()).is_some() {
             tokio::time::sleep(PAUSED_LOOK).await;
         }
@@ -125,19 +125,19 @@ impl Worker {
     ///
     /// # Cancel safety
     /// Dropping the future changes nothing.
-    pub(super) async fn until_paused(&self, clock: &dyn Clock) {
+    pub(crate) async fn until_paused(&self, clock: &dyn Clock) {
         while self.pause_left(clock.mono()).is_none() {
             tokio::time::sleep(PAUSED_LOOK).await;
         }
     }
 
     /// Notes that the worker has nothing to do.
-    pub(super) fn rest(&self) {
+    pub(crate) fn rest(&self) {
         self.lock().doing = "";
     }
 
     /// Adds `count` to the units done.
-    pub(super) fn count(&self, count: u64) {
+    pub(crate) fn count(&self, count: u64) {
         self.done.fetch_add(count, Ordering::Relaxed);
     }
 
@@ -203,7 +203,7 @@ impl Window {
 }
 
 impl Workers {
-    pub(super) fn new(nodes: u16, me: NodeIndex) -> Self {
+    pub(crate) fn new(nodes: u16, me: NodeIndex) -> Self {
         let each = || (0..nodes).map(|_| Worker::default()).collect();
         Self {
             hints: each(),
@@ -216,12 +216,12 @@ impl Workers {
     }
 
     /// The worker that delivers hints to the node at `index`.
-    pub(super) fn hints(&self, index: NodeIndex) -> &Worker {
+    pub(crate) fn hints(&self, index: NodeIndex) -> &Worker {
         self.hints.get(usize::from(index.0)).unwrap_or(&self.mend)
     }
 
     /// The worker that compares with the node at `index`.
-    pub(super) fn repair(&self, index: NodeIndex) -> &Worker {
+    pub(crate) fn repair(&self, index: NodeIndex) -> &Worker {
         self.repair.get(usize::from(index.0)).unwrap_or(&self.mend)
     }
 

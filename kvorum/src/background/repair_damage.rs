@@ -7,14 +7,15 @@
 //!
 //! A **store** counts as damaged when the damage is in a block shared by several records, in a row of the store's own,
 //! or has ended the background. The node sets such a store aside as a whole and begins again with an empty one. The new
-//! store is refilled ([`super::repair`]) and is not quorum-eligible until then.
+//! store is refilled ([`crate::background::anti_entropy`]) and is not quorum-eligible until then.
 //!
 //! Only one node at a time does that, and only while every other node answers and is eligible. To avoid two at once, a
 //! node first stands down (its store does not count) and then asks the others. Of two nodes that do so at the same
 //! time, at least one hears that the other does not count, and gives up.
 
-use super::calls::Calls;
-use super::{Coordinator, heal};
+use crate::background::anti_entropy::sync;
+use crate::coordinator::Coordinator;
+use crate::coordinator::calls::Calls;
 use crate::peer::Reply;
 use crate::replica::{Place, ReplicaError, Source, StoreState};
 use bytes::Bytes;
@@ -61,16 +62,16 @@ pub struct Mending {
 
 /// A number that tells apart the stores of one run of the node, and the time between two of them from both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Beginning(u64);
+pub(crate) struct Beginning(u64);
 
 impl Mending {
     /// The number of the current store.
-    pub(super) fn beginning(&self) -> Beginning {
+    pub(crate) fn beginning(&self) -> Beginning {
         Beginning(self.beginnings.load(Ordering::SeqCst))
     }
 
     /// Notes that comparisons made so far no longer count for this store.
-    pub(super) fn begin_again(&self) {
+    pub(crate) fn begin_again(&self) {
         self.beginnings.fetch_add(2, Ordering::SeqCst);
     }
 
@@ -80,7 +81,7 @@ impl Mending {
     }
 
     /// Whether the store of `then` is still the current one.
-    pub(super) fn is_still(&self, then: Beginning) -> bool {
+    pub(crate) fn is_still(&self, then: Beginning) -> bool {
         then.0.is_multiple_of(2) && self.beginning() == then
     }
 }
@@ -222,7 +223,7 @@ impl Coordinator {
         let my_rank = shared.cluster.rank_of(partition, shared.cluster.me()).unwrap_or(u16::MAX);
         let mut calls = Calls::new();
         for index in shared.cluster.others() {
-            calls.push(index, heal::fetch(Rc::clone(self), index, key.clone(), CALL_TIMEOUT));
+            calls.push(index, sync::fetch(Rc::clone(self), index, key.clone(), CALL_TIMEOUT));
         }
         let (mut best, mut is_whole): (Option<(u64, Record)>, bool) = (None, true);
         while let Some((_, answer)) = calls.next().await {

@@ -3,9 +3,9 @@
 //! The answers show that idle links are alive, carry the peer registry (so that a node learns of its own lost disk),
 //! and show how far the clocks are apart.
 
-use super::{Coordinator, Shared};
 use crate::clock::ClockStanding;
 use crate::cluster::{ClockNews, ClockOffset, Exchange, Heard, VotesVerdict};
+use crate::coordinator::{Coordinator, Shared};
 use crate::peer::{Reply, Request};
 use crate::replica::Vote;
 use kvorum_core::{ClusterId, NodeId, NodeIndex, StoreSeen};
@@ -31,7 +31,7 @@ impl Coordinator {
         }
     }
 
-    pub(super) async fn pulse(&self, index: NodeIndex) {
+    pub(crate) async fn pulse(&self, index: NodeIndex) {
         let Some(link) = self.link(index) else { return };
         let shared = &self.shared;
         let ping = shared.ping();
@@ -58,13 +58,13 @@ impl Coordinator {
 
 impl Shared {
     /// The heartbeat request.
-    pub(super) fn ping(&self) -> Request {
+    pub(crate) fn ping(&self) -> Request {
         let (cluster_id, roster) = (self.cluster.id(), self.cluster.roster().entries());
         Request::Ping { wall: self.clock.wall(), cluster_id, roster }
     }
 
     /// Processes the cluster id in a message of the node at `index`: adopts it, or makes one if this node must.
-    pub(super) async fn meet_cluster_id(&self, index: NodeIndex, theirs: Option<ClusterId>) {
+    pub(crate) async fn meet_cluster_id(&self, index: NodeIndex, theirs: Option<ClusterId>) {
         if self.cluster.id().is_some() {
             return;
         }
@@ -112,7 +112,7 @@ impl Shared {
 
     /// Processes, and durably stores, the message of the node `from` about all nodes' stores. Ignores senders and
     /// entries that are no members of the cluster: the registry has one place for each member.
-    pub(super) async fn hear(&self, from: NodeId, said: &[StoreSeen]) {
+    pub(crate) async fn hear(&self, from: NodeId, said: &[StoreSeen]) {
         if self.index_of(from).is_none() {
             return;
         }
@@ -147,7 +147,7 @@ impl Shared {
     }
 
     /// Durably stores the store and run that a node was met with, before any other node is told.
-    pub(super) async fn meet(&self, met: StoreSeen, votes: bool) {
+    pub(crate) async fn meet(&self, met: StoreSeen, votes: bool) {
         if self.index_of(met.node).is_none() {
             return;
         }

@@ -4,10 +4,10 @@
 //! them through [`crate::replica::Replica::apply_many`]. A list that is out of date does no harm: what was overwritten
 //! meanwhile is superseded.
 
-use super::calls::{Calls, Cause};
-use super::pace::charged_all;
-use super::transfer::Lacking;
-use super::{Coordinator, Shared};
+use crate::background::anti_entropy::bulk::Lacking;
+use crate::background::rate_limit::charged_all;
+use crate::coordinator::calls::{Calls, Cause};
+use crate::coordinator::{Coordinator, Shared};
 use crate::peer::{Reply, Request, VersionRow};
 use crate::replica::{Fetched, Floor, ReplicaError, Source};
 use kvorum_core::{Key, NodeIndex, Partition, Record, Version};
@@ -17,13 +17,13 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// How long a call for a list or a batch of records may take.
-pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(5);
+pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes of versions listed in one call.
 const LIST_BYTES: u32 = 64 << 10;
 /// Records of a batch, in number and bytes. They are few enough that a client's write after them in the commit queue
 /// hardly waits, and enough to share the cost of a call and a sync.
-pub(super) const BATCH_LEN_MAX: usize = 128;
-pub(super) const BATCH_BYTES_MAX: u32 = 128 << 10;
+pub(crate) const BATCH_LEN_MAX: usize = 128;
+pub(crate) const BATCH_BYTES_MAX: u32 = 128 << 10;
 /// Batches of one partition under way at a time.
 const BATCHES_IN_FLIGHT_MAX: usize = 2;
 
@@ -84,7 +84,7 @@ impl Coordinator {
     ///
     /// # Cancel safety
     /// Dropping the future ends it between two batches; what came stays.
-    pub(super) async fn heal(
+    pub(crate) async fn heal(
         self: &Rc<Self>,
         index: NodeIndex,
         partition: Partition,
@@ -212,7 +212,7 @@ impl Coordinator {
     }
 
     /// Applies records that the peer read after their partitions had settled there up to `settled`.
-    pub(super) async fn take_records(
+    pub(crate) async fn take_records(
         &self,
         index: NodeIndex,
         settled: u64,
@@ -241,7 +241,7 @@ fn belonging(keys: Vec<Key>, found: Vec<Fetched>, rank: u16) -> Vec<(Key, Record
 
 /// The record of `key` on the node at `index`, quorum-eligible or not, and the timestamp up to which the partition had
 /// settled there before.
-pub(super) async fn fetch(
+pub(crate) async fn fetch(
     coordinator: Rc<Coordinator>,
     index: NodeIndex,
     key: Key,
@@ -300,7 +300,7 @@ impl Shared {
     }
 
     /// The timestamp up to which all the partitions of `keys` have settled here.
-    pub(super) fn settled_of(&self, keys: &[Key]) -> u64 {
+    pub(crate) fn settled_of(&self, keys: &[Key]) -> u64 {
         let settled = |key| self.replica.floor(self.cluster.partition_of(key)).settled;
         keys.iter().map(settled).min().unwrap_or_default()
     }
@@ -308,7 +308,7 @@ impl Shared {
     /// The versions that this node and the node at `index` should share, in key order, and whether the partition ends
     /// there. Leaves out tombstones that this node's floor or `theirs` lets go, because the other side may have removed
     /// them already.
-    pub(super) async fn versions_with(
+    pub(crate) async fn versions_with(
         &self,
         index: NodeIndex,
         partition: Partition,

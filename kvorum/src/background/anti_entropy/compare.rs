@@ -8,23 +8,23 @@
 //! A sum is the exclusive or of a group's digests, which are the exclusive or of hashes of keys with their versions. So
 //! a sum covers all keys of a group as a digest covers all keys of a partition.
 
-use super::calls::Cause;
-use super::heal::CALL_TIMEOUT;
-use super::{Coordinator, Shared};
+use crate::background::anti_entropy::sync::CALL_TIMEOUT;
+use crate::coordinator::calls::Cause;
+use crate::coordinator::{Coordinator, Shared};
 use crate::peer::{Reply, Request};
 use kvorum_core::{NodeIndex, Partition};
 use std::collections::BTreeMap;
 
 /// Two replicas' digests of a partition in which they differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Unlike {
-    pub(super) ours: u64,
-    pub(super) theirs: u64,
+pub(crate) struct Unlike {
+    pub(crate) ours: u64,
+    pub(crate) theirs: u64,
 }
 
 impl Coordinator {
     /// The partitions in which this node and the node at `index` differ, in the records that they must share.
-    pub(super) async fn unlike(&self, index: NodeIndex) -> Result<BTreeMap<u16, Unlike>, Cause> {
+    pub(crate) async fn unlike(&self, index: NodeIndex) -> Result<BTreeMap<u16, Unlike>, Cause> {
         let shared = &self.shared;
         let sums = sums_of(&shared.digests_with(index, 0, shared.partition_count()));
         let request = Request::Compare { sums };
@@ -50,12 +50,12 @@ impl Coordinator {
 
 impl Shared {
     /// The digests, by partition, of the groups whose sums differ from the `sums` of the node at `index`.
-    pub(super) fn compared(&self, index: NodeIndex, sums: &[u64]) -> Vec<(u16, u64)> {
+    pub(crate) fn compared(&self, index: NodeIndex, sums: &[u64]) -> Vec<(u16, u64)> {
         unlike_stretches(&self.digests_with(index, 0, self.partition_count()), sums)
     }
 
     /// Digests of `count` partitions from `first` on, over the records that this node shares with the node at `index`.
-    pub(super) fn digests_with(&self, index: NodeIndex, first: u16, count: u16) -> Vec<u64> {
+    pub(crate) fn digests_with(&self, index: NodeIndex, first: u16, count: u16) -> Vec<u64> {
         (first..first.saturating_add(count))
             .map(|partition| self.digest_with(index, Partition(partition)))
             .collect()
@@ -66,7 +66,7 @@ impl Shared {
         self.replica.digests().map_or(0, |digests| digests.shared(partition, self.rank_max(index, partition)))
     }
 
-    pub(super) fn partition_count(&self) -> u16 {
+    pub(crate) fn partition_count(&self) -> u16 {
         u16::try_from(1u32 << self.cluster.topology().partition_bits()).unwrap_or(u16::MAX)
     }
 }

@@ -11,7 +11,9 @@
 //! A node that is away, is not eligible or holds other records holds back every partition that it takes part in. These
 //! are all partitions, because older copies may lie on any rank. The rules and their proof: `docs/dev/tombstones.md`.
 
-use super::{Coordinator, Shared};
+pub(crate) mod watermark;
+
+use crate::coordinator::{Coordinator, Shared};
 use crate::peer::{HeldBack, Reply, Request, StepKind};
 use crate::replica::{FloorStep, ReplicaError};
 use kvorum_core::{NodeIndex, Partition};
@@ -75,7 +77,7 @@ pub struct Watermark {
 }
 
 impl Settling {
-    pub(super) fn new(partition_bits: u8, nodes: u16, begun: Duration) -> Self {
+    pub(crate) fn new(partition_bits: u8, nodes: u16, begun: Duration) -> Self {
         let agreed = Agreed {
             words: vec![0; 1 << partition_bits],
             held_by: vec![None; usize::from(nodes)],
@@ -100,7 +102,7 @@ impl Settling {
     }
 
     /// Queues `partitions` for the removal of the dead rows that their floors let go.
-    pub(super) fn purge_soon(&self, partitions: impl IntoIterator<Item = u16>) {
+    pub(crate) fn purge_soon(&self, partitions: impl IntoIterator<Item = u16>) {
         self.purges().extend(partitions);
         self.purge.notify_one();
     }
@@ -561,7 +563,7 @@ impl Shared {
     }
 
     /// Answers a survey by the node at `leader`.
-    pub(super) fn surveyed(
+    pub(crate) fn surveyed(
         &self,
         leader: NodeIndex,
         agreed: Vec<u64>,
@@ -585,7 +587,7 @@ impl Shared {
     }
 
     /// Closes partitions here (except in round 0) and answers with their digests.
-    pub(super) async fn closed(
+    pub(crate) async fn closed(
         &self,
         round: u64,
         upto: u64,
@@ -601,7 +603,7 @@ impl Shared {
     }
 
     /// Takes a step on the order of a leader.
-    pub(super) async fn stepped(
+    pub(crate) async fn stepped(
         &self,
         kind: StepKind,
         round: u64,

@@ -5,13 +5,13 @@
 //! purged everywhere else, or be all that is left of an acknowledged write; a timestamp cannot tell which.
 //!
 //! So from then on the store is not quorum-eligible, takes records below that point only by repair, and is compared
-//! with all nodes ([`super::heal`]). A row is dropped once another node was compared that must hold it, has sealed past
+//! with all nodes ([`crate::background::anti_entropy::sync`]). A row is dropped once another node was compared that must hold it, has sealed past
 //! it, and does not have it. A row on which no such node decides stays.
 
-use super::calls::Cause;
-use super::{Coordinator, Shared};
 use crate::canary::{self, Canary};
 use crate::cluster::VotesVerdict;
+use crate::coordinator::calls::Cause;
+use crate::coordinator::{Coordinator, Shared};
 use crate::peer::{Reply, Request};
 use crate::replica::{Floor, FloorStep, ReplicaError, SealedWord, Vote};
 use kvorum_core::{NodeIndex, Partition};
@@ -33,7 +33,7 @@ impl Coordinator {
     ///
     /// # Cancel safety
     /// Dropping the future ends the service; a node that was met stays met.
-    pub(super) async fn meet_once(self: Rc<Self>, index: NodeIndex) {
+    pub(crate) async fn meet_once(self: Rc<Self>, index: NodeIndex) {
         let cluster = &self.shared.cluster;
         loop {
             // Sleep first: a starting node meets the nodes that answer at once before it takes their hints.
@@ -51,7 +51,7 @@ impl Coordinator {
     }
 
     /// Asks the node at `index` up to where it has sealed, and notes the rows that are in doubt because of it.
-    pub(super) async fn meet_floors(&self, index: NodeIndex) -> Result<(), Cause> {
+    pub(crate) async fn meet_floors(&self, index: NodeIndex) -> Result<(), Cause> {
         let Some(link) = self.link(index) else { return Err(Cause::Unreachable) };
         let theirs = match link.call(&Request::Floors, LIST_TIMEOUT).await {
             Ok(Reply::FloorList(words)) => words,
@@ -75,7 +75,7 @@ impl Coordinator {
 impl Shared {
     /// Processes a partition's floor on the node at `index`, which was asked at its own address. A floor in a request
     /// is never used this way: its sender cannot be verified.
-    pub(super) async fn meet_floor(
+    pub(crate) async fn meet_floor(
         &self,
         index: NodeIndex,
         partition: Partition,
@@ -153,7 +153,7 @@ impl Shared {
 
     /// Ends the doubts of a store that has been compared with all nodes since they began: dead rows are gone, live ones
     /// are here. `doubts` are the partitions, each with the timestamp up to which it was in doubt.
-    pub(super) async fn adopt(&self, doubts: Vec<(u16, u64)>) -> Result<(), ReplicaError> {
+    pub(crate) async fn adopt(&self, doubts: Vec<(u16, u64)>) -> Result<(), ReplicaError> {
         let (mut records, mut partitions) = (0, 0);
         for (partition, upto) in &doubts {
             let kept = self.replica.kept_in_doubt(Partition(*partition), *upto).await?;

@@ -9,10 +9,10 @@
 //! like any others, so a walk that is cut short, or meets damage, costs time and nothing else. When it is worth its while,
 //! and what was refused: `docs/decisions/0019-what-most-is-lacking-of-goes-over-in-order-of-keys.md`.
 
-use super::calls::{Calls, Cause};
-use super::heal::{BATCH_BYTES_MAX, CALL_TIMEOUT};
-use super::{Coordinator, Shared};
+use crate::background::anti_entropy::sync::{BATCH_BYTES_MAX, CALL_TIMEOUT};
 use crate::canary::{self, Canary};
+use crate::coordinator::calls::{Calls, Cause};
+use crate::coordinator::{Coordinator, Shared};
 use crate::peer::{Reply, Request};
 use crate::replica::{Floor, ReplicaError, Row};
 use kvorum_core::{Key, NodeIndex, Partition, Record, Value};
@@ -50,38 +50,38 @@ impl Default for Transferring {
 
 /// What this node lacked of the partitions that were synced.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Lacking {
+pub(crate) struct Lacking {
     /// Records that the peer holds and this node ought to.
-    pub(super) listed: u64,
+    pub(crate) listed: u64,
     /// Those of them that this side did not hold, or held in an older version.
-    pub(super) lacked: u64,
+    pub(crate) lacked: u64,
 }
 
 impl Lacking {
-    pub(super) fn add(&mut self, other: Self) {
+    pub(crate) fn add(&mut self, other: Self) {
         self.listed += other.listed;
         self.lacked += other.lacked;
     }
 
-    pub(super) fn is_most(self) -> bool {
+    pub(crate) fn is_most(self) -> bool {
         self.lacked > 0 && self.lacked * 2 >= self.listed
     }
 }
 
 /// Whether one is worth its while for `chosen` partitions, where `held` hold anything.
-pub(super) fn is_worth(chosen: usize, held: usize) -> bool {
+pub(crate) fn is_worth(chosen: usize, held: usize) -> bool {
     chosen > 0 && chosen >= held / WORTH
 }
 
 /// The records that one part of a walk found for a node.
 #[derive(Debug)]
-pub(super) struct Part {
+pub(crate) struct Part {
     /// Each record with the timestamp up to which its partition had settled here before it was read.
-    pub(super) records: Vec<(u64, Key, Record)>,
+    pub(crate) records: Vec<(u64, Key, Record)>,
     /// The last key that was read; `None` at the end of the store.
-    pub(super) last: Option<Key>,
+    pub(crate) last: Option<Key>,
     /// Whether rows are so large that looking up the wanted ones is cheaper.
-    pub(super) is_large: bool,
+    pub(crate) is_large: bool,
 }
 
 impl Coordinator {
@@ -90,7 +90,7 @@ impl Coordinator {
     ///
     /// # Cancel safety
     /// Dropping the future ends it between two batches; what came stays.
-    pub(super) async fn transfer(
+    pub(crate) async fn transfer(
         self: &Rc<Self>,
         index: NodeIndex,
         partitions: Vec<u16>,
@@ -149,7 +149,7 @@ impl Coordinator {
 impl Shared {
     /// Reads about `bytes` of the store after `after`, and returns the records of `partitions`, ascending, for the node
     /// at `index`.
-    pub(super) async fn part_for(
+    pub(crate) async fn part_for(
         self: &Arc<Self>,
         index: NodeIndex,
         partitions: &[u16],

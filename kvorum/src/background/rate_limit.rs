@@ -8,7 +8,7 @@
 //! thread's tasks run late or clients' writes queue up, and otherwise rises slowly (additive increase, multiplicative
 //! decrease: Chiu and Jain, 1989). Without clients it is the whole rate.
 
-use super::{Coordinator, Shared};
+use crate::coordinator::{Coordinator, Shared};
 use kvorum_core::{Key, Record};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -38,7 +38,7 @@ const WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// The rate limiter of background transfers.
 #[derive(Debug, Default)]
-pub(super) struct Pace {
+pub(crate) struct Pace {
     // Guards two numbers. Held for a few additions.
     state: Mutex<State>,
     /// Number of requests that clients made of this node so far, directly or through another node.
@@ -60,7 +60,7 @@ impl Default for State {
 
 impl Pace {
     /// Notes a request of a client to this node, directly or through another node.
-    pub(super) fn note_request(&self) {
+    pub(crate) fn note_request(&self) {
         self.requests.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -98,7 +98,7 @@ impl Pace {
 
 impl Shared {
     /// Charges a repair or a hint, and waits until it may be sent.
-    pub(super) async fn wait_for_pace(&self, bytes: usize) {
+    pub(crate) async fn wait_for_pace(&self, bytes: usize) {
         let rate = self.settings.upkeep.repair_rate;
         if let Some(wait) = self.pace.charge(self.clock.mono(), bytes, rate) {
             tokio::time::sleep(wait).await;
@@ -106,7 +106,7 @@ impl Shared {
     }
 
     /// The same for a message that a peer sends or asked for: the peer waits for an answer, but not for ever.
-    pub(super) async fn hold_to_pace(&self, bytes: usize) {
+    pub(crate) async fn hold_to_pace(&self, bytes: usize) {
         let rate = self.settings.upkeep.repair_rate;
         if let Some(wait) = self.pace.charge_within(self.clock.mono(), bytes, rate, WAIT_MAX) {
             tokio::time::sleep(wait).await;
@@ -115,12 +115,12 @@ impl Shared {
 }
 
 /// The bytes that a record is charged.
-pub(super) fn charged(key: &Key, record: &Record) -> usize {
+pub(crate) fn charged(key: &Key, record: &Record) -> usize {
     bytes(key, record).max(RECORD_BYTES_MIN)
 }
 
 /// The bytes that a hint is charged.
-pub(super) fn charged_hint(key: &Key, record: &Record) -> usize {
+pub(crate) fn charged_hint(key: &Key, record: &Record) -> usize {
     bytes(key, record).max(HINT_BYTES_MIN)
 }
 
@@ -129,13 +129,13 @@ fn bytes(key: &Key, record: &Record) -> usize {
 }
 
 /// The bytes that records are charged together.
-pub(super) fn charged_all(records: &[(Key, Record)]) -> usize {
+pub(crate) fn charged_all(records: &[(Key, Record)]) -> usize {
     records.iter().map(|(key, record)| charged(key, record)).sum()
 }
 
 impl Coordinator {
     /// Adjusts the rate limiter, forever. Called on the thread that runs anti-entropy.
-    pub(super) async fn keep_pace(self: Rc<Self>) {
+    pub(crate) async fn keep_pace(self: Rc<Self>) {
         let mut before = 0;
         loop {
             let begun = self.shared.clock.mono();

@@ -1,14 +1,14 @@
 //! Handoff: delivers hints to nodes that have come back.
 //!
 //! One task per target, on one thread of the node. It delivers hints in the order of versions, [`IN_FLIGHT_MAX`] at a
-//! time, and forgets each batch once it has been confirmed. The rate limiter in [`super::pace`] keeps a node that comes
+//! time, and forgets each batch once it has been confirmed. The rate limiter in [`crate::background::rate_limit`] keeps a node that comes
 //! back from being swamped. A node that starts first asks its peers up to where they have sealed while it was away. It
 //! then asks for its hints and waits for them before it serves.
 
-use super::calls::{Calls, Write};
-use super::pace::charged_hint;
-use super::{Coordinator, Shared};
+use crate::background::rate_limit::charged_hint;
 use crate::cluster::VotesVerdict;
+use crate::coordinator::calls::{Calls, Write};
+use crate::coordinator::{Coordinator, Shared};
 use crate::log_limit::LogLimit;
 use crate::peer::{ApplyKind, LinkState, Reply, Request};
 use crate::replica::{Hint, ReplicaError};
@@ -65,7 +65,7 @@ impl Handoff {
     }
 
     /// Whether a lost hint may be logged at `now`, and how many lines were left out before it.
-    pub(super) fn tells_loss(&self, now: Duration) -> Option<u64> {
+    pub(crate) fn tells_loss(&self, now: Duration) -> Option<u64> {
         self.losses.admit(now)
     }
 
@@ -317,7 +317,7 @@ impl Coordinator {
 impl Shared {
     /// Waits until the hints for the node at `index` are delivered. Returns how many were delivered and how many are
     /// left.
-    pub(super) async fn drain_hints(&self, index: NodeIndex, timeout: Duration) -> (u64, u64) {
+    pub(crate) async fn drain_hints(&self, index: NodeIndex, timeout: Duration) -> (u64, u64) {
         let target = self.cluster.id_of(index);
         let before = self.hints.waiting_for(target).count;
         self.handoff.call(index);

@@ -2,7 +2,7 @@
 //!
 //! For every other node one task compares the digests of what the two have in common, partition by partition. A partition
 //! that differs is synced once no write is under way there: both version lists are merged in key order, and this node
-//! fetches what the peer has newer ([`super::heal`]). Nothing is pushed: the peer does the same from its side. The cost
+//! fetches what the peer has newer ([`crate::background::anti_entropy::sync`]). Nothing is pushed: the peer does the same from its side. The cost
 //! follows what differs: a round over two replicas in sync is one call.
 //!
 //! A node compares with one peer at a time, so it never fetches a record twice.
@@ -13,12 +13,16 @@
 //! A store that lacks what an earlier one held ([`crate::cluster`]) is refilled the same way. It counts in quorums again
 //! once it has been compared with every other node from the first partition to the last.
 
-use super::calls::{Calls, Cause};
-use super::compare::Unlike;
-use super::mend::Beginning;
-use super::transfer::{Lacking, is_worth};
-use super::{Coordinator, Shared};
+pub(crate) mod bulk;
+pub(crate) mod compare;
+pub(crate) mod sync;
+
+use crate::background::anti_entropy::bulk::{Lacking, is_worth};
+use crate::background::anti_entropy::compare::Unlike;
+use crate::background::repair_damage::Beginning;
 use crate::cluster::VotesVerdict;
+use crate::coordinator::calls::{Calls, Cause};
+use crate::coordinator::{Coordinator, Shared};
 use crate::replica::{Digests, Vote};
 use kvorum_core::{NodeIndex, Partition};
 use std::collections::{BTreeMap, BTreeSet};
@@ -117,7 +121,7 @@ impl Coordinator {
     }
 
     /// Pulls what the node at `index` holds and this one lacks, in one partition or in all, whether at rest or not.
-    pub(super) async fn compare_once(
+    pub(crate) async fn compare_once(
         self: &Rc<Self>,
         index: NodeIndex,
         partition: Option<Partition>,
@@ -170,7 +174,7 @@ impl Coordinator {
     }
 
     /// Syncs partitions. A few go first: where this node lacked most of what they hold, the others come in one walk through
-    /// the peer's store ([`super::transfer`]). Why a partition was left out, where one was.
+    /// the peer's store ([`crate::background::anti_entropy::bulk`]). Why a partition was left out, where one was.
     async fn sync_all(
         self: &Rc<Self>,
         index: NodeIndex,
@@ -315,18 +319,18 @@ impl Shared {
     }
 
     /// The rank of the node at `index` for `partition`.
-    pub(super) fn rank_of(&self, index: NodeIndex, partition: Partition) -> u16 {
+    pub(crate) fn rank_of(&self, index: NodeIndex, partition: Partition) -> u16 {
         self.cluster.rank_of(partition, index).unwrap_or(u16::MAX)
     }
 
     /// The higher of the ranks of this node and the node at `index` for `partition`.
-    pub(super) fn rank_max(&self, index: NodeIndex, partition: Partition) -> u16 {
+    pub(crate) fn rank_max(&self, index: NodeIndex, partition: Partition) -> u16 {
         self.rank_of(index, partition).max(self.rank_of(self.cluster.me(), partition))
     }
 
     /// The progress of a refill, in percent of the partitions that it had to sync, and the nodes that it has not been
     /// compared with wholly.
-    pub(super) fn refill_progress(&self) -> (u64, Vec<NodeIndex>) {
+    pub(crate) fn refill_progress(&self) -> (u64, Vec<NodeIndex>) {
         let compared = self.refilled_from.lock().unwrap_or_else(PoisonError::into_inner);
         let left: Vec<NodeIndex> = self.cluster.others().filter(|other| !compared.contains(other)).collect();
         let is_begun = !compared.is_empty();

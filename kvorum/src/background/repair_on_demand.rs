@@ -1,7 +1,7 @@
 //! Repair on an operator's order: compares this node with every other at once, and leads its tombstone GC rounds. The
 //! same runs in the background without an order. The order is for operators who want to see it done now.
 
-use super::{Coordinator, Shared};
+use crate::coordinator::{Coordinator, Shared};
 use crate::replica::{Hint, ReplicaError};
 use kvorum_core::Partition;
 use std::rc::Rc;

@@ -214,6 +214,12 @@ impl TimestampBound {
         matches!(self.standing(), ClockStanding::Off | ClockStanding::Moved | ClockStanding::Disputed)
     }
 
+    /// Whether this node may leave out of a list what it does not believe, and the list still counts as whole. Not by a clock
+    /// that may be behind: then everything that the others wrote is from the future.
+    pub fn may_leave_out(&self) -> bool {
+        matches!(self.standing(), ClockStanding::Confirmed | ClockStanding::Unknown)
+    }
+
     /// The time of day by which readers hide expired records; 0 while this node's clock is known to be wrong, so that
     /// they hide none.
     pub fn expiry_clock(&self) -> UnixMillis {

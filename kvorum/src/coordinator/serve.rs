@@ -109,6 +109,10 @@ impl Service for PeerDesk {
                 let stepped = shared.stepped(kind, round, upto, &partitions).await;
                 stepped.unwrap_or_else(|error| refuse(&error))
             }),
+            // Whoever asks takes the answer for all that this node holds.
+            Request::Floors | Request::Versions { .. } if !shared.timestamps.may_leave_out() => {
+                Box::pin(std::future::ready(clock_in_doubt()))
+            }
             Request::Floors => {
                 let floors = shared.replica.believed_floors().unwrap_or_default();
                 let sealed = floors.into_iter().map(|floor| floor.sealed).collect();
@@ -320,6 +324,13 @@ fn not_voting(shared: &Shared) -> Reply {
     let is_early = shared.cluster.is_undecided();
     let code = if is_early { Refusal::NotVotingYet } else { Refusal::NotVoting };
     Reply::Refused { code, detail: shared.why_not_voting() }
+}
+
+/// Refuses to list what this store holds: with a clock that may be behind, it would leave out what is not from the future.
+fn clock_in_doubt() -> Reply {
+    let detail =
+        "this node's clock may be wrong: it lists nothing until a majority of the nodes has confirmed it";
+    Reply::Refused { code: Refusal::NotVoting, detail: detail.to_owned() }
 }
 
 fn refuse(error: &ReplicaError) -> Reply {

@@ -591,6 +591,7 @@ fn requests_bring_no_floors() {
     let (node, key) = one_of_two(&engine, &clock);
     let desk = PeerDesk::new(Arc::clone(&node.shared));
     let partition = node.shared.cluster.partition_of(&key);
+    node.shared.timestamps.note_standing(ClockStanding::Confirmed);
     let now = Version::new(UnixMillis(1_000_000), 0, NodeId(0)).clock();
     let before = node.replica.floor(partition);
     for (settled, sealed, purged) in [(now, now, now), (now, now, 0), (0, 0, now), (0, now, 0)] {
@@ -603,6 +604,39 @@ fn requests_bring_no_floors() {
     }
     assert_eq!(node.replica.floor(partition), before);
     assert!(node.replica.doubts().is_empty());
+}
+
+/// Goal: a node whose clock may be behind tells nobody what it holds: it would leave out everything, as from the future, and
+/// who is refilled from it would take that for the whole (seed 3154538322). Method: a clock that goes back by more than the
+/// limit, with a record in the store; and the clock confirmed again.
+#[test]
+fn a_node_whose_clock_may_be_behind_lists_nothing() {
+    let (engine, clock) = (Arc::new(MemoryEngine::new()), ManualClock::at(1_000_000_000));
+    let (node, key) = one_of_two(&engine, &clock);
+    let timestamps = &node.shared.timestamps;
+    timestamps.note_standing(ClockStanding::Confirmed);
+    run(node.replica.apply(
+        key.clone(),
+        tombstone_of(Version::new(UnixMillis(1_000_000_000), 0, NodeId(1))),
+        Source::Copy,
+    ))
+    .unwrap();
+    let desk = PeerDesk::new(Arc::clone(&node.shared));
+    let partition = node.shared.cluster.partition_of(&key).0;
+    let floor = crate::replica::Floor::default();
+    let ask = |request: Request| {
+        run(desk.serve(Caller { peer: NodeId::of_url("http://n:2"), connection: 1 }, request, Duration::ZERO))
+    };
+    let versions = || Request::Versions { partition, after: None, bytes: 1 << 10, floor };
+    let rows = |reply: Reply| if let Reply::VersionList { rows, .. } = reply { rows.len() } else { 0 };
+    assert_eq!(rows(ask(versions())), 1);
+    clock.set_wall(1_000_000_000 - 2 * timestamps.limit_millis());
+    for request in [versions(), Request::Floors] {
+        let reply = ask(request);
+        assert!(matches!(reply, Reply::Refused { code: Refusal::NotVoting, .. }), "{reply:?}");
+    }
+    clock.set_wall(1_000_000_000);
+    assert_eq!(rows(ask(versions())), 1);
 }
 
 /// One of two nodes, and a key of which it is the first replica.

@@ -494,7 +494,10 @@ fn faults(stream: &mut Stream, nodes: u16, length: Duration, kinds: &BTreeSet<Fa
         // Kinds that are rarely possible come more often.
         let most = match kind {
             FaultKind::SyncError => 7,
-            FaultKind::ExchangedDisks | FaultKind::StaleTopology => 6,
+            FaultKind::ExchangedDisks
+            | FaultKind::StaleTopology
+            | FaultKind::ClockJump
+            | FaultKind::ClockDrift => 6,
             FaultKind::WrongClock => 8,
             FaultKind::CrashPoint => 12,
             // No more than three: a node restarts it three times within ten minutes.

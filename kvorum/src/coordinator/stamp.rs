@@ -62,8 +62,10 @@ impl Stamps {
                     return Err(clock_off());
                 }
                 self.return_to_the_wall_clock(&mut state);
-                self.timestamps.check(above.clock()).map_err(|_| clock_off())?;
-                state.hlc.observe(above);
+                if !canary::is(Canary::LocalClockOnly) {
+                    self.timestamps.check(above.clock()).map_err(|_| clock_off())?;
+                    state.hlc.observe(above);
+                }
                 match state.hlc.stamp(now) {
                     Ok(version) => {
                         self.renew(&mut state);

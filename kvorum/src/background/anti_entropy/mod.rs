@@ -59,6 +59,8 @@ impl Coordinator {
     /// Dropping the future ends the service between two batches.
     pub async fn keep_alike(self: Rc<Self>, index: NodeIndex) {
         let mut differences = BTreeMap::new();
+        // A node that starts, or meets a peer again, lacks what was written meanwhile: it pulls that at once.
+        let mut was_away = true;
         loop {
             let beginning = self.shared.mending.beginning();
             let begun = self.shared.clock.mono();
@@ -67,18 +69,21 @@ impl Coordinator {
             let worker = self.shared.workers.repair(index);
             let doing = match (refills, is_first) {
                 (true, _) => "refilling this store",
-                (false, true) => "comparing after a life that did not end as it should",
+                (false, true) => "comparing after an unclean shutdown",
                 (false, false) => "comparing",
             };
             worker.turn(&*self.shared.clock, doing).await;
             let is_ready = self.is_ready(index);
+            was_away |= !is_ready;
             if is_ready {
+                let is_urgent = is_first || was_away;
                 let compared = tokio::select! {
                     biased;
-                    compared = self.compare_in_turn(index, &mut differences, refills, is_first) => compared,
+                    compared = self.compare_in_turn(index, &mut differences, refills, is_urgent) => compared,
                     // It may have begun what takes hours.
                     () = worker.until_paused(&*self.shared.clock) => Err(Cause::Paused),
                 };
+                was_away &= compared.is_err();
                 match compared {
                     Ok(()) if refills => self.shared.compared_with(index, beginning).await,
                     Ok(()) if is_first => self.shared.compared_after_start(index).await,
@@ -110,14 +115,14 @@ impl Coordinator {
         index: NodeIndex,
         differences: &mut BTreeMap<u16, Difference>,
         refills: bool,
-        is_first: bool,
+        is_urgent: bool,
     ) -> Result<(), Cause> {
         let _turn = self.shared.comparing.lock().await;
         // What others have purged must be known before anything is taken.
         if refills || !self.shared.cluster.has_met_floors_of(index) {
             self.meet_floors(index).await?;
         }
-        self.compare(index, differences, refills || is_first).await
+        self.compare(index, differences, refills || is_urgent).await
     }
 
     /// Pulls what the node at `index` holds and this one lacks, in one partition or in all, whether at rest or not.

@@ -193,8 +193,8 @@ impl Exchange {
                 }
             };
             match lost.take_message() {
-                // The node had closed the idle connection: the request goes over a new one. A new one is not
-                // a reused one, so this happens once.
+                // The node had closed the idle connection, so the request is sent over a new one. This happens only
+                // once, because the new connection has not been used before.
                 Some(unsent) if lease.is_reused() => {
                     lease.renew(deadline).await.map_err(Failure::unsent)?;
                     request = unsent;

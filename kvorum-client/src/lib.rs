@@ -1,6 +1,6 @@
 //! The asynchronous Rust client of a kvorum cluster.
 //!
-//! A [`Client`] knows one or more nodes, any of which answers any request. Each operation has one overall
+//! A [`Client`] knows one or more nodes. Every node answers every request. Each operation has one overall
 //! deadline. Within it, attempts that are safe to repeat are repeated on the next node, a bounded number of
 //! times.
 //!

@@ -36,7 +36,13 @@ pub struct Forgery {
 }
 
 /// Sends a forged message as the node of `shared`.
-pub async fn say(forgery: Forgery, plan: &Plan, shared: Arc<Shared>, connector: SimConnector, trace: &Trace) {
+pub async fn send(
+    forgery: Forgery,
+    plan: &Plan,
+    shared: Arc<Shared>,
+    connector: SimConnector,
+    trace: &Trace,
+) {
     let greeting = Arc::clone(&shared);
     let link = Link::start(LinkParts {
         authority: authority_of(forgery.node),
@@ -53,9 +59,9 @@ pub async fn say(forgery: Forgery, plan: &Plan, shared: Arc<Shared>, connector: 
     while !link.is_usable() && now() < begun + PATIENCE {
         tokio::time::sleep(LOOK_EVERY).await;
     }
-    let request = word(forgery.choice, plan, now());
-    let said = link.call(&request, PATIENCE).await;
-    trace.line(now(), "forger", &format_args!("to node {}: {request:?}: {said:?}", forgery.node));
+    let request = message(forgery.choice, plan, now());
+    let answer = link.call(&request, PATIENCE).await;
+    trace.line(now(), "forger", &format_args!("to node {}: {request:?}: {answer:?}", forgery.node));
 }
 
 fn now() -> Duration {
@@ -63,7 +69,7 @@ fn now() -> Duration {
 }
 
 /// The message that `choice` stands for at `now`.
-fn word(choice: u64, plan: &Plan, now: Duration) -> Request {
+fn message(choice: u64, plan: &Plan, now: Duration) -> Request {
     let mut bits = choice;
     // Takes a number below `count` from `choice`.
     let mut below = |count: u64| {
@@ -87,7 +93,7 @@ fn word(choice: u64, plan: &Plan, now: Duration) -> Request {
     let (version, from) = (Version::from_words(future, below(1 << 16)), plan.nodes);
     let record = Record { version, from, expires: None, value };
     let floor = Floor { settled: future, sealed: future, purged: 0 };
-    // A floor within the limits: it is accepted as a node's message.
+    // A floor that could be true. Nothing may follow from it, because a request's sender cannot be known.
     let sealed = clock_word(wall, Duration::ZERO);
     let believed = Floor { settled: sealed, sealed, purged: 0 };
     let versions = |floor| Request::Versions { partition, after: None, bytes: 1 << 10, floor };

@@ -110,7 +110,7 @@ async fn forge(
 ) {
     while let Some(forgery) = told.recv().await {
         let Some(shared) = nodes.get(number).and_then(|node| node.shared().cloned()) else { continue };
-        forge::say(forgery, &plan, shared, connector.clone(), &trace).await;
+        forge::send(forgery, &plan, shared, connector.clone(), &trace).await;
     }
 }
 

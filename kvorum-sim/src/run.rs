@@ -182,6 +182,12 @@ impl Director<'_> {
             let gauges = [
                 ("commit queue", shared.replica.queue_len() as u64, COMMIT_QUEUE_LEN_MAX as u64),
                 ("bytes of hints for one node", hint_bytes, self.hint_bytes_max),
+                // A longer registry does not fit into a message: the node could not ping any more.
+                (
+                    "nodes in the registry of peers",
+                    shared.cluster.roster().entries().len() as u64,
+                    self.plan.nodes.into(),
+                ),
                 // A panic or an end of a task is a bug even if the supervisor restarted the task.
                 ("parts of the node that ended", shared.replica.supervisor().unexpected_ends(), 0),
             ];

@@ -41,6 +41,8 @@ pub enum Canary {
     /// A write is stamped again while fewer replicas than its own `ack` hold the record, whichever nodes may have seen
     /// it.
     RestampByOwnAck,
+    /// A node's registry of peers takes in nodes that are no members.
+    RosterTakesStrangers,
     /// Nodes with another list of nodes are accepted as peers.
     StaleTopology,
     /// A peer is accepted although its store was seen as another node's.
@@ -74,6 +76,7 @@ impl Canary {
         Self::RepairIgnoresFrom,
         Self::ShortageIsFailure,
         Self::RestampByOwnAck,
+        Self::RosterTakesStrangers,
         Self::StaleTopology,
         Self::StoreOfAnotherNode,
         Self::SupersededIgnored,
@@ -101,6 +104,7 @@ impl Canary {
             Self::RepairIgnoresFrom => "repair-ignores-from",
             Self::ShortageIsFailure => "shortage-is-failure",
             Self::RestampByOwnAck => "restamp-by-own-ack",
+            Self::RosterTakesStrangers => "roster-takes-strangers",
             Self::StaleTopology => "stale-topology",
             Self::StoreOfAnotherNode => "store-of-another-node",
             Self::SupersededIgnored => "superseded-ignored",

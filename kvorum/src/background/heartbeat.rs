@@ -3,6 +3,7 @@
 //! The answers show that idle links are alive, carry the peer registry (so that a node learns of its own lost disk),
 //! and show how far the clocks are apart.
 
+use crate::canary::{self, Canary};
 use crate::clock::ClockStanding;
 use crate::cluster::{ClockNews, ClockOffset, Exchange, Heard, VotesVerdict};
 use crate::coordinator::{Coordinator, Shared};
@@ -117,7 +118,7 @@ impl Shared {
             return;
         }
         let said: Vec<StoreSeen> =
-            said.iter().filter(|seen| self.index_of(seen.node).is_some()).copied().collect();
+            said.iter().filter(|seen| self.has_place_for(seen.node)).copied().collect();
         let Heard { verdict, run, is_behind, news } = self.cluster.roster().hear(from, &said);
         if !news.is_empty() {
             self.remember(&news).await;
@@ -155,6 +156,11 @@ impl Shared {
         if let Some(news) = news {
             self.remember(&[news]).await;
         }
+    }
+
+    /// Whether the registry has a place for `node`: members only.
+    fn has_place_for(&self, node: NodeId) -> bool {
+        self.index_of(node).is_some() || canary::is(Canary::RosterTakesStrangers)
     }
 
     async fn remember(&self, news: &[StoreSeen]) {

@@ -1,7 +1,7 @@
 //! Handoff: delivers hints to nodes that have come back.
 //!
 //! One task per target, on one thread of the node. It delivers hints in the order of versions, [`IN_FLIGHT_MAX`] at a
-//! time, and forgets each batch once it has been confirmed. The rate limiter in [`crate::background::rate_limit`] keeps a node that comes
+//! time, and forgets each batch once it has been confirmed. The [rate limiter](super::rate_limit) keeps a node that comes
 //! back from being swamped. A node that starts first asks its peers up to where they have sealed while it was away. It
 //! then asks for its hints and waits for them before it serves.
 

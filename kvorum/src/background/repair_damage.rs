@@ -7,7 +7,7 @@
 //!
 //! A **store** counts as damaged when the damage is in a block shared by several records, in a row of the store's own,
 //! or has ended the background. The node sets such a store aside as a whole and begins again with an empty one. The new
-//! store is refilled ([`crate::background::anti_entropy`]) and is not quorum-eligible until then.
+//! store is refilled by [anti-entropy](super::anti_entropy) and is not quorum-eligible until then.
 //!
 //! Only one node at a time does that, and only while every other node answers and is eligible. To avoid two at once, a
 //! node first stands down (its store does not count) and then asks the others. Of two nodes that do so at the same

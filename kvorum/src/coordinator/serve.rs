@@ -109,7 +109,7 @@ impl Service for PeerDesk {
                 let stepped = shared.stepped(kind, round, upto, &partitions).await;
                 stepped.unwrap_or_else(|error| refuse(&error))
             }),
-            // Whoever asks takes the answer for all that this node holds.
+            // The caller takes the answer for everything that this node holds.
             Request::Floors | Request::Versions { .. } if !shared.timestamps.may_leave_out() => {
                 Box::pin(std::future::ready(clock_in_doubt()))
             }
@@ -125,8 +125,8 @@ impl Service for PeerDesk {
                 Box::pin(async move { Reply::Compared(shared.compared(index, &sums)) })
             }
             Request::Versions { partition, after, bytes, floor } => Box::pin(async move {
-                // The floor only says what the answer may leave out. What follows from it for this store waits until the
-                // node that has it is asked at its own address: anybody may say this here.
+                // The floor only says which rows the answer may leave out. It changes nothing here, because anyone can send
+                // a request in any node's name: this node asks the peer for its floors at the peer's own address.
                 let partition = Partition(partition);
                 match shared.versions_with(index, partition, after, bytes, floor).await {
                     Ok((rows, is_last)) => {
@@ -326,7 +326,8 @@ fn not_voting(shared: &Shared) -> Reply {
     Reply::Refused { code, detail: shared.why_not_voting() }
 }
 
-/// Refuses to list what this store holds: with a clock that may be behind, it would leave out what is not from the future.
+/// Refuses to list this store's rows. With a clock that may be behind, the list would leave out rows that only seem to be
+/// from the future.
 fn clock_in_doubt() -> Reply {
     let detail =
         "this node's clock may be wrong: it lists nothing until a majority of the nodes has confirmed it";

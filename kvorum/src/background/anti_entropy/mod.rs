@@ -1,9 +1,9 @@
 //! Anti-entropy: each node pulls in the background what it lacks, whatever made replicas differ.
 //!
 //! For every other node one task compares the digests of what the two have in common, partition by partition. A partition
-//! that differs is synced once no write is under way there: both version lists are merged in key order, and this node
-//! fetches what the peer has newer ([`crate::background::anti_entropy::sync`]). Nothing is pushed: the peer does the same from its side. The cost
-//! follows what differs: a round over two replicas in sync is one call.
+//! that differs is synced once no write is under way there: [`sync`] merges both version lists in key order and fetches the
+//! newer records. A node pushes nothing, because the peer pulls from its side. The cost follows what differs: a round over
+//! two replicas in sync is one call.
 //!
 //! A node compares with one peer at a time, so it never fetches a record twice.
 //!
@@ -33,12 +33,12 @@ use std::time::Duration;
 
 /// The time between two comparisons with one node.
 const ROUND_EVERY: Duration = Duration::from_secs(2);
-/// How often it is looked whether a comparison is due; it always is while a store is being refilled.
+/// How often the task checks whether a comparison is due. One is always due while the store is being refilled.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Partitions that are synced at a time.
 const PARTITIONS_IN_FLIGHT_MAX: usize = 4;
-/// Rounds after which a partition that is written all the time is healed although its digests change: no write is under way in
-/// so many, and where there always is another the list of its versions is not much.
+/// Rounds after which a partition is synced although writes change its digests all the time. No write is under way for so
+/// many rounds, and listing the versions of a busy partition this seldom costs little.
 const RESTLESS_ROUNDS: u32 = 4;
 
 /// The state of a partition that differed.
@@ -59,7 +59,7 @@ impl Coordinator {
     /// Dropping the future ends the service between two batches.
     pub async fn keep_alike(self: Rc<Self>, index: NodeIndex) {
         let mut differences = BTreeMap::new();
-        // A node that starts, or meets a peer again, lacks what was written meanwhile: it pulls that at once.
+        // A node that starts, or reaches a peer again, lacks the writes of that time and pulls them at once.
         let mut was_away = true;
         loop {
             let beginning = self.shared.mending.beginning();
@@ -178,8 +178,8 @@ impl Coordinator {
         unsynced.map_or(Ok(()), Err)
     }
 
-    /// Syncs partitions. A few go first: where this node lacked most of what they hold, the others come in one walk through
-    /// the peer's store ([`crate::background::anti_entropy::bulk`]). Why a partition was left out, where one was.
+    /// Syncs partitions, a few of them first. If this node lacked most of their records, [`bulk`] sync fetches the others in
+    /// one walk through the peer's store. Returns why a partition was left out, if one was.
     async fn sync_all(
         self: &Rc<Self>,
         index: NodeIndex,
@@ -304,7 +304,9 @@ impl Shared {
         }
         let me = self.cluster.id_of(self.cluster.me());
         match self.hints.forget_gaps(|target, _, _| target == me).await {
-            Ok(()) => tracing::info!("what the life before may have lost was looked for on all other nodes"),
+            Ok(()) => tracing::info!(
+                "after an unclean shutdown this node was compared with all others: it has what they have"
+            ),
             Err(error) => tracing::warn!(%error, "marks of partitions that were compared cannot be removed"),
         }
     }

@@ -4,8 +4,8 @@
 //! is not the store that confirmed it: it is older (a restored backup), or new. A row below that point may have been
 //! purged everywhere else, or be all that is left of an acknowledged write; a timestamp cannot tell which.
 //!
-//! So from then on the store is not quorum-eligible, takes records below that point only by repair, and is compared
-//! with all nodes ([`crate::background::anti_entropy::sync`]). A row is dropped once another node was compared that must hold it, has sealed past
+//! So from then on the store is not quorum-eligible, takes records below that point only by repair, and is
+//! [compared](super::super::anti_entropy::sync) with all nodes. A row is dropped once another node was compared that must hold it, has sealed past
 //! it, and does not have it. A row on which no such node decides stays.
 
 use crate::canary::{self, Canary};

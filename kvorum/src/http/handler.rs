@@ -46,6 +46,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 /// How many nodes of each preference list `/v0/topology` shows by default.
 const DEFAULT_RANKS: u16 = 8;
@@ -128,12 +129,19 @@ pub struct Desk {
     pub metrics: Arc<ThreadMetrics>,
     /// The thread's coordinator, once the store is open.
     pub coordinator: OnceCell<Rc<Coordinator>>,
+    /// Until when this thread's rate of reading bytes only to drop them is used up.
+    pub dropping_until: Cell<Instant>,
 }
 
 impl Desk {
     /// The state of one thread, without a coordinator yet.
     pub fn new(service: Arc<Service>, metrics: Arc<ThreadMetrics>) -> Rc<Self> {
-        Rc::new(Self { service, metrics, coordinator: OnceCell::new() })
+        Rc::new(Self {
+            service,
+            metrics,
+            coordinator: OnceCell::new(),
+            dropping_until: Cell::new(Instant::now()),
+        })
     }
 
     /// The coordinator.

@@ -29,15 +29,23 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::time::Instant;
 
 /// How long the acceptor pauses after the system failed to give it a connection, for example for lack of descriptors.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
-/// How long a connection that ends with unread bytes is kept open, so that the client can read the answer first.
-/// Closing it at once would reset the connection and might discard the answer.
+/// How long the node waits, in all, for the bytes of a client that is sending a body which nobody reads, so that the
+/// client can read the answer first. Closing the connection at once would reset it and might discard the answer.
 const LINGER: Duration = Duration::from_secs(1);
 /// The most bytes that are read and dropped meanwhile: twice the default largest value, so that a client that is
 /// sending one gets the answer.
 const LINGER_BYTES_MAX: usize = 16 << 20;
+/// How many bytes per second a thread reads only to drop them. Dropping as fast as refused clients can send would take
+/// the processors from the values that were admitted.
+const LINGER_BYTES_PER_SECOND: u32 = 32 << 20;
+/// The longest time for which that rate keeps a connection open.
+const LINGER_MAX: Duration = Duration::from_secs(30);
+/// The most bytes that are read at once to be dropped.
+const LINGER_PIECE_BYTES: usize = 64 << 10;
 
 /// Places beyond the cap, for peers, the status and the metrics, one request each. Any other request is refused for
 /// lack of room. Further connections are closed without an answer, because each takes a descriptor.
@@ -317,11 +325,11 @@ async fn serve_connection<S: AsyncRead + AsyncWrite + Unpin + 'static>(
         let answer = CONNECTION_REFUSED.bytes(desk.service.clock.wall());
         let write = async {
             let _ = stream.write_all(&answer).await;
-            linger(stream).await;
+            linger(stream, &desk, &connection).await;
         };
         let _ = tokio::time::timeout(LINGER, write).await;
     } else if connection.is_to_linger() {
-        linger(stream).await;
+        linger(stream, &desk, &connection).await;
     }
 }
 
@@ -348,19 +356,31 @@ async fn serve_peer<S: AsyncRead + AsyncWrite + Unpin + 'static>(
     }
 }
 
-async fn linger<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S) {
-    let drain = async {
-        let _ = stream.shutdown().await;
-        let mut dropped = 0;
-        let mut buffer = [0; 4096];
-        while dropped < LINGER_BYTES_MAX {
-            match stream.read(&mut buffer).await {
-                Ok(bytes) if bytes > 0 => dropped += bytes,
-                _ => return,
-            }
+/// Reads what the client still sends, and drops it, at most at [`LINGER_BYTES_PER_SECOND`].
+async fn linger<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S, desk: &Desk, connection: &Connection) {
+    let end = Instant::now() + LINGER_MAX;
+    let mut left = LINGER;
+    let mut dropped = 0;
+    let _ = tokio::time::timeout(LINGER, stream.shutdown()).await;
+    let mut piece = vec![0; LINGER_PIECE_BYTES];
+    while dropped < LINGER_BYTES_MAX && !connection.is_draining() {
+        let begun = Instant::now();
+        let Ok(Ok(bytes @ 1..)) = tokio::time::timeout(left, stream.read(&mut piece)).await else { return };
+        let now = Instant::now();
+        left = left.saturating_sub(now - begun);
+        dropped += bytes;
+        let free_at = desk.dropping_until.get().max(now) + dropping_time(bytes);
+        if free_at > end {
+            return;
         }
-    };
-    let _ = tokio::time::timeout(LINGER, drain).await;
+        desk.dropping_until.set(free_at);
+        tokio::time::sleep_until(free_at).await;
+    }
+}
+
+/// How long reading `bytes` takes at [`LINGER_BYTES_PER_SECOND`].
+fn dropping_time(bytes: usize) -> Duration {
+    Duration::from_secs(1).saturating_mul(u32::try_from(bytes).unwrap_or(u32::MAX)) / LINGER_BYTES_PER_SECOND
 }
 
 #[cfg(test)]

@@ -591,3 +591,33 @@ fn large_values_wait_before_they_are_read() {
         drop(stalled);
     });
 }
+
+/// Goal: refused clients get their answers, and cannot take the processors from others by sending on. Method: two that
+/// send a body that is too long before they read the answer; the node drops it at its rate, shared by both. One that
+/// sends nothing more is waited for shortly.
+#[test]
+fn refused_bodies_are_dropped_at_a_rate() {
+    run(true, async || {
+        let mut node = Node::starting();
+        node.open().await;
+        let refused = async |body: usize| {
+            let mut client = node.connect().await;
+            let head = "PUT /v0/entity?id=k HTTP/1.1\r\nHost: n\r\nContent-Length: 20000000\r\n\r\n";
+            client.write_all(head.as_bytes()).await.unwrap();
+            client.write_all(&vec![b'x'; body]).await.unwrap();
+            let mut answer = String::new();
+            client.read_to_string(&mut answer).await.unwrap();
+            assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
+            while node.service.connection_count.load(std::sync::atomic::Ordering::Relaxed) > 0 {
+                tokio::time::sleep(SECOND / 100).await;
+            }
+        };
+        let begun = tokio::time::Instant::now();
+        tokio::join!(refused(12 << 20), refused(12 << 20));
+        let both = begun.elapsed();
+        assert!(both > SECOND * 7 / 10 && both < 3 * SECOND, "24 MiB in {both:?}");
+        let begun = tokio::time::Instant::now();
+        refused(0).await;
+        assert!(begun.elapsed() < 2 * SECOND, "{:?}", begun.elapsed());
+    });
+}

@@ -16,8 +16,6 @@
 
 use std::io;
 use std::mem;
-use std::num::NonZeroU32;
-use std::thread;
 
 /// How a thread shares the processors with the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,56 +31,8 @@ const PROMPT_SLICE: u64 = 100_000;
 /// The lowest nice value of a thread that yields. Beside a thread that never sleeps, such a thread still gets a tenth
 /// of a processor: flushes and compactions must make progress.
 const POLITE_NICE: i32 = 10;
-/// Look-ups, and rows of a scan, between two yields; each takes a few tens of microseconds.
-const LOOK_UPS_IN_A_ROW: u32 = 8;
-const ROWS_IN_A_ROW: u32 = 32;
 /// The kernel's number for the calling thread.
 const OWN: libc::pid_t = 0;
-
-/// A counter for loops of background work that yields the processor regularly.
-///
-/// A nice value decides the share of a processor that a thread gets, not how long it runs at a time. A thread that
-/// wakes on the same processor may wait for a whole slice while another processor is idle. Use it only where no lock is
-/// held. The default never yields.
-#[derive(Debug, Default)]
-pub struct Courtesy {
-    every: Option<NonZeroU32>,
-    steps: u32,
-}
-
-impl Courtesy {
-    /// For a loop that looks a key up in each step.
-    pub fn of_look_ups() -> Self {
-        Self { every: NonZeroU32::new(LOOK_UPS_IN_A_ROW), steps: 0 }
-    }
-
-    /// For a loop that reads the next row in each step.
-    pub fn of_rows() -> Self {
-        Self { every: NonZeroU32::new(ROWS_IN_A_ROW), steps: 0 }
-    }
-
-    /// Counts a step, and yields if it is due.
-    pub fn step(&mut self) {
-        if self.is_due() {
-            thread::yield_now();
-        }
-    }
-
-    /// Counts a step. Returns whether a yield is due after it.
-    fn is_due(&mut self) -> bool {
-        let Some(every) = self.every else { return false };
-        self.steps = (self.steps + 1) % every;
-        self.steps == 0
-    }
-
-    /// Yields now, between two actions that each take as long as several steps.
-    pub fn pause(&mut self) {
-        if self.every.is_some() {
-            self.steps = 0;
-            thread::yield_now();
-        }
-    }
-}
 
 /// Sets the scheduling of the calling thread, and of the threads that it starts from now on.
 pub fn take_own(turns: Turns) {
@@ -142,6 +92,7 @@ fn get(thread: libc::pid_t) -> io::Result<libc::sched_attr> {
 mod tests {
     use super::*;
     use std::sync::mpsc;
+    use std::thread;
 
     /// Runs `test` on its own thread: the settings end with the thread.
     #[expect(clippy::disallowed_methods, reason = "a test of threads")]
@@ -165,22 +116,6 @@ mod tests {
             assert_eq!(polite.sched_nice, before.sched_nice.max(POLITE_NICE));
             assert_eq!(polite.sched_policy, before.sched_policy);
         });
-    }
-
-    /// A yield is due after a fixed number of steps, counted from the last yield, and never by default.
-    #[test]
-    fn others_go_first_now_and_then() {
-        let due = |courtesy: &mut Courtesy| (1..=64).filter(|_| courtesy.is_due()).count();
-        assert_eq!(due(&mut Courtesy::of_look_ups()), 8);
-        assert_eq!(due(&mut Courtesy::of_rows()), 2);
-        assert_eq!(due(&mut Courtesy::default()), 0);
-        let mut courtesy = Courtesy::of_look_ups();
-        (0..5).for_each(|_| courtesy.step());
-        courtesy.pause();
-        assert_eq!((1..=8).find(|_| courtesy.is_due()), Some(8));
-        let mut never = Courtesy::default();
-        never.pause();
-        assert!(!never.is_due());
     }
 
     /// The settings of a thread in another scheduling class than the normal one stay unchanged.

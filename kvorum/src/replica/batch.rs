@@ -7,7 +7,6 @@ use super::answer::Applied;
 use super::courier::Courier;
 use super::queue::{Observed, Request, Source};
 use super::{Replica, ReplicaError, stored_mark};
-use crate::sched::Courtesy;
 use crate::storage::format::Mark;
 use crate::storage::{Engine, EngineError, Keyspace, format};
 use bytes::Bytes;
@@ -70,9 +69,7 @@ fn neighbours(engine: &dyn Engine, records: &[(Key, Record)]) -> Option<Vec<Opti
         return None;
     }
     let (mut rows, mut bytes) = (Vec::new(), 0);
-    let mut courtesy = Courtesy::of_rows();
     for pair in engine.scan(Keyspace::Records, first.as_ref(), Bound::Included(last.as_ref())).ok()? {
-        courtesy.step();
         let (key, row) = pair.ok()?;
         bytes += row.len();
         if rows.len() == records.len() * BETWEEN_MAX || bytes > BETWEEN_BYTES_MAX {
@@ -107,9 +104,7 @@ impl Replica {
                 start.push(0);
             }
             let mut stretch = Stretch { picked: Vec::new(), rows: 0, bytes: 0, last: None };
-            let mut courtesy = Courtesy::of_rows();
             for pair in engine.scan(Keyspace::Records, &start, Bound::Unbounded)? {
-                courtesy.step();
                 let (key, row) = pair?;
                 stretch.rows += 1;
                 stretch.bytes += (key.len() + row.len()) as u64;
@@ -135,9 +130,7 @@ impl Replica {
         let read = move || {
             let is_one = keys.len() == 1;
             let (mut found, mut bytes) = (Vec::with_capacity(keys.len()), 0);
-            let mut courtesy = Courtesy::of_look_ups();
             for key in keys {
-                courtesy.step();
                 bytes += key.as_ref().len();
                 found.push(match engine.get(Keyspace::Records, key.as_ref()) {
                     Ok(None) => Fetched::Nothing,
@@ -186,9 +179,7 @@ impl Replica {
             // Read before the look-up, as for one record.
             let begun = shared.groups.load(Ordering::Acquire);
             let mut marks = neighbours(&*shared.engine, &records).map(Vec::into_iter);
-            let mut courtesy = Courtesy::of_look_ups();
-            let mut look_up = |key: &Key| {
-                courtesy.step();
+            let look_up = |key: &Key| {
                 let as_of = shared.groups.load(Ordering::Acquire);
                 // Prefer the index: its newest rows are in small buffers, while those of the store are in a large skip
                 // list.

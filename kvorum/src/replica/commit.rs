@@ -21,7 +21,6 @@ use crate::clock::{Clock, TimestampBound};
 use crate::crash::{self, Point};
 use crate::log_limit::LogLimit;
 use crate::metrics::StoreMetrics;
-use crate::sched::Courtesy;
 use crate::storage::shortage::Shortage;
 use crate::storage::{Batch, Change, Durability, Engine, EngineError, Keyspace, Room, format};
 use bytes::Bytes;
@@ -246,9 +245,7 @@ impl Committer {
                 (courier, Answer::Apply { outcome, done })
             }
             Request::ApplyMany { records, source, done, courier } => {
-                stage.courtesy = Courtesy::of_rows();
                 let judge = |(key, record, observed)| {
-                    stage.courtesy.step();
                     match self.judge_record(stage, key, record, source, observed) {
                         Ok(applied) => Ok(Some(applied)),
                         // A record that cannot be judged does not fail the others.
@@ -576,8 +573,7 @@ impl Committer {
         let is_synced = stage.is_synced;
         let overwritten = std::mem::take(&mut stage.overwritten);
         let floors = std::mem::take(&mut stage.floors);
-        let mut courtesy = std::mem::take(&mut stage.courtesy);
-        let (batch, changes) = self.batch(stage, &mut courtesy);
+        let (batch, changes) = self.batch(stage);
         if batch.is_empty() {
             return Ok(());
         }
@@ -585,13 +581,11 @@ impl Committer {
         let waits_for_sync = self.durability == DurabilityMode::Always && !canary::is(Canary::AckBeforeSync);
         let durability = if waits_for_sync || is_synced { Durability::Synced } else { Durability::Buffered };
         crash::point(Point::CommitBeforeWrite);
-        courtesy.pause();
         if let Err(error) = self.engine.commit(batch, durability) {
             return Err(self.fail(&error));
         }
         crash::point(Point::CommitBeforeAnswers);
         let took = self.clock.mono().saturating_sub(now);
-        courtesy.pause();
         self.usual = (self.usual * 7 + took) / 8;
         self.metrics.committed(applied, took, durability == Durability::Synced);
         if took > SLOW_COMMIT {
@@ -609,19 +603,17 @@ impl Committer {
         if let Some(known) = &self.floors {
             known.moved(floors);
         }
-        courtesy.pause();
         self.recent.remember(changes, overwritten, group, now);
         self.committed.store(group, Memory::Release);
         Ok(())
     }
 
     /// The batch of a stage, and the change of each key: its mark before and after.
-    fn batch(&self, stage: Stage, courtesy: &mut Courtesy) -> (Batch, Vec<Changed>) {
+    fn batch(&self, stage: Stage) -> (Batch, Vec<Changed>) {
         let mut batch = Batch::with_capacity(2 * stage.records.len() + stage.due.len() + stage.side.len());
         let mut changes = Vec::with_capacity(stage.records.len());
         let mut due = stage.due;
         for Staged { key, record, before } in stage.records {
-            courtesy.step();
             let after = record.as_ref().map(mark_of);
             if let Some(digests) = &self.digests {
                 batch.push(digests.row(&key, after));

@@ -14,7 +14,6 @@
 use super::ReplicaError;
 use crate::canary::{self, Canary};
 use crate::crash::{self, Point};
-use crate::sched::Courtesy;
 use crate::storage::format::Mark;
 use crate::storage::{Batch, Change, Durability, Engine, Keyspace, format};
 use bytes::Bytes;
@@ -203,9 +202,7 @@ pub(super) fn common_upto(
     let mut cells: Vec<Cell> = Vec::new();
     let start = format::encode_token_key(partition, &[]);
     let end = format::token_end(partition);
-    let mut courtesy = Courtesy::of_rows();
     for pair in engine.scan(Keyspace::Tokens, &start, end.as_ref().map(AsRef::as_ref))? {
-        courtesy.step();
         let (row, mark) = pair?;
         let (_, key) = format::decode_token_key(&row)?;
         let mark = format::decode_mark(&mark)?;

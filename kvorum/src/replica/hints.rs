@@ -9,7 +9,6 @@
 
 use super::{Replica, ReplicaError, StoreState};
 use crate::crash::{self, Point};
-use crate::sched::Courtesy;
 use crate::storage::{Change, Keyspace, format};
 use bytes::Bytes;
 use kvorum_core::{Key, NodeId, Record, UnixMillis, Value, Version};
@@ -253,9 +252,7 @@ impl Hints {
         let read = move || {
             let mut hints = Vec::new();
             let mut bytes = 0;
-            let mut courtesy = Courtesy::of_rows();
             for pair in engine.scan(Keyspace::Hints, &start, Bound::Unbounded)? {
-                courtesy.step();
                 let (row, value) = pair?;
                 let (found, key) = format::decode_hint_key(&row)?;
                 if found != target || hints.len() >= count_max || bytes >= bytes_max {

@@ -5,7 +5,6 @@
 
 use super::queue::Request;
 use super::{Digests, Replica, ReplicaError};
-use crate::sched::Courtesy;
 use crate::storage::damage::Damage;
 use crate::storage::format::{self, Mark};
 use crate::storage::{Engine, EngineError, Keyspace};
@@ -134,14 +133,12 @@ impl Digests {
 fn walk(engine: &dyn Engine, from: Place, bytes_max: u64) -> Result<Walked, ReplicaError> {
     let mut bytes = 0;
     let Place { mut room, mut after } = from;
-    let mut courtesy = Courtesy::of_rows();
     while let Some(keyspace) = ROOMS.get(room) {
         let mut start = after.take().map_or_else(Vec::new, |after| after.to_vec());
         if !start.is_empty() {
             start.push(0);
         }
         for pair in engine.scan(*keyspace, &start, Bound::Unbounded)? {
-            courtesy.step();
             let key = match pair {
                 Ok((key, value)) => {
                     bytes += (key.len() + value.len()) as u64;

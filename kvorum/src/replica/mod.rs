@@ -44,7 +44,7 @@ pub use sweep::SweeperState;
 use crate::clock::{Clock, Rng, TimestampBound, TooFarAhead};
 use crate::crash::{self, Point};
 use crate::metrics::StoreMetrics;
-use crate::sched::{self, Courtesy, Turns};
+use crate::sched::{self, Turns};
 use crate::storage::damage::{Damage, Watched};
 use crate::storage::delta::{Delta, Folding};
 use crate::storage::format::Mark;
@@ -489,9 +489,7 @@ impl Replica {
             let mut marks = Vec::new();
             let mut read = 0;
             let end = format::token_end(partition);
-            let mut courtesy = Courtesy::of_rows();
             for pair in engine.scan(Keyspace::Tokens, &start, end.as_ref().map(AsRef::as_ref))? {
-                courtesy.step();
                 let (row, mark) = pair?;
                 let (_, key) = format::decode_token_key(&row)?;
                 if read >= bytes {

@@ -2,7 +2,6 @@
 
 use super::floor::Floor;
 use super::key_hash::KeyHash;
-use crate::sched::Courtesy;
 use crate::storage::format::Mark;
 use crate::storage::{Change, Keyspace};
 use bytes::Bytes;
@@ -37,8 +36,6 @@ pub(super) struct Stage {
     pub(super) overwritten: Vec<Version>,
     /// Floors as the group will leave them.
     pub(super) floors: BTreeMap<u16, Floor>,
-    /// Lets others run first while a batch is staged that nobody waits for.
-    pub(super) courtesy: Courtesy,
 }
 
 impl Stage {

@@ -196,6 +196,7 @@ const ROOMS: &[&str] = &[
     "supervise",
     "worker",
     "clock",
+    "pause",
     "storage",
     "metrics",
     "replica",

@@ -3,13 +3,14 @@
 //! The answers show that idle links are alive, carry the peer registry (so that a node learns of its own lost disk),
 //! and show how far the clocks are apart.
 
+use super::worker::{Work, Worker};
 use crate::canary::{self, Canary};
 use crate::clock::ClockStanding;
 use crate::cluster::{ClockNews, ClockOffset, Exchange, Heard, VotesVerdict};
 use crate::coordinator::{Coordinator, Shared};
 use crate::peer::{Reply, Request};
 use crate::replica::Vote;
-use kvorum_core::{ClusterId, NodeId, NodeIndex, StoreSeen};
+use kvorum_core::{NodeId, NodeIndex, StoreSeen};
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -21,17 +22,30 @@ const PULSE_EVERY_UNKNOWN: Duration = Duration::from_millis(20);
 /// How long an answer may take.
 const PULSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-impl Coordinator {
-    /// Sends heartbeats to the node at `index`, forever.
-    pub async fn keep_pulse(self: Rc<Self>, index: NodeIndex) {
-        loop {
-            self.pulse(index).await;
-            self.shared.tell_decided();
-            let is_unknown = self.shared.cluster.roster().verdict() == VotesVerdict::Unknown;
-            tokio::time::sleep(if is_unknown { PULSE_EVERY_UNKNOWN } else { PULSE_EVERY }).await;
-        }
-    }
+/// The heartbeat to one peer.
+pub(crate) struct Heartbeat {
+    own: Rc<Coordinator>,
+    index: NodeIndex,
+}
 
+impl Heartbeat {
+    pub(crate) fn new(own: Rc<Coordinator>, index: NodeIndex) -> Self {
+        Self { own, index }
+    }
+}
+
+impl Worker for Heartbeat {
+    async fn work(&mut self) -> Work {
+        self.own.pulse(self.index).await;
+        let shared = &self.own.shared;
+        shared.background.identity.tell_decided(&shared.cluster);
+        let is_unknown = shared.cluster.roster().verdict() == VotesVerdict::Unknown;
+        Work::Throttled(if is_unknown { PULSE_EVERY_UNKNOWN } else { PULSE_EVERY })
+    }
+}
+
+impl Coordinator {
+    /// Sends one heartbeat to the node at `index`, and processes the answer.
     pub(crate) async fn pulse(&self, index: NodeIndex) {
         let Some(link) = self.link(index) else { return };
         let shared = &self.shared;
@@ -62,53 +76,6 @@ impl Shared {
     pub(crate) fn ping(&self) -> Request {
         let (cluster_id, roster) = (self.cluster.id(), self.cluster.roster().entries());
         Request::Ping { wall: self.clock.wall(), cluster_id, roster }
-    }
-
-    /// Processes the cluster id in a message of the node at `index`: adopts it, or makes one if this node must.
-    pub(crate) async fn meet_cluster_id(&self, index: NodeIndex, theirs: Option<ClusterId>) {
-        if self.cluster.id().is_some() {
-            return;
-        }
-        let (id, is_made) = match theirs {
-            Some(id) => (id, false),
-            None if self.cluster.note_without_id(index) => {
-                let mut bytes = [0; 16];
-                self.rng.fill(&mut bytes);
-                let Some(id) = ClusterId::new(u128::from_be_bytes(bytes)) else { return };
-                (id, true)
-            }
-            None => return,
-        };
-        // Store it before any node is told. Of two tasks that come here at once, the later one finds the id of the
-        // earlier.
-        let _making = self.making_cluster_id.lock().await;
-        if self.cluster.id().is_some() {
-            return;
-        }
-        match self.replica.store_cluster_id(id).await {
-            Ok(()) => {
-                self.cluster.adopt_id(id);
-                let how = if is_made { "made" } else { "adopted" };
-                tracing::info!(cluster_id = %id, "{how} the cluster's id: stores of another id are refused from now on");
-            }
-            Err(error) => tracing::warn!(%error, "cannot store the cluster's id; it is tried again"),
-        }
-    }
-
-    /// Logs that the eligibility is decided, if the log said before that this store did not count yet.
-    fn tell_decided(&self) {
-        let is_told = self.is_undecided_told.load(Ordering::Relaxed);
-        if is_told && !self.cluster.is_undecided() && self.is_undecided_told.swap(false, Ordering::Relaxed) {
-            if self.cluster.votes() {
-                tracing::info!(
-                    "enough other nodes have answered: this store takes part in quorums from now on"
-                );
-            } else {
-                tracing::info!(
-                    "enough other nodes have answered: this store is refilled before it takes part in quorums"
-                );
-            }
-        }
     }
 
     /// Processes, and durably stores, the message of the node `from` about all nodes' stores. Ignores senders and

@@ -5,6 +5,8 @@
 //! back from being swamped. A node that starts first asks its peers up to where they have sealed while it was away. It
 //! then asks for its hints and waits for them before it serves.
 
+use super::worker::{Control, Work, Worker};
+use super::workers::WorkerId;
 use crate::background::rate_limit::charged_hint;
 use crate::cluster::VotesVerdict;
 use crate::coordinator::calls::{Calls, Write};
@@ -17,6 +19,7 @@ use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::time::Duration;
@@ -77,74 +80,94 @@ impl Handoff {
     }
 }
 
-/// The outcome of a delivery.
-enum Delivered {
-    /// There was nothing to deliver: the counted hints are not stored yet. The task that stores them calls again.
-    Nothing,
-    All,
-    /// Some hints were not taken.
-    Some,
+/// Delivers hints to one peer: in passes over all that wait, batch by batch.
+pub(crate) struct HintedHandoff {
+    own: Rc<Coordinator>,
+    index: NodeIndex,
+    control: Option<Arc<Control>>,
+    pass: Pass,
+}
+
+/// A pass over the hints for a peer.
+#[derive(Default)]
+struct Pass {
+    /// The last hint that was read.
+    after: Option<Hint>,
+    /// Whether the peer did not take some.
+    has_failed: bool,
+}
+
+impl HintedHandoff {
+    pub(crate) fn new(own: Rc<Coordinator>, index: NodeIndex) -> Self {
+        let control = own.shared.background.workers.control(WorkerId::Hints(index));
+        Self { own, index, control, pass: Pass::default() }
+    }
+
+    fn has_work(&self) -> bool {
+        let shared = &self.own.shared;
+        shared.hints.waiting_for(shared.cluster.id_of(self.index)).count > 0 && self.own.is_ready(self.index)
+    }
+
+    /// Delivers the next batch of the pass.
+    async fn deliver_next(&mut self) -> Result<Work, ReplicaError> {
+        let shared = Arc::clone(&self.own.shared);
+        let target = shared.cluster.id_of(self.index);
+        let after = self.pass.after.as_ref();
+        let hints = shared.hints.next(target, after, BATCH_LEN_MAX, BATCH_BYTES_MAX).await?;
+        let Some(last) = hints.last() else {
+            return Ok(match std::mem::take(&mut self.pass) {
+                // The counted hints are not stored yet. The task that stores them calls again.
+                Pass { after: None, .. } => Work::Idle,
+                Pass { has_failed: true, .. } => Work::Throttled(RETRY_WAIT),
+                Pass { .. } => Work::Busy,
+            });
+        };
+        self.pass.after = Some(last.clone());
+        let count = hints.len();
+        let done = self.own.deliver_batch(self.index, hints).await?;
+        self.pass.has_failed |= done.len() < count;
+        shared.background.workers.count(WorkerId::Hints(self.index), done.len() as u64);
+        if let Some(peer) = shared.cluster.peer(self.index) {
+            peer.hints_delivered.fetch_add(done.len() as u64, Ordering::Relaxed);
+        }
+        shared.hints.remove(target, done).await?;
+        Ok(Work::Busy)
+    }
+}
+
+impl Worker for HintedHandoff {
+    fn control(&self) -> Option<Arc<Control>> {
+        self.control.clone()
+    }
+
+    fn doing(&self) -> &'static str {
+        if self.has_work() { "delivering" } else { "" }
+    }
+
+    /// Dropping the future between a delivery and its note has the hint delivered again.
+    async fn work(&mut self) -> Work {
+        if !self.has_work() {
+            self.pass = Pass::default();
+            return Work::Idle;
+        }
+        match self.deliver_next().await {
+            Ok(work) => work,
+            Err(error) => {
+                let node = self.own.shared.cluster.url_of(self.index);
+                tracing::warn!(%error, node, "hints cannot be delivered");
+                self.pass = Pass::default();
+                Work::Throttled(IDLE_WAIT)
+            }
+        }
+    }
+
+    async fn wait_for_work(&mut self) {
+        let called = self.own.shared.background.handoff.called(self.index);
+        let _ = tokio::time::timeout(IDLE_WAIT, called).await;
+    }
 }
 
 impl Coordinator {
-    /// Delivers hints for the node at `index`, forever.
-    ///
-    /// # Cancel safety
-    /// Dropping the future ends the service; a hint that was delivered but not yet forgotten is delivered again.
-    pub async fn deliver_hints(self: Rc<Self>, index: NodeIndex) {
-        let worker = self.shared.workers.hints(index);
-        loop {
-            worker.rest();
-            let _ = tokio::time::timeout(IDLE_WAIT, self.shared.handoff.called(index)).await;
-            while self.has_hints(index) && self.is_ready(index) {
-                worker.turn(&*self.shared.clock, "delivering").await;
-                match self.deliver_waiting(index).await {
-                    Ok(Delivered::Nothing) => break,
-                    Ok(Delivered::All) => {}
-                    Ok(Delivered::Some) => tokio::time::sleep(RETRY_WAIT).await,
-                    Err(error) => {
-                        tracing::warn!(%error, node = self.shared.cluster.url_of(index), "hints cannot be delivered");
-                        tokio::time::sleep(IDLE_WAIT).await;
-                    }
-                }
-            }
-        }
-    }
-
-    fn has_hints(&self, index: NodeIndex) -> bool {
-        self.shared.hints.waiting_for(self.shared.cluster.id_of(index)).count > 0
-    }
-
-    /// Delivers the hints that wait now, once.
-    async fn deliver_waiting(&self, index: NodeIndex) -> Result<Delivered, ReplicaError> {
-        let target = self.shared.cluster.id_of(index);
-        let mut after: Option<Hint> = None;
-        let mut outcome = Delivered::Nothing;
-        loop {
-            let hints =
-                self.shared.hints.next(target, after.as_ref(), BATCH_LEN_MAX, BATCH_BYTES_MAX).await?;
-            let Some(last) = hints.last() else { return Ok(outcome) };
-            self.shared.workers.hints(index).turn(&*self.shared.clock, "delivering").await;
-            after = Some(last.clone());
-            let count = hints.len();
-            let done = self.deliver_batch(index, hints).await?;
-            outcome = match outcome {
-                Delivered::Some => Delivered::Some,
-                _ if done.len() < count => Delivered::Some,
-                _ => Delivered::All,
-            };
-            self.shared.workers.hints(index).count(done.len() as u64);
-            if let Some(peer) = self.shared.cluster.peer(index) {
-                peer.hints_delivered.fetch_add(done.len() as u64, Ordering::Relaxed);
-            }
-            let has_failed = done.len() < count;
-            self.shared.hints.remove(target, done).await?;
-            if has_failed && !self.is_ready(index) {
-                return Ok(outcome);
-            }
-        }
-    }
-
     /// Delivers `hints` and returns those that may be forgotten.
     async fn deliver_batch(&self, index: NodeIndex, hints: Vec<Hint>) -> Result<Vec<Hint>, ReplicaError> {
         let now = self.shared.clock.wall();
@@ -271,7 +294,7 @@ impl Coordinator {
     /// answer now had their chance to report a later run.
     async fn hear_of_store(&self, meeting: &Cell<usize>, deadline: tokio::time::Instant) {
         let cluster = &self.shared.cluster;
-        if self.shared.recognises_disk() {
+        if self.shared.background.identity.recognises_disk() {
             let met = async {
                 while meeting.get() > 0 && !cluster.has_met() {
                     tokio::time::sleep(DRAIN_LOOK).await;
@@ -289,7 +312,7 @@ impl Coordinator {
         if tokio::time::timeout(ANSWERS_AT_ONCE, heard).await.is_ok() {
             return;
         }
-        self.shared.is_undecided_told.store(true, Ordering::Relaxed);
+        self.shared.background.identity.note_undecided_told();
         let roster = self.shared.cluster.roster();
         if roster.verdict() == VotesVerdict::Unknown {
             let all = self.shared.cluster.others().map(|index| self.shared.cluster.id_of(index));
@@ -320,7 +343,7 @@ impl Shared {
     pub(crate) async fn drain_hints(&self, index: NodeIndex, timeout: Duration) -> (u64, u64) {
         let target = self.cluster.id_of(index);
         let before = self.hints.waiting_for(target).count;
-        self.handoff.call(index);
+        self.background.handoff.call(index);
         let drained = async {
             while self.hints.waiting_for(target).count > 0 {
                 tokio::time::sleep(DRAIN_LOOK).await;

@@ -8,6 +8,7 @@
 //! thread's tasks run late or clients' writes queue up, and otherwise rises slowly (additive increase, multiplicative
 //! decrease: Chiu and Jain, 1989). Without clients it is the whole rate.
 
+use super::worker::{Work, Worker};
 use crate::coordinator::{Coordinator, Shared};
 use kvorum_core::{Key, Record};
 use std::rc::Rc;
@@ -100,7 +101,7 @@ impl Shared {
     /// Charges a repair or a hint, and waits until it may be sent.
     pub(crate) async fn wait_for_pace(&self, bytes: usize) {
         let rate = self.settings.upkeep.repair_rate;
-        if let Some(wait) = self.pace.charge(self.clock.mono(), bytes, rate) {
+        if let Some(wait) = self.background.pace.charge(self.clock.mono(), bytes, rate) {
             tokio::time::sleep(wait).await;
         }
     }
@@ -108,7 +109,7 @@ impl Shared {
     /// The same for a message that a peer sends or asked for: the peer waits for an answer, but not for ever.
     pub(crate) async fn hold_to_pace(&self, bytes: usize) {
         let rate = self.settings.upkeep.repair_rate;
-        if let Some(wait) = self.pace.charge_within(self.clock.mono(), bytes, rate, WAIT_MAX) {
+        if let Some(wait) = self.background.pace.charge_within(self.clock.mono(), bytes, rate, WAIT_MAX) {
             tokio::time::sleep(wait).await;
         }
     }
@@ -133,19 +134,30 @@ pub(crate) fn charged_all(records: &[(Key, Record)]) -> usize {
     records.iter().map(|(key, record)| charged(key, record)).sum()
 }
 
-impl Coordinator {
-    /// Adjusts the rate limiter, forever. Called on the thread that runs anti-entropy.
-    pub(crate) async fn keep_pace(self: Rc<Self>) {
-        let mut before = 0;
-        loop {
-            let begun = self.shared.clock.mono();
-            tokio::time::sleep(LOOK_EVERY).await;
-            let late = self.shared.clock.mono().saturating_sub(begun + LOOK_EVERY);
-            let asked = self.shared.pace.requests.load(Ordering::Relaxed);
-            let is_late = late > LATE || self.shared.replica.awaited_len() > AWAITED_LEN;
-            self.shared.pace.look(asked != before, is_late);
-            before = asked;
-        }
+/// Measures the load, and adjusts the rate limiter by it. Runs on the thread that runs anti-entropy.
+pub(crate) struct LoadMeter {
+    own: Rc<Coordinator>,
+    requests_before: u64,
+}
+
+impl LoadMeter {
+    pub(crate) fn new(own: Rc<Coordinator>) -> Self {
+        Self { own, requests_before: 0 }
+    }
+}
+
+impl Worker for LoadMeter {
+    async fn work(&mut self) -> Work {
+        let shared = &self.own.shared;
+        let begun = shared.clock.mono();
+        tokio::time::sleep(LOOK_EVERY).await;
+        let late = shared.clock.mono().saturating_sub(begun + LOOK_EVERY);
+        let pace = &shared.background.pace;
+        let requests = pace.requests.load(Ordering::Relaxed);
+        let is_late = late > LATE || shared.replica.awaited_len() > AWAITED_LEN;
+        pace.look(requests != self.requests_before, is_late);
+        self.requests_before = requests;
+        Work::Busy
     }
 }
 

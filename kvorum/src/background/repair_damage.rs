@@ -13,6 +13,8 @@
 //! node first stands down (its store does not count) and then asks the others. Of two nodes that do so at the same
 //! time, at least one hears that the other does not count, and gives up.
 
+use super::worker::{Control, Work, Worker};
+use super::workers::WorkerId;
 use crate::background::anti_entropy::sync;
 use crate::coordinator::Coordinator;
 use crate::coordinator::calls::Calls;
@@ -21,7 +23,7 @@ use crate::replica::{Place, ReplicaError, Source, StoreState};
 use bytes::Bytes;
 use kvorum_core::{Key, Record};
 use std::rc::Rc;
-use std::sync::PoisonError;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -97,60 +99,104 @@ enum Mended {
     Later,
 }
 
+/// Repairs damage on this node's disk.
+pub(crate) struct RepairDamage {
+    own: Rc<Coordinator>,
+    control: Option<Arc<Control>>,
+    /// When the other nodes were last asked for damaged records, on the monotonic clock.
+    asked_at: Option<Duration>,
+    /// Whether the store was walked since it failed.
+    walked_failure: bool,
+}
+
+impl RepairDamage {
+    pub(crate) fn new(own: Rc<Coordinator>) -> Self {
+        let control = own.shared.background.workers.control(WorkerId::Mend);
+        Self { own, control, asked_at: None, walked_failure: false }
+    }
+}
+
+impl Worker for RepairDamage {
+    fn control(&self) -> Option<Arc<Control>> {
+        self.control.clone()
+    }
+
+    fn doing(&self) -> &'static str {
+        "looking"
+    }
+
+    /// Looks for damage, and repairs what it finds. A store that is being set aside is so on disk.
+    async fn work(&mut self) -> Work {
+        let shared = Arc::clone(&self.own.shared);
+        let now = shared.clock.mono();
+        let is_failed = matches!(shared.replica.health(), StoreState::Failed { .. });
+        let is_alone = self.own.nodes() == 1;
+        if is_failed && !self.walked_failure && !is_alone {
+            // A walk shows whether the store failed because of damage.
+            self.walked_failure = true;
+            self.own.walk_all().await;
+        }
+        self.walked_failure &= is_failed;
+        // A node that is alone has nothing to refill from.
+        let mending = &shared.background.mending;
+        let is_damaged = shared.replica.damage().store().is_some() || mending.is_between();
+        if is_damaged && !is_alone {
+            self.own.begin_anew().await;
+            return Work::Idle;
+        }
+        let is_due = self.asked_at.is_none_or(|at| now >= at + ASK_AGAIN);
+        let lost = mending.rows_lost.load(Ordering::Relaxed);
+        if is_due || shared.replica.damage().row_count() as u64 > lost {
+            self.asked_at = Some(now);
+            self.own.mend_rows().await;
+        }
+        Work::Idle
+    }
+
+    async fn wait_for_work(&mut self) {
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+/// Walks over the whole store at intervals, to find damage before somebody asks for the rows.
+pub(crate) struct Scrub {
+    own: Rc<Coordinator>,
+    control: Option<Arc<Control>>,
+    /// Where the walk goes on; none between two walks.
+    place: Option<Place>,
+}
+
+impl Scrub {
+    pub(crate) fn new(own: Rc<Coordinator>) -> Self {
+        let control = own.shared.background.workers.control(WorkerId::Scrub);
+        Self { own, control, place: None }
+    }
+}
+
+impl Worker for Scrub {
+    fn control(&self) -> Option<Arc<Control>> {
+        self.control.clone()
+    }
+
+    fn doing(&self) -> &'static str {
+        if self.place.is_some() { "reading" } else { "" }
+    }
+
+    async fn work(&mut self) -> Work {
+        let Some(from) = self.place.take() else { return Work::Idle };
+        let Some((next, bytes)) = self.own.walk(from).await else { return Work::Idle };
+        self.place = next;
+        let micros = bytes.saturating_mul(1_000_000) / self.own.shared.settings.upkeep.scrub_rate.max(1);
+        Work::Throttled(Duration::from_micros(micros))
+    }
+
+    async fn wait_for_work(&mut self) {
+        tokio::time::sleep(self.own.shared.settings.upkeep.scrub_every).await;
+        self.place = Some(Place::default());
+    }
+}
+
 impl Coordinator {
-    /// Repairs damage, forever.
-    ///
-    /// # Cancel safety
-    /// Dropping the future ends the service between two records. A store that is being set aside is so on disk.
-    pub async fn mend(self: Rc<Self>) {
-        let mut asked_at: Option<Duration> = None;
-        let mut walked_failure = false;
-        loop {
-            self.shared.workers.mend.rest();
-            tokio::time::sleep(LOOK_EVERY).await;
-            self.shared.workers.mend.turn(&*self.shared.clock, "looking").await;
-            let now = self.shared.clock.mono();
-            let is_failed = matches!(self.shared.replica.health(), StoreState::Failed { .. });
-            let is_alone = self.nodes() == 1;
-            if is_failed && !walked_failure && !is_alone {
-                // A walk shows whether the store failed because of damage.
-                walked_failure = true;
-                self.walk_all().await;
-            }
-            walked_failure &= is_failed;
-            // A node that is alone has nothing to refill from.
-            let is_damaged =
-                self.shared.replica.damage().store().is_some() || self.shared.mending.is_between();
-            if is_damaged && !is_alone {
-                self.begin_anew().await;
-                continue;
-            }
-            let is_due = asked_at.is_none_or(|at| now >= at + ASK_AGAIN);
-            let lost = self.shared.mending.rows_lost.load(Ordering::Relaxed);
-            if is_due || self.shared.replica.damage().row_count() as u64 > lost {
-                asked_at = Some(now);
-                self.mend_rows().await;
-            }
-        }
-    }
-
-    /// Scrubs: walks over the whole store at intervals, to find damage before somebody asks for the rows.
-    pub async fn scrub(self: Rc<Self>) {
-        let upkeep = self.shared.settings.upkeep;
-        loop {
-            self.shared.workers.scrub.rest();
-            tokio::time::sleep(upkeep.scrub_every).await;
-            let mut place = Some(Place::default());
-            while let Some(from) = place {
-                self.shared.workers.scrub.turn(&*self.shared.clock, "reading").await;
-                let Some((next, bytes)) = self.walk(from).await else { break };
-                let micros = bytes.saturating_mul(1_000_000) / upkeep.scrub_rate.max(1);
-                tokio::time::sleep(Duration::from_micros(micros)).await;
-                place = next;
-            }
-        }
-    }
-
     async fn walk_all(&self) {
         let mut place = Some(Place::default());
         while let Some(from) = place {
@@ -163,8 +209,8 @@ impl Coordinator {
     async fn walk(&self, from: Place) -> Option<(Option<Place>, u64)> {
         match self.shared.replica.walk(from, PART_BYTES).await {
             Ok(walked) => {
-                let mending = &self.shared.mending;
-                self.shared.workers.scrub.count(walked.bytes);
+                let mending = &self.shared.background.mending;
+                self.shared.background.workers.count(WorkerId::Scrub, walked.bytes);
                 mending.bytes_walked.fetch_add(walked.bytes, Ordering::Relaxed);
                 mending.walks.fetch_add(u64::from(walked.next.is_none()), Ordering::Relaxed);
                 Some((walked.next, walked.bytes))
@@ -193,7 +239,7 @@ impl Coordinator {
                 break;
             }
         }
-        let before = self.shared.mending.rows_lost.swap(lost, Ordering::Relaxed);
+        let before = self.shared.background.mending.rows_lost.swap(lost, Ordering::Relaxed);
         if lost > before {
             tracing::error!(
                 records = lost,
@@ -246,8 +292,8 @@ impl Coordinator {
         let healed = record.version;
         shared.replica.apply(key.clone(), record, Source::Repair { settled }).await?;
         tracing::info!(key = %row.escape_ascii(), %version, %healed, from, "a damaged record was healed from another node");
-        shared.mending.rows_healed.fetch_add(1, Ordering::Relaxed);
-        shared.workers.mend.count(1);
+        shared.background.mending.rows_healed.fetch_add(1, Ordering::Relaxed);
+        shared.background.workers.count(WorkerId::Mend, 1);
         self.check_scans(row, &key).await
     }
 
@@ -265,10 +311,10 @@ impl Coordinator {
     /// failed.
     async fn begin_anew(self: &Rc<Self>) {
         let shared = &self.shared;
-        let has_begun = shared.mending.is_between();
+        let has_begun = shared.background.mending.is_between();
         // While there is no space for a second store, the damaged one serves the rows that can be read.
         let is_full = shared.replica.health() == StoreState::DiskFull;
-        let asides = shared.mending.stores_set_aside.load(Ordering::Relaxed);
+        let asides = shared.background.mending.stores_set_aside.load(Ordering::Relaxed);
         if is_full && !has_begun || asides >= ASIDES_MAX {
             // The status continues to say that the store is damaged.
             return;
@@ -283,7 +329,7 @@ impl Coordinator {
         // From here on, no comparison counts that began with the old store or ends before the new one is there. If
         // setting aside fails, that stays so until it succeeds.
         if !has_begun {
-            shared.mending.beginnings.fetch_add(1, Ordering::SeqCst);
+            shared.background.mending.beginnings.fetch_add(1, Ordering::SeqCst);
         }
         shared.cluster.roster().lose();
         shared.cluster.stand_down(false);
@@ -291,12 +337,12 @@ impl Coordinator {
         match shared.replica.set_aside(shared.stamps.lease()).await {
             Ok(()) => {
                 self.remember_again().await;
-                shared.refilled_from.lock().unwrap_or_else(PoisonError::into_inner).clear();
-                shared.mending.beginnings.fetch_add(1, Ordering::SeqCst);
-                shared.mending.stores_set_aside.fetch_add(1, Ordering::Relaxed);
+                shared.background.anti_entropy.forget_refill();
+                shared.background.mending.beginnings.fetch_add(1, Ordering::SeqCst);
+                shared.background.mending.stores_set_aside.fetch_add(1, Ordering::Relaxed);
                 let lost = shared.hints.forget_all();
                 shared.metrics.hints_lost.fetch_add(lost, Ordering::Relaxed);
-                shared.mending.rows_lost.store(0, Ordering::Relaxed);
+                shared.background.mending.rows_lost.store(0, Ordering::Relaxed);
                 tracing::error!(
                     reason,
                     hints_lost = lost,

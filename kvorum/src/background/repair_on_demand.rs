@@ -1,6 +1,7 @@
 //! Repair on an operator's order: compares this node with every other at once, and leads its tombstone GC rounds. The
 //! same runs in the background without an order. The order is for operators who want to see it done now.
 
+use super::anti_entropy::AntiEntropy;
 use crate::coordinator::{Coordinator, Shared};
 use crate::replica::{Hint, ReplicaError};
 use kvorum_core::Partition;
@@ -41,14 +42,14 @@ impl Coordinator {
     /// Dropping the future ends it between two records; records that were synced stay.
     pub async fn repair_now(self: &Rc<Self>, partition: Option<Partition>) -> Option<Repaired> {
         let shared = &self.shared;
-        if shared.is_repairing.swap(true, Ordering::AcqRel) {
+        if shared.background.is_repairing.swap(true, Ordering::AcqRel) {
             return None;
         }
-        let _turn = Turn(&shared.is_repairing);
+        let _turn = Turn(&shared.background.is_repairing);
         let before = shared.repair_counts();
         let mut repaired = Repaired { compared: 0, failed: Vec::new(), pulled: 0, purged: 0 };
         for index in shared.cluster.others() {
-            match self.compare_once(index, partition).await {
+            match AntiEntropy::new(Rc::clone(self), index).compare_once(partition).await {
                 Ok(()) => repaired.compared += 1,
                 Err(cause) => {
                     repaired.failed.push((shared.cluster.url_of(index).to_owned(), cause.to_string()));
@@ -105,6 +106,6 @@ impl Shared {
 
     fn repair_counts(&self) -> [u64; 2] {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        [read(&self.metrics.repair_pulled), read(&self.metrics.purged_dead)]
+        [read(&self.background.anti_entropy.pulled), read(&self.background.settling.purged)]
     }
 }

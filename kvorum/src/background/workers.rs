@@ -1,53 +1,52 @@
-//! Workers: the node's background work, each part with a name, a state, a rate, and a pause that ends by itself.
+//! The list of workers: the node's background work, each part with a name, a state, a rate, and a pause that ends by
+//! itself.
 //!
-//! A worker calls [`Worker::turn`] before each piece of work, which waits while the worker is paused. A piece under way
-//! is finished, unless it may take long: then [`Worker::until_paused`] cuts it short. Workers of other modules (the
-//! engine's compactions, the store's sweeper and reclaimer) are listed from their own figures.
+//! The services of this room are run by [`worker`](super::worker). Workers of other rooms (the engine's compactions, the
+//! store's sweeper and reclaimer) are listed from their own figures.
 
-use crate::clock::Clock;
+use super::worker::Control;
 use crate::coordinator::Shared;
+use crate::pause::Pause;
 use kvorum_core::NodeIndex;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// The longest pause: a worker that was forgotten resumes the next day.
 pub const PAUSE_MAX: Duration = Duration::from_hours(24);
 /// The length of a pause when the operator gives none.
 pub const PAUSE_DEFAULT: Duration = Duration::from_mins(10);
-/// How often a paused worker checks whether it may resume.
-const PAUSED_LOOK: Duration = Duration::from_millis(100);
 /// The time over which a rate is measured.
 const RATE_SPAN: Duration = Duration::from_secs(10);
+
+/// A worker of the node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum WorkerId {
+    /// Delivers hints to a node.
+    Hints(NodeIndex),
+    /// Compares with a node, and pulls from it.
+    Repair(NodeIndex),
+    /// Repairs damage on this node's disk.
+    Mend,
+    /// Reads the store to find damage.
+    Scrub,
+    /// The store's sweeper.
+    Sweep,
+    /// The store's reclaimer.
+    Reclaim,
+    /// The engine's compactions.
+    Compaction,
+}
 
 /// The workers of the node.
 #[derive(Debug)]
 pub struct Workers {
-    hints: Vec<Worker>,
-    repair: Vec<Worker>,
-    /// Repairs damage on this node's disk.
-    pub mend: Worker,
-    /// Reads the store to find damage.
-    pub scrub: Worker,
-    listed: Listed,
-    me: NodeIndex,
-}
-
-/// A worker of the coordinator.
-#[derive(Debug, Default)]
-pub struct Worker {
-    done: AtomicU64,
-    // Guards the state that is shown. Held to read or write a few fields.
-    life: Mutex<Life>,
-}
-
-#[derive(Debug, Default)]
-struct Life {
-    doing: &'static str,
-    paused_until: Option<Duration>,
-    begun_at: Option<Duration>,
-    window: Window,
+    /// All workers, in the order in which they are shown.
+    ids: Vec<WorkerId>,
+    /// Those of this room.
+    controls: BTreeMap<WorkerId, Arc<Control>>,
+    // Guards the windows of all rates. Held to update one of them.
+    windows: Mutex<BTreeMap<WorkerId, Window>>,
 }
 
 /// The latest window over which a rate was measured.
@@ -56,20 +55,6 @@ struct Window {
     from: Duration,
     done: u64,
     rate: f64,
-}
-
-/// The rates of workers of other modules.
-#[derive(Debug, Default)]
-struct Listed {
-    // Guards the windows. Held to update one of them.
-    windows: Mutex<BTreeMap<&'static str, Window>>,
-}
-
-impl Listed {
-    fn rate(&self, name: &'static str, now: Duration, done: u64) -> f64 {
-        let mut windows = self.windows.lock().unwrap_or_else(PoisonError::into_inner);
-        windows.entry(name).or_default().rate(now, done)
-    }
 }
 
 /// A worker as an operator sees it.
@@ -108,81 +93,39 @@ pub enum WorkerError {
     NotPausable,
 }
 
-impl Worker {
-    /// Waits while the worker is paused, then notes that it begins a piece of work.
-    ///
-    /// # Cancel safety
-    /// Dropping the future changes only the state that is shown.
-    pub(crate) async fn turn(&self, clock: &dyn Clock, doing: &'static str) {
-        while self.pause_left(clock.mono()).is_some() {
-            tokio::time::sleep(PAUSED_LOOK).await;
-        }
-        let mut life = self.lock();
-        (life.doing, life.begun_at) = (doing, Some(clock.mono()));
-    }
+/// What a worker does now.
+struct Look {
+    state: &'static str,
+    detail: String,
+    begun_at: Option<Duration>,
+    done: u64,
+    backlog: u64,
+}
 
-    /// Waits until the worker is paused.
-    ///
-    /// # Cancel safety
-    /// Dropping the future changes nothing.
-    pub(crate) async fn until_paused(&self, clock: &dyn Clock) {
-        while self.pause_left(clock.mono()).is_none() {
-            tokio::time::sleep(PAUSED_LOOK).await;
-        }
-    }
-
-    /// Notes that the worker has nothing to do.
-    pub(crate) fn rest(&self) {
-        self.lock().doing = "";
-    }
-
-    /// Adds `count` to the units done.
-    pub(crate) fn count(&self, count: u64) {
-        self.done.fetch_add(count, Ordering::Relaxed);
-    }
-
-    fn set_pause(&self, until: Option<Duration>) {
-        self.lock().paused_until = until;
-    }
-
-    fn pause_left(&self, now: Duration) -> Option<Duration> {
-        self.lock().paused_until.and_then(|until| until.checked_sub(now)).filter(|left| !left.is_zero())
-    }
-
-    fn show(
-        &self,
-        now: Duration,
-        name: String,
-        purpose: String,
-        unit: &'static str,
-        backlog: u64,
-    ) -> WorkerStatus {
-        let paused_for = self.pause_left(now);
-        let done = self.done.load(Ordering::Relaxed);
-        let mut life = self.lock();
-        let state = match (paused_for, life.doing) {
-            (Some(_), _) => "paused",
-            (None, "") => "idle",
-            (None, doing) if doing.starts_with("waiting") => "waiting",
-            (None, _) => "running",
-        };
-        WorkerStatus {
-            name,
-            purpose,
-            state,
-            detail: life.doing.to_owned(),
-            paused_for,
-            begun_ago: life.begun_at.map(|at| now.saturating_sub(at)),
-            done,
-            rate: life.window.rate(now, done),
-            backlog,
-            unit,
-            can_pause: true,
+impl WorkerId {
+    fn name(self) -> String {
+        match self {
+            Self::Hints(NodeIndex(index)) => format!("hints-{index}"),
+            Self::Repair(NodeIndex(index)) => format!("repair-{index}"),
+            Self::Mend => "mend".to_owned(),
+            Self::Scrub => "scrub".to_owned(),
+            Self::Sweep => "sweep".to_owned(),
+            Self::Reclaim => "reclaim".to_owned(),
+            Self::Compaction => "compaction".to_owned(),
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Life> {
-        self.life.lock().unwrap_or_else(PoisonError::into_inner)
+    fn unit(self) -> &'static str {
+        match self {
+            Self::Scrub => "bytes",
+            Self::Compaction => "runs",
+            _ => "records",
+        }
+    }
+
+    /// Whether it is a service of this room.
+    fn is_service(self) -> bool {
+        !matches!(self, Self::Sweep | Self::Reclaim | Self::Compaction)
     }
 }
 
@@ -203,40 +146,33 @@ impl Window {
 }
 
 impl Workers {
-    pub(crate) fn new(nodes: u16, me: NodeIndex) -> Self {
-        let each = || (0..nodes).map(|_| Worker::default()).collect();
-        Self {
-            hints: each(),
-            repair: each(),
-            mend: Worker::default(),
-            scrub: Worker::default(),
-            listed: Listed::default(),
-            me,
+    pub(crate) fn new(others: &[NodeIndex]) -> Self {
+        use WorkerId::{Compaction, Hints, Mend, Reclaim, Repair, Scrub, Sweep};
+        let hints = others.iter().copied().map(Hints);
+        let ids: Vec<WorkerId> = hints
+            .chain(others.iter().copied().map(Repair))
+            .chain([Mend, Scrub, Sweep, Reclaim, Compaction])
+            .collect();
+        let services = ids.iter().filter(|id| id.is_service());
+        let controls = services.map(|id| (*id, Arc::default())).collect();
+        Self { ids, controls, windows: Mutex::default() }
+    }
+
+    /// The control of a service.
+    pub(crate) fn control(&self, id: WorkerId) -> Option<Arc<Control>> {
+        self.controls.get(&id).map(Arc::clone)
+    }
+
+    /// Adds `count` to the units that a service has done.
+    pub(crate) fn count(&self, id: WorkerId, count: u64) {
+        if let Some(control) = self.controls.get(&id) {
+            control.count(count);
         }
     }
 
-    /// The worker that delivers hints to the node at `index`.
-    pub(crate) fn hints(&self, index: NodeIndex) -> &Worker {
-        self.hints.get(usize::from(index.0)).unwrap_or(&self.mend)
-    }
-
-    /// The worker that compares with the node at `index`.
-    pub(crate) fn repair(&self, index: NodeIndex) -> &Worker {
-        self.repair.get(usize::from(index.0)).unwrap_or(&self.mend)
-    }
-
-    /// The coordinator's worker called `name`.
-    fn find(&self, name: &str) -> Option<&Worker> {
-        let of = |prefix: &str, workers| -> Option<&Worker> {
-            let workers: &[Worker] = workers;
-            let index: u16 = name.strip_prefix(prefix)?.parse().ok()?;
-            workers.get(usize::from(index)).filter(|_| index != self.me.0)
-        };
-        match name {
-            "mend" => Some(&self.mend),
-            "scrub" => Some(&self.scrub),
-            _ => of("hints-", &self.hints).or_else(|| of("repair-", &self.repair)),
-        }
+    fn rate(&self, id: WorkerId, now: Duration, done: u64) -> f64 {
+        let mut windows = self.windows.lock().unwrap_or_else(PoisonError::into_inner);
+        windows.entry(id).or_default().rate(now, done)
     }
 }
 
@@ -244,80 +180,112 @@ impl Shared {
     /// All workers of the node.
     pub fn workers(&self) -> Vec<WorkerStatus> {
         let now = self.clock.mono();
-        let mut all = Vec::new();
-        for index in self.cluster.others() {
-            let (number, url) = (index.0, self.cluster.url_of(index));
-            let waiting = self.hints.waiting_for(self.cluster.id_of(index)).count;
-            let purpose = format!("delivers hints to {url}");
-            let worker = self.workers.hints(index);
-            all.push(worker.show(now, format!("hints-{number}"), purpose, "records", waiting));
-        }
-        for index in self.cluster.others() {
-            let (number, url) = (index.0, self.cluster.url_of(index));
-            let differing = self.repair_backlog(index);
-            let purpose = format!("keeps this node and {url} alike, and refills this one");
-            let worker = self.workers.repair(index);
-            all.push(worker.show(now, format!("repair-{number}"), purpose, "records", differing));
-        }
-        let damaged = self.replica.damage().row_count() as u64;
-        let purpose = "heals what is damaged on the disk".to_owned();
-        all.push(self.workers.mend.show(now, "mend".to_owned(), purpose, "records", damaged));
-        let purpose = "reads everything stored to find damage".to_owned();
-        all.push(self.workers.scrub.show(now, "scrub".to_owned(), purpose, "bytes", 0));
-        let sweeper = self.replica.sweeper();
-        let purpose = "removes what has expired or been deleted";
-        let mut sweep = self.listed(now, "sweep", purpose, "records", sweeper.purged());
-        sweep.paused_for = sweeper.pause.left(now);
-        (sweep.state, sweep.detail) = match (sweep.paused_for, sweeper.name()) {
-            (Some(_), _) => ("paused", String::new()),
-            (None, "busy") => ("running", String::new()),
-            (None, "throttled") => ("waiting", "waiting for the commit queue".to_owned()),
-            (None, _) => ("idle", String::new()),
+        let status = |id: &WorkerId| {
+            let pause = self.pause_of(*id);
+            let paused_for = pause.and_then(|pause| pause.left(now));
+            let Look { mut state, mut detail, begun_at, done, backlog } = self.look_at(*id);
+            if paused_for.is_some() {
+                state = "paused";
+                if !id.is_service() {
+                    detail.clear();
+                }
+            }
+            WorkerStatus {
+                name: id.name(),
+                purpose: self.purpose_of(*id),
+                state,
+                detail,
+                paused_for,
+                begun_ago: begun_at.map(|at| now.saturating_sub(at)),
+                done,
+                rate: self.background.workers.rate(*id, now, done),
+                backlog,
+                unit: id.unit(),
+                can_pause: pause.is_some(),
+            }
         };
-        let reclaimer = self.replica.reclaimer();
-        let purpose = "gives back the space of removed records";
-        let mut reclaim = self.listed(now, "reclaim", purpose, "records", reclaimer.rows());
-        reclaim.paused_for = reclaimer.pause.left(now);
-        reclaim.backlog = reclaimer.waiting();
-        (reclaim.state, reclaim.detail) = match (reclaim.paused_for, reclaimer.name()) {
-            (Some(_), _) => ("paused", String::new()),
-            (None, "busy") => ("running", format!("{} bytes given back so far", reclaimer.bytes())),
-            (None, "waiting") => ("waiting", "waiting for space to rewrite tables".to_owned()),
-            (None, _) => ("idle", String::new()),
-        };
-        let engine = self.replica.engine_stats();
-        let purpose = "the engine's flushes and compactions";
-        let mut compaction = self.listed(now, "compaction", purpose, "runs", engine.compactions_completed);
-        compaction.can_pause = false;
-        compaction.backlog = engine.flushes_outstanding;
-        if engine.compactions_active + engine.flushes_outstanding > 0 {
-            compaction.state = "running";
-        }
-        all.extend([sweep, reclaim, compaction]);
-        all
+        self.background.workers.ids.iter().map(status).collect()
     }
 
-    /// The status of another module's worker, as idle.
-    fn listed(
-        &self,
-        now: Duration,
-        name: &'static str,
-        purpose: &str,
-        unit: &'static str,
-        done: u64,
-    ) -> WorkerStatus {
-        WorkerStatus {
-            name: name.to_owned(),
-            purpose: purpose.to_owned(),
-            state: "idle",
-            detail: String::new(),
-            paused_for: None,
-            begun_ago: None,
-            done,
-            rate: self.workers.listed.rate(name, now, done),
-            backlog: 0,
-            unit,
-            can_pause: true,
+    fn purpose_of(&self, id: WorkerId) -> String {
+        match id {
+            WorkerId::Hints(index) => format!("delivers hints to {}", self.cluster.url_of(index)),
+            WorkerId::Repair(index) => {
+                format!("keeps this node and {} alike, and refills this one", self.cluster.url_of(index))
+            }
+            WorkerId::Mend => "heals what is damaged on the disk".to_owned(),
+            WorkerId::Scrub => "reads everything stored to find damage".to_owned(),
+            WorkerId::Sweep => "removes what has expired or been deleted".to_owned(),
+            WorkerId::Reclaim => "gives back the space of removed records".to_owned(),
+            WorkerId::Compaction => "the engine's flushes and compactions".to_owned(),
+        }
+    }
+
+    /// The pause of a worker; none if it cannot be paused.
+    fn pause_of(&self, id: WorkerId) -> Option<&Pause> {
+        match id {
+            WorkerId::Sweep => Some(&self.replica.sweeper().pause),
+            WorkerId::Reclaim => Some(&self.replica.reclaimer().pause),
+            id => self.background.workers.controls.get(&id).map(|control| &control.pause),
+        }
+    }
+
+    fn look_at(&self, id: WorkerId) -> Look {
+        let idle = |done| Look { state: "idle", detail: String::new(), begun_at: None, done, backlog: 0 };
+        match id {
+            WorkerId::Sweep => {
+                let sweeper = self.replica.sweeper();
+                let look = idle(sweeper.purged());
+                match sweeper.name() {
+                    "busy" => Look { state: "running", ..look },
+                    "throttled" => {
+                        Look { state: "waiting", detail: "waiting for the commit queue".to_owned(), ..look }
+                    }
+                    _ => look,
+                }
+            }
+            WorkerId::Reclaim => {
+                let reclaimer = self.replica.reclaimer();
+                let look = Look { backlog: reclaimer.waiting(), ..idle(reclaimer.rows()) };
+                match reclaimer.name() {
+                    "busy" => {
+                        let detail = format!("{} bytes given back so far", reclaimer.bytes());
+                        Look { state: "running", detail, ..look }
+                    }
+                    "waiting" => {
+                        let detail = "waiting for space to rewrite tables".to_owned();
+                        Look { state: "waiting", detail, ..look }
+                    }
+                    _ => look,
+                }
+            }
+            WorkerId::Compaction => {
+                let engine = self.replica.engine_stats();
+                let is_running = engine.compactions_active + engine.flushes_outstanding > 0;
+                let state = if is_running { "running" } else { "idle" };
+                Look { state, backlog: engine.flushes_outstanding, ..idle(engine.compactions_completed) }
+            }
+            WorkerId::Hints(_) | WorkerId::Repair(_) | WorkerId::Mend | WorkerId::Scrub => {
+                let Some(control) = self.background.workers.controls.get(&id) else { return idle(0) };
+                let shown = control.shown();
+                let state = if shown.doing.is_empty() { "idle" } else { "running" };
+                Look {
+                    state,
+                    detail: shown.doing.to_owned(),
+                    begun_at: shown.begun_at,
+                    done: control.done(),
+                    backlog: self.backlog_of(id),
+                }
+            }
+        }
+    }
+
+    fn backlog_of(&self, id: WorkerId) -> u64 {
+        match id {
+            WorkerId::Hints(index) => self.hints.waiting_for(self.cluster.id_of(index)).count,
+            WorkerId::Repair(index) => self.background.anti_entropy.differing_from(index),
+            WorkerId::Mend => self.replica.damage().row_count() as u64,
+            _ => 0,
         }
     }
 
@@ -325,14 +293,14 @@ impl Shared {
     ///
     /// A short piece of work is finished first. A comparison of replicas is cut short between two batches, and starts
     /// again after the pause. The pause ends by itself, and with the node.
+    ///
+    /// # Errors
+    /// No worker has this name, or it cannot be paused.
     pub fn pause_worker(&self, name: &str, time: Option<Duration>) -> Result<(), WorkerError> {
         let until = time.map(|time| self.clock.mono() + time.min(PAUSE_MAX));
-        match name {
-            "compaction" => return Err(WorkerError::NotPausable),
-            "sweep" => self.replica.sweeper().pause.set(until),
-            "reclaim" => self.replica.reclaimer().pause.set(until),
-            _ => self.workers.find(name).ok_or(WorkerError::Unknown)?.set_pause(until),
-        }
+        let mut ids = self.background.workers.ids.iter().copied();
+        let id = ids.find(|id| id.name() == name).ok_or(WorkerError::Unknown)?;
+        self.pause_of(id).ok_or(WorkerError::NotPausable)?.set(until);
         tracing::info!(
             worker = name,
             seconds = time.map(|time| time.as_secs()),
@@ -345,57 +313,17 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::ManualClock;
 
-    fn show(worker: &Worker, now: Duration) -> WorkerStatus {
-        worker.show(now, "w".to_owned(), String::new(), "records", 0)
-    }
-
-    /// A paused worker does nothing until it is resumed or the pause is over, and its status shows which state it is
-    /// in.
-    #[tokio::test(start_paused = true)]
-    async fn pauses_end() {
-        let (clock, worker) = (ManualClock::at(0), Worker::default());
-        worker.turn(&*clock, "comparing").await;
-        assert_eq!(
-            (show(&worker, clock.mono()).state, &*show(&worker, clock.mono()).detail),
-            ("running", "comparing")
-        );
-        worker.rest();
-        assert_eq!(show(&worker, clock.mono()).state, "idle");
-        worker.set_pause(Some(clock.mono() + Duration::from_mins(1)));
-        let status = show(&worker, clock.mono());
-        assert_eq!((status.state, status.paused_for), ("paused", Some(Duration::from_mins(1))));
-        let turn = worker.turn(&*clock, "comparing");
-        tokio::pin!(turn);
-        assert!(tokio::time::timeout(Duration::from_secs(9), &mut turn).await.is_err());
-        clock.pass(60_000);
-        tokio::time::timeout(Duration::from_secs(1), turn).await.unwrap();
-        let paused = worker.until_paused(&*clock);
-        tokio::pin!(paused);
-        assert!(tokio::time::timeout(Duration::from_secs(9), &mut paused).await.is_err());
-        worker.set_pause(Some(clock.mono() + PAUSE_MAX));
-        tokio::time::timeout(Duration::from_secs(1), paused).await.unwrap();
-        worker.set_pause(None);
-        tokio::time::timeout(Duration::from_secs(1), worker.turn(&*clock, "")).await.unwrap();
-    }
-
-    /// Workers are found by name; this node has none for itself.
+    /// Each worker has a name of its own; this node has none for itself. Those of this room have a control.
     #[test]
-    fn names_are_found() {
-        let workers = Workers::new(3, NodeIndex(1));
-        for (name, is_there) in [
-            ("mend", true),
-            ("scrub", true),
-            ("hints-0", true),
-            ("repair-2", true),
-            ("repair-1", false),
-            ("repair-3", false),
-            ("hints-", false),
-            ("", false),
-        ] {
-            assert_eq!(workers.find(name).is_some(), is_there, "{name}");
-        }
+    fn names_are_distinct() {
+        let workers = Workers::new(&[NodeIndex(0), NodeIndex(2)]);
+        let names: Vec<String> = workers.ids.iter().map(|id| id.name()).collect();
+        let expect =
+            ["hints-0", "hints-2", "repair-0", "repair-2", "mend", "scrub", "sweep", "reclaim", "compaction"];
+        assert_eq!(names, expect);
+        let with_control = workers.ids.iter().filter(|id| workers.control(**id).is_some()).count();
+        assert_eq!(with_control, 6);
     }
 
     /// A rate is the units done per second over the latest ten seconds.

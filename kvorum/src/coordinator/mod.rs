@@ -27,7 +27,7 @@ pub use range::ClusterRange;
 pub use serve::PeerDesk;
 pub use stamp::Stamps;
 
-use crate::background::{Handoff, Mending, Settling, Transferring, Workers, rate_limit};
+use crate::background::{Background, Transferring};
 use crate::clock::{Clock, Rng, TimestampBound};
 use crate::cluster::{Cluster, Contact, News};
 use crate::peer::{
@@ -36,15 +36,12 @@ use crate::peer::{
 use crate::replica::{Hints, RangeReader, Replica, ReplicaError};
 use crate::supervise::Part;
 use bytes::Bytes;
-use kvorum_core::{
-    Key, NodeIndex, Partition, Quorum, Record, ReplicationFactor, Run, UnixMillis, Value, Version,
-};
+use kvorum_core::{Key, NodeIndex, Partition, Quorum, Record, ReplicationFactor, UnixMillis, Value, Version};
 use std::cell::Cell;
-use std::collections::BTreeSet;
 use std::fmt;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::watch;
 
@@ -261,26 +258,6 @@ pub struct CoordinatorMetrics {
     pub read_repairs: AtomicU64,
     /// Records sent to replicas that answered a read late with an older version.
     pub late_repairs: AtomicU64,
-    /// Comparisons of replicas with another node.
-    pub repair_rounds: AtomicU64,
-    /// Partitions that differed in the latest comparison.
-    pub repair_differing: AtomicU64,
-    /// Partitions that comparisons under way have yet to sync.
-    pub repair_to_heal: AtomicU64,
-    /// Records that comparisons brought here.
-    pub repair_pulled: AtomicU64,
-    /// Rows in doubt that were dropped: a replica that must have held them does not have them any more.
-    pub outlived_dropped: AtomicU64,
-    /// Rows kept although nodes that do not hold them had purged past them: all their replicas are older copies.
-    pub kept_in_doubt: AtomicU64,
-    /// Walks through the store for a node that lacked most of what it ought to hold.
-    pub repair_transfers: AtomicU64,
-    /// Tombstone GC rounds that this node led.
-    pub settle_rounds: AtomicU64,
-    /// Partitions that these rounds released for the purge of dead rows.
-    pub settled_partitions: AtomicU64,
-    /// Dead rows removed here by tombstone GC.
-    pub purged_dead: AtomicU64,
     /// Hints that could not be kept.
     pub hints_lost: AtomicU64,
     /// Records that peers applied here, by cause: write, hint, read repair, anti-entropy.
@@ -305,53 +282,16 @@ pub struct Shared {
     pub hints: Hints,
     /// The source of versions.
     pub stamps: Stamps,
-    /// Wakes the tasks that deliver hints.
-    pub handoff: Handoff,
     /// By node, counts its connections to this node: at each, every thread retries its own link to the node.
     pub(crate) signs: Vec<watch::Sender<u64>>,
-    // Guards the nodes that a store under refill has been compared with. Held for an insertion.
-    pub(crate) refilled_from: Mutex<BTreeSet<NodeIndex>>,
-    /// Counters of the scrub and of replaced stores.
-    pub mending: Mending,
-    /// Up to where all nodes agree.
-    pub(crate) settling: Settling,
-    /// The workers that run without a client.
-    pub workers: Workers,
-    /// By node, the partitions that differed in the latest comparison.
-    pub(crate) differing: Vec<AtomicU64>,
-    // Guards the nodes that this store has been compared with since it was opened after an unclean shutdown. Held for
-    // an insertion.
-    pub(crate) compared_since_start: Mutex<BTreeSet<NodeIndex>>,
-    // Held by the comparison that is under way, for its whole length: one at a time fetches no record twice.
-    pub(crate) comparing: tokio::sync::Mutex<()>,
-    /// The most partitions that a refill under way has had to heal at any time.
-    pub(crate) refill_most: AtomicU64,
-    /// Whether the log has said that this store does not count yet.
-    pub(crate) is_undecided_told: AtomicBool,
-    /// The disk, once the node knows whether it is that of the last run.
-    disk: OnceLock<DiskState>,
-    /// Whether a repair on an operator's order is under way.
-    pub(crate) is_repairing: AtomicBool,
-    // Held while the cluster's id is stored, so that only one id is ever stored. Held across an await, by tasks that
-    // nothing else waits for.
-    pub(crate) making_cluster_id: tokio::sync::Mutex<()>,
     /// The state of the threads' links.
     pub gauges: Gauges,
     /// Settings.
     pub settings: Settings,
     /// Counters.
     pub metrics: CoordinatorMetrics,
-    pub(crate) pace: rate_limit::Pace,
-}
-
-/// The disk that the node runs on.
-struct DiskState {
-    /// Durably records a run on the disk.
-    record: Box<dyn Fn(Run) + Send + Sync>,
-    /// Whether the disk was the one of the last run when the node started.
-    is_recognised: bool,
-    /// Whether this run is recorded, so that the next start recognises the disk.
-    is_recorded: AtomicBool,
+    /// The state of the background services.
+    pub background: Background,
 }
 
 /// The coordinator of one network thread.
@@ -564,7 +504,7 @@ impl LinkObserver for Observer {
     fn connected(&self, _theirs: &Hello) {
         self.tell(Contact::connected);
         // A node that comes back may have missed writes.
-        self.shared.handoff.call(self.index);
+        self.shared.background.handoff.call(self.index);
     }
 
     fn disconnected(&self, reason: Option<&str>) {
@@ -596,12 +536,8 @@ impl Shared {
         stamps: Stamps,
         settings: Settings,
     ) -> Arc<Self> {
-        let handoff = Handoff::new(cluster.node_count());
         let signs = (0..cluster.node_count()).map(|_| watch::Sender::new(0)).collect();
-        let workers = Workers::new(cluster.node_count(), cluster.me());
-        let differing = (0..cluster.node_count()).map(|_| AtomicU64::new(0)).collect();
-        let (refilled_from, metrics) = (Mutex::default(), CoordinatorMetrics::default());
-        let settling = Settling::new(cluster.topology().partition_bits(), cluster.node_count(), clock.mono());
+        let background = Background::new(&cluster, clock.mono());
         Arc::new(Self {
             cluster,
             clock,
@@ -611,48 +547,12 @@ impl Shared {
             replica,
             hints,
             stamps,
-            handoff,
             signs,
-            refilled_from,
-            mending: Mending::default(),
-            settling,
-            workers,
-            differing,
-            compared_since_start: Mutex::default(),
-            comparing: tokio::sync::Mutex::default(),
-            refill_most: AtomicU64::new(0),
-            is_undecided_told: AtomicBool::new(false),
-            disk: OnceLock::new(),
-            is_repairing: AtomicBool::new(false),
-            making_cluster_id: tokio::sync::Mutex::new(()),
             gauges: Gauges::default(),
             settings,
-            metrics,
-            pace: rate_limit::Pace::default(),
+            metrics: CoordinatorMetrics::default(),
+            background,
         })
-    }
-
-    /// Sets whether the node's disk is the one of the last run, and how a run is recorded on it. Called once, before
-    /// the node serves.
-    pub fn set_disk(&self, is_recognised: bool, record: impl Fn(Run) + Send + Sync + 'static) {
-        let is_recorded = AtomicBool::new(is_recognised);
-        let _ = self.disk.set(DiskState { record: Box::new(record), is_recognised, is_recorded });
-    }
-
-    /// Whether the disk is known to be the one of the last run.
-    pub(crate) fn recognises_disk(&self) -> bool {
-        self.disk.get().is_some_and(|disk| disk.is_recognised)
-    }
-
-    /// Records the disk for the next start, once this node has met a majority: the store is then known to be no older
-    /// copy.
-    pub(crate) fn record_disk(&self) {
-        let Some(disk) = self.disk.get() else { return };
-        if !self.cluster.has_met() || disk.is_recorded.swap(true, Ordering::SeqCst) {
-            return;
-        }
-        let run = self.cluster.roster().run();
-        (disk.record)(run);
     }
 
     /// The index of the node `id` if it is a member of the cluster.
@@ -665,11 +565,6 @@ impl Shared {
         if let Some(sign) = self.signs.get(usize::from(index.0)) {
             sign.send_modify(|count| *count += 1);
         }
-    }
-
-    /// Partitions that differed in the latest comparison with the node at `index`.
-    pub(crate) fn repair_backlog(&self, index: NodeIndex) -> u64 {
-        self.differing.get(usize::from(index.0)).map_or(0, |count| count.load(Ordering::Relaxed))
     }
 
     fn count_applied(&self, cause: usize, records: u64) {

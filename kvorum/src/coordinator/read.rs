@@ -53,7 +53,7 @@ impl Coordinator {
         let begun = Instant::now();
         let deadline = begun + self.shared.settings.request_timeout;
         self.hedge_allowance();
-        self.shared.pace.note_request();
+        self.shared.background.pace.note_request();
         let mut ask_first = None;
         for _ in 0..ROUNDS_MAX {
             let since = Since::now();

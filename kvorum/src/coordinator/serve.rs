@@ -41,7 +41,7 @@ impl PeerDesk {
     pub fn met(&self, theirs: &Hello) {
         if let Some(index) = self.shared.index_of(theirs.node) {
             self.shared.note_sign_of_life(index);
-            self.shared.handoff.call(index);
+            self.shared.background.handoff.call(index);
         }
         let shared = Arc::clone(&self.shared);
         let met = StoreSeen { node: theirs.node, store: theirs.store, run: theirs.run };
@@ -229,7 +229,7 @@ async fn apply(shared: Arc<Shared>, key: Key, record: Record, kind: ApplyKind) -
     shared.stamps.observe(record.version);
     shared.count_applied(kind.index(), 1);
     match kind {
-        ApplyKind::Write => shared.pace.note_request(),
+        ApplyKind::Write => shared.background.pace.note_request(),
         ApplyKind::Hint => shared.hold_to_pace(charged_hint(&key, &record)).await,
         ApplyKind::ReadRepair => {}
     }
@@ -305,7 +305,7 @@ async fn stretch(
 }
 
 async fn get(shared: Arc<Shared>, key: Key, value_bytes_max: u32) -> Reply {
-    shared.pace.note_request();
+    shared.background.pace.note_request();
     if !shared.cluster.votes() {
         return not_voting(&shared);
     }

@@ -49,7 +49,7 @@ impl Coordinator {
         let me = self.shared.cluster.me();
         let is_local = self.shared.cluster.plan(&key, quorum).replicas == [me];
         self.writes.set(self.writes.get() + 1);
-        self.shared.pace.note_request();
+        self.shared.background.pace.note_request();
         let begun = Instant::now();
         let (coordinator, report) = (Rc::clone(self), Some(report));
         let writing =
@@ -415,10 +415,10 @@ impl Coordinator {
         let target = shared.cluster.id_of(node);
         let now = shared.clock.wall();
         match shared.hints.keep(target, partition.0, key, record, now).await {
-            Ok(_) => shared.handoff.call(node),
+            Ok(_) => shared.background.handoff.call(node),
             Err(error) => {
                 shared.metrics.hints_lost.fetch_add(1, Ordering::Relaxed);
-                if let Some(left_out) = shared.handoff.tells_loss(shared.clock.mono()) {
+                if let Some(left_out) = shared.background.handoff.tells_loss(shared.clock.mono()) {
                     let node = shared.cluster.url_of(node);
                     tracing::warn!(%error, node, left_out, "a hint could not be kept: repair brings what it held");
                 }

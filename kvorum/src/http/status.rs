@@ -227,21 +227,21 @@ fn render_requests(shared: &Shared) -> serde_json::Value {
 }
 
 fn render_repair(shared: &Shared) -> serde_json::Value {
-    let metrics = &shared.metrics;
+    let state = &shared.background.anti_entropy;
     let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
     serde_json::json!({
-        "rounds": read(&metrics.repair_rounds),
-        "partitions_differing": read(&metrics.repair_differing),
-        "partitions_to_heal": read(&metrics.repair_to_heal),
-        "pulled": read(&metrics.repair_pulled),
-        "outlived_dropped": read(&metrics.outlived_dropped),
-        "kept_in_doubt": read(&metrics.kept_in_doubt),
+        "rounds": read(&state.rounds),
+        "partitions_differing": read(&state.differing),
+        "partitions_to_heal": read(&state.to_sync),
+        "pulled": read(&state.pulled),
+        "outlived_dropped": read(&state.outlived_dropped),
+        "kept_in_doubt": read(&state.kept_in_doubt),
     })
 }
 
 /// The convergence of the partition whose watermark is the oldest.
 fn render_converged(shared: &Shared) -> serde_json::Value {
-    let metrics = &shared.metrics;
+    let settling = &shared.background.settling;
     let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
     let all = shared.watermarks();
     let oldest = Shared::oldest_of(&all);
@@ -252,9 +252,9 @@ fn render_converged(shared: &Shared) -> serde_json::Value {
         "lag_ms": agreed.map(|at| shared.clock.wall().0.saturating_sub(at)),
         "held_by": held_by.map(|(node, _)| shared.cluster.url_of(node)),
         "why": held_by.map(|(_, why)| converged::why_name(why)),
-        "rounds": read(&metrics.settle_rounds),
-        "partitions_settled": read(&metrics.settled_partitions),
-        "purged": read(&metrics.purged_dead),
+        "rounds": settling.rounds(),
+        "partitions_settled": read(&settling.released),
+        "purged": read(&settling.purged),
     })
 }
 

@@ -260,44 +260,43 @@ impl Snapshot {
 type Of = fn(&PeerStatus) -> u64;
 
 /// The counters of a node's work in its cluster: name, count, help.
-fn counters(shared: &Shared) -> Vec<(&'static str, &AtomicU64, &'static str)> {
-    let metrics = &shared.metrics;
+fn counters(shared: &Shared) -> Vec<(&'static str, u64, &'static str)> {
+    let (metrics, background) = (&shared.metrics, &shared.background);
+    let (anti_entropy, mending, settling) =
+        (&background.anti_entropy, &background.mending, &background.settling);
+    let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
     vec![
-        ("writes_without_quorum", &metrics.writes_failed, "Writes that found too few replicas"),
-        ("reads_without_quorum", &metrics.reads_failed, "Reads that found too few replicas"),
-        ("writes_restamped", &metrics.restamped, "Stamps beyond the first that writes needed"),
-        ("writes_asked_first", &metrics.asked_first, "Writes that asked for the newest version first"),
-        ("hedges", &metrics.hedges, "Reads that asked one replica more"),
-        ("hints_lost", &metrics.hints_lost, "Hints that could not be kept"),
-        ("repair_rounds", &metrics.repair_rounds, "Comparisons with other replicas"),
-        ("repair_pulled_records", &metrics.repair_pulled, "Records that comparisons brought here"),
+        ("writes_without_quorum", read(&metrics.writes_failed), "Writes that found too few replicas"),
+        ("reads_without_quorum", read(&metrics.reads_failed), "Reads that found too few replicas"),
+        ("writes_restamped", read(&metrics.restamped), "Stamps beyond the first that writes needed"),
+        ("writes_asked_first", read(&metrics.asked_first), "Writes that asked for the newest version first"),
+        ("hedges", read(&metrics.hedges), "Reads that asked one replica more"),
+        ("hints_lost", read(&metrics.hints_lost), "Hints that could not be kept"),
+        ("repair_rounds", read(&anti_entropy.rounds), "Comparisons with other replicas"),
+        ("repair_pulled_records", read(&anti_entropy.pulled), "Records that comparisons brought here"),
         (
             "outlived_dropped_records",
-            &metrics.outlived_dropped,
+            read(&anti_entropy.outlived_dropped),
             "Records of a store that was behind, dropped because a replica that would have them has them no more",
         ),
         (
             "kept_in_doubt_records",
-            &metrics.kept_in_doubt,
+            read(&anti_entropy.kept_in_doubt),
             "Records kept although others had purged past them: all their replicas are older copies, and some may have \
              been deleted since",
         ),
         (
             "repair_transfers",
-            &metrics.repair_transfers,
-            "Walks through the store for a node that lacked most of it",
+            read(&anti_entropy.bulk_syncs),
+            "Walks through another node's store, because this one lacked most of it",
         ),
-        ("records_healed", &shared.mending.rows_healed, "Damaged records replaced by another node's copy"),
-        ("stores_set_aside", &shared.mending.stores_set_aside, "Damaged stores set aside while the node ran"),
-        ("scrubs", &shared.mending.walks, "Walks over the whole store that looked for damage"),
-        ("scrubbed_bytes", &shared.mending.bytes_walked, "Bytes of keys and values that they read"),
-        ("settle_rounds", &metrics.settle_rounds, "Rounds that this node led, to find out how far all agree"),
-        (
-            "settled_partitions",
-            &metrics.settled_partitions,
-            "Partitions that they settled for their dead rows",
-        ),
-        ("purged_dead_records", &metrics.purged_dead, "Rows of deleted and expired keys removed since"),
+        ("records_healed", read(&mending.rows_healed), "Damaged records replaced by another node's copy"),
+        ("stores_set_aside", read(&mending.stores_set_aside), "Damaged stores set aside while the node ran"),
+        ("scrubs", read(&mending.walks), "Walks over the whole store that looked for damage"),
+        ("scrubbed_bytes", read(&mending.bytes_walked), "Bytes of keys and values that they read"),
+        ("settle_rounds", settling.rounds(), "Rounds that this node led, to find out how far all agree"),
+        ("settled_partitions", read(&settling.released), "Partitions that they settled for their dead rows"),
+        ("purged_dead_records", read(&settling.purged), "Rows of deleted and expired keys removed since"),
     ]
 }
 
@@ -307,7 +306,7 @@ fn cluster(scrape: &Scrape<'_>) -> Vec<Family> {
     let mut family = |name, kind, help| families.push(Family { name, help, unit: None, kind });
     let (shared, metrics) = (scrape.cluster, &scrape.cluster.metrics);
     for (name, count, help) in counters(shared) {
-        family(name, Kind::Counter(one(count.load(Ordering::Relaxed))), help);
+        family(name, Kind::Counter(one(count)), help);
     }
     family(
         "peer_frame_bytes",

@@ -19,7 +19,6 @@ mod health;
 mod hints;
 mod key_hash;
 mod mending;
-mod pause;
 mod queue;
 mod recent;
 mod reclaim;

@@ -9,10 +9,10 @@
 use super::StoreState;
 use super::digest::Digests;
 use super::health::StoreHealth;
-use super::pause::Pause;
 use crate::clock::Clock;
 use crate::crash;
 use crate::metrics::StoreMetrics;
+use crate::pause::Pause;
 use crate::sched::{self, Turns};
 use crate::storage::{Engine, EngineError};
 use crate::supervise::Part;

@@ -3,11 +3,11 @@
 //! It walks the `due` keyspace in order of time, so its cost follows the number of due records and not the size of the
 //! store. The sweeper only finds due rows; the committer judges each again and changes the store.
 
-use super::pause::Pause;
 use super::queue::{DueRow, Request};
 use super::{Replica, ReplicaError};
 use crate::clock::Clock;
 use crate::crash::{self, Point};
+use crate::pause::Pause;
 use crate::storage::{Keyspace, format};
 use crate::supervise::Part;
 use kvorum_core::UnixMillis;

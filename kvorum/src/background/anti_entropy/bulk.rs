@@ -9,15 +9,15 @@
 //! like any others, so a walk that is cut short, or meets damage, costs time and nothing else. When it is worth its while,
 //! and what was refused: `docs/decisions/0019-what-most-is-lacking-of-goes-over-in-order-of-keys.md`.
 
+use super::Puller;
 use crate::background::anti_entropy::sync::{BATCH_BYTES_MAX, CALL_TIMEOUT};
 use crate::canary::{self, Canary};
+use crate::coordinator::Shared;
 use crate::coordinator::calls::{Calls, Cause};
-use crate::coordinator::{Coordinator, Shared};
 use crate::peer::{Reply, Request};
 use crate::replica::{Floor, ReplicaError, Row};
 use kvorum_core::{Key, NodeIndex, Partition, Record, Value};
 use std::collections::BTreeMap;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -84,33 +84,29 @@ pub(crate) struct Part {
     pub(crate) is_large: bool,
 }
 
-impl Coordinator {
-    /// Pulls what the node at `index` holds of `partitions`, ascending, as far as it belongs here. Ends early where records
+impl Puller {
+    /// Pulls what the peer holds of `partitions`, ascending, as far as it belongs here. Ends early where records
     /// are so large that syncing partition by partition is cheaper.
     ///
     /// # Cancel safety
     /// Dropping the future ends it between two batches; what came stays.
-    pub(crate) async fn transfer(
-        self: &Rc<Self>,
-        index: NodeIndex,
-        partitions: Vec<u16>,
-    ) -> Result<(), Cause> {
-        let shared = &self.shared;
-        shared.metrics.repair_transfers.fetch_add(1, Ordering::Relaxed);
+    pub(super) async fn bulk_sync(&self, partitions: Vec<u16>) -> Result<(), Cause> {
+        let shared = &self.own.shared;
+        shared.background.anti_entropy.bulk_syncs.fetch_add(1, Ordering::Relaxed);
         tracing::debug!(
-            node = shared.cluster.url_of(index),
+            node = shared.cluster.url_of(self.index),
             partitions = partitions.len(),
             "bulk sync: this node lacks most of what the other one holds"
         );
         let (mut piles, mut after) = (Piles::default(), None);
         let mut calls: Calls<Result<(), Cause>> = Calls::new();
         loop {
-            let part = self.part(index, &partitions, after).await?;
+            let part = self.part(&partitions, after).await?;
             let is_end = part.last.is_none();
             part.records.into_iter().for_each(|(settled, key, record)| piles.add(settled, key, record));
             while let Some((settled, records)) = piles.take(is_end) {
-                let own = Rc::clone(self);
-                calls.push(index, async move { own.take_records(index, settled, records).await });
+                let puller = self.clone();
+                calls.push(self.index, async move { puller.take_records(settled, records).await });
                 if calls.nodes().count() >= IN_FLIGHT_MAX
                     && let Some((_, outcome)) = calls.next().await
                 {
@@ -129,9 +125,9 @@ impl Coordinator {
     }
 
     /// The next part of a walk through the peer's store.
-    async fn part(&self, index: NodeIndex, partitions: &[u16], after: Option<Key>) -> Result<Part, Cause> {
-        let bytes = self.shared.settings.upkeep.transferring.stretch_bytes;
-        let Some(link) = self.link(index) else { return Err(Cause::Unreachable) };
+    async fn part(&self, partitions: &[u16], after: Option<Key>) -> Result<Part, Cause> {
+        let bytes = self.own.shared.settings.upkeep.transferring.stretch_bytes;
+        let Some(link) = self.own.link(self.index) else { return Err(Cause::Unreachable) };
         let request = Request::Stretch { partitions: partitions.to_vec(), after: after.clone(), bytes };
         match link.call(&request, CALL_TIMEOUT).await {
             // The walk must advance.
@@ -139,7 +135,7 @@ impl Coordinator {
             Ok(Reply::Stretched { last, is_large, records }) => Ok(Part { records, last, is_large }),
             Ok(_) => Err(Cause::OffTopic),
             Err(error) => {
-                self.shared.count_failure(index);
+                self.own.shared.count_failure(self.index);
                 Err(Cause::Call(error))
             }
         }

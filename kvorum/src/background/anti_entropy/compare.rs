@@ -8,9 +8,10 @@
 //! A sum is the exclusive or of a group's digests, which are the exclusive or of hashes of keys with their versions. So
 //! a sum covers all keys of a group as a digest covers all keys of a partition.
 
+use super::Puller;
 use crate::background::anti_entropy::sync::CALL_TIMEOUT;
+use crate::coordinator::Shared;
 use crate::coordinator::calls::Cause;
-use crate::coordinator::{Coordinator, Shared};
 use crate::peer::{Reply, Request};
 use kvorum_core::{NodeIndex, Partition};
 use std::collections::BTreeMap;
@@ -22,13 +23,14 @@ pub(crate) struct Unlike {
     pub(crate) theirs: u64,
 }
 
-impl Coordinator {
-    /// The partitions in which this node and the node at `index` differ, in the records that they must share.
-    pub(crate) async fn unlike(&self, index: NodeIndex) -> Result<BTreeMap<u16, Unlike>, Cause> {
-        let shared = &self.shared;
+impl Puller {
+    /// The partitions in which this node and the peer differ, in the records that they must share.
+    pub(super) async fn unlike(&self) -> Result<BTreeMap<u16, Unlike>, Cause> {
+        let (shared, index) = (&self.own.shared, self.index);
         let sums = sums_of(&shared.digests_with(index, 0, shared.partition_count()));
         let request = Request::Compare { sums };
-        let theirs = match self.link(index).ok_or(Cause::Unreachable)?.call(&request, CALL_TIMEOUT).await {
+        let theirs = match self.own.link(index).ok_or(Cause::Unreachable)?.call(&request, CALL_TIMEOUT).await
+        {
             Ok(Reply::Compared(digests)) => digests,
             Ok(_) => return Err(Cause::OffTopic),
             Err(error) => return Err(Cause::Call(error)),

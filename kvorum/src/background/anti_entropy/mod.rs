@@ -20,6 +20,8 @@ pub(crate) mod sync;
 use crate::background::anti_entropy::bulk::{Lacking, is_worth};
 use crate::background::anti_entropy::compare::Unlike;
 use crate::background::repair_damage::Beginning;
+use crate::background::worker::{Control, Work, Worker};
+use crate::background::workers::WorkerId;
 use crate::cluster::VotesVerdict;
 use crate::coordinator::calls::{Calls, Cause};
 use crate::coordinator::{Coordinator, Shared};
@@ -28,7 +30,7 @@ use kvorum_core::{NodeIndex, Partition};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// The time between two comparisons with one node.
@@ -52,107 +54,184 @@ struct Difference {
     is_compared: bool,
 }
 
-impl Coordinator {
-    /// Keeps this node and the node at `index` in sync, forever.
-    ///
-    /// # Cancel safety
-    /// Dropping the future ends the service between two batches.
-    pub async fn keep_alike(self: Rc<Self>, index: NodeIndex) {
-        let mut differences = BTreeMap::new();
-        // A node that starts, or reaches a peer again, lacks the writes of that time and pulls them at once.
-        let mut was_away = true;
+/// What comparisons have found and brought, for all services, and what is left of a refill.
+#[derive(Debug, Default)]
+pub struct AntiEntropyState {
+    /// Comparisons of replicas with another node.
+    pub rounds: AtomicU64,
+    /// Partitions that differed in the latest comparison.
+    pub differing: AtomicU64,
+    /// Partitions that comparisons under way have yet to sync.
+    pub to_sync: AtomicU64,
+    /// Records that comparisons brought here.
+    pub pulled: AtomicU64,
+    /// Rows in doubt that were dropped: a replica that must have held them does not have them any more.
+    pub outlived_dropped: AtomicU64,
+    /// Rows kept although nodes that do not hold them had purged past them: all their replicas are older copies.
+    pub kept_in_doubt: AtomicU64,
+    /// Walks through another node's store, because this one lacked most of what it ought to hold.
+    pub bulk_syncs: AtomicU64,
+    /// By node, the partitions that differed in the latest comparison.
+    differing_from: Vec<AtomicU64>,
+    // Guards the nodes that a store under refill has been compared with. Held for an insertion.
+    refilled_from: Mutex<BTreeSet<NodeIndex>>,
+    // Guards the nodes that this store has been compared with since it was opened after an unclean shutdown. Held for
+    // an insertion.
+    compared_since_start: Mutex<BTreeSet<NodeIndex>>,
+    // Held by the comparison that is under way, for its whole length: one at a time fetches no record twice.
+    comparing: tokio::sync::Mutex<()>,
+    /// The most partitions that a refill under way has had to sync at any time.
+    refill_most: AtomicU64,
+}
+
+impl AntiEntropyState {
+    pub(crate) fn new(nodes: u16) -> Self {
+        Self { differing_from: (0..nodes).map(|_| AtomicU64::new(0)).collect(), ..Self::default() }
+    }
+
+    /// Partitions that differed in the latest comparison with the node at `index`.
+    pub(crate) fn differing_from(&self, index: NodeIndex) -> u64 {
+        self.differing_from.get(usize::from(index.0)).map_or(0, |count| count.load(Ordering::Relaxed))
+    }
+
+    /// Restarts all comparisons of a refill.
+    pub(crate) fn forget_refill(&self) {
+        self.refilled_from().clear();
+    }
+
+    fn refilled_from(&self) -> MutexGuard<'_, BTreeSet<NodeIndex>> {
+        self.refilled_from.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn compared_since_start(&self) -> MutexGuard<'_, BTreeSet<NodeIndex>> {
+        self.compared_since_start.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One peer to pull from.
+#[derive(Clone)]
+pub(crate) struct Puller {
+    own: Rc<Coordinator>,
+    index: NodeIndex,
+}
+
+/// Keeps this node in sync with one peer.
+pub(crate) struct AntiEntropy {
+    puller: Puller,
+    control: Option<Arc<Control>>,
+    differences: BTreeMap<u16, Difference>,
+    /// Whether the peer was away, or has not been compared with yet: this node may lack the writes of that time, and
+    /// pulls them at once.
+    was_away: bool,
+    /// When the latest comparison began, on the monotonic clock, and whether the peer answered then.
+    begun: Duration,
+    was_ready: bool,
+}
+
+impl AntiEntropy {
+    pub(crate) fn new(own: Rc<Coordinator>, index: NodeIndex) -> Self {
+        let control = own.shared.background.workers.control(WorkerId::Repair(index));
+        let begun = own.shared.clock.mono();
+        let puller = Puller { own, index };
+        Self { puller, control, differences: BTreeMap::new(), was_away: true, begun, was_ready: false }
+    }
+
+    fn shared(&self) -> &Arc<Shared> {
+        &self.puller.own.shared
+    }
+}
+
+impl Worker for AntiEntropy {
+    /// A comparison may have begun what takes hours. It ends between two batches.
+    const IS_CUT_BY_PAUSE: bool = true;
+
+    fn control(&self) -> Option<Arc<Control>> {
+        self.control.clone()
+    }
+
+    fn doing(&self) -> &'static str {
+        match (self.shared().is_refilled(), self.shared().owes_comparison(self.puller.index)) {
+            (true, _) => "refilling this store",
+            (false, true) => "comparing after an unclean shutdown",
+            (false, false) => "comparing",
+        }
+    }
+
+    async fn work(&mut self) -> Work {
+        let shared = Arc::clone(self.shared());
+        let index = self.puller.index;
+        let beginning = shared.background.mending.beginning();
+        self.begun = shared.clock.mono();
+        self.was_ready = self.puller.own.is_ready(index);
+        self.was_away |= !self.was_ready;
+        if !self.was_ready {
+            return Work::Idle;
+        }
+        let (refills, is_first) = (shared.is_refilled(), shared.owes_comparison(index));
+        let is_urgent = is_first || self.was_away;
+        let compared = self.compare_in_turn(refills, is_urgent).await;
+        self.was_away &= compared.is_err();
+        match compared {
+            Ok(()) if refills => shared.compared_with(index, beginning).await,
+            Ok(()) if is_first => shared.compared_after_start(index).await,
+            Ok(()) => {}
+            Err(cause) => {
+                let node = shared.cluster.url_of(index);
+                tracing::debug!(node, %cause, "a comparison of replicas was cut short");
+            }
+        }
+        Work::Idle
+    }
+
+    async fn wait_for_work(&mut self) {
         loop {
-            let beginning = self.shared.mending.beginning();
-            let begun = self.shared.clock.mono();
-            let refills = self.shared.is_refilled();
-            let is_first = self.shared.owes_comparison(index);
-            let worker = self.shared.workers.repair(index);
-            let doing = match (refills, is_first) {
-                (true, _) => "refilling this store",
-                (false, true) => "comparing after an unclean shutdown",
-                (false, false) => "comparing",
-            };
-            worker.turn(&*self.shared.clock, doing).await;
-            let is_ready = self.is_ready(index);
-            was_away |= !is_ready;
-            if is_ready {
-                let is_urgent = is_first || was_away;
-                let compared = tokio::select! {
-                    biased;
-                    compared = self.compare_in_turn(index, &mut differences, refills, is_urgent) => compared,
-                    // It may have begun what takes hours.
-                    () = worker.until_paused(&*self.shared.clock) => Err(Cause::Paused),
-                };
-                was_away &= compared.is_err();
-                match compared {
-                    Ok(()) if refills => self.shared.compared_with(index, beginning).await,
-                    Ok(()) if is_first => self.shared.compared_after_start(index).await,
-                    Ok(()) => {}
-                    // Compare again as soon as the pause is over.
-                    Err(Cause::Paused) => continue,
-                    Err(cause) => {
-                        let node = self.shared.cluster.url_of(index);
-                        tracing::debug!(node, %cause, "a comparison of replicas was cut short");
-                    }
-                }
-            }
-            worker.rest();
-            loop {
-                tokio::time::sleep(LOOK_EVERY).await;
-                // At any time, a store may be found to lack records, and a peer may begin to answer.
-                let is_urgent = self.shared.is_refilled() || self.shared.owes_comparison(index) && !is_ready;
-                if is_urgent || self.shared.clock.mono() >= begun + ROUND_EVERY {
-                    break;
-                }
+            tokio::time::sleep(LOOK_EVERY).await;
+            let shared = self.shared();
+            // At any time, a store may be found to lack records, and a peer may begin to answer.
+            let is_urgent =
+                shared.is_refilled() || shared.owes_comparison(self.puller.index) && !self.was_ready;
+            if is_urgent || shared.clock.mono() >= self.begun + ROUND_EVERY {
+                return;
             }
         }
     }
+}
 
-    /// Compares with the node at `index` once no other comparison of this node is under way. Meets the node first, unless
-    /// that was done.
-    async fn compare_in_turn(
-        self: &Rc<Self>,
-        index: NodeIndex,
-        differences: &mut BTreeMap<u16, Difference>,
-        refills: bool,
-        is_urgent: bool,
-    ) -> Result<(), Cause> {
-        let _turn = self.shared.comparing.lock().await;
+impl AntiEntropy {
+    /// Compares with the peer once no other comparison of this node is under way. Meets the peer first, unless that was
+    /// done.
+    async fn compare_in_turn(&mut self, refills: bool, is_urgent: bool) -> Result<(), Cause> {
+        let (shared, index) = (Arc::clone(self.shared()), self.puller.index);
+        let _turn = shared.background.anti_entropy.comparing.lock().await;
         // What others have purged must be known before anything is taken.
-        if refills || !self.shared.cluster.has_met_floors_of(index) {
-            self.meet_floors(index).await?;
+        if refills || !shared.cluster.has_met_floors_of(index) {
+            self.puller.own.meet_floors(index).await?;
         }
-        self.compare(index, differences, refills || is_urgent).await
+        self.compare(refills || is_urgent).await
     }
 
-    /// Pulls what the node at `index` holds and this one lacks, in one partition or in all, whether at rest or not.
-    pub(crate) async fn compare_once(
-        self: &Rc<Self>,
-        index: NodeIndex,
-        partition: Option<Partition>,
-    ) -> Result<(), Cause> {
-        let _turn = self.shared.comparing.lock().await;
-        self.meet_floors(index).await?;
+    /// Pulls what the peer holds and this node lacks, in one partition or in all, whether at rest or not.
+    pub(crate) async fn compare_once(&mut self, partition: Option<Partition>) -> Result<(), Cause> {
+        let shared = Arc::clone(self.shared());
+        let _turn = shared.background.anti_entropy.comparing.lock().await;
+        self.puller.own.meet_floors(self.puller.index).await?;
         match partition {
-            Some(partition) => self.heal(index, partition).await.map(drop),
-            None => self.compare(index, &mut BTreeMap::new(), true).await,
+            Some(partition) => self.puller.sync(partition).await.map(drop),
+            None => self.compare(true).await,
         }
     }
 
     /// Compares all partitions, and syncs those that differ and are at rest; all that differ when `is_urgent`.
-    async fn compare(
-        self: &Rc<Self>,
-        index: NodeIndex,
-        differences: &mut BTreeMap<u16, Difference>,
-        is_urgent: bool,
-    ) -> Result<(), Cause> {
-        let unlike = self.unlike(index).await?;
-        self.shared.metrics.repair_rounds.fetch_add(1, Ordering::Relaxed);
+    async fn compare(&mut self, is_urgent: bool) -> Result<(), Cause> {
+        let shared = Arc::clone(self.shared());
+        let state = &shared.background.anti_entropy;
+        let unlike = self.puller.unlike().await?;
+        state.rounds.fetch_add(1, Ordering::Relaxed);
         let differ = unlike.len() as u64;
         let mut work = Vec::new();
-        differences.retain(|partition, _| unlike.contains_key(partition));
+        self.differences.retain(|partition, _| unlike.contains_key(partition));
         for (partition, Unlike { ours, theirs }) in unlike {
-            let known = differences.entry(partition).or_insert(Difference {
+            let known = self.differences.entry(partition).or_insert(Difference {
                 ours: 0,
                 theirs: 0,
                 rounds: 0,
@@ -170,9 +249,9 @@ impl Coordinator {
                 work.push((partition, is_at_rest));
             }
         }
-        let unsynced = self.sync_all(index, work, differences).await?;
-        self.shared.metrics.repair_differing.store(differ, Ordering::Relaxed);
-        if let Some(count) = self.shared.differing.get(usize::from(index.0)) {
+        let unsynced = self.sync_all(work).await?;
+        state.differing.store(differ, Ordering::Relaxed);
+        if let Some(count) = state.differing_from.get(usize::from(self.puller.index.0)) {
             count.store(differ, Ordering::Relaxed);
         }
         unsynced.map_or(Ok(()), Err)
@@ -180,50 +259,44 @@ impl Coordinator {
 
     /// Syncs partitions, a few of them first. If this node lacked most of their records, [`bulk`] sync fetches the others in
     /// one walk through the peer's store. Returns why a partition was left out, if one was.
-    async fn sync_all(
-        self: &Rc<Self>,
-        index: NodeIndex,
-        mut work: Vec<(u16, bool)>,
-        differences: &mut BTreeMap<u16, Difference>,
-    ) -> Result<Option<Cause>, Cause> {
-        let mut to_heal = ToHeal::new(&self.shared.metrics.repair_to_heal, work.len());
-        if self.shared.is_refilled() {
-            let now = self.shared.metrics.repair_to_heal.load(Ordering::Relaxed);
-            self.shared.refill_most.fetch_max(now, Ordering::Relaxed);
+    async fn sync_all(&mut self, mut work: Vec<(u16, bool)>) -> Result<Option<Cause>, Cause> {
+        let shared = Arc::clone(self.shared());
+        let state = &shared.background.anti_entropy;
+        let mut to_sync = ToSync::new(&state.to_sync, work.len());
+        if shared.is_refilled() {
+            state.refill_most.fetch_max(state.to_sync.load(Ordering::Relaxed), Ordering::Relaxed);
         } else {
-            self.shared.refill_most.store(0, Ordering::Relaxed);
+            state.refill_most.store(0, Ordering::Relaxed);
         }
-        let probed = usize::try_from(self.shared.settings.upkeep.transferring.probed_min).unwrap_or(0);
+        let probed = usize::try_from(shared.settings.upkeep.transferring.probed_min).unwrap_or(0);
         let mut rest = work.split_off(probed.min(work.len()));
         let mut unsynced = None;
-        let lacking = self.sync_each(index, work, differences, &mut to_heal, &mut unsynced).await?;
+        let lacking = self.sync_each(work, &mut to_sync, &mut unsynced).await?;
         // All that differ are meant, also those that are written just now: keys are spread evenly, so where this node lacks
         // most of some partitions it does of the others.
-        let differing = to_be_synced(differences);
-        let held = self.shared.replica.digests().map_or(0, Digests::held).max(differing.len());
+        let differing = to_be_synced(&self.differences);
+        let held = shared.replica.digests().map_or(0, Digests::held).max(differing.len());
         if lacking.is_most() && !rest.is_empty() && is_worth(differing.len(), held) {
             // A partition that the walk leaves out, for damage say, shows when it is synced itself.
-            match self.transfer(index, differing).await {
+            match self.puller.bulk_sync(differing).await {
                 Err(cause) if !cause.is_damage() => return Err(cause),
                 _ => {}
             }
-            let unlike = self.unlike(index).await?;
+            let unlike = self.puller.unlike().await?;
             let before = rest.len();
             rest.retain(|(partition, _)| unlike.contains_key(partition));
-            to_heal.are_done(before - rest.len());
+            to_sync.are_done(before - rest.len());
         }
-        self.sync_each(index, rest, differences, &mut to_heal, &mut unsynced).await?;
+        self.sync_each(rest, &mut to_sync, &mut unsynced).await?;
         Ok(unsynced)
     }
 
     /// Syncs partitions, [`PARTITIONS_IN_FLIGHT_MAX`] at a time, and says what this node lacked of them. A partition with a
     /// record that cannot be read is left to the next round, and its cause to `unsynced`.
     async fn sync_each(
-        self: &Rc<Self>,
-        index: NodeIndex,
+        &mut self,
         work: Vec<(u16, bool)>,
-        differences: &mut BTreeMap<u16, Difference>,
-        to_heal: &mut ToHeal<'_>,
+        to_sync: &mut ToSync<'_>,
         unsynced: &mut Option<Cause>,
     ) -> Result<Lacking, Cause> {
         let (mut work, mut syncs) = (work.into_iter(), Calls::new());
@@ -231,17 +304,17 @@ impl Coordinator {
         loop {
             while syncs.nodes().count() < PARTITIONS_IN_FLIGHT_MAX {
                 let Some((partition, is_at_rest)) = work.next() else { break };
-                let own = Rc::clone(self);
-                syncs.push(index, async move {
-                    (partition, is_at_rest, own.heal(index, Partition(partition)).await)
+                let puller = self.puller.clone();
+                syncs.push(puller.index, async move {
+                    (partition, is_at_rest, puller.sync(Partition(partition)).await)
                 });
             }
             let Some((_, (partition, is_at_rest, outcome))) = syncs.next().await else { return Ok(lacking) };
-            to_heal.are_done(1);
+            to_sync.are_done(1);
             match outcome {
                 Ok(found) => {
                     lacking.add(found);
-                    if let Some(known) = differences.get_mut(&partition) {
+                    if let Some(known) = self.differences.get_mut(&partition) {
                         known.is_compared = is_at_rest;
                     }
                 }
@@ -260,12 +333,12 @@ fn to_be_synced(differences: &BTreeMap<u16, Difference>) -> Vec<u16> {
 }
 
 /// What a comparison has yet to sync, for whoever looks; nothing any more when it ends.
-struct ToHeal<'a> {
+struct ToSync<'a> {
     shown: &'a AtomicU64,
     left: u64,
 }
 
-impl<'a> ToHeal<'a> {
+impl<'a> ToSync<'a> {
     fn new(shown: &'a AtomicU64, partitions: usize) -> Self {
         shown.fetch_add(partitions as u64, Ordering::Relaxed);
         Self { shown, left: partitions as u64 }
@@ -277,7 +350,7 @@ impl<'a> ToHeal<'a> {
     }
 }
 
-impl Drop for ToHeal<'_> {
+impl Drop for ToSync<'_> {
     fn drop(&mut self) {
         self.shown.fetch_sub(self.left, Ordering::Relaxed);
     }
@@ -293,13 +366,14 @@ impl Shared {
     /// at `index` since.
     fn owes_comparison(&self, index: NodeIndex) -> bool {
         let me = self.cluster.id_of(self.cluster.me());
-        self.hints.waiting_for(me).gaps > 0 && !self.compared_since_start().contains(&index)
+        self.hints.waiting_for(me).gaps > 0
+            && !self.background.anti_entropy.compared_since_start().contains(&index)
     }
 
     /// Notes that this store was compared with the node at `index`, wholly. After a comparison with all nodes, it lacks
     /// no record that any of them has.
     async fn compared_after_start(&self, index: NodeIndex) {
-        if !self.has_compared_all(&mut self.compared_since_start(), index) {
+        if !self.has_compared_all(&mut self.background.anti_entropy.compared_since_start(), index) {
             return;
         }
         let me = self.cluster.id_of(self.cluster.me());
@@ -315,10 +389,6 @@ impl Shared {
     fn has_compared_all(&self, compared: &mut BTreeSet<NodeIndex>, index: NodeIndex) -> bool {
         compared.insert(index);
         self.cluster.others().all(|other| compared.contains(&other))
-    }
-
-    fn compared_since_start(&self) -> MutexGuard<'_, BTreeSet<NodeIndex>> {
-        self.compared_since_start.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn peer_votes(&self, index: NodeIndex) -> bool {
@@ -338,13 +408,14 @@ impl Shared {
     /// The progress of a refill, in percent of the partitions that it had to sync, and the nodes that it has not been
     /// compared with wholly.
     pub(crate) fn refill_progress(&self) -> (u64, Vec<NodeIndex>) {
-        let compared = self.refilled_from.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = &self.background.anti_entropy;
+        let compared = state.refilled_from();
         let left: Vec<NodeIndex> = self.cluster.others().filter(|other| !compared.contains(other)).collect();
         let is_begun = !compared.is_empty();
         drop(compared);
-        let to_heal = self.metrics.repair_to_heal.load(Ordering::Relaxed);
-        let most = self.refill_most.load(Ordering::Relaxed).max(to_heal);
-        let percent = match (100 * (most - to_heal)).checked_div(most) {
+        let to_sync = state.to_sync.load(Ordering::Relaxed);
+        let most = state.refill_most.load(Ordering::Relaxed).max(to_sync);
+        let percent = match (100 * (most - to_sync)).checked_div(most) {
             Some(percent) => percent,
             None if is_begun => 100,
             None => 0,
@@ -357,10 +428,10 @@ impl Shared {
         // Read the doubts first: a later doubt changes the beginning, and this comparison then no longer counts.
         let doubts = self.replica.doubts();
         let is_whole = {
-            let mut compared = self.refilled_from.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut compared = self.background.anti_entropy.refilled_from();
             // The store was replaced meanwhile: the records that this comparison brought are set aside with the old
             // store.
-            if !self.mending.is_still(beginning) {
+            if !self.background.mending.is_still(beginning) {
                 return;
             }
             self.has_compared_all(&mut compared, index)
@@ -377,7 +448,7 @@ impl Shared {
         }
         match self.replica.store_votes(Vote::Yes).await {
             // The store was set aside meanwhile; the one that follows is marked as not eligible.
-            Ok(()) if !self.mending.is_still(beginning) => {}
+            Ok(()) if !self.background.mending.is_still(beginning) => {}
             Ok(()) => {
                 self.cluster.roster().refilled();
                 tracing::info!(

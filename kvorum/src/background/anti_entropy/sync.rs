@@ -4,8 +4,10 @@
 //! them through [`crate::replica::Replica::apply_many`]. A list that is out of date does no harm: what was overwritten
 //! meanwhile is superseded.
 
+use super::Puller;
 use crate::background::anti_entropy::bulk::Lacking;
 use crate::background::rate_limit::charged_all;
+use crate::background::workers::WorkerId;
 use crate::coordinator::calls::{Calls, Cause};
 use crate::coordinator::{Coordinator, Shared};
 use crate::peer::{Reply, Request, VersionRow};
@@ -76,19 +78,16 @@ impl Batch {
     }
 }
 
-impl Coordinator {
-    /// Pulls what the node at `index` has newer of `partition`, and says what this node lacked.
+impl Puller {
+    /// Pulls what the peer has newer of `partition`, and says what this node lacked.
     ///
-    /// A record that cannot be read there is left to the mender of that node: for this comparison it counts as lost with its
+    /// A record that cannot be read there is left to the repair of damage on that node: for this comparison it counts as lost with its
     /// disk.
     ///
     /// # Cancel safety
     /// Dropping the future ends it between two batches; what came stays.
-    pub(crate) async fn heal(
-        self: &Rc<Self>,
-        index: NodeIndex,
-        partition: Partition,
-    ) -> Result<Lacking, Cause> {
+    pub(super) async fn sync(&self, partition: Partition) -> Result<Lacking, Cause> {
+        let (shared, index) = (&self.own.shared, self.index);
         let mut lacking = Lacking::default();
         let (mut ours, mut theirs) = (List::new(), List::new());
         let mut calls: Calls<Result<(), Cause>> = Calls::new();
@@ -96,19 +95,19 @@ impl Coordinator {
         loop {
             // The peer's list first: it carries the peer's floor.
             if theirs.needs_more() {
-                let (rows, is_last, met) = self.ask_versions(index, partition, theirs.last.clone()).await?;
+                let (rows, is_last, met) = self.ask_versions(partition, theirs.last.clone()).await?;
                 lacking.listed += rows.len() as u64;
                 theirs.extend(rows, is_last);
                 floor = met;
-                self.shared.meet_floor(index, partition, floor).await.map_err(Cause::Replica)?;
+                shared.meet_floor(index, partition, floor).await.map_err(Cause::Replica)?;
                 continue;
             }
             if ours.needs_more() {
                 let after = ours.last.clone();
                 // A partition in doubt is listed in full, so that its dead rows are dropped as well.
-                let is_in_doubt = self.shared.outlived_upto(partition, floor) > 0;
+                let is_in_doubt = shared.outlived_upto(partition, floor) > 0;
                 let left_out = if is_in_doubt { Floor::default() } else { floor };
-                let listed = self.shared.versions_with(index, partition, after, LIST_BYTES, left_out).await;
+                let listed = shared.versions_with(index, partition, after, LIST_BYTES, left_out).await;
                 let (rows, is_last) = listed.map_err(Cause::Replica)?;
                 ours.extend(rows, is_last);
                 continue;
@@ -119,7 +118,7 @@ impl Coordinator {
                     batch.pulls.push(key);
                 }
                 Some(Task::Only(key, version)) => {
-                    if version.clock() <= self.shared.outlived_upto(partition, floor) {
+                    if version.clock() <= shared.outlived_upto(partition, floor) {
                         batch.drops.push((key, version));
                     }
                 }
@@ -128,7 +127,7 @@ impl Coordinator {
             }
             if batch.len() >= BATCH_LEN_MAX {
                 let full = std::mem::take(&mut batch);
-                calls.push(index, Rc::clone(self).carry_out(index, partition, full));
+                calls.push(index, self.clone().carry_out(partition, full));
             }
             if calls.nodes().count() >= BATCHES_IN_FLIGHT_MAX
                 && let Some((_, outcome)) = calls.next().await
@@ -136,7 +135,7 @@ impl Coordinator {
                 outcome?;
             }
         }
-        calls.push(index, Rc::clone(self).carry_out(index, partition, batch));
+        calls.push(index, self.clone().carry_out(partition, batch));
         while let Some((_, outcome)) = calls.next().await {
             outcome?;
         }
@@ -145,12 +144,11 @@ impl Coordinator {
 
     async fn ask_versions(
         &self,
-        index: NodeIndex,
         partition: Partition,
         after: Option<Key>,
     ) -> Result<(Vec<VersionRow>, bool, Floor), Cause> {
-        let Some(link) = self.link(index) else { return Err(Cause::Unreachable) };
-        let floor = self.shared.replica.floor(partition);
+        let Some(link) = self.own.link(self.index) else { return Err(Cause::Unreachable) };
+        let floor = self.own.shared.replica.floor(partition);
         let request = Request::Versions { partition: partition.0, after, bytes: LIST_BYTES, floor };
         match link.call(&request, CALL_TIMEOUT).await {
             Ok(Reply::VersionList { rows, is_last, floor }) => Ok((rows, is_last, floor)),
@@ -160,15 +158,11 @@ impl Coordinator {
     }
 
     /// Fetches or drops the rows of a batch.
-    async fn carry_out(
-        self: Rc<Self>,
-        index: NodeIndex,
-        partition: Partition,
-        batch: Batch,
-    ) -> Result<(), Cause> {
+    async fn carry_out(self, partition: Partition, batch: Batch) -> Result<(), Cause> {
         let Batch { pulls, drops } = batch;
-        let dropped = self.shared.replica.drop_outlived(partition, drops).await.map_err(Cause::Replica)?;
-        self.shared.metrics.outlived_dropped.fetch_add(dropped as u64, Ordering::Relaxed);
+        let shared = &self.own.shared;
+        let dropped = shared.replica.drop_outlived(partition, drops).await.map_err(Cause::Replica)?;
+        shared.background.anti_entropy.outlived_dropped.fetch_add(dropped as u64, Ordering::Relaxed);
         if dropped > 0 {
             tracing::debug!(
                 partition = partition.0,
@@ -176,18 +170,13 @@ impl Coordinator {
                 "rows that another node has purged were dropped"
             );
         }
-        self.pull_all(index, partition, pulls).await
+        self.pull_all(partition, pulls).await
     }
 
     /// Takes what the peer has of `keys`.
-    async fn pull_all(
-        &self,
-        index: NodeIndex,
-        partition: Partition,
-        mut keys: Vec<Key>,
-    ) -> Result<(), Cause> {
-        let shared = &self.shared;
-        let Some(link) = self.link(index) else { return Err(Cause::Unreachable) };
+    async fn pull_all(&self, partition: Partition, mut keys: Vec<Key>) -> Result<(), Cause> {
+        let shared = &self.own.shared;
+        let Some(link) = self.own.link(self.index) else { return Err(Cause::Unreachable) };
         let my_rank = shared.rank_of(shared.cluster.me(), partition);
         while !keys.is_empty() {
             let request = Request::Fetch { keys: keys.clone(), bytes: BATCH_BYTES_MAX };
@@ -195,7 +184,7 @@ impl Coordinator {
                 Ok(Reply::Fetched { settled, records }) => (settled, records),
                 Ok(_) => return Err(Cause::OffTopic),
                 Err(error) => {
-                    shared.count_failure(index);
+                    shared.count_failure(self.index);
                     return Err(Cause::Call(error));
                 }
             };
@@ -206,26 +195,21 @@ impl Coordinator {
             // A newer record that was written for fewer replicas does not belong here. The older copy stays here: its
             // writer was promised that an overlapping read finds it or a newer record.
             let records = belonging(std::mem::replace(&mut keys, rest), found, my_rank);
-            self.take_records(index, settled, records).await?;
+            self.take_records(settled, records).await?;
         }
         Ok(())
     }
 
     /// Applies records that the peer read after their partitions had settled there up to `settled`.
-    pub(crate) async fn take_records(
-        &self,
-        index: NodeIndex,
-        settled: u64,
-        records: Vec<(Key, Record)>,
-    ) -> Result<(), Cause> {
-        let shared = &self.shared;
+    pub(super) async fn take_records(&self, settled: u64, records: Vec<(Key, Record)>) -> Result<(), Cause> {
+        let shared = &self.own.shared;
         let Some(newest) = records.iter().map(|(_, record)| record.version).max() else { return Ok(()) };
         shared.wait_for_pace(charged_all(&records)).await;
         shared.stamps.observe(newest);
         let applied = shared.replica.apply_many(records, Source::Repair { settled }).await;
         let count = applied.map_err(Cause::Replica)?.iter().flatten().count() as u64;
-        shared.metrics.repair_pulled.fetch_add(count, Ordering::Relaxed);
-        shared.workers.repair(index).count(count);
+        shared.background.anti_entropy.pulled.fetch_add(count, Ordering::Relaxed);
+        shared.background.workers.count(WorkerId::Repair(self.index), count);
         Ok(())
     }
 }

@@ -13,13 +13,14 @@
 
 pub(crate) mod watermark;
 
+use super::worker::{Work, Worker};
 use crate::coordinator::{Coordinator, Shared};
 use crate::peer::{HeldBack, Reply, Request, StepKind};
 use crate::replica::{FloorStep, ReplicaError};
 use kvorum_core::{NodeIndex, Partition};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
@@ -52,6 +53,10 @@ pub struct Settling {
     called: watch::Sender<u64>,
     /// Rounds led by this node that have ended.
     ended: watch::Sender<u64>,
+    /// Partitions that these rounds released for the purge of dead rows.
+    pub released: AtomicU64,
+    /// Dead rows removed here.
+    pub purged: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -90,7 +95,14 @@ impl Settling {
             purge: Notify::new(),
             called: watch::Sender::new(0),
             ended: watch::Sender::new(0),
+            released: AtomicU64::new(0),
+            purged: AtomicU64::new(0),
         }
+    }
+
+    /// Rounds led by this node that have ended.
+    pub fn rounds(&self) -> u64 {
+        *self.ended.borrow()
     }
 
     fn agreed(&self) -> MutexGuard<'_, Agreed> {
@@ -106,6 +118,24 @@ impl Settling {
         self.purges().extend(partitions);
         self.purge.notify_one();
     }
+}
+
+/// Leads rounds over this node's partitions.
+pub(crate) struct Rounds {
+    own: Rc<Coordinator>,
+    lead: Lead,
+    called: watch::Receiver<u64>,
+    /// What the next round is for; none while none is due.
+    due: Option<Due>,
+}
+
+/// Why a round is due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Due {
+    /// The interval has passed.
+    Interval,
+    /// It was asked for: every partition with something to purge is worth it.
+    Called,
 }
 
 /// The state of the rounds that this node leads.
@@ -129,38 +159,45 @@ struct Surveyed {
     held_by: Option<(u16, HeldBack)>,
 }
 
-impl Coordinator {
-    /// Leads rounds over this node's partitions, forever.
-    ///
-    /// # Cancel safety
-    /// Dropping the future ends the service: a round that is cut short changes nothing that a later round would not.
-    pub async fn keep_settled(self: Rc<Self>) {
-        let shared = &self.shared;
+impl Rounds {
+    pub(crate) fn new(own: Rc<Coordinator>) -> Self {
+        let shared = &own.shared;
         let led = shared.led_by(shared.cluster.me());
         let now = shared.clock.mono();
         let (settled_at, differed) = (vec![now; led.len()], vec![0; led.len()]);
-        let mut rounds = Lead { led, reading: None, settled_at, differed };
-        let mut called = shared.settling.called.subscribe();
-        loop {
-            let wait = tokio::time::timeout(shared.settings.settle_every, called.changed());
-            let is_called = matches!(wait.await, Ok(Ok(())));
-            if !shared.timestamps.stands_down() {
-                self.settle_round(&mut rounds, is_called).await;
-            }
-            if let Err(error) = shared.forget_healed_gaps().await {
-                tracing::debug!(%error, "marks of partitions that are alike again cannot be removed");
-            }
-            shared.metrics.settle_rounds.fetch_add(1, Ordering::Relaxed);
-            shared.settling.ended.send_modify(|ended| *ended += 1);
+        let called = shared.background.settling.called.subscribe();
+        Self { lead: Lead { led, reading: None, settled_at, differed }, called, due: None, own }
+    }
+}
+
+impl Worker for Rounds {
+    /// Runs a round. One that is cut short changes nothing that a later round would not.
+    async fn work(&mut self) -> Work {
+        let Some(due) = self.due.take() else { return Work::Idle };
+        let shared = Arc::clone(&self.own.shared);
+        if !shared.timestamps.stands_down() {
+            self.own.settle_round(&mut self.lead, due == Due::Called).await;
         }
+        if let Err(error) = shared.forget_healed_gaps().await {
+            tracing::debug!(%error, "marks of partitions that are alike again cannot be removed");
+        }
+        shared.background.settling.ended.send_modify(|ended| *ended += 1);
+        Work::Idle
     }
 
+    async fn wait_for_work(&mut self) {
+        let wait = tokio::time::timeout(self.own.shared.settings.settle_every, self.called.changed());
+        self.due = Some(if matches!(wait.await, Ok(Ok(()))) { Due::Called } else { Due::Interval });
+    }
+}
+
+impl Coordinator {
     /// Runs a round over this node's partitions now, however little there is to purge in them, and waits for its end.
     ///
     /// # Cancel safety
     /// The round goes on when the future is dropped.
     pub async fn settle_now(&self) {
-        let settling = &self.shared.settling;
+        let settling = &self.shared.background.settling;
         let mut ended = settling.ended.subscribe();
         // A round may be under way that began before the call: wait for the next one.
         let wanted = *ended.borrow_and_update() + 2;
@@ -181,7 +218,7 @@ impl Coordinator {
         };
         let me = usize::from(shared.cluster.me().0);
         let Ok(surveyed) = surveyed else {
-            shared.settling.agreed().hear(me, held_by, shared.clock.mono());
+            shared.background.settling.agreed().hear(me, held_by, shared.clock.mono());
             return;
         };
         let Some(reading) = lead.reading.replace(surveyed.reading) else { return };
@@ -191,7 +228,7 @@ impl Coordinator {
             reading.min(oldest.saturating_sub(1))
         };
         {
-            let mut agreed = shared.settling.agreed();
+            let mut agreed = shared.background.settling.agreed();
             agreed.hear(me, held_by, shared.clock.mono());
             for (partition, agrees) in lead.led.iter().zip(&surveyed.agree) {
                 if let Some(word) = agreed.words.get_mut(usize::from(*partition)).filter(|_| *agrees) {
@@ -224,7 +261,7 @@ impl Coordinator {
                     (*at, *rounds) = (now, 0);
                 }
             }
-            let mut agreed = shared.settling.agreed();
+            let mut agreed = shared.background.settling.agreed();
             for partition in settled {
                 if let Some(word) = agreed.words.get_mut(usize::from(partition)) {
                     *word = upto.max(*word);
@@ -247,7 +284,7 @@ impl Coordinator {
             Surveyed { reading: shared.reading(), hinted, agree: vec![true; led.len()], held_by };
         let before = shared.commons_of_others(led);
         let (agreed, held_by) = {
-            let known = shared.settling.agreed();
+            let known = shared.background.settling.agreed();
             let words = led.iter().map(|partition| known.words.get(usize::from(*partition)).copied());
             let held_by = known.held_by.get(usize::from(me.0)).copied().flatten();
             (words.map(Option::unwrap_or_default).collect::<Vec<u64>>(), held_by)
@@ -339,7 +376,7 @@ impl Coordinator {
                 return Ok(Vec::new());
             }
         }
-        shared.metrics.settled_partitions.fetch_add(partitions.len() as u64, Ordering::Relaxed);
+        shared.background.settling.released.fetch_add(partitions.len() as u64, Ordering::Relaxed);
         Ok(partitions)
     }
 
@@ -395,43 +432,54 @@ impl Coordinator {
         }
         Ok(is_done)
     }
+}
 
-    /// Removes dead rows that floors let go, forever.
-    ///
-    /// # Cancel safety
-    /// Dropping the future ends the service between two batches; the remaining rows are removed after the next start.
-    pub async fn keep_purged(self: Rc<Self>) {
-        let shared = &self.shared;
-        let Some(digests) = shared.replica.digests() else { return };
-        // The rows that the previous run did not get to.
-        let left = Partition::all(shared.cluster.topology().partition_bits()).filter(|partition| {
-            shared.replica.floor(*partition).purged > 0 && digests.counts(*partition).1 > 0
-        });
-        shared.settling.purge_soon(left.map(|partition| partition.0));
-        // Partitions that could not be purged are retried after all others.
-        let mut failed = BTreeSet::new();
-        loop {
-            let next = shared.settling.purges().pop_first();
-            let Some(partition) = next else {
-                if failed.is_empty() {
-                    shared.settling.purge.notified().await;
-                } else {
-                    tokio::time::sleep(RETRY_WAIT).await;
-                    shared.settling.purges().append(&mut failed);
-                }
-                continue;
-            };
-            match shared.replica.purge(Partition(partition)).await {
-                Ok(count) => {
-                    shared.metrics.purged_dead.fetch_add(count as u64, Ordering::Relaxed);
-                }
-                Err(ReplicaError::Stopped) => return,
-                Err(error) => {
-                    tracing::debug!(%error, partition, "dead rows could not be removed; they are tried again");
-                    failed.insert(partition);
-                }
+/// Removes dead rows that floors let go.
+pub(crate) struct Purge {
+    own: Rc<Coordinator>,
+    /// Partitions that could not be purged: they are retried after all others.
+    failed: BTreeSet<u16>,
+}
+
+impl Purge {
+    /// The service, which begins with the rows that the previous run did not get to.
+    pub(crate) fn new(own: Rc<Coordinator>) -> Self {
+        let shared = &own.shared;
+        if let Some(digests) = shared.replica.digests() {
+            let left = Partition::all(shared.cluster.topology().partition_bits()).filter(|partition| {
+                shared.replica.floor(*partition).purged > 0 && digests.counts(*partition).1 > 0
+            });
+            shared.background.settling.purge_soon(left.map(|partition| partition.0));
+        }
+        Self { own, failed: BTreeSet::new() }
+    }
+}
+
+impl Worker for Purge {
+    async fn work(&mut self) -> Work {
+        let shared = &self.own.shared;
+        let settling = &shared.background.settling;
+        let next = settling.purges().pop_first();
+        let Some(partition) = next else {
+            if self.failed.is_empty() {
+                return Work::Idle;
+            }
+            settling.purges().append(&mut self.failed);
+            return Work::Throttled(RETRY_WAIT);
+        };
+        match shared.replica.purge(Partition(partition)).await {
+            Ok(count) => drop(settling.purged.fetch_add(count as u64, Ordering::Relaxed)),
+            Err(ReplicaError::Stopped) => return Work::Done,
+            Err(error) => {
+                tracing::debug!(%error, partition, "dead rows could not be removed; they are tried again");
+                self.failed.insert(partition);
             }
         }
+        Work::Busy
+    }
+
+    async fn wait_for_work(&mut self) {
+        self.own.shared.background.settling.purge.notified().await;
     }
 }
 
@@ -477,7 +525,12 @@ impl Shared {
     async fn forget_healed_gaps(&self) -> Result<(), ReplicaError> {
         let me = self.cluster.id_of(self.cluster.me());
         let is_past = |partition: u16, clock| {
-            self.settling.agreed().words.get(usize::from(partition)).is_some_and(|word| *word >= clock)
+            self.background
+                .settling
+                .agreed()
+                .words
+                .get(usize::from(partition))
+                .is_some_and(|word| *word >= clock)
         };
         self.hints.forget_gaps(|target, partition, clock| target != me && is_past(partition, clock)).await
     }
@@ -557,7 +610,7 @@ impl Shared {
         }
         let is_done = self.replica.step(step).await?;
         if is_done && kind == StepKind::Release {
-            self.settling.purge_soon(partitions.iter().copied());
+            self.background.settling.purge_soon(partitions.iter().copied());
         }
         Ok(is_done)
     }
@@ -571,7 +624,7 @@ impl Shared {
     ) -> Reply {
         let led = self.led_by(leader);
         {
-            let mut known = self.settling.agreed();
+            let mut known = self.background.settling.agreed();
             known.hear(usize::from(leader.0), held_by, self.clock.mono());
             for (partition, said) in led.iter().zip(agreed) {
                 if let Some(word) = known.words.get_mut(usize::from(*partition)) {
@@ -622,12 +675,12 @@ impl Shared {
     pub fn watermarks(&self) -> Vec<Watermark> {
         let is_alone = self.cluster.node_count() == 1;
         let reading = self.reading();
-        let agreed = self.settling.agreed();
+        let agreed = self.background.settling.agreed();
         let now = self.clock.mono();
         // Twice the time of a round, including the longest wait in it.
         let silent_after = 2 * (self.settings.settle_every + STEP_TIMEOUT);
         // Shortly after the start, a silent leader may not have had time for a round yet.
-        let is_young = now <= self.settling.begun + silent_after;
+        let is_young = now <= self.background.settling.begun + silent_after;
         let silence = if is_young { HeldBack::NotHeard } else { HeldBack::Away };
         Partition::all(self.cluster.topology().partition_bits())
             .map(|partition| {

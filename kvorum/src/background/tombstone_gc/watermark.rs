@@ -8,6 +8,7 @@
 //! [compared](super::super::anti_entropy::sync) with all nodes. A row is dropped once another node was compared that must hold it, has sealed past
 //! it, and does not have it. A row on which no such node decides stays.
 
+use crate::background::worker::{Work, Worker};
 use crate::canary::{self, Canary};
 use crate::cluster::VotesVerdict;
 use crate::coordinator::calls::Cause;
@@ -16,8 +17,8 @@ use crate::peer::{Reply, Request};
 use crate::replica::{Floor, FloorStep, ReplicaError, SealedWord, Vote};
 use kvorum_core::{NodeIndex, Partition};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 /// How long the call for a list of floors may take.
@@ -27,29 +28,38 @@ const MEET_LOOK: Duration = Duration::from_millis(100);
 /// The same while the eligibility of this node's store is open.
 const MEET_LOOK_UNDECIDED: Duration = Duration::from_millis(20);
 
-impl Coordinator {
-    /// Meets the node at `index` once in this run, as soon as the two can talk. It cannot be paused: this store is not
-    /// quorum-eligible before.
-    ///
-    /// # Cancel safety
-    /// Dropping the future ends the service; a node that was met stays met.
-    pub(crate) async fn meet_once(self: Rc<Self>, index: NodeIndex) {
-        let cluster = &self.shared.cluster;
-        loop {
-            // Sleep first: a starting node meets the nodes that answer at once before it takes their hints.
-            tokio::time::sleep(if cluster.is_undecided() { MEET_LOOK_UNDECIDED } else { MEET_LOOK }).await;
-            if cluster.has_met_floors_of(index) {
-                return;
-            }
-            if self.is_ready(index)
-                && let Err(cause) = self.meet_floors(index).await
-            {
-                let node = cluster.url_of(index);
-                tracing::debug!(node, %cause, "a node did not say how far it has sealed");
-            }
-        }
-    }
+/// Meets a node once in this run, as soon as the two can talk. It cannot be paused: this store is not quorum-eligible
+/// before.
+pub(crate) struct MeetFloors {
+    own: Rc<Coordinator>,
+    index: NodeIndex,
+}
 
+impl MeetFloors {
+    pub(crate) fn new(own: Rc<Coordinator>, index: NodeIndex) -> Self {
+        Self { own, index }
+    }
+}
+
+impl Worker for MeetFloors {
+    async fn work(&mut self) -> Work {
+        let cluster = &self.own.shared.cluster;
+        // Sleep first: a starting node meets the nodes that answer at once before it takes their hints.
+        tokio::time::sleep(if cluster.is_undecided() { MEET_LOOK_UNDECIDED } else { MEET_LOOK }).await;
+        if cluster.has_met_floors_of(self.index) {
+            return Work::Done;
+        }
+        if self.own.is_ready(self.index)
+            && let Err(cause) = self.own.meet_floors(self.index).await
+        {
+            let node = cluster.url_of(self.index);
+            tracing::debug!(node, %cause, "a node did not say how far it has sealed");
+        }
+        Work::Busy
+    }
+}
+
+impl Coordinator {
     /// Asks the node at `index` up to where it has sealed, and notes the rows that are in doubt because of it.
     pub(crate) async fn meet_floors(&self, index: NodeIndex) -> Result<(), Cause> {
         let Some(link) = self.link(index) else { return Err(Cause::Unreachable) };
@@ -67,7 +77,7 @@ impl Coordinator {
         let words = ahead.map(|(partition, (_, sealed))| (Partition(partition), sealed)).collect();
         self.shared.doubt(index, words).await.map_err(Cause::Replica)?;
         self.shared.cluster.note_floors_met(index);
-        self.shared.record_disk();
+        self.shared.background.identity.record_disk(&self.shared.cluster);
         Ok(())
     }
 }
@@ -97,7 +107,7 @@ impl Shared {
         // The two replicas differ, perhaps by rows that one has purged already.
         let has_dead = self.replica.digests().is_some_and(|digests| digests.counts(partition).1 > 0);
         if theirs.purged.max(ours.purged) > 0 && has_dead {
-            self.settling.purge_soon([partition.0]);
+            self.background.settling.purge_soon([partition.0]);
         }
         Ok(())
     }
@@ -164,7 +174,7 @@ impl Shared {
             self.replica.step(FloorStep::Adopt { floors: doubts.into() }).await?;
         }
         if records > 0 {
-            self.metrics.kept_in_doubt.fetch_add(records, Ordering::Relaxed);
+            self.background.anti_entropy.kept_in_doubt.fetch_add(records, Ordering::Relaxed);
             tracing::warn!(
                 records,
                 partitions,
@@ -177,7 +187,7 @@ impl Shared {
 
     /// Restarts all comparisons of a refill.
     fn forget_refill(&self) {
-        self.mending.begin_again();
-        self.refilled_from.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.background.mending.begin_again();
+        self.background.anti_entropy.forget_refill();
     }
 }

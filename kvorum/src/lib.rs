@@ -21,7 +21,6 @@ pub mod metrics;
 pub mod node;
 pub mod pause;
 pub mod peer;
-pub mod profile;
 pub mod replica;
 pub mod sched;
 pub mod storage;

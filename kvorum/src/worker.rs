@@ -5,9 +5,9 @@
 //! once ([`PoolFull`]), so that overload becomes a refusal and not a wait.
 
 use crate::crash;
-use crate::profile::waits::{Since, Wait};
 use crate::sched::{self, Turns};
 use crate::supervise::{Part, Supervisor, Thread};
+use kvorum_profiler::waits::{Since, Wait};
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;

@@ -14,9 +14,9 @@
 
 mod support;
 
-use kvorum::profile::alloc::Sampled;
-use kvorum::profile::waits::{self, Since, Wait};
-use kvorum::profile::{Event, Format, Profile, ProfileError, Session, render};
+use kvorum_profiler::alloc::Sampled;
+use kvorum_profiler::waits::{self, Since, Wait};
+use kvorum_profiler::{Event, Format, Profile, ProfileError, Session, render};
 use std::alloc::System;
 use std::hint::black_box;
 use std::io::Write;
@@ -30,7 +30,7 @@ use support::{Server, run};
 #[global_allocator]
 static ALLOCATOR: Sampled<System> = Sampled(System);
 
-kvorum::time_futex_waits!();
+kvorum_profiler::time_futex_waits!();
 
 /// One profile at a time in this process, as in every other.
 static TURN: Mutex<()> = Mutex::new(());

@@ -92,16 +92,20 @@ const RULES: &[Rule] = &[
         room: "kvorum/src",
         except: &[
             "supervise.rs",
-            // The signal's thread, which informs the main thread; a profile's thread, which informs its
-            // request; the thread that opens the store, which is awaited.
+            // The signal's thread, which informs the main thread; the thread that opens the store, which is awaited.
             "node.rs",
-            "mod.rs",
             "lsm.rs",
             "sched.rs",
             "cost.rs",
         ],
         forbidden: &["thread::Builder", "thread::spawn"],
         why: "what lives as long as the node is started by its supervisor",
+    },
+    Rule {
+        room: "kvorum-profiler/src",
+        except: &[],
+        forbidden: &["use kvorum::", "kvorum_core"],
+        why: "the profiler knows its process, not what runs in it",
     },
     Rule {
         room: "kvorum-client/src",
@@ -192,7 +196,6 @@ const ROOMS: &[&str] = &[
     "log",
     "crash",
     "sched",
-    "profile",
     "supervise",
     "worker",
     "clock",

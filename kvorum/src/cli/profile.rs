@@ -2,10 +2,10 @@
 
 use super::client::{DEFAULT_URL, Failure, write_out};
 use super::{complain_of, flag, text_of};
-use crate::profile::{Event, Format, SECONDS_MAX};
 use bytes::Bytes;
 use clap::{ArgMatches, Command, value_parser};
 use kvorum_client::{Client, RetryPolicy};
+use kvorum_profiler::{Event, Format, SECONDS_MAX};
 use std::ffi::OsString;
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;

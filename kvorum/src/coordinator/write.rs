@@ -9,12 +9,12 @@ use super::{Coordinator, CoordinatorError, Fanout, Mutation, Written};
 use crate::canary::{self, Canary};
 use crate::clock::ClockStanding;
 use crate::peer::{ApplyKind, LinkState};
-use crate::profile::waits::{Since, Wait};
 use crate::replica::ReplicaError;
 use kvorum_core::{
     Key, NodeIndex, Partition, Quorum, Record, Stamp, Tally, UnixMillis, Verdict, Version, WriteTally,
     WriteVerdict,
 };
+use kvorum_profiler::waits::{Since, Wait};
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;

@@ -5,12 +5,12 @@ use super::instant;
 use super::target::TargetError;
 use crate::background::WorkerError;
 use crate::coordinator::CoordinatorError;
-use crate::profile::ProfileError;
 use crate::replica::ReplicaError;
 use bytes::Bytes;
 use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, VARY};
 use http::{HeaderValue, Response, StatusCode};
 use kvorum_core::UnixMillis;
+use kvorum_profiler::ProfileError;
 
 /// A failure as the client gets it.
 #[derive(Debug)]

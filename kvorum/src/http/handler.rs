@@ -26,7 +26,6 @@ use crate::log::Repeats;
 use crate::log_limit::LogLimit;
 use crate::metrics::{self, Operation, StoreMetrics, ThreadMetrics};
 use crate::peer::{Hello, UPGRADE_PROTOCOL};
-use crate::profile;
 use crate::replica::{Digests, Replica};
 use crate::supervise::Supervisor;
 use crate::worker::Pools;
@@ -722,7 +721,7 @@ async fn show_profile<B>(
 ) -> Result<Response<ReplyBody>, Failure> {
     check_local(service, connection, request)?;
     let ProfileQuery { event, seconds, format } = target::parse_profile(request.uri().query())?;
-    let taking = profile::take(event, Duration::from_secs(seconds.into()), format)?;
+    let taking = kvorum_profiler::take(event, Duration::from_secs(seconds.into()), format)?;
     let mut phase = service.phase.subscribe();
     let rendered = tokio::select! {
         rendered = taking.rendered() => rendered?,

@@ -4,9 +4,9 @@
 //! with a line that says what is allowed.
 
 use crate::background::PAUSE_MAX;
-use crate::profile::{Event, Format, SECONDS_MAX};
 use bytes::Bytes;
 use kvorum_core::{Key, KeyError, Quorum, QuorumError};
+use kvorum_profiler::{Event, Format, SECONDS_MAX};
 use std::fmt;
 use std::time::Duration;
 

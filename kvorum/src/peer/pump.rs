@@ -8,8 +8,8 @@
 use super::frame::{Frame, FrameError, FrameReader, Pieces, PushError};
 use super::limits::{MemoryShare, PeerLimits};
 use super::terms::MessageError;
-use crate::profile::waits::{Since, Wait};
 use bytes::{Buf, Bytes};
+use kvorum_profiler::waits::{Since, Wait};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::fmt;

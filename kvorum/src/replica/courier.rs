@@ -9,7 +9,7 @@
 //! A thread without a courier (a test, a command) wakes the commit thread itself: same order, more wake-ups.
 
 use super::answer::Answer;
-use crate::profile::waits::{Since, Wait};
+use kvorum_profiler::waits::{Since, Wait};
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -10,7 +10,6 @@ use super::janitor::Janitor;
 use super::{Batch, Change, Durability, Engine, EngineError, EngineStats, Keyspace, Room, Rows, Scan};
 use super::{inspect, is_empty, quarantine, reclaim, reserve, wait};
 use crate::crash::{self, Point};
-use crate::profile::waits::{self, Wait};
 use crate::supervise::Supervisor;
 use bytes::Bytes;
 use fjall::compaction::Leveled;
@@ -18,6 +17,7 @@ use fjall::{
     AbstractTree, Database, KeyspaceCreateOptions, KvSeparationOptions, OwnedWriteBatch, PersistMode,
     Readable,
 };
+use kvorum_profiler::waits::{self, Wait};
 use std::fs::OpenOptions;
 use std::io;
 use std::ops::Bound;

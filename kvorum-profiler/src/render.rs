@@ -102,7 +102,7 @@ fn nothing_seen(event: Event, title: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::profile::Entry;
+    use crate::Entry;
     use std::time::Duration;
 
     fn profile(entries: &[(&str, u64)]) -> Profile {

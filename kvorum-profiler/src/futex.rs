@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 #[macro_export]
 macro_rules! time_futex_waits {
     () => {
-        /// Replaces libc's `syscall`: see `kvorum::profile::futex`.
+        /// Replaces libc's `syscall`: see `kvorum_profiler::futex`.
         ///
         /// # Safety
         /// As for libc's `syscall`.
@@ -37,7 +37,7 @@ macro_rules! time_futex_waits {
             any(target_arch = "x86_64", target_arch = "aarch64")
         ))]
         #[unsafe(no_mangle)]
-        #[expect(unsafe_code, reason = "see `kvorum::profile::futex`")]
+        #[expect(unsafe_code, reason = "see `kvorum_profiler::futex`")]
         pub unsafe extern "C" fn syscall(
             number: std::ffi::c_long,
             a: usize,
@@ -48,7 +48,7 @@ macro_rules! time_futex_waits {
             f: usize,
         ) -> std::ffi::c_long {
             // SAFETY: the caller keeps the contract of libc's `syscall`; arguments that it did not pass are not used.
-            unsafe { $crate::profile::futex::pass(number, [a, b, c, d, e, f]) }
+            unsafe { $crate::futex::pass(number, [a, b, c, d, e, f]) }
         }
     };
 }

@@ -61,8 +61,8 @@ const NOISE: &[&str] = &[
     "hyper_util::",
     "mio::io_source::",
     "mio::sys::unix::selector::stateless_io_source::",
-    "kvorum::profile::futex::",
-    "kvorum::profile::waits::",
+    "kvorum_profiler::futex::",
+    "kvorum_profiler::waits::",
     "std::panic::",
     "std::panicking::",
     "std::rt::",
@@ -83,7 +83,7 @@ const NOISE: &[&str] = &[
 /// Frames by which the standard library passes an allocation on; they are not the allocating code.
 const PLUMBING: &[&str] = &[
     "backtrace::",
-    "kvorum::profile::",
+    "kvorum_profiler::",
     "__rust_alloc",
     "__rust_realloc",
     "__rustc::",
@@ -156,7 +156,8 @@ impl Names {
 
     /// The same without the signal's handler and the kernel's frame below it.
     fn interrupted(&mut self, frames: &[usize]) -> Vec<Rc<str>> {
-        let is_handler = |names: &[Rc<str>]| names.iter().any(|name| name.contains("profile::cpu::on_tick"));
+        let is_handler =
+            |names: &[Rc<str>]| names.iter().any(|name| name.contains("kvorum_profiler::cpu::on_tick"));
         let handler = frames.iter().position(|address| is_handler(&self.address(*address)));
         let mut names = Vec::new();
         for (at, address) in frames.iter().enumerate().skip(handler.map_or(0, |at| at + 2)) {
@@ -366,7 +367,7 @@ mod tests {
     fn noise_is_folded_and_the_innermost_stays() {
         let inwards = [
             "backtrace::trace",
-            "kvorum::profile::cpu::on_tick",
+            "kvorum_profiler::cpu::on_tick",
             "(no symbol)",
             "tokio::runtime::io::driver::Driver::turn",
             "kvorum::http::handler::get",
@@ -387,7 +388,7 @@ mod tests {
     #[test]
     fn allocations_end_in_what_allocates() {
         let inwards = [
-            "kvorum::profile::stacks::note",
+            "kvorum_profiler::stacks::note",
             "__rust_alloc",
             "alloc::raw_vec::finish_grow",
             "a::grows",
@@ -417,9 +418,9 @@ mod tests {
     /// Real addresses get names: this test function is among the names of its own stack.
     #[test]
     fn real_addresses_have_names() {
-        let stack = crate::profile::stacks::Stack::here();
+        let stack = crate::stacks::Stack::here();
         let names = Names::default().all(stack.frames());
-        let this = "kvorum::profile::fold::tests::real_addresses_have_names";
+        let this = "kvorum_profiler::fold::tests::real_addresses_have_names";
         assert!(names.iter().any(|name| &**name == this), "{names:?}");
     }
 }

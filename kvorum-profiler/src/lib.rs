@@ -13,7 +13,9 @@
 //! cost is one relaxed load per allocation and per named wait. `docs/dev/profiling.md` describes what each event sees,
 //! what it misses, and what it costs.
 //!
-//! The module reads the system's clock: it measures its own process, never a node in a simulation.
+//! The crate reads the system's clock: it measures its own process, never a node in a simulation.
+
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 pub mod alloc;
 mod cpu;

@@ -132,7 +132,7 @@ fn packed(out: &mut Vec<u8>, field: u64, values: impl Iterator<Item = u64>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::profile::Entry;
+    use crate::Entry;
     use flate2::read::GzDecoder;
     use std::io::Read;
     use std::time::Duration;

@@ -575,7 +575,7 @@ pub(crate) fn open(opening: Opening<'_>, service: &Service) -> Result<ReplicaThr
     let shared =
         Shared::new(cluster, clock, peer_limits, rng, replica.clone(), hints, stamps, settings(config));
     let store = replica.store_id();
-    shared.set_disk(is_recognised, move |run| record_disk(&*disk.identity, store, run));
+    shared.background.membership.set_disk(is_recognised, move |run| record_disk(&*disk.identity, store, run));
     // Only set here, so it cannot be set already.
     let _ = service.rooms.set(Rooms::new(shared, replica, pools, store_metrics));
     service.phase.send_replace(Phase::Joining);

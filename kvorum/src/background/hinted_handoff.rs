@@ -294,7 +294,7 @@ impl Coordinator {
     /// answer now had their chance to report a later run.
     async fn hear_of_store(&self, meeting: &Cell<usize>, deadline: tokio::time::Instant) {
         let cluster = &self.shared.cluster;
-        if self.shared.background.identity.recognises_disk() {
+        if self.shared.background.membership.recognises_disk() {
             let met = async {
                 while meeting.get() > 0 && !cluster.has_met() {
                     tokio::time::sleep(DRAIN_LOOK).await;
@@ -312,7 +312,7 @@ impl Coordinator {
         if tokio::time::timeout(ANSWERS_AT_ONCE, heard).await.is_ok() {
             return;
         }
-        self.shared.background.identity.note_undecided_told();
+        self.shared.background.membership.note_undecided_told();
         let roster = self.shared.cluster.roster();
         if roster.verdict() == VotesVerdict::Unknown {
             let all = self.shared.cluster.others().map(|index| self.shared.cluster.id_of(index));

@@ -16,7 +16,7 @@
 pub(crate) mod anti_entropy;
 pub(crate) mod heartbeat;
 pub(crate) mod hinted_handoff;
-pub(crate) mod identity;
+pub(crate) mod membership;
 pub(crate) mod rate_limit;
 pub(crate) mod repair_damage;
 pub(crate) mod repair_on_demand;
@@ -24,60 +24,105 @@ pub(crate) mod tombstone_gc;
 mod worker;
 pub(crate) mod workers;
 
-pub use anti_entropy::AntiEntropyState;
+pub use anti_entropy::Comparisons;
 pub use anti_entropy::bulk::Transferring;
 pub use hinted_handoff::Handoff;
+pub use membership::Membership;
 pub use repair_damage::Mending;
 pub use repair_on_demand::Repaired;
-pub use tombstone_gc::{Settling, Watermark};
+pub use tombstone_gc::{TombstoneGc, Watermark};
 pub use workers::{PAUSE_DEFAULT, PAUSE_MAX, WorkerError, WorkerStatus, Workers};
 
+use crate::clock::{Clock, Rng, TimestampBound};
 use crate::cluster::Cluster;
-use crate::coordinator::Coordinator;
+use crate::coordinator::{Coordinator, Settings, Stamps};
+use crate::replica::{Hints, Replica};
 use crate::supervise::Part;
-use anti_entropy::AntiEntropy;
+use anti_entropy::{AntiEntropy, Progress};
 use heartbeat::Heartbeat;
 use hinted_handoff::HintedHandoff;
-use identity::Identity;
 use rate_limit::{LoadMeter, Pace};
 use repair_damage::{RepairDamage, Scrub};
 use std::rc::Rc;
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
-use tombstone_gc::watermark::MeetFloors;
+use std::sync::{Arc, OnceLock};
+use tombstone_gc::meet_floors::MeetFloors;
 use tombstone_gc::{Purge, Rounds};
 
-/// What the background services show to each other, to requests and to operators.
-#[derive(Debug)]
+/// The state of the background services that outlives their tasks: for each other, for requests and for operators.
 pub struct Background {
     /// The list of the workers.
     pub workers: Workers,
-    /// Comparisons of replicas, and what they brought.
-    pub anti_entropy: AntiEntropyState,
+    /// What this node knows of the others' stores and clocks, and of its own store.
+    pub membership: Membership,
+    /// Comparisons of replicas.
+    pub anti_entropy: Comparisons,
     /// Wakes the tasks that deliver hints.
     pub handoff: Handoff,
     /// Counters of the scrub and of replaced stores.
-    pub mending: Mending,
-    /// Up to where all nodes agree.
-    pub settling: Settling,
-    /// The cluster's id, and the disk of this run.
-    pub(crate) identity: Identity,
+    pub mending: Arc<Mending>,
+    /// Rounds of all nodes, and the purge of dead rows.
+    pub tombstone_gc: TombstoneGc,
     pub(crate) pace: Pace,
     /// Whether a repair on an operator's order is under way.
     pub(crate) is_repairing: AtomicBool,
 }
 
+/// What the services work with.
+pub(crate) struct Parts<'a> {
+    pub(crate) cluster: &'a Arc<Cluster>,
+    pub(crate) clock: &'a Arc<dyn Clock>,
+    pub(crate) timestamps: &'a Arc<TimestampBound>,
+    pub(crate) rng: &'a Arc<dyn Rng>,
+    pub(crate) replica: &'a Replica,
+    pub(crate) hints: &'a Hints,
+    pub(crate) stamps: &'a Arc<Stamps>,
+    pub(crate) settings: &'a Settings,
+}
+
 impl Background {
-    /// The state of the services of a node of `cluster` that starts at `now`, on the monotonic clock.
-    pub(crate) fn new(cluster: &Cluster, now: Duration) -> Self {
+    /// The state of the services of a node that starts now.
+    pub(crate) fn new(parts: &Parts<'_>) -> Self {
+        let Parts { cluster, clock, timestamps, rng, replica, hints, stamps, settings } = *parts;
         let nodes = cluster.node_count();
+        let tombstone_gc = TombstoneGc::new(tombstone_gc::Parts {
+            cluster: Arc::clone(cluster),
+            clock: Arc::clone(clock),
+            timestamps: Arc::clone(timestamps),
+            replica: replica.clone(),
+            hints: hints.clone(),
+            stamps: Arc::clone(stamps),
+            interval: settings.settle_every,
+        });
+        let mending = Arc::new(Mending::default());
+        let anti_entropy = Comparisons {
+            cluster: Arc::clone(cluster),
+            timestamps: Arc::clone(timestamps),
+            replica: replica.clone(),
+            hints: hints.clone(),
+            mending: Arc::clone(&mending),
+            purges: Arc::clone(&tombstone_gc.purges),
+            transferring: settings.upkeep.transferring,
+            progress: Progress::new(nodes),
+        };
+        let membership = Membership {
+            cluster: Arc::clone(cluster),
+            clock: Arc::clone(clock),
+            timestamps: Arc::clone(timestamps),
+            rng: Arc::clone(rng),
+            replica: replica.clone(),
+            clock_offset_max: settings.clock_offset_max,
+            disk: OnceLock::new(),
+            making_cluster_id: tokio::sync::Mutex::default(),
+            is_undecided_told: AtomicBool::new(false),
+        };
         Self {
             workers: Workers::new(&cluster.others().collect::<Vec<_>>()),
-            anti_entropy: AntiEntropyState::new(nodes),
+            membership,
+            anti_entropy,
             handoff: Handoff::new(nodes),
-            mending: Mending::default(),
-            settling: Settling::new(cluster.topology().partition_bits(), nodes, now),
-            identity: Identity::default(),
+            mending,
+            tombstone_gc,
             pace: Pace::default(),
             is_repairing: AtomicBool::new(false),
         }

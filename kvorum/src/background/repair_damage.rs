@@ -337,7 +337,7 @@ impl Coordinator {
         match shared.replica.set_aside(shared.stamps.lease()).await {
             Ok(()) => {
                 self.remember_again().await;
-                shared.background.anti_entropy.forget_refill();
+                shared.background.anti_entropy.progress.forget_refill();
                 shared.background.mending.beginnings.fetch_add(1, Ordering::SeqCst);
                 shared.background.mending.stores_set_aside.fetch_add(1, Ordering::Relaxed);
                 let lost = shared.hints.forget_all();
@@ -386,7 +386,9 @@ impl Coordinator {
 
     /// Whether every other node answers now and says that its store is quorum-eligible.
     async fn all_others_vote(&self) -> bool {
-        let Ok(mut calls) = self.ask_others(&self.shared.ping(), CALL_TIMEOUT) else { return false };
+        let Ok(mut calls) = self.ask_others(&self.shared.background.membership.ping(), CALL_TIMEOUT) else {
+            return false;
+        };
         let mut all = true;
         while let Some((index, answer)) = calls.next().await {
             let votes = matches!(answer, Ok(Reply::Pong { votes: true, .. }));

@@ -106,6 +106,6 @@ impl Shared {
 
     fn repair_counts(&self) -> [u64; 2] {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        [read(&self.background.anti_entropy.pulled), read(&self.background.settling.purged)]
+        [read(&self.background.anti_entropy.progress.pulled), read(&self.background.tombstone_gc.purged)]
     }
 }

@@ -283,7 +283,7 @@ impl Shared {
     fn backlog_of(&self, id: WorkerId) -> u64 {
         match id {
             WorkerId::Hints(index) => self.hints.waiting_for(self.cluster.id_of(index)).count,
-            WorkerId::Repair(index) => self.background.anti_entropy.differing_from(index),
+            WorkerId::Repair(index) => self.background.anti_entropy.progress.differing_from(index),
             WorkerId::Mend => self.replica.damage().row_count() as u64,
             _ => 0,
         }

@@ -494,7 +494,7 @@ impl super::Shared {
                 format!("new store: waiting to hear from {}", urls(unheard))
             }
             VotesVerdict::Lacks => {
-                let (percent, left) = self.refill_progress();
+                let (percent, left) = self.background.anti_entropy.refill_progress();
                 if percent == 100 && !left.is_empty() {
                     return format!("refilled after disk loss but for what {} may know", urls(left));
                 }

@@ -137,7 +137,12 @@ impl Coordinator {
             })
             .collect();
         let token = Token::of(key.as_ref()).0;
-        let watermark = shared.watermarks().into_iter().find(|watermark| watermark.partition == partition);
+        let watermark = shared
+            .background
+            .tombstone_gc
+            .watermarks()
+            .into_iter()
+            .find(|watermark| watermark.partition == partition);
         let agreed = watermark.as_ref().map_or(0, |watermark| watermark.agreed);
         let held_by = watermark.and_then(|watermark| watermark.held_by);
         let held_by = held_by.map(|(node, why)| (shared.cluster.url_of(node).to_owned(), why));

@@ -125,7 +125,7 @@ impl Shared {
                     some if some < of_peer.len() => "suspect",
                     _ => "up",
                 },
-                clock_offset: self.clock_offset(index),
+                clock_offset: self.background.membership.clock_offset(index),
                 hints: self.hints.waiting_for(self.cluster.id_of(index)),
                 ..PeerStatus::default()
             };

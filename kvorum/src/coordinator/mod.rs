@@ -27,7 +27,7 @@ pub use range::ClusterRange;
 pub use serve::PeerDesk;
 pub use stamp::Stamps;
 
-use crate::background::{Background, Transferring};
+use crate::background::{self, Background, Transferring};
 use crate::clock::{Clock, Rng, TimestampBound};
 use crate::cluster::{Cluster, Contact, News};
 use crate::peer::{
@@ -267,7 +267,7 @@ pub struct CoordinatorMetrics {
 /// The state that the threads' coordinators share.
 pub struct Shared {
     /// The nodes and the placement of keys.
-    pub cluster: Cluster,
+    pub cluster: Arc<Cluster>,
     /// The node's clocks.
     pub clock: Arc<dyn Clock>,
     /// How far ahead of the clock a timestamp may be.
@@ -281,7 +281,7 @@ pub struct Shared {
     /// Writes kept for other nodes.
     pub hints: Hints,
     /// The source of versions.
-    pub stamps: Stamps,
+    pub stamps: Arc<Stamps>,
     /// By node, counts its connections to this node: at each, every thread retries its own link to the node.
     pub(crate) signs: Vec<watch::Sender<u64>>,
     /// The state of the threads' links.
@@ -388,7 +388,8 @@ impl Coordinator {
                     next = tokio::time::Instant::now() + LINK_ASKED_EVERY;
                     if link.is_usable() {
                         // The answer does not matter here: the heartbeat task handles it.
-                        let _ = link.call(&self.shared.ping(), LINK_ASKED_EVERY / 2).await;
+                        let _ =
+                            link.call(&self.shared.background.membership.ping(), LINK_ASKED_EVERY / 2).await;
                     }
                 }
             }
@@ -537,7 +538,17 @@ impl Shared {
         settings: Settings,
     ) -> Arc<Self> {
         let signs = (0..cluster.node_count()).map(|_| watch::Sender::new(0)).collect();
-        let background = Background::new(&cluster, clock.mono());
+        let (cluster, stamps) = (Arc::new(cluster), Arc::new(stamps));
+        let background = Background::new(&background::Parts {
+            cluster: &cluster,
+            clock: &clock,
+            timestamps: &peer_limits.timestamps,
+            rng: &rng,
+            replica: &replica,
+            hints: &hints,
+            stamps: &stamps,
+            settings: &settings,
+        });
         Arc::new(Self {
             cluster,
             clock,

@@ -45,7 +45,7 @@ impl PeerDesk {
         }
         let shared = Arc::clone(&self.shared);
         let met = StoreSeen { node: theirs.node, store: theirs.store, run: theirs.run };
-        tokio::task::spawn_local(async move { shared.meet(met, false).await });
+        tokio::task::spawn_local(async move { shared.background.membership.meet(met, false).await });
     }
 }
 
@@ -67,9 +67,9 @@ impl Service for PeerDesk {
             // The caller's time of day is not judged: it came one way, and may be as old as this node was stopped for.
             Request::Ping { wall: _, cluster_id, roster } => Box::pin(async move {
                 if let Some(index) = shared.index_of(caller.peer) {
-                    shared.meet_cluster_id(index, cluster_id).await;
+                    shared.background.membership.meet_cluster_id(index, cluster_id).await;
                 }
-                shared.hear(caller.peer, &roster).await;
+                shared.background.membership.hear(caller.peer, &roster).await;
                 let roster = shared.cluster.roster().entries();
                 let (cluster_id, votes) = (shared.cluster.id(), shared.cluster.votes());
                 Reply::Pong { wall: shared.clock.wall(), cluster_id, roster, votes }
@@ -97,16 +97,16 @@ impl Service for PeerDesk {
                 Box::pin(stretch(shared, index, partitions, after, bytes))
             }
             Request::Survey { agreed, held_by } => {
-                Box::pin(async move { shared.surveyed(index, agreed, held_by) })
+                Box::pin(async move { shared.background.tombstone_gc.surveyed(index, agreed, held_by) })
             }
             Request::Close { round, upto, by_scan, partitions } => Box::pin(async move {
-                match shared.closed(round, upto, by_scan, &partitions).await {
+                match shared.background.tombstone_gc.closed(round, upto, by_scan, &partitions).await {
                     Ok(reply) => reply.unwrap_or_else(|| not_voting(&shared)),
                     Err(error) => refuse(&error),
                 }
             }),
             Request::Step { kind, round, upto, partitions } => Box::pin(async move {
-                let stepped = shared.stepped(kind, round, upto, &partitions).await;
+                let stepped = shared.background.tombstone_gc.stepped(kind, round, upto, &partitions).await;
                 stepped.unwrap_or_else(|error| refuse(&error))
             }),
             // The caller takes the answer for everything that this node holds.
@@ -118,17 +118,24 @@ impl Service for PeerDesk {
                 let sealed = floors.into_iter().map(|floor| floor.sealed).collect();
                 Box::pin(std::future::ready(Reply::FloorList(sealed)))
             }
-            Request::Digests { first_partition, count } => {
-                Box::pin(async move { Reply::DigestList(shared.digests_with(index, first_partition, count)) })
-            }
+            Request::Digests { first_partition, count } => Box::pin(async move {
+                Reply::DigestList(shared.background.anti_entropy.digests_with(index, first_partition, count))
+            }),
             Request::Compare { sums } => {
-                Box::pin(async move { Reply::Compared(shared.compared(index, &sums)) })
+                Box::pin(
+                    async move { Reply::Compared(shared.background.anti_entropy.compared(index, &sums)) },
+                )
             }
             Request::Versions { partition, after, bytes, floor } => Box::pin(async move {
                 // The floor only says which rows the answer may leave out. It changes nothing here, because anyone can send
                 // a request in any node's name: this node asks the peer for its floors at the peer's own address.
                 let partition = Partition(partition);
-                match shared.versions_with(index, partition, after, bytes, floor).await {
+                match shared
+                    .background
+                    .anti_entropy
+                    .versions_with(index, partition, after, bytes, floor)
+                    .await
+                {
                     Ok((rows, is_last)) => {
                         Reply::VersionList { rows, is_last, floor: shared.replica.floor(partition) }
                     }
@@ -270,7 +277,7 @@ async fn apply_many(shared: Arc<Shared>, settled: u64, records: Vec<(Key, Record
 
 async fn fetch(shared: Arc<Shared>, keys: Vec<Key>, bytes: u32) -> Reply {
     // Read the floors before the records: they are then at least as settled.
-    let settled = shared.settled_of(&keys);
+    let settled = shared.background.anti_entropy.settled_of(&keys);
     let bytes = usize::try_from(bytes.min(FETCHED_BYTES_MAX)).unwrap_or(1);
     match shared.replica.get_many(keys.clone(), bytes).await {
         Ok(records) => {
@@ -295,7 +302,12 @@ async fn stretch(
     after: Option<Key>,
     bytes: u32,
 ) -> Reply {
-    match shared.part_for(index, &partitions, after, bytes.min(FETCHED_BYTES_MAX)).await {
+    match shared
+        .background
+        .anti_entropy
+        .part_for(index, &partitions, after, bytes.min(FETCHED_BYTES_MAX))
+        .await
+    {
         Ok(Part { records, last, is_large }) => {
             shared.hold_to_pace(records.iter().map(|(_, key, record)| charged(key, record)).sum()).await;
             Reply::Stretched { last, is_large, records }

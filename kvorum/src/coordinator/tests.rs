@@ -418,7 +418,7 @@ fn silence_means_away_only_after_a_while() {
     let urls = ["http://n:1", "http://n:2"];
     let node = node_among(&urls, &engine, &clock, Execution::Inline, DurabilityMode::Always);
     let led_by_the_other = || {
-        let all = node.shared.watermarks();
+        let all = node.shared.background.tombstone_gc.watermarks();
         let led = all.iter().filter(|watermark| watermark.leader == NodeIndex(1));
         led.map(|watermark| watermark.held_by).collect::<Vec<_>>()
     };
@@ -517,11 +517,11 @@ fn a_roster_has_members_only() {
         let caller = Caller { peer: caller, connection: 1 };
         run(desk.serve(caller, request, Duration::ZERO));
     }
-    run(node.shared.meet(seen(NodeId(5), 5), true));
+    run(node.shared.background.membership.meet(seen(NodeId(5), 5), true));
     assert_eq!(node.shared.cluster.roster().entries(), before);
     // A member is heard of all the same.
     run(desk.serve(Caller { peer, connection: 1 }, ping(vec![seen(peer, 22)]), Duration::ZERO));
-    run(node.shared.meet(seen(peer, 22), true));
+    run(node.shared.background.membership.meet(seen(peer, 22), true));
     assert!(node.shared.cluster.roster().entries().contains(&seen(peer, 22)));
 }
 
@@ -717,7 +717,9 @@ fn stored_versions_from_the_future_are_not_passed_on() {
     let applied = run(node.replica.apply_many(records, Source::Repair { settled: 0 })).unwrap();
     assert_eq!(applied, [Some(Applied::Stored), None]);
     let floor = crate::replica::Floor::default();
-    let listed = run(node.shared.versions_with(NodeIndex(1), partition, None, 1 << 20, floor)).unwrap();
+    let listed =
+        run(node.shared.background.anti_entropy.versions_with(NodeIndex(1), partition, None, 1 << 20, floor))
+            .unwrap();
     assert_eq!(listed, (Vec::new(), true));
     let written = node.write_to(key.clone(), put("1"));
     let Err(CoordinatorError::Replica(error)) = written else { panic!("{written:?}") };

@@ -9,13 +9,13 @@ use kvorum_core::Version;
 /// The body of `/v0/converged`.
 pub(super) fn render(shared: &Shared, query: &ConvergedQuery) -> String {
     let now = shared.clock.wall().0;
-    let all = shared.watermarks();
+    let gc = &shared.background.tombstone_gc;
     let shown = match &query.key {
         Some(key) => {
             let partition = shared.cluster.partition_of(key);
-            all.get(usize::from(partition.0))
+            gc.watermarks().get(usize::from(partition.0)).copied()
         }
-        None => Shared::oldest_of(&all),
+        None => gc.oldest_watermark(),
     };
     let Some(shown) = shown else { return "{}\n".to_owned() };
     let agreed = millis(shown.agreed);
@@ -26,7 +26,7 @@ pub(super) fn render(shared: &Shared, query: &ConvergedQuery) -> String {
         "lag_ms": agreed.map(|at| now.saturating_sub(at)),
         "partition": shown.partition.0,
         "leader": shared.cluster.url_of(shown.leader),
-        "held_by": held_by(shared, shown),
+        "held_by": held_by(shared, &shown),
         "floor": {
             "settled": millis(floor.settled),
             "sealed": millis(floor.sealed),
@@ -36,7 +36,7 @@ pub(super) fn render(shared: &Shared, query: &ConvergedQuery) -> String {
     if query.all_partitions
         && let Some(fields) = body.as_object_mut()
     {
-        let each: Vec<_> = all.iter().map(|watermark| millis(watermark.agreed)).collect();
+        let each: Vec<_> = gc.watermarks().iter().map(|watermark| millis(watermark.agreed)).collect();
         fields.insert("partitions".to_owned(), each.into());
     }
     format!("{body}\n")

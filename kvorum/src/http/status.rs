@@ -227,24 +227,23 @@ fn render_requests(shared: &Shared) -> serde_json::Value {
 }
 
 fn render_repair(shared: &Shared) -> serde_json::Value {
-    let state = &shared.background.anti_entropy;
+    let progress = &shared.background.anti_entropy.progress;
     let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
     serde_json::json!({
-        "rounds": read(&state.rounds),
-        "partitions_differing": read(&state.differing),
-        "partitions_to_heal": read(&state.to_sync),
-        "pulled": read(&state.pulled),
-        "outlived_dropped": read(&state.outlived_dropped),
-        "kept_in_doubt": read(&state.kept_in_doubt),
+        "rounds": read(&progress.rounds),
+        "partitions_differing": read(&progress.differing),
+        "partitions_to_heal": read(&progress.to_sync),
+        "pulled": read(&progress.pulled),
+        "outlived_dropped": read(&progress.outlived_dropped),
+        "kept_in_doubt": read(&progress.kept_in_doubt),
     })
 }
 
 /// The convergence of the partition whose watermark is the oldest.
 fn render_converged(shared: &Shared) -> serde_json::Value {
-    let settling = &shared.background.settling;
+    let gc = &shared.background.tombstone_gc;
     let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
-    let all = shared.watermarks();
-    let oldest = Shared::oldest_of(&all);
+    let oldest = gc.oldest_watermark();
     let agreed = oldest.and_then(|watermark| converged::millis(watermark.agreed));
     let held_by = oldest.and_then(|watermark| watermark.held_by);
     serde_json::json!({
@@ -252,9 +251,9 @@ fn render_converged(shared: &Shared) -> serde_json::Value {
         "lag_ms": agreed.map(|at| shared.clock.wall().0.saturating_sub(at)),
         "held_by": held_by.map(|(node, _)| shared.cluster.url_of(node)),
         "why": held_by.map(|(_, why)| converged::why_name(why)),
-        "rounds": settling.rounds(),
-        "partitions_settled": read(&settling.released),
-        "purged": read(&settling.purged),
+        "rounds": gc.rounds(),
+        "partitions_settled": read(&gc.released),
+        "purged": read(&gc.purged),
     })
 }
 

@@ -262,8 +262,8 @@ type Of = fn(&PeerStatus) -> u64;
 /// The counters of a node's work in its cluster: name, count, help.
 fn counters(shared: &Shared) -> Vec<(&'static str, u64, &'static str)> {
     let (metrics, background) = (&shared.metrics, &shared.background);
-    let (anti_entropy, mending, settling) =
-        (&background.anti_entropy, &background.mending, &background.settling);
+    let (anti_entropy, mending, gc) =
+        (&background.anti_entropy.progress, &background.mending, &background.tombstone_gc);
     let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
     vec![
         ("writes_without_quorum", read(&metrics.writes_failed), "Writes that found too few replicas"),
@@ -294,9 +294,9 @@ fn counters(shared: &Shared) -> Vec<(&'static str, u64, &'static str)> {
         ("stores_set_aside", read(&mending.stores_set_aside), "Damaged stores set aside while the node ran"),
         ("scrubs", read(&mending.walks), "Walks over the whole store that looked for damage"),
         ("scrubbed_bytes", read(&mending.bytes_walked), "Bytes of keys and values that they read"),
-        ("settle_rounds", settling.rounds(), "Rounds that this node led, to find out how far all agree"),
-        ("settled_partitions", read(&settling.released), "Partitions that they settled for their dead rows"),
-        ("purged_dead_records", read(&settling.purged), "Rows of deleted and expired keys removed since"),
+        ("settle_rounds", gc.rounds(), "Rounds that this node led, to find out how far all agree"),
+        ("settled_partitions", read(&gc.released), "Partitions that they settled for their dead rows"),
+        ("purged_dead_records", read(&gc.purged), "Rows of deleted and expired keys removed since"),
     ]
 }
 
@@ -349,8 +349,7 @@ fn cluster(scrape: &Scrape<'_>) -> Vec<Family> {
     );
     let votes = u64::from(shared.cluster.votes());
     family("store_votes", Kind::Gauge(one(votes)), "1 when this node's store votes in reads");
-    let all = shared.watermarks();
-    if let Some(oldest) = Shared::oldest_of(&all) {
+    if let Some(oldest) = shared.background.tombstone_gc.oldest_watermark() {
         let agreed = Version::from_words(oldest.agreed, 0).millis().0;
         family(
             "agreed_until_unix_millis",

@@ -9,14 +9,13 @@
 //! like any others, so a walk that is cut short, or meets damage, costs time and nothing else. When it is worth its while,
 //! and what was refused: `docs/decisions/0019-what-most-is-lacking-of-goes-over-in-order-of-keys.md`.
 
-use super::Puller;
+use super::{Comparisons, Puller};
 use crate::background::anti_entropy::sync::{BATCH_BYTES_MAX, CALL_TIMEOUT};
 use crate::canary::{self, Canary};
-use crate::coordinator::Shared;
 use crate::coordinator::calls::{Calls, Cause};
 use crate::peer::{Reply, Request};
 use crate::replica::{Floor, ReplicaError, Row};
-use kvorum_core::{Key, NodeIndex, Partition, Record, Value};
+use kvorum_core::{Key, NodeIndex, Record, Value};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -92,7 +91,7 @@ impl Puller {
     /// Dropping the future ends it between two batches; what came stays.
     pub(super) async fn bulk_sync(&self, partitions: Vec<u16>) -> Result<(), Cause> {
         let shared = &self.own.shared;
-        shared.background.anti_entropy.bulk_syncs.fetch_add(1, Ordering::Relaxed);
+        shared.background.anti_entropy.progress.bulk_syncs.fetch_add(1, Ordering::Relaxed);
         tracing::debug!(
             node = shared.cluster.url_of(self.index),
             partitions = partitions.len(),
@@ -126,7 +125,7 @@ impl Puller {
 
     /// The next part of a walk through the peer's store.
     async fn part(&self, partitions: &[u16], after: Option<Key>) -> Result<Part, Cause> {
-        let bytes = self.own.shared.settings.upkeep.transferring.stretch_bytes;
+        let bytes = self.own.shared.background.anti_entropy.transferring.stretch_bytes;
         let Some(link) = self.own.link(self.index) else { return Err(Cause::Unreachable) };
         let request = Request::Stretch { partitions: partitions.to_vec(), after: after.clone(), bytes };
         match link.call(&request, CALL_TIMEOUT).await {
@@ -142,11 +141,11 @@ impl Puller {
     }
 }
 
-impl Shared {
+impl Comparisons {
     /// Reads about `bytes` of the store after `after`, and returns the records of `partitions`, ascending, for the node
     /// at `index`.
     pub(crate) async fn part_for(
-        self: &Arc<Self>,
+        &self,
         index: NodeIndex,
         partitions: &[u16],
         after: Option<Key>,
@@ -154,29 +153,35 @@ impl Shared {
     ) -> Result<Part, ReplicaError> {
         // Read the floors before the records: they are then at least as settled.
         let floors = self.replica.believed_floors().unwrap_or_default();
-        let (wanted, shared) = (partitions.to_vec(), Arc::clone(self));
+        let (cluster, timestamps) = (Arc::clone(&self.cluster), Arc::clone(&self.timestamps));
+        let wanted = partitions.to_vec();
         let pick = move |key: &Key, row: Row<'_>| {
-            let partition = shared.cluster.partition_of(key);
+            let partition = cluster.partition_of(key);
             if wanted.binary_search(&partition.0).is_err() {
                 return Ok(None);
             }
             let record = row.record()?;
             let floor = floors.get(usize::from(partition.0)).copied().unwrap_or_default();
-            let is_for = shared.is_for(index, partition, &record, floor);
-            Ok(is_for.then(|| (floor.settled, key.clone(), record)))
+            let rank = cluster.rank_of(partition, index).unwrap_or(u16::MAX);
+            let is_wanted = belongs(&record, rank) && !is_purged(&record, floor);
+            let is_believed = timestamps.check(record.version.clock()).is_ok();
+            Ok((is_wanted && is_believed).then(|| (floor.settled, key.clone(), record)))
         };
         let stretch = self.replica.stretch(after, bytes.into(), pick).await?;
-        let row_bytes_max = self.settings.upkeep.transferring.row_bytes_max;
+        let row_bytes_max = self.transferring.row_bytes_max;
         let is_large = stretch.bytes > stretch.rows.saturating_mul(row_bytes_max);
         Ok(Part { records: stretch.picked, last: stretch.last, is_large })
     }
+}
 
-    /// Whether `record` belongs on the node at `index`, which would believe it and cannot have purged it.
-    fn is_for(&self, index: NodeIndex, partition: Partition, record: &Record, floor: Floor) -> bool {
-        let is_purged = record.value == Value::Tombstone && record.version.clock() <= floor.purged;
-        let belongs = record.from > self.rank_of(index, partition) || canary::is(Canary::TransferIgnoresFrom);
-        belongs && !is_purged && self.timestamps.check(record.version.clock()).is_ok()
-    }
+/// Whether `record` belongs on rank `rank`.
+fn belongs(record: &Record, rank: u16) -> bool {
+    record.from > rank || canary::is(Canary::TransferIgnoresFrom)
+}
+
+/// Whether the other node may have purged `record`.
+fn is_purged(record: &Record, floor: Floor) -> bool {
+    record.value == Value::Tombstone && record.version.clock() <= floor.purged
 }
 
 /// Records that wait for a batch, by the timestamp up to which their partitions had settled: a batch has one for all.

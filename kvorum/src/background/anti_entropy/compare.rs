@@ -8,9 +8,8 @@
 //! A sum is the exclusive or of a group's digests, which are the exclusive or of hashes of keys with their versions. So
 //! a sum covers all keys of a group as a digest covers all keys of a partition.
 
-use super::Puller;
+use super::{Comparisons, Puller};
 use crate::background::anti_entropy::sync::CALL_TIMEOUT;
-use crate::coordinator::Shared;
 use crate::coordinator::calls::Cause;
 use crate::peer::{Reply, Request};
 use kvorum_core::{NodeIndex, Partition};
@@ -26,8 +25,8 @@ pub(crate) struct Unlike {
 impl Puller {
     /// The partitions in which this node and the peer differ, in the records that they must share.
     pub(super) async fn unlike(&self) -> Result<BTreeMap<u16, Unlike>, Cause> {
-        let (shared, index) = (&self.own.shared, self.index);
-        let sums = sums_of(&shared.digests_with(index, 0, shared.partition_count()));
+        let (state, index) = (&self.own.shared.background.anti_entropy, self.index);
+        let sums = sums_of(&state.digests_with(index, 0, state.partition_count()));
         let request = Request::Compare { sums };
         let theirs = match self.own.link(index).ok_or(Cause::Unreachable)?.call(&request, CALL_TIMEOUT).await
         {
@@ -37,11 +36,11 @@ impl Puller {
         };
         let mut unlike = BTreeMap::new();
         for (partition, theirs) in theirs {
-            if partition >= shared.partition_count() {
+            if partition >= state.partition_count() {
                 return Err(Cause::OffTopic);
             }
             // Compare the current digest: most writes that were under way have arrived here by now.
-            let ours = shared.digest_with(index, Partition(partition));
+            let ours = state.digest_with(index, Partition(partition));
             if ours != theirs {
                 unlike.insert(partition, Unlike { ours, theirs });
             }
@@ -50,7 +49,7 @@ impl Puller {
     }
 }
 
-impl Shared {
+impl Comparisons {
     /// The digests, by partition, of the groups whose sums differ from the `sums` of the node at `index`.
     pub(crate) fn compared(&self, index: NodeIndex, sums: &[u64]) -> Vec<(u16, u64)> {
         unlike_stretches(&self.digests_with(index, 0, self.partition_count()), sums)

@@ -15,17 +15,20 @@
 
 pub(crate) mod bulk;
 pub(crate) mod compare;
+pub(crate) mod doubt;
 pub(crate) mod sync;
 
-use crate::background::anti_entropy::bulk::{Lacking, is_worth};
+use crate::background::anti_entropy::bulk::{Lacking, Transferring, is_worth};
 use crate::background::anti_entropy::compare::Unlike;
-use crate::background::repair_damage::Beginning;
+use crate::background::repair_damage::{Beginning, Mending};
+use crate::background::tombstone_gc::Purges;
 use crate::background::worker::{Control, Work, Worker};
 use crate::background::workers::WorkerId;
-use crate::cluster::VotesVerdict;
+use crate::clock::TimestampBound;
+use crate::cluster::{Cluster, VotesVerdict};
 use crate::coordinator::calls::{Calls, Cause};
 use crate::coordinator::{Coordinator, Shared};
-use crate::replica::{Digests, Vote};
+use crate::replica::{Digests, Hints, Replica, Vote};
 use kvorum_core::{NodeIndex, Partition};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -54,9 +57,23 @@ struct Difference {
     is_compared: bool,
 }
 
-/// What comparisons have found and brought, for all services, and what is left of a refill.
+/// Comparisons of this node with all others: what they have found and brought, and what this node answers to those of its
+/// peers.
+pub struct Comparisons {
+    pub(super) cluster: Arc<Cluster>,
+    pub(super) timestamps: Arc<TimestampBound>,
+    pub(super) replica: Replica,
+    pub(super) hints: Hints,
+    pub(super) mending: Arc<Mending>,
+    pub(super) purges: Arc<Purges>,
+    pub(super) transferring: Transferring,
+    /// What they have found and brought.
+    pub progress: Progress,
+}
+
+/// What comparisons have found and brought.
 #[derive(Debug, Default)]
-pub struct AntiEntropyState {
+pub struct Progress {
     /// Comparisons of replicas with another node.
     pub rounds: AtomicU64,
     /// Partitions that differed in the latest comparison.
@@ -84,7 +101,7 @@ pub struct AntiEntropyState {
     refill_most: AtomicU64,
 }
 
-impl AntiEntropyState {
+impl Progress {
     pub(crate) fn new(nodes: u16) -> Self {
         Self { differing_from: (0..nodes).map(|_| AtomicU64::new(0)).collect(), ..Self::default() }
     }
@@ -139,6 +156,10 @@ impl AntiEntropy {
     fn shared(&self) -> &Arc<Shared> {
         &self.puller.own.shared
     }
+
+    fn state(&self) -> &Comparisons {
+        &self.puller.own.shared.background.anti_entropy
+    }
 }
 
 impl Worker for AntiEntropy {
@@ -150,7 +171,7 @@ impl Worker for AntiEntropy {
     }
 
     fn doing(&self) -> &'static str {
-        match (self.shared().is_refilled(), self.shared().owes_comparison(self.puller.index)) {
+        match (self.state().is_refilled(), self.state().owes_comparison(self.puller.index)) {
             (true, _) => "refilling this store",
             (false, true) => "comparing after an unclean shutdown",
             (false, false) => "comparing",
@@ -167,13 +188,14 @@ impl Worker for AntiEntropy {
         if !self.was_ready {
             return Work::Idle;
         }
-        let (refills, is_first) = (shared.is_refilled(), shared.owes_comparison(index));
+        let state = &shared.background.anti_entropy;
+        let (refills, is_first) = (state.is_refilled(), state.owes_comparison(index));
         let is_urgent = is_first || self.was_away;
         let compared = self.compare_in_turn(refills, is_urgent).await;
         self.was_away &= compared.is_err();
         match compared {
-            Ok(()) if refills => shared.compared_with(index, beginning).await,
-            Ok(()) if is_first => shared.compared_after_start(index).await,
+            Ok(()) if refills => state.compared_with(index, beginning).await,
+            Ok(()) if is_first => state.compared_after_start(index).await,
             Ok(()) => {}
             Err(cause) => {
                 let node = shared.cluster.url_of(index);
@@ -186,11 +208,11 @@ impl Worker for AntiEntropy {
     async fn wait_for_work(&mut self) {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
-            let shared = self.shared();
+            let state = self.state();
             // At any time, a store may be found to lack records, and a peer may begin to answer.
             let is_urgent =
-                shared.is_refilled() || shared.owes_comparison(self.puller.index) && !self.was_ready;
-            if is_urgent || shared.clock.mono() >= self.begun + ROUND_EVERY {
+                state.is_refilled() || state.owes_comparison(self.puller.index) && !self.was_ready;
+            if is_urgent || self.shared().clock.mono() >= self.begun + ROUND_EVERY {
                 return;
             }
         }
@@ -202,7 +224,7 @@ impl AntiEntropy {
     /// done.
     async fn compare_in_turn(&mut self, refills: bool, is_urgent: bool) -> Result<(), Cause> {
         let (shared, index) = (Arc::clone(self.shared()), self.puller.index);
-        let _turn = shared.background.anti_entropy.comparing.lock().await;
+        let _turn = shared.background.anti_entropy.progress.comparing.lock().await;
         // What others have purged must be known before anything is taken.
         if refills || !shared.cluster.has_met_floors_of(index) {
             self.puller.own.meet_floors(index).await?;
@@ -213,7 +235,7 @@ impl AntiEntropy {
     /// Pulls what the peer holds and this node lacks, in one partition or in all, whether at rest or not.
     pub(crate) async fn compare_once(&mut self, partition: Option<Partition>) -> Result<(), Cause> {
         let shared = Arc::clone(self.shared());
-        let _turn = shared.background.anti_entropy.comparing.lock().await;
+        let _turn = shared.background.anti_entropy.progress.comparing.lock().await;
         self.puller.own.meet_floors(self.puller.index).await?;
         match partition {
             Some(partition) => self.puller.sync(partition).await.map(drop),
@@ -224,9 +246,9 @@ impl AntiEntropy {
     /// Compares all partitions, and syncs those that differ and are at rest; all that differ when `is_urgent`.
     async fn compare(&mut self, is_urgent: bool) -> Result<(), Cause> {
         let shared = Arc::clone(self.shared());
-        let state = &shared.background.anti_entropy;
+        let progress = &shared.background.anti_entropy.progress;
         let unlike = self.puller.unlike().await?;
-        state.rounds.fetch_add(1, Ordering::Relaxed);
+        progress.rounds.fetch_add(1, Ordering::Relaxed);
         let differ = unlike.len() as u64;
         let mut work = Vec::new();
         self.differences.retain(|partition, _| unlike.contains_key(partition));
@@ -250,8 +272,8 @@ impl AntiEntropy {
             }
         }
         let unsynced = self.sync_all(work).await?;
-        state.differing.store(differ, Ordering::Relaxed);
-        if let Some(count) = state.differing_from.get(usize::from(self.puller.index.0)) {
+        progress.differing.store(differ, Ordering::Relaxed);
+        if let Some(count) = progress.differing_from.get(usize::from(self.puller.index.0)) {
             count.store(differ, Ordering::Relaxed);
         }
         unsynced.map_or(Ok(()), Err)
@@ -261,14 +283,14 @@ impl AntiEntropy {
     /// one walk through the peer's store. Returns why a partition was left out, if one was.
     async fn sync_all(&mut self, mut work: Vec<(u16, bool)>) -> Result<Option<Cause>, Cause> {
         let shared = Arc::clone(self.shared());
-        let state = &shared.background.anti_entropy;
-        let mut to_sync = ToSync::new(&state.to_sync, work.len());
-        if shared.is_refilled() {
-            state.refill_most.fetch_max(state.to_sync.load(Ordering::Relaxed), Ordering::Relaxed);
+        let progress = &shared.background.anti_entropy.progress;
+        let mut to_sync = ToSync::new(&progress.to_sync, work.len());
+        if shared.background.anti_entropy.is_refilled() {
+            progress.refill_most.fetch_max(progress.to_sync.load(Ordering::Relaxed), Ordering::Relaxed);
         } else {
-            state.refill_most.store(0, Ordering::Relaxed);
+            progress.refill_most.store(0, Ordering::Relaxed);
         }
-        let probed = usize::try_from(shared.settings.upkeep.transferring.probed_min).unwrap_or(0);
+        let probed = usize::try_from(shared.background.anti_entropy.transferring.probed_min).unwrap_or(0);
         let mut rest = work.split_off(probed.min(work.len()));
         let mut unsynced = None;
         let lacking = self.sync_each(work, &mut to_sync, &mut unsynced).await?;
@@ -356,24 +378,23 @@ impl Drop for ToSync<'_> {
     }
 }
 
-impl Shared {
+impl Comparisons {
     /// Whether this store lacks records that an earlier one held.
-    fn is_refilled(&self) -> bool {
+    pub(super) fn is_refilled(&self) -> bool {
         self.cluster.roster().verdict() == VotesVerdict::Lacks
     }
 
     /// Whether this store may have lost confirmed writes in the previous run, and has not been compared with the node
     /// at `index` since.
-    fn owes_comparison(&self, index: NodeIndex) -> bool {
+    pub(super) fn owes_comparison(&self, index: NodeIndex) -> bool {
         let me = self.cluster.id_of(self.cluster.me());
-        self.hints.waiting_for(me).gaps > 0
-            && !self.background.anti_entropy.compared_since_start().contains(&index)
+        self.hints.waiting_for(me).gaps > 0 && !self.progress.compared_since_start().contains(&index)
     }
 
     /// Notes that this store was compared with the node at `index`, wholly. After a comparison with all nodes, it lacks
     /// no record that any of them has.
     async fn compared_after_start(&self, index: NodeIndex) {
-        if !self.has_compared_all(&mut self.background.anti_entropy.compared_since_start(), index) {
+        if !self.has_compared_all(&mut self.progress.compared_since_start(), index) {
             return;
         }
         let me = self.cluster.id_of(self.cluster.me());
@@ -391,7 +412,7 @@ impl Shared {
         self.cluster.others().all(|other| compared.contains(&other))
     }
 
-    fn peer_votes(&self, index: NodeIndex) -> bool {
+    pub(super) fn peer_votes(&self, index: NodeIndex) -> bool {
         self.cluster.peer(index).is_some_and(|peer| peer.votes.load(Ordering::Relaxed))
     }
 
@@ -408,7 +429,7 @@ impl Shared {
     /// The progress of a refill, in percent of the partitions that it had to sync, and the nodes that it has not been
     /// compared with wholly.
     pub(crate) fn refill_progress(&self) -> (u64, Vec<NodeIndex>) {
-        let state = &self.background.anti_entropy;
+        let state = &self.progress;
         let compared = state.refilled_from();
         let left: Vec<NodeIndex> = self.cluster.others().filter(|other| !compared.contains(other)).collect();
         let is_begun = !compared.is_empty();
@@ -428,10 +449,10 @@ impl Shared {
         // Read the doubts first: a later doubt changes the beginning, and this comparison then no longer counts.
         let doubts = self.replica.doubts();
         let is_whole = {
-            let mut compared = self.background.anti_entropy.refilled_from();
+            let mut compared = self.progress.refilled_from();
             // The store was replaced meanwhile: the records that this comparison brought are set aside with the old
             // store.
-            if !self.background.mending.is_still(beginning) {
+            if !self.mending.is_still(beginning) {
                 return;
             }
             self.has_compared_all(&mut compared, index)
@@ -448,7 +469,7 @@ impl Shared {
         }
         match self.replica.store_votes(Vote::Yes).await {
             // The store was set aside meanwhile; the one that follows is marked as not eligible.
-            Ok(()) if !self.background.mending.is_still(beginning) => {}
+            Ok(()) if !self.mending.is_still(beginning) => {}
             Ok(()) => {
                 self.cluster.roster().refilled();
                 tracing::info!(

@@ -4,12 +4,12 @@
 //! them through [`crate::replica::Replica::apply_many`]. A list that is out of date does no harm: what was overwritten
 //! meanwhile is superseded.
 
-use super::Puller;
+use super::{Comparisons, Puller};
 use crate::background::anti_entropy::bulk::Lacking;
 use crate::background::rate_limit::charged_all;
 use crate::background::workers::WorkerId;
+use crate::coordinator::Coordinator;
 use crate::coordinator::calls::{Calls, Cause};
-use crate::coordinator::{Coordinator, Shared};
 use crate::peer::{Reply, Request, VersionRow};
 use crate::replica::{Fetched, Floor, ReplicaError, Source};
 use kvorum_core::{Key, NodeIndex, Partition, Record, Version};
@@ -87,7 +87,7 @@ impl Puller {
     /// # Cancel safety
     /// Dropping the future ends it between two batches; what came stays.
     pub(super) async fn sync(&self, partition: Partition) -> Result<Lacking, Cause> {
-        let (shared, index) = (&self.own.shared, self.index);
+        let (state, index) = (&self.own.shared.background.anti_entropy, self.index);
         let mut lacking = Lacking::default();
         let (mut ours, mut theirs) = (List::new(), List::new());
         let mut calls: Calls<Result<(), Cause>> = Calls::new();
@@ -99,15 +99,15 @@ impl Puller {
                 lacking.listed += rows.len() as u64;
                 theirs.extend(rows, is_last);
                 floor = met;
-                shared.meet_floor(index, partition, floor).await.map_err(Cause::Replica)?;
+                state.meet_floor(index, partition, floor).await.map_err(Cause::Replica)?;
                 continue;
             }
             if ours.needs_more() {
                 let after = ours.last.clone();
                 // A partition in doubt is listed in full, so that its dead rows are dropped as well.
-                let is_in_doubt = shared.outlived_upto(partition, floor) > 0;
+                let is_in_doubt = state.outlived_upto(partition, floor) > 0;
                 let left_out = if is_in_doubt { Floor::default() } else { floor };
-                let listed = shared.versions_with(index, partition, after, LIST_BYTES, left_out).await;
+                let listed = state.versions_with(index, partition, after, LIST_BYTES, left_out).await;
                 let (rows, is_last) = listed.map_err(Cause::Replica)?;
                 ours.extend(rows, is_last);
                 continue;
@@ -118,7 +118,7 @@ impl Puller {
                     batch.pulls.push(key);
                 }
                 Some(Task::Only(key, version)) => {
-                    if version.clock() <= shared.outlived_upto(partition, floor) {
+                    if version.clock() <= state.outlived_upto(partition, floor) {
                         batch.drops.push((key, version));
                     }
                 }
@@ -162,7 +162,7 @@ impl Puller {
         let Batch { pulls, drops } = batch;
         let shared = &self.own.shared;
         let dropped = shared.replica.drop_outlived(partition, drops).await.map_err(Cause::Replica)?;
-        shared.background.anti_entropy.outlived_dropped.fetch_add(dropped as u64, Ordering::Relaxed);
+        shared.background.anti_entropy.progress.outlived_dropped.fetch_add(dropped as u64, Ordering::Relaxed);
         if dropped > 0 {
             tracing::debug!(
                 partition = partition.0,
@@ -177,7 +177,7 @@ impl Puller {
     async fn pull_all(&self, partition: Partition, mut keys: Vec<Key>) -> Result<(), Cause> {
         let shared = &self.own.shared;
         let Some(link) = self.own.link(self.index) else { return Err(Cause::Unreachable) };
-        let my_rank = shared.rank_of(shared.cluster.me(), partition);
+        let my_rank = shared.background.anti_entropy.rank_of(shared.cluster.me(), partition);
         while !keys.is_empty() {
             let request = Request::Fetch { keys: keys.clone(), bytes: BATCH_BYTES_MAX };
             let (settled, found) = match link.call(&request, CALL_TIMEOUT).await {
@@ -208,7 +208,7 @@ impl Puller {
         shared.stamps.observe(newest);
         let applied = shared.replica.apply_many(records, Source::Repair { settled }).await;
         let count = applied.map_err(Cause::Replica)?.iter().flatten().count() as u64;
-        shared.background.anti_entropy.pulled.fetch_add(count, Ordering::Relaxed);
+        shared.background.anti_entropy.progress.pulled.fetch_add(count, Ordering::Relaxed);
         shared.background.workers.count(WorkerId::Repair(self.index), count);
         Ok(())
     }
@@ -232,7 +232,7 @@ pub(crate) async fn fetch(
     timeout: Duration,
 ) -> Result<(u64, Option<Record>), Cause> {
     let (settled, found) = if index == coordinator.shared.cluster.me() {
-        let settled = coordinator.shared.settled_of(std::slice::from_ref(&key));
+        let settled = coordinator.shared.background.anti_entropy.settled_of(std::slice::from_ref(&key));
         (settled, coordinator.shared.replica.get_many(vec![key], 1).await.map_err(Cause::Replica)?)
     } else {
         let Some(link) = coordinator.link(index) else { return Err(Cause::Unreachable) };
@@ -275,7 +275,7 @@ fn next_difference(ours: &mut List, theirs: &mut List) -> Option<Task> {
     }
 }
 
-impl Shared {
+impl Comparisons {
     /// The timestamp up to which rows that only this node holds, and should share with a node whose floor is `theirs`,
     /// are dead. It is as far as that node has sealed, if this store has not settled so far; otherwise 0. That node
     /// once held all such rows, so it has purged those that it lacks.

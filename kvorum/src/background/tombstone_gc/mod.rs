@@ -11,12 +11,15 @@
 //! A node that is away, is not eligible or holds other records holds back every partition that it takes part in. These
 //! are all partitions, because older copies may lie on any rank. The rules and their proof: `docs/dev/tombstones.md`.
 
-pub(crate) mod watermark;
+mod answers;
+pub(crate) mod meet_floors;
 
 use super::worker::{Work, Worker};
-use crate::coordinator::{Coordinator, Shared};
+use crate::clock::{Clock, TimestampBound};
+use crate::cluster::Cluster;
+use crate::coordinator::{Coordinator, Stamps};
 use crate::peer::{HeldBack, Reply, Request, StepKind};
-use crate::replica::{FloorStep, ReplicaError};
+use crate::replica::{FloorStep, Hints, Replica, ReplicaError};
 use kvorum_core::{NodeIndex, Partition};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -39,16 +42,16 @@ const SCANNED_MAX: usize = 64;
 /// How long the purge waits before it retries rows that it could not remove.
 const RETRY_WAIT: Duration = Duration::from_secs(1);
 
-/// The state of the rounds: up to where all nodes agree, and which node holds them back.
-#[derive(Debug)]
-pub struct Settling {
+/// Tombstone GC on this node: up to where all nodes agree, which node holds them back, and what this node answers to the
+/// leaders of rounds.
+pub struct TombstoneGc {
+    parts: Parts,
     /// When the node started, by the monotonic clock.
     begun: Duration,
     // Guards the agreed timestamps. Held for a copy or an update.
     agreed: Mutex<Agreed>,
     /// Partitions whose dead rows may be removed.
-    purges: Mutex<BTreeSet<u16>>,
-    purge: Notify,
+    pub(crate) purges: Arc<Purges>,
     /// Requests a round over all partitions now; counts the requests.
     called: watch::Sender<u64>,
     /// Rounds led by this node that have ended.
@@ -57,6 +60,38 @@ pub struct Settling {
     pub released: AtomicU64,
     /// Dead rows removed here.
     pub purged: AtomicU64,
+}
+
+/// What tombstone GC works with.
+pub(crate) struct Parts {
+    pub(crate) cluster: Arc<Cluster>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) timestamps: Arc<TimestampBound>,
+    pub(crate) replica: Replica,
+    pub(crate) hints: Hints,
+    pub(crate) stamps: Arc<Stamps>,
+    /// The time between two rounds.
+    pub(crate) interval: Duration,
+}
+
+/// The queue of partitions whose dead rows may be removed.
+#[derive(Debug, Default)]
+pub(crate) struct Purges {
+    // Guards the partitions. Held to add some or to take one.
+    partitions: Mutex<BTreeSet<u16>>,
+    has_more: Notify,
+}
+
+impl Purges {
+    /// Queues `partitions` for the removal of the dead rows that their floors let go.
+    pub(crate) fn add(&self, partitions: impl IntoIterator<Item = u16>) {
+        self.lock().extend(partitions);
+        self.has_more.notify_one();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeSet<u16>> {
+        self.partitions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 #[derive(Debug)]
@@ -81,18 +116,20 @@ pub struct Watermark {
     pub held_by: Option<(NodeIndex, HeldBack)>,
 }
 
-impl Settling {
-    pub(crate) fn new(partition_bits: u8, nodes: u16, begun: Duration) -> Self {
+impl TombstoneGc {
+    pub(crate) fn new(parts: Parts) -> Self {
+        let (cluster, begun) = (&parts.cluster, parts.clock.mono());
+        let nodes = usize::from(cluster.node_count());
         let agreed = Agreed {
-            words: vec![0; 1 << partition_bits],
-            held_by: vec![None; usize::from(nodes)],
-            heard: vec![None; usize::from(nodes)],
+            words: vec![0; 1 << cluster.topology().partition_bits()],
+            held_by: vec![None; nodes],
+            heard: vec![None; nodes],
         };
         Self {
+            parts,
             begun,
             agreed: Mutex::new(agreed),
-            purges: Mutex::default(),
-            purge: Notify::new(),
+            purges: Arc::default(),
             called: watch::Sender::new(0),
             ended: watch::Sender::new(0),
             released: AtomicU64::new(0),
@@ -107,16 +144,6 @@ impl Settling {
 
     fn agreed(&self) -> MutexGuard<'_, Agreed> {
         self.agreed.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn purges(&self) -> MutexGuard<'_, BTreeSet<u16>> {
-        self.purges.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Queues `partitions` for the removal of the dead rows that their floors let go.
-    pub(crate) fn purge_soon(&self, partitions: impl IntoIterator<Item = u16>) {
-        self.purges().extend(partitions);
-        self.purge.notify_one();
     }
 }
 
@@ -162,10 +189,11 @@ struct Surveyed {
 impl Rounds {
     pub(crate) fn new(own: Rc<Coordinator>) -> Self {
         let shared = &own.shared;
-        let led = shared.led_by(shared.cluster.me());
+        let gc = &shared.background.tombstone_gc;
+        let led = gc.led_by(shared.cluster.me());
         let now = shared.clock.mono();
         let (settled_at, differed) = (vec![now; led.len()], vec![0; led.len()]);
-        let called = shared.background.settling.called.subscribe();
+        let called = gc.called.subscribe();
         Self { lead: Lead { led, reading: None, settled_at, differed }, called, due: None, own }
     }
 }
@@ -178,15 +206,18 @@ impl Worker for Rounds {
         if !shared.timestamps.stands_down() {
             self.own.settle_round(&mut self.lead, due == Due::Called).await;
         }
-        if let Err(error) = shared.forget_healed_gaps().await {
+        if let Err(error) = shared.background.tombstone_gc.forget_healed_gaps().await {
             tracing::debug!(%error, "marks of partitions that are alike again cannot be removed");
         }
-        shared.background.settling.ended.send_modify(|ended| *ended += 1);
+        shared.background.tombstone_gc.ended.send_modify(|ended| *ended += 1);
         Work::Idle
     }
 
     async fn wait_for_work(&mut self) {
-        let wait = tokio::time::timeout(self.own.shared.settings.settle_every, self.called.changed());
+        let wait = tokio::time::timeout(
+            self.own.shared.background.tombstone_gc.parts.interval,
+            self.called.changed(),
+        );
         self.due = Some(if matches!(wait.await, Ok(Ok(()))) { Due::Called } else { Due::Interval });
     }
 }
@@ -197,12 +228,12 @@ impl Coordinator {
     /// # Cancel safety
     /// The round goes on when the future is dropped.
     pub async fn settle_now(&self) {
-        let settling = &self.shared.background.settling;
-        let mut ended = settling.ended.subscribe();
+        let gc = &self.shared.background.tombstone_gc;
+        let mut ended = gc.ended.subscribe();
         // A round may be under way that began before the call: wait for the next one.
         let wanted = *ended.borrow_and_update() + 2;
         while *ended.borrow_and_update() < wanted {
-            settling.called.send_modify(|count| *count += 1);
+            gc.called.send_modify(|count| *count += 1);
             if ended.changed().await.is_err() {
                 return;
             }
@@ -218,7 +249,7 @@ impl Coordinator {
         };
         let me = usize::from(shared.cluster.me().0);
         let Ok(surveyed) = surveyed else {
-            shared.background.settling.agreed().hear(me, held_by, shared.clock.mono());
+            shared.background.tombstone_gc.agreed().hear(me, held_by, shared.clock.mono());
             return;
         };
         let Some(reading) = lead.reading.replace(surveyed.reading) else { return };
@@ -228,7 +259,7 @@ impl Coordinator {
             reading.min(oldest.saturating_sub(1))
         };
         {
-            let mut agreed = shared.background.settling.agreed();
+            let mut agreed = shared.background.tombstone_gc.agreed();
             agreed.hear(me, held_by, shared.clock.mono());
             for (partition, agrees) in lead.led.iter().zip(&surveyed.agree) {
                 if let Some(word) = agreed.words.get_mut(usize::from(*partition)).filter(|_| *agrees) {
@@ -261,7 +292,7 @@ impl Coordinator {
                     (*at, *rounds) = (now, 0);
                 }
             }
-            let mut agreed = shared.background.settling.agreed();
+            let mut agreed = shared.background.tombstone_gc.agreed();
             for partition in settled {
                 if let Some(word) = agreed.words.get_mut(usize::from(partition)) {
                     *word = upto.max(*word);
@@ -277,14 +308,18 @@ impl Coordinator {
         if !shared.cluster.votes() {
             return Err((me.0, HeldBack::NotVoting));
         }
-        let hinted = shared.hinted(led);
+        let hinted = shared.background.tombstone_gc.hinted(led);
         let held_by = (!hinted.is_empty()).then_some((me.0, HeldBack::Hints));
         let hinted = hinted.into_iter().collect();
-        let mut surveyed =
-            Surveyed { reading: shared.reading(), hinted, agree: vec![true; led.len()], held_by };
-        let before = shared.commons_of_others(led);
+        let mut surveyed = Surveyed {
+            reading: shared.background.tombstone_gc.reading(),
+            hinted,
+            agree: vec![true; led.len()],
+            held_by,
+        };
+        let before = shared.background.tombstone_gc.commons_of_others(led);
         let (agreed, held_by) = {
-            let known = shared.background.settling.agreed();
+            let known = shared.background.tombstone_gc.agreed();
             let words = led.iter().map(|partition| known.words.get(usize::from(*partition)).copied());
             let held_by = known.held_by.get(usize::from(me.0)).copied().flatten();
             (words.map(Option::unwrap_or_default).collect::<Vec<u64>>(), held_by)
@@ -307,7 +342,8 @@ impl Coordinator {
                 *known = oldest.min(*known);
                 surveyed.held_by = Some((index.0, HeldBack::Hints));
             }
-            let agree = shared.agree(led, index, before.get(usize::from(index.0)), &digests);
+            let agree =
+                shared.background.tombstone_gc.agree(led, index, before.get(usize::from(index.0)), &digests);
             if agree.contains(&false) && !matches!(surveyed.held_by, Some((_, HeldBack::Hints))) {
                 surveyed.held_by = Some((index.0, HeldBack::Differs));
             }
@@ -376,7 +412,7 @@ impl Coordinator {
                 return Ok(Vec::new());
             }
         }
-        shared.background.settling.released.fetch_add(partitions.len() as u64, Ordering::Relaxed);
+        shared.background.tombstone_gc.released.fetch_add(partitions.len() as u64, Ordering::Relaxed);
         Ok(partitions)
     }
 
@@ -394,7 +430,9 @@ impl Coordinator {
         }
         let mut before = Vec::new();
         for index in (0..shared.cluster.node_count()).map(NodeIndex) {
-            before.push(shared.commons(&partitions, index, by_scan.then_some(upto)).await?);
+            before.push(
+                shared.background.tombstone_gc.commons(&partitions, index, by_scan.then_some(upto)).await?,
+            );
         }
         let request = Request::Close { round, upto, by_scan, partitions: partitions.clone() };
         let Ok(mut calls) = self.ask_others(&request, STEP_TIMEOUT) else { return Ok(Vec::new()) };
@@ -406,7 +444,7 @@ impl Coordinator {
                 let ours = before.map_or(&[][..], |words| words);
                 same(ours, &theirs, partitions.len())
             } else {
-                shared.agree(&partitions, index, before, &theirs)
+                shared.background.tombstone_gc.agree(&partitions, index, before, &theirs)
             };
             all.iter_mut().zip(agree).for_each(|(all, one)| *all &= one);
         }
@@ -426,7 +464,7 @@ impl Coordinator {
         let shared = &self.shared;
         let request = Request::Step { kind, round, upto, partitions: partitions.to_vec() };
         let Ok(mut calls) = self.ask_others(&request, STEP_TIMEOUT) else { return Ok(false) };
-        let mut is_done = shared.step(kind, round, upto, partitions).await?;
+        let mut is_done = shared.background.tombstone_gc.step(kind, round, upto, partitions).await?;
         while let Some((_, answer)) = calls.next().await {
             is_done &= answer == Ok(Reply::Stepped(true));
         }
@@ -449,7 +487,7 @@ impl Purge {
             let left = Partition::all(shared.cluster.topology().partition_bits()).filter(|partition| {
                 shared.replica.floor(*partition).purged > 0 && digests.counts(*partition).1 > 0
             });
-            shared.background.settling.purge_soon(left.map(|partition| partition.0));
+            shared.background.tombstone_gc.purges.add(left.map(|partition| partition.0));
         }
         Self { own, failed: BTreeSet::new() }
     }
@@ -458,17 +496,17 @@ impl Purge {
 impl Worker for Purge {
     async fn work(&mut self) -> Work {
         let shared = &self.own.shared;
-        let settling = &shared.background.settling;
-        let next = settling.purges().pop_first();
+        let gc = &shared.background.tombstone_gc;
+        let next = gc.purges.lock().pop_first();
         let Some(partition) = next else {
             if self.failed.is_empty() {
                 return Work::Idle;
             }
-            settling.purges().append(&mut self.failed);
+            gc.purges.lock().append(&mut self.failed);
             return Work::Throttled(RETRY_WAIT);
         };
         match shared.replica.purge(Partition(partition)).await {
-            Ok(count) => drop(settling.purged.fetch_add(count as u64, Ordering::Relaxed)),
+            Ok(count) => drop(gc.purged.fetch_add(count as u64, Ordering::Relaxed)),
             Err(ReplicaError::Stopped) => return Work::Done,
             Err(error) => {
                 tracing::debug!(%error, partition, "dead rows could not be removed; they are tried again");
@@ -479,7 +517,7 @@ impl Worker for Purge {
     }
 
     async fn wait_for_work(&mut self) {
-        self.own.shared.background.settling.purge.notified().await;
+        self.own.shared.background.tombstone_gc.purges.has_more.notified().await;
     }
 }
 
@@ -497,210 +535,4 @@ fn close(round: u64, upto: u64, partitions: &[u16]) -> FloorStep {
 
 fn same(ours: &[u64], theirs: &[u64], count: usize) -> Vec<bool> {
     (0..count).map(|place| ours.get(place).is_some_and(|word| theirs.get(place) == Some(word))).collect()
-}
-
-impl Shared {
-    /// The partitions that the node at `index` leads, ascending.
-    fn led_by(&self, index: NodeIndex) -> Vec<u16> {
-        Partition::all(self.cluster.topology().partition_bits())
-            .filter(|partition| self.cluster.preference_list(*partition).first() == Some(&index))
-            .map(|partition| partition.0)
-            .collect()
-    }
-
-    /// Those of `partitions`, ascending, that have hints on this node, each with a timestamp at or below the oldest
-    /// hint's.
-    fn hinted(&self, partitions: &[u16]) -> Vec<(u16, u64)> {
-        let mut hinted = self.hints.oldest();
-        hinted.retain(|(partition, _)| partitions.binary_search(partition).is_ok());
-        // Cap a hint from the future at the clock reading: it must hold back everything that is stamped from now on.
-        let reading = self.reading();
-        for (_, oldest) in &mut hinted {
-            *oldest = reading.min(*oldest);
-        }
-        hinted
-    }
-
-    /// Removes the dirty marks of other nodes' partitions in which all nodes have since agreed past the missing writes.
-    async fn forget_healed_gaps(&self) -> Result<(), ReplicaError> {
-        let me = self.cluster.id_of(self.cluster.me());
-        let is_past = |partition: u16, clock| {
-            self.background
-                .settling
-                .agreed()
-                .words
-                .get(usize::from(partition))
-                .is_some_and(|word| *word >= clock)
-        };
-        self.hints.forget_gaps(|target, partition, clock| target != me && is_past(partition, clock)).await
-    }
-
-    /// A timestamp below every version that this node stamps from now on.
-    fn reading(&self) -> u64 {
-        self.stamps.reading()
-    }
-
-    /// The digests, for each of `partitions`, of the records here that the node at `index` must share with the others.
-    async fn commons(
-        &self,
-        partitions: &[u16],
-        index: NodeIndex,
-        upto: Option<u64>,
-    ) -> Result<Vec<u64>, ReplicaError> {
-        let nodes = self.cluster.node_count();
-        let mut words = Vec::with_capacity(partitions.len());
-        for partition in partitions.iter().copied().map(Partition) {
-            let rank = self.cluster.rank_of(partition, index).unwrap_or(u16::MAX);
-            words.push(match (upto, self.replica.digests()) {
-                (Some(upto), _) => self.replica.common_upto(partition, rank, nodes, upto).await?,
-                (None, Some(digests)) => digests.common(partition, rank, nodes),
-                (None, None) => 0,
-            });
-        }
-        Ok(words)
-    }
-
-    /// [`Self::commons_now`] for each node.
-    fn commons_of_others(&self, partitions: &[u16]) -> Vec<Vec<u64>> {
-        (0..self.cluster.node_count()).map(|index| self.commons_now(partitions, NodeIndex(index))).collect()
-    }
-
-    fn commons_now(&self, partitions: &[u16], index: NodeIndex) -> Vec<u64> {
-        let Some(digests) = self.replica.digests() else { return Vec::new() };
-        let rank = |partition| self.cluster.rank_of(partition, index).unwrap_or(u16::MAX);
-        let nodes = self.cluster.node_count();
-        let common = |partition: &u16| {
-            let partition = Partition(*partition);
-            digests.common(partition, rank(partition), nodes)
-        };
-        partitions.iter().map(common).collect()
-    }
-
-    /// For each of `partitions`, whether the digest in `theirs` of the node at `index` equals this node's. Compares the
-    /// digest from before the call and the current one: writes under way change either, and one match is enough.
-    fn agree(
-        &self,
-        partitions: &[u16],
-        index: NodeIndex,
-        before: Option<&Vec<u64>>,
-        theirs: &[u64],
-    ) -> Vec<bool> {
-        let before = same(before.map_or(&[][..], |words| words), theirs, partitions.len());
-        let now = same(&self.commons_now(partitions, index), theirs, partitions.len());
-        before.into_iter().zip(now).map(|(before, now)| before || now).collect()
-    }
-
-    /// Takes a step on this node.
-    async fn step(
-        &self,
-        kind: StepKind,
-        round: u64,
-        upto: u64,
-        partitions: &[u16],
-    ) -> Result<bool, ReplicaError> {
-        let listed: Arc<[u16]> = partitions.into();
-        let step = match kind {
-            StepKind::Settle => FloorStep::Settle { round, upto, partitions: listed },
-            StepKind::Seal => FloorStep::Seal { upto, partitions: listed },
-            StepKind::Release => FloorStep::Release { upto, partitions: listed },
-        };
-        // A store that lacks records cannot confirm that it holds the same.
-        if !self.cluster.votes() {
-            return Ok(false);
-        }
-        let is_done = self.replica.step(step).await?;
-        if is_done && kind == StepKind::Release {
-            self.background.settling.purge_soon(partitions.iter().copied());
-        }
-        Ok(is_done)
-    }
-
-    /// Answers a survey by the node at `leader`.
-    pub(crate) fn surveyed(
-        &self,
-        leader: NodeIndex,
-        agreed: Vec<u64>,
-        held_by: Option<(u16, HeldBack)>,
-    ) -> Reply {
-        let led = self.led_by(leader);
-        {
-            let mut known = self.background.settling.agreed();
-            known.hear(usize::from(leader.0), held_by, self.clock.mono());
-            for (partition, said) in led.iter().zip(agreed) {
-                if let Some(word) = known.words.get_mut(usize::from(*partition)) {
-                    *word = said.max(*word);
-                }
-            }
-        }
-        let hinted = self.hinted(&led);
-        // Read the clock before the digests: every record in the digests was stamped before the reading, or above it.
-        let (reading, votes) = (self.reading(), self.cluster.votes() && !self.timestamps.stands_down());
-        let digests = self.commons_now(&led, self.cluster.me());
-        Reply::Surveyed { reading, hinted, votes, digests }
-    }
-
-    /// Closes partitions here (except in round 0) and answers with their digests.
-    pub(crate) async fn closed(
-        &self,
-        round: u64,
-        upto: u64,
-        by_scan: bool,
-        partitions: &[u16],
-    ) -> Result<Option<Reply>, ReplicaError> {
-        if round != 0 && (!self.cluster.votes() || !self.replica.step(close(round, upto, partitions)).await?)
-        {
-            return Ok(None);
-        }
-        let words = self.commons(partitions, self.cluster.me(), by_scan.then_some(upto)).await?;
-        Ok(Some(Reply::DigestList(words)))
-    }
-
-    /// Takes a step on the order of a leader.
-    pub(crate) async fn stepped(
-        &self,
-        kind: StepKind,
-        round: u64,
-        upto: u64,
-        partitions: &[u16],
-    ) -> Result<Reply, ReplicaError> {
-        Ok(Reply::Stepped(self.step(kind, round, upto, partitions).await?))
-    }
-
-    /// The lowest watermark among `all`.
-    pub fn oldest_of(all: &[Watermark]) -> Option<&Watermark> {
-        all.iter().min_by_key(|watermark| watermark.agreed)
-    }
-
-    /// The watermark of each partition, and the node that holds it back. A node that is alone agrees with itself.
-    pub fn watermarks(&self) -> Vec<Watermark> {
-        let is_alone = self.cluster.node_count() == 1;
-        let reading = self.reading();
-        let agreed = self.background.settling.agreed();
-        let now = self.clock.mono();
-        // Twice the time of a round, including the longest wait in it.
-        let silent_after = 2 * (self.settings.settle_every + STEP_TIMEOUT);
-        // Shortly after the start, a silent leader may not have had time for a round yet.
-        let is_young = now <= self.background.settling.begun + silent_after;
-        let silence = if is_young { HeldBack::NotHeard } else { HeldBack::Away };
-        Partition::all(self.cluster.topology().partition_bits())
-            .map(|partition| {
-                let leader = self.cluster.preference_list(partition).first().copied();
-                let leader = leader.unwrap_or(self.cluster.me());
-                let place = usize::from(leader.0);
-                let heard = agreed.heard.get(place).copied().flatten();
-                let is_silent = heard.is_none_or(|at| now > at + silent_after);
-                let held_by = if is_alone {
-                    None
-                } else if is_silent && leader != self.cluster.me() {
-                    Some((leader, silence))
-                } else {
-                    let held_by = agreed.held_by.get(place).copied().flatten();
-                    held_by.map(|(node, why)| (NodeIndex(node), why))
-                };
-                let word = agreed.words.get(usize::from(partition.0)).copied().unwrap_or_default();
-                let word = if is_alone { reading } else { word };
-                Watermark { partition, agreed: word, leader, held_by }
-            })
-            .collect()
-    }
 }

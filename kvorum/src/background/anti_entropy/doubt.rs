@@ -5,84 +5,18 @@
 //! purged everywhere else, or be all that is left of an acknowledged write; a timestamp cannot tell which.
 //!
 //! So from then on the store is not quorum-eligible, takes records below that point only by repair, and is
-//! [compared](super::super::anti_entropy::sync) with all nodes. A row is dropped once another node was compared that must hold it, has sealed past
+//! [compared](super::sync) with all nodes. A row is dropped once another node was compared that must hold it, has sealed past
 //! it, and does not have it. A row on which no such node decides stays.
 
-use crate::background::worker::{Work, Worker};
+use super::Comparisons;
 use crate::canary::{self, Canary};
 use crate::cluster::VotesVerdict;
-use crate::coordinator::calls::Cause;
-use crate::coordinator::{Coordinator, Shared};
-use crate::peer::{Reply, Request};
 use crate::replica::{Floor, FloorStep, ReplicaError, SealedWord, Vote};
 use kvorum_core::{NodeIndex, Partition};
-use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
-/// How long the call for a list of floors may take.
-const LIST_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often the task checks whether a node that has not been met answers by now.
-const MEET_LOOK: Duration = Duration::from_millis(100);
-/// The same while the eligibility of this node's store is open.
-const MEET_LOOK_UNDECIDED: Duration = Duration::from_millis(20);
-
-/// Meets a node once in this run, as soon as the two can talk. It cannot be paused: this store is not quorum-eligible
-/// before.
-pub(crate) struct MeetFloors {
-    own: Rc<Coordinator>,
-    index: NodeIndex,
-}
-
-impl MeetFloors {
-    pub(crate) fn new(own: Rc<Coordinator>, index: NodeIndex) -> Self {
-        Self { own, index }
-    }
-}
-
-impl Worker for MeetFloors {
-    async fn work(&mut self) -> Work {
-        let cluster = &self.own.shared.cluster;
-        // Sleep first: a starting node meets the nodes that answer at once before it takes their hints.
-        tokio::time::sleep(if cluster.is_undecided() { MEET_LOOK_UNDECIDED } else { MEET_LOOK }).await;
-        if cluster.has_met_floors_of(self.index) {
-            return Work::Done;
-        }
-        if self.own.is_ready(self.index)
-            && let Err(cause) = self.own.meet_floors(self.index).await
-        {
-            let node = cluster.url_of(self.index);
-            tracing::debug!(node, %cause, "a node did not say how far it has sealed");
-        }
-        Work::Busy
-    }
-}
-
-impl Coordinator {
-    /// Asks the node at `index` up to where it has sealed, and notes the rows that are in doubt because of it.
-    pub(crate) async fn meet_floors(&self, index: NodeIndex) -> Result<(), Cause> {
-        let Some(link) = self.link(index) else { return Err(Cause::Unreachable) };
-        let theirs = match link.call(&Request::Floors, LIST_TIMEOUT).await {
-            Ok(Reply::FloorList(words)) => words,
-            Ok(_) => return Err(Cause::OffTopic),
-            Err(error) => return Err(Cause::Call(error)),
-        };
-        let Some(ours) = self.shared.replica.believed_floors() else { return Ok(()) };
-        if theirs.len() != ours.len() {
-            return Err(Cause::OffTopic);
-        }
-        let ahead =
-            (0u16..).zip(ours.iter().zip(theirs)).filter(|(_, (ours, sealed))| *sealed > ours.settled);
-        let words = ahead.map(|(partition, (_, sealed))| (Partition(partition), sealed)).collect();
-        self.shared.doubt(index, words).await.map_err(Cause::Replica)?;
-        self.shared.cluster.note_floors_met(index);
-        self.shared.background.identity.record_disk(&self.shared.cluster);
-        Ok(())
-    }
-}
-
-impl Shared {
+impl Comparisons {
     /// Processes a partition's floor on the node at `index`, which was asked at its own address. A floor in a request
     /// is never used this way: its sender cannot be verified.
     pub(crate) async fn meet_floor(
@@ -107,13 +41,17 @@ impl Shared {
         // The two replicas differ, perhaps by rows that one has purged already.
         let has_dead = self.replica.digests().is_some_and(|digests| digests.counts(partition).1 > 0);
         if theirs.purged.max(ours.purged) > 0 && has_dead {
-            self.background.settling.purge_soon([partition.0]);
+            self.purges.add([partition.0]);
         }
         Ok(())
     }
 
     /// Notes that the node at `index` has sealed further than this store has settled.
-    async fn doubt(&self, index: NodeIndex, words: Vec<(Partition, u64)>) -> Result<(), ReplicaError> {
+    pub(crate) async fn doubt(
+        &self,
+        index: NodeIndex,
+        words: Vec<(Partition, u64)>,
+    ) -> Result<(), ReplicaError> {
         let word = |(partition, upto)| {
             let rank = self.rank_of(index, partition);
             SealedWord { partition: partition.0, rank, upto }
@@ -139,7 +77,7 @@ impl Shared {
         }
         // A comparison that ends between the next two steps began without this doubt, and must not count for it. See
         // `compared_with`, which reads the doubts first.
-        self.forget_refill();
+        self.begin_again();
         for SealedWord { partition, rank, upto } in &words {
             tracing::debug!(
                 partition,
@@ -149,7 +87,7 @@ impl Shared {
             );
         }
         self.replica.step(FloorStep::Doubt { words: words.into() }).await?;
-        self.forget_refill();
+        self.begin_again();
         #[cfg(feature = "canaries")]
         if canary::is(Canary::OlderStoreDrops) {
             let floors = self.replica.doubts();
@@ -174,7 +112,7 @@ impl Shared {
             self.replica.step(FloorStep::Adopt { floors: doubts.into() }).await?;
         }
         if records > 0 {
-            self.background.anti_entropy.kept_in_doubt.fetch_add(records, Ordering::Relaxed);
+            self.progress.kept_in_doubt.fetch_add(records, Ordering::Relaxed);
             tracing::warn!(
                 records,
                 partitions,
@@ -185,9 +123,9 @@ impl Shared {
         Ok(())
     }
 
-    /// Restarts all comparisons of a refill.
-    fn forget_refill(&self) {
-        self.background.mending.begin_again();
-        self.background.anti_entropy.forget_refill();
+    /// Restarts all comparisons of a refill, because what they have shown no longer counts.
+    fn begin_again(&self) {
+        self.mending.begin_again();
+        self.progress.forget_refill();
     }
 }

@@ -1,0 +1,243 @@
+//! Membership: what this node knows of the others' stores and clocks, and of its own store.
+//!
+//! - The **registry** has the store and run that each node was seen with. It is stored before any other node is told, and
+//!   shows a node that its own store is an older or another one.
+//! - The **cluster id** is made once, by the first node that knows of a majority without one, and adopted by all others.
+//! - The **disk** is recorded for the next start once this run has met a majority: from then on the store is known to be no
+//!   older copy.
+//! - The **clocks** of the others, of which a majority judges this node's.
+
+use crate::canary::{self, Canary};
+use crate::clock::{Clock, ClockStanding, Rng, TimestampBound};
+use crate::cluster::{ClockNews, ClockOffset, Cluster, Exchange, Heard, VotesVerdict};
+use crate::peer::Request;
+use crate::replica::{Replica, Vote};
+use kvorum_core::{ClusterId, NodeId, NodeIndex, Run, StoreSeen};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+/// What this node knows of the members.
+pub struct Membership {
+    pub(super) cluster: Arc<Cluster>,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) timestamps: Arc<TimestampBound>,
+    pub(super) rng: Arc<dyn Rng>,
+    pub(super) replica: Replica,
+    /// How far a peer's clock may be from this node's before it is reported.
+    pub(super) clock_offset_max: Duration,
+    /// The disk, once the node knows whether it is that of the last run.
+    pub(super) disk: OnceLock<DiskState>,
+    // Held while the cluster's id is stored, so that only one id is ever stored. Held across an await, by tasks that
+    // nothing else waits for.
+    pub(super) making_cluster_id: tokio::sync::Mutex<()>,
+    /// Whether the log has said that this store does not count yet.
+    pub(super) is_undecided_told: AtomicBool,
+}
+
+/// The disk that the node runs on.
+pub(super) struct DiskState {
+    /// Durably records a run on the disk.
+    record: Box<dyn Fn(Run) + Send + Sync>,
+    /// Whether the disk was the one of the last run when the node started.
+    is_recognised: bool,
+    /// Whether this run is recorded, so that the next start recognises the disk.
+    is_recorded: AtomicBool,
+}
+
+impl Membership {
+    /// Sets whether the node's disk is the one of the last run, and how a run is recorded on it. Called once, before
+    /// the node serves.
+    pub fn set_disk(&self, is_recognised: bool, record: impl Fn(Run) + Send + Sync + 'static) {
+        let is_recorded = AtomicBool::new(is_recognised);
+        let _ = self.disk.set(DiskState { record: Box::new(record), is_recognised, is_recorded });
+    }
+
+    /// Whether the disk is known to be the one of the last run.
+    pub(crate) fn recognises_disk(&self) -> bool {
+        self.disk.get().is_some_and(|disk| disk.is_recognised)
+    }
+
+    /// Records the disk for the next start, once this node has met a majority of the members.
+    pub(crate) fn record_disk(&self) {
+        let Some(disk) = self.disk.get() else { return };
+        if !self.cluster.has_met() || disk.is_recorded.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        (disk.record)(self.cluster.roster().run());
+    }
+
+    /// Notes that the log has said that this store does not count yet.
+    pub(crate) fn note_undecided_told(&self) {
+        self.is_undecided_told.store(true, Ordering::Relaxed);
+    }
+
+    /// Logs that the eligibility is decided, if the log said before that this store did not count yet.
+    pub(crate) fn tell_decided(&self) {
+        let is_told = self.is_undecided_told.load(Ordering::Relaxed);
+        if !is_told || self.cluster.is_undecided() || !self.is_undecided_told.swap(false, Ordering::Relaxed) {
+            return;
+        }
+        if self.cluster.votes() {
+            tracing::info!("enough other nodes have answered: this store takes part in quorums from now on");
+        } else {
+            tracing::info!(
+                "enough other nodes have answered: this store is refilled before it takes part in quorums"
+            );
+        }
+    }
+
+    /// Processes the cluster id in a message of the node at `index`: adopts it, or makes one if this node must.
+    pub(crate) async fn meet_cluster_id(&self, index: NodeIndex, theirs: Option<ClusterId>) {
+        if self.cluster.id().is_some() {
+            return;
+        }
+        let (id, is_made) = match theirs {
+            Some(id) => (id, false),
+            None if self.cluster.note_without_id(index) => {
+                let mut bytes = [0; 16];
+                self.rng.fill(&mut bytes);
+                let Some(id) = ClusterId::new(u128::from_be_bytes(bytes)) else { return };
+                (id, true)
+            }
+            None => return,
+        };
+        // Store it before any node is told. Of two tasks that come here at once, the later one finds the id of the
+        // earlier.
+        let _making = self.making_cluster_id.lock().await;
+        if self.cluster.id().is_some() {
+            return;
+        }
+        match self.replica.store_cluster_id(id).await {
+            Ok(()) => {
+                self.cluster.adopt_id(id);
+                let how = if is_made { "made" } else { "adopted" };
+                tracing::info!(cluster_id = %id, "{how} the cluster's id: stores of another id are refused from now on");
+            }
+            Err(error) => tracing::warn!(%error, "cannot store the cluster's id; it is tried again"),
+        }
+    }
+
+    /// The heartbeat request.
+    pub(crate) fn ping(&self) -> Request {
+        let (cluster_id, roster) = (self.cluster.id(), self.cluster.roster().entries());
+        Request::Ping { wall: self.clock.wall(), cluster_id, roster }
+    }
+
+    /// Processes, and durably stores, the message of the node `from` about all nodes' stores. Ignores senders and
+    /// entries that are no members of the cluster: the registry has one place for each member.
+    pub(crate) async fn hear(&self, from: NodeId, said: &[StoreSeen]) {
+        if self.cluster.topology().index_of(from).is_none() {
+            return;
+        }
+        let said: Vec<StoreSeen> =
+            said.iter().filter(|seen| self.has_place_for(seen.node)).copied().collect();
+        let Heard { verdict, run, is_behind, news } = self.cluster.roster().hear(from, &said);
+        if !news.is_empty() {
+            self.remember(&news).await;
+        }
+        if let Some(run) = run
+            && let Err(error) = self.replica.store_run(run).await
+        {
+            tracing::warn!(%error, "cannot store the number of this run; other nodes correct it again after a restart");
+        }
+        let Some(verdict) = verdict else { return };
+        let votes = verdict == VotesVerdict::Votes;
+        let vote = if votes { Vote::Yes } else { Vote::No };
+        if let Err(error) = self.replica.store_votes(vote).await {
+            tracing::warn!(%error, "cannot store whether this node votes; it is found out again after a restart");
+        }
+        if is_behind {
+            tracing::warn!(
+                "another node saw a later run of this node: the data directory is an older copy, or is used twice; this \
+                 replica does not vote in reads until it has been refilled"
+            );
+        } else if !votes {
+            tracing::warn!(
+                "another node knows an older store of this node: what it held is lost here, so this replica does not \
+                 vote in reads until it has been refilled"
+            );
+        }
+    }
+
+    /// Durably stores the store and run that a node was met with, before any other node is told.
+    pub(crate) async fn meet(&self, met: StoreSeen, votes: bool) {
+        if self.cluster.topology().index_of(met.node).is_none() {
+            return;
+        }
+        let news = self.cluster.roster().meet(met, votes);
+        if let Some(news) = news {
+            self.remember(&[news]).await;
+        }
+    }
+
+    /// Whether the registry has a place for `node`: members only.
+    fn has_place_for(&self, node: NodeId) -> bool {
+        self.cluster.topology().index_of(node).is_some() || canary::is(Canary::RosterTakesStrangers)
+    }
+
+    async fn remember(&self, news: &[StoreSeen]) {
+        match self.replica.store_seen(news).await {
+            Ok(()) => self.cluster.roster().remember(news),
+            Err(error) => tracing::warn!(%error, "cannot store which node was seen with which store"),
+        }
+    }
+
+    /// Adds an exchange that shows a peer's clock, and judges this node's own clock by all peers'.
+    pub(crate) fn note_clock(&self, index: NodeIndex, exchange: Exchange) {
+        self.report_clock(index, exchange);
+        let offsets: Vec<_> = self.cluster.others().filter_map(|index| self.clock_offset(index)).collect();
+        let limit = self.timestamps.limit_millis();
+        let majority = usize::from(self.cluster.node_count() / 2) + 1;
+        let within = offsets.iter().filter(|offset| offset.is_surely_within(limit)).count();
+        let over = offsets.iter().filter(|offset| offset.is_surely_over(limit)).count();
+        let standing = match over {
+            _ if within + 1 >= majority => ClockStanding::Confirmed,
+            0 => ClockStanding::Unknown,
+            over if over >= majority => ClockStanding::Off,
+            _ => ClockStanding::Disputed,
+        };
+        let before = self.timestamps.note_standing(standing);
+        let was_down = matches!(before, ClockStanding::Off | ClockStanding::Disputed);
+        match standing {
+            ClockStanding::Off if before != ClockStanding::Off => tracing::error!(
+                limit_ms = limit,
+                "this node's clock is further than --clock-offset-limit from the clocks of a majority of the nodes: it takes \
+                 no writes, expires and purges nothing until its clock is right; have the machine keep the time (NTP)"
+            ),
+            ClockStanding::Disputed if !was_down => tracing::warn!(
+                limit_ms = limit,
+                "this node's clock is further than --clock-offset-limit from another node's, and no majority is there to say \
+                 which of them is right: it takes no writes and purges nothing until more nodes have been heard"
+            ),
+            ClockStanding::Confirmed if was_down => {
+                tracing::info!("a majority of the nodes confirms this node's clock: it takes writes again");
+            }
+            _ => {}
+        }
+    }
+
+    /// Logs when a peer's clock is too far off, and when it is near again.
+    fn report_clock(&self, index: NodeIndex, exchange: Exchange) {
+        let bound = u64::try_from(self.clock_offset_max.as_millis()).unwrap_or(u64::MAX);
+        let Some(news) = self.cluster.note_clock(index, exchange, bound) else { return };
+        let node = self.cluster.url_of(index);
+        match news {
+            ClockNews::Far(ClockOffset { millis, error_millis }) => tracing::warn!(
+                node,
+                offset_ms = millis,
+                error_ms = error_millis,
+                "the clock of a node is far from this one's; guarantees hold, expiry is only as good as the clocks: \
+                 have both machines keep the time (NTP)"
+            ),
+            ClockNews::Near(ClockOffset { millis, .. }) => {
+                tracing::info!(node, offset_ms = millis, "the clock of a node is near this one's again");
+            }
+        }
+    }
+
+    /// How far the clock of the node at `index` is ahead of this node's now; `None` without a recent exchange.
+    pub fn clock_offset(&self, index: NodeIndex) -> Option<ClockOffset> {
+        self.cluster.clock_offset(index, self.clock.mono(), self.clock.wall())
+    }
+}

@@ -1,0 +1,72 @@
+//! Meeting: asks every other node once in each run up to where it has sealed.
+//!
+//! What follows if it has sealed further than this store has settled: [`super::super::anti_entropy::doubt`].
+
+use crate::background::worker::{Work, Worker};
+use crate::coordinator::Coordinator;
+use crate::coordinator::calls::Cause;
+use crate::peer::{Reply, Request};
+use kvorum_core::{NodeIndex, Partition};
+use std::rc::Rc;
+use std::time::Duration;
+
+/// How long the call for a list of floors may take.
+const LIST_TIMEOUT: Duration = Duration::from_secs(5);
+/// How often the task checks whether a node that has not been met answers by now.
+const MEET_LOOK: Duration = Duration::from_millis(100);
+/// The same while the eligibility of this node's store is open.
+const MEET_LOOK_UNDECIDED: Duration = Duration::from_millis(20);
+
+/// Meets a node once in this run, as soon as the two can talk. It cannot be paused: this store is not quorum-eligible
+/// before.
+pub(crate) struct MeetFloors {
+    own: Rc<Coordinator>,
+    index: NodeIndex,
+}
+
+impl MeetFloors {
+    pub(crate) fn new(own: Rc<Coordinator>, index: NodeIndex) -> Self {
+        Self { own, index }
+    }
+}
+
+impl Worker for MeetFloors {
+    async fn work(&mut self) -> Work {
+        let cluster = &self.own.shared.cluster;
+        // Sleep first: a starting node meets the nodes that answer at once before it takes their hints.
+        tokio::time::sleep(if cluster.is_undecided() { MEET_LOOK_UNDECIDED } else { MEET_LOOK }).await;
+        if cluster.has_met_floors_of(self.index) {
+            return Work::Done;
+        }
+        if self.own.is_ready(self.index)
+            && let Err(cause) = self.own.meet_floors(self.index).await
+        {
+            let node = cluster.url_of(self.index);
+            tracing::debug!(node, %cause, "a node did not say how far it has sealed");
+        }
+        Work::Busy
+    }
+}
+
+impl Coordinator {
+    /// Asks the node at `index` up to where it has sealed, and notes the rows that are in doubt because of it.
+    pub(crate) async fn meet_floors(&self, index: NodeIndex) -> Result<(), Cause> {
+        let Some(link) = self.link(index) else { return Err(Cause::Unreachable) };
+        let theirs = match link.call(&Request::Floors, LIST_TIMEOUT).await {
+            Ok(Reply::FloorList(words)) => words,
+            Ok(_) => return Err(Cause::OffTopic),
+            Err(error) => return Err(Cause::Call(error)),
+        };
+        let Some(ours) = self.shared.replica.believed_floors() else { return Ok(()) };
+        if theirs.len() != ours.len() {
+            return Err(Cause::OffTopic);
+        }
+        let ahead =
+            (0u16..).zip(ours.iter().zip(theirs)).filter(|(_, (ours, sealed))| *sealed > ours.settled);
+        let words = ahead.map(|(partition, (_, sealed))| (Partition(partition), sealed)).collect();
+        self.shared.background.anti_entropy.doubt(index, words).await.map_err(Cause::Replica)?;
+        self.shared.cluster.note_floors_met(index);
+        self.shared.background.membership.record_disk();
+        Ok(())
+    }
+}

@@ -5,7 +5,7 @@
 //!    (another node's clock may see an expired value as still live).
 //! 2. After all faults have ended and the nodes have converged, no read sees, and no node stores as live, a
 //!    record older than an acknowledged delete. Checked with background repair, for deletes that fewer than
-//!    `ACK` disks lost.
+//!    `ACK` disks lost, and that no newer record of fewer replicas replaced on the others (decision 12).
 
 use super::facts::must_meet;
 use super::floor::{Floor, Writes};
@@ -81,9 +81,11 @@ fn deleted_at_the_end(key: &Bytes, operations: &[&Operation], facts: &Facts) -> 
     else {
         return Ok(());
     };
+    let writes = Writes::of(operations);
     let older = |read: &&&Operation| {
         facts.is_final(read)
             && read.replicas.overlaps(delete.replicas)
+            && !writes.are_copies_lost(version, delete.replicas.from, read, facts)
             && matches!(read.outcome, Outcome::Value { version: seen, .. } if seen < version)
     };
     let violation = |explanation| Err(Violation::on_key("no_resurrection", key, explanation, operations));
@@ -106,7 +108,7 @@ fn deleted_at_the_end(key: &Bytes, operations: &[&Operation], facts: &Facts) -> 
 
 #[cfg(test)]
 mod tests {
-    use super::super::facts::Dump;
+    use super::super::facts::{Dump, Loss, LossKind};
     use super::super::testing::*;
     use super::*;
 
@@ -139,5 +141,21 @@ mod tests {
         assert!(run(&stored, absent(3, 10_000, 10_010)).is_err());
         stored.mechanisms.drop_stale = false;
         assert_eq!(run(&stored, absent(3, 10_000, 10_010)), Ok(()));
+    }
+
+    /// A tombstone of two replicas is gone once one of them lost its disk and the other holds a newer record of
+    /// one replica. A read of a majority may then meet the older value on the third.
+    #[test]
+    fn deletion_under_a_narrower_record_may_be_lost_with_a_disk() {
+        let run = |ack, from, losses| {
+            let start = [put(1, 0, 10, 1), with(2, 2, delete(2, 11, 20, 12))];
+            let [a, b] = start;
+            let newer = with(ack, from, put(3, 21, 30, 22));
+            check(&history([a, b, newer, read(4, 10_000, 10_010, 1, 1)]), &Facts { losses, ..facts() })
+        };
+        let wiped = Loss { node: 1, at: millis(40), kind: LossKind::Wiped, since: Duration::ZERO };
+        assert_eq!(run(1, 1, vec![wiped.clone()]), Ok(()));
+        assert!(run(1, 1, Vec::new()).is_err(), "no disk was lost");
+        assert!(run(1, 2, vec![wiped]).is_err(), "the newer record belongs on the same replicas");
     }
 }

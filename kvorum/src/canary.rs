@@ -28,6 +28,8 @@ pub enum Canary {
     NoWriteBack,
     /// Tombstones are purged by age, even if another node may still hold older records.
     PurgeByAge,
+    /// Nodes of another cluster are accepted as peers: the handshake does not compare the cluster ids.
+    OtherClusterJoins,
     /// A store that is older than the one that other nodes know is treated as that one: it votes, and its records are
     /// merged.
     OlderStoreMerges,
@@ -71,6 +73,7 @@ impl Canary {
         Self::LocalClockOnly,
         Self::NoWriteBack,
         Self::PurgeByAge,
+        Self::OtherClusterJoins,
         Self::OlderStoreMerges,
         Self::OlderStoreDrops,
         Self::RepairIgnoresFrom,
@@ -99,6 +102,7 @@ impl Canary {
             Self::LocalClockOnly => "local-clock-only",
             Self::NoWriteBack => "no-write-back",
             Self::PurgeByAge => "purge-by-age",
+            Self::OtherClusterJoins => "other-cluster-joins",
             Self::OlderStoreMerges => "older-store-merges",
             Self::OlderStoreDrops => "older-store-drops",
             Self::RepairIgnoresFrom => "repair-ignores-from",

@@ -6,17 +6,20 @@
 
 use crate::clock::{EPOCH, SimClock};
 use crate::fault::{Fault, FaultEvent, FaultKind};
+use crate::foreign;
 use crate::forge::Forgery;
 use crate::identity::{Record, SimIdentity};
 use crate::invariants::facts::{Alone, Facts, Loss, LossKind, Stall};
-use crate::net::{Power, host_of};
+use crate::net::{Power, host_of, url_of};
 use crate::node::STRANGER;
-use crate::plan::{Backups, Plan};
+use crate::plan::{Backups, PARTITION_BITS, Plan};
 use crate::seed::{Seed, SimRng};
 use crate::trace::Trace;
+use kvorum::clock::Clock;
 use kvorum::crash::{self, Point, Watcher};
 use kvorum::storage::memory::{self, DiskCopy, MemoryEngine};
 use kvorum::storage::{Engine, Keyspace, format};
+use kvorum_core::NodeId;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::{Future, poll_fn};
@@ -241,6 +244,13 @@ enum Way {
     Cut(bool, bool),
 }
 
+/// A node's own disk while the node has one of another cluster.
+struct KeptDisk {
+    node: u16,
+    disk: DiskCopy,
+    record: Record,
+}
+
 /// The driver, which runs a plan.
 pub struct Cluster<'a> {
     plan: Plan,
@@ -256,6 +266,8 @@ pub struct Cluster<'a> {
     down: BTreeSet<u16>,
     /// Exchanges of disks that are in force, by their fault's place in the plan.
     exchanged: BTreeSet<usize>,
+    /// The own disks of nodes that have a disk of another cluster now, by their fault's place in the plan.
+    kept: BTreeMap<usize, KeptDisk>,
     ways: BTreeMap<(u16, u16), Way>,
     facts: Facts,
     counts: BTreeMap<FaultKind, u64>,
@@ -300,6 +312,7 @@ impl Cluster<'_> {
             backups: Vec::new(),
             down: BTreeSet::new(),
             exchanged: BTreeSet::new(),
+            kept: BTreeMap::new(),
             ways,
             facts,
             counts,
@@ -323,8 +336,16 @@ impl Cluster<'_> {
         self.machines.get(usize::from(node)).map(|machine| &machine.engine)
     }
 
-    /// Whether a node has the disk of another one now.
+    /// Whether a node has the disk of another node or cluster now.
     pub fn has_another_disk(&self, node: u16) -> bool {
+        self.has_foreign_disk(node) || self.has_disk_of_another_node(node)
+    }
+
+    fn has_foreign_disk(&self, node: u16) -> bool {
+        self.kept.values().any(|kept| kept.node == node)
+    }
+
+    fn has_disk_of_another_node(&self, node: u16) -> bool {
         let has = |number: &&usize| {
             let event = self.active.get(*number).or_else(|| self.plan.faults.get(**number));
             event.is_some_and(|event| event.fault.holds_back(node))
@@ -365,6 +386,7 @@ impl Cluster<'_> {
             is_over = self.sim.step()?;
             self.deaths();
             self.asides();
+            self.newcomers();
         }
         Ok(is_over)
     }
@@ -436,6 +458,21 @@ impl Cluster<'_> {
         let nodes: Vec<u16> = self.machines.iter().filter_map(aside).collect();
         for node in nodes {
             self.lose(node, LossKind::Wiped, Duration::ZERO);
+        }
+    }
+
+    /// Ends the faults with disks of other clusters as soon as there is a store that knows no cluster, such as a
+    /// new one. It adopts the first id that it hears (decision 20), and that must not be the other cluster's.
+    fn newcomers(&mut self) {
+        let is_new = |machine: &Machine| foreign::knows_cluster(&machine.engine) == Some(false);
+        if self.kept.is_empty() || !self.machines.iter().any(is_new) {
+            return;
+        }
+        let numbers: Vec<usize> = self.kept.keys().copied().collect();
+        for number in numbers {
+            if let Some(event) = self.active.remove(&number) {
+                self.end(number, &event);
+            }
         }
     }
 
@@ -519,6 +556,9 @@ impl Cluster<'_> {
             }
             return;
         }
+        if event.kind == FaultKind::ForeignDisk && !self.know_their_cluster() {
+            return;
+        }
         let order = match event.fault {
             Fault::PausedWorkers { node, choice } => {
                 Some((node, Order::Pause { choice, time: Some(event.lasts) }))
@@ -573,6 +613,7 @@ impl Cluster<'_> {
                 self.start_idle();
             }
             Fault::ExchangedDisks { nodes } => self.exchange(number, *nodes),
+            Fault::ForeignDisk { node, choice } => self.put_in_foreign(number, *node, *choice),
             Fault::StaleTopology { node } => {
                 self.with(*node, |machine| machine.is_stale.set(true));
                 self.stop(*node, MemoryEngine::kill);
@@ -611,6 +652,9 @@ impl Cluster<'_> {
         if let Fault::OlderDisk { node, is_image } = event.fault {
             return self.put_back(node, is_image, number, event);
         }
+        if event.kind == FaultKind::ForeignDisk && !self.kept.contains_key(&number) {
+            return;
+        }
         if !event.lasts.is_zero() {
             self.trace.line(now, "driver", &format_args!("{} ends: {}", event.kind.name(), event.fault));
         }
@@ -623,6 +667,7 @@ impl Cluster<'_> {
             Fault::ExchangedDisks { nodes } if self.exchanged.contains(&number) => {
                 self.exchange(number, *nodes);
             }
+            Fault::ForeignDisk { .. } => self.take_out_foreign(number),
             Fault::StaleTopology { node } => {
                 self.with(*node, |machine| machine.is_stale.set(false));
                 self.stop(*node, MemoryEngine::kill);
@@ -676,6 +721,36 @@ impl Cluster<'_> {
             first.exchange(second.recorded());
             second.exchange(record);
         }
+        self.start_idle();
+    }
+
+    /// Whether every node's store knows its cluster.
+    fn know_their_cluster(&self) -> bool {
+        self.machines.iter().all(|machine| foreign::knows_cluster(&machine.engine) == Some(true))
+    }
+
+    /// Stops a node in order, keeps its disk, and starts the node with a disk of another cluster.
+    fn put_in_foreign(&mut self, number: usize, node: u16, choice: u64) {
+        self.stop(node, MemoryEngine::kill);
+        let Some(machine) = self.machines.get(usize::from(node)) else { return };
+        // A wrong clock is set right when the node starts: see `node.rs`.
+        machine.clock.set_right();
+        let (disk, copy) = (machine.engine.copy_of_files(), machine.engine.copy_of_files());
+        let (id, wall) = (NodeId::of_url(&url_of(node)), machine.clock.wall());
+        if let Ok(foreign) = foreign::foreign(copy, id, PARTITION_BITS, choice, wall) {
+            self.kept.insert(number, KeptDisk { node, disk, record: machine.identity.recorded() });
+            machine.engine.put_back(foreign.disk);
+            machine.identity.exchange(None);
+            self.facts.foreign.extend(foreign.written);
+        }
+        self.start_idle();
+    }
+
+    /// Stops a node with a disk of another cluster, and starts it with its own disk.
+    fn take_out_foreign(&mut self, number: usize) {
+        let Some(KeptDisk { node, disk, record }) = self.kept.remove(&number) else { return };
+        self.stop(node, |engine| engine.put_back(disk));
+        self.with(node, |machine| machine.identity.exchange(record));
         self.start_idle();
     }
 
@@ -814,6 +889,10 @@ impl Cluster<'_> {
     }
 
     fn lose(&mut self, node: u16, kind: LossKind, since: Duration) {
+        // What is lost is on a disk of another cluster: the node's own disk is kept.
+        if self.has_foreign_disk(node) {
+            return;
+        }
         let at = self.sim.elapsed();
         if kind == LossKind::Wiped {
             self.with(node, |machine| machine.copies.borrow_mut().clear());

@@ -72,11 +72,13 @@ pub enum FaultKind {
     ForgedWord,
     /// A node is started again while it reaches no other node, with its own disk or with a copy.
     RestartAlone,
+    /// A node is started with its disk of another cluster, which was made by copying this one.
+    ForeignDisk,
 }
 
 impl FaultKind {
     /// All kinds.
-    pub const ALL: [Self; 31] = [
+    pub const ALL: [Self; 32] = [
         Self::Restart,
         Self::PowerLoss,
         Self::PowerLossOfAll,
@@ -108,6 +110,7 @@ impl FaultKind {
         Self::WrongClock,
         Self::ForgedWord,
         Self::RestartAlone,
+        Self::ForeignDisk,
     ];
 
     /// The kind's name.
@@ -144,6 +147,7 @@ impl FaultKind {
             Self::WrongClock => "wrong-clock",
             Self::ForgedWord => "forged-word",
             Self::RestartAlone => "restart-alone",
+            Self::ForeignDisk => "foreign-disk",
         }
     }
 
@@ -178,7 +182,15 @@ impl FaultKind {
 
     /// Whether it needs several nodes.
     pub(crate) fn needs_peers(self) -> bool {
-        matches!(self, Self::Partition | Self::OneWay | Self::Hold | Self::ForgedWord | Self::RestartAlone)
+        matches!(
+            self,
+            Self::Partition
+                | Self::OneWay
+                | Self::Hold
+                | Self::ForgedWord
+                | Self::RestartAlone
+                | Self::ForeignDisk
+        )
     }
 }
 
@@ -331,6 +343,14 @@ pub enum Fault {
         /// The nodes.
         nodes: (u16, u16),
     },
+    /// `node` is stopped and started with a disk of another cluster; at the end of the fault it gets its own back,
+    /// as it was when the node was stopped. See [`crate::foreign`].
+    ForeignDisk {
+        /// The node.
+        node: u16,
+        /// Chooses the other cluster's id, and the keys that it wrote.
+        choice: u64,
+    },
     /// The clock of `node` gains `ppm` microseconds per second from now on.
     ClockDrift {
         /// The node.
@@ -414,6 +434,7 @@ impl Fault {
             | Self::BackgroundEnd { node: of }
             | Self::StaleTopology { node: of }
             | Self::RestartAlone { node: of, .. }
+            | Self::ForeignDisk { node: of, .. }
             | Self::CrashPoint { node: of, .. } => *of == node,
             _ => false,
         }
@@ -461,6 +482,7 @@ impl fmt::Display for Fault {
             Self::RestartAlone { node, is_copied } => {
                 write!(f, "node {node}, with {}", if *is_copied { "a copy of its disk" } else { "its disk" })
             }
+            Self::ForeignDisk { node, choice } => write!(f, "node {node}, keys {choice:016x}"),
             Self::ClockDrift { node, ppm } => write!(f, "node {node} {ppm:+} ppm"),
             Self::PausedWorkers { node, choice } => write!(f, "node {node}, workers {choice:b}"),
         }

@@ -13,6 +13,7 @@ pub mod batch;
 pub mod clock;
 pub mod cluster;
 pub mod fault;
+pub mod foreign;
 pub mod forge;
 pub mod history;
 pub mod http_client;

@@ -331,6 +331,7 @@ fn kinds(stream: &mut Stream, nodes: u16, durability: DurabilityMode) -> BTreeSe
             FaultKind::OlderDisk,
             FaultKind::ExchangedDisks,
             FaultKind::StaleTopology,
+            FaultKind::ForeignDisk,
         ] {
             kinds.remove(&kind);
         }
@@ -498,7 +499,7 @@ fn faults(stream: &mut Stream, nodes: u16, length: Duration, kinds: &BTreeSet<Fa
             | FaultKind::StaleTopology
             | FaultKind::ClockJump
             | FaultKind::ClockDrift => 6,
-            FaultKind::WrongClock => 8,
+            FaultKind::WrongClock | FaultKind::ForeignDisk => 8,
             FaultKind::CrashPoint => 12,
             // No more than three: a node restarts it three times within ten minutes.
             FaultKind::BackgroundEnd => 3,
@@ -513,8 +514,9 @@ fn faults(stream: &mut Stream, nodes: u16, length: Duration, kinds: &BTreeSet<Fa
             // Long enough for records to be deleted and purged meanwhile.
             let is_long = matches!(kind, FaultKind::OlderDisk | FaultKind::RestartAlone);
             let lasts = if is_long { lasts.max(FAULT_MAX / 2) } else { lasts };
-            // Long enough for the sweeper to run.
-            let lasts = if *kind == FaultKind::WrongClock { lasts.max(FAULT_MAX / 4) } else { lasts };
+            // Long enough for the sweeper to run, and for nodes to meet a node of another cluster.
+            let is_longer = matches!(kind, FaultKind::WrongClock | FaultKind::ForeignDisk);
+            let lasts = if is_longer { lasts.max(FAULT_MAX / 4) } else { lasts };
             // If the background task ends for longer than a moment, the node treats it as a permanent
             // failure.
             let lasts =
@@ -528,7 +530,29 @@ fn faults(stream: &mut Stream, nodes: u16, length: Duration, kinds: &BTreeSet<Fa
         }
     }
     events.sort_by_key(|event| event.at);
-    events
+    keep_foreign_disks_apart(events)
+}
+
+/// Leaves out a disk of another cluster where another fault changes the disk of the same node meanwhile, or
+/// requires the node to serve alone: the node's own disk must be there when it is kept.
+fn keep_foreign_disks_apart(events: Vec<FaultEvent>) -> Vec<FaultEvent> {
+    let is_foreign = |event: &FaultEvent| event.kind == FaultKind::ForeignDisk;
+    let (foreign, mut kept): (Vec<_>, Vec<_>) = events.into_iter().partition(is_foreign);
+    for event in foreign {
+        let Fault::ForeignDisk { node, .. } = event.fault else { continue };
+        let is_of_node = |other: &FaultEvent| match other.fault {
+            Fault::ExchangedDisks { nodes: (one, other) } => [one, other].contains(&node),
+            Fault::RestartAlone { node: of, .. } | Fault::ForeignDisk { node: of, .. } => of == node,
+            _ => false,
+        };
+        let is_meanwhile =
+            |other: &FaultEvent| other.at <= event.at + event.lasts && event.at <= other.at + other.lasts;
+        if !kept.iter().any(|other| is_of_node(other) && is_meanwhile(other)) {
+            kept.push(event);
+        }
+    }
+    kept.sort_by_key(|event| event.at);
+    kept
 }
 
 /// One more older disk, if the seed has any. A copy that is left at the end of the load comes back after the
@@ -695,6 +719,11 @@ fn fault(stream: &mut Stream, kind: FaultKind, nodes: u16, victim: u16) -> Fault
         FaultKind::RestartAlone => {
             Fault::RestartAlone { node: (victim + nodes - 1) % nodes, is_copied: choice & 1 == 1 }
         }
+        // Not the disk that is lost, rots or comes back older: it would have to be done to the disk that is kept.
+        FaultKind::ForeignDisk => {
+            let other = u16::try_from(choice % u64::from(nodes.max(2) - 1)).unwrap_or(0);
+            Fault::ForeignDisk { node: (victim + 1 + other) % nodes, choice }
+        }
         FaultKind::ClockDrift => {
             Fault::ClockDrift { node, ppm: i32::try_from(signed(stream, 500)).unwrap_or(0) }
         }
@@ -782,7 +811,7 @@ mod tests {
     #[test]
     fn faults_keep_the_preconditions() {
         for plan in plans() {
-            let mut lost = BTreeSet::new();
+            let (mut lost, mut foreign) = (BTreeSet::new(), BTreeSet::new());
             for event in &plan.faults {
                 assert!(event.at <= plan.length + FAULT_MAX && event.lasts <= FAULT_MAX, "{event}");
                 assert!(plan.kinds.contains(&event.kind));
@@ -801,12 +830,40 @@ mod tests {
                         assert_eq!(plan.clock_error(), None);
                     }
                     Fault::SyncError { .. } => assert_eq!(plan.durability, DurabilityMode::Always),
+                    Fault::ForeignDisk { node, .. } => {
+                        foreign.insert(*node);
+                    }
                     _ => {}
                 }
             }
+            assert!(lost.is_disjoint(&foreign), "a disk that is kept meanwhile is lost: {plan}");
             assert!(lost.len() <= 1, "two disks lost for good: {plan}");
             assert!(plan.faults.is_sorted_by_key(|event| event.at));
         }
+    }
+
+    /// A disk of another cluster is left out where another fault changes the same node's disk meanwhile.
+    #[test]
+    fn foreign_disks_are_kept_apart() {
+        let seconds = Duration::from_secs;
+        let event = |at, kind, fault| FaultEvent { at: seconds(at), lasts: seconds(4), kind, fault };
+        let foreign = |at, node| event(at, FaultKind::ForeignDisk, Fault::ForeignDisk { node, choice: 1 });
+        let kept = |others: &[FaultEvent], one: FaultEvent| {
+            let all = keep_foreign_disks_apart([others, std::slice::from_ref(&one)].concat());
+            all.len() > others.len()
+        };
+        let exchanged = event(10, FaultKind::ExchangedDisks, Fault::ExchangedDisks { nodes: (1, 2) });
+        let alone = Fault::RestartAlone { node: 1, is_copied: false };
+        let alone = event(10, FaultKind::RestartAlone, alone);
+        for other in [exchanged, alone, foreign(10, 1)] {
+            for at in [6, 10, 13, 14] {
+                assert!(!kept(std::slice::from_ref(&other), foreign(at, 1)), "{other} at {at}");
+            }
+            assert!(kept(std::slice::from_ref(&other), foreign(5, 1)), "{other}");
+            assert!(kept(std::slice::from_ref(&other), foreign(15, 1)), "{other}");
+            assert!(kept(std::slice::from_ref(&other), foreign(10, 3)), "{other}");
+        }
+        assert!(kept(&[event(10, FaultKind::Restart, Fault::Restart { node: 1 })], foreign(10, 1)));
     }
 
     /// With an interval, a power loss takes the writes of the interval, and more if faults in a row held the

@@ -168,6 +168,8 @@ pub struct Facts {
     pub rotten: Vec<(Bytes, u16, Version)>,
     /// Every record that was ever seen on a disk: the least `from` of its copies, and the nodes.
     pub sightings: BTreeMap<(Bytes, Version), (u16, BTreeSet<u16>)>,
+    /// Records that were written in another cluster, and never in this one.
+    pub foreign: BTreeSet<(Bytes, Version)>,
 }
 
 /// How long a node may take to learn that its clock is right again.

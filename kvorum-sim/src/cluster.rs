@@ -386,7 +386,6 @@ impl Cluster<'_> {
             is_over = self.sim.step()?;
             self.deaths();
             self.asides();
-            self.newcomers();
         }
         Ok(is_over)
     }
@@ -458,21 +457,6 @@ impl Cluster<'_> {
         let nodes: Vec<u16> = self.machines.iter().filter_map(aside).collect();
         for node in nodes {
             self.lose(node, LossKind::Wiped, Duration::ZERO);
-        }
-    }
-
-    /// Ends the faults with disks of other clusters as soon as there is a store that knows no cluster, such as a
-    /// new one. It adopts the first id that it hears (decision 20), and that must not be the other cluster's.
-    fn newcomers(&mut self) {
-        let is_new = |machine: &Machine| foreign::knows_cluster(&machine.engine) == Some(false);
-        if self.kept.is_empty() || !self.machines.iter().any(is_new) {
-            return;
-        }
-        let numbers: Vec<usize> = self.kept.keys().copied().collect();
-        for number in numbers {
-            if let Some(event) = self.active.remove(&number) {
-                self.end(number, &event);
-            }
         }
     }
 

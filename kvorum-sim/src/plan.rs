@@ -291,12 +291,13 @@ fn kinds(stream: &mut Stream, nodes: u16, durability: DurabilityMode) -> BTreeSe
         .filter(|(kind, is_on)| {
             let is_possible = match kind {
                 FaultKind::SyncError => durability == DurabilityMode::Always,
-                // A node learns from the others that its clock is wrong: with two nodes neither knows which
-                // one is wrong.
+                // A node learns from the others that its clock is wrong, or which cluster its new store belongs
+                // to: with two nodes neither knows which one is wrong.
                 FaultKind::Bridge
                 | FaultKind::StaleTopology
                 | FaultKind::ExchangedDisks
-                | FaultKind::WrongClock => nodes >= 3,
+                | FaultKind::WrongClock
+                | FaultKind::ForeignDisk => nodes >= 3,
                 kind if kind.needs_peers() => nodes >= 2,
                 // With one node no promise would be left to check.
                 FaultKind::Wipe | FaultKind::BitRot | FaultKind::OlderDisk => nodes >= 2,
@@ -529,8 +530,21 @@ fn faults(stream: &mut Stream, nodes: u16, length: Duration, kinds: &BTreeSet<Fa
             events.push(FaultEvent { at, lasts, kind: *kind, fault });
         }
     }
+    if kinds.contains(&FaultKind::Wipe) {
+        let foreign = events.iter().filter(|event| event.kind == FaultKind::ForeignDisk);
+        events.extend(foreign.filter_map(|event| newcomer(stream, event, victim)).collect::<Vec<_>>());
+    }
     events.sort_by_key(|event| event.at);
     keep_foreign_disks_apart(events)
+}
+
+/// Half of the time a node that loses its disk while a node has one of another cluster: the new store knows no cluster id,
+/// and must take that of its own cluster.
+fn newcomer(stream: &mut Stream, foreign: &FaultEvent, victim: u16) -> Option<FaultEvent> {
+    let lasts = stream.duration(Duration::from_millis(50), Duration::from_millis(500));
+    let at = foreign.at + foreign.lasts / 8;
+    let fault = Fault::Wipe { node: victim };
+    stream.percent(50).then_some(FaultEvent { at, lasts, kind: FaultKind::Wipe, fault })
 }
 
 /// Leaves out a disk of another cluster where another fault changes the disk of the same node meanwhile, or

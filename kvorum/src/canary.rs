@@ -20,6 +20,8 @@ pub enum Canary {
     EmptyReplicaVotes,
     /// Records that have expired by this node's clock are destroyed, whatever the other clocks show.
     ExpiresByOneClock,
+    /// A new store adopts the first cluster id that it hears.
+    FirstIdAdopted,
     /// A replica that did not answer counts as if it had, because it gets a hint.
     HintCountsAsAck,
     /// Versions come from the node's own clock alone.
@@ -69,6 +71,7 @@ impl Canary {
         Self::DigestForgetsUpdate,
         Self::EmptyReplicaVotes,
         Self::ExpiresByOneClock,
+        Self::FirstIdAdopted,
         Self::HintCountsAsAck,
         Self::LocalClockOnly,
         Self::NoWriteBack,
@@ -98,6 +101,7 @@ impl Canary {
             Self::DigestForgetsUpdate => "digest-forgets-update",
             Self::EmptyReplicaVotes => "empty-replica-votes",
             Self::ExpiresByOneClock => "expires-by-one-clock",
+            Self::FirstIdAdopted => "first-id-adopted",
             Self::HintCountsAsAck => "hint-counts-as-ack",
             Self::LocalClockOnly => "local-clock-only",
             Self::NoWriteBack => "no-write-back",

@@ -215,6 +215,47 @@ fn another_cluster_of_the_same_list_is_refused() {
     }
 }
 
+/// Goal: a new store takes the id of its own cluster, whichever node it hears first. Method: one of three nodes runs with a
+/// directory of another cluster, and one of the others is wiped. It hears one id from each side, takes neither, and says
+/// so. Once the other cluster's directory is gone, it takes its own cluster's.
+#[test]
+fn new_store_takes_no_foreign_id() {
+    let mut cluster = Cluster::new(3, SMALL);
+    for node in 0..3 {
+        cluster.set_launch(node, talkative());
+    }
+    cluster.start_all();
+    let foreign = cluster_id(&cluster, "");
+    assert_eq!(cluster.ask(0, PUT, &entity(b"foreign", "3/3"), Some(b"v")).status, 201);
+    cluster.kill9_all();
+    let old = cluster.data_dir(2).to_path_buf();
+    for node in 0..3 {
+        cluster.wipe(node);
+    }
+    cluster.start_all();
+    let own = cluster_id(&cluster, &foreign);
+    cluster.kill9(2);
+    cluster.set_data_dir(2, old);
+    cluster.kill9(1);
+    cluster.wipe(1);
+    cluster.start_node(2);
+    cluster.start_node(1);
+    wait_until("the new store says that it was told two ids", || {
+        let log = cluster.log(1);
+        log.lines().any(|line| {
+            line.contains("takes its cluster's id from a majority") && line.contains("says another")
+        })
+    });
+    assert_eq!(cluster.ask(1, GET, &entity(b"foreign", "1/3"), None).status, 504);
+    cluster.kill9(2);
+    cluster.wipe(2);
+    cluster.start_node(2);
+    wait_until("all nodes are of one cluster", || {
+        (0..3).all(|node| cluster.ask(node, GET, &entity(b"foreign", "2/3"), None).status == 404)
+    });
+    assert_eq!(cluster_id(&cluster, &foreign), own);
+}
+
 /// Goal: a node with a wrong `--cluster` list is told which URLs differ. Method: a new node of the same
 /// address is started among other nodes. The refusal names the URL that only it lists, and the one that it
 /// lacks.

@@ -2,14 +2,15 @@
 //!
 //! - The **registry** has the store and run that each node was seen with. It is stored before any other node is told, and
 //!   shows a node that its own store is an older or another one.
-//! - The **cluster id** is made once, by the first node that knows of a majority without one, and adopted by all others.
+//! - The **cluster id** is made once, by the first member when all are without one. A new store adopts it when enough of the
+//!   others say it: [`crate::cluster`].
 //! - The **disk** is recorded for the next start once this run has met a majority: from then on the store is known to be no
 //!   older copy.
 //! - The **clocks** of the others, of which a majority judges this node's.
 
 use crate::canary::{self, Canary};
 use crate::clock::{Clock, ClockStanding, Rng, TimestampBound};
-use crate::cluster::{ClockNews, ClockOffset, Cluster, Exchange, Heard, VotesVerdict};
+use crate::cluster::{ClockNews, ClockOffset, Cluster, Exchange, Heard, IdVerdict, VotesVerdict};
 use crate::peer::Request;
 use crate::replica::{Replica, Vote};
 use kvorum_core::{ClusterId, NodeId, NodeIndex, Run, StoreSeen};
@@ -87,20 +88,21 @@ impl Membership {
         }
     }
 
-    /// Processes the cluster id in a message of the node at `index`: adopts it, or makes one if this node must.
+    /// Processes the cluster id in a message of the node at `index`: adopts it if enough nodes say it, or makes one if this
+    /// node must.
     pub(crate) async fn meet_cluster_id(&self, index: NodeIndex, theirs: Option<ClusterId>) {
         if self.cluster.id().is_some() {
             return;
         }
-        let (id, is_made) = match theirs {
-            Some(id) => (id, false),
-            None if self.cluster.note_without_id(index) => {
+        let (id, is_made) = match self.cluster.note_id_said(index, theirs) {
+            IdVerdict::Adopt(id) => (id, false),
+            IdVerdict::Make => {
                 let mut bytes = [0; 16];
                 self.rng.fill(&mut bytes);
                 let Some(id) = ClusterId::new(u128::from_be_bytes(bytes)) else { return };
                 (id, true)
             }
-            None => return,
+            IdVerdict::Wait => return,
         };
         // Store it before any node is told. Of two tasks that come here at once, the later one finds the id of the
         // earlier.

@@ -5,6 +5,7 @@
 
 mod clock_offset;
 mod contact;
+mod ids_said;
 mod votes;
 
 pub use clock_offset::{ClockFilter, ClockOffset, Exchange};
@@ -13,10 +14,10 @@ pub use votes::{Heard, Roster, Verdict as VotesVerdict};
 
 use crate::canary::{self, Canary};
 use crate::peer::{HandshakeError, Hello, PROTOCOL};
+use ids_said::IdsSaid;
 use kvorum_core::{
     ClusterId, Key, NodeId, NodeIndex, Partition, Placement, Quorum, Token, Topology, UnixMillis,
 };
-use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -25,8 +26,8 @@ use std::time::Duration;
 pub struct Cluster {
     name: String,
     id: OnceLock<ClusterId>,
-    // Guards the nodes that have said in this run that they know no cluster id. Held for an insertion.
-    without_id: Mutex<BTreeSet<NodeIndex>>,
+    // Guards the cluster ids that the others have said in this run. Held for an insertion or a count.
+    ids_said: Mutex<IdsSaid>,
     topology: Topology,
     placement: Placement,
     me: NodeIndex,
@@ -60,6 +61,17 @@ pub struct Peer {
     pub floors_met: AtomicBool,
 }
 
+/// What follows for a store without a cluster id from what the others have said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IdVerdict {
+    /// Enough of them say this one.
+    Adopt(ClusterId),
+    /// Nobody has one, and this node is the one that makes it: the first member, which has heard all others.
+    Make,
+    /// Not enough is known yet.
+    Wait,
+}
+
 /// The plan of one request: fixed once made.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan<'a> {
@@ -88,7 +100,7 @@ impl Cluster {
         Self {
             name,
             id: id.map_or_else(OnceLock::new, OnceLock::from),
-            without_id: Mutex::default(),
+            ids_said: Mutex::default(),
             topology,
             placement,
             me,
@@ -177,6 +189,9 @@ impl Cluster {
     /// The difference between the two, or the node that owns the peer's store.
     pub fn admit(&self, ours: &Hello, theirs: &Hello) -> Result<(), HandshakeError> {
         ours.check(theirs)?;
+        if ours.cluster_id.is_none() {
+            self.check_id_said(ours, theirs)?;
+        }
         match self.roster().owner_of(theirs.store, theirs.node) {
             Some(owner) if !canary::is(Canary::StoreOfAnotherNode) => Err(HandshakeError::StoreOfAnother {
                 theirs: theirs.name_of(theirs.node),
@@ -197,12 +212,30 @@ impl Cluster {
         let _ = self.id.set(id);
     }
 
-    /// Notes that the node at `index` has said that it knows no cluster id. Returns true when this node must make the
-    /// id: it is the first member, and all other members have said so in this run.
-    pub fn note_without_id(&self, index: NodeIndex) -> bool {
-        let mut without = self.without_id.lock().unwrap_or_else(PoisonError::into_inner);
-        without.insert(index);
-        self.me == NodeIndex(0) && without.len() + 1 == usize::from(self.node_count())
+    /// Notes the cluster id that the node at `index` has said, and says what follows from it for a store without one.
+    pub fn note_id_said(&self, index: NodeIndex, id: Option<ClusterId>) -> IdVerdict {
+        let others = usize::from(self.node_count()).saturating_sub(1);
+        let mut said = self.ids_said();
+        said.note(index, id);
+        match said.adoptable(index, others) {
+            Some(id) => IdVerdict::Adopt(id),
+            None if self.me == NodeIndex(0) && said.are_all_without(others) => IdVerdict::Make,
+            None => IdVerdict::Wait,
+        }
+    }
+
+    /// Whether this store, which knows no cluster id, may talk to a node that says `theirs`.
+    fn check_id_said(&self, ours: &Hello, theirs: &Hello) -> Result<(), HandshakeError> {
+        let Some(index) = self.topology.index_of(theirs.node) else { return Ok(()) };
+        let verdict = self.note_id_said(index, theirs.cluster_id);
+        let Some(their_id) = theirs.cluster_id.filter(|_| verdict == IdVerdict::Wait) else { return Ok(()) };
+        let contradicts = self.ids_said().contradicts(their_id).map(|other| self.url_of(other).to_owned());
+        let theirs = (theirs.name_of(theirs.node), their_id);
+        Err(HandshakeError::ClusterIdOpen { ours: ours.name_of(ours.node), theirs, contradicts })
+    }
+
+    fn ids_said(&self) -> MutexGuard<'_, IdsSaid> {
+        self.ids_said.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The peer registry: the stores that nodes were seen with, and the eligibility of this node's store.

@@ -175,6 +175,11 @@ impl Failure {
         Self { close: true, ..Self::new(StatusCode::CONFLICT, "stranger", message) }
     }
 
+    /// A peer cannot be accepted yet, which passes.
+    pub fn peer_not_yet(message: String) -> Self {
+        Self { close: true, ..Self::new(StatusCode::SERVICE_UNAVAILABLE, "peer_not_yet", message) }
+    }
+
     /// There is no value.
     pub fn not_found() -> Self {
         Self::new(StatusCode::NOT_FOUND, "not_found", "no value for this key")

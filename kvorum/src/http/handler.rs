@@ -25,7 +25,7 @@ use crate::coordinator::{Coordinator, CoordinatorError, Found, Mutation, Shared,
 use crate::log::Repeats;
 use crate::log_limit::LogLimit;
 use crate::metrics::{self, Operation, StoreMetrics, ThreadMetrics};
-use crate::peer::{Hello, UPGRADE_PROTOCOL};
+use crate::peer::{HandshakeError, Hello, UPGRADE_PROTOCOL};
 use crate::replica::{Digests, Replica};
 use crate::supervise::Supervisor;
 use crate::worker::Pools;
@@ -626,7 +626,11 @@ fn welcome<B: Body>(
     };
     let theirs = Hello::parse(|name| headers.get(name).and_then(|value| value.to_str().ok()))
         .map_err(|error| Failure::malformed(refuse(error.to_string())))?;
-    shared.cluster.admit(&ours, &theirs).map_err(|error| Failure::stranger(refuse(error.to_string())))?;
+    shared.cluster.admit(&ours, &theirs).map_err(|error| match error {
+        // It passes, once other nodes have said the same.
+        HandshakeError::ClusterIdOpen { contradicts: None, .. } => Failure::peer_not_yet(error.to_string()),
+        error => Failure::stranger(refuse(error.to_string())),
+    })?;
     if shared.index_of(theirs.node).is_none_or(|index| index == shared.cluster.me()) {
         let reason = format!("node {} is no other node of this cluster", theirs.node);
         return Err(Failure::stranger(refuse(reason)));

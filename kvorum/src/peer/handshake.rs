@@ -128,6 +128,15 @@ pub enum HandshakeError {
         /// The other node.
         theirs: (String, ClusterId),
     },
+    /// The node that checks has a new store, which cannot know yet whether the other node belongs to its cluster.
+    ClusterIdOpen {
+        /// The node that checks.
+        ours: String,
+        /// The other node.
+        theirs: (String, ClusterId),
+        /// A node that says another id, if there is one.
+        contradicts: Option<String>,
+    },
     /// The nodes work with different topologies.
     Topology {
         /// The node that checks, and its topology.
@@ -181,6 +190,13 @@ impl fmt::Display for HandshakeError {
             }
             Self::ClusterId { ours: (us, ours), theirs: (them, theirs) } => {
                 write!(f, "the cluster ids differ: {ours} at {us}, {theirs} at {them}")
+            }
+            Self::ClusterIdOpen { ours, theirs: (them, id), contradicts } => {
+                write!(
+                    f,
+                    "the store of {ours} is new, and takes its cluster's id from a majority of the nodes: {them} says {id}"
+                )?;
+                contradicts.as_ref().map_or(Ok(()), |other| write!(f, ", and {other} says another"))
             }
             Self::Topology { ours: (us, ours), theirs: (them, theirs), differences } => {
                 write!(f, "the --cluster lists differ: hash {ours:016x} at {us}, {theirs:016x} at {them}")?;
@@ -408,11 +424,12 @@ impl ConnectError {
     /// The kind of failure, for the link's observer.
     pub(super) fn setback(&self) -> Setback {
         match self {
+            Self::Hello(HandshakeError::ClusterIdOpen { contradicts: None, .. })
+            | Self::Refused { status: 503, .. } => Setback::Passing,
             // 409, or 400 from a release that cannot read the handshake.
             Self::Hello(_) | Self::OtherNode { .. } | Self::Refused { status: 400..500, .. } => {
                 Setback::Refused
             }
-            Self::Refused { status: 503, .. } => Setback::Passing,
             _ => Setback::Unreachable,
         }
     }

@@ -1,0 +1,121 @@
+//! The cluster's id as the other members say it: when a store without an id may adopt one.
+//!
+//! A store that is new knows no id. It must not take the first one that it hears: a disk of another cluster may have been
+//! put into one of the members, and would make this store its own. So an id is adopted once a majority of the members has
+//! said it, or, in a cluster that has just been made, once a majority has been heard and nobody says another. Until then the
+//! store talks to nobody who says one.
+
+use crate::canary::{self, Canary};
+use kvorum_core::{ClusterId, NodeIndex};
+use std::collections::BTreeMap;
+
+/// What the other members have said in this run.
+#[derive(Debug, Default)]
+pub(super) struct IdsSaid {
+    by_node: BTreeMap<NodeIndex, Said>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Said {
+    latest: Option<ClusterId>,
+    /// Whether the node has said in this run that it knows none: this node has then seen it before it got one.
+    was_without: bool,
+}
+
+impl IdsSaid {
+    /// Notes that the node at `index` has said `id`, or that it knows none.
+    pub(super) fn note(&mut self, index: NodeIndex, id: Option<ClusterId>) {
+        let said = self.by_node.entry(index).or_default();
+        said.latest = id;
+        said.was_without |= id.is_none();
+    }
+
+    /// Whether all of the `others` members have said that they know none.
+    pub(super) fn are_all_without(&self, others: usize) -> bool {
+        self.by_node.len() == others && self.by_node.values().all(|said| said.latest.is_none())
+    }
+
+    /// The id of the node at `index`, if this store may adopt it. The cluster has `others` members besides this node.
+    pub(super) fn adoptable(&self, index: NodeIndex, others: usize) -> Option<ClusterId> {
+        let said = self.by_node.get(&index)?;
+        let id = said.latest?;
+        if canary::is(Canary::FirstIdAdopted) {
+            return Some(id);
+        }
+        // This node has no word to add; of two members there is only the other.
+        let enough = others.div_ceil(2) + usize::from(others.is_multiple_of(2));
+        let enough = enough.min(others);
+        let same = self.by_node.values().filter(|other| other.latest == Some(id)).count();
+        if same >= enough {
+            return Some(id);
+        }
+        let is_contested = self.contradicts(id).is_some();
+        let is_heard = said.was_without || self.by_node.len() >= enough;
+        (is_heard && !is_contested).then_some(id)
+    }
+
+    /// A node that says another id than `id`.
+    pub(super) fn contradicts(&self, id: ClusterId) -> Option<NodeIndex> {
+        let other = self.by_node.iter().find(|(_, said)| said.latest.is_some_and(|said| said != id));
+        other.map(|(index, _)| *index)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(words: &[Option<u128>]) -> IdsSaid {
+        let mut said = IdsSaid::default();
+        for (index, word) in (1..).zip(words) {
+            said.note(NodeIndex(index), word.and_then(ClusterId::new));
+        }
+        said
+    }
+
+    fn adopts(words: &[Option<u128>], from: u16, others: usize) -> bool {
+        said(words).adoptable(NodeIndex(from), others).is_some()
+    }
+
+    /// A lost disk in a cluster that has an id: one word is not enough where there are more members.
+    #[test]
+    fn one_word_is_not_enough() {
+        assert!(adopts(&[Some(7)], 1, 1), "there is only one other");
+        assert!(!adopts(&[Some(7)], 1, 2));
+        assert!(adopts(&[Some(7), Some(7)], 2, 2));
+        assert!(!adopts(&[Some(7), Some(7)], 2, 4));
+        assert!(adopts(&[Some(7), Some(7), Some(7), Some(8)], 1, 4), "three of five");
+        assert!(!adopts(&[Some(7), Some(7), Some(7), Some(8)], 4, 4));
+    }
+
+    /// A cluster that has just been made: one member has an id, and the others have been without.
+    #[test]
+    fn new_clusters_take_the_first_id() {
+        assert!(adopts(&[Some(7), None], 1, 2));
+        assert!(!adopts(&[Some(7), None], 2, 2), "it says none");
+        let mut heard = said(&[None]);
+        heard.note(NodeIndex(1), ClusterId::new(7));
+        assert!(heard.adoptable(NodeIndex(1), 4).is_some(), "this node has seen it without an id");
+        assert!(said(&[None, None]).are_all_without(2) && !said(&[None]).are_all_without(2));
+        assert!(!said(&[None, Some(7)]).are_all_without(2));
+    }
+
+    /// Goal: whatever is heard and in whatever order, a store never adopts the id of a single member against another
+    /// member's. Method: all words of up to five others, of which one may say another id than the rest.
+    #[test]
+    fn foreign_ids_are_never_adopted_against_the_others() {
+        for others in 2..=5usize {
+            for choice in 0..3usize.pow(u32::try_from(others).unwrap()) {
+                let word = |index: usize| match choice / 3usize.pow(u32::try_from(index).unwrap()) % 3 {
+                    0 => None,
+                    word => Some(u128::try_from(word).unwrap()),
+                };
+                let words: Vec<_> = (0..others).map(word).collect();
+                let foreign: Vec<usize> = (0..others).filter(|index| words[*index] == Some(2)).collect();
+                let ([foreign], true) = (&foreign[..], words.contains(&Some(1))) else { continue };
+                let index = u16::try_from(foreign + 1).unwrap();
+                assert!(!adopts(&words, index, others), "{words:?}");
+            }
+        }
+    }
+}

@@ -38,8 +38,6 @@ const IDLE_WAIT: Duration = Duration::from_secs(1);
 const RETRY_WAIT: Duration = Duration::from_millis(200);
 /// How long a starting node waits for a peer to answer.
 const ANSWERS_AT_ONCE: Duration = Duration::from_millis(300);
-/// How often a wait for hints, peers or the store's eligibility checks whether it is over.
-const DRAIN_LOOK: Duration = Duration::from_millis(5);
 
 /// Wakes the tasks that deliver hints.
 #[derive(Debug)]
@@ -131,6 +129,7 @@ impl HintedHandoff {
             peer.hints_delivered.fetch_add(done.len() as u64, Ordering::Relaxed);
         }
         shared.hints.remove(target, done).await?;
+        shared.cluster.note_change();
         Ok(Work::Busy)
     }
 }
@@ -224,11 +223,16 @@ impl Coordinator {
 }
 
 /// A peer that is being met. It is dropped once the peer was met or did not answer.
-struct Meeting(Rc<Cell<usize>>);
+struct Meeting {
+    own: Rc<Coordinator>,
+    /// How many are being met.
+    count: Rc<Cell<usize>>,
+}
 
 impl Drop for Meeting {
     fn drop(&mut self) {
-        self.0.set(self.0.get().saturating_sub(1));
+        self.count.set(self.count.get().saturating_sub(1));
+        self.own.shared.cluster.note_change();
     }
 }
 
@@ -244,20 +248,14 @@ impl Coordinator {
         let mut calls = Calls::new();
         let meeting = Rc::new(Cell::new(self.shared.cluster.others().count()));
         for index in self.shared.cluster.others() {
-            let meeting = Meeting(Rc::clone(&meeting));
+            let meeting = Meeting { own: Rc::clone(self), count: Rc::clone(&meeting) };
             let Some(link) = self.link(index).cloned() else { continue };
             let coordinator = Rc::clone(self);
             calls.push(index, async move {
-                let answers = async {
-                    while !link.is_usable() {
-                        if matches!(link.state(), LinkState::Down { .. }) {
-                            return false;
-                        }
-                        tokio::time::sleep(DRAIN_LOOK).await;
-                    }
-                    true
-                };
-                if !tokio::time::timeout(ANSWERS_AT_ONCE, answers).await.unwrap_or(false) {
+                let is_decided = || link.is_usable() || matches!(link.state(), LinkState::Down { .. });
+                let decided = coordinator.shared.cluster.until(is_decided);
+                let _ = tokio::time::timeout(ANSWERS_AT_ONCE, decided).await;
+                if !link.is_usable() {
                     return None;
                 }
                 // Before any hint comes in, and before this store is eligible. A failure is retried in the background.
@@ -295,20 +293,12 @@ impl Coordinator {
     async fn hear_of_store(&self, meeting: &Cell<usize>, deadline: tokio::time::Instant) {
         let cluster = &self.shared.cluster;
         if self.shared.background.membership.recognises_disk() {
-            let met = async {
-                while meeting.get() > 0 && !cluster.has_met() {
-                    tokio::time::sleep(DRAIN_LOOK).await;
-                }
-            };
+            let met = cluster.until(|| meeting.get() == 0 || cluster.has_met());
             // A peer that takes longer counts as away.
             let _ = tokio::time::timeout_at(deadline, met).await;
             cluster.trust_store();
         }
-        let heard = async {
-            while cluster.is_undecided() {
-                tokio::time::sleep(DRAIN_LOOK).await;
-            }
-        };
+        let heard = cluster.until(|| !cluster.is_undecided());
         if tokio::time::timeout(ANSWERS_AT_ONCE, heard).await.is_ok() {
             return;
         }
@@ -344,11 +334,7 @@ impl Shared {
         let target = self.cluster.id_of(index);
         let before = self.hints.waiting_for(target).count;
         self.background.handoff.call(index);
-        let drained = async {
-            while self.hints.waiting_for(target).count > 0 {
-                tokio::time::sleep(DRAIN_LOOK).await;
-            }
-        };
+        let drained = self.cluster.until(|| self.hints.waiting_for(target).count == 0);
         let _ = tokio::time::timeout(timeout, drained).await;
         let left = self.hints.waiting_for(target).count;
         (before.saturating_sub(left), left)

@@ -144,6 +144,7 @@ impl Membership {
             tracing::warn!(%error, "cannot store the number of this run; other nodes correct it again after a restart");
         }
         let Some(verdict) = verdict else { return };
+        self.cluster.note_change();
         let votes = verdict == VotesVerdict::Votes;
         let vote = if votes { Vote::Yes } else { Vote::No };
         if let Err(error) = self.replica.store_votes(vote).await {
@@ -170,6 +171,7 @@ impl Membership {
         let news = self.cluster.roster().meet(met, votes);
         if let Some(news) = news {
             self.remember(&[news]).await;
+            self.cluster.note_change();
         }
     }
 
@@ -200,6 +202,9 @@ impl Membership {
             _ => ClockStanding::Disputed,
         };
         let before = self.timestamps.note_standing(standing);
+        if before != standing {
+            self.cluster.note_change();
+        }
         let was_down = matches!(before, ClockStanding::Off | ClockStanding::Disputed);
         match standing {
             ClockStanding::Off if before != ClockStanding::Off => tracing::error!(

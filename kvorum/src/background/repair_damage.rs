@@ -332,6 +332,7 @@ impl Coordinator {
             shared.background.mending.beginnings.fetch_add(1, Ordering::SeqCst);
         }
         shared.cluster.roster().lose();
+        shared.cluster.note_change();
         shared.cluster.stand_down(false);
         let reason = shared.replica.damage().store().unwrap_or_default();
         match shared.replica.set_aside(shared.stamps.lease()).await {

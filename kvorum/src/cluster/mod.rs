@@ -21,6 +21,7 @@ use kvorum_core::{
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
+use tokio::sync::watch;
 
 /// The state of the cluster that all of a node's threads share.
 pub struct Cluster {
@@ -38,6 +39,8 @@ pub struct Cluster {
     stands_down: AtomicBool,
     /// Whether this node has heard up to where a majority of the nodes, itself included, has sealed.
     has_met: AtomicBool,
+    /// Counts what tasks may wait for: see [`Self::until`].
+    changes: watch::Sender<u64>,
 }
 
 /// The state of one node of the cluster.
@@ -109,6 +112,7 @@ impl Cluster {
             roster: Mutex::new(roster),
             stands_down: AtomicBool::new(false),
             has_met: AtomicBool::new(is_alone),
+            changes: watch::Sender::new(0),
         }
     }
 
@@ -266,9 +270,29 @@ impl Cluster {
         }
     }
 
+    /// Notes that something has changed that tasks may wait for: a link, what is known of a store or a clock, hints that were
+    /// delivered.
+    pub fn note_change(&self) {
+        self.changes.send_modify(|changes| *changes = changes.wrapping_add(1));
+    }
+
+    /// Waits until `condition` holds, which is judged again after each [change](Self::note_change). A caller bounds the
+    /// wait.
+    ///
+    /// # Cancel safety
+    /// Dropping the future changes nothing.
+    pub async fn until(&self, condition: impl Fn() -> bool) {
+        let mut changes = self.changes.subscribe();
+        while !condition() {
+            // The sender is this cluster: it cannot be gone.
+            let _ = changes.changed().await;
+        }
+    }
+
     /// Makes the store eligible without meeting a majority: the caller vouches that it is no older copy.
     pub fn trust_store(&self) {
         self.has_met.store(true, Ordering::SeqCst);
+        self.note_change();
     }
 
     /// Notes that the node at `index` has said up to where it has sealed, and that this store's eligibility already
@@ -281,6 +305,7 @@ impl Cluster {
         if met >= usize::from(self.node_count() / 2) {
             self.has_met.store(true, Ordering::SeqCst);
         }
+        self.note_change();
     }
 
     /// Whether the node at `index` has said, in this run, up to where it has sealed.

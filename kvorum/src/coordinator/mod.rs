@@ -475,6 +475,7 @@ impl Observer {
     /// Notes a change of the contact with the peer, and logs it if it is worth a line.
     fn tell(&self, happened: impl FnOnce(&mut Contact, Duration) -> Option<News>) {
         let cluster = &self.shared.cluster;
+        cluster.note_change();
         let now = self.shared.clock.mono();
         let (news, reason) = cluster.contact(self.index, |contact| {
             let news = happened(contact, now);

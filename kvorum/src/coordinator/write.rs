@@ -17,7 +17,6 @@ use kvorum_core::{
 use kvorum_profiler::waits::{Since, Wait};
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -64,9 +63,6 @@ impl Coordinator {
     }
 }
 
-/// How often a write checks whether this node's clock has been compared.
-const CLOCK_LOOK_EVERY: Duration = Duration::from_millis(5);
-
 impl Coordinator {
     fn clock_off(&self) -> CoordinatorError {
         CoordinatorError::ClockOff { limit_millis: self.shared.timestamps.limit_millis() }
@@ -78,13 +74,13 @@ impl Coordinator {
     /// # Errors
     /// [`CoordinatorError::ClockOff`] when another node may be reached and no comparison was made before `deadline`.
     async fn clock_asked(&self, deadline: Instant) -> Result<(), CoordinatorError> {
-        while self.shared.timestamps.standing() == ClockStanding::Unasked && self.may_reach_a_node() {
-            if Instant::now() >= deadline {
-                return Err(self.clock_off());
-            }
-            tokio::time::sleep(CLOCK_LOOK_EVERY).await;
+        let is_open =
+            || self.shared.timestamps.standing() == ClockStanding::Unasked && self.may_reach_a_node();
+        if !is_open() {
+            return Ok(());
         }
-        Ok(())
+        let decided = self.shared.cluster.until(|| !is_open());
+        tokio::time::timeout_at(deadline, decided).await.map_err(|_| self.clock_off())
     }
 
     fn may_reach_a_node(&self) -> bool {

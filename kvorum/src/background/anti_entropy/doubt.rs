@@ -73,6 +73,7 @@ impl Comparisons {
             );
             // From now on, even if the loss cannot be stored on disk.
             self.cluster.roster().lose();
+            self.cluster.note_change();
             self.replica.store_votes(Vote::No).await?;
         }
         // A comparison that ends between the next two steps began without this doubt, and must not count for it. See

@@ -38,8 +38,8 @@ use std::time::Duration;
 
 /// The time between two comparisons with one node.
 const ROUND_EVERY: Duration = Duration::from_secs(2);
-/// How often the task checks whether a comparison is due. One is always due while the store is being refilled.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// The same while the store is being refilled.
+const URGENT_EVERY: Duration = Duration::from_millis(100);
 /// Partitions that are synced at a time.
 const PARTITIONS_IN_FLIGHT_MAX: usize = 4;
 /// Rounds after which a partition is synced although writes change its digests all the time. No write is under way for so
@@ -206,15 +206,19 @@ impl Worker for AntiEntropy {
     }
 
     async fn wait_for_work(&mut self) {
-        loop {
-            tokio::time::sleep(LOOK_EVERY).await;
+        let (shared, index) = (self.shared(), self.puller.index);
+        let now = || shared.clock.mono();
+        let is_due = |after| now() >= self.begun + after;
+        // At any time, a store may be found to lack records, and a peer may begin to answer.
+        let is_urgent = || {
             let state = self.state();
-            // At any time, a store may be found to lack records, and a peer may begin to answer.
-            let is_urgent =
-                state.is_refilled() || state.owes_comparison(self.puller.index) && !self.was_ready;
-            if is_urgent || self.shared().clock.mono() >= self.begun + ROUND_EVERY {
-                return;
-            }
+            let wants = state.is_refilled() || state.owes_comparison(index) && !self.was_ready;
+            wants && self.puller.own.is_ready(index)
+        };
+        let wait = |after| (self.begun + after).saturating_sub(now());
+        tokio::time::sleep(wait(URGENT_EVERY)).await;
+        if !is_due(ROUND_EVERY) {
+            let _ = tokio::time::timeout(wait(ROUND_EVERY), shared.cluster.until(is_urgent)).await;
         }
     }
 }
@@ -472,6 +476,7 @@ impl Comparisons {
             Ok(()) if !self.mending.is_still(beginning) => {}
             Ok(()) => {
                 self.cluster.roster().refilled();
+                self.cluster.note_change();
                 tracing::info!(
                     "this store has been refilled from the other replicas: it votes in reads again"
                 );

@@ -12,10 +12,10 @@ use std::time::Duration;
 
 /// How long the call for a list of floors may take.
 const LIST_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often the task checks whether a node that has not been met answers by now.
-const MEET_LOOK: Duration = Duration::from_millis(100);
-/// The same while the eligibility of this node's store is open.
-const MEET_LOOK_UNDECIDED: Duration = Duration::from_millis(20);
+/// The wait after a node did not say how far it has sealed.
+const RETRY_WAIT: Duration = Duration::from_millis(100);
+/// The longest wait for a node to be within reach: a link may be usable again without notice.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// Meets a node once in this run, as soon as the two can talk. It cannot be paused: this store is not quorum-eligible
 /// before.
@@ -33,18 +33,26 @@ impl MeetFloors {
 impl Worker for MeetFloors {
     async fn work(&mut self) -> Work {
         let cluster = &self.own.shared.cluster;
-        // Sleep first: a starting node meets the nodes that answer at once before it takes their hints.
-        tokio::time::sleep(if cluster.is_undecided() { MEET_LOOK_UNDECIDED } else { MEET_LOOK }).await;
         if cluster.has_met_floors_of(self.index) {
             return Work::Done;
         }
-        if self.own.is_ready(self.index)
-            && let Err(cause) = self.own.meet_floors(self.index).await
-        {
-            let node = cluster.url_of(self.index);
-            tracing::debug!(node, %cause, "a node did not say how far it has sealed");
+        if !self.own.is_ready(self.index) {
+            return Work::Idle;
         }
-        Work::Busy
+        match self.own.meet_floors(self.index).await {
+            Ok(()) => Work::Done,
+            Err(cause) => {
+                let node = cluster.url_of(self.index);
+                tracing::debug!(node, %cause, "a node did not say how far it has sealed");
+                Work::Throttled(RETRY_WAIT)
+            }
+        }
+    }
+
+    async fn wait_for_work(&mut self) {
+        let cluster = &self.own.shared.cluster;
+        let is_near = || self.own.is_ready(self.index) || cluster.has_met_floors_of(self.index);
+        let _ = tokio::time::timeout(LOOK_EVERY, cluster.until(is_near)).await;
     }
 }
 

@@ -4,22 +4,21 @@
 //! owns everything that outlives a process: disk, clock, scheduling. It steps the simulation, begins and ends
 //! the plan's faults, and records the facts that the oracle needs ([`Facts`]).
 
+mod disks;
+
 use crate::clock::{EPOCH, SimClock};
 use crate::fault::{Fault, FaultEvent, FaultKind};
-use crate::foreign;
 use crate::forge::Forgery;
 use crate::identity::{Record, SimIdentity};
-use crate::invariants::facts::{Alone, Facts, Loss, LossKind, Stall};
-use crate::net::{Power, host_of, url_of};
+use crate::invariants::facts::{Alone, Facts, LossKind, Stall};
+use crate::net::{Power, host_of};
 use crate::node::STRANGER;
-use crate::plan::{Backups, PARTITION_BITS, Plan};
+use crate::plan::Plan;
 use crate::seed::{Seed, SimRng};
 use crate::trace::Trace;
-use kvorum::clock::Clock;
 use kvorum::crash::{self, Point, Watcher};
 use kvorum::storage::memory::{self, DiskCopy, MemoryEngine};
-use kvorum::storage::{Engine, Keyspace, format};
-use kvorum_core::NodeId;
+use kvorum::storage::{Engine, Keyspace};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::{Future, poll_fn};
@@ -407,59 +406,6 @@ impl Cluster<'_> {
         self.trace.line(self.sim.elapsed(), "driver", &"everything is healed");
     }
 
-    /// Puts back the oldest copy of a disk that is kept for the end. All other disks have dropped by then
-    /// what was deleted since the copy. Returns whether there was one.
-    pub fn put_back_older_disk(&mut self) -> bool {
-        let left = std::mem::take(&mut self.left);
-        left.first().inspect(|(number, event)| self.end(*number, event)).is_some()
-    }
-
-    /// Copies the disks that are due.
-    fn backups_due(&mut self) {
-        let now = self.sim.elapsed();
-        let taken = self.plan.backups.iter().flat_map(|backups| &backups.taken);
-        let due = taken.skip(self.backups.len()).take_while(|(_, at)| *at <= now);
-        let due: Vec<u16> = due.map(|(node, _)| *node).collect();
-        self.back_up(&due);
-    }
-
-    fn back_up(&mut self, nodes: &[u16]) {
-        for node in nodes {
-            let Some(engine) = self.engine(*node) else { return };
-            let copy = engine.copy_of_files();
-            self.trace.line(self.sim.elapsed(), "driver", &format_args!("backs up node {node}"));
-            self.backups.push((*node, copy));
-        }
-    }
-
-    /// Puts the backups of all disks back, as after the loss of a whole cluster. Returns when the first was
-    /// taken, or `None` if the plan has no backups.
-    pub fn restore(&mut self) -> Option<Duration> {
-        let Backups { taken, last } = self.plan.backups.take()?;
-        self.back_up(&last);
-        self.trace.line(self.sim.elapsed(), "driver", &"puts back all backups");
-        *self.counts.entry(FaultKind::StaggeredRestore).or_default() += 1;
-        for (node, copy) in std::mem::take(&mut self.backups) {
-            self.stop(node, |engine| engine.put_back(copy));
-            self.with(node, |machine| machine.identity.exchange(None));
-        }
-        self.start_idle();
-        taken.first().map(|(_, at)| *at)
-    }
-
-    /// Records the stores that nodes have set aside: records that were only there are lost, as on an emptied
-    /// disk.
-    fn asides(&mut self) {
-        let aside = |machine: &Machine| {
-            let asides = machine.engine.counters().asides;
-            (machine.asides.replace(asides) != asides).then_some(machine.node)
-        };
-        let nodes: Vec<u16> = self.machines.iter().filter_map(aside).collect();
-        for node in nodes {
-            self.lose(node, LossKind::Wiped, Duration::ZERO);
-        }
-    }
-
     /// Takes down the machines that have reached a step at which they were to crash.
     fn deaths(&mut self) {
         let sprung = |machine: &Machine| Some((machine.node, machine.traps.sprung.take()?));
@@ -680,84 +626,6 @@ impl Cluster<'_> {
         self.start_idle();
     }
 
-    /// Stops two nodes in order and exchanges their disks, or gives them back. Exchanges nothing while one of the
-    /// stores has no owner yet: a store whose process crashed during its creation belongs to the node that opens it
-    /// first.
-    fn exchange(&mut self, number: usize, (one, other): (u16, u16)) {
-        let (Some(first), Some(second)) = (self.engine(one).cloned(), self.engine(other).cloned()) else {
-            return;
-        };
-        let is_bound = |engine: &MemoryEngine| {
-            engine.get(Keyspace::Meta, format::META_NODE).is_ok_and(|row| row.is_some())
-        };
-        if !self.exchanged.remove(&number) {
-            if !is_bound(&first) || !is_bound(&second) {
-                return;
-            }
-            self.exchanged.insert(number);
-        }
-        self.stop(one, MemoryEngine::kill);
-        self.stop(other, MemoryEngine::kill);
-        first.exchange(&second);
-        let identity = |node: u16| self.machines.get(usize::from(node)).map(|machine| &machine.identity);
-        if let (Some(first), Some(second)) = (identity(one), identity(other)) {
-            let record = first.recorded();
-            first.exchange(second.recorded());
-            second.exchange(record);
-        }
-        self.start_idle();
-    }
-
-    /// Whether every node's store knows its cluster.
-    fn know_their_cluster(&self) -> bool {
-        self.machines.iter().all(|machine| foreign::knows_cluster(&machine.engine) == Some(true))
-    }
-
-    /// Stops a node in order, keeps its disk, and starts the node with a disk of another cluster.
-    fn put_in_foreign(&mut self, number: usize, node: u16, choice: u64) {
-        self.stop(node, MemoryEngine::kill);
-        let Some(machine) = self.machines.get(usize::from(node)) else { return };
-        // A wrong clock is set right when the node starts: see `node.rs`.
-        machine.clock.set_right();
-        let (disk, copy) = (machine.engine.copy_of_files(), machine.engine.copy_of_files());
-        let (id, wall) = (NodeId::of_url(&url_of(node)), machine.clock.wall());
-        if let Ok(foreign) = foreign::foreign(copy, id, PARTITION_BITS, choice, wall) {
-            self.kept.insert(number, KeptDisk { node, disk, record: machine.identity.recorded() });
-            machine.engine.put_back(foreign.disk);
-            machine.identity.exchange(None);
-            self.facts.foreign.extend(foreign.written);
-        }
-        self.start_idle();
-    }
-
-    /// Stops a node with a disk of another cluster, and starts it with its own disk.
-    fn take_out_foreign(&mut self, number: usize) {
-        let Some(KeptDisk { node, disk, record }) = self.kept.remove(&number) else { return };
-        self.stop(node, |engine| engine.put_back(disk));
-        self.with(node, |machine| machine.identity.exchange(record));
-        self.start_idle();
-    }
-
-    /// Starts a node again with an older copy of its disk. If the store was lost completely after the copy,
-    /// the copy is of a store that no longer exists; it is not put back.
-    fn put_back(&mut self, node: u16, is_image: bool, number: usize, event: &FaultEvent) {
-        let copies = self.machines.get(usize::from(node)).map(|machine| &machine.copies);
-        let Some((taken, copy, record)) = copies.and_then(|copies| copies.borrow_mut().remove(&number))
-        else {
-            return;
-        };
-        let now = self.sim.elapsed();
-        let age = now.saturating_sub(taken);
-        self.trace.line(now, "driver", &format_args!("older-disk: {}, {age:?} old", event.fault));
-        *self.counts.entry(event.kind).or_default() += 1;
-        let since = self.plan.exposed_since(node, taken).map_or(taken, |since| since.min(taken));
-        self.lose(node, LossKind::Older, since);
-        self.stop(node, |engine| engine.put_back(copy));
-        self.with(node, |machine| machine.identity.exchange(record.filter(|_| is_image)));
-        self.facts.disturbed.push((now, now));
-        self.start_idle();
-    }
-
     /// Records for which nodes the fault that ends now excuses late answers.
     fn stalled(&mut self, event: &FaultEvent, now: Duration) {
         let nodes = (0..self.plan.nodes).filter(|node| event.fault.holds_back(*node));
@@ -862,28 +730,6 @@ impl Cluster<'_> {
         self.machines.get(usize::from(node)).is_some_and(|machine| machine.desk.give(order))
     }
 
-    fn lose_power(&mut self, node: u16, keep: u64) {
-        if let Some(since) = self.plan.exposed_since(node, self.sim.elapsed()) {
-            self.lose(node, LossKind::Unsynced, since);
-        }
-        self.stop(node, |engine| {
-            let choices = engine.unsynced_len() as u64 + 1;
-            engine.crash_keeping(usize::try_from(keep % choices).unwrap_or(0));
-        });
-    }
-
-    fn lose(&mut self, node: u16, kind: LossKind, since: Duration) {
-        // What is lost is on a disk of another cluster: the node's own disk is kept.
-        if self.has_foreign_disk(node) {
-            return;
-        }
-        let at = self.sim.elapsed();
-        if kind == LossKind::Wiped {
-            self.with(node, |machine| machine.copies.borrow_mut().clear());
-        }
-        self.facts.losses.push(Loss { node, at, kind, since });
-    }
-
     /// Ends the software of a machine, and applies `then` to its disk.
     fn stop(&mut self, node: u16, then: impl FnOnce(&MemoryEngine)) {
         let Some(machine) = self.machines.get(usize::from(node)) else { return };
@@ -911,23 +757,6 @@ impl Cluster<'_> {
             self.trace.line(self.sim.elapsed(), &host, &"starts");
             self.sim.bounce(host.as_str());
         }
-    }
-
-    /// Flips a bit of a record, or, five times in sixteen, of a row of the store itself: then the node sets
-    /// the whole store aside.
-    fn rot(&mut self, node: u16, choice: u64) {
-        const OTHERS: [Keyspace; 5] =
-            [Keyspace::Tokens, Keyspace::Meta, Keyspace::Due, Keyspace::Hints, Keyspace::Delta];
-        let Some(engine) = self.engine(node).cloned() else { return };
-        let other = usize::try_from(choice.rotate_right(8) % 16).ok().and_then(|nth| OTHERS.get(nth));
-        if other.is_some_and(|keyspace| engine.flip(*keyspace, choice).is_some()) {
-            return;
-        }
-        let before = engine.scan(Keyspace::Records, b"", Bound::Unbounded).map(Iterator::flatten);
-        let before: BTreeMap<_, _> = before.into_iter().flatten().collect();
-        let Some(key) = engine.flip(Keyspace::Records, choice) else { return };
-        let record = before.get(&key).and_then(|row| format::decode_record(row).ok());
-        self.facts.rotten.extend(record.map(|record| (key, node, record.version)));
     }
 
     fn with(&self, node: u16, then: impl FnOnce(&Machine)) {

@@ -21,6 +21,7 @@ use crate::clock::{Clock, TimestampBound};
 use crate::crash::{self, Point};
 use crate::log_limit::LogLimit;
 use crate::metrics::StoreMetrics;
+use crate::storage::format::Mark;
 use crate::storage::shortage::Shortage;
 use crate::storage::{Batch, Change, Durability, Engine, EngineError, Keyspace, Room, format};
 use bytes::Bytes;
@@ -316,7 +317,7 @@ impl Committer {
         let Some(floors) = &self.floors else { return Ok(0) };
         let mut removed = 0;
         for (key, version) in rows {
-            if stage.record(&key).is_some() {
+            if stage.record(&key).is_known() {
                 continue;
             }
             // By now the clock may have reached its timestamp.
@@ -369,12 +370,7 @@ impl Committer {
             // The record was queued before the reserve was opened.
             self.health.admit(&record, source)?;
         }
-        let known = stage.mark(&key).or_else(|| self.recent.mark(&key));
-        let stored = match known {
-            Some(mark) => mark,
-            None if self.recent.covers(observed.as_of) => observed.mark,
-            None => stored_mark(&*self.engine, self.digests.as_deref(), &key)?,
-        };
+        let stored = self.view(stage, &key, observed)?;
         // A record that was once the newest here took effect here, whatever was written since: see `Recent`.
         let has_accepted = || {
             source == Source::Writer
@@ -412,15 +408,13 @@ impl Committer {
             }
             // Nearly always the same record once more; if not, the written rule for ties decides.
             Ordering::Equal => {
-                let current = match stage.record(&key) {
-                    Some(staged) => staged.cloned(),
-                    None => match self.engine.get(Keyspace::Records, key.as_ref()) {
-                        Ok(row) => row.map(|row| format::decode_record(&row)).transpose()?,
-                        // The same record from a replica that can read it replaces the damaged one.
-                        Err(EngineError::Corrupt { .. }) => None,
-                        Err(error) => return Err(error.into()),
-                    },
+                let read = || match self.engine.get(Keyspace::Records, key.as_ref()) {
+                    Ok(row) => Ok::<_, ReplicaError>(row.map(|row| format::decode_record(&row)).transpose()?),
+                    // The same record from a replica that can read it replaces the damaged one.
+                    Err(EngineError::Corrupt { .. }) => Ok(None),
+                    Err(error) => Err(error.into()),
                 };
+                let current = stage.record(&key).map(Record::clone).or_find(read)?;
                 // The tombstone of an expired value counts as equal to the value.
                 let is_over = record.has_expired(self.timestamps.expiry_clock());
                 let is_same = |current: &Record| {
@@ -439,6 +433,18 @@ impl Committer {
         Ok(Applied::Stored)
     }
 
+    /// The mark of `key` as the group sees it: what it stages, else what the latest groups left, else what `observed` found
+    /// before them, else the store.
+    fn view(&self, stage: &Stage, key: &Key, observed: Observed) -> Result<Option<Mark>, ReplicaError> {
+        let known = stage.record(key).map(mark_of).or_else(|| self.recent.mark(key));
+        known.or_find(|| {
+            if self.recent.covers(observed.as_of) {
+                return Ok(observed.mark);
+            }
+            stored_mark(&*self.engine, self.digests.as_deref(), key)
+        })
+    }
+
     /// Returns `applied`, or an error if the superseding version is from the future: nobody may stamp above that.
     fn believed(&self, applied: Applied) -> Result<Applied, ReplicaError> {
         if let Applied::Superseded { by, .. } | Applied::TooLate { upto: by } = applied {
@@ -451,7 +457,7 @@ impl Committer {
     fn judge_due(&mut self, stage: &mut Stage, row: &DueRow) -> Result<bool, ReplicaError> {
         stage.due.insert(format::encode_due_key(row.at, &row.key), None);
         let Ok(key) = Key::new(row.key.clone()) else { return Ok(false) };
-        if stage.record(&key).is_some() {
+        if stage.record(&key).is_known() {
             return Ok(false);
         }
         let current = match self.engine.get(Keyspace::Records, &row.key) {

@@ -7,7 +7,7 @@ use super::queue::Request;
 use super::{Digests, Replica, ReplicaError};
 use crate::storage::damage::Damage;
 use crate::storage::format::{self, Mark};
-use crate::storage::{Engine, EngineError, Keyspace};
+use crate::storage::{Engine, EngineError, Keyspace, Known};
 use bytes::Bytes;
 use kvorum_core::{Key, UnixMillis, Version};
 use std::ops::Bound;
@@ -117,16 +117,14 @@ impl Digests {
         Ok(mark.map(|mark| format::decode_mark(&mark)).transpose()?)
     }
 
-    /// Like [`Self::mark`], but only from memory: `None` when a look-up would be needed.
-    #[expect(clippy::option_option, reason = "not known and known not to be there are two things")]
-    pub(super) fn mark_at_hand(
-        &self,
-        engine: &dyn Engine,
-        key: &Key,
-    ) -> Result<Option<Option<Mark>>, ReplicaError> {
+    /// Like [`Self::mark`], but only from memory.
+    pub(super) fn mark_at_hand(&self, engine: &dyn Engine, key: &Key) -> Result<Known<Mark>, ReplicaError> {
         let row = format::encode_token_key(self.partition_of(key), key.as_ref());
-        let Some(mark) = engine.at_hand(Keyspace::Tokens, &row) else { return Ok(None) };
-        Ok(Some(mark.map(|mark| format::decode_mark(&mark)).transpose()?))
+        Ok(match engine.at_hand(Keyspace::Tokens, &row) {
+            Known::Nothing => Known::Nothing,
+            Known::Removed => Known::Removed,
+            Known::Stored(mark) => Known::Stored(format::decode_mark(&mark)?),
+        })
     }
 }
 

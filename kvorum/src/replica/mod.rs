@@ -48,7 +48,9 @@ use crate::storage::damage::{Damage, Watched};
 use crate::storage::delta::{Delta, Folding};
 use crate::storage::format::Mark;
 use crate::storage::shortage::Shortage;
-use crate::storage::{Batch, Change, Durability, Engine, EngineError, EngineStats, Keyspace, Scan, format};
+use crate::storage::{
+    Batch, Change, Durability, Engine, EngineError, EngineStats, Keyspace, Known, Scan, format,
+};
 use crate::supervise::{Part, Supervisor, Thread};
 use crate::worker::{PoolFull, Pools};
 use bytes::Bytes;
@@ -610,10 +612,12 @@ impl Replica {
     async fn observe(&self, key: &Key) -> Result<Observed, ReplicaError> {
         // Load the count before the look-up: the committer still remembers every group that the count leaves out.
         let as_of = self.shared.groups.load(Ordering::Acquire);
-        if let Some(digests) = &self.shared.digests
-            && let Some(mark) = digests.mark_at_hand(&*self.shared.engine, key)?
-        {
-            return Ok(Observed { mark, as_of });
+        if let Some(digests) = &self.shared.digests {
+            match digests.mark_at_hand(&*self.shared.engine, key)? {
+                Known::Nothing => {}
+                Known::Removed => return Ok(Observed { mark: None, as_of }),
+                Known::Stored(mark) => return Ok(Observed { mark: Some(mark), as_of }),
+            }
         }
         let row = self.row(key).await;
         let mark = match row {

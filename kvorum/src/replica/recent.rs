@@ -2,6 +2,7 @@
 
 use super::key_hash::KeyHash;
 use super::stage::Changed;
+use crate::storage::Known;
 use crate::storage::format::Mark;
 use kvorum_core::{Key, Version};
 use std::collections::{HashMap, HashSet};
@@ -47,9 +48,10 @@ impl Recent {
         Self { current: Generation::new(group, now), previous: Generation::new(group, now) }
     }
 
-    #[expect(clippy::option_option, reason = "nothing remembered and a removal are two things")]
-    pub(super) fn mark(&self, key: &Key) -> Option<Option<Mark>> {
-        self.current.latest.get(key).or_else(|| self.previous.latest.get(key)).copied()
+    /// What the latest groups have left of `key`.
+    pub(super) fn mark(&self, key: &Key) -> Known<Mark> {
+        let latest = self.current.latest.get(key).or_else(|| self.previous.latest.get(key));
+        latest.map_or(Known::Nothing, |mark| Known::row(*mark))
     }
 
     /// Whether the record of `version` was once the newest here and was overwritten, as far back as is remembered.

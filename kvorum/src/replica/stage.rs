@@ -3,7 +3,7 @@
 use super::floor::Floor;
 use super::key_hash::KeyHash;
 use crate::storage::format::Mark;
-use crate::storage::{Change, Keyspace};
+use crate::storage::{Change, Keyspace, Known};
 use bytes::Bytes;
 use kvorum_core::{Key, Record, Value, Version};
 use std::collections::{BTreeMap, HashMap};
@@ -39,16 +39,10 @@ pub(super) struct Stage {
 }
 
 impl Stage {
-    /// The staged state of `key`: `None` when nothing is staged, else a removal (`None`) or a record.
-    #[expect(clippy::option_option, reason = "nothing staged and a staged removal are two things")]
-    pub(super) fn record(&self, key: &Key) -> Option<Option<&Record>> {
-        let staged = self.records.get(*self.index.get(key)?)?;
-        Some(staged.record.as_ref())
-    }
-
-    #[expect(clippy::option_option, reason = "nothing staged and a staged removal are two things")]
-    pub(super) fn mark(&self, key: &Key) -> Option<Option<Mark>> {
-        self.record(key).map(|record| record.map(mark_of))
+    /// What is staged for `key`.
+    pub(super) fn record(&self, key: &Key) -> Known<&Record> {
+        let staged = self.index.get(key).and_then(|index| self.records.get(*index));
+        staged.map_or(Known::Nothing, |staged| Known::row(staged.record.as_ref()))
     }
 
     pub(super) fn put(&mut self, key: Key, record: Record, before: Option<Mark>) {

@@ -5,7 +5,7 @@
 //! *row* could not be read; writing it again repairs it, where the engine can. Damage of the *store* stays whatever is
 //! written: a scan that could not continue, or a damaged row of the store's own bookkeeping.
 
-use super::{Batch, Durability, Engine, EngineError, EngineStats, Keyspace, Room, Rows, Scan};
+use super::{Batch, Durability, Engine, EngineError, EngineStats, Keyspace, Known, Room, Rows, Scan};
 use bytes::Bytes;
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -126,7 +126,7 @@ impl Engine for Watched {
         found
     }
 
-    fn at_hand(&self, keyspace: Keyspace, key: &[u8]) -> Option<Option<Bytes>> {
+    fn at_hand(&self, keyspace: Keyspace, key: &[u8]) -> Known<Bytes> {
         self.inner.at_hand(keyspace, key)
     }
 

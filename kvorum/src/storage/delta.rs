@@ -24,7 +24,8 @@ mod tests;
 use self::buffer::Layer;
 use super::format::{self, DELTA_ROW_BYTES, DeltaWriter};
 use super::{
-    Batch, Change, Durability, Engine, EngineError, EngineStats, Keyspace, Room, Rows, Scan, is_empty, wait,
+    Batch, Change, Durability, Engine, EngineError, EngineStats, Keyspace, Known, Room, Rows, Scan, is_empty,
+    wait,
 };
 use crate::crash::{self, Point};
 use crate::supervise::{Part, Supervisor, Thread};
@@ -195,9 +196,9 @@ fn damaged(detail: String) -> EngineError {
 }
 
 impl Layers {
-    #[expect(clippy::option_option, reason = "not here and here as removed are two things")]
-    fn get(&self, key: &[u8]) -> Option<Option<Bytes>> {
-        self.active.get(key).or_else(|| self.frozen.as_ref()?.layer.get(key))
+    fn get(&self, key: &[u8]) -> Known<Bytes> {
+        let below = || self.frozen.as_ref().map_or(Known::Nothing, |frozen| frozen.layer.get(key));
+        self.active.get(key).or_else(below)
     }
 }
 
@@ -350,16 +351,17 @@ impl Shared {
 impl Engine for Delta {
     fn get(&self, keyspace: Keyspace, key: &[u8]) -> Result<Option<Bytes>, EngineError> {
         if keyspace == Keyspace::Tokens {
-            let found = self.shared.layers().as_ref().ok_or(EngineError::Closed)?.get(key);
-            if let Some(row) = found {
-                return Ok(row);
-            }
+            let known = self.shared.layers().as_ref().ok_or(EngineError::Closed)?.get(key);
+            return known.or_find(|| self.shared.inner.get(keyspace, key));
         }
         self.shared.inner.get(keyspace, key)
     }
 
-    fn at_hand(&self, keyspace: Keyspace, key: &[u8]) -> Option<Option<Bytes>> {
-        if keyspace == Keyspace::Tokens { self.shared.layers().as_ref()?.get(key) } else { None }
+    fn at_hand(&self, keyspace: Keyspace, key: &[u8]) -> Known<Bytes> {
+        match self.shared.layers().as_ref() {
+            Some(layers) if keyspace == Keyspace::Tokens => layers.get(key),
+            _ => Known::Nothing,
+        }
     }
 
     fn scan(&self, keyspace: Keyspace, start: &[u8], end: Bound<&[u8]>) -> Result<Scan, EngineError> {

@@ -16,6 +16,7 @@ pub mod format;
 pub mod identity;
 mod inspect;
 mod janitor;
+mod known;
 pub mod lsm;
 pub mod memory;
 pub mod quarantine;
@@ -24,6 +25,8 @@ mod reserve;
 pub mod shortage;
 mod wait;
 mod writeback;
+
+pub use known::Known;
 
 #[cfg(test)]
 mod contract;
@@ -241,9 +244,9 @@ pub trait Engine: Send + Sync + 'static {
     /// The value of `key`, without a copy if the engine can.
     fn get(&self, keyspace: Keyspace, key: &[u8]) -> Result<Option<Bytes>, EngineError>;
 
-    /// The known state of a row without a look-up: absent, or its value; none if nothing is known. Cheap.
-    fn at_hand(&self, _keyspace: Keyspace, _key: &[u8]) -> Option<Option<Bytes>> {
-        None
+    /// What is known of a row without a look-up. Cheap.
+    fn at_hand(&self, _keyspace: Keyspace, _key: &[u8]) -> Known<Bytes> {
+        Known::Nothing
     }
 
     /// All pairs with `start` <= key and key within `end`, in key order, as of now.

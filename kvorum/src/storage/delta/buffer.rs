@@ -1,5 +1,6 @@
 //! The buffers: rows of the index in memory, in the format of the log, by partition.
 
+use crate::storage::Known;
 use crate::storage::format::{self, DeltaRow, FormatError};
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -64,11 +65,10 @@ impl Layer {
         Ok(())
     }
 
-    /// The row at `key`: its value, or that it is removed; none if it is not in the buffers.
-    #[expect(clippy::option_option, reason = "not here and here as removed are two things")]
-    pub(super) fn get(&self, key: &[u8]) -> Option<Option<Bytes>> {
-        let row = self.parts.get(part_of(key))?.latest_of(key)?;
-        Some(row.value.map(Bytes::copy_from_slice))
+    /// What the buffers know of the row at `key`.
+    pub(super) fn get(&self, key: &[u8]) -> Known<Bytes> {
+        let row = self.parts.get(part_of(key)).and_then(|part| part.latest_of(key));
+        row.map_or(Known::Nothing, |row| Known::row(row.value.map(Bytes::copy_from_slice)))
     }
 
     /// Copies the rows of a range, which must not end before it starts.

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use kvorum::coordinator::Shared;
 use kvorum::peer::{
     ApplyKind, HandshakeError, Hello, Link, LinkObserver, LinkParts, ROSTER_LEN_MAX, Request, Setback,
-    StepKind,
+    StepKind, Timestamp,
 };
 use kvorum::replica::Floor;
 use kvorum::supervise::Supervisor;
@@ -93,6 +93,7 @@ fn message(choice: u64, plan: &Plan, now: Duration) -> Request {
     let (version, from) = (Version::from_words(future, below(1 << 16)), plan.nodes);
     let record = Record { version, from, expires: None, value };
     let floor = Floor { settled: future, sealed: future, purged: 0 };
+    let future = Timestamp(future);
     // A floor that could be true. Nothing may follow from it, because a request's sender cannot be known.
     let sealed = clock_word(wall, Duration::ZERO);
     let believed = Floor { settled: sealed, sealed, purged: 0 };
@@ -102,13 +103,13 @@ fn message(choice: u64, plan: &Plan, now: Duration) -> Request {
         0 | 1 => Request::Apply { key, record, kind: ApplyKind::Write },
         2 => Request::Apply { key, record, kind: ApplyKind::Hint },
         3 => Request::Apply { key, record, kind: ApplyKind::ReadRepair },
-        4 => Request::ApplyMany { settled: 0, records: vec![(key, record)] },
-        5 => Request::ApplyMany { settled: future, records: Vec::new() },
+        4 => Request::Survey { agreed: vec![future], held_by: None },
+        5 => step(StepKind::Settle),
         6 => versions(floor),
         7 | 8 => versions(believed),
         9 => step(StepKind::Seal),
         10 => Request::Close { round: 1, upto: future, by_scan: false, partitions: vec![partition] },
-        _ => Request::Ping { wall: UnixMillis(future), cluster_id: None, roster: strangers() },
+        _ => Request::Ping { wall: UnixMillis(future.0), cluster_id: None, roster: strangers() },
     }
 }
 

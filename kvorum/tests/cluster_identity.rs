@@ -279,18 +279,18 @@ fn wrong_list_is_refused_with_its_urls() {
 }
 
 /// Goal: a node of another protocol version is refused with an error text. Method: the handshake of version
-/// 4.
+/// 5.
 #[test]
-fn version_4_is_refused_in_words() {
+fn version_5_is_refused_in_words() {
     let cluster = Cluster::start(2);
     let headers =
-        "Connection: Upgrade\r\nUpgrade: kvorum-peer\r\nKvorum-Protocol: 4\r\nKvorum-Cluster: kvorum\r\n";
+        "Connection: Upgrade\r\nUpgrade: kvorum-peer\r\nKvorum-Protocol: 5\r\nKvorum-Cluster: kvorum\r\n";
     let mut stream = cluster_support::node::connect(cluster.address(0), Duration::from_secs(5)).unwrap();
     let request = faults_support::http::encode(GET, "/v0/peer", headers, None);
     std::io::Write::write_all(stream.get_mut(), &request).unwrap();
     let answer = faults_support::http::receive(&mut stream).unwrap();
     assert_eq!(answer.status, 400, "{answer:?}");
-    assert!(answer.text().contains("version 5 at the node that says this, 4 at the other"), "{answer:?}");
+    assert!(answer.text().contains("version 6 at the node that says this, 5 at the other"), "{answer:?}");
 }
 
 /// Whether the file system of the test keeps birth times; without them no directory is recognised.

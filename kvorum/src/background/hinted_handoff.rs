@@ -275,7 +275,7 @@ impl Coordinator {
             let Some(Reply::HintsTaken { delivered, left, met }) = answer else { continue };
             // A node that comes back with an older disk also has an older clock lease: continue above the versions that
             // others have met.
-            self.shared.stamps.observe(Version::from_words(met, 0));
+            self.shared.stamps.observe(Version::from_words(met.0, 0));
             if delivered + left > 0 {
                 let node = self.shared.cluster.url_of(index);
                 tracing::info!(node, delivered, left, "took the hints that a node held for this one");

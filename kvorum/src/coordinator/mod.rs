@@ -260,8 +260,8 @@ pub struct CoordinatorMetrics {
     pub late_repairs: AtomicU64,
     /// Hints that could not be kept.
     pub hints_lost: AtomicU64,
-    /// Records that peers applied here, by cause: write, hint, read repair, anti-entropy.
-    pub applied: [AtomicU64; ApplyKind::COUNT + 1],
+    /// Records that peers applied here, by cause: write, hint, read repair.
+    pub applied: [AtomicU64; ApplyKind::COUNT],
 }
 
 /// The state that the threads' coordinators share.
@@ -579,9 +579,9 @@ impl Shared {
         }
     }
 
-    fn count_applied(&self, cause: usize, records: u64) {
-        if let Some(count) = self.metrics.applied.get(cause) {
-            count.fetch_add(records, Ordering::Relaxed);
+    fn count_applied(&self, cause: ApplyKind) {
+        if let Some(count) = self.metrics.applied.get(cause.index()) {
+            count.fetch_add(1, Ordering::Relaxed);
         }
     }
 }

@@ -174,14 +174,12 @@ impl Coordinator {
                 let reader = shared.replica.scan(start, end).await.map_err(Cause::Replica)?;
                 return read_local(shared, &share, Box::new(reader)).await;
             }
-            let quorum = coordinator.default_quorum();
             let open = Request::ScanOpen {
                 start,
                 end,
                 bytes: PART_BYTES,
                 sources: share.sources.clone(),
-                ack: quorum.ack(),
-                from: quorum.from(),
+                from: coordinator.default_quorum().from(),
             };
             coordinator.ask_part(node, &open).await
         })

@@ -4,9 +4,9 @@ use super::Shared;
 use super::calls::source_of;
 use super::range::Share;
 use crate::background::anti_entropy::bulk::Part;
-use crate::background::rate_limit::{charged, charged_all, charged_hint};
-use crate::peer::{ApplyKind, Caller, Held, Hello, Refusal, Reply, Request, Service};
-use crate::replica::{Applied, Fetched, RangeReader, ReplicaError, Source};
+use crate::background::rate_limit::{charged, charged_hint};
+use crate::peer::{ApplyKind, Caller, Held, Hello, Refusal, Reply, Request, Service, Timestamp};
+use crate::replica::{Applied, Fetched, RangeReader, ReplicaError};
 use bytes::Bytes;
 use kvorum_core::{Key, NodeIndex, Partition, Record, StoreSeen};
 use std::cell::{Cell, RefCell};
@@ -22,8 +22,6 @@ const SCANS_OPEN_MAX: usize = 256;
 const SCAN_IDLE_MAX: Duration = Duration::from_mins(1);
 /// Bytes of records that one call may fetch, even if the caller allows more.
 const FETCHED_BYTES_MAX: u32 = 4 << 20;
-/// The place of anti-entropy in lists by cause, after the causes of [`ApplyKind`].
-const APPLIED_BY_REPAIR: usize = ApplyKind::COUNT;
 
 /// The service that answers a peer on one connection.
 pub struct PeerDesk {
@@ -77,9 +75,9 @@ impl Service for PeerDesk {
             Request::TakeHints => Box::pin(async move {
                 let timeout = deadline.saturating_sub(shared.clock.mono());
                 let (delivered, left) = shared.drain_hints(index, timeout).await;
-                Reply::HintsTaken { delivered, left, met: shared.stamps.met() }
+                Reply::HintsTaken { delivered, left, met: Timestamp(shared.stamps.met()) }
             }),
-            Request::ScanOpen { start, end, bytes, sources, ack: _, from } => {
+            Request::ScanOpen { start, end, bytes, sources, from } => {
                 let (scans, share) = (Rc::clone(&self.scans), Share { sources, from });
                 Box::pin(async move { scans.open(&shared, (start, end), share, bytes).await })
             }
@@ -92,7 +90,6 @@ impl Service for PeerDesk {
                 Box::pin(std::future::ready(Reply::Done))
             }
             Request::Fetch { keys, bytes } => Box::pin(fetch(shared, keys, bytes)),
-            Request::ApplyMany { settled, records } => Box::pin(apply_many(shared, settled, records)),
             Request::Stretch { partitions, after, bytes } => {
                 Box::pin(stretch(shared, index, partitions, after, bytes))
             }
@@ -100,13 +97,13 @@ impl Service for PeerDesk {
                 Box::pin(async move { shared.background.tombstone_gc.surveyed(index, agreed, held_by) })
             }
             Request::Close { round, upto, by_scan, partitions } => Box::pin(async move {
-                match shared.background.tombstone_gc.closed(round, upto, by_scan, &partitions).await {
+                match shared.background.tombstone_gc.closed(round, upto.0, by_scan, &partitions).await {
                     Ok(reply) => reply.unwrap_or_else(|| not_voting(&shared)),
                     Err(error) => refuse(&error),
                 }
             }),
             Request::Step { kind, round, upto, partitions } => Box::pin(async move {
-                let stepped = shared.background.tombstone_gc.stepped(kind, round, upto, &partitions).await;
+                let stepped = shared.background.tombstone_gc.stepped(kind, round, upto.0, &partitions).await;
                 stepped.unwrap_or_else(|error| refuse(&error))
             }),
             // The caller takes the answer for everything that this node holds.
@@ -115,12 +112,9 @@ impl Service for PeerDesk {
             }
             Request::Floors => {
                 let floors = shared.replica.believed_floors().unwrap_or_default();
-                let sealed = floors.into_iter().map(|floor| floor.sealed).collect();
+                let sealed = floors.into_iter().map(|floor| Timestamp(floor.sealed)).collect();
                 Box::pin(std::future::ready(Reply::FloorList(sealed)))
             }
-            Request::Digests { first_partition, count } => Box::pin(async move {
-                Reply::DigestList(shared.background.anti_entropy.digests_with(index, first_partition, count))
-            }),
             Request::Compare { sums } => {
                 Box::pin(
                     async move { Reply::Compared(shared.background.anti_entropy.compared(index, &sums)) },
@@ -234,7 +228,7 @@ impl Scans {
 
 async fn apply(shared: Arc<Shared>, key: Key, record: Record, kind: ApplyKind) -> Reply {
     shared.stamps.observe(record.version);
-    shared.count_applied(kind.index(), 1);
+    shared.count_applied(kind);
     match kind {
         ApplyKind::Write => shared.background.pace.note_request(),
         ApplyKind::Hint => shared.hold_to_pace(charged_hint(&key, &record)).await,
@@ -263,18 +257,6 @@ async fn newest(shared: Arc<Shared>, key: Key) -> Reply {
     }
 }
 
-async fn apply_many(shared: Arc<Shared>, settled: u64, records: Vec<(Key, Record)>) -> Reply {
-    if let Some(newest) = records.iter().map(|(_, record)| record.version).max() {
-        shared.stamps.observe(newest);
-    }
-    shared.count_applied(APPLIED_BY_REPAIR, records.len() as u64);
-    shared.hold_to_pace(charged_all(&records)).await;
-    match shared.replica.apply_many(records, Source::Repair { settled }).await {
-        Ok(outcomes) => Reply::AppliedMany(outcomes),
-        Err(error) => refuse(&error),
-    }
-}
-
 async fn fetch(shared: Arc<Shared>, keys: Vec<Key>, bytes: u32) -> Reply {
     // Read the floors before the records: they are then at least as settled.
     let settled = shared.background.anti_entropy.settled_of(&keys);
@@ -289,7 +271,7 @@ async fn fetch(shared: Arc<Shared>, keys: Vec<Key>, bytes: u32) -> Reply {
                 });
                 shared.hold_to_pace(charged.sum()).await;
             }
-            Reply::Fetched { settled, records }
+            Reply::Fetched { settled: Timestamp(settled), records }
         }
         Err(error) => refuse(&error),
     }
@@ -309,7 +291,7 @@ async fn stretch(
         .await
     {
         Ok(Part { records, last, is_large }) => {
-            shared.hold_to_pace(records.iter().map(|(_, key, record)| charged(key, record)).sum()).await;
+            shared.hold_to_pace(records.iter().map(|row| charged(&row.key, &row.record)).sum()).await;
             Reply::Stretched { last, is_large, records }
         }
         Err(error) => refuse(&error),

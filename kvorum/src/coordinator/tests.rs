@@ -428,7 +428,8 @@ fn silence_means_away_only_after_a_while() {
     assert!(all_say(HeldBack::Away));
 }
 
-/// What a peer sends is held to this node's pace, whatever the peer's allows, and not for longer than the peer waits.
+/// Goal: what a peer sends or asks for is held to this node's pace, whatever the peer's allows, and not for longer than the
+/// peer waits. Method: a hint, a fetch and a stretch, each before and after all that may be charged ahead is.
 #[test]
 fn what_peers_send_is_held_to_the_pace() {
     let (engine, clock) = (Arc::new(MemoryEngine::new()), ManualClock::at(1_000_000));
@@ -437,22 +438,30 @@ fn what_peers_send_is_held_to_the_pace() {
     let caller = Caller { peer: NodeId::of_url("http://n:1"), connection: 1 };
     let version = Version::from_words(1_000_000 << 16, 1);
     let record = Record { version, expires: None, from: 3, value: Value::Tombstone };
-    let request = Request::ApplyMany { settled: 0, records: vec![(key(), record)] };
+    let requests = [
+        Request::Apply { key: key(), record, kind: ApplyKind::Hint },
+        Request::Fetch { keys: vec![key(), Key::new("other").unwrap()], bytes: 1 << 20 },
+        Request::Stretch { partitions: vec![0], after: None, bytes: 1 << 20 },
+    ];
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     let took = |request: Request| {
         let serve = async {
             let begun = tokio::time::Instant::now();
             let reply = desk.serve(caller, request, Duration::ZERO).await;
-            assert_eq!(reply, Reply::AppliedMany(vec![Some(Applied::Stored)]));
+            assert!(!matches!(reply, Reply::Refused { .. }), "{reply:?}");
             begun.elapsed()
         };
         runtime.block_on(tokio::task::LocalSet::new().run_until(serve))
     };
-    assert!(took(request.clone()) < Duration::from_secs(1));
+    for request in requests.clone() {
+        assert!(took(request) < Duration::from_secs(1));
+    }
     // All that may be charged ahead is, at the test's rate; the clock of the node stands still.
     runtime.block_on(node.shared.hold_to_pace(3600 << 30));
-    assert!(took(request) >= Duration::from_secs(1));
+    for request in requests {
+        assert!(took(request) >= Duration::from_secs(1));
+    }
 }
 
 /// Always-synced lives leave nothing to look for, however they end.
@@ -673,13 +682,14 @@ fn forged_versions_change_nothing() {
     let caller = Caller { peer: NodeId::of_url("http://n:2"), connection: 1 };
     let record = tombstone_of(forever());
     let apply = |kind| Request::Apply { key: key.clone(), record: record.clone(), kind };
-    let many = Request::ApplyMany { settled: 0, records: vec![(key.clone(), record.clone())] };
-    let forged = [apply(ApplyKind::Write), apply(ApplyKind::Hint), apply(ApplyKind::ReadRepair), many];
+    let forged = [apply(ApplyKind::Write), apply(ApplyKind::Hint), apply(ApplyKind::ReadRepair)];
     for request in forged {
         let reply = run(desk.serve(caller, request.clone(), Duration::MAX));
         let is_refused = matches!(reply, Reply::Refused { code: Refusal::TooFarAhead, .. });
         assert!(is_refused, "{request:?}: {reply:?}");
     }
+    let pulled = run(node.replica.apply_many(vec![(key.clone(), record)], Source::Repair { settled: 0 }));
+    assert!(matches!(pulled, Err(ReplicaError::TooFarAhead(_))), "{pulled:?}");
     node.shared.stamps.observe(forever());
     assert!(node.shared.timestamps.refused() >= 5);
     assert_eq!(node.shared.stamps.met(), 0);
@@ -828,22 +838,28 @@ fn values_from_peers_obey_the_limit_of_clients() {
     let (node, key) = one_of_two(&engine, &clock);
     let desk = PeerDesk::new(Arc::clone(&node.shared));
     let caller = Caller { peer: NodeId::of_url("http://n:2"), connection: 1 };
-    let serve = |bytes: usize| {
+    let record = |bytes: usize| {
         let value = Value::Present(Bytes::from(vec![7; bytes]));
-        let version = Version::new(UnixMillis(1_000_000), 0, NodeId(1));
-        let record = Record { version, expires: None, from: 3, value };
-        let apply = |kind| Request::Apply { key: key.clone(), record: record.clone(), kind };
-        let many = Request::ApplyMany { settled: 0, records: vec![(key.clone(), record.clone())] };
-        let all = [apply(ApplyKind::Write), apply(ApplyKind::Hint), apply(ApplyKind::ReadRepair), many];
+        Record { version: Version::new(UnixMillis(1_000_000), 0, NodeId(1)), expires: None, from: 3, value }
+    };
+    let serve = |bytes: usize| {
+        let apply = |kind| Request::Apply { key: key.clone(), record: record(bytes), kind };
+        let all = [apply(ApplyKind::Write), apply(ApplyKind::Hint), apply(ApplyKind::ReadRepair)];
         all.map(|request| run(desk.serve(caller, request, Duration::MAX)))
+    };
+    let pull = |bytes: usize| {
+        run(node.replica.apply_many(vec![(key.clone(), record(bytes))], Source::Repair { settled: 0 }))
     };
     for reply in serve((8 << 20) + 1) {
         assert!(matches!(reply, Reply::Refused { code: Refusal::TooLong, .. }), "{reply:?}");
     }
+    let pulled = pull((8 << 20) + 1);
+    assert!(matches!(pulled, Err(ReplicaError::ValueTooLong { .. })), "{pulled:?}");
     assert_eq!(run(node.replica.get(&key)).unwrap(), None);
     for reply in serve(8 << 20) {
-        assert!(matches!(reply, Reply::Applied(_) | Reply::AppliedMany(_)), "{reply:?}");
+        assert!(matches!(reply, Reply::Applied(_)), "{reply:?}");
     }
+    assert!(pull(8 << 20).is_ok());
 }
 
 /// Goal: a TTL counts from the wall clock of the coordinator, however far ahead versions are: `ttl=2s` used to live for an

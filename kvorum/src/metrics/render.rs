@@ -339,7 +339,7 @@ fn cluster(scrape: &Scrape<'_>) -> Vec<Family> {
     let reasons = [("before-answer", &metrics.read_repairs), ("late-reply", &metrics.late_repairs)];
     let repairs = reasons.map(|(why, count)| (label("reason", why), count.load(Ordering::Relaxed)));
     family("read_repairs", Kind::Counter(repairs.to_vec()), "Records that reads wrote back");
-    let causes = ["write", "hint", "read-repair", "anti-entropy"];
+    let causes = ["write", "hint", "read-repair"];
     let applied = causes.iter().zip(&metrics.applied);
     let applied = applied.map(|(why, count)| (label("cause", why), count.load(Ordering::Relaxed)));
     family(

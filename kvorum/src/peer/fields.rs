@@ -1,58 +1,473 @@
-//! Fields: the parts of messages, written and read. The layout of each: [`super::message`].
+//! Fields: the types that messages consist of, and the bytes of each. `docs/wire.md` has a row for every type.
+//!
+//! A value has exactly one encoding. What the reader of a type refuses, the writer refuses too; only the text of a
+//! refusal is cut instead.
 
 use super::frame::Pieces;
-use super::message::{ROSTER_LEN_MAX, Request};
-use super::terms::{ApplyKind, Held, MessageError, VersionRow};
+use super::message::{DETAIL_BYTES_MAX, ROSTER_LEN_MAX};
+use super::terms::{
+    ApplyKind, Held, HeldBack, MessageError, Refusal, ScanRow, StepKind, StretchRow, Timestamp, VersionRow,
+};
 use crate::replica::{Applied, Fetched, Floor};
 use bytes::{Buf, BufMut, Bytes};
 use kvorum_core::{ClusterId, Key, NodeId, Record, Run, StoreSeen, UnixMillis, Value, Version};
 
-const FLAG_TOMBSTONE: u8 = 1;
-const FLAG_EXPIRY: u8 = 2;
-const FLAG_HEADER_ONLY: u8 = 4;
-/// The code for a damaged record, where a flag is 0 or 1 otherwise.
-const DAMAGED: u8 = 2;
-/// The code for a record that is refused because it is too old to be accepted any more.
-const TOO_LATE: u8 = 3;
-/// The fewest bytes that a key, a held record and a row of a version list take.
-pub(super) const KEY_BYTES_MIN: usize = 3;
-pub(super) const HELD_BYTES_MIN: usize = 19;
-pub(super) const VERSION_ROW_BYTES_MIN: usize = KEY_BYTES_MIN + 19;
+/// A type that a field of a message can have.
+pub(super) trait Field: Sized {
+    /// The fewest bytes that a value takes.
+    const BYTES_MIN: usize;
+    /// The most values in a list. The count before a list has 2 bytes if this number fits into them, otherwise 4.
+    const LIST_LEN_MAX: usize = COUNT_U16_MAX;
 
-pub(super) fn count_u16(count: usize, count_max: usize) -> Result<u16, MessageError> {
-    let too_many = MessageError::TooMany { count, count_max };
-    if count > count_max { Err(too_many) } else { u16::try_from(count).map_err(|_| too_many) }
-}
+    /// Writes the value.
+    fn put(&self, to: &mut Pieces) -> Result<(), MessageError>;
 
-pub(super) fn count_u32(count: usize) -> Result<u32, MessageError> {
-    u32::try_from(count).map_err(|_| MessageError::TooMany { count, count_max: u32::MAX as usize })
-}
+    /// Reads a value.
+    fn get(from: &mut Bytes) -> Result<Self, MessageError>;
 
-pub(super) fn check_from(from: u16) -> Result<u16, MessageError> {
-    if from == 0 { Err(MessageError::Contradiction) } else { Ok(from) }
-}
+    /// The highest timestamp in the value; 0 if it has none. Times of day are only compared, and do not count.
+    fn newest(&self) -> u64;
 
-pub(super) fn check_ascending(indexes: &[u16]) -> Result<(), MessageError> {
-    if indexes.is_sorted_by(|a, b| a < b) { Ok(()) } else { Err(MessageError::Unsorted) }
-}
-
-pub(super) fn put_key(to: &mut Pieces, key: &Key) {
-    // A key has at most 1,024 bytes.
-    to.short.put_u16(u16::try_from(key.as_bytes().len()).unwrap_or(u16::MAX));
-    to.short.put_slice(key.as_bytes());
-}
-
-pub(super) fn put_key_or_none(to: &mut Pieces, key: Option<&Key>) {
-    match key {
-        Some(key) => put_key(to, key),
-        None => to.short.put_u16(0),
+    /// Whether `next` may follow this value in a list.
+    fn may_precede(&self, _next: &Self) -> bool {
+        true
     }
 }
 
-pub(super) fn put_version(to: &mut Pieces, version: Version) {
-    to.short.put_u64(version.clock());
-    to.short.put_u64(version.node().0);
+const COUNT_U16_MAX: usize = u16::MAX as usize;
+const COUNT_U32_MAX: usize = u32::MAX as usize;
+
+/// Implements [`Field`] for big-endian integers.
+macro_rules! integers {
+    ($($Integer:ty: $put:ident, $try_get:ident $({ $($more:tt)* })?;)*) => {$(
+        impl Field for $Integer {
+            const BYTES_MIN: usize = size_of::<$Integer>();
+
+            fn put(&self, to: &mut Pieces) -> Result<(), MessageError> {
+                to.short.$put(*self);
+                Ok(())
+            }
+
+            fn get(from: &mut Bytes) -> Result<Self, MessageError> {
+                Ok(from.$try_get()?)
+            }
+
+            fn newest(&self) -> u64 {
+                0
+            }
+
+            $($($more)*)?
+        }
+    )*};
 }
+
+integers! {
+    u8: put_u8, try_get_u8;
+    // In a list, these are the indexes of partitions or nodes: they ascend.
+    u16: put_u16, try_get_u16 {
+        fn may_precede(&self, next: &Self) -> bool {
+            self < next
+        }
+    };
+    u32: put_u32, try_get_u32;
+    u64: put_u64, try_get_u64;
+    u128: put_u128, try_get_u128;
+}
+
+/// Implements [`Field`] for structs whose bytes are the bytes of their fields in this order.
+macro_rules! structs {
+    ($($Struct:ident { $($field:tt: $Field:ty),* } $(lists of $list_len_max:expr)?;)*) => {$(
+        impl Field for $Struct {
+            const BYTES_MIN: usize = 0 $(+ <$Field>::BYTES_MIN)*;
+            $(const LIST_LEN_MAX: usize = $list_len_max;)?
+
+            fn put(&self, to: &mut Pieces) -> Result<(), MessageError> {
+                $(self.$field.put(to)?;)*
+                Ok(())
+            }
+
+            fn get(from: &mut Bytes) -> Result<Self, MessageError> {
+                Ok(Self { $($field: Field::get(from)?),* })
+            }
+
+            fn newest(&self) -> u64 {
+                0 $(.max(self.$field.newest()))*
+            }
+        }
+    )*};
+}
+
+structs! {
+    NodeId { 0: u64 };
+    UnixMillis { 0: u64 };
+    Run { number: u64, nonce: u64 };
+    StoreSeen { node: NodeId, store: u128, run: Run } lists of ROSTER_LEN_MAX;
+    ScanRow { key: Key, held: Held } lists of COUNT_U32_MAX;
+    StretchRow { settled: Timestamp, key: Key, record: Record } lists of COUNT_U32_MAX;
+}
+
+/// An enum that is sent as the tag byte of its variant, and the fields of the variant behind it.
+pub(super) trait Tagged: Sized {
+    /// The tags of all variants.
+    const TAGS: &[u8];
+    /// The value that stands for tags without a variant; none if they are refused.
+    const OTHER: Option<Self> = None;
+
+    /// The tag of this value's variant.
+    fn tag(&self) -> u8;
+
+    /// Writes the fields, without the tag.
+    fn put_fields(&self, to: &mut Pieces) -> Result<(), MessageError>;
+
+    /// Reads the fields of the variant with this tag.
+    fn get_fields(tag: u8, from: &mut Bytes) -> Result<Self, MessageError>;
+
+    /// The highest timestamp in the fields; 0 if they have none.
+    fn newest_of_fields(&self) -> u64;
+}
+
+impl<T: Tagged> Field for T {
+    const BYTES_MIN: usize = 1;
+
+    fn put(&self, to: &mut Pieces) -> Result<(), MessageError> {
+        self.tag().put(to)?;
+        self.put_fields(to)
+    }
+
+    fn get(from: &mut Bytes) -> Result<Self, MessageError> {
+        let tag = u8::get(from)?;
+        match T::OTHER {
+            Some(other) if !T::TAGS.contains(&tag) => Ok(other),
+            _ => T::get_fields(tag, from),
+        }
+    }
+
+    fn newest(&self) -> u64 {
+        self.newest_of_fields()
+    }
+}
+
+/// Implements [`Tagged`] for enums, by rows of a tag, a variant and its fields. A variant without a row does not compile.
+macro_rules! tagged {
+    ($($Enum:ident { $(
+        $tag:literal $Name:ident $(($whole:ident: $Whole:ty))? $({ $($field:ident: $Field:ty),* })?
+    ),* } $(otherwise $Other:ident)?;)*) => {$(
+        #[allow(unused_variables, reason = "there are enums without fields")]
+        impl Tagged for $Enum {
+            const TAGS: &[u8] = &[$($tag),*];
+            $(const OTHER: Option<Self> = Some(Self::$Other);)?
+
+            fn tag(&self) -> u8 {
+                match self {
+                    $(Self::$Name { .. } => $tag,)*
+                }
+            }
+
+            fn put_fields(&self, to: &mut Pieces) -> Result<(), MessageError> {
+                match self {
+                    $(Self::$Name { $(0: $whole)? $($($field),*)? } => {
+                        $($whole.put(to)?;)?
+                        $($($field.put(to)?;)*)?
+                    })*
+                }
+                Ok(())
+            }
+
+            fn get_fields(tag: u8, from: &mut Bytes) -> Result<Self, MessageError> {
+                Ok(match tag {
+                    $($tag => Self::$Name {
+                        $(0: <$Whole>::get(from)?)?
+                        $($($field: <$Field>::get(from)?),*)?
+                    },)*
+                    value => return Err(MessageError::UnknownValue { value }),
+                })
+            }
+
+            fn newest_of_fields(&self) -> u64 {
+                match self {
+                    $(Self::$Name { $(0: $whole)? $($($field),*)? } => {
+                        0 $(.max($whole.newest()))? $($(.max($field.newest()))*)?
+                    })*
+                }
+            }
+        }
+    )*};
+}
+pub(super) use tagged;
+
+tagged! {
+    ApplyKind { 0 Write, 1 Hint, 2 ReadRepair };
+    StepKind { 0 Settle, 1 Seal, 2 Release };
+    HeldBack { 1 Away, 2 NotVoting, 3 Hints, 4 Differs, 5 NotHeard };
+    Refusal {
+        0 Unknown, 1 Overloaded, 2 DiskFull, 3 Failed, 4 NotVoting, 5 Stopped, 6 Starting, 7 Damaged, 8 TooFarAhead,
+        9 TooLong, 10 NotVotingYet
+    } otherwise Unknown;
+    Applied { 0 Stored, 1 Superseded { by: Version, memory_millis: u32 }, 2 TooLate { upto: Version } };
+    Fetched { 0 Nothing, 1 Record(record: Record), 2 Damaged };
+}
+
+impl Field for Timestamp {
+    const BYTES_MIN: usize = u64::BYTES_MIN;
+
+    fn put(&self, to: &mut Pieces) -> Result<(), MessageError> {
+        self.0.put(to)
+    }
+
+    fn get(from: &mut Bytes) -> Result<Self, MessageError> {
+        Field::get(from).map(Self)
+    }
+
+    fn newest(&self) -> u64 {
+        self.0
+    }
+}
+
+impl Field for bool {
+    const BYTES_MIN: usize = 1;
+
+    fn put(&self, to: &mut Pieces) -> Result<(), MessageError> {
+        u8::from(*self).put(to)
+    }
+
+    fn get(from: &mut Bytes) -> Result<Self, MessageError> {
+        match Field::get(from)? {
+            0 => Ok(false),
+            1 => Ok(true),
+            value => Err(MessageError::UnknownValue { value }),
+        }
+    }
+
+    fn newest(&self) -> u64 {
+        0
+    }
+}
+
+impl<T: Field> Field for Option<T> {
+    const BYTES_MIN: usize = 1;
+
+    fn put(&self, to: &mut Pieces) -> Result<(), MessageError> {
+        self.is_some().put(to)?;
+        self.as_ref().map_or(Ok(()), |value| value.put(to))
+    }
+
+    fn get(from: &mut Bytes) -> Result<Self, MessageError> {
+        bool::get(from)?.then(|| T::get(from)).transpose()
+    }
+
+    fn newest(&self) -> u64 {
+        self.as_ref().map_or(0, T::newest)
+    }
+}
+
+/// The order of a list of pairs is the order of their first parts.
+impl<A: Field, B: Field> Field for (A, B) {
+    const BYTES_MIN: usize = A::BYTES_MIN + B::BYTES_MIN;
+
+    fn put(&self, to: &mut Pieces) -> Result<(), MessageError> {
+        self.0.put(to)?;
+        self.1.put(to)
+    }
+
+    fn get(from: &mut Bytes) -> Result<Self, MessageError> {
+        Ok((A::get(from)?, B::get(from)?))
+    }
+
+    fn newest(&self) -> u64 {
+        self.0.newest().max(self.1.newest())
+    }
+
+    fn may_precede(&self, next: &Self) -> bool {
+        self.0.may_precede(&next.0)
+    }
+}
+
+impl<T: Field> Field for Vec<T> {
+    const BYTES_MIN: usize = if T::LIST_LEN_MAX <= COUNT_U16_MAX { u16::BYTES_MIN } else { u32::BYTES_MIN };
+
+    fn put(&self, to: &mut Pieces) -> Result<(), MessageError> {
+        put_count::<T>(self.len(), to)?;
+        check_order(self)?;
+        self.iter().try_for_each(|item| item.put(to))
+    }
+
+    /// A count that the rest of the payload cannot hold reserves no memory.
+    fn get(from: &mut Bytes) -> Result<Self, MessageError> {
+        const { assert!(T::BYTES_MIN > 0, "a list of values without bytes has no bound") };
+        let count = get_count::<T>(from)?;
+        if count > from.len() / T::BYTES_MIN {
+            return Err(MessageError::Truncated);
+        }
+        let mut items = Self::with_capacity(count);
+        for _ in 0..count {
+            items.push(T::get(from)?);
+        }
+        check_order(&items)?;
+        Ok(items)
+    }
+
+    fn newest(&self) -> u64 {
+        self.iter().map(T::newest).max().unwrap_or_default()
+    }
+}
+
+fn put_count<T: Field>(count: usize, to: &mut Pieces) -> Result<(), MessageError> {
+    check_count(count, T::LIST_LEN_MAX)?;
+    match u16::try_from(count) {
+        Ok(count) if T::LIST_LEN_MAX <= COUNT_U16_MAX => count.put(to),
+        _ => length(count)?.put(to),
+    }
+}
+
+fn get_count<T: Field>(from: &mut Bytes) -> Result<usize, MessageError> {
+    let count =
+        if T::LIST_LEN_MAX <= COUNT_U16_MAX { u16::get(from)?.into() } else { u32::get(from)? as usize };
+    check_count(count, T::LIST_LEN_MAX)?;
+    Ok(count)
+}
+
+fn check_count(count: usize, count_max: usize) -> Result<(), MessageError> {
+    if count > count_max { Err(MessageError::TooMany { count, count_max }) } else { Ok(()) }
+}
+
+fn check_order<T: Field>(items: &[T]) -> Result<(), MessageError> {
+    if items.is_sorted_by(T::may_precede) { Ok(()) } else { Err(MessageError::Unsorted) }
+}
+
+/// A length in bytes, or a count, that is sent in 4 bytes.
+fn length(length: usize) -> Result<u32, MessageError> {
+    u32::try_from(length).map_err(|_| MessageError::TooMany { count: length, count_max: COUNT_U32_MAX })
+}
+
+fn get_bytes(from: &mut Bytes, bytes: usize) -> Result<Bytes, MessageError> {
+    if from.len() < bytes { Err(MessageError::Truncated) } else { Ok(from.split_to(bytes)) }
+}
+
+/// The text of a refusal, the only text in messages. The writer cuts it to [`DETAIL_BYTES_MAX`].
+impl Field for String {
+    const BYTES_MIN: usize = 2;
+
+    fn put(&self, to: &mut Pieces) -> Result<(), MessageError> {
+        let text = self.get(..self.floor_char_boundary(DETAIL_BYTES_MAX)).unwrap_or_default();
+        u16::try_from(text.len()).unwrap_or_default().put(to)?;
+        to.short.put_slice(text.as_bytes());
+        Ok(())
+    }
+
+    fn get(from: &mut Bytes) -> Result<Self, MessageError> {
+        let bytes = usize::from(u16::get(from)?);
+        check_count(bytes, DETAIL_BYTES_MAX)?;
+        let text = get_bytes(from, bytes)?;
+        Ok(std::str::from_utf8(&text).map_err(|_| MessageError::Text)?.to_owned())
+    }
+
+    fn newest(&self) -> u64 {
+        0
+    }
+}
+
+impl Field for ClusterId {
+    const BYTES_MIN: usize = u128::BYTES_MIN;
+
+    fn put(&self, to: &mut Pieces) -> Result<(), MessageError> {
+        Self::get(*self).put(to)
+    }
+
+    fn get(from: &mut Bytes) -> Result<Self, MessageError> {
+        Self::new(Field::get(from)?).ok_or(MessageError::UnknownValue { value: 0 })
+    }
+
+    fn newest(&self) -> u64 {
+        0
+    }
+}
+
+/// A key shares the bytes of the frame that it came in.
+impl Field for Key {
+    const BYTES_MIN: usize = 3;
+
+    fn put(&self, to: &mut Pieces) -> Result<(), MessageError> {
+        // A key has at most 1,024 bytes.
+        u16::try_from(self.as_bytes().len()).unwrap_or(u16::MAX).put(to)?;
+        to.short.put_slice(self.as_bytes());
+        Ok(())
+    }
+
+    fn get(from: &mut Bytes) -> Result<Self, MessageError> {
+        let bytes = u16::get(from)?.into();
+        Ok(Self::new(get_bytes(from, bytes)?)?)
+    }
+
+    fn newest(&self) -> u64 {
+        0
+    }
+}
+
+impl Field for Version {
+    const BYTES_MIN: usize = 16;
+
+    fn put(&self, to: &mut Pieces) -> Result<(), MessageError> {
+        self.clock().put(to)?;
+        self.node().put(to)
+    }
+
+    fn get(from: &mut Bytes) -> Result<Self, MessageError> {
+        Ok(Self::from_words(Field::get(from)?, Field::get(from)?))
+    }
+
+    fn newest(&self) -> u64 {
+        self.clock()
+    }
+}
+
+impl Field for Floor {
+    const BYTES_MIN: usize = 24;
+
+    fn put(&self, to: &mut Pieces) -> Result<(), MessageError> {
+        [self.settled, self.sealed, self.purged].iter().try_for_each(|timestamp| timestamp.put(to))
+    }
+
+    fn get(from: &mut Bytes) -> Result<Self, MessageError> {
+        Ok(Self { settled: Field::get(from)?, sealed: Field::get(from)?, purged: Field::get(from)? })
+    }
+
+    fn newest(&self) -> u64 {
+        self.settled.max(self.sealed).max(self.purged)
+    }
+}
+
+impl Field for VersionRow {
+    const BYTES_MIN: usize = Key::BYTES_MIN + Version::BYTES_MIN + 3;
+    const LIST_LEN_MAX: usize = COUNT_U32_MAX;
+
+    fn put(&self, to: &mut Pieces) -> Result<(), MessageError> {
+        self.key.put(to)?;
+        self.version.put(to)?;
+        check_from(self.from)?.put(to)?;
+        self.is_tombstone.put(to)
+    }
+
+    fn get(from: &mut Bytes) -> Result<Self, MessageError> {
+        let (key, version) = Field::get(from)?;
+        Ok(Self { key, version, from: check_from(Field::get(from)?)?, is_tombstone: Field::get(from)? })
+    }
+
+    fn newest(&self) -> u64 {
+        self.version.newest()
+    }
+}
+
+fn check_from(from: u16) -> Result<u16, MessageError> {
+    if from == 0 { Err(MessageError::Contradiction) } else { Ok(from) }
+}
+
+const FLAG_TOMBSTONE: u8 = 1;
+const FLAG_EXPIRY: u8 = 2;
+const FLAG_HEADER_ONLY: u8 = 4;
+const FLAGS: u8 = FLAG_TOMBSTONE | FLAG_EXPIRY | FLAG_HEADER_ONLY;
+
+/// Flags, version, `from`.
+const HEADER_BYTES_MIN: usize = 19;
 
 fn put_header(
     to: &mut Pieces,
@@ -61,294 +476,75 @@ fn put_header(
     from: u16,
     expires: Option<UnixMillis>,
 ) -> Result<(), MessageError> {
-    to.short.put_u8(flags | if expires.is_some() { FLAG_EXPIRY } else { 0 });
-    put_version(to, version);
-    to.short.put_u16(check_from(from)?);
-    if let Some(at) = expires {
-        to.short.put_u64(at.0);
-    }
-    Ok(())
+    (flags | if expires.is_some() { FLAG_EXPIRY } else { 0 }).put(to)?;
+    version.put(to)?;
+    check_from(from)?.put(to)?;
+    expires.map_or(Ok(()), |expires| expires.put(to))
 }
 
-pub(super) fn put_record(to: &mut Pieces, record: &Record) -> Result<(), MessageError> {
-    match &record.value {
-        Value::Present(value) => {
-            put_header(to, 0, record.version, record.from, record.expires)?;
-            to.short.put_u32(count_u32(value.len())?);
-            to.put_value(value);
-            Ok(())
-        }
-        Value::Tombstone => put_header(to, FLAG_TOMBSTONE, record.version, record.from, record.expires),
-    }
-}
+/// A value shares the bytes of the frame that it came in, and goes out without a copy if it is long.
+impl Field for Record {
+    const BYTES_MIN: usize = HEADER_BYTES_MIN;
 
-pub(super) fn put_held(to: &mut Pieces, held: &Held) -> Result<(), MessageError> {
-    match held {
-        Held::Whole(record) => put_record(to, record),
-        Held::HeaderOnly { version, from, expires, value_bytes } => {
-            put_header(to, FLAG_HEADER_ONLY, *version, *from, *expires)?;
-            to.short.put_u32(*value_bytes);
-            Ok(())
+    fn put(&self, to: &mut Pieces) -> Result<(), MessageError> {
+        match &self.value {
+            Value::Present(value) => {
+                put_header(to, 0, self.version, self.from, self.expires)?;
+                length(value.len())?.put(to)?;
+                to.put_value(value);
+                Ok(())
+            }
+            Value::Tombstone => put_header(to, FLAG_TOMBSTONE, self.version, self.from, self.expires),
         }
     }
-}
 
-pub(super) fn put_applied(to: &mut Pieces, applied: Option<Applied>) {
-    match applied {
-        Some(Applied::Stored) => to.short.put_u8(0),
-        Some(Applied::Superseded { by, memory_millis }) => {
-            to.short.put_u8(1);
-            put_version(to, by);
-            to.short.put_u32(memory_millis);
+    fn get(from: &mut Bytes) -> Result<Self, MessageError> {
+        match Field::get(from)? {
+            Held::Whole(record) => Ok(record),
+            Held::HeaderOnly { .. } => Err(MessageError::UnknownValue { value: FLAG_HEADER_ONLY }),
         }
-        Some(Applied::TooLate { upto }) => {
-            to.short.put_u8(TOO_LATE);
-            put_version(to, upto);
+    }
+
+    fn newest(&self) -> u64 {
+        self.version.newest()
+    }
+}
+
+impl Field for Held {
+    const BYTES_MIN: usize = HEADER_BYTES_MIN;
+
+    fn put(&self, to: &mut Pieces) -> Result<(), MessageError> {
+        match self {
+            Self::Whole(record) => record.put(to),
+            Self::HeaderOnly { version, from, expires, value_bytes } => {
+                put_header(to, FLAG_HEADER_ONLY, *version, *from, *expires)?;
+                value_bytes.put(to)
+            }
         }
-        None => to.short.put_u8(DAMAGED),
     }
-}
 
-pub(super) fn put_fetched(to: &mut Pieces, fetched: &Fetched) -> Result<(), MessageError> {
-    match fetched {
-        Fetched::Nothing => to.short.put_u8(0),
-        Fetched::Record(record) => {
-            to.short.put_u8(1);
-            put_record(to, record)?;
+    fn get(payload: &mut Bytes) -> Result<Self, MessageError> {
+        let flags = u8::get(payload)?;
+        if flags & !FLAGS != 0 {
+            return Err(MessageError::UnknownValue { value: flags });
         }
-        Fetched::Damaged => to.short.put_u8(DAMAGED),
+        let (version, from) = (Field::get(payload)?, check_from(Field::get(payload)?)?);
+        let expires = (flags & FLAG_EXPIRY != 0).then(|| Field::get(payload)).transpose()?;
+        let value = match (flags & FLAG_TOMBSTONE != 0, flags & FLAG_HEADER_ONLY != 0) {
+            (true, true) => return Err(MessageError::Contradiction),
+            (true, false) => Value::Tombstone,
+            (false, true) => {
+                return Ok(Self::HeaderOnly { version, from, expires, value_bytes: Field::get(payload)? });
+            }
+            (false, false) => {
+                let bytes = u32::get(payload)? as usize;
+                Value::Present(get_bytes(payload, bytes)?)
+            }
+        };
+        Ok(Self::Whole(Record { version, from, expires, value }))
     }
-    Ok(())
-}
 
-pub(super) fn put_floor(to: &mut Pieces, floor: Floor) {
-    for word in [floor.settled, floor.sealed, floor.purged] {
-        to.short.put_u64(word);
+    fn newest(&self) -> u64 {
+        self.version().newest()
     }
-}
-
-pub(super) fn put_words(to: &mut Pieces, words: &[u64]) -> Result<(), MessageError> {
-    to.short.put_u16(count_u16(words.len(), usize::from(u16::MAX))?);
-    for word in words {
-        to.short.put_u64(*word);
-    }
-    Ok(())
-}
-
-pub(super) fn put_by_partition(to: &mut Pieces, words: &[(u16, u64)]) -> Result<(), MessageError> {
-    to.short.put_u16(count_u16(words.len(), usize::from(u16::MAX))?);
-    check_by_partition(words)?;
-    for (partition, word) in words {
-        to.short.put_u16(*partition);
-        to.short.put_u64(*word);
-    }
-    Ok(())
-}
-
-fn check_by_partition(words: &[(u16, u64)]) -> Result<(), MessageError> {
-    if words.is_sorted_by(|(a, _), (b, _)| a < b) { Ok(()) } else { Err(MessageError::Unsorted) }
-}
-
-pub(super) fn put_partitions(to: &mut Pieces, partitions: &[u16]) -> Result<(), MessageError> {
-    to.short.put_u16(count_u16(partitions.len(), usize::from(u16::MAX))?);
-    check_ascending(partitions)?;
-    for partition in partitions {
-        to.short.put_u16(*partition);
-    }
-    Ok(())
-}
-
-pub(super) fn put_roster(to: &mut Pieces, roster: &[StoreSeen]) -> Result<(), MessageError> {
-    to.short.put_u16(count_u16(roster.len(), ROSTER_LEN_MAX)?);
-    for StoreSeen { node, store, run } in roster {
-        to.short.put_u64(node.0);
-        to.short.put_u128(*store);
-        to.short.put_u64(run.number);
-        to.short.put_u64(run.nonce);
-    }
-    Ok(())
-}
-
-/// 0 stands for none.
-pub(super) fn put_cluster_id(to: &mut Pieces, id: Option<ClusterId>) {
-    to.short.put_u128(id.map_or(0, ClusterId::get));
-}
-
-pub(super) fn get_bytes(from: &mut Bytes, bytes: usize) -> Result<Bytes, MessageError> {
-    if from.len() < bytes { Err(MessageError::Truncated) } else { Ok(from.split_to(bytes)) }
-}
-
-pub(super) fn get_bool(from: &mut Bytes) -> Result<bool, MessageError> {
-    match from.try_get_u8()? {
-        0 => Ok(false),
-        1 => Ok(true),
-        value => Err(MessageError::UnknownValue { value }),
-    }
-}
-
-pub(super) fn get_key(from: &mut Bytes) -> Result<Key, MessageError> {
-    let bytes = usize::from(from.try_get_u16()?);
-    Ok(Key::new(get_bytes(from, bytes)?)?)
-}
-
-pub(super) fn get_key_or_none(from: &mut Bytes) -> Result<Option<Key>, MessageError> {
-    match usize::from(from.try_get_u16()?) {
-        0 => Ok(None),
-        bytes => Ok(Some(Key::new(get_bytes(from, bytes)?)?)),
-    }
-}
-
-pub(super) fn get_version(from: &mut Bytes) -> Result<Version, MessageError> {
-    Ok(Version::from_words(from.try_get_u64()?, from.try_get_u64()?))
-}
-
-pub(super) fn get_record(from: &mut Bytes) -> Result<Record, MessageError> {
-    match get_held(from)? {
-        Held::Whole(record) => Ok(record),
-        Held::HeaderOnly { .. } => Err(MessageError::UnknownValue { value: FLAG_HEADER_ONLY }),
-    }
-}
-
-pub(super) fn get_held(from: &mut Bytes) -> Result<Held, MessageError> {
-    let flags = from.try_get_u8()?;
-    if flags & !(FLAG_TOMBSTONE | FLAG_EXPIRY | FLAG_HEADER_ONLY) != 0 {
-        return Err(MessageError::UnknownValue { value: flags });
-    }
-    let version = get_version(from)?;
-    let replicas = check_from(from.try_get_u16()?)?;
-    let expires = match flags & FLAG_EXPIRY {
-        0 => None,
-        _ => Some(UnixMillis(from.try_get_u64()?)),
-    };
-    let value = match (flags & FLAG_TOMBSTONE != 0, flags & FLAG_HEADER_ONLY != 0) {
-        (true, true) => return Err(MessageError::Contradiction),
-        (true, false) => Value::Tombstone,
-        (false, true) => {
-            let value_bytes = from.try_get_u32()?;
-            return Ok(Held::HeaderOnly { version, from: replicas, expires, value_bytes });
-        }
-        (false, false) => {
-            let bytes = from.try_get_u32()? as usize;
-            Value::Present(get_bytes(from, bytes)?)
-        }
-    };
-    Ok(Held::Whole(Record { version, from: replicas, expires, value }))
-}
-
-pub(super) fn get_applied(from: &mut Bytes) -> Result<Applied, MessageError> {
-    Ok(match from.try_get_u8()? {
-        0 => Applied::Stored,
-        1 => Applied::Superseded { by: get_version(from)?, memory_millis: from.try_get_u32()? },
-        TOO_LATE => Applied::TooLate { upto: get_version(from)? },
-        value => return Err(MessageError::UnknownValue { value }),
-    })
-}
-
-pub(super) fn get_applied_or_damaged(from: &mut Bytes) -> Result<Option<Applied>, MessageError> {
-    if is_damaged(from) { Ok(None) } else { get_applied(from).map(Some) }
-}
-
-pub(super) fn get_fetched(from: &mut Bytes) -> Result<Fetched, MessageError> {
-    if is_damaged(from) {
-        return Ok(Fetched::Damaged);
-    }
-    Ok(if get_bool(from)? { Fetched::Record(get_record(from)?) } else { Fetched::Nothing })
-}
-
-/// Whether [`DAMAGED`] comes next; if so, skips it.
-fn is_damaged(from: &mut Bytes) -> bool {
-    let is_damaged = from.first() == Some(&DAMAGED);
-    if is_damaged {
-        from.advance(1);
-    }
-    is_damaged
-}
-
-pub(super) fn get_apply_kind(from: &mut Bytes) -> Result<ApplyKind, MessageError> {
-    Ok(match from.try_get_u8()? {
-        0 => ApplyKind::Write,
-        1 => ApplyKind::Hint,
-        2 => ApplyKind::ReadRepair,
-        value => return Err(MessageError::UnknownValue { value }),
-    })
-}
-
-pub(super) fn get_floor(from: &mut Bytes) -> Result<Floor, MessageError> {
-    let (settled, sealed, purged) = (from.try_get_u64()?, from.try_get_u64()?, from.try_get_u64()?);
-    Ok(Floor { settled, sealed, purged })
-}
-
-pub(super) fn get_words(from: &mut Bytes) -> Result<Vec<u64>, MessageError> {
-    let count = usize::from(from.try_get_u16()?);
-    get_list(from, count, 8, |from| Ok(from.try_get_u64()?))
-}
-
-pub(super) fn get_by_partition(from: &mut Bytes) -> Result<Vec<(u16, u64)>, MessageError> {
-    let count = usize::from(from.try_get_u16()?);
-    let words = get_list(from, count, 10, |from| Ok((from.try_get_u16()?, from.try_get_u64()?)))?;
-    check_by_partition(&words)?;
-    Ok(words)
-}
-
-pub(super) fn get_partitions(from: &mut Bytes) -> Result<Vec<u16>, MessageError> {
-    let count = usize::from(from.try_get_u16()?);
-    let partitions = get_list(from, count, 2, |from| Ok(from.try_get_u16()?))?;
-    check_ascending(&partitions)?;
-    Ok(partitions)
-}
-
-pub(super) fn get_roster(from: &mut Bytes) -> Result<Vec<StoreSeen>, MessageError> {
-    let count = usize::from(from.try_get_u16()?);
-    if count > ROSTER_LEN_MAX {
-        return Err(MessageError::TooMany { count, count_max: ROSTER_LEN_MAX });
-    }
-    get_list(from, count, 40, |from| {
-        let (node, store) = (NodeId(from.try_get_u64()?), from.try_get_u128()?);
-        let run = Run { number: from.try_get_u64()?, nonce: from.try_get_u64()? };
-        Ok(StoreSeen { node, store, run })
-    })
-}
-
-pub(super) fn get_cluster_id(from: &mut Bytes) -> Result<Option<ClusterId>, MessageError> {
-    Ok(ClusterId::new(from.try_get_u128()?))
-}
-
-pub(super) fn get_scan_open(from: &mut Bytes) -> Result<Request, MessageError> {
-    let bytes = from.try_get_u32()?;
-    let (ack, replicas) = (from.try_get_u16()?, from.try_get_u16()?);
-    let (start, end) = (get_key(from)?, get_key_or_none(from)?);
-    let count = usize::from(from.try_get_u16()?);
-    let sources = get_list(from, count, 2, |from| Ok(from.try_get_u16()?))?;
-    check_ascending(&sources)?;
-    Ok(Request::ScanOpen { start, end, bytes, sources, ack, from: replicas })
-}
-
-pub(super) fn get_version_row(from: &mut Bytes) -> Result<VersionRow, MessageError> {
-    Ok(VersionRow {
-        key: get_key(from)?,
-        version: get_version(from)?,
-        from: check_from(from.try_get_u16()?)?,
-        is_tombstone: get_bool(from)?,
-    })
-}
-
-/// Reads `count` items of at least `bytes_min` each. A count that the payload cannot hold reserves no memory.
-pub(super) fn get_list<T>(
-    from: &mut Bytes,
-    count: usize,
-    bytes_min: usize,
-    item: impl Fn(&mut Bytes) -> Result<T, MessageError>,
-) -> Result<Vec<T>, MessageError> {
-    if count > from.len() / bytes_min {
-        return Err(MessageError::Truncated);
-    }
-    let mut items = Vec::with_capacity(count);
-    for _ in 0..count {
-        items.push(item(from)?);
-    }
-    Ok(items)
-}
-
-pub(super) fn end(payload: &Bytes) -> Result<(), MessageError> {
-    if payload.is_empty() { Ok(()) } else { Err(MessageError::Trailing { bytes: payload.len() }) }
 }

@@ -7,7 +7,7 @@
 //! Host: AUTHORITY
 //! Connection: Upgrade
 //! Upgrade: kvorum-peer
-//! Kvorum-Protocol: 5
+//! Kvorum-Protocol: 6
 //! Kvorum-Cluster: NAME
 //! Kvorum-Cluster-Id: <random id of the cluster, 32 hexadecimal digits; all 0 while the node knows none>
 //! Kvorum-Node: <id of the node, 16 hexadecimal digits>
@@ -37,7 +37,7 @@ pub const UPGRADE_PATH: &str = "/v0/peer";
 /// The protocol of the upgrade.
 pub const UPGRADE_PROTOCOL: &str = "kvorum-peer";
 /// The version of the protocol that this release speaks.
-pub const PROTOCOL: u16 = 5;
+pub const PROTOCOL: u16 = 6;
 /// The longest name of a cluster, in bytes; all of them are visible ASCII.
 pub const CLUSTER_BYTES_MAX: usize = 128;
 

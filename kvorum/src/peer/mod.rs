@@ -10,9 +10,9 @@
 //! decides. Connections come in through [`Connector`] and time through `Clock`, so that the same code runs over a
 //! simulated network.
 //!
-//! Read next: [`message`] and [`terms`] (the messages), [`fields`] (their parts), [`frame`] (their layout in bytes),
-//! [`handshake`], then [`link`] and [`server`], the two sides of a call, which share the [`pump`]. `docs/wire.md`
-//! describes the protocol for authors of other programs.
+//! Read next: [`message`] (the table of messages), [`fields`] and [`terms`] (the types of their fields), [`frame`] (the
+//! layout in bytes), [`handshake`], then [`link`] and [`server`], the two sides of a call, which share the [`pump`].
+//! `docs/wire.md` describes the protocol for authors of other programs.
 
 mod fields;
 mod frame;
@@ -26,6 +26,7 @@ mod link;
 mod message;
 mod pump;
 mod server;
+mod table;
 mod terms;
 #[cfg(test)]
 mod tests;
@@ -41,7 +42,9 @@ pub use link::{
 pub use message::{DETAIL_BYTES_MAX, ROSTER_LEN_MAX, Reply, Request};
 pub use pump::OUT_BYTES_MAX;
 pub use server::{Caller, IDLE_MAX, SERVED_IN_FLIGHT_MAX, Service, serve};
-pub use terms::{ApplyKind, Held, HeldBack, MessageError, Refusal, ScanRow, StepKind, VersionRow};
+pub use terms::{
+    ApplyKind, Held, HeldBack, MessageError, Refusal, ScanRow, StepKind, StretchRow, Timestamp, VersionRow,
+};
 
 use std::future::Future;
 use std::io;

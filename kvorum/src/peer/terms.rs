@@ -1,8 +1,15 @@
-//! Terms: the enumerated values in messages, each with its code in the bytes (`docs/wire.md`).
+//! Terms: the types that only messages have, and the errors of their encoding. Their bytes: [`super::fields`].
 
+use super::fields::Tagged;
 use bytes::TryGetError;
 use kvorum_core::{Key, KeyError, Record, UnixMillis, Value, Version};
 use std::fmt;
+
+/// A timestamp of the hybrid logical clock, see [`Version::clock`]. This node refuses a message with a timestamp too far
+/// ahead of its clock, so every timestamp in a message has this type or is in a [`Version`] or a
+/// [`crate::replica::Floor`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Timestamp(pub u64);
 
 /// The cause of an apply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,6 +103,17 @@ pub struct ScanRow {
     pub held: Held,
 }
 
+/// A record in a stretch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StretchRow {
+    /// The timestamp up to which the record's partition had settled (tombstone GC) at the sender before it read the record.
+    pub settled: Timestamp,
+    /// The key.
+    pub key: Key,
+    /// The record.
+    pub record: Record,
+}
+
 /// A key in a version list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VersionRow {
@@ -145,7 +163,7 @@ pub enum MessageError {
         /// The most that are allowed.
         count_max: usize,
     },
-    /// Node indexes that do not ascend.
+    /// A list of indexes that do not ascend.
     Unsorted,
     /// Text that is not UTF-8.
     Text,
@@ -164,7 +182,7 @@ impl fmt::Display for MessageError {
             Self::TooMany { count, count_max } => {
                 write!(f, "a message has a list of {count}, more than {count_max}")
             }
-            Self::Unsorted => f.write_str("node indexes in a message do not ascend"),
+            Self::Unsorted => f.write_str("indexes in a message do not ascend"),
             Self::Text => f.write_str("a text in a message is not UTF-8"),
         }
     }
@@ -188,94 +206,9 @@ impl ApplyKind {
     /// The number of causes.
     pub const COUNT: usize = 3;
 
-    pub(super) fn code(self) -> u8 {
-        match self {
-            Self::Write => 0,
-            Self::Hint => 1,
-            Self::ReadRepair => 2,
-        }
-    }
-
     /// The index of this cause in lists by cause.
     pub fn index(self) -> usize {
-        usize::from(self.code())
-    }
-}
-
-impl StepKind {
-    pub(super) fn code(self) -> u8 {
-        match self {
-            Self::Settle => 0,
-            Self::Seal => 1,
-            Self::Release => 2,
-        }
-    }
-
-    pub(super) fn of_code(code: u8) -> Result<Self, MessageError> {
-        Ok(match code {
-            0 => Self::Settle,
-            1 => Self::Seal,
-            2 => Self::Release,
-            value => return Err(MessageError::UnknownValue { value }),
-        })
-    }
-}
-
-impl HeldBack {
-    pub(super) fn code(self) -> u8 {
-        match self {
-            Self::Away => 1,
-            Self::NotVoting => 2,
-            Self::Hints => 3,
-            Self::Differs => 4,
-            Self::NotHeard => 5,
-        }
-    }
-
-    pub(super) fn of_code(code: u8) -> Result<Option<Self>, MessageError> {
-        Ok(Some(match code {
-            0 => return Ok(None),
-            1 => Self::Away,
-            2 => Self::NotVoting,
-            3 => Self::Hints,
-            4 => Self::Differs,
-            5 => Self::NotHeard,
-            value => return Err(MessageError::UnknownValue { value }),
-        }))
-    }
-}
-
-impl Refusal {
-    pub(super) fn code(self) -> u8 {
-        match self {
-            Self::Unknown => 0,
-            Self::Overloaded => 1,
-            Self::DiskFull => 2,
-            Self::Failed => 3,
-            Self::NotVoting => 4,
-            Self::Stopped => 5,
-            Self::Starting => 6,
-            Self::Damaged => 7,
-            Self::TooFarAhead => 8,
-            Self::TooLong => 9,
-            Self::NotVotingYet => 10,
-        }
-    }
-
-    pub(super) fn of_code(code: u8) -> Self {
-        match code {
-            1 => Self::Overloaded,
-            2 => Self::DiskFull,
-            3 => Self::Failed,
-            4 => Self::NotVoting,
-            5 => Self::Stopped,
-            6 => Self::Starting,
-            7 => Self::Damaged,
-            8 => Self::TooFarAhead,
-            9 => Self::TooLong,
-            10 => Self::NotVotingYet,
-            _ => Self::Unknown,
-        }
+        usize::from(self.tag())
     }
 }
 
@@ -291,11 +224,6 @@ impl Held {
             },
             _ => Self::Whole(record),
         }
-    }
-
-    /// The record's timestamp, as a clock word.
-    pub(super) fn timestamp(&self) -> u64 {
-        self.version().clock()
     }
 
     /// The record's version.

@@ -13,7 +13,7 @@ use super::{Comparisons, Puller};
 use crate::background::anti_entropy::sync::{BATCH_BYTES_MAX, CALL_TIMEOUT};
 use crate::canary::{self, Canary};
 use crate::coordinator::calls::{Calls, Cause};
-use crate::peer::{Reply, Request};
+use crate::peer::{Reply, Request, StretchRow, Timestamp};
 use crate::replica::{Floor, ReplicaError, Row};
 use kvorum_core::{Key, NodeIndex, Record, Value};
 use std::collections::BTreeMap;
@@ -75,8 +75,7 @@ pub(crate) fn is_worth(chosen: usize, held: usize) -> bool {
 /// The records that one part of a walk found for a node.
 #[derive(Debug)]
 pub(crate) struct Part {
-    /// Each record with the timestamp up to which its partition had settled here before it was read.
-    pub(crate) records: Vec<(u64, Key, Record)>,
+    pub(crate) records: Vec<StretchRow>,
     /// The last key that was read; `None` at the end of the store.
     pub(crate) last: Option<Key>,
     /// Whether rows are so large that looking up the wanted ones is cheaper.
@@ -102,7 +101,7 @@ impl Puller {
         loop {
             let part = self.part(&partitions, after).await?;
             let is_end = part.last.is_none();
-            part.records.into_iter().for_each(|(settled, key, record)| piles.add(settled, key, record));
+            part.records.into_iter().for_each(|row| piles.add(row.settled.0, row.key, row.record));
             while let Some((settled, records)) = piles.take(is_end) {
                 let puller = self.clone();
                 calls.push(self.index, async move { puller.take_records(settled, records).await });
@@ -165,7 +164,8 @@ impl Comparisons {
             let rank = cluster.rank_of(partition, index).unwrap_or(u16::MAX);
             let is_wanted = belongs(&record, rank) && !is_purged(&record, floor);
             let is_believed = timestamps.check(record.version.clock()).is_ok();
-            Ok((is_wanted && is_believed).then(|| (floor.settled, key.clone(), record)))
+            let row = || StretchRow { settled: Timestamp(floor.settled), key: key.clone(), record };
+            Ok((is_wanted && is_believed).then(row))
         };
         let stretch = self.replica.stretch(after, bytes.into(), pick).await?;
         let row_bytes_max = self.transferring.row_bytes_max;

@@ -181,7 +181,7 @@ impl Puller {
         while !keys.is_empty() {
             let request = Request::Fetch { keys: keys.clone(), bytes: BATCH_BYTES_MAX };
             let (settled, found) = match link.call(&request, CALL_TIMEOUT).await {
-                Ok(Reply::Fetched { settled, records }) => (settled, records),
+                Ok(Reply::Fetched { settled, records }) => (settled.0, records),
                 Ok(_) => return Err(Cause::OffTopic),
                 Err(error) => {
                     shared.count_failure(self.index);
@@ -237,7 +237,7 @@ pub(crate) async fn fetch(
     } else {
         let Some(link) = coordinator.link(index) else { return Err(Cause::Unreachable) };
         match link.call(&Request::Fetch { keys: vec![key], bytes: 1 }, timeout).await {
-            Ok(Reply::Fetched { settled, records }) => (settled, records),
+            Ok(Reply::Fetched { settled, records }) => (settled.0, records),
             Ok(_) => return Err(Cause::OffTopic),
             Err(error) => return Err(Cause::Call(error)),
         }

@@ -1,7 +1,7 @@
 //! What a node answers to the leaders of rounds, and what it finds out about itself for the rounds that it leads.
 
 use super::{STEP_TIMEOUT, TombstoneGc, Watermark, close, same};
-use crate::peer::{HeldBack, Reply, StepKind};
+use crate::peer::{HeldBack, Reply, StepKind, Timestamp};
 use crate::replica::{FloorStep, ReplicaError};
 use kvorum_core::{NodeIndex, Partition};
 use std::sync::Arc;
@@ -126,25 +126,25 @@ impl TombstoneGc {
     pub(crate) fn surveyed(
         &self,
         leader: NodeIndex,
-        agreed: Vec<u64>,
+        agreed: Vec<Timestamp>,
         held_by: Option<(u16, HeldBack)>,
     ) -> Reply {
         let led = self.led_by(leader);
         {
             let mut known = self.agreed();
             known.hear(usize::from(leader.0), held_by, self.parts.clock.mono());
-            for (partition, said) in led.iter().zip(agreed) {
+            for (partition, Timestamp(said)) in led.iter().zip(agreed) {
                 if let Some(word) = known.words.get_mut(usize::from(*partition)) {
                     *word = said.max(*word);
                 }
             }
         }
-        let hinted = self.hinted(&led);
+        let hinted = self.hinted(&led).into_iter().map(|(partition, oldest)| (partition, Timestamp(oldest)));
         // Read the clock before the digests: every record in the digests was stamped before the reading, or above it.
         let (reading, votes) =
             (self.reading(), self.parts.cluster.votes() && !self.parts.timestamps.stands_down());
         let digests = self.commons_now(&led, self.parts.cluster.me());
-        Reply::Surveyed { reading, hinted, votes, digests }
+        Reply::Surveyed { reading: Timestamp(reading), hinted: hinted.collect(), votes, digests }
     }
 
     /// Closes partitions here (except in round 0) and answers with their digests.

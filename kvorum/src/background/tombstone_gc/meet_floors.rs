@@ -70,8 +70,8 @@ impl Coordinator {
             return Err(Cause::OffTopic);
         }
         let ahead =
-            (0u16..).zip(ours.iter().zip(theirs)).filter(|(_, (ours, sealed))| *sealed > ours.settled);
-        let words = ahead.map(|(partition, (_, sealed))| (Partition(partition), sealed)).collect();
+            (0u16..).zip(ours.iter().zip(theirs)).filter(|(_, (ours, sealed))| sealed.0 > ours.settled);
+        let words = ahead.map(|(partition, (_, sealed))| (Partition(partition), sealed.0)).collect();
         self.shared.background.anti_entropy.doubt(index, words).await.map_err(Cause::Replica)?;
         self.shared.cluster.note_floors_met(index);
         self.shared.background.membership.record_disk();

@@ -18,7 +18,7 @@ use super::worker::{Work, Worker};
 use crate::clock::{Clock, TimestampBound};
 use crate::cluster::Cluster;
 use crate::coordinator::{Coordinator, Stamps};
-use crate::peer::{HeldBack, Reply, Request, StepKind};
+use crate::peer::{HeldBack, Reply, Request, StepKind, Timestamp};
 use crate::replica::{FloorStep, Hints, Replica, ReplicaError};
 use kvorum_core::{NodeIndex, Partition};
 use std::collections::{BTreeMap, BTreeSet};
@@ -322,7 +322,7 @@ impl Coordinator {
             let known = shared.background.tombstone_gc.agreed();
             let words = led.iter().map(|partition| known.words.get(usize::from(*partition)).copied());
             let held_by = known.held_by.get(usize::from(me.0)).copied().flatten();
-            (words.map(Option::unwrap_or_default).collect::<Vec<u64>>(), held_by)
+            (words.map(|word| Timestamp(word.unwrap_or_default())).collect(), held_by)
         };
         let request = Request::Survey { agreed, held_by };
         let asked = self.ask_others(&request, STEP_TIMEOUT);
@@ -336,8 +336,8 @@ impl Coordinator {
             if !votes {
                 away = away.or(Some((index.0, HeldBack::NotVoting)));
             }
-            surveyed.reading = surveyed.reading.min(reading);
-            for (partition, oldest) in hinted {
+            surveyed.reading = surveyed.reading.min(reading.0);
+            for (partition, Timestamp(oldest)) in hinted {
                 let known = surveyed.hinted.entry(partition).or_insert(oldest);
                 *known = oldest.min(*known);
                 surveyed.held_by = Some((index.0, HeldBack::Hints));
@@ -434,7 +434,8 @@ impl Coordinator {
                 shared.background.tombstone_gc.commons(&partitions, index, by_scan.then_some(upto)).await?,
             );
         }
-        let request = Request::Close { round, upto, by_scan, partitions: partitions.clone() };
+        let request =
+            Request::Close { round, upto: Timestamp(upto), by_scan, partitions: partitions.clone() };
         let Ok(mut calls) = self.ask_others(&request, STEP_TIMEOUT) else { return Ok(Vec::new()) };
         let mut all = vec![true; partitions.len()];
         while let Some((index, answer)) = calls.next().await {
@@ -462,7 +463,7 @@ impl Coordinator {
         partitions: &[u16],
     ) -> Result<bool, ReplicaError> {
         let shared = &self.shared;
-        let request = Request::Step { kind, round, upto, partitions: partitions.to_vec() };
+        let request = Request::Step { kind, round, upto: Timestamp(upto), partitions: partitions.to_vec() };
         let Ok(mut calls) = self.ask_others(&request, STEP_TIMEOUT) else { return Ok(false) };
         let mut is_done = shared.background.tombstone_gc.step(kind, round, upto, partitions).await?;
         while let Some((_, answer)) = calls.next().await {

@@ -26,7 +26,7 @@ fn record(word: u64) -> Record {
 /// Every request that contains a timestamp, once for each place of one.
 fn requests(word: u64) -> Vec<Request> {
     let versions = |floor| Request::Versions { partition: 0, after: None, bytes: 1, floor };
-    let step = |kind| Request::Step { kind, round: 1, upto: word, partitions: vec![1] };
+    let step = |kind| Request::Step { kind, round: 1, upto: Timestamp(word), partitions: vec![1] };
     let apply = |kind| Request::Apply { key: key(), record: record(word), kind };
     vec![
         apply(ApplyKind::Write),
@@ -35,13 +35,11 @@ fn requests(word: u64) -> Vec<Request> {
         versions(Floor { settled: word, sealed: 0, purged: 0 }),
         versions(Floor { settled: 0, sealed: word, purged: 0 }),
         versions(Floor { settled: 0, sealed: 0, purged: word }),
-        Request::Survey { agreed: vec![0, word, 0], held_by: None },
-        Request::Close { round: 1, upto: word, by_scan: false, partitions: vec![1] },
+        Request::Survey { agreed: [0, word, 0].map(Timestamp).to_vec(), held_by: None },
+        Request::Close { round: 1, upto: Timestamp(word), by_scan: false, partitions: vec![1] },
         step(StepKind::Settle),
         step(StepKind::Seal),
         step(StepKind::Release),
-        Request::ApplyMany { settled: word, records: Vec::new() },
-        Request::ApplyMany { settled: 0, records: vec![(key(), record(1)), (key(), record(word))] },
     ]
 }
 
@@ -55,35 +53,44 @@ fn replies(word: u64) -> Vec<(Request, Reply)> {
     let apply = Request::Apply { key: key(), record: record(1), kind: ApplyKind::Write };
     let get = Request::Get { key: key(), value_bytes_max: 1 };
     let survey = Request::Survey { agreed: Vec::new(), held_by: None };
-    let surveyed = |reading, hinted| Reply::Surveyed { reading, hinted, votes: true, digests: Vec::new() };
+    let surveyed = |reading, oldest| {
+        let (reading, hinted) = (Timestamp(reading), vec![(1, Timestamp(0)), (2, Timestamp(oldest))]);
+        Reply::Surveyed { reading, hinted, votes: true, digests: Vec::new() }
+    };
     let fetch = Request::Fetch { keys: vec![key()], bytes: 1 };
-    let many = Request::ApplyMany { settled: 0, records: Vec::new() };
     let stretch = Request::Stretch { partitions: vec![1], after: None, bytes: 1 };
     let stretched = |settled, word| Reply::Stretched {
         last: None,
         is_large: false,
-        records: vec![(settled, key(), record(word))],
+        records: vec![StretchRow { settled: Timestamp(settled), key: key(), record: record(word) }],
     };
     let scan = Request::ScanNext { scan: 1, bytes: 1 };
     let scanned = |held| Reply::ScanPart { scan: 1, rows: vec![ScanRow { key: key(), held }], is_last: true };
     let superseded = Applied::Superseded { by: version, memory_millis: 0 };
     vec![
-        (apply, Reply::Applied(superseded)),
+        (apply.clone(), Reply::Applied(superseded)),
+        (apply, Reply::Applied(Applied::TooLate { upto: version })),
+        (Request::Newest { key: key() }, Reply::NewestIs(version)),
         (get.clone(), Reply::Found(Some(Held::Whole(record(word))))),
         (get, Reply::Found(Some(header.clone()))),
-        (Request::TakeHints, Reply::HintsTaken { delivered: 0, left: 0, met: word }),
+        (Request::TakeHints, Reply::HintsTaken { delivered: 0, left: 0, met: Timestamp(word) }),
         (scan.clone(), scanned(Held::Whole(record(word)))),
         (scan, scanned(header)),
         (versions.clone(), list(vec![row], Floor::default())),
         (versions.clone(), list(Vec::new(), Floor { settled: word, sealed: 0, purged: 0 })),
         (versions.clone(), list(Vec::new(), Floor { settled: 0, sealed: word, purged: 0 })),
         (versions, list(Vec::new(), Floor { settled: 0, sealed: 0, purged: word })),
-        (survey.clone(), surveyed(word, Vec::new())),
-        (survey, surveyed(0, vec![(1, word)])),
-        (fetch.clone(), Reply::Fetched { settled: word, records: Vec::new() }),
-        (fetch, Reply::Fetched { settled: 0, records: vec![Fetched::Record(record(word))] }),
-        (Request::Floors, Reply::FloorList(vec![0, word])),
-        (many, Reply::AppliedMany(vec![Some(Applied::Stored), None, Some(superseded)])),
+        (survey.clone(), surveyed(word, 0)),
+        (survey, surveyed(0, word)),
+        (fetch.clone(), Reply::Fetched { settled: Timestamp(word), records: Vec::new() }),
+        (
+            fetch,
+            Reply::Fetched {
+                settled: Timestamp(0),
+                records: vec![Fetched::Record(record(1)), Fetched::Damaged, Fetched::Record(record(word))],
+            },
+        ),
+        (Request::Floors, Reply::FloorList(vec![Timestamp(0), Timestamp(word)])),
         (stretch.clone(), stretched(word, 1)),
         (stretch, stretched(0, word)),
     ]

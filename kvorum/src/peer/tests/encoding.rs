@@ -1,5 +1,6 @@
 //! Messages of any content, encoded and decoded; and decoding of any bytes.
 
+use crate::peer::fields::Field;
 use crate::peer::frame::{Frame, Pieces};
 use crate::peer::message::*;
 use crate::peer::terms::*;
@@ -51,20 +52,32 @@ fn cluster_id() -> impl Strategy<Value = Option<ClusterId>> {
 }
 
 fn apply_kind() -> impl Strategy<Value = ApplyKind> {
-    prop_oneof![Just(ApplyKind::Write), Just(ApplyKind::Hint), Just(ApplyKind::ReadRepair)]
+    (0..3u8).prop_map(term)
 }
 
 fn floor() -> impl Strategy<Value = Floor> {
     any::<[u64; 3]>().prop_map(|[settled, sealed, purged]| Floor { settled, sealed, purged })
 }
 
+/// The term with this code.
+fn term<T: Field>(code: u8) -> T {
+    T::get(&mut Bytes::from(vec![code])).unwrap()
+}
+
 fn held_by() -> impl Strategy<Value = Option<(u16, HeldBack)>> {
-    let why = (1..6u8).prop_map(|code| HeldBack::of_code(code).unwrap().unwrap());
-    prop::option::of((0..NOBODY, why))
+    prop::option::of((any::<u16>(), (1..6u8).prop_map(term)))
 }
 
 fn partitions() -> impl Strategy<Value = Vec<u16>> {
     prop::collection::btree_set(any::<u16>(), 0..5).prop_map(|set| set.into_iter().collect())
+}
+
+fn timestamp() -> impl Strategy<Value = Timestamp> {
+    any::<u64>().prop_map(Timestamp)
+}
+
+fn timestamps() -> impl Strategy<Value = Vec<Timestamp>> {
+    prop::collection::vec(timestamp(), 0..5)
 }
 
 fn words() -> impl Strategy<Value = Vec<u64>> {
@@ -72,7 +85,6 @@ fn words() -> impl Strategy<Value = Vec<u64>> {
 }
 
 fn request() -> impl Strategy<Value = Request> {
-    let sources = prop::collection::btree_set(any::<u16>(), 0..5);
     prop_oneof![
         (key(), record(), apply_kind()).prop_map(|(key, record, kind)| Request::Apply { key, record, kind }),
         (key(), any::<u32>()).prop_map(|(key, value_bytes_max)| Request::Get { key, value_bytes_max }),
@@ -84,31 +96,24 @@ fn request() -> impl Strategy<Value = Request> {
         Just(Request::TakeHints),
         (prop::collection::vec(key(), 0..4), any::<u32>())
             .prop_map(|(keys, bytes)| Request::Fetch { keys, bytes }),
-        (any::<u64>(), prop::collection::vec((key(), record()), 0..4))
-            .prop_map(|(settled, records)| Request::ApplyMany { settled, records }),
         (partitions(), prop::option::of(key()), any::<u32>())
             .prop_map(|(partitions, after, bytes)| Request::Stretch { partitions, after, bytes }),
-        (key(), prop::option::of(key()), any::<u32>(), sources, any::<(u16, u16)>()).prop_map(
-            |(start, end, bytes, sources, (ack, from))| {
-                let sources = sources.into_iter().collect();
-                Request::ScanOpen { start, end, bytes, sources, ack, from }
-            }
+        (key(), prop::option::of(key()), any::<u32>(), partitions(), any::<u16>()).prop_map(
+            |(start, end, bytes, sources, from)| Request::ScanOpen { start, end, bytes, sources, from }
         ),
         any::<(u32, u32)>().prop_map(|(scan, bytes)| Request::ScanNext { scan, bytes }),
         any::<u32>().prop_map(|scan| Request::ScanClose { scan }),
-        any::<(u16, u16)>().prop_map(|(first_partition, count)| Request::Digests { first_partition, count }),
         words().prop_map(|sums| Request::Compare { sums }),
         key().prop_map(|key| Request::Newest { key }),
         (any::<u16>(), prop::option::of(key()), any::<u32>(), floor()).prop_map(
             |(partition, after, bytes, floor)| Request::Versions { partition, after, bytes, floor }
         ),
-        (words(), held_by()).prop_map(|(agreed, held_by)| Request::Survey { agreed, held_by }),
-        (any::<(u64, u64)>(), any::<bool>(), partitions()).prop_map(
-            |((round, upto), by_scan, partitions)| Request::Close { round, upto, by_scan, partitions }
+        (timestamps(), held_by()).prop_map(|(agreed, held_by)| Request::Survey { agreed, held_by }),
+        (any::<u64>(), timestamp(), any::<bool>(), partitions()).prop_map(
+            |(round, upto, by_scan, partitions)| Request::Close { round, upto, by_scan, partitions }
         ),
-        (0..3u8, any::<(u64, u64)>(), partitions()).prop_map(|(code, (round, upto), partitions)| {
-            Request::Step { kind: StepKind::of_code(code).unwrap(), round, upto, partitions }
-        }),
+        ((0..3u8).prop_map(term), any::<u64>(), timestamp(), partitions())
+            .prop_map(|(kind, round, upto, partitions)| Request::Step { kind, round, upto, partitions }),
         Just(Request::Floors),
     ]
 }
@@ -127,8 +132,9 @@ fn reply() -> impl Strategy<Value = Reply> {
         .prop_map(|(key, version, from, is_tombstone)| VersionRow { key, version, from, is_tombstone });
     let fetched =
         prop_oneof![Just(Fetched::Nothing), record().prop_map(Fetched::Record), Just(Fetched::Damaged)];
-    let hinted = prop::collection::btree_map(any::<u16>(), any::<u64>(), 0..4);
-    let applied_or_damaged = prop::option::of(applied());
+    let hinted = prop::collection::btree_map(any::<u16>(), timestamp(), 0..4);
+    let stretch_row =
+        (timestamp(), key(), record()).prop_map(|(settled, key, record)| StretchRow { settled, key, record });
     prop_oneof![
         applied().prop_map(Reply::Applied),
         version().prop_map(Reply::NewestIs),
@@ -141,7 +147,7 @@ fn reply() -> impl Strategy<Value = Reply> {
                 votes
             }
         ),
-        any::<(u64, u64, u64)>().prop_map(|(delivered, left, met)| Reply::HintsTaken {
+        (any::<u64>(), any::<u64>(), timestamp()).prop_map(|(delivered, left, met)| Reply::HintsTaken {
             delivered,
             left,
             met
@@ -150,26 +156,20 @@ fn reply() -> impl Strategy<Value = Reply> {
             .prop_map(|(scan, rows, is_last)| Reply::ScanPart { scan, rows, is_last }),
         Just(Reply::Done),
         words().prop_map(Reply::DigestList),
-        words().prop_map(Reply::FloorList),
+        timestamps().prop_map(Reply::FloorList),
         prop::collection::btree_map(any::<u16>(), any::<u64>(), 0..4)
             .prop_map(|digests| Reply::Compared(digests.into_iter().collect())),
         any::<bool>().prop_map(Reply::Stepped),
-        (any::<u64>(), prop::collection::vec(fetched, 0..4))
+        (timestamp(), prop::collection::vec(fetched, 0..4))
             .prop_map(|(settled, records)| Reply::Fetched { settled, records }),
-        prop::collection::vec(applied_or_damaged, 0..4).prop_map(Reply::AppliedMany),
-        (
-            prop::option::of(key()),
-            any::<bool>(),
-            prop::collection::vec((any::<u64>(), key(), record()), 0..4)
-        )
+        (prop::option::of(key()), any::<bool>(), prop::collection::vec(stretch_row, 0..4))
             .prop_map(|(last, is_large, records)| Reply::Stretched { last, is_large, records }),
-        (any::<u64>(), hinted, any::<bool>(), words()).prop_map(|(reading, hinted, votes, digests)| {
+        (timestamp(), hinted, any::<bool>(), words()).prop_map(|(reading, hinted, votes, digests)| {
             Reply::Surveyed { reading, hinted: hinted.into_iter().collect(), votes, digests }
         }),
         (prop::collection::vec(version_row, 0..4), any::<bool>(), floor())
             .prop_map(|(rows, is_last, floor)| Reply::VersionList { rows, is_last, floor }),
-        (0..7u8, ".{0,20}")
-            .prop_map(|(code, detail)| Reply::Refused { code: Refusal::of_code(code), detail }),
+        ((0..11u8).prop_map(term), ".{0,20}").prop_map(|(code, detail)| Reply::Refused { code, detail }),
     ]
 }
 
@@ -255,8 +255,7 @@ fn bounds_are_kept_when_writing() {
     let roster = vec![StoreSeen { node: NodeId(1), store: 1, run: Run::default() }; ROSTER_LEN_MAX + 1];
     let too_many = MessageError::TooMany { count: ROSTER_LEN_MAX + 1, count_max: ROSTER_LEN_MAX };
     assert_eq!(request(Request::Ping { wall: UnixMillis(0), cluster_id: None, roster }), Err(too_many));
-    let scan =
-        |sources| Request::ScanOpen { start: key.clone(), end: None, bytes: 1, sources, ack: 1, from: 1 };
+    let scan = |sources| Request::ScanOpen { start: key.clone(), end: None, bytes: 1, sources, from: 1 };
     assert_eq!(request(scan(vec![1, 2])), Ok(()));
     assert_eq!(request(scan(vec![1, 1])), Err(MessageError::Unsorted));
     let record = Record { version: Version::ZERO, from: 0, expires: None, value: Value::Tombstone };
@@ -268,7 +267,40 @@ fn bounds_are_kept_when_writing() {
     let refused = Reply::Refused { code: Refusal::Failed, detail };
     let payload = payload(|to| refused.encode(to));
     assert_eq!(payload.len(), 3 + DETAIL_BYTES_MAX - 1);
-    assert!(Reply::decode(frame(kind::REFUSED, payload), kind::DONE).is_ok());
+    assert!(Reply::decode(frame(refused.kind(), payload), Reply::Done.kind()).is_ok());
+}
+
+/// Goal: a forged count reserves no memory: a list cannot be longer than the bytes behind its count allow. Method: the
+/// highest counts before one byte less than their items need at least, which is refused before any item is read.
+#[test]
+fn forged_counts_are_refused() {
+    fn check<T: Field>(item_bytes_min: usize, put_count: impl Fn(&mut Vec<u8>, u32)) {
+        assert_eq!(T::BYTES_MIN, item_bytes_min);
+        let count = u32::try_from(T::LIST_LEN_MAX.min(10_000)).unwrap();
+        let mut bytes = Vec::new();
+        put_count(&mut bytes, count);
+        bytes.resize(bytes.len() + item_bytes_min * count as usize - 1, 0xff);
+        let mut bytes = Bytes::from(bytes);
+        let behind = item_bytes_min * count as usize - 1;
+        assert!(matches!(Vec::<T>::get(&mut bytes), Err(MessageError::Truncated)));
+        assert_eq!(bytes.len(), behind);
+    }
+    let short = |bytes: &mut Vec<u8>, count: u32| bytes.extend(u16::try_from(count).unwrap().to_be_bytes());
+    let long = |bytes: &mut Vec<u8>, count: u32| bytes.extend(count.to_be_bytes());
+    check::<u16>(2, short);
+    check::<u64>(8, short);
+    check::<Timestamp>(8, short);
+    check::<(u16, u64)>(10, short);
+    check::<(u16, Timestamp)>(10, short);
+    check::<Key>(3, short);
+    check::<Fetched>(1, short);
+    check::<StoreSeen>(40, short);
+    check::<ScanRow>(22, long);
+    check::<VersionRow>(22, long);
+    check::<StretchRow>(30, long);
+    let mut roster = Bytes::from_static(&[0x04, 0x01]);
+    let too_many = MessageError::TooMany { count: ROSTER_LEN_MAX + 1, count_max: ROSTER_LEN_MAX };
+    assert_eq!(Vec::<StoreSeen>::get(&mut roster), Err(too_many));
 }
 
 /// A deadline below a millisecond is not sent as zero.

@@ -2,15 +2,16 @@
 
 use super::support::*;
 use crate::peer::frame::{FrameReader, Pieces};
+use crate::peer::table::Row;
 use crate::peer::*;
 use crate::replica::{Applied, Fetched, Floor};
 use bytes::Bytes;
 use kvorum_core::{ClusterId, Key, NodeId, Record, Run, StoreSeen, UnixMillis, Value, Version};
 use std::cell::RefCell;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-/// The name of a frame, its request, and the named replies that answer it.
+/// A request, and replies that answer it. Each has what follows its message's name in the name of its frame.
 pub(super) type Sample = (&'static str, Request, Vec<(&'static str, Reply)>);
 
 /// Requests and replies of every kind.
@@ -34,153 +35,137 @@ pub(super) fn samples() -> Vec<Sample> {
     ];
     let row = VersionRow { key: key("a"), version, from: 2, is_tombstone: true };
     let floor = Floor { settled: 9, sealed: 8, purged: 7 };
+    let stretched =
+        |settled, name, record| StretchRow { settled: Timestamp(settled), key: key(name), record };
     let refused = |code, detail: &str| Reply::Refused { code, detail: detail.to_owned() };
     vec![
         (
-            "apply",
+            "",
             Request::Apply { key: key("k"), record: record.clone(), kind: ApplyKind::Write },
             vec![
-                ("applied-stored", Reply::Applied(Applied::Stored)),
-                (
-                    "applied-superseded",
-                    Reply::Applied(Applied::Superseded { by: version, memory_millis: 160 }),
-                ),
-                ("applied-too-late", Reply::Applied(Applied::TooLate { upto: version })),
-                ("refused-overloaded", refused(Refusal::Overloaded, "a queue is full")),
+                ("stored", Reply::Applied(Applied::Stored)),
+                ("superseded", Reply::Applied(Applied::Superseded { by: version, memory_millis: 160 })),
+                ("too-late", Reply::Applied(Applied::TooLate { upto: version })),
+                ("overloaded", refused(Refusal::Overloaded, "a queue is full")),
             ],
         ),
         (
-            "apply-tombstone",
+            "tombstone",
             Request::Apply { key: key("k"), record: tombstone, kind: ApplyKind::ReadRepair },
             vec![
-                ("refused-starting", refused(Refusal::Starting, "")),
-                ("refused-not-voting-yet", refused(Refusal::NotVotingYet, "")),
+                ("starting", refused(Refusal::Starting, "")),
+                ("not-voting-yet", refused(Refusal::NotVotingYet, "")),
             ],
         ),
         (
-            "get",
+            "",
             Request::Get { key: key("k"), value_bytes_max: 65_536 },
             vec![
-                ("found-nothing", Reply::Found(None)),
-                ("found", Reply::Found(Some(Held::Whole(record.clone())))),
-                ("found-header", Reply::Found(Some(header))),
+                ("nothing", Reply::Found(None)),
+                ("", Reply::Found(Some(Held::Whole(record.clone())))),
+                ("header", Reply::Found(Some(header))),
             ],
         ),
-        ("newest", Request::Newest { key: key("k") }, vec![("newest-is", Reply::NewestIs(version))]),
+        ("", Request::Newest { key: key("k") }, vec![("", Reply::NewestIs(version))]),
         (
-            "ping",
+            "",
             Request::Ping { wall, cluster_id, roster: roster.clone() },
-            vec![("pong", Reply::Pong { wall, cluster_id: None, roster, votes: true })],
+            vec![("", Reply::Pong { wall, cluster_id: None, roster, votes: true })],
         ),
+        ("", Request::TakeHints, vec![("", Reply::HintsTaken { delivered: 7, left: 1, met: Timestamp(9) })]),
         (
-            "take-hints",
-            Request::TakeHints,
-            vec![("hints-taken", Reply::HintsTaken { delivered: 7, left: 1, met: 9 })],
-        ),
-        (
-            "scan-open",
+            "",
             Request::ScanOpen {
                 start: key("a"),
                 end: Some(key("z")),
                 bytes: 65_536,
                 sources: vec![0, 2],
-                ack: 2,
                 from: 3,
             },
-            vec![("scan-part", Reply::ScanPart { scan: 9, rows, is_last: false })],
+            vec![("", Reply::ScanPart { scan: 9, rows, is_last: false })],
         ),
         (
-            "scan-next",
+            "",
             Request::ScanNext { scan: 9, bytes: 65_536 },
-            vec![("scan-part-last", Reply::ScanPart { scan: 9, rows: Vec::new(), is_last: true })],
+            vec![("last", Reply::ScanPart { scan: 9, rows: Vec::new(), is_last: true })],
         ),
-        ("scan-close", Request::ScanClose { scan: 9 }, vec![("done", Reply::Done)]),
+        ("", Request::ScanClose { scan: 9 }, vec![("", Reply::Done)]),
         (
-            "digests",
-            Request::Digests { first_partition: 256, count: 2 },
-            vec![("digest-list", Reply::DigestList(vec![1, u64::MAX]))],
-        ),
-        (
-            "versions",
+            "",
             Request::Versions { partition: 4095, after: None, bytes: 65_536, floor },
-            vec![("version-list", Reply::VersionList { rows: vec![row], is_last: true, floor })],
+            vec![("", Reply::VersionList { rows: vec![row], is_last: true, floor })],
         ),
         (
-            "fetch",
+            "",
             Request::Fetch { keys: vec![key("k"), key("l")], bytes: 65_536 },
             vec![
-                ("fetched-nothing", Reply::Fetched { settled: 0, records: vec![Fetched::Nothing] }),
+                ("nothing", Reply::Fetched { settled: Timestamp(0), records: vec![Fetched::Nothing] }),
                 (
-                    "fetched",
+                    "",
                     Reply::Fetched {
-                        settled: 9,
+                        settled: Timestamp(9),
                         records: vec![Fetched::Record(record.clone()), Fetched::Damaged],
                     },
                 ),
             ],
         ),
         (
-            "survey",
-            Request::Survey { agreed: vec![7, 8], held_by: Some((2, HeldBack::Away)) },
+            "",
+            Request::Survey { agreed: vec![Timestamp(7), Timestamp(8)], held_by: Some((2, HeldBack::Away)) },
             vec![(
-                "surveyed",
-                Reply::Surveyed { reading: 9, hinted: vec![(7, 5)], votes: true, digests: vec![1, 2] },
+                "",
+                Reply::Surveyed {
+                    reading: Timestamp(9),
+                    hinted: vec![(7, Timestamp(5))],
+                    votes: true,
+                    digests: vec![1, 2],
+                },
             )],
         ),
-        ("survey-free", Request::Survey { agreed: Vec::new(), held_by: None }, Vec::new()),
+        ("free", Request::Survey { agreed: Vec::new(), held_by: None }, Vec::new()),
         (
-            "close",
-            Request::Close { round: 5, upto: 9, by_scan: true, partitions: vec![1, 4095] },
-            vec![("closed", Reply::DigestList(vec![3, 4]))],
+            "",
+            Request::Close { round: 5, upto: Timestamp(9), by_scan: true, partitions: vec![1, 4095] },
+            vec![("", Reply::DigestList(vec![3, 4]))],
         ),
         (
             "settle",
-            Request::Step { kind: StepKind::Settle, round: 5, upto: 9, partitions: vec![1] },
-            vec![("stepped", Reply::Stepped(true))],
+            Request::Step { kind: StepKind::Settle, round: 5, upto: Timestamp(9), partitions: vec![1] },
+            vec![("", Reply::Stepped(true))],
         ),
         (
             "release",
-            Request::Step { kind: StepKind::Release, round: 5, upto: 9, partitions: vec![1] },
-            vec![("not-stepped", Reply::Stepped(false))],
+            Request::Step { kind: StepKind::Release, round: 5, upto: Timestamp(9), partitions: vec![1] },
+            vec![("not-done", Reply::Stepped(false))],
         ),
-        ("floors", Request::Floors, vec![("floor-list", Reply::FloorList(vec![0, 9]))]),
+        ("", Request::Floors, vec![("", Reply::FloorList(vec![Timestamp(0), Timestamp(9)]))]),
         (
-            "apply-many",
-            Request::ApplyMany {
-                settled: 9,
-                records: vec![(key("a"), dead.clone()), (key("k"), record.clone())],
-            },
-            vec![(
-                "applied-many",
-                Reply::AppliedMany(vec![
-                    Some(Applied::Stored),
-                    Some(Applied::Superseded { by: version, memory_millis: 160 }),
-                    Some(Applied::TooLate { upto: version }),
-                    None,
-                ]),
-            )],
-        ),
-        (
-            "stretch",
+            "",
             Request::Stretch { partitions: vec![1, 4095], after: Some(key("a")), bytes: 65_536 },
             vec![
                 (
-                    "stretched",
+                    "",
                     Reply::Stretched {
                         last: Some(key("k")),
                         is_large: false,
-                        records: vec![(9, key("b"), dead), (8, key("k"), record)],
+                        records: vec![stretched(9, "b", dead), stretched(8, "k", record)],
                     },
                 ),
-                ("stretched-end", Reply::Stretched { last: None, is_large: true, records: Vec::new() }),
+                ("end", Reply::Stretched { last: None, is_large: true, records: Vec::new() }),
             ],
         ),
         (
-            "compare",
+            "",
             Request::Compare { sums: vec![7, u64::MAX] },
-            vec![("compared", Reply::Compared(vec![(1, 9), (4095, 0)]))],
+            vec![("", Reply::Compared(vec![(1, 9), (4095, 0)]))],
         ),
     ]
+}
+
+/// The name of a frame: its message's name in the table, and what it shows if the message has several frames.
+fn name_of(rows: &[Row], kind: u8, shows: &str) -> String {
+    let row = rows.iter().find(|row| row.kind == kind).unwrap();
+    if shows.is_empty() { row.name.to_owned() } else { format!("{}-{shows}", row.name) }
 }
 
 /// The released frames, byte by byte. A change here breaks clusters of mixed releases.
@@ -194,7 +179,8 @@ fn released_frames_still_read_and_write() {
     };
     let left = Duration::from_millis(1500);
     let mut lines = Vec::new();
-    for (name, request, replies) in samples() {
+    for (shows, request, replies) in samples() {
+        let name = name_of(Request::ROWS, request.kind(), shows);
         let mut pieces = Pieces::default();
         let encode = |to: &mut Pieces| request.encode(left, to);
         pieces.push(request.kind(), 0x0102_0304, usize::MAX, encode).unwrap();
@@ -203,7 +189,8 @@ fn released_frames_still_read_and_write() {
         let frame = FrameReader::new(bytes.into()).next().unwrap().unwrap();
         assert_eq!(frame.id, 0x0102_0304);
         assert_eq!(Request::decode(frame), Ok((request.clone(), left)), "{name}");
-        for (name, reply) in replies {
+        for (shows, reply) in replies {
+            let name = name_of(Reply::ROWS, reply.kind(), shows);
             pieces.push(reply.kind(), 0x0102_0304, usize::MAX, |to| reply.encode(to)).unwrap();
             let bytes = written(&mut pieces);
             lines.push(format!("{name} {}", hex(&bytes)));
@@ -211,8 +198,75 @@ fn released_frames_still_read_and_write() {
             assert_eq!(Reply::decode(frame, request.reply_kind()), Ok(reply), "{name}");
         }
     }
-    let released: Vec<&str> = include_str!("../../../../fixtures/peer-frames-5.txt").lines().collect();
+    let released: Vec<&str> = include_str!("../../../../fixtures/peer-frames-6.txt").lines().collect();
     assert_eq!(lines, released, "\n{}\n", lines.join("\n"));
+}
+
+/// Goal: no message is released without a frame that later releases are compared with. Method: for each row of the table
+/// a frame with its name and kind in the latest fixture.
+#[test]
+fn every_message_has_a_frame() {
+    let fixture = include_str!("../../../../fixtures/peer-frames-6.txt");
+    let named: BTreeSet<(&str, &str)> = fixture
+        .lines()
+        .map(|line| {
+            let (name, hex) = line.split_once(' ').unwrap();
+            (name.split('-').next().unwrap(), &hex[16..18])
+        })
+        .collect();
+    for row in [Request::ROWS, Reply::ROWS].concat() {
+        let kind = format!("{:02x}", row.kind);
+        assert!(named.contains(&(row.name, &kind)), "fixtures/peer-frames-6.txt: no frame of {}", row.name);
+    }
+}
+
+/// The cells of the rows of a table in `docs/wire.md`.
+fn documented(section: &str) -> Vec<Vec<&'static str>> {
+    let text = include_str!("../../../../docs/wire.md");
+    let (_, text) = text.split_once(&format!("\n## {section}\n")).unwrap();
+    let lines =
+        text.lines().take_while(|line| !line.starts_with("## ")).filter(|line| line.starts_with("| `"));
+    lines.map(|line| line.split('|').map(str::trim).collect()).collect()
+}
+
+/// The words in backticks.
+fn quoted(cell: &'static str) -> impl Iterator<Item = &'static str> {
+    cell.split('`').skip(1).step_by(2)
+}
+
+/// Goal: `docs/wire.md` has each message with its kind and its fields in the order of their bytes, each request with the
+/// kind of its reply, and the layout of each type of a field; and no message that is gone. Method: its tables and the
+/// table of the code, as text.
+#[test]
+fn the_document_has_every_message() {
+    let answers: BTreeMap<u8, u8> =
+        samples().iter().map(|(_, request, _)| (request.kind(), request.reply_kind())).collect();
+    for (section, rows) in [("Requests", Request::ROWS), ("Replies", Reply::ROWS)] {
+        let mut left: BTreeSet<String> = documented(section)
+            .into_iter()
+            .map(|cells| {
+                let fields: Vec<&str> = quoted(cells[3]).filter(|words| words.contains(": ")).collect();
+                format!("{} {} {} {}", cells[1], cells[2], fields.join(", "), cells[4])
+            })
+            .collect();
+        for row in rows {
+            let answer = answers.get(&row.kind).map(|kind| format!("`{kind:02x}`")).unwrap_or_default();
+            let line = format!("`{:02x}` {} {} {answer}", row.kind, row.name, row.fields.join(", "));
+            assert!(left.remove(&line), "docs/wire.md, {section}: no line for {line}; left: {left:#?}");
+        }
+        assert!(left.is_empty(), "docs/wire.md, {section}: not in the table: {left:#?}");
+    }
+    let layouts: BTreeSet<&str> = documented("Types")
+        .into_iter()
+        .flat_map(|cells| quoted(cells[1]))
+        .map(|name| name.split('<').next().unwrap())
+        .collect();
+    for field in [Request::ROWS, Reply::ROWS].concat().iter().flat_map(|row| row.fields) {
+        let (_, types) = field.split_once(": ").unwrap();
+        for name in types.split(|letter: char| !letter.is_alphanumeric()).filter(|name| !name.is_empty()) {
+            assert!(layouts.contains(name), "docs/wire.md, Types: no layout of {name}, in {field}");
+        }
+    }
 }
 
 /// Each message of version 2 means the same in version 3, and each of version 3 the same in version 4: a version only
@@ -245,6 +299,21 @@ fn frames_of_version_5_change_what_they_must() {
     assert_eq!(changed, ["applied-superseded", "ping", "pong", "applied-many"]);
 }
 
+/// Version 6 has the fields of each message in the order of its row, and a byte before each value that may be missing. The
+/// requests `Digests` and `ApplyMany`, and the frames of their replies, are gone.
+#[test]
+fn frames_of_version_6_change_what_they_must() {
+    let bytes_of = |fixture: &'static str| fixture.lines().filter_map(|line| line.split_once(' '));
+    let six: BTreeSet<&str> =
+        bytes_of(include_str!("../../../../fixtures/peer-frames-6.txt")).map(|(_, hex)| hex).collect();
+    let five = bytes_of(include_str!("../../../../fixtures/peer-frames-5.txt"));
+    let changed: Vec<&str> = five.filter(|(_, hex)| !six.contains(hex)).map(|(name, _)| name).collect();
+    let expected = "apply applied-too-late apply-tombstone get ping pong scan-open scan-part scan-part-last digests \
+        digest-list versions version-list fetch survey surveyed survey-free apply-many applied-many stretch \
+        stretched stretched-end";
+    assert_eq!(changed.join(" "), expected);
+}
+
 /// Goal: it is known which frames of version 1 mean something else now, and none does harm. The handshake refuses such
 /// nodes, and its version must go up with this list. Method: the released frames, read as today's.
 #[test]
@@ -263,18 +332,9 @@ fn frames_of_version_1_are_read_or_refused() {
             (!is_read).then_some(name)
         })
         .collect();
-    let changed = [
-        "applied-superseded",
-        "apply-tombstone",
-        "ping",
-        "pong",
-        "hints-taken",
-        "fetch",
-        "fetched-nothing",
-        "fetched",
-        "surveyed",
-    ];
-    assert_eq!(refused, changed);
+    let changed = "apply applied-superseded apply-tombstone ping pong hints-taken scan-open scan-part scan-part-last \
+        digests versions version-list fetch fetched-nothing fetched survey surveyed survey-free";
+    assert_eq!(refused.join(" "), changed);
 }
 
 /// Each message passes through the link and the server unchanged.

@@ -178,16 +178,15 @@ impl Peer {
         })
     }
 
-    /// A peer that answers `Digests` after as many milliseconds as the first partition's number, everything else at
-    /// once.
+    /// A peer that answers `Close` after as many milliseconds as the round's number, everything else at once.
     pub(super) fn timed() -> Rc<Self> {
         Self::new(|request| {
             Box::pin(async move {
-                let Request::Digests { first_partition, .. } = request else { return Reply::Done };
-                if first_partition > 0 {
-                    sleep(Duration::from_millis(u64::from(first_partition))).await;
+                let Request::Close { round, .. } = request else { return Reply::Done };
+                if round > 0 {
+                    sleep(Duration::from_millis(round)).await;
                 }
-                Reply::DigestList(vec![u64::from(first_partition)])
+                Reply::DigestList(vec![round])
             })
         })
     }
@@ -373,7 +372,7 @@ pub(super) fn run(test: impl Future<Output = ()>) {
 }
 
 pub(super) fn after(millis: u16) -> Request {
-    Request::Digests { first_partition: millis, count: 1 }
+    Request::Close { round: millis.into(), upto: Timestamp(0), by_scan: false, partitions: Vec::new() }
 }
 
 pub(super) const SECOND: Duration = Duration::from_secs(1);

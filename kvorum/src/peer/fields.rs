@@ -76,30 +76,39 @@ integers! {
 
 /// Implements [`Field`] for structs whose bytes are the bytes of their fields in this order.
 macro_rules! structs {
-    ($($Struct:ident { $($field:tt: $Field:ty),* } $(lists of $list_len_max:expr)?;)*) => {$(
+    ($(
+        $Struct:ident $(($whole:ident: $Whole:ty))? $({ $($field:ident: $Field:ty),* })?
+        $(lists of $list_len_max:expr)?;
+    )*) => {$(
         impl Field for $Struct {
-            const BYTES_MIN: usize = 0 $(+ <$Field>::BYTES_MIN)*;
+            const BYTES_MIN: usize = 0 $(+ <$Whole>::BYTES_MIN)? $($(+ <$Field>::BYTES_MIN)*)?;
             $(const LIST_LEN_MAX: usize = $list_len_max;)?
 
             fn put(&self, to: &mut Pieces) -> Result<(), MessageError> {
-                $(self.$field.put(to)?;)*
+                let Self { $(0: $whole)? $($($field),*)? } = self;
+                $($whole.put(to)?;)?
+                $($($field.put(to)?;)*)?
                 Ok(())
             }
 
             fn get(from: &mut Bytes) -> Result<Self, MessageError> {
-                Ok(Self { $($field: Field::get(from)?),* })
+                Ok(Self { $(0: <$Whole>::get(from)?)? $($($field: <$Field>::get(from)?),*)? })
             }
 
             fn newest(&self) -> u64 {
-                0 $(.max(self.$field.newest()))*
+                let Self { $(0: $whole)? $($($field),*)? } = self;
+                0 $(.max($whole.newest()))? $($(.max($field.newest()))*)?
             }
         }
+
+        #[cfg(test)]
+        super::tests::values::any_value! { $Struct = $(($whole: $Whole))? $({ $($field: $Field),* })? }
     )*};
 }
 
 structs! {
-    NodeId { 0: u64 };
-    UnixMillis { 0: u64 };
+    NodeId(number: u64);
+    UnixMillis(number: u64);
     Run { number: u64, nonce: u64 };
     StoreSeen { node: NodeId, store: u128, run: Run } lists of ROSTER_LEN_MAX;
     ScanRow { key: Key, held: Held } lists of COUNT_U32_MAX;
@@ -190,6 +199,11 @@ macro_rules! tagged {
                     })*
                 }
             }
+        }
+
+        #[cfg(test)]
+        super::tests::values::any_value! {
+            $Enum = $(:: $Name $(($whole: $Whole))? $({ $($field: $Field),* })?);*
         }
     )*};
 }

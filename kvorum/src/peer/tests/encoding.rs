@@ -1,177 +1,15 @@
 //! Messages of any content, encoded and decoded; and decoding of any bytes.
 
+use super::values::AnyValue;
 use crate::peer::fields::Field;
 use crate::peer::frame::{Frame, Pieces};
 use crate::peer::message::*;
 use crate::peer::terms::*;
-use crate::replica::{Applied, Fetched, Floor};
+use crate::replica::Fetched;
 use bytes::{Buf, Bytes};
-use kvorum_core::{ClusterId, Key, NodeId, Record, Run, StoreSeen, UnixMillis, Value, Version};
+use kvorum_core::{Key, NodeId, Record, Run, StoreSeen, UnixMillis, Value, Version};
 use proptest::prelude::*;
 use std::time::Duration;
-
-fn key() -> impl Strategy<Value = Key> {
-    prop::collection::vec(any::<u8>(), 1..20).prop_map(|bytes| Key::new(bytes).unwrap())
-}
-
-fn version() -> impl Strategy<Value = Version> {
-    any::<(u64, u64)>().prop_map(|(clock, node)| Version::from_words(clock, node))
-}
-
-fn record() -> impl Strategy<Value = Record> {
-    let value = prop::option::of(prop::collection::vec(any::<u8>(), 0..40));
-    (version(), 1u16.., prop::option::of(any::<u64>()), value).prop_map(|(version, from, expires, value)| {
-        let value = value.map_or(Value::Tombstone, |bytes| Value::Present(bytes.into()));
-        Record { version, from, expires: expires.map(UnixMillis), value }
-    })
-}
-
-fn held() -> impl Strategy<Value = Held> {
-    prop_oneof![
-        record().prop_map(Held::Whole),
-        (record(), any::<u32>()).prop_map(|(record, value_bytes)| Held::HeaderOnly {
-            version: record.version,
-            from: record.from,
-            expires: record.expires,
-            value_bytes
-        })
-    ]
-}
-
-fn roster() -> impl Strategy<Value = Vec<StoreSeen>> {
-    let seen = any::<(u64, u128, u64, u64)>().prop_map(|(node, store, number, nonce)| StoreSeen {
-        node: NodeId(node),
-        store,
-        run: Run { number, nonce },
-    });
-    prop::collection::vec(seen, 0..5)
-}
-
-fn cluster_id() -> impl Strategy<Value = Option<ClusterId>> {
-    prop_oneof![Just(None), any::<u128>().prop_map(ClusterId::new)]
-}
-
-fn apply_kind() -> impl Strategy<Value = ApplyKind> {
-    (0..3u8).prop_map(term)
-}
-
-fn floor() -> impl Strategy<Value = Floor> {
-    any::<[u64; 3]>().prop_map(|[settled, sealed, purged]| Floor { settled, sealed, purged })
-}
-
-/// The term with this code.
-fn term<T: Field>(code: u8) -> T {
-    T::get(&mut Bytes::from(vec![code])).unwrap()
-}
-
-fn held_by() -> impl Strategy<Value = Option<(u16, HeldBack)>> {
-    prop::option::of((any::<u16>(), (1..6u8).prop_map(term)))
-}
-
-fn partitions() -> impl Strategy<Value = Vec<u16>> {
-    prop::collection::btree_set(any::<u16>(), 0..5).prop_map(|set| set.into_iter().collect())
-}
-
-fn timestamp() -> impl Strategy<Value = Timestamp> {
-    any::<u64>().prop_map(Timestamp)
-}
-
-fn timestamps() -> impl Strategy<Value = Vec<Timestamp>> {
-    prop::collection::vec(timestamp(), 0..5)
-}
-
-fn words() -> impl Strategy<Value = Vec<u64>> {
-    prop::collection::vec(any::<u64>(), 0..5)
-}
-
-fn request() -> impl Strategy<Value = Request> {
-    prop_oneof![
-        (key(), record(), apply_kind()).prop_map(|(key, record, kind)| Request::Apply { key, record, kind }),
-        (key(), any::<u32>()).prop_map(|(key, value_bytes_max)| Request::Get { key, value_bytes_max }),
-        (any::<u64>(), cluster_id(), roster()).prop_map(|(wall, cluster_id, roster)| Request::Ping {
-            wall: UnixMillis(wall),
-            cluster_id,
-            roster
-        }),
-        Just(Request::TakeHints),
-        (prop::collection::vec(key(), 0..4), any::<u32>())
-            .prop_map(|(keys, bytes)| Request::Fetch { keys, bytes }),
-        (partitions(), prop::option::of(key()), any::<u32>())
-            .prop_map(|(partitions, after, bytes)| Request::Stretch { partitions, after, bytes }),
-        (key(), prop::option::of(key()), any::<u32>(), partitions(), any::<u16>()).prop_map(
-            |(start, end, bytes, sources, from)| Request::ScanOpen { start, end, bytes, sources, from }
-        ),
-        any::<(u32, u32)>().prop_map(|(scan, bytes)| Request::ScanNext { scan, bytes }),
-        any::<u32>().prop_map(|scan| Request::ScanClose { scan }),
-        words().prop_map(|sums| Request::Compare { sums }),
-        key().prop_map(|key| Request::Newest { key }),
-        (any::<u16>(), prop::option::of(key()), any::<u32>(), floor()).prop_map(
-            |(partition, after, bytes, floor)| Request::Versions { partition, after, bytes, floor }
-        ),
-        (timestamps(), held_by()).prop_map(|(agreed, held_by)| Request::Survey { agreed, held_by }),
-        (any::<u64>(), timestamp(), any::<bool>(), partitions()).prop_map(
-            |(round, upto, by_scan, partitions)| Request::Close { round, upto, by_scan, partitions }
-        ),
-        ((0..3u8).prop_map(term), any::<u64>(), timestamp(), partitions())
-            .prop_map(|(kind, round, upto, partitions)| Request::Step { kind, round, upto, partitions }),
-        Just(Request::Floors),
-    ]
-}
-
-fn applied() -> impl Strategy<Value = Applied> {
-    prop_oneof![
-        Just(Applied::Stored),
-        (version(), any::<u32>()).prop_map(|(by, memory_millis)| Applied::Superseded { by, memory_millis }),
-        version().prop_map(|upto| Applied::TooLate { upto }),
-    ]
-}
-
-fn reply() -> impl Strategy<Value = Reply> {
-    let scan_row = (key(), held()).prop_map(|(key, held)| ScanRow { key, held });
-    let version_row = (key(), version(), 1u16.., any::<bool>())
-        .prop_map(|(key, version, from, is_tombstone)| VersionRow { key, version, from, is_tombstone });
-    let fetched =
-        prop_oneof![Just(Fetched::Nothing), record().prop_map(Fetched::Record), Just(Fetched::Damaged)];
-    let hinted = prop::collection::btree_map(any::<u16>(), timestamp(), 0..4);
-    let stretch_row =
-        (timestamp(), key(), record()).prop_map(|(settled, key, record)| StretchRow { settled, key, record });
-    prop_oneof![
-        applied().prop_map(Reply::Applied),
-        version().prop_map(Reply::NewestIs),
-        prop::option::of(held()).prop_map(Reply::Found),
-        (any::<u64>(), cluster_id(), roster(), any::<bool>()).prop_map(
-            |(wall, cluster_id, roster, votes)| Reply::Pong {
-                wall: UnixMillis(wall),
-                cluster_id,
-                roster,
-                votes
-            }
-        ),
-        (any::<u64>(), any::<u64>(), timestamp()).prop_map(|(delivered, left, met)| Reply::HintsTaken {
-            delivered,
-            left,
-            met
-        }),
-        (any::<u32>(), prop::collection::vec(scan_row, 0..4), any::<bool>())
-            .prop_map(|(scan, rows, is_last)| Reply::ScanPart { scan, rows, is_last }),
-        Just(Reply::Done),
-        words().prop_map(Reply::DigestList),
-        timestamps().prop_map(Reply::FloorList),
-        prop::collection::btree_map(any::<u16>(), any::<u64>(), 0..4)
-            .prop_map(|digests| Reply::Compared(digests.into_iter().collect())),
-        any::<bool>().prop_map(Reply::Stepped),
-        (timestamp(), prop::collection::vec(fetched, 0..4))
-            .prop_map(|(settled, records)| Reply::Fetched { settled, records }),
-        (prop::option::of(key()), any::<bool>(), prop::collection::vec(stretch_row, 0..4))
-            .prop_map(|(last, is_large, records)| Reply::Stretched { last, is_large, records }),
-        (timestamp(), hinted, any::<bool>(), words()).prop_map(|(reading, hinted, votes, digests)| {
-            Reply::Surveyed { reading, hinted: hinted.into_iter().collect(), votes, digests }
-        }),
-        (prop::collection::vec(version_row, 0..4), any::<bool>(), floor())
-            .prop_map(|(rows, is_last, floor)| Reply::VersionList { rows, is_last, floor }),
-        ((0..11u8).prop_map(term), ".{0,20}").prop_map(|(code, detail)| Reply::Refused { code, detail }),
-    ]
-}
 
 fn payload(encode: impl FnOnce(&mut Pieces) -> Result<(), MessageError>) -> Bytes {
     let mut pieces = Pieces::default();
@@ -200,7 +38,7 @@ fn changed(bytes: &Bytes, at: usize, to: u8, cut: bool) -> Bytes {
 proptest! {
     /// Every request, and the time left until its deadline, round-trips.
     #[test]
-    fn requests_round_trip(request in request(), left_ms: u32) {
+    fn requests_round_trip(request in Request::any_value(), left_ms: u32) {
         let left = Duration::from_millis(u64::from(left_ms));
         let payload = payload(|to| request.encode(left, to));
         prop_assert_eq!(Request::decode(frame(request.kind(), payload)), Ok((request, left)));
@@ -208,7 +46,7 @@ proptest! {
 
     /// Every reply round-trips.
     #[test]
-    fn replies_round_trip(reply in reply()) {
+    fn replies_round_trip(reply in Reply::any_value()) {
         let payload = payload(|to| reply.encode(to));
         prop_assert_eq!(Reply::decode(frame(reply.kind(), payload), reply.kind()), Ok(reply));
     }
@@ -216,8 +54,8 @@ proptest! {
     /// Bytes that are nearly a message are refused, or are the only encoding of the message that they decode to.
     #[test]
     fn near_messages_are_refused_or_exact(
-        request in request(),
-        reply in reply(),
+        request in Request::any_value(),
+        reply in Reply::any_value(),
         at in 0..200usize,
         to: u8,
         small: bool,

@@ -5,6 +5,7 @@ mod cost;
 mod encoding;
 mod messages;
 mod support;
+pub(super) mod values;
 
 use super::frame::Pieces;
 use super::*;

@@ -26,7 +26,7 @@ impl Puller {
     /// The partitions in which this node and the peer differ, in the records that they must share.
     pub(super) async fn unlike(&self) -> Result<BTreeMap<u16, Unlike>, Cause> {
         let (state, index) = (&self.own.shared.background.anti_entropy, self.index);
-        let sums = sums_of(&state.digests_with(index, 0, state.partition_count()));
+        let sums = sums_of(&state.digests_with(index));
         let request = Request::Compare { sums };
         let theirs = match self.own.link(index).ok_or(Cause::Unreachable)?.call(&request, CALL_TIMEOUT).await
         {
@@ -52,14 +52,12 @@ impl Puller {
 impl Comparisons {
     /// The digests, by partition, of the groups whose sums differ from the `sums` of the node at `index`.
     pub(crate) fn compared(&self, index: NodeIndex, sums: &[u64]) -> Vec<(u16, u64)> {
-        unlike_stretches(&self.digests_with(index, 0, self.partition_count()), sums)
+        unlike_stretches(&self.digests_with(index), sums)
     }
 
-    /// Digests of `count` partitions from `first` on, over the records that this node shares with the node at `index`.
-    pub(crate) fn digests_with(&self, index: NodeIndex, first: u16, count: u16) -> Vec<u64> {
-        (first..first.saturating_add(count))
-            .map(|partition| self.digest_with(index, Partition(partition)))
-            .collect()
+    /// The digests of all partitions, over the records that this node shares with the node at `index`.
+    fn digests_with(&self, index: NodeIndex) -> Vec<u64> {
+        (0..self.partition_count()).map(|partition| self.digest_with(index, Partition(partition))).collect()
     }
 
     /// The digest of `partition` over the records that this node shares with the node at `index`; 0 without digests.

@@ -2,6 +2,7 @@
 
 use super::body::ReplyBody;
 use super::instant;
+use super::routes::Path;
 use super::target::TargetError;
 use crate::background::WorkerError;
 use crate::coordinator::CoordinatorError;
@@ -18,7 +19,7 @@ pub struct Failure {
     status: StatusCode,
     code: &'static str,
     message: String,
-    allow: Option<&'static str>,
+    allow: Option<String>,
     upgrade: Option<&'static str>,
     /// `ANSWERED/FROM`, where replicas were asked.
     replicas: Option<String>,
@@ -49,14 +50,14 @@ impl Failure {
 
     /// The node does not have this path.
     pub fn unknown_path() -> Self {
-        let message = "unknown path; known are /v0/entity, /v0/entities, /v0/status, /v0/topology, /v0/explain, \
-                       /v0/converged, /metrics, /openapi.json, /debug/profile, /admin/repair, /admin/workers, \
-                       /admin/workers/{name}/pause and /admin/workers/{name}/resume";
+        let known = Path::ALL.iter().filter(|(_, path)| *path != Path::Peer).map(|(text, _)| *text);
+        let message = format!("unknown path; known are {}", known.collect::<Vec<_>>().join(", "));
         Self::new(StatusCode::BAD_REQUEST, "unknown_path", message)
     }
 
     /// The path does not have this method.
-    pub fn method(allow: &'static str) -> Self {
+    pub fn method(allowed: &[&str]) -> Self {
+        let allow = allowed.join(", ");
         let message = format!("this path does not have this method; it has {allow}");
         Self {
             allow: Some(allow),
@@ -220,8 +221,8 @@ impl Failure {
                 headers.insert("kvorum-request-id", id);
             }
         }
-        if let Some(allow) = self.allow {
-            headers.insert(ALLOW, HeaderValue::from_static(allow));
+        if let Some(Ok(allow)) = self.allow.map(HeaderValue::try_from) {
+            headers.insert(ALLOW, allow);
         }
         if let Some(upgrade) = self.upgrade {
             headers.insert(http::header::UPGRADE, HeaderValue::from_static(upgrade));

@@ -13,9 +13,10 @@ use super::openapi;
 use super::peer_places::PeerPlaces;
 use super::range::{RangeBody, RangeFormat, RangeSource, Reader};
 use super::repair;
+use super::routes::{self, Path};
 use super::server::{Addresses, Phase};
 use super::status::{self, NodeFacts, Serving};
-use super::target::{self, Path, ProfileQuery, RepairQuery, Scope};
+use super::target::{self, ProfileQuery, RepairQuery, Scope};
 use super::topology;
 use super::workers;
 use crate::authority::Authority;
@@ -319,32 +320,11 @@ where
         return Ok(show_methods());
     }
     let path = Path::parse(request.uri().path()).ok_or_else(Failure::unknown_path)?;
-    if connection.is_spare() && !matches!(path, Path::Status | Path::Metrics | Path::Peer) {
+    if connection.is_spare() && !path.is_spare() {
         desk.metrics.connections_refused.fetch_add(1, Ordering::Relaxed);
         return Err(Failure::no_place());
     }
-    let method = request.method();
-    let reads = method == Method::GET || method == Method::HEAD;
-    match path {
-        Path::Entity if reads => get(desk, &request).await,
-        Path::Entity if method == Method::PUT => put(desk, connection, request).await,
-        Path::Entity if method == Method::DELETE => delete(desk, &request).await,
-        Path::Entities if reads => range(desk, &request).await,
-        Path::Status if reads => show_status(&desk.service, &request),
-        Path::Metrics if reads => show_metrics(&desk.service, &request),
-        Path::Topology if reads => show_topology(&desk.service, &request),
-        Path::Explain if reads => show_explanation(desk, &request).await,
-        Path::Converged if reads => show_converged(&desk.service, &request),
-        Path::Repair if method == Method::POST => repair(desk, connection, &request).await,
-        Path::OpenApi if reads => show_openapi(&request),
-        Path::Profile if method == Method::GET => show_profile(&desk.service, connection, &request).await,
-        Path::Workers if reads => show_workers(&desk.service, connection, &request),
-        Path::WorkerPause | Path::WorkerResume if method == Method::POST => {
-            pause_worker(&desk.service, connection, &request, path)
-        }
-        Path::Peer if method == Method::GET => welcome(&desk.service, connection, &request),
-        _ => Err(Failure::method(path.allow())),
-    }
+    routes::answer(desk, connection, request, path).await
 }
 
 /// Refuses clients on other machines, and requests of web pages and proxies on this one. For paths that show or change
@@ -404,7 +384,7 @@ fn parse_entity<B>(
     Ok((query, quorum))
 }
 
-async fn get<B>(desk: &Desk, request: &Request<B>) -> Result<Response<ReplyBody>, Failure> {
+pub(super) async fn get<B>(desk: &Desk, request: &Request<B>) -> Result<Response<ReplyBody>, Failure> {
     let coordinator = desk.coordinator()?;
     let (query, quorum) = parse_entity(coordinator, request)?;
     let Found { record, now, answered } = coordinator.read(query.key, quorum).await?;
@@ -433,7 +413,7 @@ async fn get<B>(desk: &Desk, request: &Request<B>) -> Result<Response<ReplyBody>
     Ok(response)
 }
 
-async fn put<B>(
+pub(super) async fn put<B>(
     desk: &Desk,
     connection: &Connection,
     request: Request<B>,
@@ -520,7 +500,7 @@ async fn admit(service: &Service, length: u64, wait: Duration) -> Result<Option<
     admitted.map(Some).map_err(|crowded| Failure::crowded(crowded.retry_after))
 }
 
-async fn delete<B>(desk: &Desk, request: &Request<B>) -> Result<Response<ReplyBody>, Failure> {
+pub(super) async fn delete<B>(desk: &Desk, request: &Request<B>) -> Result<Response<ReplyBody>, Failure> {
     check_write(request.headers(), request.method())?;
     let coordinator = desk.coordinator()?;
     let (query, quorum) = parse_entity(coordinator, request)?;
@@ -548,7 +528,7 @@ fn insert_version(headers: &mut HeaderMap, version: Version) {
     }
 }
 
-async fn range<B>(desk: &Desk, request: &Request<B>) -> Result<Response<ReplyBody>, Failure> {
+pub(super) async fn range<B>(desk: &Desk, request: &Request<B>) -> Result<Response<ReplyBody>, Failure> {
     let query = target::parse_range(request.uri().query())?;
     if request.version() != http::Version::HTTP_11 {
         // Without chunks a client could not tell a complete range from a truncated one.
@@ -578,7 +558,10 @@ async fn range<B>(desk: &Desk, request: &Request<B>) -> Result<Response<ReplyBod
     Ok(response)
 }
 
-fn show_status<B>(service: &Service, request: &Request<B>) -> Result<Response<ReplyBody>, Failure> {
+pub(super) fn show_status<B>(
+    service: &Service,
+    request: &Request<B>,
+) -> Result<Response<ReplyBody>, Failure> {
     let is_quorum_needed = target::parse_status(request.uri().query())?;
     let shared = service.rooms.get().map(|rooms| &*rooms.shared);
     let phase = *service.phase.borrow();
@@ -598,7 +581,7 @@ fn show_status<B>(service: &Service, request: &Request<B>) -> Result<Response<Re
 }
 
 /// Welcomes a peer: the handshake of `docs/wire.md`.
-fn welcome<B: Body>(
+pub(super) fn welcome<B: Body>(
     service: &Service,
     connection: &Connection,
     request: &Request<B>,
@@ -649,7 +632,10 @@ fn welcome<B: Body>(
     Ok(response)
 }
 
-async fn show_explanation<B>(desk: &Desk, request: &Request<B>) -> Result<Response<ReplyBody>, Failure> {
+pub(super) async fn show_explanation<B>(
+    desk: &Desk,
+    request: &Request<B>,
+) -> Result<Response<ReplyBody>, Failure> {
     let key = target::parse_explain(request.uri().query())?;
     let explanation = desk.coordinator()?.explain(key).await?;
     let json = accepts(request.headers(), "application/json");
@@ -660,7 +646,10 @@ async fn show_explanation<B>(desk: &Desk, request: &Request<B>) -> Result<Respon
     Ok(response)
 }
 
-fn show_converged<B>(service: &Service, request: &Request<B>) -> Result<Response<ReplyBody>, Failure> {
+pub(super) fn show_converged<B>(
+    service: &Service,
+    request: &Request<B>,
+) -> Result<Response<ReplyBody>, Failure> {
     let query = target::parse_converged(request.uri().query())?;
     let body = converged::render(&service.rooms()?.shared, &query);
     let mut response = Response::new(ReplyBody::full(Bytes::from(body)));
@@ -668,7 +657,7 @@ fn show_converged<B>(service: &Service, request: &Request<B>) -> Result<Response
     Ok(response)
 }
 
-async fn repair<B>(
+pub(super) async fn repair<B>(
     desk: &Desk,
     connection: &Connection,
     request: &Request<B>,
@@ -691,7 +680,10 @@ async fn repair<B>(
     Ok(response)
 }
 
-fn show_topology<B>(service: &Service, request: &Request<B>) -> Result<Response<ReplyBody>, Failure> {
+pub(super) fn show_topology<B>(
+    service: &Service,
+    request: &Request<B>,
+) -> Result<Response<ReplyBody>, Failure> {
     let ranks = target::parse_ranks(request.uri().query())?;
     let cluster = &service.rooms()?.shared.cluster;
     let body = topology::render(cluster, ranks.unwrap_or(DEFAULT_RANKS));
@@ -700,14 +692,14 @@ fn show_topology<B>(service: &Service, request: &Request<B>) -> Result<Response<
     Ok(response)
 }
 
-fn show_openapi<B>(request: &Request<B>) -> Result<Response<ReplyBody>, Failure> {
+pub(super) fn show_openapi<B>(request: &Request<B>) -> Result<Response<ReplyBody>, Failure> {
     target::parse_nothing(request.uri().query())?;
     let mut response = Response::new(ReplyBody::full(Bytes::from_static(openapi::DOCUMENT.as_bytes())));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     Ok(response)
 }
 
-fn show_workers<B>(
+pub(super) fn show_workers<B>(
     service: &Service,
     connection: &Connection,
     request: &Request<B>,
@@ -718,7 +710,7 @@ fn show_workers<B>(
 }
 
 /// Takes a profile, and answers when it is complete. It is stopped when the client disconnects or the node ends.
-async fn show_profile<B>(
+pub(super) async fn show_profile<B>(
     service: &Service,
     connection: &Connection,
     request: &Request<B>,
@@ -736,21 +728,33 @@ async fn show_profile<B>(
     Ok(response)
 }
 
-/// Pauses or resumes a worker, and answers with the state of all workers.
-fn pause_worker<B>(
+/// Pauses a worker, and answers with the state of all workers.
+pub(super) fn pause_worker<B>(
     service: &Service,
     connection: &Connection,
     request: &Request<B>,
-    path: Path,
 ) -> Result<Response<ReplyBody>, Failure> {
     check_local(service, connection, request)?;
-    let query = request.uri().query();
-    let time = if path == Path::WorkerPause {
-        Some(target::parse_pause(query)?.unwrap_or(PAUSE_DEFAULT))
-    } else {
-        target::parse_nothing(query)?;
-        None
-    };
+    let time = target::parse_pause(request.uri().query())?.unwrap_or(PAUSE_DEFAULT);
+    set_pause(service, request, Some(time))
+}
+
+/// Resumes a worker, and answers with the state of all workers.
+pub(super) fn resume_worker<B>(
+    service: &Service,
+    connection: &Connection,
+    request: &Request<B>,
+) -> Result<Response<ReplyBody>, Failure> {
+    check_local(service, connection, request)?;
+    target::parse_nothing(request.uri().query())?;
+    set_pause(service, request, None)
+}
+
+fn set_pause<B>(
+    service: &Service,
+    request: &Request<B>,
+    time: Option<Duration>,
+) -> Result<Response<ReplyBody>, Failure> {
     let name = target::worker_of(request.uri().path()).map_or("", |(name, _)| name);
     let shared = &service.rooms()?.shared;
     shared.pause_worker(name, time).map_err(|error| Failure::worker(error, name))?;
@@ -766,7 +770,10 @@ fn workers_of<B>(shared: &Shared, request: &Request<B>) -> Response<ReplyBody> {
     response
 }
 
-fn show_metrics<B>(service: &Service, request: &Request<B>) -> Result<Response<ReplyBody>, Failure> {
+pub(super) fn show_metrics<B>(
+    service: &Service,
+    request: &Request<B>,
+) -> Result<Response<ReplyBody>, Failure> {
     target::parse_nothing(request.uri().query())?;
     let Rooms { shared, replica, pools, store_metrics, .. } = service.rooms()?;
     let scrape = metrics::Scrape {

@@ -21,6 +21,7 @@ mod openapi;
 pub mod peer_places;
 mod range;
 mod repair;
+pub mod routes;
 pub mod server;
 mod status;
 pub mod target;

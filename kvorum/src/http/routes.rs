@@ -1,0 +1,145 @@
+//! The table of HTTP paths: each path with its methods and their handlers. A row here and its handler make a path; the
+//! API description (`openapi.json`) is compared with it by a test.
+
+use super::body::ReplyBody;
+use super::connection::Connection;
+use super::error::Failure;
+use super::handler::{self, Desk};
+use super::target::worker_of;
+use bytes::Bytes;
+use http::{Method, Request, Response};
+use http_body::Body;
+
+/// Makes the paths and the dispatcher from rows: the path's name, its text, whether a spare place serves it, and for each
+/// group of methods the handler, which may use the three names in front.
+macro_rules! routes {
+    (
+        ($desk:ident, $connection:ident, $request:ident)
+        $(
+            $(#[doc = $doc:literal])+
+            $path:ident = $text:literal, spare $spare:literal {
+                $($($method:ident)|+ => $handler:expr;)+
+            }
+        )+
+    ) => {
+        /// The paths that the node has.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Path {
+            $($(#[doc = $doc])+ $path,)+
+        }
+
+        impl Path {
+            /// Every path as it is written; the most frequent first, because they are compared in this order.
+            pub const ALL: &[(&'static str, Self)] = &[$(($text, Self::$path),)+];
+
+            /// The methods of the path.
+            pub fn methods(self) -> &'static [&'static str] {
+                match self {
+                    $(Self::$path => &[$($(stringify!($method),)+)+],)+
+                }
+            }
+
+            /// Whether a connection in a spare place may ask it: peers and operators can when all other places are taken.
+            pub fn is_spare(self) -> bool {
+                match self {
+                    $(Self::$path => $spare,)+
+                }
+            }
+        }
+
+        /// Answers a request to `path`.
+        ///
+        /// # Errors
+        /// The failure that the client is told.
+        pub async fn answer<B>(
+            $desk: &Desk,
+            $connection: &Connection,
+            $request: Request<B>,
+            path: Path,
+        ) -> Result<Response<ReplyBody>, Failure>
+        where
+            B: Body<Data = Bytes> + Unpin,
+        {
+            let method = $request.method().clone();
+            match (path, &method) {
+                $($((Path::$path, $(&Method::$method)|+) => $handler,)+)+
+                (path, _) => Err(Failure::method(path.methods())),
+            }
+        }
+    };
+}
+
+routes! {
+    (desk, connection, request)
+
+    /// One key.
+    Entity = "/v0/entity", spare false {
+        GET | HEAD => handler::get(desk, &request).await;
+        PUT => handler::put(desk, connection, request).await;
+        DELETE => handler::delete(desk, &request).await;
+    }
+    /// A range of keys.
+    Entities = "/v0/entities", spare false {
+        GET | HEAD => handler::range(desk, &request).await;
+    }
+    /// The node's state.
+    Status = "/v0/status", spare true {
+        GET | HEAD => handler::show_status(&desk.service, &request);
+    }
+    /// Counters in Prometheus text.
+    Metrics = "/metrics", spare true {
+        GET | HEAD => handler::show_metrics(&desk.service, &request);
+    }
+    /// Where other nodes connect.
+    Peer = "/v0/peer", spare true {
+        GET => handler::welcome(&desk.service, connection, &request);
+    }
+    /// The placement of keys.
+    Topology = "/v0/topology", spare false {
+        GET | HEAD => handler::show_topology(&desk.service, &request);
+    }
+    /// Every node's copy of a key.
+    Explain = "/v0/explain", spare false {
+        GET | HEAD => handler::show_explanation(desk, &request).await;
+    }
+    /// The instant up to which all replicas agree.
+    Converged = "/v0/converged", spare false {
+        GET | HEAD => handler::show_converged(&desk.service, &request);
+    }
+    /// A comparison of this node with all others, now.
+    Repair = "/admin/repair", spare false {
+        POST => handler::repair(desk, connection, &request).await;
+    }
+    /// The API description for programs.
+    OpenApi = "/openapi.json", spare false {
+        GET | HEAD => handler::show_openapi(&request);
+    }
+    /// A profile of the process.
+    Profile = "/debug/profile", spare false {
+        GET => handler::show_profile(&desk.service, connection, &request).await;
+    }
+    /// The node's background workers.
+    Workers = "/admin/workers", spare false {
+        GET | HEAD => handler::show_workers(&desk.service, connection, &request);
+    }
+    /// Pauses a worker.
+    WorkerPause = "/admin/workers/{name}/pause", spare false {
+        POST => handler::pause_worker(&desk.service, connection, &request);
+    }
+    /// Resumes a worker.
+    WorkerResume = "/admin/workers/{name}/resume", spare false {
+        POST => handler::resume_worker(&desk.service, connection, &request);
+    }
+}
+
+impl Path {
+    /// The path that `path` names, compared byte for byte.
+    pub fn parse(path: &str) -> Option<Self> {
+        let known = Self::ALL.iter().find(|(text, _)| *text == path).map(|(_, path)| *path);
+        known.or_else(|| match worker_of(path)? {
+            (_, "pause") => Some(Self::WorkerPause),
+            (_, "resume") => Some(Self::WorkerResume),
+            _ => None,
+        })
+    }
+}

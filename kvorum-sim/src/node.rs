@@ -134,11 +134,11 @@ fn config_of(plan: &Plan, life: &Life) -> Result<Config, ConfigError> {
         ("cluster", cluster.join(",")),
         ("advertise", url_of(life.node)),
         ("durability", durability_name(plan.durability)),
-        ("settle-interval", SETTLE_EVERY.to_owned()),
+        ("tombstone-gc-interval", SETTLE_EVERY.to_owned()),
         ("threads", "1".to_owned()),
-        ("workers", "1".to_owned()),
+        ("pool-threads", "1".to_owned()),
         // A store here is small, and a seed lasts seconds.
-        ("scrub-every", "3s".to_owned()),
+        ("scrub-interval", "3s".to_owned()),
     ]);
     flags.insert("clock-offset-limit", format!("{}s", plan.clock_limit().as_secs()));
     let mut config = config::resolve(&flags, &BTreeMap::new(), None)?.0;

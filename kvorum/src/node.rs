@@ -176,7 +176,7 @@ impl Node {
         }
         let (engine, index_bytes) = open_engine(&node.data_dir, config, &names, &supervisor)?;
         crash::point(Point::StoreOpened);
-        let pools = Arc::new(Pools::start(config.workers, &supervisor).map_err(NodeError::Thread)?);
+        let pools = Arc::new(Pools::start(config.pool_threads, &supervisor).map_err(NodeError::Thread)?);
         let workers = Workers::Threads;
         let identity = Arc::new(DirectoryIdentity::new(node.data_dir.path()));
         let disk = Disk { identity, vouched: Vouch::left_in(node.data_dir.path()) };
@@ -626,8 +626,8 @@ fn settings(config: &Config) -> Settings {
         factor: config.replication_factor,
         request_timeout: config.request_timeout,
         fanout: config.fanout,
-        hint_wait: config.hint_wait,
-        settle_every: config.settle_every,
+        hint_wait: config.hint_drain_timeout,
+        settle_every: config.tombstone_gc_interval,
         clock_offset_max: config.clock_offset_max,
         upkeep: config.upkeep,
     }

@@ -139,7 +139,7 @@ fn disk_lost_under_load() {
 #[test]
 fn reads_pass_over_a_node_until_it_lacks_nothing() {
     const KEYS: usize = 400;
-    let mut cluster = Cluster::new(3, &["--hint-max-size", "0", "--settle-interval", "1s"]);
+    let mut cluster = Cluster::new(3, &["--hint-max-size", "0", "--tombstone-gc-interval", "1s"]);
     cluster.start_all();
     (0..2).for_each(|node| tell_repair(&cluster, node, "pause"));
     cluster.kill9(2);
@@ -171,7 +171,7 @@ fn lacking_most_is_brought_by_transfers() {
     const KEYS: usize = 3_000;
     let classes = [QUORUMS, Class::new("two", (1, 2), (1, 2)), Class::new("one", (1, 1), (1, 1))];
     let class = |number: usize| classes[usize::from(number % 8 == 1) + 2 * usize::from(number % 8 == 2)];
-    let mut cluster = Cluster::new(3, &["--hint-max-size", "0", "--settle-interval", "1s"]);
+    let mut cluster = Cluster::new(3, &["--hint-max-size", "0", "--tombstone-gc-interval", "1s"]);
     cluster.start_all();
     cluster.kill9(2);
     let mut session = Session::new(&cluster.addresses());
@@ -249,7 +249,7 @@ fn absence_beyond_all_hints() {
         "os",
         "--hint-max-size",
         "64KiB",
-        "--settle-interval",
+        "--tombstone-gc-interval",
         "1s",
     ];
     let mut cluster = Cluster::new(3, &arguments);

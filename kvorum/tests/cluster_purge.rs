@@ -34,7 +34,7 @@ fn cluster_of(nodes: usize, durability: &str) -> Cluster {
     let arguments = [
         "--memory-budget",
         "16MiB",
-        "--settle-interval",
+        "--tombstone-gc-interval",
         "300ms",
         // Expired records are destroyed after twice this time.
         "--clock-offset-limit",

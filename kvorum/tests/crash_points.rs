@@ -326,7 +326,7 @@ const KEYS: usize = 60;
 /// A cluster that purges often.
 fn purging_cluster() -> Cluster {
     let mut cluster =
-        Cluster::new(3, &[ARGUMENTS, &["--settle-interval", "300ms", "--threads", "1"]].concat());
+        Cluster::new(3, &[ARGUMENTS, &["--tombstone-gc-interval", "300ms", "--threads", "1"]].concat());
     cluster.start_all();
     cluster
 }
@@ -348,7 +348,7 @@ fn rows(cluster: &Cluster) -> Vec<u64> {
 #[test]
 fn while_the_index_is_folded() {
     let mut cluster =
-        Cluster::new(3, &[ARGUMENTS, &["--durability", "os", "--settle-interval", "300ms"]].concat());
+        Cluster::new(3, &[ARGUMENTS, &["--durability", "os", "--tombstone-gc-interval", "300ms"]].concat());
     cluster.start_all();
     // Rows of a kilobyte: the memory for them is full soon.
     let target = |index: usize| format!("/v0/entity?id={index:0>1000}");
@@ -455,7 +455,7 @@ fn while_a_store_is_set_aside() {
 /// one.
 #[test]
 fn while_a_running_node_sets_its_store_aside() {
-    let arguments = ["--memory-budget", "16MiB", "--durability", "os", "--scrub-every", "1s"];
+    let arguments = ["--memory-budget", "16MiB", "--durability", "os", "--scrub-interval", "1s"];
     let mut cluster = Cluster::new(3, &arguments);
     arm(&mut cluster, Some(DAMAGED[0]));
     cluster.start_all();

@@ -155,7 +155,8 @@ fn signal_ends_the_wait_for_hints() {
     let own = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let cluster = format!("http://{own},http://{}", silent.local_addr().unwrap());
     let directory = tempfile::tempdir().unwrap();
-    let (mut node, log) = watched(directory.path(), &own, &["--cluster", &cluster, "--hint-wait", "1m"]);
+    let (mut node, log) =
+        watched(directory.path(), &own, &["--cluster", &cluster, "--hint-drain-timeout", "1m"]);
     // It calls its peers once its store is open.
     let _call = silent.accept().unwrap();
     let begun = Instant::now();
@@ -205,9 +206,9 @@ fn text(bytes: &[u8]) -> &str {
 fn printed_configuration_names_origins() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("k.toml");
-    std::fs::write(&file, "threads = 3\nworkers = 5\nmax_value_size = \"2MiB\"\n").unwrap();
+    std::fs::write(&file, "threads = 3\npool-threads = 5\nmax_value_size = \"2MiB\"\n").unwrap();
     let mut command = kvorum(&["serve", "--print-config", "--threads", "1", "--config"]);
-    command.arg(&file).env("KVORUM_THREADS", "2").env("KVORUM_WORKERS", "7").env("KVORUM_LOG", "debug");
+    command.arg(&file).env("KVORUM_THREADS", "2").env("KVORUM_POOL_THREADS", "7").env("KVORUM_LOG", "debug");
     let output = run(&mut command, b"");
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let page = text(&output.stdout).to_owned();
@@ -216,7 +217,7 @@ fn printed_configuration_names_origins() {
         row.split_whitespace().collect::<Vec<_>>().join(" ")
     };
     assert_eq!(row("threads"), "threads = \"1\" # flag --threads");
-    assert_eq!(row("workers"), "workers = \"7\" # environment KVORUM_WORKERS");
+    assert_eq!(row("pool-threads"), "pool-threads = \"7\" # environment KVORUM_POOL_THREADS");
     assert_eq!(row("max-value-size"), format!("max-value-size = \"2MiB\" # file {}", file.display()));
     assert_eq!(row("durability"), "durability = \"always\" # default");
     // The page is itself a configuration.
@@ -225,7 +226,56 @@ fn printed_configuration_names_origins() {
     let mut command = kvorum(&["serve", "--print-config"]);
     let output = run(command.env("KVORUM_CONFIG", &again), b"");
     assert_eq!(output.status.code(), Some(0), "{output:?}");
-    assert!(text(&output.stdout).contains("workers = \"7\""));
+    assert!(text(&output.stdout).contains("pool-threads = \"7\""));
+}
+
+/// A setting's old name works as a flag, in the environment and in the file. Each use is one warning at the start, which names
+/// both; help and the printed configuration show the new names only. Both names at once are refused.
+#[test]
+fn old_names_of_settings_warn() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("k.toml");
+    std::fs::write(&file, "scrub-every = \"2h\"\nworkers = 1\n").unwrap();
+    let mut command = kvorum(&["serve", "--listen", "127.0.0.1:0", "--settle-interval", "1h", "--data-dir"]);
+    command.arg(directory.path().join("data")).arg("--config").arg(&file).env("KVORUM_HINT_WAIT", "3s");
+    let mut node = command.stderr(Stdio::piped()).spawn().unwrap();
+    let mut log = BufReader::new(node.stderr.take().unwrap()).lines();
+    let mut warnings = Vec::new();
+    loop {
+        let line = log.next().expect("the node serves").unwrap();
+        if line.contains("kvorum serves") {
+            break;
+        }
+        if line.contains(" WARN ") && line.contains("is now called") {
+            warnings.push(line);
+        }
+    }
+    kill_process(Pid::from_child(&node), Signal::TERM).unwrap();
+    assert_eq!(node.wait().unwrap().code(), Some(0));
+    let renamed = [
+        ("workers", "pool-threads", "k.toml"),
+        ("hint-wait", "hint-drain-timeout", "environment KVORUM_HINT_WAIT"),
+        ("scrub-every", "scrub-interval", "k.toml"),
+        ("settle-interval", "tombstone-gc-interval", "flag --settle-interval"),
+    ];
+    assert_eq!(warnings.len(), renamed.len(), "{warnings:?}");
+    for (warning, (old, new, source)) in warnings.iter().zip(renamed) {
+        assert!([old, new, source].iter().all(|part| warning.contains(part)), "{old}: {warning}");
+    }
+    let page = run(kvorum(&["serve", "--print-config", "--config"]).arg(&file), b"");
+    let rows: Vec<&str> = text(&page.stdout).lines().filter_map(|line| line.split(" = ").next()).collect();
+    for help in [&["serve", "--help"][..], &["dev", "--help"]] {
+        let output = run(&mut kvorum(help), b"");
+        for (old, new, _) in renamed {
+            assert!(text(&output.stdout).contains(&format!("--{new} ")), "{help:?} lacks {new}");
+            assert!(!text(&output.stdout).contains(&format!("--{old}")), "{help:?} shows {old}");
+            assert!(rows.contains(&new) && !rows.contains(&old), "{rows:?}");
+        }
+    }
+    let both = run(kvorum(&["serve", "--scrub-interval", "1h", "--config"]).arg(&file), b"");
+    assert_eq!(both.status.code(), Some(2), "{both:?}");
+    let said = text(&both.stderr);
+    assert!(said.contains("scrub-every (file") && said.contains("scrub-interval (flag"), "{said}");
 }
 
 /// An error in a configuration is reported by name, with exit code 2.

@@ -2,7 +2,7 @@
 
 use super::serve::{listen_for_signals, read_config_with};
 use super::{FAILED, USAGE, complain, flag, text_of};
-use crate::config::{Config, RETIRED, SETTINGS};
+use crate::config::{self, Config, Resolved, SETTINGS};
 use crate::log;
 use crate::node::{self, Node};
 use crate::storage::data_dir;
@@ -28,9 +28,8 @@ pub(super) fn command() -> Command {
         .arg(flag("base-port", "PORT", "The first node's port; the others follow [default: 8080]"))
         .arg(flag("data-dir", "DIR", "Directory under which each node has its own [default: ./data]"))
         .arg(flag("threads", "N", "Network threads of each node [default: 1]"));
-    let command = RETIRED
-        .iter()
-        .fold(command, |command, retired| command.arg(flag(retired.name, "VALUE", "").hide(true)));
+    let command =
+        config::hidden_names().fold(command, |command, name| command.arg(flag(name, "VALUE", "").hide(true)));
     SETTINGS.iter().filter(|setting| !DECIDED.contains(&setting.name)).fold(command, |command, setting| {
         let default = if setting.default.is_empty() {
             String::new()
@@ -42,12 +41,16 @@ pub(super) fn command() -> Command {
 }
 
 pub(super) fn run(matches: &ArgMatches) -> ExitCode {
-    let mut configs = match configs(matches) {
-        Ok(configs) => configs,
+    let (mut configs, resolved): (Vec<Config>, Vec<_>) = match configs(matches) {
+        Ok(nodes) => nodes.into_iter().unzip(),
         Err(reason) => return complain(reason, USAGE),
     };
     if let Some(first) = configs.first() {
         log::start(first.log_format);
+    }
+    // The nodes share their settings, but for those that this command decides.
+    if let Some(first) = resolved.first() {
+        config::warn_of_old_names(first);
     }
     data_dir::keep_files_private();
     node::fit_connections(&mut configs, node::raise_file_limit());
@@ -93,8 +96,8 @@ fn tell(configs: &[Config]) {
     }
 }
 
-/// The nodes' configurations.
-fn configs(matches: &ArgMatches) -> Result<Vec<Config>, String> {
+/// The nodes' configurations, and the sources of their values.
+fn configs(matches: &ArgMatches) -> Result<Vec<(Config, Vec<Resolved>)>, String> {
     let number = |name: &str, default: u16| match text_of(matches, name) {
         None => Ok(default),
         Some(text) => text
@@ -121,7 +124,7 @@ fn configs(matches: &ArgMatches) -> Result<Vec<Config>, String> {
             ("data-dir", format!("{data_dir}/{port}")),
             ("threads", threads.to_owned()),
         ]);
-        read_config_with(matches, decided).map(|(config, _)| config)
+        read_config_with(matches, decided)
     };
     (base..=last).map(one).collect()
 }

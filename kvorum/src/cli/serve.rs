@@ -1,7 +1,7 @@
 //! `kvorum serve`: reads the configuration, starts the node, and waits for a signal to stop.
 
 use super::{FAILED, USAGE, complain, flag, print, text_of};
-use crate::config::{self, Config, RETIRED, Resolved, SETTINGS};
+use crate::config::{self, Config, Resolved, SETTINGS};
 use crate::log;
 use crate::node::{self, Node, StopSignals};
 use crate::storage::data_dir;
@@ -21,9 +21,8 @@ pub(super) fn command() -> Command {
                 .action(ArgAction::SetTrue)
                 .help("Prints the configuration with each value's origin, and ends"),
         );
-    let command = RETIRED
-        .iter()
-        .fold(command, |command, retired| command.arg(flag(retired.name, "VALUE", "").hide(true)));
+    let command =
+        config::hidden_names().fold(command, |command, name| command.arg(flag(name, "VALUE", "").hide(true)));
     SETTINGS.iter().fold(command, |command, setting| {
         let default = if setting.default.is_empty() {
             String::new()
@@ -44,9 +43,10 @@ pub(super) fn run(matches: &ArgMatches) -> ExitCode {
         return print(config::print(&resolved));
     }
     log::start(config.log_format);
+    config::warn_of_old_names(&resolved);
     let environment = environment();
     for name in config::unknown_variables(&environment) {
-        tracing::warn!(name, "this environment variable is no setting of kvorum's");
+        tracing::warn!(name, "this environment variable is not a setting of kvorum: it is ignored");
     }
     #[cfg(feature = "crash-points")]
     if let Some(text) = environment.get(crate::crash::VARIABLE)
@@ -101,8 +101,7 @@ pub(super) fn read_config_with(
     decided: BTreeMap<&'static str, String>,
 ) -> Result<(Config, Vec<Resolved>), String> {
     let given = |name: &str| matches.try_get_one::<String>(name).ok().flatten().cloned();
-    let retired = RETIRED.iter().map(|retired| retired.name);
-    let names = SETTINGS.iter().map(|setting| setting.name).chain(retired);
+    let names = SETTINGS.iter().map(|setting| setting.name).chain(config::hidden_names());
     let mut flags: BTreeMap<&'static str, String> =
         names.filter_map(|name| Some((name, given(name)?))).collect();
     flags.extend(decided);

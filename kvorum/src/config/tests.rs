@@ -1,0 +1,219 @@
+use super::*;
+
+fn with(
+    flags: &[(&'static str, &str)],
+    environment: &[(&str, &str)],
+    file: Option<&str>,
+) -> Result<(Config, Vec<Resolved>), ConfigError> {
+    let flags = flags.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
+    let environment =
+        environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    resolve(&flags, &environment, file.map(|text| (Path::new("k.toml"), text)))
+}
+
+/// Each source overrides those after it, and the origin names the one that was used.
+#[test]
+fn flags_win_over_environment_over_file() {
+    let file = "request_timeout = \"7s\"\nmax-value-size = \"2MiB\"\nthreads = 3\n";
+    let environment = [("KVORUM_REQUEST_TIMEOUT", "8s"), ("KVORUM_THREADS", "4")];
+    let (config, resolved) = with(&[("threads", "5")], &environment, Some(file)).unwrap();
+    assert_eq!(config.threads, 5);
+    assert_eq!(config.request_timeout, Duration::from_secs(8));
+    assert_eq!(config.limits.value_bytes_max, 2 << 20);
+    let origin = |name| resolved.iter().find(|row| row.name == name).unwrap().origin.to_string();
+    assert_eq!(origin("threads"), "flag --threads");
+    assert_eq!(origin("request-timeout"), "environment KVORUM_REQUEST_TIMEOUT");
+    assert_eq!(origin("max-value-size"), "file k.toml");
+    assert_eq!(origin("pool-threads"), "default");
+}
+
+/// The printed configuration is a file that resolves to the same values.
+#[test]
+fn printed_configuration_is_a_configuration() {
+    let (_, resolved) = with(&[("durability", "interval:50")], &[], None).unwrap();
+    let page = print(&resolved);
+    let (_, again) = with(&[], &[], Some(&page)).unwrap();
+    assert!(resolved.iter().zip(&again).all(|(a, b)| a.value == b.value), "{page}");
+}
+
+/// Every default is valid, and every setting refuses an invalid value with an error that names it.
+#[test]
+fn nonsense_is_refused_by_name() {
+    with(&[], &[], None).unwrap();
+    for setting in SETTINGS.iter().filter(|setting| setting.name != "data-dir") {
+        let error = with(&[(setting.name, "no such thing")], &[], None).unwrap_err().to_string();
+        assert!(error.contains(setting.name) && error.contains("flag"), "{error}");
+    }
+    for (name, value) in [
+        ("durability", "interval:0"),
+        ("durability", "interval:"),
+        ("request-timeout", "0s"),
+        ("request-timeout", "5"),
+        ("max-value-size", "257MiB"),
+        ("memory-budget", "15MiB"),
+        ("max-body-memory", "1MiB"),
+        ("clock-offset-limit", "499ms"),
+        ("replication-factor", "0"),
+        ("cluster", "http://a:1,http://b:2"),
+        ("cluster-name", "a b"),
+        ("fanout", "both"),
+        ("hint-max-age", "0s"),
+        ("cluster", "http://a:1,http://a:1"),
+        ("cluster", "http://127.0.0.1:8080,http://127.0.0.1:08080/"),
+        ("cluster", "http://127.0.0.1:8080,http://a:80,http://A."),
+        ("cluster", "https://a:1"),
+        ("cluster", "http://a"),
+        ("cluster", "http://a:1/x"),
+        ("cluster", "http://a:1"),
+    ] {
+        assert!(with(&[(name, value)], &[], None).is_err(), "{name}={value}");
+    }
+}
+
+/// A former setting that is now a command is refused from every source, whatever its value; the error names the
+/// command.
+#[test]
+fn retired_settings_name_the_command() {
+    for (name, command) in
+        [("new-cluster", "kvorum bootstrap DIR"), ("trust-store", "kvorum trust-store DIR")]
+    {
+        let spelled = name.replace('-', "_");
+        let variable = variable_of(name);
+        for value in ["yes", "no", ""] {
+            let file = format!("{spelled} = {value:?}\n");
+            for outcome in [
+                with(&[(name, value)], &[], None),
+                with(&[], &[(&variable, value)], None),
+                with(&[], &[], Some(&file)),
+            ] {
+                let error = outcome.unwrap_err().to_string();
+                assert!(error.starts_with(name) && error.contains(command), "{error}");
+            }
+        }
+        assert!(SETTINGS.iter().all(|setting| setting.name != name));
+    }
+}
+
+/// Goal: a renamed setting goes on working from every source. Method: each old name, from each source, gives the same
+/// configuration as the new name, shows the new name, and is reported as an old name with its source.
+#[test]
+fn old_names_are_accepted() {
+    let renamed: Vec<&Setting> = SETTINGS.iter().filter(|setting| !setting.old_names.is_empty()).collect();
+    let names: Vec<(&str, &str)> =
+        renamed.iter().flat_map(|setting| setting.old_names.iter().map(|old| (*old, setting.name))).collect();
+    let expect = [
+        ("workers", "pool-threads"),
+        ("hint-wait", "hint-drain-timeout"),
+        ("scrub-every", "scrub-interval"),
+        ("settle-interval", "tombstone-gc-interval"),
+    ];
+    assert_eq!(
+        names, expect,
+        "a released name is never dropped from the table without a word in the changelog"
+    );
+    for (old, new) in names {
+        assert!(SETTINGS.iter().all(|setting| setting.name != old), "{old} is a name again");
+        let value = if old == "workers" { "7" } else { "7s" };
+        let (expect, _) = with(&[(new, value)], &[], None).unwrap();
+        let (variable, spelled) = (variable_of(old), old.replace('-', "_"));
+        for (source, outcome) in [
+            (format!("flag --{old}"), with(&[(old, value)], &[], None)),
+            (format!("environment {variable}"), with(&[], &[(&variable, value)], None)),
+            ("file k.toml".to_owned(), with(&[], &[], Some(&format!("{old} = {value:?}")))),
+            ("file k.toml".to_owned(), with(&[], &[], Some(&format!("{spelled} = {value:?}")))),
+        ] {
+            let (config, resolved) = outcome.unwrap();
+            assert_eq!(format!("{config:?}"), format!("{expect:?}"), "{old} from {source}");
+            let row = resolved.iter().find(|row| row.name == new).unwrap();
+            assert_eq!((row.old_name, row.origin.to_string()), (Some(old), source));
+            assert_eq!(resolved.iter().filter(|row| row.old_name.is_some()).count(), 1);
+            let page = print(&resolved);
+            assert!(!page.lines().any(|line| line.starts_with(old)), "{page}");
+            let (again, resolved) = with(&[], &[], Some(&page)).unwrap();
+            assert_eq!(format!("{again:?}"), format!("{expect:?}"));
+            assert!(resolved.iter().all(|row| row.old_name.is_none()));
+        }
+        let environment = BTreeMap::from([(variable, String::new())]);
+        assert_eq!(unknown_variables(&environment), [""; 0]);
+        assert!(hidden_names().any(|name| name == old));
+    }
+}
+
+/// A setting under its old and its new name is refused, wherever each comes from and whatever the values; the error names
+/// both.
+#[test]
+fn two_names_of_one_setting_are_refused() {
+    for setting in SETTINGS {
+        for old in setting.old_names {
+            let new = setting.name;
+            let (old_variable, new_variable) = (variable_of(old), variable_of(new));
+            let file =
+                |names: &[&str]| names.iter().fold(String::new(), |page, name| page + name + " = \"7s\"\n");
+            for outcome in [
+                with(&[(old, "7s"), (new, "7s")], &[], None),
+                with(&[], &[(&old_variable, "7s"), (&new_variable, "7s")], None),
+                with(&[], &[], Some(&file(&[old, new]))),
+                with(&[(new, "7s")], &[(&old_variable, "7s")], None),
+                with(&[(new, "7s")], &[], Some(&file(&[old]))),
+                with(&[], &[(&old_variable, "7s")], Some(&file(&[new]))),
+            ] {
+                let error = outcome.unwrap_err();
+                assert!(matches!(error, ConfigError::TwoNames { .. }), "{error}");
+                let text = error.to_string();
+                assert!(text.contains(&format!("{old} (")) && text.contains(&format!("{new} (")), "{text}");
+            }
+        }
+    }
+}
+
+/// Unknown keys, duplicate spellings and wrong types in the file are reported by name.
+#[test]
+fn bad_files_are_refused() {
+    let error = |file| with(&[], &[], Some(file)).unwrap_err().to_string();
+    assert!(error("lisen = \"x\"").contains("unknown key \"lisen\""));
+    assert!(error("data-dir = \"a\"\ndata_dir = \"b\"").contains("set twice"));
+    assert!(error("threads = true").contains("threads"));
+    assert!(error("threads = ").contains("k.toml"));
+}
+
+/// A node finds its URL in the list, and equal lists compare as equal, whatever the spelling of the URLs.
+#[test]
+fn urls_are_compared_as_urls() {
+    let cluster = |listen: &str, urls: &str| {
+        let (config, _) = with(&[("listen", listen), ("cluster", urls)], &[], None).unwrap();
+        (config.advertise, config.cluster)
+    };
+    let expect = ["http://[::1]:8080".to_owned(), "http://node-b:80".to_owned()];
+    for urls in [
+        "http://[::1]:8080,http://node-b:80",
+        "HTTP://[0:0::1]:08080/,http://Node%2DB.",
+        "http://[::1]:8080,http://NODE-B:/",
+    ] {
+        assert_eq!(cluster("[::1]:8080", urls), (expect[0].clone(), expect.to_vec()), "{urls}");
+    }
+    let flags = [("cluster", "http://a:1,http://b:1"), ("advertise", "http://B:1/")];
+    assert_eq!(with(&flags, &[], None).unwrap().0.advertise, "http://b:1");
+}
+
+/// A cluster of one by its own URL, or by an advertised one.
+#[test]
+fn cluster_of_one() {
+    let advertised =
+        |flags: &[(&'static str, &str)]| with(flags, &[], None).map(|(config, _)| config.advertise);
+    assert_eq!(advertised(&[]), Ok("http://127.0.0.1:8080".into()));
+    assert_eq!(advertised(&[("cluster", "http://127.0.0.1:8080/")]), Ok("http://127.0.0.1:8080".into()));
+    assert_eq!(
+        advertised(&[("cluster", "http://n:1"), ("advertise", "http://n:1")]),
+        Ok("http://n:1".into())
+    );
+    assert!(advertised(&[("cluster", "http://n:1"), ("advertise", "http://m:1")]).is_err());
+}
+
+/// Variables with our prefix that are not settings are found.
+#[test]
+fn unknown_variables_are_found() {
+    let environment = ["KVORUM_LISTEN", "KVORUM_SERVICE_HOST", "KVORUM_CONFIG", "PATH"]
+        .map(|name| (name.to_owned(), String::new()))
+        .into();
+    assert_eq!(unknown_variables(&environment), ["KVORUM_SERVICE_HOST"]);
+}

@@ -43,7 +43,7 @@ const REFRESH_TIMEOUT: Duration = Duration::from_secs(5);
 /// The largest topology that is read, in bytes: 65,536 partitions with 8 ranks are 1.4 MB; the rest is for URLs.
 const TOPOLOGY_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// A node's default replica count of a key: assumed where an operation leaves it to the node.
+/// FROM of an operation that names none, where the topology does not say the nodes' default.
 const FROM_DEFAULT: u32 = 3;
 
 /// A client's nodes.
@@ -168,7 +168,8 @@ impl View {
     /// The replicas of a key; empty where they are not known, or are all nodes.
     fn holders(&self, wanted: &Wanted) -> Vec<Arc<Node>> {
         let (Some(topology), Some(key)) = (&self.topology, &wanted.key) else { return Vec::new() };
-        let from = wanted.replicas.map_or(FROM_DEFAULT, |replicas| replicas.from);
+        let default = topology.default_from().unwrap_or(FROM_DEFAULT);
+        let from = wanted.replicas.map_or(default, |replicas| replicas.from);
         let from = usize::try_from(from).unwrap_or(usize::MAX);
         if from >= self.placed.len() {
             return Vec::new();

@@ -6,6 +6,7 @@
 //! | `token` | `hash`, always `xxh3-64`, and `seed`, 16 hexadecimal digits |
 //! | `partition_bits` | 1 to 16: so many first bits of a key's token are its partition |
 //! | `nodes` | objects, each with its `url` |
+//! | `default_from` | FROM of a request that names none, 1 to the number of nodes; not said by earlier releases |
 //! | `ranks` | 1 to the number of nodes: how long the lists below are |
 //! | `preference_lists` | base64; for each partition in turn, `ranks` places in `nodes`, two bytes each, big-endian |
 
@@ -24,6 +25,7 @@ pub(crate) struct Topology {
     seed: u64,
     partition_bits: u32,
     ranks: usize,
+    default_from: Option<u32>,
     urls: Vec<String>,
     /// For each partition in turn, `ranks` places in `urls`.
     places: Vec<u16>,
@@ -36,6 +38,7 @@ struct Body {
     partition_bits: u32,
     nodes: Vec<Member>,
     ranks: usize,
+    default_from: Option<u32>,
     preference_lists: String,
 }
 
@@ -63,6 +66,9 @@ impl Topology {
         {
             return Err("partition_bits or ranks is out of range".to_owned());
         }
+        if body.default_from.is_some_and(|from| !(1..=body.nodes.len()).contains(&(from as usize))) {
+            return Err("default_from is out of range".to_owned());
+        }
         let lists =
             BASE64.decode(body.preference_lists).map_err(|error| format!("preference_lists: {error}"))?;
         let (pairs, rest) = lists.as_chunks();
@@ -78,6 +84,7 @@ impl Topology {
             seed,
             partition_bits: body.partition_bits,
             ranks: body.ranks,
+            default_from: body.default_from,
             urls: body.nodes.into_iter().map(|member| member.url).collect(),
             places,
         })
@@ -86,6 +93,11 @@ impl Topology {
     /// The epoch: another topology has another one.
     pub(crate) fn epoch(&self) -> &str {
         &self.epoch
+    }
+
+    /// FROM of a request that names none, as far as the node says.
+    pub(crate) fn default_from(&self) -> Option<u32> {
+        self.default_from
     }
 
     /// The URLs of all nodes.
@@ -133,15 +145,28 @@ mod tests {
         assert_eq!(topology.places(b"key-000123"), [1, 2]);
     }
 
+    /// A node's default is taken as it says; nodes of earlier releases do not say it.
+    #[test]
+    fn default_is_the_nodes() {
+        assert_eq!(Topology::parse(&body(|_| {})).unwrap().default_from(), None);
+        for from in [1, 3] {
+            let said = body(|body| body["default_from"] = from.into());
+            assert_eq!(Topology::parse(&said).unwrap().default_from(), Some(from));
+        }
+    }
+
     #[test]
     fn refuses_what_would_lead_astray() {
         type Change = fn(&mut serde_json::Value);
-        let changes: [Change; 9] = [
+        let changes: [Change; 12] = [
             |body| body["token"]["hash"] = "md5".into(),
             |body| body["token"]["seed"] = "no".into(),
             |body| body["partition_bits"] = 0.into(),
             |body| body["partition_bits"] = 17.into(),
             |body| body["partition_bits"] = 3.into(),
+            |body| body["default_from"] = 0.into(),
+            |body| body["default_from"] = 4.into(),
+            |body| body["default_from"] = "3".into(),
             |body| body["ranks"] = 0.into(),
             |body| body["ranks"] = 4.into(),
             |body| body["preference_lists"] = "AAA".into(),

@@ -44,18 +44,26 @@ async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
 /// A description of a cluster with a node for each URL and two partitions. Keys of the first partition are at
 /// the first of `urls`, then at the second; keys of the other are at the last, then at the first.
 fn topology(epoch: &str, urls: &[String]) -> Reply {
+    topology_with_default(epoch, urls, None)
+}
+
+/// The same, of a node that says its default FROM.
+fn topology_with_default(epoch: &str, urls: &[String], default_from: Option<u32>) -> Reply {
     let last = u16::try_from(urls.len()).unwrap() - 1;
     let lists: Vec<u8> = [0, 1, last, 0].into_iter().flat_map(u16::to_be_bytes).collect();
     let nodes: Vec<_> = urls.iter().map(|url| serde_json::json!({"url": url})).collect();
-    let body = serde_json::json!({
+    let mut body = serde_json::json!({
         "epoch": epoch,
         "token": {"hash": "xxh3-64", "seed": "6b766f72756d0001"},
         "partition_bits": 1,
         "nodes": nodes,
         "ranks": 2,
         "preference_lists": base64::Engine::encode(&base64::engine::general_purpose::STANDARD, lists),
-    })
-    .to_string();
+    });
+    if let (Some(from), Some(members)) = (default_from, body.as_object_mut()) {
+        members.insert("default_from".to_owned(), from.into());
+    }
+    let body = body.to_string();
     Reply::Text(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len()))
 }
 
@@ -95,8 +103,7 @@ async fn requests_go_to_replicas_and_a_new_epoch_is_noticed() {
     }
     let count = |node: &Fake, key: &str| node.count(&format!("GET /v0/entity?id={key}&replicas=1/1"));
     assert_eq!([&a, &b, &c].map(|node| (count(node, FIRST), count(node, SECOND))), [(6, 0), (0, 0), (0, 6)]);
-    // Where the request leaves the quorum to the node, three replicas are assumed, which are all nodes:
-    // requests go round.
+    // These nodes do not say their default: three replicas are assumed, which are all nodes, so requests go round.
     let before = [&a, &b, &c].map(|node| node.count("GET /v0/entity?id=a"));
     for _ in 0..6 {
         client.get(FIRST).await.unwrap();
@@ -110,6 +117,31 @@ async fn requests_go_to_replicas_and_a_new_epoch_is_noticed() {
     assert!(count(&c, FIRST) > 0);
     // The client asked once for each epoch, at the node that answered first.
     assert_eq!([&a, &b, &c].map(|node| node.count("GET /v0/topology")).iter().sum::<usize>(), 2);
+}
+
+/// Goal: requests that name no replicas go to replicas, also where the default is not 3. Method: nodes that say a default of
+/// 1; all reads of a key go to the first node of its list.
+#[tokio::test]
+async fn the_default_of_the_nodes_is_used() {
+    let urls = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let node = || {
+        let urls = Arc::clone(&urls);
+        Fake::start(move |request| match request {
+            "GET /v0/topology" => topology_with_default("e1", &urls.lock().unwrap(), Some(1)),
+            _ => value("Kvorum-Epoch: e1\r\n"),
+        })
+    };
+    let (a, b, c) = (node().await, node().await, node().await);
+    *urls.lock().unwrap() = [&a, &b, &c].map(|node| node.url.clone()).to_vec();
+    let client = builder(&[&b]).build().unwrap();
+    client.get("k").await.unwrap();
+    eventually("the topology", || client.topology_epoch().is_some()).await;
+    for _ in 0..6 {
+        client.get(FIRST).await.unwrap();
+        client.get(SECOND).await.unwrap();
+    }
+    let count = |node: &Fake, key: &str| node.count(&format!("GET /v0/entity?id={key}"));
+    assert_eq!([&a, &b, &c].map(|node| (count(node, FIRST), count(node, SECOND))), [(6, 0), (0, 0), (0, 6)]);
 }
 
 /// Sends reads until the client knows the topology `epoch`: the client asks for it only once a second.

@@ -53,28 +53,38 @@ fn heads(cluster: &Cluster, index: usize) -> u64 {
     lines.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
 }
 
-/// Goal: requests of one replica go to the node that holds the key, and to no other node.
+/// Goal: requests of one replica go to the node that holds the key, and to no other node. They ask for one replica
+/// themselves, or name none and one is the nodes' default.
 /// Method: the records that each node stores itself, against the HEAD requests that each has answered.
 #[test]
 fn requests_go_where_the_copies_are() {
     const KEYS: usize = 200;
-    let cluster = Cluster::start(3);
-    block_on(async {
-        let client = builder(&cluster).build().unwrap();
-        client.get("first").await.unwrap();
-        eventually("the topology", || client.topology_epoch().is_some()).await;
-        for n in 0..KEYS {
-            let options = PutOptions { replicas: ONE_OF_ONE, ..PutOptions::default() };
-            client.put_with(format!("one/{n}"), "v", options).await.unwrap();
-            let options = ReadOptions { replicas: ONE_OF_ONE, ..ReadOptions::default() };
-            assert!(client.head_with(format!("one/{n}"), options).await.unwrap().is_some());
-        }
-    });
-    let stored: Vec<u64> = (0..3).map(|index| cluster.dump(index).len() as u64).collect();
-    let asked: Vec<u64> = (0..3).map(|index| heads(&cluster, index)).collect();
-    assert_eq!(asked, stored);
-    assert_eq!(stored.iter().sum::<u64>(), KEYS as u64);
-    assert!(stored.iter().all(|count| *count > 0), "{stored:?}");
+    for (settings, replicas, default) in
+        [(["--replication-factor", "3"], ONE_OF_ONE, (2, 3)), (["--replication-factor", "1"], None, (1, 1))]
+    {
+        let mut cluster = Cluster::new(3, &[&settings[..], &["--memory-budget", "16MiB"]].concat());
+        cluster.start_all();
+        let described = cluster.ask(0, "GET", "/v0/topology", None).body;
+        let described: serde_json::Value = serde_json::from_slice(&described).unwrap();
+        let described = (described["default_ack"].as_u64(), described["default_from"].as_u64());
+        assert_eq!(described, (Some(default.0), Some(default.1)));
+        block_on(async {
+            let client = builder(&cluster).build().unwrap();
+            client.get("first").await.unwrap();
+            eventually("the topology", || client.topology_epoch().is_some()).await;
+            for n in 0..KEYS {
+                let options = PutOptions { replicas, ..PutOptions::default() };
+                client.put_with(format!("one/{n}"), "v", options).await.unwrap();
+                let options = ReadOptions { replicas, ..ReadOptions::default() };
+                assert!(client.head_with(format!("one/{n}"), options).await.unwrap().is_some());
+            }
+        });
+        let stored: Vec<u64> = (0..3).map(|index| cluster.dump(index).len() as u64).collect();
+        let asked: Vec<u64> = (0..3).map(|index| heads(&cluster, index)).collect();
+        assert_eq!(asked, stored);
+        assert_eq!(stored.iter().sum::<u64>(), KEYS as u64);
+        assert!(stored.iter().all(|count| *count > 0), "{stored:?}");
+    }
 }
 
 /// Goal: a client of a cluster that loses a node loses nothing, and its caller sees only failures of the

@@ -7,7 +7,7 @@ use super::{Coordinator, Shared};
 use crate::cluster::{ClockOffset, VotesVerdict};
 use crate::peer::{LinkCounts, LinkState};
 use crate::replica::{StoreState, Waiting};
-use kvorum_core::{NodeIndex, Partition, Quorum};
+use kvorum_core::{NodeIndex, Partition};
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
@@ -152,7 +152,7 @@ impl Shared {
     /// known.
     pub fn finds_default_quorum(&self) -> bool {
         let cluster = &self.cluster;
-        let quorum = Quorum::default_for(self.settings.factor, cluster.node_count());
+        let quorum = self.default_quorum();
         let mut counts = vec![false; usize::from(cluster.node_count())];
         for (index, peer) in cluster.others().zip(self.peers()) {
             if let Some(count) = counts.get_mut(usize::from(index.0)) {

@@ -335,7 +335,7 @@ impl Coordinator {
 
     /// The quorum of a request that names none.
     pub fn default_quorum(&self) -> Quorum {
-        Quorum::default_for(self.shared.settings.factor, self.nodes())
+        self.shared.default_quorum()
     }
 
     /// Reads the records of start <= key < end that this node stores, tombstones and expired ones included. Also
@@ -565,6 +565,11 @@ impl Shared {
             metrics: CoordinatorMetrics::default(),
             background,
         })
+    }
+
+    /// The quorum of a request that names none.
+    pub fn default_quorum(&self) -> Quorum {
+        Quorum::default_for(self.settings.factor, self.cluster.node_count())
     }
 
     /// The index of the node `id` if it is a member of the cluster.

@@ -685,8 +685,8 @@ pub(super) fn show_topology<B>(
     request: &Request<B>,
 ) -> Result<Response<ReplyBody>, Failure> {
     let ranks = target::parse_ranks(request.uri().query())?;
-    let cluster = &service.rooms()?.shared.cluster;
-    let body = topology::render(cluster, ranks.unwrap_or(DEFAULT_RANKS));
+    let shared = &service.rooms()?.shared;
+    let body = topology::render(&shared.cluster, shared.default_quorum(), ranks.unwrap_or(DEFAULT_RANKS));
     let mut response = Response::new(ReplyBody::full(Bytes::from(body)));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     Ok(response)

@@ -3,14 +3,14 @@
 use crate::cluster::Cluster;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use kvorum_core::Partition;
 use kvorum_core::token::TOKEN_SEED;
+use kvorum_core::{Partition, Quorum};
 
 /// The body of `/v0/topology` as JSON, with the first `ranks` nodes of every preference list.
 ///
 /// `preference_lists` is base64 of two bytes per entry, big-endian: for each partition in turn, its first `ranks` nodes
-/// as indexes into `nodes`.
-pub(super) fn render(cluster: &Cluster, ranks: u16) -> String {
+/// as indexes into `nodes`. `default` is the quorum of a request that names none.
+pub(super) fn render(cluster: &Cluster, default: Quorum, ranks: u16) -> String {
     let topology = cluster.topology();
     let bits = topology.partition_bits();
     let ranks = ranks.clamp(1, topology.node_count());
@@ -35,6 +35,8 @@ pub(super) fn render(cluster: &Cluster, ranks: u16) -> String {
         "token": {"hash": "xxh3-64", "seed": format!("{TOKEN_SEED:016x}")},
         "partition_bits": bits,
         "nodes": nodes,
+        "default_ack": default.ack(),
+        "default_from": default.from(),
         "ranks": ranks,
         "preference_lists": BASE64.encode(lists),
     });

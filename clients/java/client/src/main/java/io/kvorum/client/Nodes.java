@@ -27,7 +27,7 @@ final class Nodes {
     private static final Duration PROBE_DELAY_MAX = Duration.ofSeconds(5);
     private static final Duration PROBE_TIMEOUT = Duration.ofSeconds(2);
     private static final Duration REFRESH_INTERVAL = Duration.ofSeconds(1);
-    /** The node's default, for operations that leave the number of replicas to it. */
+    /** FROM of a request that names none, at nodes that do not say their own default. */
     private static final int FROM_DEFAULT = 3;
     /** 65,536 partitions with 8 ranks are 1.4 MB; the rest is for the nodes' URLs. */
     private static final int TOPOLOGY_BYTES_MAX = 16 << 20;
@@ -89,7 +89,8 @@ final class Nodes {
         if (topology == null || key == null) {
             return view.tiers;
         }
-        int from = Math.min(replicas == null ? FROM_DEFAULT : replicas.from(), topology.ranks());
+        int wanted = replicas == null ? topology.defaultFrom().orElse(FROM_DEFAULT) : replicas.from();
+        int from = Math.min(wanted, topology.ranks());
         if (from >= view.placed.size()) {
             return view.tiers;
         }

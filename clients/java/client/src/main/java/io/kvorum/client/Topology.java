@@ -4,6 +4,7 @@ import java.util.ArrayList;
 import java.util.Base64;
 import java.util.List;
 import java.util.Map;
+import java.util.OptionalInt;
 
 /**
  * Where keys belong, as a node describes it at {@code /v0/topology}. Immutable.
@@ -21,14 +22,18 @@ final class Topology {
     private final List<String> nodes;
     /** For each partition in turn, {@link #ranks} places in {@link #nodes}: two bytes each, big-endian. */
     private final byte[] lists;
+    /** FROM of a request that names none; 0 where the node does not say. */
+    private final int defaultFrom;
 
-    private Topology(String epoch, Xxh3 hash, int partitionBits, int ranks, List<String> nodes, byte[] lists) {
+    private Topology(
+            String epoch, Xxh3 hash, int partitionBits, int ranks, List<String> nodes, byte[] lists, int defaultFrom) {
         this.epoch = epoch;
         this.hash = hash;
         this.partitionBits = partitionBits;
         this.ranks = ranks;
         this.nodes = nodes;
         this.lists = lists;
+        this.defaultFrom = defaultFrom;
     }
 
     /** Reads and checks a description: nothing in it can later lead outside of its lists. */
@@ -64,8 +69,15 @@ final class Topology {
                 throw new Json.MalformedException("preference_lists names a node that is not there");
             }
         }
+        // Nodes of earlier releases do not say.
+        Object from = top.get("default_from");
+        long defaultFrom = from == null ? 0 : Json.whole(from, "default_from");
+        if (from != null && (defaultFrom < 1 || defaultFrom > nodes.size())) {
+            throw new Json.MalformedException("default_from is not between 1 and the number of nodes");
+        }
         String epoch = Json.string(top.get("epoch"), "epoch");
-        return new Topology(epoch, new Xxh3(seed), (int) bits, (int) ranks, List.copyOf(nodes), lists);
+        return new Topology(
+                epoch, new Xxh3(seed), (int) bits, (int) ranks, List.copyOf(nodes), lists, (int) defaultFrom);
     }
 
     /** What names it: another topology has another epoch. */
@@ -81,6 +93,11 @@ final class Topology {
     /** How many nodes of a preference list are known. */
     int ranks() {
         return ranks;
+    }
+
+    /** FROM of a request that names none, as far as the node says; empty for nodes of earlier releases. */
+    OptionalInt defaultFrom() {
+        return defaultFrom == 0 ? OptionalInt.empty() : OptionalInt.of(defaultFrom);
     }
 
     /** The partition of a key. */

@@ -496,6 +496,44 @@ class ClientTest {
         }
     }
 
+    /**
+     * Requests that name no replicas go to as many nodes of the preference list as the node's default says. A node that
+     * does not say it is taken for one with the default 3, which are all nodes here: requests go round.
+     */
+    @Test
+    void theDefaultOfTheNodeIsUsed() throws Exception {
+        for (boolean isSaid : new boolean[] {true, false}) {
+            List<ScriptedServer> servers = new ArrayList<>();
+            List<String> urls = new ArrayList<>();
+            for (int n = 0; n < 3; n++) {
+                ScriptedServer server = new ScriptedServer(r -> {
+                    if (r.target().startsWith("/v0/topology")) {
+                        byte[] lists = {0, 0, 0, 1, 0, 2, 0, 1, 0, 2, 0, 0};
+                        String description = TopologyTest.describe("e1", urls, lists, 1, 3);
+                        return ScriptedServer.answer(200, "kvorum-epoch: e1\r\n",
+                                isSaid ? TopologyTest.withDefaultFrom(description, 1) : description);
+                    }
+                    return ScriptedServer.answer(200,
+                            "kvorum-epoch: e1\r\netag: \"" + ScriptedServer.VERSION + "\"\r\n", "v");
+                });
+                servers.add(server);
+                urls.add(server.url());
+            }
+            try (KvorumClient client = client(servers.get(2)).build()) {
+                client.get("a").get();
+                eventually(() -> client.topologyEpoch().equals(java.util.Optional.of("e1")));
+                servers.forEach(server -> server.requests.clear());
+                for (int read = 0; read < 6; read++) {
+                    client.get("a").get();
+                }
+                List<Integer> counts = servers.stream().map(s -> s.requests.size()).toList();
+                assertEquals(isSaid ? List.of(6, 0, 0) : List.of(2, 2, 2), counts);
+            } finally {
+                servers.forEach(ScriptedServer::close);
+            }
+        }
+    }
+
     @Test
     void aTopologyThatIsNotUnderstoodDoesNoHarm() throws Exception {
         try (ScriptedServer server = new ScriptedServer(r -> r.target().startsWith("/v0/topology")

@@ -233,8 +233,16 @@ impl Node {
         self.end();
     }
 
+    /// Announces that the node will be told to stop, with all nodes of its process: it logs none of them as lost.
+    pub fn note_draining(&self) {
+        if let Some(rooms) = self.service.as_ref().and_then(|service| service.rooms.get()) {
+            rooms.shared.note_draining();
+        }
+    }
+
     /// Tells the node to stop, without waiting; [`Node::stop`] waits.
     pub fn begin_to_stop(&self) {
+        self.note_draining();
         self.network.iter().for_each(Thread::may_end);
         if let Some(service) = &self.service {
             service.phase.send_replace(Phase::Draining);
@@ -297,6 +305,9 @@ impl Handle {
 
     /// Tells the node to drain.
     pub fn drain(&self) {
+        if let Some(shared) = self.shared() {
+            shared.note_draining();
+        }
         self.0.phase.send_replace(Phase::Draining);
     }
 }
@@ -891,7 +902,7 @@ const OTHER_DESCRIPTORS: u64 = 96;
 pub fn fit_connections(configs: &mut [Config], descriptors: u64) {
     let nodes = configs.len().max(1) as u64;
     let each = descriptors / nodes;
-    for config in configs {
+    for (place, config) in configs.iter_mut().enumerate() {
         let others = config.cluster.len().saturating_sub(1) as u64;
         // One link per thread to each other node, and the most connections that each of them may have to this node.
         let links = others.saturating_mul(config.threads as u64 + PEER_CONNECTIONS_MAX as u64).min(each / 4);
@@ -900,22 +911,26 @@ pub fn fit_connections(configs: &mut [Config], descriptors: u64) {
             .saturating_add(server::SPARE_PLACES as u64);
         let fitting = usize::try_from(each.saturating_sub(reserve)).unwrap_or(usize::MAX).max(1);
         let configured = config.limits.connections_max;
+        config.limits.connections_max = fitting.min(configured);
+        // The nodes of one process have the same settings, so one line is enough for all of them.
+        if place > 0 {
+            continue;
+        }
         if fitting < configured {
             tracing::warn!(
                 connections = fitting,
                 configured,
                 limit = descriptors,
                 reserve,
-                "the descriptor limit allows fewer connections than --max-connections: raise it (ulimit -n, LimitNOFILE=) \
-                 or take this number"
+                "the limit of file descriptors allows fewer connections per node than --max-connections: raise the limit \
+                 (ulimit -n, LimitNOFILE=) or lower the setting"
             );
-            config.limits.connections_max = fitting;
         } else {
             tracing::info!(
                 connections = configured,
                 limit = descriptors,
                 reserve,
-                "connections within the descriptor limit"
+                "the limit of file descriptors allows --max-connections"
             );
         }
     }

@@ -162,7 +162,7 @@ fn descriptors_used_up_pass() {
 fn connections_leave_descriptors_for_the_store() {
     let dir = tempfile::TempDir::with_prefix("kvorum-fault-").unwrap();
     let node = Node::start_limited(dir.path(), SMALL, 1_024);
-    assert!(node.log().contains("descriptor limit"), "{}", node.log());
+    assert!(node.log().contains("limit of file descriptors"), "{}", node.log());
     let mut session = Session::new(node.address());
     assert_eq!(session.put("first", 100, None), 201);
     let idle: Vec<_> = (0..1_100).filter_map(|_| std::net::TcpStream::connect(node.address()).ok()).collect();

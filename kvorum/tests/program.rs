@@ -148,6 +148,43 @@ fn signal_at_the_very_beginning_is_heard() {
     }
 }
 
+/// The first of three ports in a row that are free now.
+fn three_ports() -> u16 {
+    loop {
+        let first = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = first.local_addr().unwrap().port();
+        let Some(last) = port.checked_add(2) else { continue };
+        if (port + 1..=last).all(|next| TcpListener::bind(("127.0.0.1", next)).is_ok()) {
+            return port;
+        }
+    }
+}
+
+/// Goal: the log of `kvorum dev` says once what concerns the machine, and nodes that stop together are not reported as lost.
+/// Method: a limit of connections that no machine allows, three nodes, and a signal.
+#[test]
+fn cluster_in_one_process_logs_no_loss_and_no_line_thrice() {
+    let directory = tempfile::tempdir().unwrap();
+    let base = three_ports().to_string();
+    let arguments = ["--max-connections", "1000000", "--memory-budget", "16MiB"];
+    let mut command = kvorum(&["dev", "--base-port", &base, "--data-dir"]);
+    let mut nodes = command.arg(directory.path()).args(arguments).stderr(Stdio::piped()).spawn().unwrap();
+    let mut log = BufReader::new(nodes.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let mut lines: Vec<String> = Vec::new();
+    while !lines.last().is_some_and(|line| line.contains("any node answers")) {
+        lines.push(log.next().expect("the nodes serve"));
+    }
+    let told = lines.len();
+    kill_process(Pid::from_child(&nodes), Signal::INT).unwrap();
+    lines.extend(log);
+    assert_eq!(nodes.wait().unwrap().code(), Some(0), "{lines:?}");
+    let count = |words: &str| lines.iter().filter(|line| line.contains(words)).count();
+    assert_eq!(count("limit of file descriptors"), 1, "{lines:?}");
+    let at_the_end = &lines[told..];
+    assert!(at_the_end.iter().any(|line| line.contains("draining")), "{at_the_end:?}");
+    assert!(at_the_end.iter().all(|line| !line.contains(" WARN ")), "{at_the_end:?}");
+}
+
 /// A node that still waits for the hints of a silent peer ends when it is told to.
 #[test]
 fn signal_ends_the_wait_for_hints() {

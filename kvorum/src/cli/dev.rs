@@ -69,7 +69,9 @@ pub(super) fn run(matches: &ArgMatches) -> ExitCode {
         tell(&configs);
     }
     let signal = stop.wait(&nodes).signal_or_exit(FAILED);
-    tracing::info!(signal, "draining");
+    tracing::info!(signal, "draining: answering the requests under way, then stopping");
+    // All nodes know it before any of them ends a connection, so that none logs another as lost.
+    nodes.iter().for_each(Node::note_draining);
     // All nodes are told before any is awaited, so that no node waits for another's drain.
     nodes.iter().for_each(Node::begin_to_stop);
     nodes.into_iter().for_each(Node::stop);

@@ -80,7 +80,7 @@ fn serve(config: &Config) -> ExitCode {
         );
     }
     let signal = stop.wait(std::slice::from_ref(&node)).signal_or_exit(FAILED);
-    tracing::info!(signal, "draining");
+    tracing::info!(signal, "draining: answering the requests under way, then stopping");
     node.stop();
     tracing::info!("stopped");
     ExitCode::SUCCESS

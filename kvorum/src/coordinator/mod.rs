@@ -41,7 +41,7 @@ use std::cell::Cell;
 use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::watch;
 
@@ -292,6 +292,8 @@ pub struct Shared {
     pub metrics: CoordinatorMetrics,
     /// The state of the background services.
     pub background: Background,
+    /// Whether this node was told to stop: it then loses its peers by its own doing.
+    is_draining: AtomicBool,
 }
 
 /// The coordinator of one network thread.
@@ -483,19 +485,23 @@ impl Observer {
         });
         let node = cluster.url_of(self.index);
         match news {
-            Some(News::Met) => tracing::info!(node, "met a node"),
+            // This node ends its connections itself.
+            Some(News::Lost | News::Unreachable) if self.shared.is_draining.load(Ordering::Relaxed) => {
+                tracing::debug!(node, reason, "lost a peer while draining");
+            }
+            Some(News::Met) => tracing::info!(node, "connected to a node"),
             Some(News::Back { away }) => tracing::info!(
                 node,
                 away_s = away.as_secs_f32(),
-                "a node is back: hints and repair bring it what it missed"
+                "a node is back: hints and anti-entropy bring it the writes that it missed"
             ),
             Some(News::Lost) => tracing::warn!(
                 node,
                 reason,
-                "lost a node: requests go to the others, and writes that it misses are kept as hints"
+                "lost a node, which has stopped or cannot be reached: requests go to the others, and hints keep the writes that it misses"
             ),
             Some(News::Unreachable) => {
-                tracing::warn!(node, reason, "cannot reach a node: it is tried again until it answers");
+                tracing::warn!(node, reason, "cannot reach a node: this node tries until it answers");
             }
             None => {}
         }
@@ -564,7 +570,13 @@ impl Shared {
             settings,
             metrics: CoordinatorMetrics::default(),
             background,
+            is_draining: AtomicBool::new(false),
         })
+    }
+
+    /// Notes that this node was told to stop. From now on it logs no peer as lost.
+    pub fn note_draining(&self) {
+        self.is_draining.store(true, Ordering::Relaxed);
     }
 
     /// The quorum of a request that names none.

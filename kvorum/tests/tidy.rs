@@ -7,6 +7,8 @@
     reason = "a test reads the source tree"
 )]
 
+mod tidy_texts;
+
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -276,4 +278,48 @@ fn no_unbounded_channels() {
         why: "every queue is bounded",
     };
     assert_eq!(violations(&rule), Vec::<String>::new());
+}
+
+/// The list of all texts that users read, so that they can be read in one place.
+const TEXTS: &str = "docs/dev/texts.txt";
+
+/// Goal: the list of texts is that of the sources, so a change of a text shows in review beside all others.
+/// Method: it is made anew and compared. `KVORUM_WRITE_TEXTS=1` writes it.
+#[test]
+fn list_of_texts_is_up_to_date() {
+    let source = root().join("kvorum/src");
+    let mut files = Vec::new();
+    rust_files(&source, &mut files);
+    files.sort();
+    files.retain(|file| {
+        let inside = file.strip_prefix(&source).unwrap();
+        let is_test =
+            inside.iter().any(|part| ["tests", "tests.rs", "contract.rs"].iter().any(|name| part == *name));
+        // The settings are in the list already, by their table.
+        !is_test && inside != Path::new("config/table.rs")
+    });
+    let texts: Vec<String> = files
+        .iter()
+        .map(|file| {
+            let text = std::fs::read_to_string(file).unwrap();
+            let tests = text.match_indices("#[cfg(test)]\n").find(|(at, mark)| {
+                let item = text[at + mark.len()..].lines().next().unwrap_or_default();
+                item.contains("mod ") && item.ends_with('{')
+            });
+            text[..tests.map_or(text.len(), |(at, _)| at)].to_owned()
+        })
+        .collect();
+    let inside = files.iter().map(|file| file.strip_prefix(&source).unwrap());
+    let list = tidy_texts::list(inside.zip(texts.iter().map(String::as_str)));
+    let path = root().join(TEXTS);
+    if std::env::var_os("KVORUM_WRITE_TEXTS").is_some() {
+        std::fs::write(&path, &list).unwrap();
+    }
+    let known = std::fs::read_to_string(&path).unwrap_or_default();
+    let differs = known.lines().zip(list.lines()).find(|(known, now)| known != now);
+    assert!(
+        known == list,
+        "{TEXTS} is out of date, first at {differs:?}: read what has changed, then write it by\n\
+         KVORUM_WRITE_TEXTS=1 cargo test -p kvorum --test tidy"
+    );
 }

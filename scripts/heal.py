@@ -496,7 +496,7 @@ def space():
         cluster.say(f"{disks()}, {time.monotonic() - begun:.0f} s after the last deletion; processor seconds since {used}")
         for node in NODES:
             with open(f"{cluster.work}/log{node}", encoding="utf-8") as log:
-                lines = [line.split("given back ")[1].strip() for line in log if "space of removed" in line]
+                lines = [line.split("reclaimed ")[1].strip() for line in log if "space of removed" in line]
             cluster.say(f"node {node}: {lines}")
 
 

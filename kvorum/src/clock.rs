@@ -63,7 +63,7 @@ impl Rng for SystemRng {
     fn fill(&self, bytes: &mut [u8]) {
         // Without random numbers the node would still run; its store id, which is only a name, would be all zeros.
         if let Err(error) = getrandom::fill(bytes) {
-            tracing::warn!(%error, "the operating system gives no randomness");
+            tracing::warn!(%error, "the operating system provides no random bytes");
         }
     }
 }

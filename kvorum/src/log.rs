@@ -63,7 +63,7 @@ fn log_panic(panic: &PanicHookInfo<'_>) {
         place,
         backtrace,
         "a thread panicked: {}",
-        panic.payload_as_str().unwrap_or("for a reason that is no text")
+        panic.payload_as_str().unwrap_or("for a reason that is not a text")
     );
 }
 
@@ -81,7 +81,7 @@ impl io::Write for Lines {
     }
 }
 
-const NOTICE: &str = "lines of the log were dropped here: they could not be written, or not soon enough";
+const NOTICE: &str = "log lines were dropped here: standard error was closed, full or too slow";
 
 fn timestamp() -> String {
     let mut text = String::new();

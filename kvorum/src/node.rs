@@ -112,12 +112,12 @@ impl fmt::Display for NodeError {
                 write!(f, "the store in {} cannot be opened: {error}", path.display())
             }
             Self::Replica(error) => write!(f, "the store cannot be used: {error}"),
-            Self::Topology(error) => write!(f, "these nodes are no cluster: {error}"),
-            Self::NotAmongNodes { url } => write!(f, "{url} is none of the cluster's nodes"),
+            Self::Topology(error) => write!(f, "--cluster is not a valid cluster: {error}"),
+            Self::NotAmongNodes { url } => write!(f, "{url} is not one of the cluster's nodes"),
             Self::OtherCluster { path } => write!(
                 f,
-                "the store in {} was written for other nodes than --cluster names: keys would be looked for where they \
-                 are not; give the nodes it was written for, or another --data-dir",
+                "the store in {} was written for another --cluster: reads would look for keys on the wrong nodes; \
+                 give the nodes that it was written for, or another --data-dir",
                 path.display()
             ),
             Self::OtherNode { path, owner, url } => write!(
@@ -184,7 +184,8 @@ impl Node {
         let parts = Opening { config, names: &names, clock, rng, disk, engine, index_bytes, pools, workers };
         node.replica = Some(open(parts, &service)?);
         if is_vouched && let Err(error) = Vouch::forget(node.data_dir.path()) {
-            tracing::warn!(%error, "the operator's word cannot be removed from the data directory; the next start takes it, too");
+            tracing::warn!(%error, "the operator's confirmation cannot be removed from the data directory: the next \
+                                    start uses it again");
         }
         Ok(node)
     }
@@ -446,7 +447,7 @@ fn recognise(disk: &Disk, replica: &Replica) -> bool {
     let (store, run) = (replica.store_id(), replica.run());
     let doubt = match disk.vouched {
         Some(vouch) => {
-            tracing::warn!("this start takes the operator's word: {}", vouch.name());
+            tracing::warn!("this start uses the operator's confirmation: kvorum {}", vouch.name());
             None
         }
         None => disk.identity.verify(store, run).err(),
@@ -457,12 +458,12 @@ fn recognise(disk: &Disk, replica: &Replica) -> bool {
             if !replica.is_new() {
                 tracing::info!(
                     %doubt,
-                    "the data directory is not known to be that of the last run: this store takes part in quorums once \
-                     a majority of the nodes has been met"
+                    "the data directory may not be the one of the last run: this store is quorum-eligible once a \
+                     majority of the nodes has answered"
                 );
             }
             if let Err(error) = disk.identity.forget() {
-                tracing::warn!(%error, "the record of another data directory cannot be removed; it is not believed");
+                tracing::warn!(%error, "the record of another data directory cannot be removed: it is ignored");
             }
         }
     }
@@ -474,8 +475,8 @@ fn record_disk(identity: &dyn DiskIdentity, store: u128, run: Run) {
     if let Err(error) = identity.record(store, run) {
         tracing::warn!(
             %error,
-            "cannot record which data directory this run uses: started again alone, this node serves nothing before it has \
-             met a majority"
+            "cannot record which data directory this run uses: after a restart this node serves nothing until a \
+             majority of the nodes has answered"
         );
     }
 }
@@ -516,7 +517,8 @@ pub(crate) fn open(opening: Opening<'_>, service: &Service) -> Result<ReplicaThr
     let set_aside =
         || engine.set_aside().map_err(|error| NodeError::Store { path: config.data_dir.clone(), error });
     let set_aside_damaged = |error: &ReplicaError| {
-        tracing::error!(%error, "the store is damaged: it is set aside, and a new one is refilled from the other nodes");
+        tracing::error!(%error, "the store is damaged: it is quarantined, and a new store is refilled from the other \
+                                 nodes");
         set_aside()
     };
     // This comes before any change. With a wrong list of nodes, nothing is made, indexed or set aside, except for a
@@ -525,8 +527,8 @@ pub(crate) fn open(opening: Opening<'_>, service: &Service) -> Result<ReplicaThr
         None => {}
         Some(Unusable::Provisional) => {
             tracing::warn!(
-                "the store was begun for another node or other nodes in place of a damaged one, and was never refilled: \
-                 it is set aside, and a new one is refilled from these nodes"
+                "the store replaced a damaged one under another --cluster and was never refilled: it is quarantined, \
+                 and a new store is refilled from these nodes"
             );
             set_aside()?;
             begins_anew = true;
@@ -601,7 +603,7 @@ fn forget_beginning(engine: &dyn Engine) {
     match engine.forget_beginning() {
         Ok(()) => crash::point(Point::AsideForgotten),
         Err(error) => {
-            tracing::warn!(%error, "the mark that a store was set aside cannot be removed; it does no harm");
+            tracing::warn!(%error, "the mark of a quarantined store cannot be removed: it does no harm");
         }
     }
 }
@@ -673,7 +675,8 @@ fn open_engine(
     };
     let opened = match LsmEngine::open(parts()) {
         Err(error @ EngineError::Corrupt { .. }) if names.cluster.len() > 1 => {
-            tracing::error!(%error, "the store is damaged: it is set aside, and a new one is refilled from the other nodes");
+            tracing::error!(%error, "the store is damaged: it is quarantined, and a new store is refilled from the \
+                                     other nodes");
             LsmEngine::open_anew(parts())
         }
         opened => opened,
@@ -731,7 +734,7 @@ fn serve_on_thread(
             })
         };
         if let Err(error) = runtime.and_then(serve) {
-            tracing::error!(%error, "a network thread could not serve");
+            tracing::error!(%error, "a network thread cannot start");
         }
     };
     supervisor.thread(Part::Network, Some(index), run).map_err(NodeError::Thread)
@@ -876,7 +879,11 @@ impl Stop {
             Self::Ended(ended) => {
                 #[expect(clippy::disallowed_methods, reason = "the main thread, on which nobody waits")]
                 thread::sleep(END_SHOWN);
-                tracing::error!(part = ended.part, "the process ends: a part of it {}", ended.reason);
+                tracing::error!(
+                    part = ended.part,
+                    "the process ends, because one of its threads or tasks {}",
+                    ended.reason
+                );
                 kvorum_output::flush(crate::log::FLUSH_MAX);
                 std::process::exit(code.into());
             }

@@ -344,13 +344,13 @@ impl Supervisor {
         }
         let (part, in_ms) = (part.name(), wait.as_millis());
         let of = (!of.is_empty()).then_some(of);
-        tracing::error!(part, of, in_ms, "a part of the node {reason}: it is started again");
+        tracing::error!(part, of, in_ms, "a thread or task of the node {reason}: it is started again");
     }
 
     fn fail(&self, ended: Ended) {
         tracing::error!(
             part = ended.part,
-            "a part of the node {}: the node cannot serve any more, and its process ends with a failure",
+            "a thread or task of the node {}: the node cannot serve any more, and its process ends with a failure",
             ended.reason
         );
         self.shared.ended.send_if_modified(|known| {

@@ -75,7 +75,7 @@ fn versions_rise_through_all_nodes() {
             wait_until("the offset is reported", || {
                 let log = cluster.log(node);
                 let mut lines =
-                    log.lines().filter(|line| line.contains("the clock of a node is far from this one's"));
+                    log.lines().filter(|line| line.contains("the clock of a node differs from this node's"));
                 lines.any(|line| line.contains(&cluster.url(other)))
             });
         }

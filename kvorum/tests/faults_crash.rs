@@ -151,8 +151,8 @@ fn directories_of_others_are_refused_untouched() {
     let later = [("KVORUM", "kvorum data format 3\n"), ("store/0.jnl", "of a later format")];
     check(&later, &["has format 3, written by a newer release"]);
     check(&[("KVORUM", "something else\n")], &["its KVORUM file says"]);
-    check(&[("photos/cat.jpg", "meow")], &["it is not a data directory of kvorum's"]);
-    check(&[("store/0.jnl", "a store whose marker is gone")], &["it is not a data directory of kvorum's"]);
+    check(&[("photos/cat.jpg", "meow")], &["it is not a data directory of kvorum"]);
+    check(&[("store/0.jnl", "a store whose marker is gone")], &["it is not a data directory of kvorum"]);
 }
 
 /// A node that is told to stop under load loses no write that it acknowledged, and stores none that it

@@ -137,11 +137,11 @@ fn disk_that_fills_at_once_under_load_recovers() {
             wait_for_writes(&mut session);
             directed.absorb(session.history);
             thread::sleep(Duration::from_millis(300));
-            if node.log().contains("a write met a full disk") {
+            if node.log().contains("a write found the disk full") {
                 break;
             }
         }
-        assert!(node.log().contains("a write met a full disk"), "the engine was never hit");
+        assert!(node.log().contains("a write found the disk full"), "the engine was never hit");
         let range = receive(&mut slow).unwrap();
         println!("the slow range: {} bytes, whole {}", range.body.len(), range.is_whole);
         let preloaded = memchr::memmem::find_iter(&range.body, b"preload-").count();
@@ -271,7 +271,7 @@ fn failing_sync(durability: &str) {
     let status = node.ask("GET", "/v0/status", None);
     assert!(status.text().contains("\nstore-failure "), "{status:?}");
     assert!(status.status == 503 && status.text().contains("\nserving store-failed\n"), "{status:?}");
-    assert!(node.log().contains("the store failed and takes no more writes"), "{}", node.log());
+    assert!(node.log().contains("the store failed: it takes no writes"), "{}", node.log());
     let keys = history.keys();
     for key in &keys {
         assert!(matches!(session.get(key), 200 | 404));

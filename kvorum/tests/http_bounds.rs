@@ -335,7 +335,7 @@ fn draining_has_a_bound() {
     let status = server.terminate();
     assert_eq!(status.code(), Some(0), "{}", server.log());
     assert!(begun.elapsed() > SOON, "ended after {:?}", begun.elapsed());
-    assert!(server.log().contains("drain time-out"), "{}", server.log());
+    assert!(server.log().contains("--drain-timeout has passed"), "{}", server.log());
     assert!(upload.try_recv().unwrap().is_none());
     server.restart();
     assert_eq!(server.get("id=upload").status, 404);

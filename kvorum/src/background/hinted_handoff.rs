@@ -153,7 +153,7 @@ impl Worker for HintedHandoff {
             Ok(work) => work,
             Err(error) => {
                 let node = self.own.shared.cluster.url_of(self.index);
-                tracing::warn!(%error, node, "hints cannot be delivered");
+                tracing::warn!(%error, node, "cannot deliver hints: this node tries again");
                 self.pass = Pass::default();
                 Work::Throttled(IDLE_WAIT)
             }
@@ -278,7 +278,12 @@ impl Coordinator {
             self.shared.stamps.observe(Version::from_words(met.0, 0));
             if delivered + left > 0 {
                 let node = self.shared.cluster.url_of(index);
-                tracing::info!(node, delivered, left, "took the hints that a node held for this one");
+                tracing::info!(
+                    node,
+                    delivered,
+                    left,
+                    "a peer delivered the hints that it held for this node"
+                );
             }
         }
     }
@@ -313,15 +318,16 @@ impl Coordinator {
                 .collect();
             tracing::warn!(
                 unheard = unheard.join(","),
-                "this store is new: it answers no reads until every other node has said that it knows no older store \
-                 of this one; if the cluster is new and a node stays away, stop this one, run \"kvorum bootstrap DIR\" on \
-                 its data directory, and start it again"
+                "new store: it answers no reads until every other node has confirmed that it knows no older store of \
+                 this node; if the cluster is new and a node stays away, stop this node, run \"kvorum bootstrap \
+                 DIR\" on its data directory, and start it again"
             );
         } else {
             tracing::warn!(
-                "too few other nodes answer: this store takes no part in quorums until a majority of the nodes, this one \
-                 among them, has been asked what was purged meanwhile; if the others stay away and this is the disk that the \
-                 node ran with last, stop it, run \"kvorum trust-store DIR\" on its data directory, and start it again"
+                "too few other nodes answer: this store is not quorum-eligible until a majority of the nodes, this \
+                 one included, has said what was purged meanwhile; if the others stay away and this is the disk of \
+                 the node's last run, stop it, run \"kvorum trust-store DIR\" on its data directory, and start it \
+                 again"
             );
         }
     }

@@ -80,10 +80,10 @@ impl Membership {
             return;
         }
         if self.cluster.votes() {
-            tracing::info!("enough other nodes have answered: this store takes part in quorums from now on");
+            tracing::info!("enough other nodes have answered: this store is quorum-eligible from now on");
         } else {
             tracing::info!(
-                "enough other nodes have answered: this store is refilled before it takes part in quorums"
+                "enough other nodes have answered: this store is refilled before it is quorum-eligible"
             );
         }
     }
@@ -116,7 +116,7 @@ impl Membership {
                 let how = if is_made { "made" } else { "adopted" };
                 tracing::info!(cluster_id = %id, "{how} the cluster's id: stores of another id are refused from now on");
             }
-            Err(error) => tracing::warn!(%error, "cannot store the cluster's id; it is tried again"),
+            Err(error) => tracing::warn!(%error, "cannot store the cluster's id: this node tries again"),
         }
     }
 
@@ -141,24 +141,26 @@ impl Membership {
         if let Some(run) = run
             && let Err(error) = self.replica.store_run(run).await
         {
-            tracing::warn!(%error, "cannot store the number of this run; other nodes correct it again after a restart");
+            tracing::warn!(%error, "cannot store the number of this run: other nodes correct it again after a \
+                                    restart");
         }
         let Some(verdict) = verdict else { return };
         self.cluster.note_change();
         let votes = verdict == VotesVerdict::Votes;
         let vote = if votes { Vote::Yes } else { Vote::No };
         if let Err(error) = self.replica.store_votes(vote).await {
-            tracing::warn!(%error, "cannot store whether this node votes; it is found out again after a restart");
+            tracing::warn!(%error, "cannot store whether this node is quorum-eligible: it is determined again after \
+                                    a restart");
         }
         if is_behind {
             tracing::warn!(
-                "another node saw a later run of this node: the data directory is an older copy, or is used twice; this \
-                 replica does not vote in reads until it has been refilled"
+                "another node saw a later run of this node: the data directory is an older copy, or is used twice; \
+                 this store is not quorum-eligible until it has been refilled"
             );
         } else if !votes {
             tracing::warn!(
-                "another node knows an older store of this node: what it held is lost here, so this replica does not \
-                 vote in reads until it has been refilled"
+                "another node knows an older store of this node: its records are lost here; this store is not \
+                 quorum-eligible until it has been refilled"
             );
         }
     }
@@ -183,7 +185,10 @@ impl Membership {
     async fn remember(&self, news: &[StoreSeen]) {
         match self.replica.store_seen(news).await {
             Ok(()) => self.cluster.roster().remember(news),
-            Err(error) => tracing::warn!(%error, "cannot store which node was seen with which store"),
+            Err(error) => {
+                tracing::warn!(%error, "cannot store which node was seen with which store: after a restart this node \
+                                        asks again");
+            }
         }
     }
 
@@ -209,16 +214,20 @@ impl Membership {
         match standing {
             ClockStanding::Off if before != ClockStanding::Off => tracing::error!(
                 limit_ms = limit,
-                "this node's clock is further than --clock-offset-limit from the clocks of a majority of the nodes: it takes \
-                 no writes, expires and purges nothing until its clock is right; have the machine keep the time (NTP)"
+                "this node's clock is further than --clock-offset-limit from the clocks of a majority of the nodes: \
+                 the node takes no writes, expires and purges nothing until its clock is right; synchronise the \
+                 machine's clock (NTP)"
             ),
             ClockStanding::Disputed if !was_down => tracing::warn!(
                 limit_ms = limit,
-                "this node's clock is further than --clock-offset-limit from another node's, and no majority is there to say \
-                 which of them is right: it takes no writes and purges nothing until more nodes have been heard"
+                "this node's clock is further than --clock-offset-limit from another node's, and no majority is \
+                 reachable to decide which is right: the node takes no writes and purges nothing until more nodes \
+                 answer"
             ),
             ClockStanding::Confirmed if was_down => {
-                tracing::info!("a majority of the nodes confirms this node's clock: it takes writes again");
+                tracing::info!(
+                    "a majority of the nodes confirms this node's clock: the node takes writes again"
+                );
             }
             _ => {}
         }
@@ -234,11 +243,15 @@ impl Membership {
                 node,
                 offset_ms = millis,
                 error_ms = error_millis,
-                "the clock of a node is far from this one's; guarantees hold, expiry is only as good as the clocks: \
-                 have both machines keep the time (NTP)"
+                "the clock of a node differs from this node's by more than --max-clock-offset: records may expire \
+                 early or late; synchronise the clocks of both machines (NTP)"
             ),
             ClockNews::Near(ClockOffset { millis, .. }) => {
-                tracing::info!(node, offset_ms = millis, "the clock of a node is near this one's again");
+                tracing::info!(
+                    node,
+                    offset_ms = millis,
+                    "the clock of a node is within --max-clock-offset of this node's again"
+                );
             }
         }
     }

@@ -243,8 +243,8 @@ impl Coordinator {
         if lost > before {
             tracing::error!(
                 records = lost,
-                "records of this node cannot be read and no other node has them: reads of them fail until they are \
-                 written again"
+                "damaged records cannot be repaired, because no other node has them: reads of them fail until they \
+                 are written again"
             );
         }
     }
@@ -253,7 +253,7 @@ impl Coordinator {
         let shared = &self.shared;
         let damage = shared.replica.damage();
         let Ok(key) = Key::new(row.clone()) else {
-            damage.note_store("the row of a record has a key that cannot be one");
+            damage.note_store("the key of a row is malformed");
             return Ok(Mended::Later);
         };
         match shared.replica.get(&key).await {
@@ -262,7 +262,7 @@ impl Coordinator {
             Ok(_) => return self.check_scans(row, &key).await,
         }
         let Some((version, from)) = shared.replica.indexed_version(&key)? else {
-            damage.note_store("a block is damaged in which no record is");
+            damage.note_store("a damaged block holds no record");
             return Ok(Mended::Later);
         };
         let partition = shared.cluster.partition_of(&key);
@@ -291,7 +291,7 @@ impl Coordinator {
         shared.stamps.observe(record.version);
         let healed = record.version;
         shared.replica.apply(key.clone(), record, Source::Repair { settled }).await?;
-        tracing::info!(key = %row.escape_ascii(), %version, %healed, from, "a damaged record was healed from another node");
+        tracing::info!(key = %row.escape_ascii(), %version, %healed, from, "a damaged record was repaired from another node");
         shared.background.mending.rows_healed.fetch_add(1, Ordering::Relaxed);
         shared.background.workers.count(WorkerId::Mend, 1);
         self.check_scans(row, &key).await
@@ -302,7 +302,7 @@ impl Coordinator {
         let is_sound = self.shared.replica.is_sound(key).await?;
         self.shared.replica.damage().forget_row(row);
         if !is_sound {
-            self.shared.replica.damage().note_store("a block is damaged that several records share");
+            self.shared.replica.damage().note_store("several records share the damaged block");
         }
         Ok(Mended::Healed)
     }
@@ -347,8 +347,8 @@ impl Coordinator {
                 tracing::error!(
                     reason,
                     hints_lost = lost,
-                    "the damaged store was set aside; the node goes on with an empty one, which is refilled from the \
-                     other nodes and does not vote until then"
+                    "the damaged store was quarantined: the node goes on with an empty store, which is refilled from \
+                     the other nodes and is not quorum-eligible until then"
                 );
             }
             Err(error) => {
@@ -359,8 +359,8 @@ impl Coordinator {
                         reason,
                         %error,
                         again_every_s = ASIDE_AGAIN.as_secs(),
-                        "the damaged store cannot be set aside now: until it is, this node takes no writes and does not \
-                         vote"
+                        "the damaged store cannot be quarantined now: until it is, this node takes no writes and is \
+                         not quorum-eligible"
                     );
                 }
                 tokio::time::sleep(ASIDE_AGAIN).await;
@@ -381,7 +381,8 @@ impl Coordinator {
             shared.stamps.store_lease().await
         };
         if let Err(error) = stored.await {
-            tracing::warn!(%error, "a store that was begun anew does not remember the other nodes' stores");
+            tracing::warn!(%error, "cannot store the other nodes' stores in the new store: after a restart this node \
+                                    asks again");
         }
     }
 

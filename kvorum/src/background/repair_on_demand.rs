@@ -99,7 +99,8 @@ impl Shared {
         }
         tracing::warn!(
             dropped,
-            "an operator had dropped what is further ahead of this node's clock than --clock-offset-limit allows"
+            "records and hints with timestamps beyond --clock-offset-limit were dropped on an operator's request \
+             (kvorum repair --drop-unbelievable)"
         );
         Ok(dropped)
     }

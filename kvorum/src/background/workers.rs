@@ -211,12 +211,12 @@ impl Shared {
         match id {
             WorkerId::Hints(index) => format!("delivers hints to {}", self.cluster.url_of(index)),
             WorkerId::Repair(index) => {
-                format!("keeps this node and {} alike, and refills this one", self.cluster.url_of(index))
+                format!("keeps this node in sync with {}, and refills it", self.cluster.url_of(index))
             }
-            WorkerId::Mend => "heals what is damaged on the disk".to_owned(),
-            WorkerId::Scrub => "reads everything stored to find damage".to_owned(),
-            WorkerId::Sweep => "removes what has expired or been deleted".to_owned(),
-            WorkerId::Reclaim => "gives back the space of removed records".to_owned(),
+            WorkerId::Mend => "repairs damaged records and stores".to_owned(),
+            WorkerId::Scrub => "scans the whole store for corruption".to_owned(),
+            WorkerId::Sweep => "removes expired and deleted records".to_owned(),
+            WorkerId::Reclaim => "reclaims the disk space of removed records".to_owned(),
             WorkerId::Compaction => "the engine's flushes and compactions".to_owned(),
         }
     }
@@ -249,7 +249,7 @@ impl Shared {
                 let look = Look { backlog: reclaimer.waiting(), ..idle(reclaimer.rows()) };
                 match reclaimer.name() {
                     "busy" => {
-                        let detail = format!("{} bytes given back so far", reclaimer.bytes());
+                        let detail = format!("{} bytes reclaimed so far", reclaimer.bytes());
                         Look { state: "running", detail, ..look }
                     }
                     "waiting" => {

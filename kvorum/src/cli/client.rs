@@ -73,15 +73,15 @@ pub(super) fn commands() -> Vec<Command> {
             .arg(replicas()),
         on_node(Command::new("scan").about("Prints the records of a range, KEY tab VALUE a line"))
             .arg(key("start", "The first key").required(true))
-            .arg(key("end", "The first key behind the range"))
+            .arg(key("end", "End of the range: the first key after it"))
             .arg(flag("limit", "N", "Records at most").value_parser(value_parser!(u64).range(1..)))
-            .arg(switch("local", "Only what the node itself stores"))
+            .arg(switch("local", "Only the records that the node itself stores"))
             .arg(switch("keys", "Only keys, without values"))
             .arg(switch("json", "One JSON object a line")),
         on_node(Command::new("explain").about("Prints what every node holds of a key"))
             .arg(key("key", "The key").required(true))
             .arg(switch("json", "As JSON")),
-        on_node(Command::new("repair").about("Compares nodes now, heals what differs, and waits"))
+        on_node(Command::new("repair").about("Compares and repairs nodes now, and waits until it is done"))
             .arg(flag(
                 "node",
                 "URL",

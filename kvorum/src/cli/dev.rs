@@ -113,7 +113,9 @@ fn configs(matches: &ArgMatches) -> Result<Vec<(Config, Vec<Resolved>)>, String>
         return Err(format!("nodes = {count} (flag --nodes): at most {NODES_MAX}"));
     }
     let Some(last) = base.checked_add(count - 1) else {
-        return Err(format!("base-port = {base} (flag --base-port): there is no port {count} behind it"));
+        return Err(format!(
+            "base-port = {base} (flag --base-port): it needs {count} ports in a row, and the highest port is 65535"
+        ));
     };
     let urls: Vec<String> = (base..=last).map(|port| format!("http://127.0.0.1:{port}")).collect();
     let data_dir = text_of(matches, "data-dir").unwrap_or("./data");

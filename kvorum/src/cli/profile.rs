@@ -50,7 +50,9 @@ async fn profile(matches: &ArgMatches) -> Result<(), Failure> {
     let format = text_of(matches, "format").unwrap_or_default();
     let output = matches.get_one::<OsString>("output");
     if format == Format::Pprof.name() && output.is_none() && io::stdout().is_terminal() {
-        return Err(Failure::Usage("pprof files are no text: name a file by -o, or a pipe".to_owned()));
+        return Err(Failure::Usage(
+            "pprof files are binary: give a file with -o, or write to a pipe".to_owned(),
+        ));
     }
     let event = text_of(matches, "event").unwrap_or_default();
     let seconds = matches.get_one::<u16>("seconds").copied().unwrap_or_default();

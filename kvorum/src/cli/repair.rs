@@ -81,7 +81,7 @@ fn line_of(node: &str, body: &str) -> (String, bool) {
     let repaired: serde_json::Value = serde_json::from_str(body).unwrap_or_default();
     let number = |name: &str| repaired.get(name).and_then(serde_json::Value::as_u64).unwrap_or_default();
     let mut line = format!(
-        "{node}: compared with {}, {} records brought here, {} dead rows removed\n",
+        "{node}: compared with {}, {} records pulled, {} purged rows removed\n",
         number("compared"),
         number("pulled"),
         number("purged"),
@@ -136,7 +136,7 @@ impl Progress<'_> {
         self.most = self.most.max(left);
         let bar = bar(self.done, self.count, self.most - left, self.most);
         kvorum_output::tell(format!(
-            "\r\x1b[K[{bar}] {}/{} {}: {left} partitions to heal, {pulled} records brought so far",
+            "\r\x1b[K[{bar}] {}/{} {}: {left} partitions to repair, {pulled} records pulled so far",
             self.done, self.count, self.node
         ));
     }

@@ -359,7 +359,7 @@ impl Draft {
         if config.clock_offset_limit < config.clock_offset_max {
             return Err(bad(
                 "clock-offset-limit",
-                "less than max-clock-offset: what is refused must have been reported before".into(),
+                "less than max-clock-offset: an offset must be reported before it is refused".into(),
             ));
         }
         let own = format!("http://{}", config.listen);

@@ -71,9 +71,9 @@ impl fmt::Display for Cause {
             Self::Call(error) => error.fmt(f),
             Self::Late => f.write_str("no answer in time"),
             Self::Unreachable => f.write_str("no link to it"),
-            Self::NotVoting | Self::NotVotingYet => f.write_str("its store does not vote yet"),
-            Self::Damaged => f.write_str("what it holds is damaged and cannot be read"),
-            Self::OffTopic => f.write_str("it answered something that was not asked"),
+            Self::NotVoting | Self::NotVotingYet => f.write_str("its store is not quorum-eligible yet"),
+            Self::Damaged => f.write_str("its copy is damaged and cannot be read"),
+            Self::OffTopic => f.write_str("its answer does not fit the request"),
             Self::Paused => f.write_str("the worker is paused"),
         }
     }
@@ -483,7 +483,7 @@ impl super::Shared {
             nodes.into_iter().map(|index| cluster.url_of(index).to_owned()).collect::<Vec<_>>().join(", ")
         };
         if cluster.stands_down() {
-            return "its damaged store is being set aside".to_owned();
+            return "its damaged store is being quarantined".to_owned();
         }
         let verdict = cluster.roster().verdict();
         match verdict {
@@ -496,7 +496,7 @@ impl super::Shared {
             VotesVerdict::Lacks => {
                 let (percent, left) = self.background.anti_entropy.refill_progress();
                 if percent == 100 && !left.is_empty() {
-                    return format!("refilled after disk loss but for what {} may know", urls(left));
+                    return format!("refilled after disk loss: waiting to compare with {}", urls(left));
                 }
                 format!("refilling after disk loss ({percent} %)")
             }

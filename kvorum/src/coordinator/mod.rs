@@ -215,12 +215,13 @@ impl fmt::Display for CoordinatorError {
             }
             Self::Replica(error) => error.fmt(f),
             Self::ClockExhausted => f.write_str(
-                "this node's clock has reached the highest version there can be: nothing can be written above it",
+                "this node's clock has reached the highest possible version: no write can get a newer one",
             ),
             Self::ClockOff { limit_millis } => write!(
                 f,
-                "this node's clock is not known to be within {limit_millis} ms (--clock-offset-limit) of the clocks of a \
-                 majority of the nodes: it takes no writes until it is; nothing was done, ask another node"
+                "this node's clock is not confirmed to be within {limit_millis} ms (--clock-offset-limit) of the \
+                 clocks of a majority of the nodes: it takes no writes until then; nothing was done, ask another \
+                 node"
             ),
             Self::Stopped => f.write_str("the node is shutting down"),
         }

@@ -323,8 +323,8 @@ fn not_voting(shared: &Shared) -> Reply {
 /// Refuses to list this store's rows. With a clock that may be behind, the list would leave out rows that only seem to be
 /// from the future.
 fn clock_in_doubt() -> Reply {
-    let detail =
-        "this node's clock may be wrong: it lists nothing until a majority of the nodes has confirmed it";
+    let detail = "this node's clock may be wrong: this node lists no records until a majority of the nodes has \
+                  confirmed the clock";
     Reply::Refused { code: Refusal::NotVoting, detail: detail.to_owned() }
 }
 
@@ -348,7 +348,7 @@ fn refuse(error: &ReplicaError) -> Reply {
 fn foreign() -> Reply {
     Reply::Refused {
         code: Refusal::Unknown,
-        detail: "the node that asks is no member of this cluster".to_owned(),
+        detail: "the node that asks is not a member of this cluster".to_owned(),
     }
 }
 

@@ -93,8 +93,8 @@ impl Stamps {
             return;
         }
         tracing::warn!(
-            "this node's clock was set back by more than --clock-offset-limit: versions go on from the new time; keys \
-             written in the future cannot be written again until that time has come (kvorum repair \
+            "this node's clock was set back by more than --clock-offset-limit: versions continue from the new time; \
+             keys whose versions are in the future cannot be written until then (or run kvorum repair \
              --drop-unbelievable)"
         );
         *state = State { hlc: Hlc::resume(new_writer(self.node, &*self.rng), UnixMillis(0)), renewal: None };

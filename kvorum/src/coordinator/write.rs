@@ -416,7 +416,8 @@ impl Coordinator {
                 shared.metrics.hints_lost.fetch_add(1, Ordering::Relaxed);
                 if let Some(left_out) = shared.background.handoff.tells_loss(shared.clock.mono()) {
                     let node = shared.cluster.url_of(node);
-                    tracing::warn!(%error, node, left_out, "a hint could not be kept: repair brings what it held");
+                    tracing::warn!(%error, node, left_out, "a hint could not be stored: anti-entropy repairs the \
+                                                            write that it held");
                 }
             }
         }

@@ -96,7 +96,10 @@ impl Failure {
 
     /// More large values are waiting than can be written in time; most of this one was not read.
     pub fn crowded(retry_after: u64) -> Self {
-        Self { retry_after, ..Self::overloaded("as many large values are being written as can be in time") }
+        Self {
+            retry_after,
+            ..Self::overloaded("as many large values are being written as fit into the time-out")
+        }
     }
 
     /// All places for connections are taken, or the client's address has its share. Some places stay free for peers,
@@ -108,8 +111,7 @@ impl Failure {
 
     /// The store is not open yet.
     pub fn starting() -> Self {
-        let message =
-            "the node is starting: its store is being opened, or it takes what it missed; nothing was done";
+        let message = "the node is starting: it opens its store, or takes the hints for it; nothing was done";
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "starting", message)
     }
 
@@ -164,7 +166,7 @@ impl Failure {
 
     /// The path is for peers, which begin with an upgrade.
     pub fn upgrade_required(protocol: &'static str) -> Self {
-        let message = format!("this is where nodes connect: a request needs Upgrade: {protocol}");
+        let message = format!("only nodes connect here: a request needs Upgrade: {protocol}");
         Self {
             upgrade: Some(protocol),
             ..Self::new(StatusCode::UPGRADE_REQUIRED, "upgrade_required", message)
@@ -213,7 +215,7 @@ impl Failure {
                     request_id = %id,
                     error = %self.message,
                     left_out,
-                    "a request failed by this node's own fault"
+                    "a request failed with an internal error"
                 );
             }
             self.message = format!("{} (request id {id})", self.message);
@@ -289,8 +291,8 @@ impl From<CoordinatorError> for Failure {
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "shutting_down", message)
             }
             CoordinatorError::Replica(ReplicaError::DiskFull) => {
-                let message = "the disks of the replicas are full, nothing was stored: writes are refused until there is space, \
-                     reads go on";
+                let message = "the disks of the replicas are full, nothing was stored: writes are refused until \
+                               there is space, reads go on";
                 Self::new(StatusCode::INSUFFICIENT_STORAGE, "disk_full", message)
             }
             CoordinatorError::Replica(error @ ReplicaError::TooFarAhead(_)) => {

@@ -78,7 +78,7 @@ fn table_of(explanation: &Explanation) -> String {
             "all replicas of the partition agree up to {} ms ago",
             explanation.now.0.saturating_sub(at)
         ),
-        None => write!(text, "whether all replicas of the partition agree has not been heard yet"),
+        None => write!(text, "not known yet whether all replicas of the partition agree"),
     };
     if let Some((node, why)) = &explanation.held_by {
         let _ = write!(text, ", held back by {node}: {}", why_name(*why));

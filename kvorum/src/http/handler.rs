@@ -237,7 +237,7 @@ fn check_head<B>(
     own: Option<&Authority>,
 ) -> Result<(), Failure> {
     let Some(verdict) = connection.begin_request() else {
-        return Err(Failure::malformed("the request's framing is not understood"));
+        return Err(Failure::malformed("the framing of the request is malformed"));
     };
     if verdict.bare_line_feed {
         return Err(Failure::malformed("a line of the head ends without a carriage return"));
@@ -602,7 +602,7 @@ pub(super) fn welcome<B: Body>(
         if service.refusals.admit(&reason, service.clock.mono()) {
             tracing::warn!(
                 reason,
-                "refused a node that wants to connect: it is told the same, and tries again"
+                "refused the connection of another node: it gets the same reason, and tries again"
             );
         }
         reason

@@ -79,7 +79,7 @@ impl RangeBody {
         tokio::task::spawn_local(async move {
             // Bounds how long the snapshot is held, whether the store or the client is slow.
             if tokio::time::timeout(source.timeout, read(source, sender)).await.is_err() {
-                tracing::warn!("a range took longer than its time-out and was cut");
+                tracing::warn!("a range exceeded --range-timeout: its answer was cut short");
             }
         });
         Self { parts, records: Vec::new().into_iter(), metrics }
@@ -107,7 +107,7 @@ async fn read(mut source: RangeSource, sender: mpsc::Sender<Part>) {
     loop {
         let part = match source.reader.next(PART_BYTES).await {
             Ok(part) => part,
-            Err(error) => return tracing::error!(%error, "a range was cut"),
+            Err(error) => return tracing::error!(%error, "a range failed: its answer was cut short"),
         };
         let is_last = part.is_empty();
         let records = render(part, source.now, source.format, &mut left);

@@ -107,7 +107,7 @@ pub async fn serve<L: Listener>(listener: L, desk: Rc<Desk>, connector: Rc<dyn C
             Ok(accepted) => accept(accepted, &desk, &watchdog),
             Err(error) => {
                 if let Some(left_out) = accept_lines.admit(service.clock.mono()) {
-                    tracing::warn!(%error, left_out, "cannot accept a connection: tried again every 50 ms");
+                    tracing::warn!(%error, left_out, "cannot accept connections: this node tries again every 50 ms");
                 }
                 tokio::time::sleep(ACCEPT_RETRY).await;
             }
@@ -128,7 +128,7 @@ pub async fn serve<L: Listener>(listener: L, desk: Rc<Desk>, connector: Rc<dyn C
     if left > 0 {
         tracing::warn!(
             connections = left,
-            "connections were cut: they did not end within the drain time-out"
+            "--drain-timeout has passed: the connections that were left are closed"
         );
     }
     watch.abort();

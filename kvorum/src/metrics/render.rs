@@ -145,14 +145,18 @@ impl Snapshot {
             (
                 "conflicting_records",
                 scrape.store.conflicts.load(Ordering::Relaxed),
-                "Records that came and differ from what is stored of their version, which should not occur",
+                "Received records that differ from the stored record of the same version; should be 0",
             ),
-            ("reclaims", scrape.reclaimer.passes(), "Passes that gave back the space of removed records"),
-            ("reclaimed_bytes", scrape.reclaimer.bytes(), "Bytes by which those made the tables smaller"),
+            (
+                "reclaims",
+                scrape.reclaimer.passes(),
+                "Passes that reclaimed the disk space of removed records",
+            ),
+            ("reclaimed_bytes", scrape.reclaimer.bytes(), "Bytes of disk space reclaimed from tables"),
             ("block_cache_hits", engine.cache_hits, "Blocks served from the cache"),
             ("block_cache_misses", engine.cache_misses, "Blocks read from files"),
             ("compactions", engine.compactions_completed, "Compactions completed"),
-            ("index_folds", engine.folds, "Times that rows of the index were folded into its tree"),
+            ("index_folds", engine.folds, "Flushes of rows of the index into its tree"),
             ("compaction_micros", engine.compaction_micros, "Time spent in compactions, in microseconds"),
         ];
         for (name, value, help) in counters {
@@ -203,7 +207,7 @@ impl Snapshot {
             "parts_running",
             None,
             Kind::Gauge(parts(|(running, _)| running)),
-            "Threads and tasks that live as long as the node, by what they are",
+            "Threads and tasks that run as long as the node, by name",
         );
         family(
             "part_restarts",
@@ -268,35 +272,47 @@ fn counters(shared: &Shared) -> Vec<(&'static str, u64, &'static str)> {
     vec![
         ("writes_without_quorum", read(&metrics.writes_failed), "Writes that found too few replicas"),
         ("reads_without_quorum", read(&metrics.reads_failed), "Reads that found too few replicas"),
-        ("writes_restamped", read(&metrics.restamped), "Stamps beyond the first that writes needed"),
+        (
+            "writes_restamped",
+            read(&metrics.restamped),
+            "Further versions that writes needed after their first",
+        ),
         ("writes_asked_first", read(&metrics.asked_first), "Writes that asked for the newest version first"),
-        ("hedges", read(&metrics.hedges), "Reads that asked one replica more"),
-        ("hints_lost", read(&metrics.hints_lost), "Hints that could not be kept"),
+        ("hedges", read(&metrics.hedges), "Reads that asked one more replica"),
+        ("hints_lost", read(&metrics.hints_lost), "Hints that could not be stored"),
         ("repair_rounds", read(&anti_entropy.rounds), "Comparisons with other replicas"),
-        ("repair_pulled_records", read(&anti_entropy.pulled), "Records that comparisons brought here"),
+        ("repair_pulled_records", read(&anti_entropy.pulled), "Records that anti-entropy pulled"),
         (
             "outlived_dropped_records",
             read(&anti_entropy.outlived_dropped),
-            "Records of a store that was behind, dropped because a replica that would have them has them no more",
+            "Records of an older store, dropped because the replicas that should have them have purged them",
         ),
         (
             "kept_in_doubt_records",
             read(&anti_entropy.kept_in_doubt),
-            "Records kept although others had purged past them: all their replicas are older copies, and some may have \
-             been deleted since",
+            "Records kept although other nodes have purged beyond them: all their replicas are older copies, and \
+             some records may have been deleted since",
         ),
         (
             "repair_transfers",
             read(&anti_entropy.bulk_syncs),
-            "Walks through another node's store, because this one lacked most of it",
+            "Bulk syncs: partitions or stores streamed from another node, because this one lacked most of them",
         ),
         ("records_healed", read(&mending.rows_healed), "Damaged records replaced by another node's copy"),
         ("stores_set_aside", read(&mending.stores_set_aside), "Damaged stores set aside while the node ran"),
-        ("scrubs", read(&mending.walks), "Walks over the whole store that looked for damage"),
-        ("scrubbed_bytes", read(&mending.bytes_walked), "Bytes of keys and values that they read"),
-        ("settle_rounds", gc.rounds(), "Rounds that this node led, to find out how far all agree"),
-        ("settled_partitions", read(&gc.released), "Partitions that they settled for their dead rows"),
-        ("purged_dead_records", read(&gc.purged), "Rows of deleted and expired keys removed since"),
+        ("scrubs", read(&mending.walks), "Scrubs of the whole store"),
+        ("scrubbed_bytes", read(&mending.bytes_walked), "Bytes of keys and values read by scrubs"),
+        ("settle_rounds", gc.rounds(), "Tombstone GC rounds that this node led"),
+        (
+            "settled_partitions",
+            read(&gc.released),
+            "Partitions that tombstone GC rounds released for purging",
+        ),
+        (
+            "purged_dead_records",
+            read(&gc.purged),
+            "Rows of deleted and expired keys that tombstone GC removed",
+        ),
     ]
 }
 
@@ -311,7 +327,7 @@ fn cluster(scrape: &Scrape<'_>) -> Vec<Family> {
     family(
         "peer_frame_bytes",
         Kind::Gauge(one(shared.peer_limits.memory_used())),
-        "Bytes of unfinished frames of peers and of replies that peers have not taken",
+        "Bytes of incomplete frames from peers and of replies that peers have not read",
     );
     family(
         "timestamps_refused",
@@ -324,11 +340,7 @@ fn cluster(scrape: &Scrape<'_>) -> Vec<Family> {
         "Whether this node's clock is too far from those of a majority to take writes (--clock-offset-limit)",
     );
     let damaged = shared.replica.damage().row_count() as u64;
-    family(
-        "damaged_records",
-        Kind::Gauge(one(damaged)),
-        "Records that cannot be read and are not healed yet",
-    );
+    family("damaged_records", Kind::Gauge(one(damaged)), "Damaged records that are not repaired yet");
     let is_damaged = u64::from(shared.replica.damage().store().is_some());
     family(
         "store_damaged",
@@ -348,7 +360,7 @@ fn cluster(scrape: &Scrape<'_>) -> Vec<Family> {
         "Records that peers asked this replica to apply",
     );
     let votes = u64::from(shared.cluster.votes());
-    family("store_votes", Kind::Gauge(one(votes)), "1 when this node's store votes in reads");
+    family("store_votes", Kind::Gauge(one(votes)), "1 when this node's store is quorum-eligible");
     if let Some(oldest) = shared.background.tombstone_gc.oldest_watermark() {
         let agreed = Version::from_words(oldest.agreed, 0).millis().0;
         family(
@@ -381,7 +393,7 @@ fn peers(shared: &Shared) -> Vec<Family> {
     };
     let gauges: [(_, Of, _); 9] = [
         ("peer_up", |p| u64::from(p.state == "up"), "1 when a peer answers"),
-        ("peer_votes", |p| u64::from(p.votes), "1 when a peer's store votes in reads"),
+        ("peer_votes", |p| u64::from(p.votes), "1 when a peer's store is quorum-eligible"),
         ("peer_calls_in_flight", |p| p.in_flight, "Calls that wait for a reply"),
         ("peer_latency_mean_micros", |p| micros(p.latency_mean), "Mean time of a read"),
         ("peer_latency_p95_micros", |p| micros(p.latency_p95), "95 % of reads take less"),

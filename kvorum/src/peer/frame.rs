@@ -84,11 +84,11 @@ impl fmt::Display for FrameError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::TooLong { bytes } => {
-                write!(f, "a frame of {bytes} bytes is longer than the {FRAME_BYTES_MAX} there may be")
+                write!(f, "a frame of {bytes} bytes is longer than the limit of {FRAME_BYTES_MAX}")
             }
-            Self::TooShort { bytes } => write!(f, "a frame of {bytes} bytes is shorter than any"),
+            Self::TooShort { bytes } => write!(f, "a frame of {bytes} bytes is too short"),
             Self::Checksum { announced, found } => {
-                write!(f, "a frame's checksum is {announced:08x}, that of its bytes {found:08x}")
+                write!(f, "a frame's checksum is {announced:08x}, but its bytes have {found:08x}")
             }
         }
     }

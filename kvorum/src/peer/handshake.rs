@@ -404,7 +404,7 @@ impl fmt::Display for ConnectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Io { attempted, source } => write!(f, "cannot {attempted}: {source}"),
-            Self::Ended => f.write_str("the peer ended the connection during the handshake"),
+            Self::Ended => f.write_str("the peer closed the connection during the handshake"),
             Self::NotHttp { reason } => write!(f, "the peer's answer is not HTTP/1.1: {reason}"),
             Self::Unsendable { value } => {
                 write!(f, "\"{}\" cannot be sent in a header", value.escape_debug())

@@ -198,7 +198,7 @@ impl fmt::Display for CallError {
             Self::TimedOut => f.write_str("no reply in time"),
             Self::Refused { detail, .. } => write!(f, "refused: {detail}"),
             Self::NoMemory => f.write_str("no memory was left for its reply"),
-            Self::TooFarAhead(error) => write!(f, "its reply was not believed: {error}"),
+            Self::TooFarAhead(error) => write!(f, "its reply was refused: {error}"),
         }
     }
 }
@@ -470,7 +470,7 @@ impl Shared {
         };
         if end.is_corrupt() {
             if let Some(left_out) = self.parts.limits.bad_frames.admit(self.parts.clock.mono()) {
-                tracing::warn!(peer = %self.parts.peer, reason = %end, left_out, "a peer broke the protocol; the connection to it was ended");
+                tracing::warn!(peer = %self.parts.peer, reason = %end, left_out, "a peer sent a malformed message: the connection to it was closed");
             }
         } else {
             tracing::debug!(peer = %self.parts.peer, reason = %end, "the connection to a peer ended");

@@ -60,14 +60,14 @@ impl End {
 impl fmt::Display for End {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Closed => f.write_str("the peer ended the connection"),
+            Self::Closed => f.write_str("the peer closed the connection"),
             Self::Io(error) => write!(f, "the connection broke: {error}"),
             Self::Frame(error) => error.fmt(f),
             Self::Message(error) => error.fmt(f),
-            Self::Silent => f.write_str("the peer is silent although something is asked of it"),
-            Self::Stalled => f.write_str("the peer takes or brings no more bytes in the middle of a message"),
+            Self::Silent => f.write_str("the peer does not answer"),
+            Self::Stalled => f.write_str("the peer stopped in the middle of a message"),
             Self::Unused => f.write_str("the peer has not used the connection for a minute"),
-            Self::Dropped => f.write_str("the connection is of no more use"),
+            Self::Dropped => f.write_str("the connection is not needed any more"),
         }
     }
 }

@@ -99,7 +99,7 @@ pub async fn serve(
     if end.is_corrupt() {
         let serving = &inbox.0;
         if let Some(left_out) = serving.limits.bad_frames.admit(serving.clock.mono()) {
-            tracing::warn!(peer = %caller.peer, reason = %end, left_out, "a peer broke the protocol; its connection was ended");
+            tracing::warn!(peer = %caller.peer, reason = %end, left_out, "a peer sent a malformed message: its connection was closed");
         }
     } else {
         tracing::debug!(peer = %caller.peer, reason = %end, "the connection of a peer ended");
@@ -147,14 +147,15 @@ impl Serving {
         if let Err(error) = push(reply) {
             let (code, detail) = match error {
                 PushError::Full => {
-                    let detail = "no memory is left for a reply: others wait for their peers to take them";
+                    let detail = "no memory is left for a reply: other replies wait until peers read them";
                     (Refusal::Overloaded, detail.to_owned())
                 }
                 PushError::TooLong => (Refusal::Failed, "the reply is longer than a frame may be".to_owned()),
                 PushError::Message(error) => (Refusal::Failed, error.to_string()),
             };
             if code == Refusal::Failed {
-                tracing::error!(peer = %self.caller.peer, ?error, "a reply cannot be sent");
+                tracing::error!(peer = %self.caller.peer, ?error, "a reply to a peer cannot be sent: it gets an \
+                                                                   error instead");
             }
             // It is short and has no lists, so pushing it cannot fail.
             let _ = push(&Reply::Refused { code, detail });

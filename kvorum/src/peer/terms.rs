@@ -172,13 +172,15 @@ pub enum MessageError {
 impl fmt::Display for MessageError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::UnknownKind { kind } => write!(f, "messages of kind {kind:#04x} are not known here"),
+            Self::UnknownKind { kind } => {
+                write!(f, "this release does not know messages of kind {kind:#04x}")
+            }
             Self::WrongReply { kind } => write!(f, "a reply of kind {kind:#04x} does not answer the request"),
             Self::Truncated => f.write_str("a message ends too early"),
             Self::Trailing { bytes } => write!(f, "a message has {bytes} bytes too many"),
             Self::Key(error) => write!(f, "a message has a bad key: {error}"),
             Self::UnknownValue { value } => write!(f, "a message has a byte {value:#04x} without meaning"),
-            Self::Contradiction => f.write_str("a record in a message contradicts itself"),
+            Self::Contradiction => f.write_str("a record in a message is inconsistent"),
             Self::TooMany { count, count_max } => {
                 write!(f, "a message has a list of {count}, more than {count_max}")
             }

@@ -232,7 +232,8 @@ impl Committer {
             let key = Bytes::from_static(format::META_UNSYNCED);
             let clean = vec![Change::Remove { keyspace: Keyspace::Meta, key }];
             if let Err(error) = self.engine.commit(clean, Durability::Synced) {
-                tracing::error!(%error, "the last sync failed: the latest writes may be lost if the power fails");
+                tracing::error!(%error, "the last sync before the end failed: the latest writes may be lost if the \
+                                         power fails");
             }
         }
         crash::point(Point::CloseAfterSync);
@@ -276,7 +277,9 @@ impl Committer {
                     match self.judge_due(stage, &row) {
                         Ok(true) => purged += 1,
                         Ok(false) => {}
-                        Err(error) => tracing::error!(%error, "cannot judge an expired record"),
+                        Err(error) => {
+                            tracing::error!(%error, "cannot decide about an expired record: it stays");
+                        }
                     }
                 }
                 (None, Answer::Purge { outcome: Ok(purged), done })
@@ -531,7 +534,8 @@ impl Committer {
         match self.engine.scan(Keyspace::Meta, b"", std::ops::Bound::Unbounded) {
             Ok(scan) => rows.extend(scan.filter_map(Result::ok)),
             Err(error) => {
-                tracing::warn!(%error, "the store's own rows cannot be read: what is known without them is kept");
+                tracing::warn!(%error, "the store's metadata cannot be read: this node goes on with the metadata in \
+                                        memory");
             }
         }
         rows.insert(Bytes::from_static(format::META_VOTES), Bytes::from_static(&[format::VOTES_NO]));
@@ -698,8 +702,8 @@ impl Committer {
                 && let Some(left_out) = self.shortages.admit(now)
             {
                 let news = match shortage {
-                    Shortage::Disk => "a write met a full disk",
-                    _ => "a write met a shortage",
+                    Shortage::Disk => "a write found the disk full",
+                    _ => "a write found too few resources",
                 };
                 tracing::warn!(%error, %shortage, left_out, "{news}");
             }
@@ -711,7 +715,8 @@ impl Committer {
         if matches!(error, EngineError::Poisoned { .. })
             && let Err(error) = self.engine.retire()
         {
-            tracing::error!(%error, "the failed store cannot be opened for reading either: tried again every 5 s");
+            tracing::error!(%error, "the failed store cannot be opened for reading either: this node tries again \
+                                     every 5 s");
         }
         Refusal::Failed(error.to_string())
     }
@@ -857,7 +862,9 @@ impl Committer {
             return;
         }
         match self.engine.retire() {
-            Ok(()) => tracing::info!("the store that takes no writes can be read again"),
+            Ok(()) => {
+                tracing::info!("the failed store can be read again; it takes no writes until a restart");
+            }
             Err(error) => tracing::debug!(%error, "the store cannot be opened for reading"),
         }
     }

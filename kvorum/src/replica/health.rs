@@ -153,7 +153,7 @@ impl StoreHealth {
             Shortage::Threads => (NO_THREADS, "no threads can be started: writes are refused until they can"),
             Shortage::Unknown => (
                 REOPENING,
-                "the engine's background ended: writes are refused until the store is opened again",
+                "the engine's background threads ended: writes are refused until the store is opened again",
             ),
         };
         self.change(word, now, news);
@@ -163,7 +163,7 @@ impl StoreHealth {
         if self.word.load(Ordering::Relaxed) != FAILED {
             reason.clone_into(&mut self.reason.lock().unwrap_or_else(PoisonError::into_inner));
             self.word.store(FAILED, Ordering::Release);
-            tracing::error!(reason, "the store failed and takes no more writes until the node is restarted");
+            tracing::error!(reason, "the store failed: it takes no writes until the node is restarted");
         }
     }
 

@@ -678,7 +678,8 @@ fn stored_lease(parts: &ReplicaParts) -> Result<UnixMillis, ReplicaError> {
     Ok(match parts.timestamps.check(Version::new(begin, 0, parts.node).clock()) {
         Ok(()) => lease,
         Err(error) => {
-            tracing::warn!(%error, "the stored lease of this node's clock is not believed: versions go on from the time now");
+            tracing::warn!(%error, "the stored lease of this node's clock is implausible and ignored: versions \
+                                    continue from the current time");
             UnixMillis(0)
         }
     })
@@ -707,8 +708,8 @@ fn mark_unclean(parts: &ReplicaParts, lease: UnixMillis) -> Result<(), ReplicaEr
     let mut batch = Batch::new();
     if was_cut_short {
         tracing::warn!(
-            "the life before did not end as it should and confirmed writes before they were synced: what a power \
-             failure may have cost is looked for on the other nodes first"
+            "unclean shutdown with a --durability below always: acknowledged writes may be missing; this node \
+             compares all partitions with the other nodes"
         );
         batch.extend(Partition::all(parts.partition_bits).map(|partition| Change::Put {
             keyspace,
@@ -870,7 +871,7 @@ impl ReplicaThreads {
             thread.join();
         } else {
             tracing::info!(
-                "tables are still being rewritten: that ends with the process, and is begun again after a start"
+                "the rewrite of tables is stopped with the process: it begins again after a start"
             );
         }
     }

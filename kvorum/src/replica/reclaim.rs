@@ -182,10 +182,14 @@ impl Reclaimer {
                         rows,
                         left,
                         took_ms,
-                        "the space of removed records was given back"
+                        "the disk space of removed records was reclaimed"
                     );
                 } else {
-                    tracing::debug!(left, took_ms, "the space of removed records did not come back yet");
+                    tracing::debug!(
+                        left,
+                        took_ms,
+                        "the disk space of removed records was not reclaimed yet: this node tries again"
+                    );
                 }
             }
             Err(error) => {
@@ -195,10 +199,12 @@ impl Reclaimer {
                 if matches!(error, EngineError::DiskFull { .. }) {
                     tracing::warn!(
                         again_s,
-                        "the disk has too little space to rewrite tables: the space of removed records comes back later"
+                        "the disk has too little space to rewrite tables: the space of removed records is reclaimed \
+                         later"
                     );
                 } else {
-                    tracing::warn!(%error, again_s, "the space of removed records did not come back yet");
+                    tracing::warn!(%error, again_s, "the disk space of removed records was not reclaimed yet: this \
+                                                     node tries again");
                 }
             }
         }

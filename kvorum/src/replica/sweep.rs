@@ -86,7 +86,7 @@ impl SweeperState {
                 Err(ReplicaError::Stopped) => return,
                 Err(ReplicaError::Overloaded) => (THROTTLED, THROTTLED_WAIT),
                 Err(error) => {
-                    tracing::warn!(%error, "the sweeper found no way on; it tries again");
+                    tracing::warn!(%error, "the sweep of expired and deleted records failed: this node tries again");
                     (THROTTLED, IDLE_WAIT)
                 }
             };

@@ -95,7 +95,7 @@ impl Damage {
     fn note_row(&self, key: Bytes, error: &EngineError) {
         let mut notes = self.lock();
         if notes.rows.len() < ROWS_MAX && notes.rows.insert(key) {
-            tracing::error!(%error, "a record cannot be read: it is not served, and is healed where another node has it");
+            tracing::error!(%error, "a record is damaged and not served: it is repaired if another node has it");
         }
     }
 

@@ -95,8 +95,8 @@ impl fmt::Display for DataDirError {
             ),
             Self::NotEmpty { path } => write!(
                 f,
-                "directory {} has files but no {MARKER} file: it is not a data directory of kvorum's; name an \
-                 empty or new one",
+                "directory {} has files but no {MARKER} file: it is not a data directory of kvorum; give an empty or \
+                 new one",
                 path.display()
             ),
             Self::Io { attempted, path, source } => {
@@ -211,7 +211,7 @@ fn warn_of_readers(path: &Path) {
         tracing::warn!(
             path = %path.display(),
             mode,
-            "others than the owner may read the data directory: chmod 0700 keeps its values private"
+            "the data directory is readable by other users: chmod 0700 keeps its values private"
         );
         return;
     }
@@ -221,8 +221,8 @@ fn warn_of_readers(path: &Path) {
         tracing::warn!(
             path = %file.display(),
             mode,
-            "others than the owner may read files in the data directory, were it not for its own mode: chmod -R go= \
-             keeps its values private"
+            "files in the data directory are readable by other users, and only the directory's own mode protects \
+             them: chmod -R go= keeps them private"
         );
     }
 }

@@ -230,7 +230,8 @@ impl Shared {
                 Ok(()) => has_failed = false,
                 Err(error) => {
                     if !std::mem::replace(&mut has_failed, true) {
-                        tracing::warn!(%error, "rows of the index cannot be folded into its tree; tried again every second");
+                        tracing::warn!(%error, "cannot flush rows of the index into its tree: this node tries again \
+                                                every second");
                     }
                     let guard = lock(&self.wanted);
                     let again = self.wake.wait_timeout_while(guard, AGAIN, |wanted| !wanted.is_end);
@@ -393,7 +394,7 @@ impl Engine for Delta {
                 Folding::Within => {
                     // The batch has taken effect all the same; the next batch tries the fold again.
                     if let Err(error) = self.shared.fold() {
-                        tracing::warn!(%error, "rows of the index cannot be folded into its tree");
+                        tracing::warn!(%error, "cannot flush rows of the index into its tree");
                     }
                 }
             }

@@ -127,7 +127,7 @@ impl fmt::Display for FormatError {
             Self::Truncated { bytes } => write!(f, "the row ends after {bytes} bytes"),
             Self::UnknownFormat { format } => write!(f, "row format {format} is unknown to this release"),
             Self::UnknownFlags { flags } => write!(f, "row flags {flags:#010b} are unknown to this release"),
-            Self::Contradiction => f.write_str("the row contradicts itself"),
+            Self::Contradiction => f.write_str("the row is inconsistent"),
         }
     }
 }

@@ -242,7 +242,7 @@ impl DiskIdentity for DirectoryIdentity {
             Err(error) => return Err(unreadable(error.to_string())),
         };
         if !record.ends_with('\n') {
-            return Err(unreadable("it is cut short".to_owned()));
+            return Err(unreadable("it is incomplete".to_owned()));
         }
         let rows: BTreeMap<&str, &str> = record.lines().filter_map(|line| line.split_once(' ')).collect();
         let row = |name: &'static str| {

@@ -115,7 +115,8 @@ fn walk_journal(path: &Path, is_synced: bool, seen: &mut Seen) -> Result<(), Eng
     if let Some(why) = why_damaged(&rest, end, is_synced, seen.last_seqno) {
         return Err(damaged(format!("{} at byte {end}: {why}", path.display())));
     }
-    tracing::info!(journal = %path.display(), at = end, "the last batch of a journal was cut short by a crash: it is cut off");
+    tracing::info!(journal = %path.display(), at = end, "a crash cut the last batch of a journal short: the \
+                                                         incomplete batch, which was not acknowledged, is removed");
     file.set_len(end).and_then(|()| file.sync_all()).map_err(failed)
 }
 

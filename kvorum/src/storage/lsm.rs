@@ -211,7 +211,8 @@ impl Open {
         let failed = |source| EngineError::of_io("start a thread of the store", source);
         opened.map_err(failed)?.unwrap_or_else(|panic| {
             let said = panic.downcast_ref::<String>().map(String::as_str);
-            let said = said.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a word");
+            let said =
+                said.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("for an unknown reason");
             let detail = format!("the engine panicked: {said}");
             Err(EngineError::Corrupt { attempted: "open the store", detail, key: None })
         })
@@ -266,7 +267,7 @@ impl Open {
             [&records, &due, &meta, &hints, &tokens, &delta].map(Clone::clone),
             &config.supervisor,
         )
-        .map_err(|source| EngineError::of_io("start the janitor's threads", source))?;
+        .map_err(|source| EngineError::of_io("start the engine's helper threads", source))?;
         let active_bytes_max = BEHIND_ACTIVE * config.records_memtable_bytes();
         Ok(Self { _janitor: janitor, records, due, meta, hints, tokens, delta, database, active_bytes_max })
     }
@@ -479,7 +480,7 @@ impl Engine for LsmEngine {
 
     fn forget_beginning(&self) -> Result<(), EngineError> {
         quarantine::forget_beginning(&self.config.path)
-            .map_err(|source| EngineError::of_io("forget that a store was set aside", source))
+            .map_err(|source| EngineError::of_io("remove the mark of a quarantined store", source))
     }
 
     fn open_reserve(&self) -> Result<bool, EngineError> {
@@ -545,7 +546,7 @@ impl Engine for LsmEngine {
 }
 
 fn failed_aside(source: io::Error) -> EngineError {
-    EngineError::of_io("set the store aside", source)
+    EngineError::of_io("quarantine the store", source)
 }
 
 /// Waits until nothing in this process uses the store any more: until then fjall holds a lock on this file.
@@ -563,7 +564,7 @@ fn wait_until_released(store: &Path) -> Result<(), EngineError> {
 fn set_aside_closed(config: &LsmConfig) -> Result<(), EngineError> {
     let set_aside = quarantine::set_aside(&config.path, config.quarantine_bytes_max);
     let kept = set_aside.map_err(failed_aside)?;
-    tracing::error!(kept = %kept.display(), "a damaged store was set aside; nothing reads it again");
+    tracing::error!(kept = %kept.display(), "a damaged store was quarantined: this node does not read it again");
     Ok(())
 }
 
@@ -646,7 +647,7 @@ pub(super) fn translate(attempted: &'static str, error: fjall::Error) -> EngineE
         fjall::Error::InvalidVersion(Some(version)) => EngineError::Io {
             attempted,
             source: io::Error::other(format!(
-                "the engine's files have version {version:?}, which is unknown here"
+                "the engine's files have version {version:?}, which this release does not know"
             )),
         },
         fjall::Error::Locked => EngineError::Locked,

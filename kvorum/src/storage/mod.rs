@@ -174,7 +174,7 @@ impl fmt::Display for EngineError {
                 write!(f, "refused to {attempted}: an earlier storage failure stopped the engine")
             }
             Self::Closed => f.write_str("the store is closed after a failure"),
-            Self::Busy => f.write_str("flushes and compactions are too far behind"),
+            Self::Busy => f.write_str("flushes and compactions are too slow"),
             Self::Locked => f.write_str("another process has the store open"),
         }
     }

@@ -28,7 +28,7 @@ const PREFIX: &str = "store-";
 /// for that exists.
 pub fn set_aside(store: &Path, bytes_max: u64) -> io::Result<PathBuf> {
     crash::point(Point::AsideBefore);
-    let data_dir = store.parent().ok_or_else(|| io::Error::other("the store is in no directory"))?;
+    let data_dir = store.parent().ok_or_else(|| io::Error::other("the store has no directory"))?;
     let folder = data_dir.join(FOLDER);
     #[expect(clippy::disallowed_methods, reason = "this room owns the data directory")]
     std::fs::create_dir_all(&folder)?;

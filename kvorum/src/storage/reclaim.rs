@@ -89,7 +89,7 @@ pub(super) fn release(
     small: &Keyspace,
     keyspaces: &[&Keyspace],
 ) -> Result<(), EngineError> {
-    let attempted = "let go of replaced tables";
+    let attempted = "release replaced tables";
     small.major_compact().map_err(|error| lsm::translate(attempted, error))?;
     let unread = unread_until(database);
     for keyspace in keyspaces {
@@ -156,7 +156,7 @@ fn above_last(keyspace: &Keyspace) -> [usize; LEVELS - 1] {
 
 fn need_space(store: &Path, bytes: u64) -> Result<(), EngineError> {
     if lsm::spare_bytes(store).is_some_and(|spare| spare < bytes) {
-        return Err(EngineError::DiskFull { attempted: "rewrite tables to give back space" });
+        return Err(EngineError::DiskFull { attempted: "rewrite tables to reclaim space" });
     }
     Ok(())
 }

@@ -68,8 +68,8 @@ impl Comparisons {
             tracing::warn!(
                 partitions = words.len(),
                 node = self.cluster.url_of(index),
-                "another node has purged what this store has not heard of: this store is older than the one that it \
-                 knew, so it does not vote until it has been compared with all nodes"
+                "another node has purged records that this store never heard of: this store is an older copy; it is \
+                 not quorum-eligible until it has been compared with all nodes"
             );
             // From now on, even if the loss cannot be stored on disk.
             self.cluster.roster().lose();
@@ -117,8 +117,8 @@ impl Comparisons {
             tracing::warn!(
                 records,
                 partitions,
-                "nodes that do not hold these records had purged past them, and all replicas that hold them are older \
-                 copies: the records were kept, and some that were deleted since may be back"
+                "other nodes have purged beyond these records, and all replicas that hold them are older copies: the \
+                 records are kept; some that were deleted may be back"
             );
         }
         Ok(())

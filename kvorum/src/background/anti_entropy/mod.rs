@@ -404,9 +404,12 @@ impl Comparisons {
         let me = self.cluster.id_of(self.cluster.me());
         match self.hints.forget_gaps(|target, _, _| target == me).await {
             Ok(()) => tracing::info!(
-                "after an unclean shutdown this node was compared with all others: it has what they have"
+                "comparison with all other nodes after an unclean shutdown is complete: this node lacks nothing that \
+                 they have"
             ),
-            Err(error) => tracing::warn!(%error, "marks of partitions that were compared cannot be removed"),
+            Err(error) => {
+                tracing::warn!(%error, "cannot remove the marks of compared partitions: they are compared again");
+            }
         }
     }
 
@@ -468,7 +471,8 @@ impl Comparisons {
             return;
         }
         if let Err(error) = self.adopt(doubts).await {
-            tracing::warn!(%error, "this store has been compared with all nodes, which cannot be stored");
+            tracing::warn!(%error, "this store was compared with all nodes, but the result cannot be stored: after a \
+                                    restart it is compared again");
             return;
         }
         match self.replica.store_votes(Vote::Yes).await {
@@ -478,10 +482,13 @@ impl Comparisons {
                 self.cluster.roster().refilled();
                 self.cluster.note_change();
                 tracing::info!(
-                    "this store has been refilled from the other replicas: it votes in reads again"
+                    "refill from the other replicas is complete: this store is quorum-eligible again"
                 );
             }
-            Err(error) => tracing::warn!(%error, "this store has been refilled, which cannot be stored"),
+            Err(error) => {
+                tracing::warn!(%error, "this store was refilled, but the result cannot be stored: after a restart it \
+                                        is refilled again");
+            }
         }
     }
 }

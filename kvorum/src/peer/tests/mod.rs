@@ -100,7 +100,7 @@ fn lost_connections_come_back() {
         settle().await;
         peer.cut();
         assert_eq!(call.await, Err(CallError::Lost));
-        assert!(matches!(link.state(), LinkState::Down { reason, .. } if reason.contains("peer ended")));
+        assert!(matches!(link.state(), LinkState::Down { reason, .. } if reason.contains("peer closed")));
         let not_sent = CallError::NotSent { reason: Unsent::Down };
         assert_eq!(link.call(&after(0), SECOND).await, Err(not_sent));
         assert_eq!((witness.ups.get(), witness.downs.get()), (1, 1));
@@ -223,7 +223,7 @@ fn stopped_peers_are_given_up() {
             link.call(&Request::Ping { wall: UnixMillis(0), cluster_id: None, roster: Vec::new() }, SECOND);
         assert_eq!(short.await, Err(CallError::TimedOut));
         assert_eq!(long.await, Err(CallError::Lost));
-        assert!(matches!(link.state(), LinkState::Down { reason, .. } if reason.contains("silent")));
+        assert!(matches!(link.state(), LinkState::Down { reason, .. } if reason.contains("does not answer")));
         pass(5000).await;
         assert!(matches!(link.state(), LinkState::Down { reason, .. } if reason.contains("within 1000 ms")));
         assert_eq!((witness.ups.get(), witness.downs.get()), (1, 1));

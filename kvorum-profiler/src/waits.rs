@@ -62,7 +62,7 @@ impl Wait {
             Self::StorageBackground => "storage: background",
             Self::StorageCommit => "storage: commit",
             Self::StorageSync => "storage: sync",
-            Self::CourierAnswers => "courier: answers",
+            Self::CourierAnswers => "commit: answers",
             Self::PoolQueue => "pool: queue",
             Self::PeerSendQueue => "peer: send queue",
             Self::PeerReply => "peer: reply",

@@ -75,46 +75,46 @@ parts! {
     Commit = "commit", StopNode;
     /// The sweeper thread, which finds expired and deleted records.
     Sweep = "sweep", Restart;
-    /// The reclaimer thread, which has the space of removed records given back.
+    /// The reclaimer thread, which reclaims the disk space of removed records.
     Reclaim = "reclaim", Restart;
     /// A thread of the worker pool for client requests.
     Worker = "worker", StopNode;
     /// A thread of the worker pool for background work.
-    Behind = "behind", StopNode;
+    BackgroundPool = "bgpool", StopNode;
     /// The thread that flushes the index.
-    Fold = "fold", StopNode;
-    /// The janitor's thread that keeps files and memtables alive.
-    Keeper = "keeper", StopNode;
-    /// The janitor's thread that frees them.
-    Freer = "freer", StopNode;
+    IndexFlush = "idxflush", StopNode;
+    /// The janitor's thread that holds files and memtables, so that the engine frees none in its lock.
+    FilePin = "filepin", StopNode;
+    /// The janitor's thread that frees them outside of the lock.
+    FileFree = "filefree", StopNode;
     /// A thread's task that ends connections which take too long.
     Watchdog = "watchdog", Restart;
     /// A thread's task that shares the wake-ups of the commit thread.
-    Courier = "courier", DoneOrStopNode;
+    CommitWake = "commit-wake", DoneOrStopNode;
     /// The task that makes the node ready once it has taken its hints.
-    Join = "join", DoneOrStopNode;
+    HintDrain = "hint-drain", DoneOrStopNode;
     /// A thread's task that connects to one peer.
     Link = "link", Restart;
     /// A thread's task that records the state of its links.
     Gauges = "gauges", Restart;
     /// A thread's task that retries its link when another message shows that the peer is alive.
-    Signs = "signs", Restart;
+    Reconnect = "reconnect", Restart;
     /// The task that asks one peer once what it has purged.
-    Meet = "meet", Done;
+    FenceQuery = "fence-query", Done;
     /// The task that delivers hints to one peer.
-    Hints = "hints", Restart;
+    Handoff = "handoff", Restart;
     /// The task that sends heartbeats to one peer.
-    Pulse = "pulse", Restart;
+    Heartbeat = "heartbeat", Restart;
     /// The anti-entropy task, which keeps this node and one peer in sync.
-    Repair = "repair", Restart;
+    AntiEntropy = "anti-entropy", Restart;
     /// The task that repairs damaged records.
-    Mend = "mend", Restart;
+    DamageRepair = "damage-repair", Restart;
     /// The scrub task, which looks for damage.
     Scrub = "scrub", Restart;
     /// The task that sets the rate limit of background work.
-    Pace = "pace", Restart;
+    RateLimit = "rate-limit", Restart;
     /// The tombstone GC task, which finds out up to where all nodes agree.
-    Settle = "settle", Restart;
+    TombstoneGc = "tombstone-gc", Restart;
     /// The task that purges records that no node needs any more.
     Purge = "purge", Done;
 }
@@ -425,11 +425,11 @@ mod tests {
             supervisor.ended().unwrap().part
         };
         assert_eq!(
-            cause(&[("freer", false), ("keeper", true), ("courier", false), ("sweep", true)]),
-            "keeper"
+            cause(&[("filefree", false), ("filepin", true), ("commit-wake", false), ("sweep", true)]),
+            "filepin"
         );
-        assert_eq!(cause(&[("keeper", true), ("freer", false)]), "keeper");
-        assert_eq!(cause(&[("freer", false), ("courier", false)]), "freer");
+        assert_eq!(cause(&[("filepin", true), ("filefree", false)]), "filepin");
+        assert_eq!(cause(&[("filefree", false), ("commit-wake", false)]), "filefree");
     }
 
     /// A thread that panics, or returns, ends the node; a thread that was told to end does not.
@@ -499,12 +499,12 @@ mod tests {
                 assert_eq!(supervisor.counts(Part::Link).0, 1);
                 task.abort();
             }
-            let done = supervisor.task(Part::Meet, "b:1", || async {});
+            let done = supervisor.task(Part::FenceQuery, "b:1", || async {});
             done.await.unwrap();
-            assert_eq!(supervisor.counts(Part::Meet), (0, 0));
+            assert_eq!(supervisor.counts(Part::FenceQuery), (0, 0));
             assert!(!supervisor.has_ended());
-            let _task = supervisor.task(Part::Join, "", || async { panic!("as the test wants") });
-            assert_eq!(supervisor.until_ended().await.part, "join");
+            let _task = supervisor.task(Part::HintDrain, "", || async { panic!("as the test wants") });
+            assert_eq!(supervisor.until_ended().await.part, "hint-drain");
         });
     }
 
@@ -514,5 +514,18 @@ mod tests {
         let names: BTreeSet<&str> = Part::ALL.iter().map(|part| part.name()).collect();
         assert_eq!(names.len(), Part::ALL.len());
         assert!(Part::ALL.iter().enumerate().all(|(place, part)| *part as usize == place));
+    }
+
+    /// The operating system cuts a thread's name after 15 bytes: the names of parts that are threads fit, those of several
+    /// threads with a number of two digits.
+    #[test]
+    fn names_of_threads_fit() {
+        let numbered = [Part::Network, Part::Worker, Part::BackgroundPool].map(|part| (part, "10"));
+        let single =
+            [Part::Commit, Part::Sweep, Part::Reclaim, Part::IndexFlush, Part::FilePin, Part::FileFree];
+        for (part, number) in numbered.into_iter().chain(single.map(|part| (part, ""))) {
+            let name = format!("kvorum:{}{number}", part.name());
+            assert!(name.len() <= 15, "{name}");
+        }
     }
 }

@@ -48,7 +48,7 @@ impl Pools {
     pub fn start(threads: usize, supervisor: &Supervisor) -> io::Result<Self> {
         Ok(Self {
             serving: Pool::start(Part::Worker, threads, Turns::Prompt, supervisor)?,
-            background: Pool::start(Part::Behind, threads, Turns::Polite, supervisor)?,
+            background: Pool::start(Part::BackgroundPool, threads, Turns::Polite, supervisor)?,
         })
     }
 

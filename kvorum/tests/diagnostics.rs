@@ -252,11 +252,17 @@ fn outputs_that_fail_make_no_command_panic() {
 fn steps(part: Part) -> u32 {
     match part {
         // One step each, at their start or their only step.
-        Part::Fold | Part::Freer | Part::Join | Part::Courier | Part::Meet | Part::Scrub | Part::Purge => 1,
-        Part::Commit | Part::Worker | Part::Behind => 10,
+        Part::IndexFlush
+        | Part::FileFree
+        | Part::HintDrain
+        | Part::CommitWake
+        | Part::FenceQuery
+        | Part::Scrub
+        | Part::Purge => 1,
+        Part::Commit | Part::Worker | Part::BackgroundPool => 10,
         Part::Network => 30,
-        Part::Keeper => 100,
-        Part::Sweep | Part::Reclaim | Part::Signs => 2,
+        Part::FilePin => 100,
+        Part::Sweep | Part::Reclaim | Part::Reconnect => 2,
         _ => 5,
     }
 }
@@ -381,7 +387,7 @@ fn parts_that_may_be_started_again_are() {
         wait_until(&format!("it is started again: {}", part.name()), || {
             turn += 1;
             keep_busy(&cluster, turn);
-            if part == Part::Signs && !is_killed {
+            if part == Part::Reconnect && !is_killed {
                 // It has work only when a peer comes back.
                 cluster.kill9(2);
                 cluster.start_node(2);

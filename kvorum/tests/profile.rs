@@ -269,7 +269,7 @@ fn node_is_profiled() {
         check("event=cpu&format=collapsed", "text/plain; charset=utf-8", &["kvorum:net", "kvorum::"]);
         check("event=alloc&format=collapsed", "text/plain; charset=utf-8", &["kvorum:net", "kvorum::http::"]);
         let waits =
-            ["named waits;commit: queue ", "named waits;storage: commit ", "named waits;courier: answers "];
+            ["named waits;commit: queue ", "named waits;storage: commit ", "named waits;commit: answers "];
         check("event=lock&format=collapsed", "text/plain; charset=utf-8", &waits);
         check("event=alloc", "image/svg+xml", &["<svg", "kvorum:commit", "bytes"]);
         let path = server.data_dir().join("profile.gz");

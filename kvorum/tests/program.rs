@@ -52,7 +52,7 @@ fn threads_yield_to_those_that_serve() {
     for name in ["kvorum:net", "kvorum:commit", "kvorum:worker", "kvorum:sweep"] {
         assert!(niceness(name).iter().all(|&nice| nice == usual), "{name}");
     }
-    for name in ["kvorum:behind", "kvorum:reclaim", "kvorum:freer", "fjall:worker"] {
+    for name in ["kvorum:bgpool", "kvorum:reclaim", "kvorum:filefree", "fjall:worker"] {
         wait_until(name, || niceness(name).iter().all(|&nice| nice >= usual.max(10)));
     }
 }

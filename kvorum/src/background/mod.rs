@@ -132,16 +132,16 @@ impl Background {
 /// Starts the node's background work, on the network thread of `coordinator`. Called on one thread of the node.
 pub fn start(coordinator: &Rc<Coordinator>) {
     for index in coordinator.shared().cluster.others() {
-        worker::start(coordinator, Part::Meet, Some(index), move |own| MeetFloors::new(own, index));
-        worker::start(coordinator, Part::Hints, Some(index), move |own| HintedHandoff::new(own, index));
-        worker::start(coordinator, Part::Pulse, Some(index), move |own| Heartbeat::new(own, index));
-        worker::start(coordinator, Part::Repair, Some(index), move |own| AntiEntropy::new(own, index));
+        worker::start(coordinator, Part::FenceQuery, Some(index), move |own| MeetFloors::new(own, index));
+        worker::start(coordinator, Part::Handoff, Some(index), move |own| HintedHandoff::new(own, index));
+        worker::start(coordinator, Part::Heartbeat, Some(index), move |own| Heartbeat::new(own, index));
+        worker::start(coordinator, Part::AntiEntropy, Some(index), move |own| AntiEntropy::new(own, index));
     }
-    worker::start(coordinator, Part::Mend, None, RepairDamage::new);
+    worker::start(coordinator, Part::DamageRepair, None, RepairDamage::new);
     worker::start(coordinator, Part::Scrub, None, Scrub::new);
-    worker::start(coordinator, Part::Pace, None, LoadMeter::new);
+    worker::start(coordinator, Part::RateLimit, None, LoadMeter::new);
     if coordinator.nodes() > 1 {
-        worker::start(coordinator, Part::Settle, None, Rounds::new);
+        worker::start(coordinator, Part::TombstoneGc, None, Rounds::new);
         worker::start(coordinator, Part::Purge, None, Purge::new);
     }
 }

@@ -316,7 +316,7 @@ impl Coordinator {
         let coordinator = Rc::new(Self { shared, links, hedges: Cell::new(0.0), writes: Cell::new(0) });
         coordinator.keep(Part::Gauges, None, move |own| own.keep_gauges(thread));
         for index in coordinator.shared.cluster.others() {
-            coordinator.keep(Part::Signs, Some(index), move |own| own.watch_signs(index));
+            coordinator.keep(Part::Reconnect, Some(index), move |own| own.watch_signs(index));
         }
         coordinator
     }

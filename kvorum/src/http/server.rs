@@ -91,7 +91,7 @@ pub async fn serve<L: Listener>(listener: L, desk: Rc<Desk>, connector: Rc<dyn C
         let watching = Rc::clone(&watching);
         async move { watching.run().await }
     });
-    let opening = supervisor.task(Part::Courier, "", {
+    let opening = supervisor.task(Part::CommitWake, "", {
         let desk = Rc::clone(&desk);
         move || open(Rc::clone(&desk), Rc::clone(&connector), thread)
     });
@@ -144,7 +144,7 @@ async fn open(desk: Rc<Desk>, connector: Rc<dyn Connector>, thread: usize) {
     let _ = desk.coordinator.set(Rc::clone(&coordinator));
     service.desks_open.send_modify(|open| *open += 1);
     if thread == 0 {
-        drop(service.supervisor.task(Part::Join, "", {
+        drop(service.supervisor.task(Part::HintDrain, "", {
             let desk = Rc::clone(&desk);
             move || join(Arc::clone(&desk.service), Rc::clone(&coordinator))
         }));

@@ -139,7 +139,7 @@ impl Delta {
             Folding::Within => None,
             Folding::Beside => {
                 let folder = Arc::clone(&shared);
-                let thread = supervisor.thread(Part::Fold, None, move || folder.run());
+                let thread = supervisor.thread(Part::IndexFlush, None, move || folder.run());
                 let failed = |source| EngineError::of_io("start a thread of the store", source);
                 Some(thread.map_err(failed)?)
             }
@@ -225,7 +225,7 @@ impl Shared {
                 }
                 wanted.is_fold = false;
             }
-            crash::step(Part::Fold);
+            crash::step(Part::IndexFlush);
             match self.fold() {
                 Ok(()) => has_failed = false,
                 Err(error) => {

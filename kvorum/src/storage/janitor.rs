@@ -69,7 +69,7 @@ impl Janitor {
         let stopped = Arc::clone(&stop);
         let keep = move || {
             while !stopped.load(Ordering::Relaxed) {
-                crash::step(Part::Keeper);
+                crash::step(Part::FilePin);
                 let busy = database.outstanding_flushes() > 0 || database.active_compactions() > 0;
                 let grew = keeper.look();
                 wait::pause(if busy || grew { TICK_BUSY } else { TICK_IDLE });
@@ -78,7 +78,7 @@ impl Janitor {
         let free = move || {
             sched::take_own(Turns::Polite);
             for refuse in receiver {
-                crash::step(Part::Freer);
+                crash::step(Part::FileFree);
                 match refuse {
                     Refuse::Memtable(memtable) => drop(memtable),
                     Refuse::File(file) => shrink(&file),
@@ -86,8 +86,8 @@ impl Janitor {
             }
         };
         let mut janitor = Self { stop, threads: Vec::with_capacity(2) };
-        janitor.threads.push(supervisor.thread(Part::Keeper, None, keep)?);
-        janitor.threads.push(supervisor.thread(Part::Freer, None, free)?);
+        janitor.threads.push(supervisor.thread(Part::FilePin, None, keep)?);
+        janitor.threads.push(supervisor.thread(Part::FileFree, None, free)?);
         Ok(janitor)
     }
 }

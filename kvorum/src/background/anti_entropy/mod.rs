@@ -38,7 +38,7 @@ use std::time::Duration;
 
 /// The time between two comparisons with one node.
 const ROUND_EVERY: Duration = Duration::from_secs(2);
-/// The same while the store is being refilled.
+/// The least time between the end of one and the beginning of the next, which follows while the store is being refilled.
 const URGENT_EVERY: Duration = Duration::from_millis(100);
 /// Partitions that are synced at a time.
 const PARTITIONS_IN_FLIGHT_MAX: usize = 4;
@@ -206,19 +206,18 @@ impl Worker for AntiEntropy {
     }
 
     async fn wait_for_work(&mut self) {
+        // Between two comparisons, however long the first one took.
+        tokio::time::sleep(URGENT_EVERY).await;
         let (shared, index) = (self.shared(), self.puller.index);
-        let now = || shared.clock.mono();
-        let is_due = |after| now() >= self.begun + after;
         // At any time, a store may be found to lack records, and a peer may begin to answer.
         let is_urgent = || {
             let state = self.state();
             let wants = state.is_refilled() || state.owes_comparison(index) && !self.was_ready;
             wants && self.puller.own.is_ready(index)
         };
-        let wait = |after| (self.begun + after).saturating_sub(now());
-        tokio::time::sleep(wait(URGENT_EVERY)).await;
-        if !is_due(ROUND_EVERY) {
-            let _ = tokio::time::timeout(wait(ROUND_EVERY), shared.cluster.until(is_urgent)).await;
+        let left = (self.begun + ROUND_EVERY).saturating_sub(shared.clock.mono());
+        if !left.is_zero() {
+            let _ = tokio::time::timeout(left, shared.cluster.until(is_urgent)).await;
         }
     }
 }

@@ -9,7 +9,7 @@
 //! - the simulation is told of every point that its nodes reach ([`watched`]), and decides itself what happens to the
 //!   machine.
 
-use crate::supervise::Part;
+use crate::part::Part;
 use std::rc::Rc;
 
 macro_rules! points {

@@ -19,6 +19,7 @@ pub mod log;
 mod log_limit;
 pub mod metrics;
 pub mod node;
+mod part;
 pub mod pause;
 pub mod peer;
 pub mod replica;

@@ -3,7 +3,6 @@
 //! Lines go to standard error through [`kvorum_output`], which never waits and never panics. If standard error is
 //! closed, full or not read, lines are lost and counted, with no other effect. Panics are logged like other events.
 
-use crate::config::LogFormat;
 use std::io;
 use std::panic::{self, PanicHookInfo};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,6 +20,15 @@ pub const VARIABLE: &str = "KVORUM_LOG";
 pub const FLUSH_MAX: Duration = Duration::from_secs(1);
 
 static PANICS: AtomicU64 = AtomicU64::new(0);
+
+/// The format of log lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object per line.
+    Json,
+}
 
 /// Starts the log of this process.
 pub fn start(format: LogFormat) {

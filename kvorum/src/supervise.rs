@@ -9,6 +9,8 @@
 //! Tasks that end with a request or a connection are not here: their end affects only that request or connection.
 
 use crate::crash;
+
+pub use crate::part::{AtEnd, Part};
 use std::fmt;
 use std::future::poll_fn;
 use std::io;
@@ -25,99 +27,6 @@ use tokio::sync::watch;
 const RESTART_WAIT_MIN: Duration = Duration::from_millis(100);
 /// The longest pause before a restart.
 const RESTART_WAIT_MAX: Duration = Duration::from_secs(30);
-
-/// The consequence for a node when a part of it ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AtEnd {
-    /// The part is started again.
-    Restart,
-    /// The node reports it, and its process ends with a failure.
-    StopNode,
-    /// A return has no consequence, because the work is done. A panic is treated as in [`AtEnd::Restart`].
-    Done,
-    /// A return has no consequence, because the work is done. A panic is treated as in [`AtEnd::StopNode`].
-    DoneOrStopNode,
-}
-
-macro_rules! parts {
-    ($($(#[doc = $doc:literal])+ $part:ident = $name:literal, $at_end:ident;)+) => {
-        /// A thread or task that runs as long as its node.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-        pub enum Part {
-            $($(#[doc = $doc])+ $part,)+
-        }
-
-        impl Part {
-            /// All parts.
-            pub const ALL: &[Self] = &[$(Self::$part,)+];
-
-            /// The part's name. A thread's name is this after `kvorum:`.
-            pub fn name(self) -> &'static str {
-                match self {
-                    $(Self::$part => $name,)+
-                }
-            }
-
-            /// The consequence of its unexpected end.
-            pub fn at_end(self) -> AtEnd {
-                match self {
-                    $(Self::$part => AtEnd::$at_end,)+
-                }
-            }
-        }
-    };
-}
-
-parts! {
-    /// A network thread: its acceptor, and the tasks of its connections.
-    Network = "net", StopNode;
-    /// The commit thread, which writes.
-    Commit = "commit", StopNode;
-    /// The sweeper thread, which finds expired and deleted records.
-    Sweep = "sweep", Restart;
-    /// The reclaimer thread, which reclaims the disk space of removed records.
-    Reclaim = "reclaim", Restart;
-    /// A thread of the worker pool for client requests.
-    Worker = "worker", StopNode;
-    /// A thread of the worker pool for background work.
-    BackgroundPool = "bgpool", StopNode;
-    /// The thread that flushes the index.
-    IndexFlush = "idxflush", StopNode;
-    /// The janitor's thread that holds files and memtables, so that the engine frees none in its lock.
-    FilePin = "filepin", StopNode;
-    /// The janitor's thread that frees them outside of the lock.
-    FileFree = "filefree", StopNode;
-    /// A thread's task that ends connections which take too long.
-    Watchdog = "watchdog", Restart;
-    /// A thread's task that shares the wake-ups of the commit thread.
-    CommitWake = "commit-wake", DoneOrStopNode;
-    /// The task that makes the node ready once it has taken its hints.
-    HintDrain = "hint-drain", DoneOrStopNode;
-    /// A thread's task that connects to one peer.
-    Link = "link", Restart;
-    /// A thread's task that records the state of its links.
-    Gauges = "gauges", Restart;
-    /// A thread's task that retries its link when another message shows that the peer is alive.
-    Reconnect = "reconnect", Restart;
-    /// The task that asks one peer once what it has purged.
-    FenceQuery = "fence-query", Done;
-    /// The task that delivers hints to one peer.
-    Handoff = "handoff", Restart;
-    /// The task that sends heartbeats to one peer.
-    Heartbeat = "heartbeat", Restart;
-    /// The anti-entropy task, which keeps this node and one peer in sync.
-    AntiEntropy = "anti-entropy", Restart;
-    /// The task that repairs damaged records.
-    DamageRepair = "damage-repair", Restart;
-    /// The scrub task, which looks for damage.
-    Scrub = "scrub", Restart;
-    /// The task that sets the rate limit of background work.
-    RateLimit = "rate-limit", Restart;
-    /// The tombstone GC task, which finds out up to where all nodes agree.
-    TombstoneGc = "tombstone-gc", Restart;
-    /// The task that purges records that no node needs any more.
-    Purge = "purge", Done;
-}
 
 /// The reason why a node cannot serve any more.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -196,6 +196,7 @@ const ROOMS: &[&str] = &[
     "authority",
     "log_limit",
     "log",
+    "part",
     "crash",
     "sched",
     "supervise",
@@ -219,13 +220,6 @@ const ROOMS: &[&str] = &[
 
 /// The uses of a room above that there are still: (room, room that it uses). The list only gets shorter.
 const UPWARD: &[(&str, &str)] = &[
-    // Settings of the log are read where they are used.
-    ("log", "config"),
-    // A test's order to panic names a part.
-    ("crash", "supervise"),
-    // The page of metrics reads what it shows from the rooms that count it.
-    ("metrics", "coordinator"),
-    ("metrics", "replica"),
     // The coordinator's shared state holds that of the background services, which is to be theirs.
     ("coordinator", "background"),
 ];

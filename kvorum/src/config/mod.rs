@@ -13,6 +13,7 @@ use crate::coordinator::{Fanout, Upkeep};
 use crate::crash;
 use crate::http::Limits;
 use crate::http::connection::Waits;
+use crate::log::LogFormat;
 use crate::replica::{DurabilityMode, Execution, HintBounds};
 use kvorum_core::ReplicationFactor;
 use std::collections::BTreeMap;
@@ -26,15 +27,6 @@ pub use table::{RETIRED, Retired, SETTINGS, Setting, hidden_names};
 pub const NODES_MAX: usize = 1024;
 /// The prefix of every environment variable.
 pub const ENV_PREFIX: &str = "KVORUM_";
-
-/// The format of log lines.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LogFormat {
-    /// For people.
-    Text,
-    /// One JSON object per line.
-    Json,
-}
 
 /// A node's checked configuration.
 #[derive(Debug, Clone)]

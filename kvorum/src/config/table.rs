@@ -1,8 +1,9 @@
 //! The table of settings, in the order of the help.
 
+use super::Draft;
 use super::values::{parse_durability, parse_duration, parse_factor, parse_number, parse_size, parse_urls};
-use super::{Draft, LogFormat};
 use crate::coordinator::Fanout;
+use crate::log::LogFormat;
 use crate::replica::Execution;
 use std::path::PathBuf;
 

@@ -9,6 +9,7 @@ use super::error::Failure;
 use super::explain;
 use super::instant;
 use super::local;
+use super::metrics_page;
 use super::openapi;
 use super::peer_places::PeerPlaces;
 use super::range::{RangeBody, RangeFormat, RangeSource, Reader};
@@ -25,7 +26,7 @@ use crate::clock::Clock;
 use crate::coordinator::{Coordinator, CoordinatorError, Found, Mutation, Shared, Written, allowance_for};
 use crate::log::Repeats;
 use crate::log_limit::LogLimit;
-use crate::metrics::{self, Operation, StoreMetrics, ThreadMetrics};
+use crate::metrics::{Operation, StoreMetrics, ThreadMetrics};
 use crate::peer::{HandshakeError, Hello, UPGRADE_PROTOCOL};
 use crate::replica::{Digests, Replica};
 use crate::supervise::Supervisor;
@@ -776,7 +777,7 @@ pub(super) fn show_metrics<B>(
 ) -> Result<Response<ReplyBody>, Failure> {
     target::parse_nothing(request.uri().query())?;
     let Rooms { shared, replica, pools, store_metrics, .. } = service.rooms()?;
-    let scrape = metrics::Scrape {
+    let scrape = metrics_page::Scrape {
         threads: &service.thread_metrics,
         store: store_metrics,
         engine: replica.engine_stats(),
@@ -793,7 +794,7 @@ pub(super) fn show_metrics<B>(
         cluster: shared,
         keys: replica.digests().map(Digests::keys),
     };
-    let mut response = Response::new(ReplyBody::full(Bytes::from(metrics::render(&scrape))));
+    let mut response = Response::new(ReplyBody::full(Bytes::from(metrics_page::render(&scrape))));
     let content_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     Ok(response)

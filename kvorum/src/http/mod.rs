@@ -17,6 +17,7 @@ pub mod handler;
 pub mod head;
 mod instant;
 mod local;
+mod metrics_page;
 mod openapi;
 pub mod peer_places;
 mod range;

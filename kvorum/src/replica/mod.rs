@@ -27,6 +27,7 @@ mod sweep;
 #[cfg(test)]
 mod tests;
 
+pub use crate::storage::EngineStats;
 pub use answer::Applied;
 pub use batch::{Fetched, Row, Stretch};
 pub use commit::{DurabilityMode, Purge};
@@ -48,9 +49,7 @@ use crate::storage::damage::{Damage, Watched};
 use crate::storage::delta::{Delta, Folding};
 use crate::storage::format::Mark;
 use crate::storage::shortage::Shortage;
-use crate::storage::{
-    Batch, Change, Durability, Engine, EngineError, EngineStats, Keyspace, Known, Scan, format,
-};
+use crate::storage::{Batch, Change, Durability, Engine, EngineError, Keyspace, Known, Scan, format};
 use crate::supervise::{Part, Supervisor, Thread};
 use crate::worker::{PoolFull, Pools};
 use bytes::Bytes;

@@ -1,9 +1,10 @@
-//! `/metrics`: adds up the threads' counters and renders them.
+//! The page `/metrics`: adds up the threads' counters and renders them.
 
-use super::{LATENCY_BOUNDS_MICROS, LatencyHistogram, Operation, STATUSES, StoreMetrics, ThreadMetrics};
 use crate::coordinator::{PeerStatus, Shared};
-use crate::replica::{ReclaimState, StoreState};
-use crate::storage::EngineStats;
+use crate::metrics::{
+    LATENCY_BOUNDS_MICROS, LatencyHistogram, Operation, STATUSES, StoreMetrics, ThreadMetrics,
+};
+use crate::replica::{EngineStats, ReclaimState, StoreState};
 use crate::supervise::{Part, Supervisor};
 use crate::worker::{Pool, Pools};
 use kvorum_core::Version;
@@ -17,7 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// The sources of one scrape.
-pub struct Scrape<'a> {
+pub(super) struct Scrape<'a> {
     /// Every network thread's counters.
     pub threads: &'a [Arc<ThreadMetrics>],
     /// The commit thread's counters.
@@ -51,7 +52,7 @@ pub struct Scrape<'a> {
 }
 
 /// Renders a scrape as `OpenMetrics` text, which Prometheus reads.
-pub fn render(scrape: &Scrape<'_>) -> String {
+pub(super) fn render(scrape: &Scrape<'_>) -> String {
     let mut registry = Registry::with_prefix("kvorum");
     registry.register_collector(Box::new(Snapshot::of(scrape)));
     let mut text = String::new();

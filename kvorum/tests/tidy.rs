@@ -81,8 +81,9 @@ const RULES: &[Rule] = &[
             "read.rs",
             "write.rs",
             "serve.rs",
-            // The simulation's replacements of the replica's threads, in mod.rs of `replica`; it has no other
-            // task.
+            // The simulation's replacements of the replica's threads; it has no other task.
+            "threads.rs",
+            // Tests of `peer`.
             "mod.rs",
             "cost.rs",
             "support.rs",

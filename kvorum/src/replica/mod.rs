@@ -13,12 +13,14 @@ mod batch;
 mod commit;
 mod courier;
 mod digest;
+mod error;
 mod facts;
 mod floor;
 mod health;
 mod hints;
 mod key_hash;
 mod mending;
+mod opening;
 mod queue;
 mod recent;
 mod reclaim;
@@ -26,12 +28,14 @@ mod stage;
 mod sweep;
 #[cfg(test)]
 mod tests;
+mod threads;
 
 pub use crate::storage::EngineStats;
 pub use answer::Applied;
 pub use batch::{Fetched, Row, Stretch};
 pub use commit::{DurabilityMode, Purge};
 pub use digest::Digests;
+pub use error::ReplicaError;
 pub use facts::{Facts, Home, Vote};
 pub use floor::{Floor, FloorStep, Floors, SealedWord};
 pub use health::{StoreHealth, StoreState};
@@ -40,38 +44,26 @@ pub use mending::{Place, Walked};
 pub use queue::{COMMIT_QUEUE_BYTES_MAX, COMMIT_QUEUE_LEN_MAX, Source};
 pub use reclaim::ReclaimState;
 pub use sweep::SweeperState;
+pub use threads::ReplicaThreads;
 
-use crate::clock::{Clock, Rng, TimestampBound, TooFarAhead};
+use crate::clock::{Clock, Rng, TimestampBound};
 use crate::crash::{self, Point};
 use crate::metrics::StoreMetrics;
-use crate::sched::{self, Turns};
 use crate::storage::damage::{Damage, Watched};
-use crate::storage::delta::{Delta, Folding};
 use crate::storage::format::Mark;
-use crate::storage::shortage::Shortage;
-use crate::storage::{Batch, Change, Durability, Engine, EngineError, Keyspace, Known, Scan, format};
-use crate::supervise::{Part, Supervisor, Thread};
-use crate::worker::{PoolFull, Pools};
+use crate::storage::{Change, Engine, EngineError, Keyspace, Known, Scan, format};
+use crate::supervise::Supervisor;
+use crate::worker::Pools;
 use bytes::Bytes;
 use commit::Committer;
 use courier::Courier;
-use kvorum_core::hlc::LEASE_MILLIS;
 use kvorum_core::{Key, NodeId, Partition, Record, Run, UnixMillis, Version};
 use queue::{CommitQueue, Observed, Request};
 use reclaim::Reclaimer;
-use std::fmt;
 use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread;
-use std::time::Duration;
 use tokio::sync::oneshot::{self, error::TryRecvError};
-
-/// How long the shutdown of the node waits for tables that are being rewritten.
-const RECLAIM_END_MAX: Duration = Duration::from_secs(3);
-const RECLAIM_END_LOOK: Duration = Duration::from_millis(10);
-/// How often the replica opens a store before it reports the store as unusable.
-const OPENINGS_MAX: u32 = 5;
 
 /// Where the storage calls of a read or write run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,116 +72,6 @@ pub enum Execution {
     Inline,
     /// On the bounded worker pool.
     Pool,
-}
-
-/// Why a replica did not carry out a request.
-#[derive(Debug)]
-pub enum ReplicaError {
-    /// A bounded queue is full. Nothing was done; a retry can help.
-    Overloaded,
-    /// The disk is full and the replica refused the request. Nothing was done.
-    DiskFull,
-    /// The disk filled up while the write was being stored. It is unknown whether it took effect.
-    DiskFilledUp,
-    /// The machine ran out of a resource while the write was being stored. It is unknown whether it took effect.
-    ShortMet {
-        /// The resource.
-        shortage: Shortage,
-    },
-    /// The machine ran out of a resource. Nothing was done; the shortage passes, and a retry can help.
-    Short {
-        /// The resource.
-        shortage: Shortage,
-    },
-    /// An earlier write failed and the store takes no more until the node is restarted.
-    Failed {
-        /// The cause, and when it happened.
-        reason: String,
-    },
-    /// The engine failed this call. For a write it is unknown whether it took effect.
-    Engine(EngineError),
-    /// A stored row is not of a format that this release knows.
-    Format(format::FormatError),
-    /// A record's timestamp, given or stored, is too far ahead of this node's clock. Nothing was done.
-    TooFarAhead(TooFarAhead),
-    /// A record's value is longer than this node accepts. Nothing was done.
-    ValueTooLong {
-        /// The length of the value, in bytes.
-        bytes: usize,
-        /// The longest value that is accepted, in bytes (`--max-value-size`).
-        bytes_max: u64,
-    },
-    /// The replica is shutting down.
-    Stopped,
-}
-
-impl fmt::Display for ReplicaError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Overloaded => f.write_str("a queue of the store is full"),
-            Self::DiskFull => f.write_str("the disk of this node is full"),
-            Self::DiskFilledUp => {
-                f.write_str("the disk of this node filled up while the write was being stored")
-            }
-            Self::ShortMet { shortage } => write!(f, "while the write was being stored: {shortage}"),
-            Self::Short { shortage } => write!(f, "the store waits: {shortage}"),
-            Self::Failed { reason } => write!(f, "the store takes no more writes: {reason}"),
-            Self::Engine(error) => error.fmt(f),
-            Self::Format(error) => write!(f, "a stored row cannot be read: {error}"),
-            Self::TooFarAhead(error) => error.fmt(f),
-            Self::ValueTooLong { bytes, bytes_max } => {
-                write!(f, "a value of {bytes} bytes is longer than --max-value-size allows: {bytes_max}")
-            }
-            Self::Stopped => f.write_str("the store is shutting down"),
-        }
-    }
-}
-
-impl std::error::Error for ReplicaError {}
-
-impl ReplicaError {
-    /// Whether the request was refused because the machine ran out of a resource: nothing was done, and the shortage
-    /// passes.
-    pub fn is_shortage(&self) -> bool {
-        matches!(self, Self::DiskFull | Self::Short { .. })
-    }
-
-    /// Whether bytes on disk differ from those that were written.
-    pub fn is_damage(&self) -> bool {
-        matches!(
-            self,
-            Self::Engine(EngineError::Corrupt { .. })
-                | Self::Format(format::FormatError::Truncated { .. } | format::FormatError::Contradiction)
-        )
-    }
-}
-
-impl From<TooFarAhead> for ReplicaError {
-    fn from(error: TooFarAhead) -> Self {
-        Self::TooFarAhead(error)
-    }
-}
-
-impl From<EngineError> for ReplicaError {
-    fn from(error: EngineError) -> Self {
-        match error {
-            EngineError::DiskFull { .. } => Self::DiskFull,
-            EngineError::Short { shortage, .. } => Self::Short { shortage },
-            other => Self::Engine(other),
-        }
-    }
-}
-
-impl From<format::FormatError> for ReplicaError {
-    fn from(error: format::FormatError) -> Self {
-        Self::Format(error)
-    }
-}
-
-impl From<PoolFull> for ReplicaError {
-    fn from(PoolFull: PoolFull) -> Self {
-        Self::Overloaded
-    }
 }
 
 /// The parts that a replica is made of.
@@ -277,16 +159,6 @@ struct Shared {
     supervisor: Supervisor,
 }
 
-/// The replica's threads; dropping them commits the queued writes and ends the threads.
-pub struct ReplicaThreads {
-    queue: Arc<CommitQueue>,
-    sweeper: Arc<SweeperState>,
-    reclaimer: Arc<ReclaimState>,
-    threads: Vec<Thread>,
-    reclaims: Option<Thread>,
-    tasks: Vec<tokio::task::JoinHandle<()>>,
-}
-
 impl Replica {
     /// Starts a replica over an open engine. Returns it with the clock lease that the previous run stored.
     ///
@@ -294,13 +166,13 @@ impl Replica {
     /// When the store's own rows cannot be read or written, or a thread cannot be started.
     pub fn start(mut parts: ReplicaParts) -> Result<(Self, ReplicaThreads, UnixMillis), ReplicaError> {
         let damage = Arc::new(Damage::default());
-        parts.engine = Arc::new(Watched::new(over_index(&parts)?, Arc::clone(&damage)));
-        let lease = stored_lease(&parts)?;
+        parts.engine = Arc::new(Watched::new(opening::over_index(&parts)?, Arc::clone(&damage)));
+        let lease = opening::stored_lease(&parts)?;
         // Writes that the previous run did not sync are visible now: they must be durable before anybody reads them.
         crash::point(Point::StartBeforeSync);
-        sync_first(&*parts.engine)?;
+        opening::sync_first(&*parts.engine)?;
         crash::point(Point::StartAfterSync);
-        let (store_id, is_new, run) = begin_run(&parts, lease)?;
+        let (store_id, is_new, run) = opening::begin_run(&parts, lease)?;
         let queue = Arc::new(CommitQueue::new());
         let health = Arc::new(StoreHealth::default());
         let groups = Arc::new(AtomicU64::new(0));
@@ -665,231 +537,6 @@ impl LeaseStored {
     }
 }
 
-/// The lease that the previous run stored. Returns 0 when that lease is too far ahead to be believed: no version need
-/// be stamped above it, and the versions of this run carry another writer id anyway.
-fn stored_lease(parts: &ReplicaParts) -> Result<UnixMillis, ReplicaError> {
-    let Some(row) = parts.engine.get(Keyspace::Meta, format::META_CLOCK_LEASE)? else {
-        return Ok(UnixMillis(0));
-    };
-    let lease = format::decode_lease(&row)?;
-    // Subtract one lease: the last stamped version may have been as far ahead as the bound allows.
-    let begin = UnixMillis(lease.0.saturating_sub(LEASE_MILLIS));
-    Ok(match parts.timestamps.check(Version::new(begin, 0, parts.node).clock()) {
-        Ok(()) => lease,
-        Err(error) => {
-            tracing::warn!(%error, "the stored lease of this node's clock is implausible and ignored: versions \
-                                    continue from the current time");
-            UnixMillis(0)
-        }
-    })
-}
-
-/// The engine with the index's delta over it; a sole replica has no index.
-fn over_index(parts: &ReplicaParts) -> Result<Arc<dyn Engine>, ReplicaError> {
-    let engine = Arc::clone(&parts.engine);
-    if parts.purge == Purge::Sole {
-        return Ok(engine);
-    }
-    let folding = match parts.workers {
-        Workers::Threads => Folding::Beside,
-        Workers::Tasks => Folding::Within,
-    };
-    Ok(Arc::new(Delta::open(engine, parts.index_bytes, folding, &parts.supervisor)?))
-}
-
-/// Sets the unclean-shutdown mark when this run confirms writes before they are synced; a clean shutdown removes it.
-///
-/// If the previous run left the mark, it may have lost confirmed writes. Then every partition of this node is durably
-/// marked as needing repair before anything is written.
-fn mark_unclean(parts: &ReplicaParts, lease: UnixMillis) -> Result<(), ReplicaError> {
-    let was_cut_short = parts.engine.get(Keyspace::Meta, format::META_UNSYNCED)?.is_some();
-    let (keyspace, key) = (Keyspace::Meta, Bytes::from_static(format::META_UNSYNCED));
-    let mut batch = Batch::new();
-    if was_cut_short {
-        tracing::warn!(
-            "unclean shutdown with a --durability below always: acknowledged writes may be missing; this node \
-             compares all partitions with the other nodes"
-        );
-        batch.extend(Partition::all(parts.partition_bits).map(|partition| Change::Put {
-            keyspace,
-            key: format::encode_gap_key(parts.node, partition.0),
-            value: format::encode_lease(lease),
-        }));
-    }
-    match (parts.durability == DurabilityMode::Always, was_cut_short) {
-        (true, true) => batch.push(Change::Remove { keyspace, key }),
-        (false, false) => batch.push(Change::Put { keyspace, key, value: Bytes::from_static(&[1]) }),
-        (true, false) | (false, true) => {}
-    }
-    if !batch.is_empty() {
-        crash::point(Point::UncleanBefore);
-        parts.engine.commit(batch, Durability::Synced)?;
-        crash::point(Point::UncleanAfter);
-    }
-    Ok(())
-}
-
-/// The store's identity, which is created and stored when there is none; and whether it was created now.
-fn store_id(engine: &dyn Engine, rng: &dyn Rng, birth: Birth) -> Result<(u128, bool), ReplicaError> {
-    if let Some(row) = engine.get(Keyspace::Meta, format::META_STORE_ID)? {
-        return Ok((format::decode_store_id(&row)?, false));
-    }
-    let mut bytes = [0; 16];
-    rng.fill(&mut bytes);
-    let id = u128::from_be_bytes(bytes);
-    let row = |key, value| Change::Put { keyspace: Keyspace::Meta, key: Bytes::from_static(key), value };
-    let home = if birth.vote == Vote::No { format::META_BEGUN_AMONG } else { format::META_TOPOLOGY };
-    // In one batch: a store that does not know yet whether it is quorum-eligible must not forget that when it is
-    // reopened.
-    let batch = vec![
-        row(format::META_STORE_ID, format::encode_store_id(id)),
-        row(format::META_VOTES, Bytes::copy_from_slice(&[birth.vote.code()])),
-        row(home, format::encode_lease(UnixMillis(birth.topology))),
-    ];
-    crash::point(Point::BirthBefore);
-    engine.commit(batch, Durability::Synced)?;
-    crash::point(Point::BirthAfter);
-    Ok((id, true))
-}
-
-/// Stores the rows that a run begins with. Returns the store's identity, whether it was created now, and the run.
-fn begin_run(parts: &ReplicaParts, lease: UnixMillis) -> Result<(u128, bool, Run), ReplicaError> {
-    let (id, is_new) = store_id(&*parts.engine, &*parts.rng, parts.birth)?;
-    let run = count_run(parts)?;
-    if parts.purge == Purge::Keep {
-        mark_unclean(parts, lease)?;
-    }
-    Ok((id, is_new, run))
-}
-
-/// Durably counts this start of the store before any other node hears of it. Other nodes remember the latest run that
-/// they saw. So they recognise a copy of the store that is older, or that is used at the same time.
-///
-/// A store that is not bound to a node yet is bound to this one.
-fn count_run(parts: &ReplicaParts) -> Result<Run, ReplicaError> {
-    let (engine, rng) = (&*parts.engine, &*parts.rng);
-    let before = engine.get(Keyspace::Meta, format::META_RUN)?;
-    let before = before.map(|row| format::decode_run(&row)).transpose()?.unwrap_or_default();
-    let mut nonce = [0; 8];
-    rng.fill(&mut nonce);
-    let run = Run { number: before.number.saturating_add(1), nonce: u64::from_be_bytes(nonce) };
-    let put = |key, value| Change::Put { keyspace: Keyspace::Meta, key: Bytes::from_static(key), value };
-    let mut batch = vec![put(format::META_RUN, format::encode_run(run))];
-    if let Some(url) = &parts.bound_to
-        && engine.get(Keyspace::Meta, format::META_NODE)?.is_none()
-    {
-        batch.push(put(format::META_NODE, format::encode_node(parts.node, url)));
-    }
-    let votes = engine.get(Keyspace::Meta, format::META_VOTES)?;
-    if parts.birth.vote == Vote::Yes && votes.is_some_and(|row| row.first() == Some(&format::VOTES_UNKNOWN)) {
-        // The store was created before the operator vouched that no older store exists.
-        batch.push(put(format::META_VOTES, Bytes::from_static(&[format::VOTES_YES])));
-    }
-    crash::point(Point::RunBefore);
-    match engine.commit(batch, Durability::Synced) {
-        // The run is not counted, so no node is told of it: a store on a full disk must stay readable.
-        Err(EngineError::DiskFull { .. }) => return Ok(before),
-        outcome => outcome?,
-    }
-    crash::point(Point::RunAfter);
-    Ok(run)
-}
-
-impl ReplicaThreads {
-    /// Commits the queued writes and ends the replica's work, where it runs as tasks.
-    ///
-    /// # Cancel safety
-    /// Dropping the future ends the work at once, as a crash would.
-    pub async fn finish(mut self) {
-        self.sweeper.stop();
-        self.queue.close();
-        for task in self.tasks.drain(..) {
-            let _ = task.await;
-        }
-    }
-}
-
-impl ReplicaThreads {
-    /// Starts the commit thread, the sweeper and the reclaimer, or the tasks in their place.
-    fn start(
-        mut self,
-        replica: &Replica,
-        clock: Arc<dyn Clock>,
-        mut committer: Committer,
-        reclaimer: Reclaimer,
-    ) -> Result<Self, ReplicaError> {
-        let (queue, sweeper, swept) = (Arc::clone(&self.queue), Arc::clone(&self.sweeper), replica.clone());
-        let supervisor = replica.supervisor();
-        let failed = |source| EngineError::of_io("start a thread of the store", source);
-        match replica.shared.workers {
-            Workers::Threads => {
-                let commit = move || {
-                    sched::take_own(Turns::Prompt);
-                    while let Some(group) = queue.take(committer.idle_wait(), committer.gather_wait()) {
-                        crash::step(Part::Commit);
-                        committer.commit(group);
-                    }
-                    committer.finish();
-                };
-                self.threads.push(supervisor.thread(Part::Commit, None, commit).map_err(failed)?);
-                let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
-                let runtime = runtime.map_err(failed)?;
-                let sweep = move || runtime.block_on(sweeper.run(&swept, &*clock));
-                self.threads.push(supervisor.thread_again(Part::Sweep, sweep).map_err(failed)?);
-                let reclaims = supervisor.thread_again(Part::Reclaim, move || reclaimer.run());
-                self.reclaims = Some(reclaims.map_err(failed)?);
-            }
-            Workers::Tasks => {
-                self.tasks.push(tokio::task::spawn_local(async move {
-                    while let Some(group) = queue.take_async(committer.idle_wait()).await {
-                        let latency = committer.latency();
-                        if !latency.is_zero() {
-                            tokio::time::sleep(latency).await;
-                        }
-                        committer.commit(group);
-                    }
-                    committer.finish();
-                }));
-                self.tasks.push(tokio::task::spawn_local(async move { sweeper.run(&swept, &*clock).await }));
-            }
-        }
-        Ok(self)
-    }
-
-    /// Waits up to [`RECLAIM_END_MAX`] for the reclaimer's current piece of work. It need not finish: the engine does
-    /// not use the new tables before it has, and keeps the old ones until then.
-    fn end_reclaimer(&mut self) {
-        let Some(thread) = self.reclaims.take() else { return };
-        let mut waited = Duration::ZERO;
-        while !thread.is_finished() && waited < RECLAIM_END_MAX {
-            #[expect(clippy::disallowed_methods, reason = "the node ends, and this thread serves nobody")]
-            thread::sleep(RECLAIM_END_LOOK);
-            waited += RECLAIM_END_LOOK;
-        }
-        if thread.is_finished() {
-            thread.join();
-        } else {
-            tracing::info!(
-                "the rewrite of tables is stopped with the process: it begins again after a start"
-            );
-        }
-    }
-}
-
-impl Drop for ReplicaThreads {
-    fn drop(&mut self) {
-        self.threads.iter().chain(&self.reclaims).for_each(Thread::may_end);
-        self.sweeper.stop();
-        self.reclaimer.stop();
-        self.queue.close();
-        self.threads.drain(..).for_each(Thread::join);
-        self.end_reclaimer();
-        for task in self.tasks.drain(..) {
-            task.abort();
-        }
-    }
-}
-
 /// A reader of a range in parts, each read on the worker pool, so that no network thread waits for the disk.
 pub struct RangeReader {
     pools: Arc<Pools>,
@@ -918,18 +565,6 @@ impl RangeReader {
         self.scan = rest;
         Ok(part)
     }
-}
-
-/// Syncs a store that has just been opened. If its background met a full disk meanwhile, the engine has stopped and is
-/// opened again. A store on a disk that stays full is opened all the same, so that it can be read.
-fn sync_first(engine: &dyn Engine) -> Result<(), EngineError> {
-    for _ in 1..OPENINGS_MAX {
-        match engine.sync() {
-            Err(EngineError::Poisoned { .. }) => engine.reopen()?,
-            outcome => return outcome,
-        }
-    }
-    engine.sync()
 }
 
 /// Reads the stored version of a key for the committer, without the value. For a record that cannot be read, the index

@@ -94,7 +94,7 @@ impl Membership {
         if self.cluster.id().is_some() {
             return;
         }
-        let (id, is_made) = match self.cluster.note_id_said(index, theirs) {
+        let (id, is_made) = match self.cluster.note_id_said(index, theirs, self.clock.mono()) {
             IdVerdict::Adopt(id) => (id, false),
             IdVerdict::Make => {
                 let mut bytes = [0; 16];

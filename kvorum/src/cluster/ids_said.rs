@@ -4,10 +4,17 @@
 //! put into one of the members, and would make this store its own. So an id is adopted once a majority of the members has
 //! said it, or, in a cluster that has just been made, once a majority has been heard and nobody says another. Until then the
 //! store talks to nobody who says one.
+//!
+//! If too few members answer, an id that nobody contradicts is adopted after [`PATIENCE`]: otherwise a lost disk would not be
+//! refilled while one of three nodes is away, and the third would hold the only copies.
 
 use crate::canary::{self, Canary};
 use kvorum_core::{ClusterId, NodeIndex};
 use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// How long an id must have been known and not contradicted to be adopted without a majority.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What the other members have said in this run.
 #[derive(Debug, Default)]
@@ -15,17 +22,20 @@ pub(super) struct IdsSaid {
     by_node: BTreeMap<NodeIndex, Said>,
 }
 
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 struct Said {
     latest: Option<ClusterId>,
+    /// When the node was first heard, on the monotonic clock.
+    since: Duration,
     /// Whether the node has said in this run that it knows none: this node has then seen it before it got one.
     was_without: bool,
 }
 
 impl IdsSaid {
-    /// Notes that the node at `index` has said `id`, or that it knows none.
-    pub(super) fn note(&mut self, index: NodeIndex, id: Option<ClusterId>) {
-        let said = self.by_node.entry(index).or_default();
+    /// Notes that the node at `index` has said `id`, or that it knows none, at `now` on the monotonic clock.
+    pub(super) fn note(&mut self, index: NodeIndex, id: Option<ClusterId>, now: Duration) {
+        let new = Said { latest: id, since: now, was_without: false };
+        let said = self.by_node.entry(index).or_insert(new);
         said.latest = id;
         said.was_without |= id.is_none();
     }
@@ -35,8 +45,9 @@ impl IdsSaid {
         self.by_node.len() == others && self.by_node.values().all(|said| said.latest.is_none())
     }
 
-    /// The id of the node at `index`, if this store may adopt it. The cluster has `others` members besides this node.
-    pub(super) fn adoptable(&self, index: NodeIndex, others: usize) -> Option<ClusterId> {
+    /// The id of the node at `index`, if this store may adopt it at `now`. The cluster has `others` members besides this
+    /// node.
+    pub(super) fn adoptable(&self, index: NodeIndex, others: usize, now: Duration) -> Option<ClusterId> {
         let said = self.by_node.get(&index)?;
         let id = said.latest?;
         if canary::is(Canary::FirstIdAdopted) {
@@ -50,7 +61,8 @@ impl IdsSaid {
             return Some(id);
         }
         let is_contested = self.contradicts(id).is_some();
-        let is_heard = said.was_without || self.by_node.len() >= enough;
+        let is_known_long = now >= said.since + PATIENCE;
+        let is_heard = said.was_without || self.by_node.len() >= enough || is_known_long;
         (is_heard && !is_contested).then_some(id)
     }
 
@@ -68,13 +80,22 @@ mod tests {
     fn said(words: &[Option<u128>]) -> IdsSaid {
         let mut said = IdsSaid::default();
         for (index, word) in (1..).zip(words) {
-            said.note(NodeIndex(index), word.and_then(ClusterId::new));
+            said.note(NodeIndex(index), word.and_then(ClusterId::new), Duration::ZERO);
         }
         said
     }
 
     fn adopts(words: &[Option<u128>], from: u16, others: usize) -> bool {
-        said(words).adoptable(NodeIndex(from), others).is_some()
+        said(words).adoptable(NodeIndex(from), others, PATIENCE / 2).is_some()
+    }
+
+    /// An id that nobody contradicts is adopted after a while, however few members answer; one that is contradicted is not.
+    #[test]
+    fn waiting_has_an_end() {
+        let later = |words: &[Option<u128>]| said(words).adoptable(NodeIndex(1), 2, PATIENCE).is_some();
+        assert!(!adopts(&[Some(7)], 1, 2));
+        assert!(later(&[Some(7)]));
+        assert!(!later(&[Some(7), Some(8)]));
     }
 
     /// A lost disk in a cluster that has an id: one word is not enough where there are more members.
@@ -94,8 +115,11 @@ mod tests {
         assert!(adopts(&[Some(7), None], 1, 2));
         assert!(!adopts(&[Some(7), None], 2, 2), "it says none");
         let mut heard = said(&[None]);
-        heard.note(NodeIndex(1), ClusterId::new(7));
-        assert!(heard.adoptable(NodeIndex(1), 4).is_some(), "this node has seen it without an id");
+        heard.note(NodeIndex(1), ClusterId::new(7), Duration::ZERO);
+        assert!(
+            heard.adoptable(NodeIndex(1), 4, PATIENCE / 2).is_some(),
+            "this node has seen it without an id"
+        );
         assert!(said(&[None, None]).are_all_without(2) && !said(&[None]).are_all_without(2));
         assert!(!said(&[None, Some(7)]).are_all_without(2));
     }

@@ -21,7 +21,7 @@ use kvorum_core::{
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
-use tokio::sync::watch;
+use tokio::sync::Notify;
 
 /// The state of the cluster that all of a node's threads share.
 pub struct Cluster {
@@ -39,8 +39,9 @@ pub struct Cluster {
     stands_down: AtomicBool,
     /// Whether this node has heard up to where a majority of the nodes, itself included, has sealed.
     has_met: AtomicBool,
-    /// Counts what tasks may wait for: see [`Self::until`].
-    changes: watch::Sender<u64>,
+    /// Wakes the tasks in [`Self::until`], in the order in which they began to wait: a simulated run must be the same
+    /// again, which a `watch` with several receivers is not.
+    changes: Notify,
 }
 
 /// The state of one node of the cluster.
@@ -112,7 +113,7 @@ impl Cluster {
             roster: Mutex::new(roster),
             stands_down: AtomicBool::new(false),
             has_met: AtomicBool::new(is_alone),
-            changes: watch::Sender::new(0),
+            changes: Notify::new(),
         }
     }
 
@@ -189,12 +190,14 @@ impl Cluster {
 
     /// Checks whether this node talks to a peer that sent `theirs`; `ours` is this node's own handshake message.
     ///
+    /// `now` is the time on the monotonic clock.
+    ///
     /// # Errors
     /// The difference between the two, or the node that owns the peer's store.
-    pub fn admit(&self, ours: &Hello, theirs: &Hello) -> Result<(), HandshakeError> {
+    pub fn admit(&self, ours: &Hello, theirs: &Hello, now: Duration) -> Result<(), HandshakeError> {
         ours.check(theirs)?;
         if ours.cluster_id.is_none() {
-            self.check_id_said(ours, theirs)?;
+            self.check_id_said(ours, theirs, now)?;
         }
         match self.roster().owner_of(theirs.store, theirs.node) {
             Some(owner) if !canary::is(Canary::StoreOfAnotherNode) => Err(HandshakeError::StoreOfAnother {
@@ -216,12 +219,12 @@ impl Cluster {
         let _ = self.id.set(id);
     }
 
-    /// Notes the cluster id that the node at `index` has said, and says what follows from it for a store without one.
-    pub fn note_id_said(&self, index: NodeIndex, id: Option<ClusterId>) -> IdVerdict {
+    /// Notes the cluster id that the node at `index` has said at `now`, on the monotonic clock, and says what follows from it for a store without one.
+    pub fn note_id_said(&self, index: NodeIndex, id: Option<ClusterId>, now: Duration) -> IdVerdict {
         let others = usize::from(self.node_count()).saturating_sub(1);
         let mut said = self.ids_said();
-        said.note(index, id);
-        match said.adoptable(index, others) {
+        said.note(index, id, now);
+        match said.adoptable(index, others, now) {
             Some(id) => IdVerdict::Adopt(id),
             None if self.me == NodeIndex(0) && said.are_all_without(others) => IdVerdict::Make,
             None => IdVerdict::Wait,
@@ -229,9 +232,9 @@ impl Cluster {
     }
 
     /// Whether this store, which knows no cluster id, may talk to a node that says `theirs`.
-    fn check_id_said(&self, ours: &Hello, theirs: &Hello) -> Result<(), HandshakeError> {
+    fn check_id_said(&self, ours: &Hello, theirs: &Hello, now: Duration) -> Result<(), HandshakeError> {
         let Some(index) = self.topology.index_of(theirs.node) else { return Ok(()) };
-        let verdict = self.note_id_said(index, theirs.cluster_id);
+        let verdict = self.note_id_said(index, theirs.cluster_id, now);
         let Some(their_id) = theirs.cluster_id.filter(|_| verdict == IdVerdict::Wait) else { return Ok(()) };
         let contradicts = self.ids_said().contradicts(their_id).map(|other| self.url_of(other).to_owned());
         let theirs = (theirs.name_of(theirs.node), their_id);
@@ -273,7 +276,7 @@ impl Cluster {
     /// Notes that something has changed that tasks may wait for: a link, what is known of a store or a clock, hints that were
     /// delivered.
     pub fn note_change(&self) {
-        self.changes.send_modify(|changes| *changes = changes.wrapping_add(1));
+        self.changes.notify_waiters();
     }
 
     /// Waits until `condition` holds, which is judged again after each [change](Self::note_change). A caller bounds the
@@ -282,10 +285,13 @@ impl Cluster {
     /// # Cancel safety
     /// Dropping the future changes nothing.
     pub async fn until(&self, condition: impl Fn() -> bool) {
-        let mut changes = self.changes.subscribe();
-        while !condition() {
-            // The sender is this cluster: it cannot be gone.
-            let _ = changes.changed().await;
+        loop {
+            // Made before the condition is judged: it misses no change from then on.
+            let changed = self.changes.notified();
+            if condition() {
+                return;
+            }
+            changed.await;
         }
     }
 

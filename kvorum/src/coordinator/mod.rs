@@ -525,7 +525,7 @@ impl LinkObserver for Observer {
     }
 
     fn admit(&self, ours: &Hello, theirs: &Hello) -> Result<(), HandshakeError> {
-        self.shared.cluster.admit(ours, theirs)
+        self.shared.cluster.admit(ours, theirs, self.shared.clock.mono())
     }
 }
 

@@ -610,7 +610,7 @@ pub(super) fn welcome<B: Body>(
     };
     let theirs = Hello::parse(|name| headers.get(name).and_then(|value| value.to_str().ok()))
         .map_err(|error| Failure::malformed(refuse(error.to_string())))?;
-    shared.cluster.admit(&ours, &theirs).map_err(|error| match error {
+    shared.cluster.admit(&ours, &theirs, service.clock.mono()).map_err(|error| match error {
         // It passes, once other nodes have said the same.
         HandshakeError::ClusterIdOpen { contradicts: None, .. } => Failure::peer_not_yet(error.to_string()),
         error => Failure::stranger(refuse(error.to_string())),

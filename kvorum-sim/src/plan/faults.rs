@@ -87,7 +87,9 @@ pub(super) fn faults(
             | FaultKind::StaleTopology
             | FaultKind::ClockJump
             | FaultKind::ClockDrift => 6,
-            FaultKind::WrongClock | FaultKind::ForeignDisk => 8,
+            FaultKind::WrongClock => 8,
+            // Many are left out again: they would overlap with another fault of the same disk.
+            FaultKind::ForeignDisk => 16,
             FaultKind::CrashPoint => 12,
             // No more than three: a node restarts it three times within ten minutes.
             FaultKind::BackgroundEnd => 3,

@@ -5,8 +5,8 @@
 //! said it, or, in a cluster that has just been made, once a majority has been heard and nobody says another. Until then the
 //! store talks to nobody who says one.
 //!
-//! If too few members answer, an id that nobody contradicts is adopted after [`PATIENCE`]: otherwise a lost disk would not be
-//! refilled while one of three nodes is away, and the third would hold the only copies.
+//! If too few members answer, an id that nobody contradicts is adopted after [`ADOPT_WAIT`]. Otherwise, with one of three
+//! nodes away and another one's disk lost, the lost disk would not be refilled, and the third node would hold the only copies.
 
 use crate::canary::{self, Canary};
 use kvorum_core::{ClusterId, NodeIndex};
@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// How long an id must have been known and not contradicted to be adopted without a majority.
-const PATIENCE: Duration = Duration::from_secs(10);
+const ADOPT_WAIT: Duration = Duration::from_secs(10);
 
 /// What the other members have said in this run.
 #[derive(Debug, Default)]
@@ -53,15 +53,14 @@ impl IdsSaid {
         if canary::is(Canary::FirstIdAdopted) {
             return Some(id);
         }
-        // This node has no word to add; of two members there is only the other.
-        let enough = others.div_ceil(2) + usize::from(others.is_multiple_of(2));
-        let enough = enough.min(others);
+        // A majority of the members without this one, which knows none; of two members there is only the other.
+        let enough = (others.div_ceil(2) + 1).min(others);
         let same = self.by_node.values().filter(|other| other.latest == Some(id)).count();
         if same >= enough {
             return Some(id);
         }
         let is_contested = self.contradicts(id).is_some();
-        let is_known_long = now >= said.since + PATIENCE;
+        let is_known_long = now >= said.since + ADOPT_WAIT;
         let is_heard = said.was_without || self.by_node.len() >= enough || is_known_long;
         (is_heard && !is_contested).then_some(id)
     }
@@ -86,13 +85,13 @@ mod tests {
     }
 
     fn adopts(words: &[Option<u128>], from: u16, others: usize) -> bool {
-        said(words).adoptable(NodeIndex(from), others, PATIENCE / 2).is_some()
+        said(words).adoptable(NodeIndex(from), others, ADOPT_WAIT / 2).is_some()
     }
 
     /// An id that nobody contradicts is adopted after a while, however few members answer; one that is contradicted is not.
     #[test]
     fn waiting_has_an_end() {
-        let later = |words: &[Option<u128>]| said(words).adoptable(NodeIndex(1), 2, PATIENCE).is_some();
+        let later = |words: &[Option<u128>]| said(words).adoptable(NodeIndex(1), 2, ADOPT_WAIT).is_some();
         assert!(!adopts(&[Some(7)], 1, 2));
         assert!(later(&[Some(7)]));
         assert!(!later(&[Some(7), Some(8)]));
@@ -105,6 +104,8 @@ mod tests {
         assert!(!adopts(&[Some(7)], 1, 2));
         assert!(adopts(&[Some(7), Some(7)], 2, 2));
         assert!(!adopts(&[Some(7), Some(7)], 2, 4));
+        assert!(!adopts(&[Some(7), Some(7), Some(8)], 1, 3), "two of four are no majority");
+        assert!(adopts(&[Some(7), Some(7), Some(7)], 1, 3));
         assert!(adopts(&[Some(7), Some(7), Some(7), Some(8)], 1, 4), "three of five");
         assert!(!adopts(&[Some(7), Some(7), Some(7), Some(8)], 4, 4));
     }
@@ -117,15 +118,15 @@ mod tests {
         let mut heard = said(&[None]);
         heard.note(NodeIndex(1), ClusterId::new(7), Duration::ZERO);
         assert!(
-            heard.adoptable(NodeIndex(1), 4, PATIENCE / 2).is_some(),
+            heard.adoptable(NodeIndex(1), 4, ADOPT_WAIT / 2).is_some(),
             "this node has seen it without an id"
         );
         assert!(said(&[None, None]).are_all_without(2) && !said(&[None]).are_all_without(2));
         assert!(!said(&[None, Some(7)]).are_all_without(2));
     }
 
-    /// Goal: whatever is heard and in whatever order, a store never adopts the id of a single member against another
-    /// member's. Method: all words of up to five others, of which one may say another id than the rest.
+    /// Goal: a store never adopts the id of a single member if another member says another one. Method: two to five other
+    /// members, and everything that they can say: no id, one id, or, one of them alone, another id.
     #[test]
     fn foreign_ids_are_never_adopted_against_the_others() {
         for others in 2..=5usize {

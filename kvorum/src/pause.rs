@@ -52,7 +52,7 @@ mod tests {
 
     const SHORT: Duration = Duration::from_secs(1);
 
-    /// A pause ends when its time has passed or when it is taken back, and whoever waits is told at once.
+    /// A pause ends when its time has passed, or when it is taken back. A task that waits for either is woken at once.
     #[tokio::test]
     async fn pauses_begin_and_end() {
         let (clock, pause) = (SystemClock::new(), Pause::default());

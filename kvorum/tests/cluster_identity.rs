@@ -24,6 +24,7 @@ use kvorum::storage::lsm::{LsmConfig, LsmEngine};
 use kvorum::storage::{Change, Durability, Engine, Keyspace, format};
 use std::ops::Bound;
 use std::path::Path;
+use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 use support::{kvorum, wait_until};
@@ -182,10 +183,9 @@ fn directories_of_an_earlier_release_are_bound() {
     assert_eq!(cluster.exit_code(0), Some(2), "bound at its first start: {}", cluster.log(0));
 }
 
-/// Goal: two clusters with the same list of URLs never talk. Method: a cluster is wiped and created again,
-/// and the earlier directory of one of its nodes comes back. Each side refuses the other, with both ids.
-#[test]
-fn another_cluster_of_the_same_list_is_refused() {
+/// A cluster of three that was wiped and created again, the earlier directory of node 2, and both ids. The earlier cluster
+/// had a value under the key `old`.
+fn created_twice() -> (Cluster, PathBuf, [String; 2]) {
     let mut cluster = Cluster::new(3, SMALL);
     for node in 0..3 {
         cluster.set_launch(node, talkative());
@@ -200,6 +200,14 @@ fn another_cluster_of_the_same_list_is_refused() {
     }
     cluster.start_all();
     let second = cluster_id(&cluster, &first);
+    (cluster, old, [first, second])
+}
+
+/// Goal: two clusters with the same list of URLs never talk. Method: a cluster is wiped and created again,
+/// and the earlier directory of one of its nodes comes back. Each side refuses the other, with both ids.
+#[test]
+fn another_cluster_of_the_same_list_is_refused() {
+    let (mut cluster, old, [first, second]) = created_twice();
     cluster.kill9(2);
     cluster.set_data_dir(2, old);
     cluster.start_node(2);
@@ -220,20 +228,7 @@ fn another_cluster_of_the_same_list_is_refused() {
 /// so. Once the other cluster's directory is gone, it takes its own cluster's.
 #[test]
 fn new_store_takes_no_foreign_id() {
-    let mut cluster = Cluster::new(3, SMALL);
-    for node in 0..3 {
-        cluster.set_launch(node, talkative());
-    }
-    cluster.start_all();
-    let foreign = cluster_id(&cluster, "");
-    assert_eq!(cluster.ask(0, PUT, &entity(b"foreign", "3/3"), Some(b"v")).status, 201);
-    cluster.kill9_all();
-    let old = cluster.data_dir(2).to_path_buf();
-    for node in 0..3 {
-        cluster.wipe(node);
-    }
-    cluster.start_all();
-    let own = cluster_id(&cluster, &foreign);
+    let (mut cluster, old, [foreign, own]) = created_twice();
     cluster.kill9(2);
     cluster.set_data_dir(2, old);
     cluster.kill9(1);
@@ -246,12 +241,12 @@ fn new_store_takes_no_foreign_id() {
             line.contains("takes its cluster's id from a majority") && line.contains("says another")
         })
     });
-    assert_eq!(cluster.ask(1, GET, &entity(b"foreign", "1/3"), None).status, 504);
+    assert_eq!(cluster.ask(1, GET, &entity(b"old", "1/3"), None).status, 504);
     cluster.kill9(2);
     cluster.wipe(2);
     cluster.start_node(2);
     wait_until("all nodes are of one cluster", || {
-        (0..3).all(|node| cluster.ask(node, GET, &entity(b"foreign", "2/3"), None).status == 404)
+        (0..3).all(|node| cluster.ask(node, GET, &entity(b"old", "2/3"), None).status == 404)
     });
     assert_eq!(cluster_id(&cluster, &foreign), own);
 }

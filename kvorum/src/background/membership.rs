@@ -6,7 +6,7 @@
 //!   others say it: [`crate::cluster`].
 //! - The **disk** is recorded for the next start once this run has met a majority: from then on the store is known to be no
 //!   older copy.
-//! - The **clocks** of the others, of which a majority judges this node's.
+//! - The **clocks** of the other nodes: this node's clock is right if a majority of the nodes agrees with it.
 
 use crate::canary::{self, Canary};
 use crate::clock::{Clock, ClockStanding, Rng, TimestampBound};

@@ -109,34 +109,26 @@ pub(crate) fn start<W: Worker + 'static>(
 async fn run<W: Worker>(mut worker: W, clock: Arc<dyn Clock>) {
     let control = worker.control();
     loop {
-        let Some(control) = &control else {
-            match worker.work().await {
-                Work::Busy => {}
-                Work::Throttled(wait) => tokio::time::sleep(wait).await,
-                Work::Idle => worker.wait_for_work().await,
-                Work::Done => return,
-            }
-            continue;
-        };
-        control.pause.end(&*clock).await;
-        control.begin(worker.doing(), clock.mono());
-        let work = if W::IS_CUT_BY_PAUSE {
-            tokio::select! {
+        if let Some(control) = &control {
+            control.pause.end(&*clock).await;
+            control.begin(worker.doing(), clock.mono());
+        }
+        let work = match &control {
+            Some(control) if W::IS_CUT_BY_PAUSE => tokio::select! {
                 biased;
                 work = worker.work() => work,
                 () = control.pause.begin(&*clock) => Work::Busy,
-            }
-        } else {
-            worker.work().await
+            },
+            _ => worker.work().await,
         };
+        if let (Some(control), Work::Idle | Work::Done) = (&control, work) {
+            control.rest();
+        }
         match work {
             Work::Busy => {}
             Work::Throttled(wait) => tokio::time::sleep(wait).await,
-            Work::Idle => {
-                control.rest();
-                worker.wait_for_work().await;
-            }
-            Work::Done => return control.rest(),
+            Work::Idle => worker.wait_for_work().await,
+            Work::Done => return,
         }
     }
 }

@@ -207,7 +207,7 @@ impl Worker for Rounds {
             self.own.settle_round(&mut self.lead, due == Due::Called).await;
         }
         if let Err(error) = shared.background.tombstone_gc.forget_healed_gaps().await {
-            tracing::debug!(%error, "marks of partitions that are alike again cannot be removed");
+            tracing::debug!(%error, "cannot remove the marks of partitions that are in sync again");
         }
         shared.background.tombstone_gc.ended.send_modify(|ended| *ended += 1);
         Work::Idle

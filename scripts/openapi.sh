@@ -10,7 +10,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 
 root=$PWD
-document=kvorum/src/http/openapi.json
+document=kvorum-server/src/http/openapi.json
 venv=$(realpath -m "${CARGO_TARGET_DIR:-target}")/openapi-venv
 port=${PORT:-24310}
 

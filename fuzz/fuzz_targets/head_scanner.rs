@@ -4,7 +4,7 @@
 
 #![no_main]
 
-use kvorum::http::head::{HeadScanner, HeadVerdict};
+use kvorum_server::http::head::{HeadScanner, HeadVerdict};
 use libfuzzer_sys::fuzz_target;
 
 /// The complete visible result of a scanner.

@@ -6,10 +6,10 @@
 #![no_main]
 
 use bytes::Bytes;
-use kvorum::storage::delta::{Delta, Folding};
-use kvorum::storage::memory::MemoryEngine;
-use kvorum::storage::{Change, Durability, Engine, Keyspace, format};
-use kvorum::supervise::Supervisor;
+use kvorum_server::storage::delta::{Delta, Folding};
+use kvorum_server::storage::memory::MemoryEngine;
+use kvorum_server::storage::{Change, Durability, Engine, Keyspace, format};
+use kvorum_server::supervise::Supervisor;
 use libfuzzer_sys::fuzz_target;
 use std::collections::BTreeMap;
 use std::sync::Arc;

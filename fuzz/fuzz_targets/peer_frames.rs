@@ -6,7 +6,7 @@
 
 #![no_main]
 
-use kvorum::peer::fuzzing::{frames, message, write_frame};
+use kvorum_server::peer::fuzzing::{frames, message, write_frame};
 use libfuzzer_sys::fuzz_target;
 
 /// `bytes` in pieces whose lengths come from `lengths`, over and over.

@@ -4,7 +4,7 @@
 
 #![no_main]
 
-use kvorum::peer::fuzzing::{handshake_answer, handshake_headers};
+use kvorum_server::peer::fuzzing::{handshake_answer, handshake_headers};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: &[u8]| {

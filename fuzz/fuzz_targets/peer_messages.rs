@@ -4,7 +4,7 @@
 
 #![no_main]
 
-use kvorum::peer::fuzzing::message;
+use kvorum_server::peer::fuzzing::message;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: &[u8]| {

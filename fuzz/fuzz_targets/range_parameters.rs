@@ -5,7 +5,7 @@
 
 #![no_main]
 
-use kvorum::http::target::{RangeQuery, Scope, parse_range};
+use kvorum_server::http::target::{RangeQuery, Scope, parse_range};
 use libfuzzer_sys::fuzz_target;
 use std::fmt::Write as _;
 

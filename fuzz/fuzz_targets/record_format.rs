@@ -5,7 +5,7 @@
 #![no_main]
 
 use bytes::Bytes;
-use kvorum::storage::format;
+use kvorum_server::storage::format;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {

@@ -5,7 +5,7 @@
 
 #![no_main]
 
-use kvorum::http::target::{EntityQuery, parse_entity};
+use kvorum_server::http::target::{EntityQuery, parse_entity};
 use libfuzzer_sys::fuzz_target;
 use std::fmt::Write as _;
 

@@ -339,7 +339,7 @@ mod tests {
         };
         check("/r/hyper-1.12.0/src/proto/h1/mod.rs", Some("hyper::proto::h1"));
         check("/r/tokio-util-0.7.1/src/lib.rs", Some("tokio_util"));
-        check("kvorum/src/http/handler.rs", Some("kvorum::http::handler"));
+        check("kvorum-server/src/http/handler.rs", Some("kvorum_server::http::handler"));
         check("/rustc/5980/library/core/src/future/poll_fn.rs", Some("core::future::poll_fn"));
         check("kvorum/tests/profile.rs", None);
         check("src/main.rs", None);

@@ -4,8 +4,8 @@
 //! the simulated time itself, as the run's timers are. A node whose clock and timers disagreed would show
 //! faults that no machine has.
 
-use kvorum::clock::Clock;
 use kvorum_core::UnixMillis;
+use kvorum_server::clock::Clock;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

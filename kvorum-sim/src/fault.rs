@@ -1,7 +1,7 @@
 //! Faults: what can happen to machines, disks, clocks and the network between them. The [plan](crate::plan)
 //! decides which faults a seed has, and when; [`crate::cluster`] carries them out.
 
-use kvorum::crash::Point;
+use kvorum_server::crash::Point;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;

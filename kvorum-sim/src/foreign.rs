@@ -4,12 +4,12 @@
 //! writes of its own since.
 
 use bytes::Bytes;
-use kvorum::storage::delta::{Delta, Folding};
-use kvorum::storage::format::{self, Mark};
-use kvorum::storage::memory::{DiskCopy, MemoryEngine};
-use kvorum::storage::{Batch, Change, Durability, Engine, EngineError, Keyspace};
-use kvorum::supervise::Supervisor;
 use kvorum_core::{ClusterId, NodeId, Record, Token, UnixMillis, Value, Version};
+use kvorum_server::storage::delta::{Delta, Folding};
+use kvorum_server::storage::format::{self, Mark};
+use kvorum_server::storage::memory::{DiskCopy, MemoryEngine};
+use kvorum_server::storage::{Batch, Change, Durability, Engine, EngineError, Keyspace};
+use kvorum_server::supervise::Supervisor;
 use std::ops::Bound;
 use std::sync::Arc;
 

@@ -9,14 +9,14 @@ use crate::net::{SimConnector, authority_of};
 use crate::plan::Plan;
 use crate::trace::Trace;
 use bytes::Bytes;
-use kvorum::coordinator::Shared;
-use kvorum::peer::{
+use kvorum_core::{Key, NodeId, NodeIndex, Record, Run, StoreSeen, Token, UnixMillis, Value, Version};
+use kvorum_server::coordinator::Shared;
+use kvorum_server::peer::{
     ApplyKind, HandshakeError, Hello, Link, LinkObserver, LinkParts, ROSTER_LEN_MAX, Request, Setback,
     StepKind, Timestamp,
 };
-use kvorum::replica::Floor;
-use kvorum::supervise::Supervisor;
-use kvorum_core::{Key, NodeId, NodeIndex, Record, Run, StoreSeen, Token, UnixMillis, Value, Version};
+use kvorum_server::replica::Floor;
+use kvorum_server::supervise::Supervisor;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;

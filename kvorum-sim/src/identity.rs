@@ -4,8 +4,8 @@
 //! An older disk that was put back file by file does not match the record. A whole image brings its own
 //! record along, and cannot be distinguished from the disk that it was taken of.
 
-use kvorum::storage::identity::{DiskIdentity, Doubt};
 use kvorum_core::Run;
+use kvorum_server::storage::identity::{DiskIdentity, Doubt};
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -2,8 +2,8 @@
 //!
 //! Hosts are named `node-0`, `client-0` and so on; every node listens on [`PORT`].
 
-use kvorum::http::server::Listener;
-use kvorum::peer::{BoxedStream, Connector};
+use kvorum_server::http::server::Listener;
+use kvorum_server::peer::{BoxedStream, Connector};
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::io;

@@ -6,9 +6,9 @@ use crate::forge::{self, Forgery};
 use crate::net::{SimConnector, SimListener, host_of, url_of};
 use crate::plan::Plan;
 use crate::trace::Trace;
-use kvorum::background::Transferring;
-use kvorum::config::{self, Config, ConfigError};
-use kvorum::node::{Disk, Handle, LocalParts, durability_name, run_local};
+use kvorum_server::background::Transferring;
+use kvorum_server::config::{self, Config, ConfigError};
+use kvorum_server::node::{Disk, Handle, LocalParts, durability_name, run_local};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -161,7 +161,7 @@ mod tests {
     use crate::cluster::Desk;
     use crate::net::Power;
     use crate::seed::{Seed, SimRng};
-    use kvorum::storage::memory::MemoryEngine;
+    use kvorum_server::storage::memory::MemoryEngine;
     use std::sync::Arc;
 
     /// A node knows the plan's nodes; an outdated one knows as many nodes, with one replaced.

@@ -8,7 +8,7 @@
 //! is thirty lines of our own, so that no release of a library changes the plan of a seed. It need not be
 //! cryptographically secure, because nothing here is a secret.
 
-use kvorum::clock::Rng;
+use kvorum_server::clock::Rng;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_64;

@@ -203,10 +203,10 @@ mod tests {
     fn logs_are_heard() {
         let trace = Trace::kept();
         let guard = trace.listen();
-        tracing::info!(target: "kvorum::peer", peer = 7, "connected");
+        tracing::info!(target: "kvorum_server::peer", peer = 7, "connected");
         tracing::info!(target: "hyper", "noise");
         drop(guard);
-        tracing::info!(target: "kvorum::peer", "unheard");
+        tracing::info!(target: "kvorum_server::peer", "unheard");
         assert_eq!(trace.text(), "   0.000000 network   connected peer=7\n");
     }
 }

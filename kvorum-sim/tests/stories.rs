@@ -2,8 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test's helpers fail by panicking, as its tests do")]
 
-use kvorum::storage::Keyspace;
-use kvorum::storage::memory::{self, MemoryEngine};
+use kvorum_server::storage::Keyspace;
+use kvorum_server::storage::memory::{self, MemoryEngine};
 use kvorum_sim::cluster::Cluster;
 use kvorum_sim::fault::{Fault, FaultEvent, FaultKind};
 use kvorum_sim::history::{AckFrom, Doubt, Outcome, Request};
@@ -22,7 +22,7 @@ use std::time::Duration;
 fn calm(nodes: u16) -> Plan {
     let mut plan = Plan::of(Seed(1));
     plan.nodes = nodes;
-    plan.durability = kvorum::replica::DurabilityMode::Always;
+    plan.durability = kvorum_server::replica::DurabilityMode::Always;
     plan.clocks = vec![ClockPlan { offset_millis: 0, drift_ppm: 0 }; usize::from(nodes)];
     plan.kinds.clear();
     plan.faults.clear();

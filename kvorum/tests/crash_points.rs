@@ -1,4 +1,4 @@
-//! Processes crash at every named step of a durable write (`kvorum/src/crash.rs`): no acknowledged write is
+//! Processes crash at every named step of a durable write (`kvorum-server/src/crash.rs`): no acknowledged write is
 //! lost, and every step is reached.
 //!
 //! The operating system still has everything that the process wrote; the simulation takes that away as well.
@@ -28,7 +28,7 @@ use faults_support::history::History;
 use faults_support::load::{Load, Session, read_all};
 use faults_support::node::Node;
 use faults_support::{seed, skip};
-use kvorum::crash::{Point, VARIABLE};
+use kvorum_server::crash::{Point, VARIABLE};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::thread;

@@ -266,8 +266,12 @@ fn node_is_profiled() {
                 assert!(text.contains(expect), "{query}: no {expect}: {text}");
             }
         };
-        check("event=cpu&format=collapsed", "text/plain; charset=utf-8", &["kvorum:net", "kvorum::"]);
-        check("event=alloc&format=collapsed", "text/plain; charset=utf-8", &["kvorum:net", "kvorum::http::"]);
+        check("event=cpu&format=collapsed", "text/plain; charset=utf-8", &["kvorum:net", "kvorum_server::"]);
+        check(
+            "event=alloc&format=collapsed",
+            "text/plain; charset=utf-8",
+            &["kvorum:net", "kvorum_server::http::"],
+        );
         let waits =
             ["named waits;commit: queue ", "named waits;storage: commit ", "named waits;commit: answers "];
         check("event=lock&format=collapsed", "text/plain; charset=utf-8", &waits);

@@ -10,8 +10,8 @@ pub fn with_node(example: impl AsyncFnOnce(&str) -> Result<(), kvorum_client::Er
         ("threads", "1"),
     ];
     let settings = settings.map(|(name, value)| (name, value.to_owned())).into();
-    let (config, _) = kvorum::config::resolve(&settings, &Default::default(), None).unwrap();
-    let node = kvorum::node::Node::start(&config).unwrap();
+    let (config, _) = kvorum_server::config::resolve(&settings, &Default::default(), None).unwrap();
+    let node = kvorum_server::node::Node::start(&config).unwrap();
     node.wait_until_ready();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let done = runtime.block_on(example(&format!("http://{}", node.address())));

@@ -3,8 +3,8 @@
 use super::{FAULT_MAX, JUMP_MAX, WRONG_CLOCK_LIMIT, WRONG_CLOCK_MAX, signed};
 use crate::fault::{Fault, FaultEvent, FaultKind, STARTING};
 use crate::seed::Stream;
-use kvorum::crash::Point;
-use kvorum::replica::DurabilityMode;
+use kvorum_server::crash::Point;
+use kvorum_server::replica::DurabilityMode;
 use std::collections::BTreeSet;
 use std::time::Duration;
 

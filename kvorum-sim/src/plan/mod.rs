@@ -21,8 +21,8 @@ use crate::fault::{Fault, FaultEvent, FaultKind};
 use crate::history::AckFrom;
 use crate::seed::{Seed, Stream};
 use bytes::Bytes;
-use kvorum::replica::DurabilityMode;
 use kvorum_core::Token;
+use kvorum_server::replica::DurabilityMode;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
@@ -431,7 +431,7 @@ impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "plan of seed {}", self.seed.0)?;
         writeln!(f, "  nodes      {}", self.nodes)?;
-        writeln!(f, "  durability {}", kvorum::node::durability_name(self.durability))?;
+        writeln!(f, "  durability {}", kvorum_server::node::durability_name(self.durability))?;
         writeln!(f, "  length     {:.3} s", self.length.as_secs_f64())?;
         writeln!(f, "  latency    {:?} to {:?}", self.latency.0, self.latency.1)?;
         for (node, clock) in self.clocks.iter().enumerate() {

@@ -4,7 +4,7 @@
 //! all further string literals of the product of three words or more: errors, help, answers. [`Scanner`] reads as much of
 //! Rust as that needs: comments, literals, and the end of a macro call.
 
-use kvorum::config::SETTINGS;
+use kvorum_server::config::SETTINGS;
 use std::fmt::Write as _;
 use std::iter::Peekable;
 use std::path::Path;

@@ -2,11 +2,11 @@
 
 use super::serve::{listen_for_signals, read_config_with};
 use super::{FAILED, USAGE, complain, flag, text_of};
-use crate::config::{self, Config, Resolved, SETTINGS};
-use crate::log;
-use crate::node::{self, Node};
-use crate::storage::data_dir;
 use clap::{ArgMatches, Command};
+use kvorum_server::config::{self, Config, Resolved, SETTINGS};
+use kvorum_server::log;
+use kvorum_server::node::{self, Node};
+use kvorum_server::storage::data_dir;
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 

@@ -105,7 +105,7 @@ fn text_notice(dropped: u64) -> String {
 fn json_notice(dropped: u64) -> String {
     let line = serde_json::json!({
         "timestamp": timestamp(), "level": "WARN", "message": NOTICE, "lines": dropped,
-        "target": "kvorum::log",
+        "target": "kvorum_server::log",
     });
     format!("{line}\n")
 }

@@ -2,9 +2,9 @@
 //! start only.
 
 use super::{FAILED, USAGE, complain, print, text_of};
-use crate::storage::data_dir::{DataDir, DataDirError};
-use crate::storage::identity::Vouch;
 use clap::{Arg, ArgMatches, Command};
+use kvorum_server::storage::data_dir::{DataDir, DataDirError};
+use kvorum_server::storage::identity::Vouch;
 use std::path::Path;
 use std::process::ExitCode;
 

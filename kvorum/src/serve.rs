@@ -1,11 +1,11 @@
 //! `kvorum serve`: reads the configuration, starts the node, and waits for a signal to stop.
 
 use super::{FAILED, USAGE, complain, flag, print, text_of};
-use crate::config::{self, Config, Resolved, SETTINGS};
-use crate::log;
-use crate::node::{self, Node, StopSignals};
-use crate::storage::data_dir;
 use clap::{Arg, ArgAction, ArgMatches, Command};
+use kvorum_server::config::{self, Config, Resolved, SETTINGS};
+use kvorum_server::log;
+use kvorum_server::node::{self, Node, StopSignals};
+use kvorum_server::storage::data_dir;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::ExitCode;
@@ -48,9 +48,8 @@ pub(super) fn run(matches: &ArgMatches) -> ExitCode {
     for name in config::unknown_variables(&environment) {
         tracing::warn!(name, "this environment variable is not a setting of kvorum: it is ignored");
     }
-    #[cfg(feature = "crash-points")]
-    if let Some(text) = environment.get(crate::crash::VARIABLE)
-        && let Err(reason) = crate::crash::arm(text)
+    if let Some(text) = environment.get(kvorum_server::crash::VARIABLE)
+        && let Err(reason) = kvorum_server::crash::arm(text)
     {
         return complain(reason, USAGE);
     }

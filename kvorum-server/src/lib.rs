@@ -1,4 +1,4 @@
-//! kvorum: a distributed key-value store behind plain HTTP. This crate is the node and its command line.
+//! One node of kvorum, a distributed key-value store behind plain HTTP, as a library. The crate `kvorum` is the program.
 //!
 //! A request is read downwards: [`http`] → [`coordinator`] → [`replica`] → [`storage`]. Each layer uses only layers
 //! below it and the pure rules of `kvorum-core`. [`node`] assembles them; [`config`] provides the settings.
@@ -8,7 +8,6 @@
 pub mod authority;
 pub mod background;
 pub mod canary;
-pub mod cli;
 pub mod clock;
 pub mod cluster;
 pub mod config;

@@ -1,5 +1,5 @@
 // Opens a report of the lab in headless Chromium, as a reader would, and fails on what he would stumble over: a script error, a
-// request to anywhere, a plot without lines, a flame graph that is empty or does not zoom, a page wider than its window.
+// request to anywhere, a plot without lines or values, a flame graph that is empty or does not zoom, a page wider than its window.
 // In light and dark, wide and narrow. Needs `chromium` (or CHROMIUM=…) and Node.js 22, or 20 with its flag:
 //
 //   node --experimental-websocket scripts/report_check.mjs REPORT.html [FOLDER for pictures]
@@ -18,38 +18,57 @@ async function look() {
   for (const plot of document.querySelectorAll("svg.chart")) {
     seen.plots += 1;
     if (!plot.querySelector(".line")) wrong.push("a plot without lines");
+    const box = plot.getBoundingClientRect();
+    plot.dispatchEvent(new PointerEvent("pointermove", { clientX: box.left + box.width / 2, clientY: box.top + 9 }));
+    const told = plot.closest(".plot, figure").querySelector(".told").textContent;
+    if (!/\d.*: .*\d/.test(told)) wrong.push(`a plot says "${told}" where the pointer is`);
   }
-  for (const flame of document.querySelectorAll("details.flame")) {
-    const name = flame.dataset.flame;
-    const frames = () => [...flame.querySelectorAll(".frame")];
-    flame.open = true;
-    await rest();
-    seen.flames += 1;
-    if (name.includes("-since-")) seen.differences += 1;
-    const all = frames().length;
-    if (all < 2) wrong.push(`${name}: ${all} frames`);
-    // Narrower than the graph, and wide enough to be hit.
-    const share = (frame) => parseFloat(frame.style.width);
-    const some = frames().find((frame) => share(frame) > 3 && share(frame) < 90);
-    if (some) {
-      const title = some.title;
-      some.click();
+  for (const name of document.querySelectorAll(".legend button")) {
+    const line = name.closest(".plot").querySelector(`.line[data-line="${name.dataset.line}"]`);
+    name.click();
+    if (line && getComputedStyle(line).display !== "none") wrong.push(`${name.textContent}: the line is not hidden`);
+    name.click();
+    if (line && getComputedStyle(line).display === "none") wrong.push(`${name.textContent}: the line does not come back`);
+  }
+  for (const row of document.querySelectorAll(".flames")) {
+    const thumbs = [...row.querySelectorAll(".thumb")];
+    for (const thumb of thumbs) {
+      const canvas = thumb.querySelector("canvas");
+      const painted = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.some((byte) => byte > 0);
+      if (!painted) wrong.push(`${thumb.dataset.flame}: the small picture is empty`);
+      thumb.click();
       await rest();
-      const zoomed = frames().some((frame) => frame.title === title && share(frame) === 100);
-      if (!zoomed) wrong.push(`${name}: ${title} was not zoomed`);
-      frames()[0].click();
-      await rest();
-      if (frames().length !== all) wrong.push(`${name}: not the same after zooming out`);
+      const name = thumb.dataset.flame;
+      const flame = [...row.querySelectorAll(".flame")].find((one) => one.textContent.includes(thumb.dataset.title));
+      const frames = () => [...flame.querySelectorAll(".frame")];
+      seen.flames += 1;
+      const all = frames().length;
+      if (all < 2) wrong.push(`${name}: ${all} frames`);
+      // Narrower than the graph, and wide enough to be hit.
+      const share = (frame) => parseFloat(frame.style.width);
+      const some = frames().find((frame) => share(frame) > 3 && share(frame) < 90);
+      if (some) {
+        const title = some.title;
+        some.click();
+        await rest();
+        if (!frames().some((frame) => frame.title === title && share(frame) === 100)) wrong.push(`${name}: ${title} was not zoomed`);
+        frames()[0].click();
+        await rest();
+        if (frames().length !== all) wrong.push(`${name}: not the same after zooming out`);
+      }
     }
-    flame.open = false;
+    if (thumbs.length > 1) {
+      const pictures = row.querySelectorAll(".flame");
+      if (pictures.length !== 3) wrong.push(`two were chosen, and ${pictures.length} pictures are there`);
+      else if (pictures[1].querySelectorAll(".frame").length < 2) wrong.push("an empty difference");
+      else seen.differences += 1;
+    }
   }
-  document.querySelectorAll("details:not(.flame)").forEach((part) => { part.open = true; });
+  document.querySelectorAll("details").forEach((part) => { part.open = true; });
   await rest();
   const beyond = document.documentElement.scrollWidth - document.documentElement.clientWidth;
   if (beyond > 0) wrong.push(`the page is ${beyond} pixels wider than its window`);
-  document.querySelectorAll("details:not(.flame)").forEach((part) => { part.open = false; });
-  const first = document.querySelector("details.flame");
-  if (first) first.open = true;
+  document.querySelectorAll("details:not(.warnings)").forEach((part) => { part.open = false; });
   return { seen, wrong };
 }
 

@@ -4,9 +4,13 @@ use std::fmt;
 use std::fmt::Write;
 use std::str::FromStr;
 
-use super::figures::{Cell, Figure, change_text};
-use super::results::Results;
-use super::{Profiles, conclusions};
+use super::figures::{Cell, Figure};
+use super::findings::Findings;
+use super::language::Language;
+use super::report::change_cell;
+use super::results::{ConfigurationRecord, Results};
+use super::texts::Text;
+use super::{Profiles, warnings};
 use crate::error::LabError;
 use crate::suite::table::Table;
 
@@ -80,7 +84,10 @@ impl Condition {
                         met.push(format!("{self}: {place}: B did not keep the rate"));
                     }
                     (Cell::Value(before), Cell::Value(after)) => {
-                        let Some(ratio) = after.change_from(&before).ratio else { continue };
+                        if before.mean <= 0.0 {
+                            continue;
+                        }
+                        let ratio = after.mean / before.mean;
                         looked_at += 1;
                         if self.is_met_by(ratio) {
                             met.push(format!("{self}: {place}: x{ratio:.3}"));
@@ -125,7 +132,7 @@ impl Comparison {
         let common = |one: Vec<String>, two: Vec<String>| -> Vec<String> {
             one.into_iter().filter(|name| two.contains(name)).collect()
         };
-        let names = |results: &Results| results.configurations.iter().map(|one| one.name.clone()).collect();
+        let names = |results: &Results| results.shown().map(|one| one.name.clone()).collect();
         let (names, loads) = (common(names(&a), names(&b)), common(a.load_names(), b.load_names()));
         if names.is_empty() || loads.is_empty() {
             return Err(LabError::Usage("A and B have no configuration and load in common".into()));
@@ -134,7 +141,7 @@ impl Comparison {
     }
 
     /// Warnings that a reader needs before the tables.
-    fn cautions(&self) -> Vec<String> {
+    fn cautions(&self, language: Language) -> Vec<String> {
         let mut out = Vec::new();
         let (a, b) = (&self.a, &self.b);
         if a.machine != b.machine {
@@ -144,24 +151,23 @@ impl Comparison {
             out.push("A quick run is among them: no results".into());
         }
         for (letter, own, other) in [("A", a, b), ("B", b, a)] {
-            let missing = own
-                .configurations
-                .iter()
-                .filter(|one| !other.configurations.iter().any(|two| two.name == one.name));
+            let missing =
+                own.shown().filter(|one| !other.configurations.iter().any(|two| two.name == one.name));
             out.extend(missing.map(|one| format!("Only {letter} has {:?}", one.name)));
-            out.extend(conclusions::warnings(own).into_iter().map(|warning| format!("{letter}: {warning}")));
+            let of_own = warnings::warnings(own, language).into_iter();
+            out.extend(of_own.map(|warning| format!("{letter}: {}", warning.said())));
         }
         out
     }
 
-    /// The tables, for a terminal.
-    pub fn text(&self) -> String {
+    /// The tables, for a terminal; `merged` is [`Self::merged`], judged.
+    pub fn text(&self, merged: &Results, findings: &Findings, language: Language) -> String {
         let mut out = String::new();
-        for caution in self.cautions() {
+        for caution in self.cautions(language) {
             // Writing into a `String` cannot fail.
             let _ = writeln!(out, "!! {caution}");
         }
-        for name in &self.names {
+        for (name, pair) in self.names.iter().zip(&merged.pairs) {
             for load in &self.loads {
                 let mut table = Table::new(format!("{name}, {load}"), &["", "A", "B", "B/A"]);
                 for figure in Figure::ALL {
@@ -169,21 +175,16 @@ impl Comparison {
                     if a == Cell::Missing && b == Cell::Missing {
                         continue;
                     }
-                    let change = match (&a, &b) {
-                        (Cell::Value(a), Cell::Value(b)) => Some(b.change_from(a)),
-                        _ => None,
-                    };
-                    let cells = [figure.cell_text(&a), figure.cell_text(&b), change_text(change)];
-                    let [a, b, change] = cells;
-                    table.row([figure.title().into(), a, b, change]);
+                    let change = change_cell(merged, findings, load, pair, figure, language);
+                    let [a, b] = [&a, &b].map(|cell| figure.cell_text(cell, language));
+                    table.row([figure.title().of(language).into(), a, b, change]);
                 }
                 out.push_str(&table.text());
                 out.push('\n');
             }
         }
-        out.push_str(
-            "* exceeds the noise of the repeats (Welch's test, 5 %); ? measured once: nobody can tell.\n",
-        );
+        out.push_str(Text::Legend.of(language));
+        out.push('\n');
         out
     }
 
@@ -217,16 +218,23 @@ impl Comparison {
         }
         all.kvorum = format!("A {}; B {}", self.a.kvorum, self.b.kvorum);
         (all.configurations, all.steps, all.pairs) = (Vec::new(), Vec::new(), Vec::new());
+        (all.equals, all.is_of_separate_runs) = (Vec::new(), true);
         for name in &self.names {
             for (of, results) in [(&a, &self.a), (&b, &self.b)] {
-                let records = results.configurations.iter().filter(|one| one.name == *name).cloned();
-                all.configurations.extend(records.map(|mut one| {
-                    one.name = renamed(name, of);
+                let is_of_it =
+                    |one: &&ConfigurationRecord| one.name == *name || one.control_of.as_ref() == Some(name);
+                let records: Vec<_> = results.configurations.iter().filter(is_of_it).cloned().collect();
+                for record in &records {
+                    all.steps.extend(results.steps_of(&record.name).cloned().map(|mut step| {
+                        step.configuration = renamed(&record.name, of);
+                        step
+                    }));
+                }
+                all.configurations.extend(records.into_iter().map(|mut one| {
+                    one.name = renamed(&one.name, of);
+                    one.control_of = one.control_of.map(|control| renamed(&control, of));
+                    one.version.clone_from(&results.kvorum);
                     one
-                }));
-                all.steps.extend(results.steps_of(name).cloned().map(|mut step| {
-                    step.configuration = renamed(name, of);
-                    step
                 }));
             }
             all.pairs.push((renamed(name, &a), renamed(name, &b)));
@@ -303,7 +311,9 @@ mod tests {
         let a = results(&[("one", &[run("PUT", 1.0)])]);
         let both = Comparison::new(a, results(&[("one", &[slow])])).unwrap();
         assert_eq!(met("p99 > 9x", &both), 1);
-        assert!(both.text().contains("overloaded"), "{}", both.text());
+        let (all, _) = both.merged(Profiles::new(), Profiles::new());
+        let text = both.text(&all, &Findings::of(&all), Language::En);
+        assert!(text.contains("overloaded"), "{text}");
     }
 
     /// Goal: loads that differ are not compared. Method: one different word.
@@ -321,7 +331,8 @@ mod tests {
     fn both_become_one_lab() {
         let (all, _) = comparison(1.0, 2.0).merged(Profiles::new(), Profiles::new());
         assert_eq!(all.pairs, [("one [A]".to_owned(), "one [B]".to_owned())]);
-        let change = Figure::P99.change(&all, "PUT", "one [A]", "one [B]").unwrap();
-        assert!((change.ratio.unwrap() - 2.0).abs() < 0.01);
+        let findings = Findings::of(&all);
+        let change = findings.one("PUT", &all.pairs[0], Figure::P99).unwrap().judged().unwrap();
+        assert!((change.change.ratio - 2.0).abs() < 0.01 && change.is_named, "{change:?}");
     }
 }

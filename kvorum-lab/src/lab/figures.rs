@@ -4,10 +4,12 @@
 use std::fmt;
 use std::str::FromStr;
 
+use super::language::{Language, Unit};
 use super::profile::Event;
 use super::results::{Results, Run};
-use super::statistics::{Change, Sample, Verdict};
-use crate::units::{float, grouped, latency, mebibytes, size};
+use super::statistics::Sample;
+use super::texts::Text;
+use crate::units::float;
 
 /// A row of the tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -66,21 +68,58 @@ impl Figure {
         Self::Failed,
     ];
 
+    /// The figures that are compared in words and marked in tables; the same ones, so that a mark has a sentence. Mean and
+    /// maximum are left out: the one repeats the percentiles, the other is a single operation.
+    pub const JUDGED: [Self; 6] = [Self::P50, Self::P90, Self::P99, Self::P999, Self::Cpu, Self::Memory];
+
     /// Its title, for tables.
-    pub const fn title(self) -> &'static str {
+    pub const fn title(self) -> Text {
         match self {
-            Self::Rate => "operations/s",
-            Self::Mean => "latency, mean",
-            Self::P50 => "latency, p50",
-            Self::P90 => "latency, p90",
-            Self::P99 => "latency, p99",
-            Self::P999 => "latency, p99.9",
-            Self::Max => "latency, max",
-            Self::Cpu => "CPU of the cluster, µs/operation",
-            Self::Memory => "memory of the cluster, resident",
-            Self::Alloc => "allocated/operation",
-            Self::Maximum => "highest rate/s",
-            Self::Failed => "failed operations",
+            Self::Rate => Text::FigureRate,
+            Self::Mean => Text::FigureMean,
+            Self::P50 => Text::FigureP50,
+            Self::P90 => Text::FigureP90,
+            Self::P99 => Text::FigureP99,
+            Self::P999 => Text::FigureP999,
+            Self::Max => Text::FigureMax,
+            Self::Cpu => Text::FigureCpu,
+            Self::Memory => Text::FigureMemory,
+            Self::Alloc => Text::FigureAlloc,
+            Self::Maximum => Text::FigureMaximum,
+            Self::Failed => Text::FigureFailed,
+        }
+    }
+
+    /// Its name within a sentence.
+    pub fn word(self, language: Language) -> String {
+        match self {
+            Self::Cpu => Text::WordCpu.of(language).to_owned(),
+            Self::Memory => Text::WordMemory.of(language).to_owned(),
+            other => match language {
+                Language::En => other.to_string(),
+                Language::Ru => other.to_string().replace('.', ","),
+            },
+        }
+    }
+
+    /// The percentile of the driver's own lateness that belongs to it, if it is a latency.
+    pub const fn percentile(self) -> Option<f64> {
+        match self {
+            Self::Mean | Self::P50 => Some(50.0),
+            Self::P90 => Some(90.0),
+            Self::P99 => Some(99.0),
+            Self::P999 => Some(99.9),
+            Self::Max => Some(100.0),
+            Self::Rate | Self::Cpu | Self::Memory | Self::Alloc | Self::Maximum | Self::Failed => None,
+        }
+    }
+
+    const fn unit(self) -> Unit {
+        match self {
+            Self::Rate | Self::Maximum | Self::Failed => Unit::Count,
+            Self::Mean | Self::P50 | Self::P90 | Self::P99 | Self::P999 | Self::Max => Unit::Nanos,
+            Self::Cpu => Unit::CpuMicros,
+            Self::Memory | Self::Alloc => Unit::Bytes,
         }
     }
 
@@ -90,13 +129,32 @@ impl Figure {
     }
 
     /// A value with its unit.
-    pub fn text(self, value: f64) -> String {
+    pub fn text(self, value: f64, language: Language) -> String {
+        language.amount(self.unit(), value)
+    }
+
+    /// Two values, the unit once if it is the same.
+    pub fn two_texts(self, before: f64, after: f64, language: Language) -> (String, String) {
+        let (one, two) = (language.quantity(self.unit(), before), language.quantity(self.unit(), after));
+        let first = if one.1 == two.1 { one.0 } else { self.text(before, language) };
+        (first, self.text(after, language))
+    }
+
+    /// The value of one window.
+    pub fn of(self, run: &Run) -> Option<f64> {
+        let percentile = |percentile: f64| run.latency.percentile(percentile).map(float);
         match self {
-            Self::Rate | Self::Maximum | Self::Failed => grouped(whole(value)),
-            Self::Mean | Self::P50 | Self::P90 | Self::P99 | Self::P999 | Self::Max => latency(whole(value)),
-            Self::Cpu => format!("{value:.1}"),
-            Self::Memory => mebibytes(whole(value)),
-            Self::Alloc => size(value),
+            Self::Rate => Some(run.kept_per_second),
+            Self::Mean => Some(run.latency.mean),
+            Self::P50 => percentile(50.0),
+            Self::P90 => percentile(90.0),
+            Self::P99 => percentile(99.0),
+            Self::P999 => percentile(99.9),
+            Self::Max => Some(float(run.latency.max)),
+            Self::Cpu => run.cpu_micros_per_operation,
+            Self::Memory => run.resident_bytes.map(float),
+            Self::Failed => Some(float(run.failed)),
+            Self::Alloc | Self::Maximum => None,
         }
     }
 
@@ -110,22 +168,7 @@ impl Figure {
             let profile = results.profile(configuration, load, Event::Alloc)?;
             (profile.operations > 0.0).then(|| float(profile.total) / profile.operations)
         };
-        let of_runs = |of: &dyn Fn(&Run) -> Option<f64>| -> Vec<f64> {
-            let values: Vec<f64> = runs.iter().filter_map(|run| of(run)).collect();
-            // The runs that have a value would be a different sample than all repeats.
-            if values.len() == runs.len() { values } else { Vec::new() }
-        };
-        let percentile = |percentile: f64| of_runs(&|run| run.latency.percentile(percentile).map(float));
-        let values = match self {
-            Self::Rate => of_runs(&|run| Some(run.kept_per_second)),
-            Self::Mean => of_runs(&|run| Some(run.latency.mean)),
-            Self::P50 => percentile(50.0),
-            Self::P90 => percentile(90.0),
-            Self::P99 => percentile(99.0),
-            Self::P999 => percentile(99.9),
-            Self::Max => of_runs(&|run| Some(float(run.latency.max))),
-            Self::Cpu => of_runs(&|run| run.cpu_micros_per_operation),
-            Self::Memory => of_runs(&|run| run.resident_bytes.map(float)),
+        let values: Vec<f64> = match self {
             Self::Alloc => allocated().into_iter().collect(),
             Self::Maximum => results
                 .maximum(configuration, load)
@@ -134,40 +177,27 @@ impl Figure {
                 .collect(),
             Self::Failed if runs.is_empty() => Vec::new(),
             Self::Failed => vec![float(runs.iter().map(|run| run.failed).sum())],
+            _ => {
+                // The runs that have a value would be a different sample than all repeats.
+                let values: Option<Vec<f64>> = runs.iter().map(|run| self.of(run)).collect();
+                values.unwrap_or_default()
+            }
         };
         Sample::of(&values).map_or(Cell::Missing, Cell::Value)
     }
 
-    /// The change from `before` to `after`; `None` if one of them has no value.
-    pub fn change(self, results: &Results, load: &str, before: &str, after: &str) -> Option<Change> {
-        match (self.cell(results, before, load), self.cell(results, after, load)) {
-            (Cell::Value(before), Cell::Value(after)) => Some(after.change_from(&before)),
-            _ => None,
-        }
-    }
-
-    /// A cell as text: mean and confidence interval.
-    pub fn cell_text(self, cell: &Cell) -> String {
+    /// A cell as text: the mean, and half the width of its confidence interval as a share of it.
+    pub fn cell_text(self, cell: &Cell, language: Language) -> String {
         match cell {
             Cell::Missing => "–".into(),
-            Cell::Overloaded => "overloaded".into(),
+            Cell::Overloaded => Text::Overloaded.of(language).into(),
             Cell::Value(sample) => {
-                let around = sample.half_width().map(|half| format!(" ± {}", self.text(half)));
-                format!("{}{}", self.text(sample.mean), around.unwrap_or_default())
+                let share = sample.half_width().filter(|_| sample.mean > 0.0).map(|half| half / sample.mean);
+                let around = share.map(|share| format!(" ± {}", language.percent(share)));
+                format!("{}{}", self.text(sample.mean, language), around.unwrap_or_default())
             }
         }
     }
-}
-
-/// A change as text; `*` marks a change beyond the noise, `?` one that cannot be judged.
-pub fn change_text(change: Option<Change>) -> String {
-    let Some(Change { ratio: Some(ratio), verdict }) = change else { return "–".into() };
-    let mark = match verdict {
-        Verdict::Beyond => "*",
-        Verdict::Within => "",
-        Verdict::Unknown => "?",
-    };
-    format!("x{ratio:.2}{mark}")
 }
 
 impl fmt::Display for Figure {
@@ -200,27 +230,21 @@ impl FromStr for Figure {
     }
 }
 
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "figures are below 2^53, and not negative"
-)]
-fn whole(value: f64) -> u64 {
-    value.max(0.0).round() as u64
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::lab::fixture::{results, run};
 
-    /// Goal: cells are means over repeats with their interval. Method: two repeats of known figures.
+    /// Goal: cells are means over repeats with their interval, in either language. Method: two repeats of known figures.
     #[test]
     fn cells_are_means() {
         let results = results(&[("one", &[run("PUT", 1.0), run("PUT", 3.0)])]);
-        let p99 = Figure::P99.cell(&results, "one", "PUT");
-        assert_eq!(Figure::P99.cell_text(&p99), "2.00ms ± 12.71ms");
-        assert_eq!(Figure::Rate.cell_text(&Figure::Rate.cell(&results, "one", "PUT")), "1,000 ± 0");
+        let text = |figure: Figure, language| {
+            figure.cell_text(&figure.cell(&results, "one", "PUT"), language).replace('\u{a0}', " ")
+        };
+        assert_eq!(text(Figure::P99, Language::En), "2.00 ms ± 635 %");
+        assert_eq!(text(Figure::P99, Language::Ru), "2,00 мс ± 635 %");
+        assert_eq!(text(Figure::Rate, Language::En), "1,000 ± 0.0 %");
         assert_eq!(Figure::Maximum.cell(&results, "one", "PUT"), Cell::Missing);
         assert_eq!(Figure::P99.cell(&results, "one", "GET"), Cell::Missing);
     }
@@ -234,21 +258,17 @@ mod tests {
         let results = results(&[("one", &[run("PUT", 1.0), slow]), ("two", &[run("PUT", 1.0)])]);
         assert_eq!(Figure::P50.cell(&results, "one", "PUT"), Cell::Overloaded);
         assert!(matches!(Figure::Rate.cell(&results, "one", "PUT"), Cell::Value(_)));
-        assert_eq!(Figure::P50.change(&results, "PUT", "one", "two"), None);
     }
 
-    /// Goal: changes carry their verdict. Method: far, near, and measured once.
+    /// Goal: two values of one unit have it once. Method: latencies on both sides of a border.
     #[test]
-    fn changes_are_marked() {
-        let of = |millis: &[f64]| millis.iter().map(|&one| run("PUT", one)).collect::<Vec<_>>();
-        let (one, two, near, single) =
-            (of(&[1.0, 1.01, 0.99]), of(&[2.0, 2.01, 1.99]), of(&[1.0, 1.03, 0.98]), of(&[3.0]));
-        let results = results(&[("one", &one), ("two", &two), ("near", &near), ("once", &single)]);
-        let text = |after| change_text(Figure::P99.change(&results, "PUT", "one", after));
-        assert_eq!(
-            [text("two"), text("near"), text("once"), text("none")],
-            ["x2.00*", "x1.00", "x3.00?", "–"]
-        );
+    fn units_are_said_once() {
+        let two = |before, after| {
+            let (one, two) = Figure::P50.two_texts(before, after, Language::En);
+            format!("{one} to {two}").replace('\u{a0}', " ")
+        };
+        assert_eq!(two(90_050.0, 139_220.0), "90.0 to 139 µs");
+        assert_eq!(two(900_000.0, 1_390_000.0), "900 µs to 1.39 ms");
     }
 
     /// Goal: every figure is found by its own name. Method: all names, and one unknown name.

@@ -12,6 +12,7 @@ use clap::Parser;
 use serde::{Deserialize, Deserializer};
 
 use super::profile::Event;
+use super::results::Equal;
 use super::run::slug;
 use crate::cli::{self, BenchArgs, Rate};
 use crate::error::LabError;
@@ -57,6 +58,12 @@ pub struct LabFile {
     pub maximum_window: Duration,
     /// Names of configurations to compare, in pairs; `None` compares neighbours.
     pub compare: Option<Vec<[String; 2]>>,
+    /// Whether the first configuration is measured a second time, as the control: what differs between equals is noise.
+    #[serde(default = "yes")]
+    pub control: bool,
+    /// Configurations that are the same under a load, although their commands differ.
+    #[serde(default)]
+    pub equals: Vec<Equal>,
     /// The clusters to measure.
     #[serde(rename = "configuration", default)]
     pub configurations: Vec<Configuration>,
@@ -80,6 +87,9 @@ pub struct Configuration {
     pub serve: BTreeMap<String, toml::Value>,
     /// The nodes of a cluster that runs already, in place of `nodes` and `serve`.
     pub urls: Option<Vec<String>>,
+    /// The configuration that it is a second measurement of.
+    #[serde(skip)]
+    pub control_of: Option<String>,
 }
 
 /// A load, with the arguments of `kvorum bench`.
@@ -90,6 +100,10 @@ pub struct Load {
     pub name: String,
     /// The arguments of `kvorum bench`, without the nodes.
     pub bench: String,
+}
+
+const fn yes() -> bool {
+    true
 }
 
 fn three() -> u32 {
@@ -144,8 +158,34 @@ impl LabFile {
     /// # Errors
     /// [`LabError::Usage`], which names the place and what is allowed there.
     pub fn read(name: &str, text: &str) -> Result<Self, LabError> {
-        let file: Self = toml::from_str(text).map_err(|error| bad(name, error))?;
+        let mut file: Self = toml::from_str(text).map_err(|error| bad(name, error))?;
+        if file.control {
+            file.add_control();
+        }
         file.check(name).map(|()| file)
+    }
+
+    /// Adds the control, unless nothing is compared or two configurations are the same anyway.
+    fn add_control(&mut self) {
+        let is_like = |one: &Configuration, two: &Configuration| {
+            (one.size(), &one.replicas, &one.serve, &one.urls)
+                == (two.size(), &two.replicas, &two.serve, &two.urls)
+        };
+        let mut rest = self.configurations.as_slice();
+        while let Some((one, others)) = rest.split_first() {
+            if others.iter().any(|other| is_like(one, other)) {
+                return;
+            }
+            rest = others;
+        }
+        if self.pairs().is_empty() || !self.equals.is_empty() {
+            return;
+        }
+        if let Some(first) = self.configurations.first() {
+            let name = format!("{} (control)", first.name);
+            let control = Configuration { name, control_of: Some(first.name.clone()), ..first.clone() };
+            self.configurations.push(control);
+        }
     }
 
     fn check(&self, name: &str) -> Result<(), LabError> {
@@ -176,6 +216,15 @@ impl LabFile {
                 return Err(bad(name, format!("compare: there is no configuration {unknown:?}")));
             }
         }
+        for equal in &self.equals {
+            let unknown = equal.configurations.iter().find(|one| !configurations.contains(&one.as_str()));
+            if let Some(unknown) = unknown {
+                return Err(bad(name, format!("equals: there is no configuration {unknown:?}")));
+            }
+            if let Some(load) = equal.load.as_deref().filter(|one| !loads.contains(one)) {
+                return Err(bad(name, format!("equals: there is no load {load:?}")));
+            }
+        }
         for configuration in &self.configurations {
             let place = format!("{name}: configuration {:?}", configuration.name);
             configuration.check().map_err(|why| bad(&place, why))?;
@@ -194,7 +243,8 @@ impl LabFile {
         if let Some(pairs) = &self.compare {
             return pairs.iter().cloned().map(|[before, after]| (before, after)).collect();
         }
-        let names = self.configurations.iter().map(|one| one.name.clone());
+        let names = self.configurations.iter().filter(|one| one.control_of.is_none());
+        let names = names.map(|one| one.name.clone());
         names.clone().zip(names.skip(1)).collect()
     }
 

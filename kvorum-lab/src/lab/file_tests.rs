@@ -30,12 +30,28 @@ fn a_file_is_read() {
     assert_eq!(file.profile.len(), 3);
     assert_eq!(file.maximum, None);
     assert_eq!(file.pairs(), [("a".to_owned(), "b".to_owned())]);
-    let [a, b] = &file.configurations[..] else { panic!("two configurations") };
+    let [a, b, control] = &file.configurations[..] else { panic!("two configurations and the control") };
+    assert_eq!((control.name.as_str(), control.control_of.as_deref()), ("a (control)", Some("a")));
+    assert_eq!(control.flags(), a.flags());
     assert_eq!(a.flags().unwrap(), ["--durability", "os", "--threads", "1"]);
     assert_eq!((a.size(), b.size()), (3, 1));
     let args = |one| file.loads[0].args(one, &["127.0.0.1:1".into()]).unwrap();
     assert_eq!(args(a).replicas.unwrap().to_string(), "2/3");
     assert_eq!(args(b).replicas, None);
+}
+
+/// Goal: there is a control where something is compared, and only one. Method: without it, with equals in the file, with
+/// nothing to compare.
+#[test]
+fn equals_are_measured() {
+    let count = |text: &str| read(text).unwrap().configurations.len();
+    assert_eq!(count(TINY), 3);
+    assert_eq!(count(&TINY.replace("title = \"tiny\"", "title = \"tiny\"\ncontrol = false")), 2);
+    let equal = TINY.replace("name = \"b\"", "name = \"b\"\n[[configuration]]\nname = \"c\"");
+    assert_eq!(count(&equal), 3, "b and c are the same");
+    assert_eq!(count(&TINY.replace("[[configuration]]\nname = \"b\"\n", "")), 1);
+    let declared = "title = \"tiny\"\nequals = [{ configurations = [\"a\", \"b\"], load = \"PUT\" }]";
+    assert_eq!(count(&TINY.replace("title = \"tiny\"", declared)), 2);
 }
 
 /// Goal: mistakes are reported with their place. Method: a table of small mistakes.
@@ -57,6 +73,11 @@ fn mistakes_are_named() {
     check("name = \"b\"", "name = \"-A-\"", "in letters and digits");
     check("name = \"b\"", "name = \"b\"\nurls = [\"127.0.0.1:1\"]\nnodes = 1", "a cluster that runs already");
     check("title = \"tiny\"", "title = \"\"\ncompare = [[\"a\", \"c\"]]", "no configuration \"c\"");
+    check(
+        "title = \"tiny\"",
+        "title = \"\"\nequals = [{ configurations = [\"a\", \"c\"] }]",
+        "equals: there is no configuration \"c\"",
+    );
     check("title = \"tiny\"", "title = \"\"\nwindow = \"soon\"", "window");
     check("title = \"tiny\"", "title = \"\"\nprofile = [\"disk\"]", "unknown variant `disk`");
     check("-R100", "", "a rate is needed");
@@ -71,7 +92,8 @@ fn mistakes_are_named() {
 #[test]
 fn the_ladder_is_read() {
     let mut file = read(LADDER).unwrap();
-    assert_eq!(file.configurations.len(), 5);
+    assert_eq!(file.configurations.len(), 6, "five stages and the control");
+    assert_eq!(file.configurations.pop().unwrap().control_of, Some(file.configurations[0].name.clone()));
     assert_eq!(file.loads.len(), 2);
     for pair in file.configurations.windows(2) {
         let changed = usize::from(pair[0].nodes != pair[1].nodes)

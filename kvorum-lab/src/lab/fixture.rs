@@ -30,6 +30,7 @@ pub(super) fn run(load: &str, millis: f64) -> Run {
         failures: BTreeMap::new(),
         is_saturated: false,
         is_driver_late: false,
+        driver_lag: BTreeMap::new(),
         latency,
         seconds: vec![SecondFigures { succeeded: 1000, failed: 0, p99: 1_000_000 }],
         cpu_micros_per_operation: Some(20.0),
@@ -66,10 +67,20 @@ pub(super) fn results(configurations: &[(&str, &[Run])]) -> Results {
         machine: Machine { cpu: "a <cpu>".into(), cores: 2, memory_bytes: 4 << 30, kernel: "6".into() },
         configurations: names
             .clone()
-            .map(|name| ConfigurationRecord { name, nodes: 1, commands: vec!["kvorum serve".into()] })
+            .map(|name| ConfigurationRecord {
+                commands: vec![format!("kvorum serve --data-dir '{name}'")],
+                name,
+                nodes: 1,
+                replicas: None,
+                version: String::new(),
+                language: None,
+                control_of: None,
+            })
             .collect(),
         loads: vec![LoadRecord { name: "PUT".into(), bench: "put -R1000".into() }],
         pairs: names.clone().zip(names.skip(1)).collect(),
+        equals: Vec::new(),
         steps: steps.collect(),
+        is_of_separate_runs: false,
     }
 }

@@ -4,9 +4,9 @@
 //!   interrupted;
 //! - [`nodes`] starts and ends clusters, [`profile`] asks them for profiles, [`progress`] shows the state of
 //!   the run;
-//! - [`results`] are the measurements on disk; [`figures`] and [`statistics`] evaluate them, [`conclusions`]
-//!   puts the result in words; [`compare`] puts two folders side by side; [`report`] writes Markdown, HTML
-//!   and SVG.
+//! - [`results`] are the measurements on disk; [`figures`] and [`statistics`] evaluate them, [`findings`] judges every
+//!   comparison once, [`conclusions`] and [`warnings`] put the result in words ([`texts`], in each [`language`]);
+//! - [`compare`] puts two folders side by side; [`report`] writes Markdown, HTML and SVG.
 //!
 //! `docs/lab.md` describes the file, and what each figure means.
 
@@ -25,8 +25,10 @@ pub mod compare;
 pub mod conclusions;
 pub mod figures;
 pub mod file;
+pub mod findings;
 #[cfg(test)]
 mod fixture;
+pub mod language;
 pub mod nodes;
 pub mod profile;
 pub mod progress;
@@ -34,9 +36,13 @@ pub mod report;
 pub mod results;
 pub mod run;
 pub mod statistics;
+pub mod texts;
+pub mod warnings;
 
 use compare::{Comparison, Condition};
 use file::LabFile;
+use findings::Findings;
+use language::Language;
 use profile::{Event, Stacks};
 use results::Results;
 use run::Options;
@@ -75,6 +81,9 @@ struct RunArgs {
     /// What the report calls this run, such as a commit
     #[arg(long, value_name = "TEXT")]
     label: Option<String>,
+    /// The language of the report
+    #[arg(long, value_name = "LANGUAGE", default_value = "en")]
+    lang: Language,
     /// Begin nothing further after this long; the next run goes on
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     stop_after: Option<Duration>,
@@ -95,6 +104,9 @@ struct CompareArgs {
     /// Exit with 1 where B is so by A, as "p99 > 1.2x" or "GET cpu > 1.1x"; may be repeated
     #[arg(long, value_name = "CONDITION")]
     fail_if: Vec<String>,
+    /// The language of the tables and the report
+    #[arg(long, value_name = "LANGUAGE", default_value = "en")]
+    lang: Language,
     /// Also write a report of both
     #[arg(short, long, value_name = "DIR")]
     output: Option<PathBuf>,
@@ -144,12 +156,19 @@ fn measure(args: &RunArgs) -> Result<bool, LabError> {
     };
     let (results, is_whole) = run::run(&file, &text, &options)?;
     let profiles = load_profiles(&args.output, &results)?;
-    report::write(&args.output, &results, &profiles)?;
-    for warning in conclusions::warnings(&results) {
-        kvorum_output::tell_line!("!! {warning}");
+    let findings = Findings::of(&results);
+    report::write(&args.output, &results, &findings, &profiles, args.lang)?;
+    for warning in warnings::warnings(&results, args.lang) {
+        kvorum_output::tell_line!("!! {}", warning.said());
     }
-    for conclusion in conclusions::conclusions(&results, &profiles) {
-        show(format!("{conclusion}\n"))?;
+    for conclusion in conclusions::conclusions(&results, &findings, &profiles, args.lang) {
+        show(format!("{}\n", conclusion.place()))?;
+        for sentence in &conclusion.sentences {
+            show(format!("  {sentence}\n"))?;
+        }
+    }
+    for sentence in conclusions::control(&results, &findings, args.lang) {
+        show(format!("{sentence}\n"))?;
     }
     show(format!("{}\n", args.output.join("report.html").display()))?;
     if !is_whole {
@@ -172,11 +191,12 @@ fn put_beside(args: &CompareArgs) -> Result<bool, LabError> {
     let (a, b) = (Results::read(&args.a)?, Results::read(&args.b)?);
     let profiles = (load_profiles(&args.a, &a)?, load_profiles(&args.b, &b)?);
     let both = Comparison::new(a, b)?;
-    show(both.text())?;
+    let (results, profiles) = both.merged(profiles.0, profiles.1);
+    let findings = Findings::of(&results);
+    show(both.text(&results, &findings, args.lang))?;
     if let Some(folder) = &args.output {
         std::fs::create_dir_all(folder).map_err(LabError::machine(format!("make {}", folder.display())))?;
-        let (results, profiles) = both.merged(profiles.0, profiles.1);
-        report::write(folder, &results, &profiles)?;
+        report::write(folder, &results, &findings, &profiles, args.lang)?;
         show(format!("{}\n", folder.join("report.html").display()))?;
     }
     let met = both.met(&conditions)?;

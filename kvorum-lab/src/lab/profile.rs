@@ -173,18 +173,15 @@ impl Stacks {
         draw(title, event, lines.collect())
     }
 
-    /// The data of the report's own flame graph: names, and frames as `[name, value, before, children]`. The
-    /// third is the value of the same frame in `before`, or null for all frames without a `before`.
-    pub fn tree(&self, before: Option<&Self>) -> Value {
+    /// The data of the report's own flame graph: names, and frames as `[name, value, children]`.
+    pub fn tree(&self) -> Value {
         let mut root = Frame::default();
-        for (stacks, is_before) in [(Some(self), false), (before, true)] {
-            for (frames, &value) in stacks.into_iter().flat_map(|stacks| &stacks.0) {
-                root.add(frames, value, is_before);
-            }
+        for (frames, &value) in &self.0 {
+            root.add(frames, value);
         }
-        let floor = float(root.value.max(root.before)) * DRAWN_PERCENT_MIN / 100.0;
+        let floor = float(root.value) * DRAWN_PERCENT_MIN / 100.0;
         let mut names = Names::default();
-        let tree = root.json("all", floor, before.is_some(), &mut names);
+        let tree = root.json("all", floor, &mut names);
         json!({ "names": names.list, "root": tree })
     }
 }
@@ -193,7 +190,6 @@ impl Stacks {
 #[derive(Debug, Default)]
 struct Frame {
     value: u64,
-    before: u64,
     children: BTreeMap<String, Frame>,
 }
 
@@ -214,25 +210,20 @@ impl Names {
 }
 
 impl Frame {
-    fn add(&mut self, frames: &str, value: u64, is_before: bool) {
+    fn add(&mut self, frames: &str, value: u64) {
         let mut at = self;
-        at.count(value, is_before);
+        at.value += value;
         for name in frames.split(';') {
             at = at.children.entry(name.to_owned()).or_default();
-            at.count(value, is_before);
+            at.value += value;
         }
     }
 
-    fn count(&mut self, value: u64, is_before: bool) {
-        *(if is_before { &mut self.before } else { &mut self.value }) += value;
-    }
-
-    fn json(&self, name: &str, floor: f64, is_difference: bool, names: &mut Names) -> Value {
+    fn json(&self, name: &str, floor: f64, names: &mut Names) -> Value {
         let place = names.place(name);
-        let seen = self.children.iter().filter(|(_, child)| float(child.value.max(child.before)) >= floor);
-        let children: Vec<Value> =
-            seen.map(|(name, child)| child.json(name, floor, is_difference, names)).collect();
-        json!([place, self.value, is_difference.then_some(self.before), children])
+        let seen = self.children.iter().filter(|(_, child)| float(child.value) >= floor);
+        let children: Vec<Value> = seen.map(|(name, child)| child.json(name, floor, names)).collect();
+        json!([place, self.value, children])
     }
 }
 
@@ -337,19 +328,14 @@ mod tests {
         assert_eq!(read.inclusive().into_iter().collect::<Vec<_>>(), expect);
     }
 
-    /// Goal: the tree holds values of both profiles, also of frames that are gone, except for invisible ones.
-    /// Method: the whole value.
+    /// Goal: the tree holds every frame that can be seen. Method: the whole value, with one frame too small.
     #[test]
-    fn the_tree_of_a_difference() {
-        let (before, after) = (stacks("t;old 10\nt;both 990\nt;tiny 0\n"), stacks("t;both 2000\nt;tiny 1\n"));
+    fn the_tree_of_a_profile() {
         let expect = json!({
             "names": ["all", "t", "both", "old"],
-            "root": [0, 2001, 1000, [[1, 2001, 1000, [[2, 2000, 990, []], [3, 0, 10, []]]]]],
+            "root": [0, 2_000_001, [[1, 2_000_001, [[2, 1_990_000, []], [3, 10_000, []]]]]],
         });
-        assert_eq!(after.tree(Some(&before)), expect);
-        let alone =
-            json!({ "names": ["all", "t", "a"], "root": [0, 1, null, [[1, 1, null, [[2, 1, null, []]]]]] });
-        assert_eq!(stacks("t;a 1\n").tree(None), alone);
+        assert_eq!(stacks("t;old 10000\nt;both 1990000\nt;tiny 1\n").tree(), expect);
     }
 
     /// Goal: the SVG names its frames, and a difference shows two profiles. Method: look for the texts.

@@ -45,8 +45,24 @@ pub struct Results {
     pub loads: Vec<LoadRecord>,
     /// Configurations that are compared, by name.
     pub pairs: Vec<(String, String)>,
+    /// What the lab file declares to be the same, although its commands differ.
+    #[serde(default)]
+    pub equals: Vec<Equal>,
     /// The finished steps.
     pub steps: Vec<Step>,
+    /// Whether the configurations belong to separate runs: then their repeats were not made in common rounds.
+    #[serde(skip)]
+    pub is_of_separate_runs: bool,
+}
+
+/// Two configurations between which nothing differs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Equal {
+    /// Their names.
+    pub configurations: [String; 2],
+    /// The load under which they are the same; `None` for every load.
+    pub load: Option<String>,
 }
 
 /// The machine on which a lab ran.
@@ -69,8 +85,20 @@ pub struct ConfigurationRecord {
     pub name: String,
     /// How many nodes it has.
     pub nodes: usize,
-    /// The command of each node; ports are those of its last start.
+    /// The command of each node, to be pasted: with fixed ports and directories, not those of the run.
     pub commands: Vec<String>,
+    /// The quorum of every load.
+    #[serde(default)]
+    pub replicas: Option<String>,
+    /// The version and commit of its program; empty for that of the whole run.
+    #[serde(default)]
+    pub version: String,
+    /// The language of its program; `None` for kvorum's own. Flame graphs of two languages have no frames in common.
+    #[serde(default)]
+    pub language: Option<String>,
+    /// The configuration that it is a second measurement of: the control, which tells the noise between equals.
+    #[serde(default)]
+    pub control_of: Option<String>,
 }
 
 /// A load of the report.
@@ -152,6 +180,10 @@ pub struct Run {
     pub is_saturated: bool,
     /// Whether the driver itself caused much of the slowest latencies.
     pub is_driver_late: bool,
+    /// How late the driver woke for due operations: nanoseconds at the percentiles of wrk2's table, by number. Empty in
+    /// results of older versions.
+    #[serde(default)]
+    pub driver_lag: BTreeMap<String, u64>,
     /// Latencies, from the moment at which operations were due.
     pub latency: LatencyFigures,
     /// The figures of each second.
@@ -225,14 +257,18 @@ pub struct Maximum {
 impl LatencyFigures {
     /// The figures of `latencies`.
     pub fn of(latencies: &Latencies) -> Self {
-        let at = |percentile: &f64| (percentile.to_string(), latencies.percentile(*percentile));
         Self {
             count: latencies.count(),
             mean: latencies.mean(),
             max: latencies.max(),
-            nanos: PERCENTILES.iter().map(at).collect(),
+            nanos: Self::at_percentiles(latencies),
             spectrum: latencies.spectrum().iter().map(|point| (point.quantile, point.nanos)).collect(),
         }
+    }
+
+    fn at_percentiles(latencies: &Latencies) -> BTreeMap<String, u64> {
+        let at = |percentile: &f64| (percentile.to_string(), latencies.percentile(*percentile));
+        PERCENTILES.iter().map(at).collect()
     }
 
     /// The latency at one of wrk2's percentiles; `None` without any operation.
@@ -257,6 +293,7 @@ impl Run {
             failures: tally.failures.iter().map(|(kind, &count)| (kind.to_string(), count)).collect(),
             is_saturated: stream.is_saturated(),
             is_driver_late: stream.is_driver_late(),
+            driver_lag: LatencyFigures::at_percentiles(&tally.driver_lag),
             latency: LatencyFigures::of(&tally.latency),
             seconds,
             cpu_micros_per_operation: None,
@@ -317,8 +354,58 @@ impl Results {
 
     /// The measured runs of one load on one configuration, without those under profiles.
     pub fn runs(&self, configuration: &str, load: &str) -> Vec<&Run> {
-        let steps = self.steps_of(configuration).filter(|step| matches!(step.task, Task::Measure(_)));
-        steps.flat_map(|step| &step.runs).filter(|run| run.load == load).collect()
+        self.rounds(configuration, load).into_values().collect()
+    }
+
+    /// The same by round: repeats of one number were made one after the other, configuration by configuration.
+    pub fn rounds(&self, configuration: &str, load: &str) -> BTreeMap<u32, &Run> {
+        let mut rounds = BTreeMap::new();
+        for step in self.steps_of(configuration) {
+            if let Task::Measure(round) = step.task {
+                rounds.extend(step.runs.iter().filter(|run| run.load == load).map(|run| (round, run)));
+            }
+        }
+        rounds
+    }
+
+    /// The configurations of tables and plots: all but the control.
+    pub fn shown(&self) -> impl Iterator<Item = &ConfigurationRecord> {
+        self.configurations.iter().filter(|one| one.control_of.is_none())
+    }
+
+    /// How often every load is measured.
+    pub fn repeats(&self) -> u32 {
+        let rounds = self.steps.iter().filter_map(|step| match step.task {
+            Task::Measure(round) => Some(round),
+            Task::Profile | Task::Maximum => None,
+        });
+        rounds.max().unwrap_or(0)
+    }
+
+    /// Whether the flame graphs of two configurations can be compared: one language.
+    pub fn have_one_language(&self, one: &str, two: &str) -> bool {
+        let of = |name: &str| self.configurations.iter().find(|it| it.name == name).map(|it| &it.language);
+        of(one) == of(two)
+    }
+
+    /// Pairs of configurations between which nothing differs under `load`: the same commands, or declared to be the same. Each
+    /// configuration stands beside the one before that equals it.
+    pub fn equals_under(&self, load: &str) -> Vec<(String, String)> {
+        let mut pairs = Vec::new();
+        for (place, one) in self.configurations.iter().enumerate() {
+            let before = self.configurations.get(..place).unwrap_or_default();
+            // Separate runs may be of two programs that call themselves the same.
+            let is_equal = |before: &&ConfigurationRecord| {
+                one.control_of.as_ref() == Some(&before.name)
+                    || (!self.is_of_separate_runs && before.is_like(one))
+            };
+            if let Some(before) = before.iter().rev().find(is_equal) {
+                pairs.push((before.name.clone(), one.name.clone()));
+            }
+        }
+        let declared = self.equals.iter().filter(|equal| equal.load.as_deref().is_none_or(|one| one == load));
+        pairs.extend(declared.map(|Equal { configurations: [one, two], .. }| (one.clone(), two.clone())));
+        pairs
     }
 
     /// The names of loads that were measured: those of the file, or of their streams.
@@ -341,6 +428,16 @@ impl Results {
     pub fn profile(&self, configuration: &str, load: &str, event: Event) -> Option<&ProfileRecord> {
         let mut profiles = self.steps_of(configuration).flat_map(|step| &step.profiles);
         profiles.find(|profile| profile.load == load && profile.event == event)
+    }
+}
+
+impl ConfigurationRecord {
+    /// Whether nothing differs from `other` but the name.
+    fn is_like(&self, other: &Self) -> bool {
+        let of = |one: &Self| {
+            (one.nodes, one.commands.clone(), one.replicas.clone(), one.version.clone(), one.language.clone())
+        };
+        !self.commands.is_empty() && of(self) == of(other)
     }
 }
 

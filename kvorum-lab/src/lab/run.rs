@@ -125,7 +125,11 @@ fn tasks(file: &LabFile) -> Vec<(&Configuration, Task)> {
     }
     rounds
         .into_iter()
-        .flat_map(|task| file.configurations.iter().map(move |one| (one, task.clone())))
+        .flat_map(|task| {
+            let is_for_all = matches!(task, Task::Measure(_));
+            let of_it = file.configurations.iter().filter(move |one| is_for_all || one.control_of.is_none());
+            of_it.map(move |one| (one, task.clone()))
+        })
         .collect()
 }
 
@@ -192,6 +196,10 @@ fn begin(file: &LabFile, text: &str, options: &Options) -> Result<Results, LabEr
                 name: one.name.clone(),
                 nodes: one.size(),
                 commands: Vec::new(),
+                replicas: one.replicas.clone(),
+                version: String::new(),
+                language: None,
+                control_of: one.control_of.clone(),
             })
             .collect(),
         loads: file
@@ -200,7 +208,9 @@ fn begin(file: &LabFile, text: &str, options: &Options) -> Result<Results, LabEr
             .map(|one| LoadRecord { name: one.name.clone(), bench: one.bench.clone() })
             .collect(),
         pairs: file.pairs(),
+        equals: file.equals.clone(),
         steps: Vec::new(),
+        is_of_separate_runs: false,
     })
 }
 

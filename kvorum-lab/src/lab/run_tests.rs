@@ -5,7 +5,7 @@ fn file() -> LabFile {
         title = "tiny"
         repeats = 2
         maximum = "5ms"
-        configuration = [{ name = "a" }, { name = "b" }]
+        configuration = [{ name = "a" }, { name = "b", nodes = 2 }]
         load = [{ name = "PUT", bench = "put -R100" }]
     "#;
     LabFile::read("tiny", text).unwrap()
@@ -19,10 +19,12 @@ fn steps_go_round() {
     let expect = [
         "a repeat 1",
         "b repeat 1",
+        "a (control) repeat 1",
         "a profiles",
         "b profiles",
         "a repeat 2",
         "b repeat 2",
+        "a (control) repeat 2",
         "a highest rate",
         "b highest rate",
     ];

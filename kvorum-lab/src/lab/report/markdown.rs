@@ -2,95 +2,126 @@
 
 use std::fmt::Write;
 
-use super::{Flame, LEGEND, Table, changes, cost_of_profiles, facts, shifts, short, values, waits, windows};
-use crate::lab::Profiles;
-use crate::lab::conclusions::{conclusions, warnings};
-use crate::lab::results::Results;
-use crate::units::{grouped, latency};
+use super::{Report, Table, short};
+use crate::lab::conclusions::{conclusions, control};
+use crate::lab::language::Unit;
+use crate::lab::texts::Text;
+use crate::lab::warnings::warnings;
+use crate::units::float;
 
-/// The whole report.
-pub(super) fn report(results: &Results, profiles: &Profiles, flames: &[Flame]) -> String {
-    let mut out = format!("# {}\n\n", results.title);
-    // Writing into a `String` cannot fail.
-    for warning in warnings(results) {
-        let _ = writeln!(out, "> **{warning}**\n>");
-    }
-    out.push_str("\nThe same with plots and flame graphs: `report.html`.\n\n| | |\n| --- | --- |\n");
-    for (name, text) in facts(results) {
-        let _ = writeln!(out, "| {name} | {text} |");
-    }
-    out.push_str("\n## Conclusions\n\n");
-    let said = conclusions(results, profiles);
-    for one in &said {
-        let _ = writeln!(out, "- {one}");
-    }
-    if said.is_empty() {
-        out.push_str("None: nothing was compared.\n");
-    }
-    out.push_str("\n## Figures\n\n");
-    for load in results.load_names() {
-        out.push_str(&values(results, &load).markdown());
-        let changes = changes(results, &load);
-        if !changes.rows.is_empty() {
-            out.push_str(&changes.markdown());
+impl Report<'_> {
+    /// The report as one text.
+    pub(super) fn markdown(&self) -> String {
+        let mut out = format!("# {}\n\n", self.results.title);
+        // Writing into a `String` cannot fail.
+        for warning in warnings(self.results, self.language) {
+            let _ = writeln!(out, "> **{}**\n>", warning.said());
         }
-    }
-    let _ = writeln!(out, "{LEGEND}\n");
-    for load in results.load_names() {
-        if let Some(waits) = waits(results, profiles, &load) {
-            out.push_str(&waits.markdown());
+        let _ = write!(out, "\n{}\n\n| | |\n| --- | --- |\n", self.text(Text::SamePlots));
+        for (name, text) in self.facts() {
+            let _ = writeln!(out, "| {name} | {text} |");
         }
-    }
-    out.push_str(&maxima(results));
-    let gains: String = results
-        .load_names()
-        .iter()
-        .flat_map(|load| shifts(results, profiles, load))
-        .map(|table| table.markdown())
-        .collect();
-    if !gains.is_empty() {
-        let _ = write!(out, "## Where the CPU went\n\nShares of all samples.\n\n{gains}");
-    }
-    if !flames.is_empty() {
-        out.push_str("## Flame graphs\n\n");
-        for flame in flames {
-            let _ = writeln!(out, "- [{}]({})", flame.title(), flame.file());
-        }
-        out.push('\n');
-    }
-    if let Some(table) = cost_of_profiles(results) {
-        out.push_str(&table.markdown());
-    }
-    out.push_str(&windows(results).markdown());
-    out.push_str("## Commands and reports\n\n");
-    for configuration in &results.configurations {
-        let _ =
-            writeln!(out, "### {}\n\n```\n{}\n```\n", configuration.name, configuration.commands.join("\n"));
-        for load in results.load_names() {
-            if let Some(run) = results.runs(&configuration.name, &load).first() {
-                let _ = writeln!(out, "```\n$ {}\n{}```\n", run.command, short(&run.text));
+        out.push_str(&self.said());
+        let _ = write!(out, "## {}\n\n", self.text(Text::Figures));
+        let loads = self.results.load_names();
+        for load in &loads {
+            out.push_str(&self.values(load).markdown());
+            for table in [self.changes(load), self.control(load)] {
+                if !table.rows.is_empty() {
+                    out.push_str(&table.markdown());
+                }
             }
         }
-    }
-    let _ = write!(out, "## The lab file\n\n```toml\n{}```\n", results.lab);
-    out
-}
-
-/// How the highest rates were found.
-fn maxima(results: &Results) -> String {
-    let columns = ["configuration", "load", "closed loop", "highest rate", "p99 up to", "rates tried"];
-    let mut table = Table::new("Highest rates, one search each", &columns);
-    for configuration in &results.configurations {
-        for one in results.steps_of(&configuration.name).flat_map(|step| &step.maxima) {
-            table.row([
-                configuration.name.clone(),
-                one.load.clone(),
-                format!("{:.0}/s", one.closed_per_second),
-                one.highest.map_or_else(|| "none".into(), |rate| format!("{}/s", grouped(rate))),
-                latency(one.p99_max),
-                one.trials.len().to_string(),
-            ]);
+        let _ = writeln!(out, "{}\n", self.text(Text::Legend));
+        for waits in loads.iter().filter_map(|load| self.waits(load)) {
+            out.push_str(&waits.markdown());
         }
+        let maxima = self.maxima();
+        if !maxima.rows.is_empty() {
+            out.push_str(&maxima.markdown());
+        }
+        let shifts: String =
+            loads.iter().flat_map(|load| self.shifts(load)).map(|one| one.markdown()).collect();
+        if !shifts.is_empty() {
+            let _ = write!(out, "## {}\n\n{shifts}", self.text(Text::WhereCpuWent));
+        }
+        if !self.flames.is_empty() {
+            let _ = write!(out, "## {}\n\n", self.text(Text::FlameGraphs));
+            for flame in &self.flames {
+                let _ = writeln!(out, "- [{}]({})", flame.title(), flame.file());
+            }
+            out.push('\n');
+        }
+        if let Some(table) = self.cost_of_profiles() {
+            out.push_str(&table.markdown());
+        }
+        out.push_str(&self.windows().markdown());
+        out.push_str(&self.commands());
+        let _ = write!(out, "## {}\n\n```toml\n{}```\n", self.text(Text::LabFile), self.results.lab);
+        out
     }
-    if table.rows.is_empty() { String::new() } else { table.markdown() }
+
+    /// The conclusions, and how often the method errs.
+    fn said(&self) -> String {
+        let mut out = format!("\n## {}\n\n", self.text(Text::Conclusions));
+        let said = conclusions(self.results, self.findings, self.profiles, self.language);
+        for one in &said {
+            let _ = writeln!(out, "- **{}**: {}", one.place(), one.sentences.join(" "));
+        }
+        if said.is_empty() {
+            let _ = writeln!(out, "{}", self.text(Text::NothingCompared));
+        }
+        let control = control(self.results, self.findings, self.language);
+        if !control.is_empty() {
+            let _ = write!(out, "\n**{}** {}\n", self.text(Text::ControlHeading), control.join(" "));
+        }
+        out.push('\n');
+        out
+    }
+
+    /// The commands of the nodes and the driver, with wrk2's report of each first repeat.
+    fn commands(&self) -> String {
+        let mut out = format!("## {}\n\n", self.text(Text::Commands));
+        for configuration in self.results.shown() {
+            let _ = writeln!(
+                out,
+                "### {}\n\n```\n{}\n```\n",
+                configuration.name,
+                configuration.commands.join("\n")
+            );
+            for load in self.results.load_names() {
+                if let Some(run) = self.results.runs(&configuration.name, &load).first() {
+                    let _ = writeln!(out, "```\n$ {}\n{}```\n", run.command, short(&run.text));
+                }
+            }
+        }
+        out
+    }
+
+    /// How the highest rates were found.
+    fn maxima(&self) -> Table {
+        let heads = [
+            Text::Configuration,
+            Text::Load,
+            Text::ClosedLoop,
+            Text::HighestRate,
+            Text::P99UpTo,
+            Text::RatesTried,
+        ];
+        let mut table = Table::new(self.text(Text::Maxima), &heads.map(|head| self.text(head)));
+        let count = |value: f64| self.language.number(value, 0);
+        for configuration in &self.results.configurations {
+            for one in self.results.steps_of(&configuration.name).flat_map(|step| &step.maxima) {
+                table.row([
+                    configuration.name.clone(),
+                    one.load.clone(),
+                    count(one.closed_per_second),
+                    one.highest.map_or_else(|| self.text(Text::NoneFound).into(), |rate| count(float(rate))),
+                    self.language.amount(Unit::Nanos, float(one.p99_max)),
+                    one.trials.len().to_string(),
+                ]);
+            }
+        }
+        table
+    }
 }

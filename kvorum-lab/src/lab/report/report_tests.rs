@@ -16,33 +16,38 @@ fn made() -> (Results, Profiles) {
     (results, profiles.into())
 }
 
+/// The report of `results`, in English.
+fn with<T>(results: &Results, profiles: &Profiles, use_it: impl FnOnce(&Report<'_>) -> T) -> T {
+    let (findings, flames) = (Findings::of(results), Flame::all(results, profiles));
+    use_it(&Report { results, findings: &findings, profiles, language: Language::En, flames })
+}
+
+fn write_to(folder: &Path, results: &Results, profiles: &Profiles, language: Language) {
+    write(folder, results, &Findings::of(results), profiles, language).unwrap();
+}
+
 /// Goal: tables of figures and changes hold the measurements, with marks. Method: the whole Markdown of both.
 #[test]
 fn tables_are_as_expected() {
-    let (results, _) = made();
-    let expect = "### PUT: figures
-
-|  | one <b> | two |
-| --- | ---: | ---: |
-| operations/s | 1,000 ± 0 | 1,000 ± 0 |
-| latency, mean | 1.00ms ± 24.85us | 2.00ms ± 24.84us |
-| latency, p50 | 1.00ms ± 24.84us | 2.00ms ± 24.84us |
-| latency, p90 | 1.00ms ± 24.84us | 2.00ms ± 24.84us |
-| latency, p99 | 1.00ms ± 24.84us | 2.00ms ± 24.84us |
-| latency, p99.9 | 1.00ms ± 24.84us | 2.00ms ± 24.84us |
-| latency, max | 1.00ms ± 24.85us | 2.00ms ± 24.84us |
-| CPU of the cluster, µs/operation | 20.0 ± 0.0 | 20.0 ± 0.0 |
-| memory of the cluster, resident | 10.0 MiB ± 0.0 MiB | 10.0 MiB ± 0.0 MiB |
-| failed operations | 0 | 0 |
-
-";
-    let is_like = |line: &str| !line.contains("mean") && !line.contains("max");
-    let kept = |text: &str| text.lines().filter(|line| is_like(line)).map(String::from).collect::<Vec<_>>();
-    assert_eq!(kept(&values(&results, "PUT").markdown()), kept(expect));
-    let changes = changes(&results, "PUT").markdown();
-    assert!(changes.contains("| | one <b> → two |") || changes.contains("|  | one <b> → two |"), "{changes}");
-    assert!(changes.contains("| latency, p99 | x2.00* |"), "{changes}");
-    assert!(changes.contains("| operations/s | x1.00 |"), "{changes}");
+    let (results, profiles) = made();
+    let (figures, changes) = with(&results, &profiles, |report| {
+        (report.values("PUT").markdown(), report.changes("PUT").markdown().replace('\u{a0}', " "))
+    });
+    let figures = figures.replace('\u{a0}', " ");
+    for line in [
+        "### PUT: figures",
+        "|  | one <b> | two |",
+        "| operations/s | 1,000 ± 0.0 % | 1,000 ± 0.0 % |",
+        "| latency, p99 | 1.00 ms ± 2.5 % | 2.00 ms ± 1.2 % |",
+        "| CPU of the cluster per operation | 20.0 µs ± 0.0 % | 20.0 µs ± 0.0 % |",
+        "| memory of the cluster, resident | 10.0 MiB ± 0.0 % | 10.0 MiB ± 0.0 % |",
+        "| failed operations | 0 | 0 |",
+    ] {
+        assert!(figures.lines().any(|one| one == line), "{line} is not in\n{figures}");
+    }
+    assert!(changes.contains("|  | one <b> → two |"), "{changes}");
+    assert!(changes.contains("| latency, p99 | +100 % (+97.5…+102.5 %) * |"), "{changes}");
+    assert!(changes.contains("| operations/s | +0.0 % |"), "{changes}");
 }
 
 /// Goal: the folder holds a page that needs no other file, a text, and a file for each flame graph. Method:
@@ -52,7 +57,7 @@ fn tables_are_as_expected() {
 fn the_page_stands_alone() {
     let (results, profiles) = made();
     let folder = tempfile::tempdir().unwrap();
-    write(folder.path(), &results, &profiles).unwrap();
+    write_to(folder.path(), &results, &profiles, Language::En);
     let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
     let page = read("report.html");
     for word in ["<script src", "<link rel=\"stylesheet", "<img", "@import", "url(", "fetch(", "https://"] {
@@ -76,7 +81,7 @@ fn a_quick_report_says_so() {
     let (mut results, profiles) = made();
     results.is_quick = true;
     let folder = tempfile::tempdir().unwrap();
-    write(folder.path(), &results, &profiles).unwrap();
+    write_to(folder.path(), &results, &profiles, Language::En);
     for name in ["report.md", "report.html"] {
         let text = std::fs::read_to_string(folder.path().join(name)).unwrap();
         assert!(text.contains("Its figures are not results."), "{name}");
@@ -88,7 +93,9 @@ fn a_quick_report_says_so() {
 #[test]
 fn the_cost_of_profiles_is_told() {
     let (mut results, _) = made();
-    assert!(cost_of_profiles(&results).is_none());
+    let cost =
+        |results: &Results| with(results, &Profiles::new(), |report: &Report<'_>| report.cost_of_profiles());
+    assert!(cost(&results).is_none());
     let record = |event, cpu| ProfileRecord {
         load: "PUT".into(),
         event,
@@ -100,7 +107,38 @@ fn the_cost_of_profiles_is_told() {
         file: String::new(),
     };
     results.steps[0].profiles = vec![record(Event::Cpu, Some(20.5)), record(Event::Lock, None)];
-    let table = cost_of_profiles(&results).unwrap().markdown();
+    let table = cost(&results).unwrap().markdown();
     assert!(table.contains("| one <b> | PUT | 20.0 | 20.5 | – | – |"), "{table}");
     assert!(!table.contains("| two |"), "{table}");
+}
+
+/// Goal: the Russian report is Russian: no heading of the page is left in English. Method: both texts; headings are looked for
+/// latin words that are no figure's name.
+#[test]
+fn a_russian_report() {
+    let (results, profiles) = made();
+    let folder = tempfile::tempdir().unwrap();
+    write_to(folder.path(), &results, &profiles, Language::Ru);
+    let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
+    let page = read("report.html");
+    assert!(page.contains("<html lang=\"ru\">") && page.contains("<h2>Выводы</h2>"));
+    let text = read("report.md");
+    let headings: Vec<&str> = text.lines().filter(|line| line.starts_with("## ")).collect();
+    assert!(headings.len() >= 5, "{headings:?}");
+    for heading in headings {
+        assert!(heading.chars().any(|letter| ('а'..='я').contains(&letter)), "{heading}");
+    }
+}
+
+/// Goal: warnings stand behind their count, and as a mark at the configuration that they are about. Method: one late driver.
+#[test]
+fn warnings_are_marked() {
+    let (mut results, profiles) = made();
+    results.steps[0].runs[0].is_driver_late = true;
+    let folder = tempfile::tempdir().unwrap();
+    write_to(folder.path(), &results, &profiles, Language::En);
+    let page = std::fs::read_to_string(folder.path().join("report.html")).unwrap();
+    assert!(page.contains("<summary>Warnings: 1</summary>"), "no count");
+    assert_eq!(page.matches("class=\"mark\"").count(), 1, "one configuration has a mark");
+    assert!(page.contains("<details class=\"warnings\"><summary>"), "a doubt is no reason to open it");
 }

@@ -527,6 +527,7 @@ pub fn options(args: &BenchArgs) -> Result<RunOptions, LabError> {
         key_bytes: args.key_size,
         value_bytes: Some(args.value_size),
         mix,
+        template: None,
         ticks: None,
         stop: None,
     })

@@ -34,6 +34,7 @@ mod prefill;
 pub mod replicas;
 pub mod schedule;
 pub mod tally;
+pub mod template;
 mod worker;
 
 pub use keys::KeyOrder;
@@ -43,6 +44,7 @@ pub use prefill::{prefill, prefill_with};
 pub use replicas::Replicas;
 pub use schedule::Stage;
 pub use tally::{Failure, Tally};
+pub use template::Template;
 
 use keys::Inserts;
 
@@ -83,6 +85,8 @@ pub struct RunOptions {
     pub value_bytes: Option<Sizes>,
     /// The actions of the first stream's slots, in place of its operation.
     pub mix: Option<Mix>,
+    /// The requests of a service that is not kvorum.
+    pub template: Option<Arc<Template>>,
     /// The receiver of every lane's figures, each second.
     pub ticks: Option<Sender<Tick>>,
     /// Becomes true when the run should end early.
@@ -226,6 +230,13 @@ pub fn run_with(plan: &Plan, options: &RunOptions) -> Result<Outcome, LabError> 
     }
     if plan.streams.iter().any(|stream| stream.connections == 0 || stream.dataset.keys == 0) {
         return Err(LabError::Usage("a stream needs a connection and a key".into()));
+    }
+    for (stream, mix) in
+        plan.streams.iter().zip(std::iter::once(options.mix.as_ref()).chain(std::iter::repeat(None)))
+    {
+        if let Some(template) = &options.template {
+            template.check(stream.operation, mix, stream.replicas)?;
+        }
     }
     let steal = StealWindow::begin()?;
     let plan = Arc::new(plan.clone());

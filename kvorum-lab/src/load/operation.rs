@@ -8,6 +8,7 @@ use super::keys::KeyOrder;
 use super::mix::Action;
 use super::replicas::Replicas;
 use super::schedule::{Stage, Timeline};
+use super::template::Template;
 use crate::dataset::{Dataset, KEY_PREFIX, KEYS_END, Records};
 use crate::http::BodySink;
 
@@ -112,6 +113,8 @@ pub struct RequestWriter {
     pub replicas: Option<Replicas>,
     /// The header `Host`.
     pub host: String,
+    /// The service's requests; without it kvorum's.
+    pub template: Option<Arc<Template>>,
 }
 
 impl RequestWriter {
@@ -120,6 +123,9 @@ impl RequestWriter {
     /// A read-modify-write begins with its read; its write is a [`Action::Put`].
     pub fn write(&self, action: Action, index: u64, out: &mut Vec<u8>) {
         out.clear();
+        if let Some(template) = &self.template {
+            return template.write(&self.records, self.replicas, &self.host, (action, index), out);
+        }
         match action {
             Action::Put | Action::Insert => {
                 self.write_line(b"PUT", index, out);
@@ -170,6 +176,8 @@ impl RequestWriter {
 pub struct AnswerBody {
     wanted: Records,
     verify: bool,
+    /// The service's bodies; without it a body is a value.
+    template: Option<Arc<Template>>,
     is_scan: bool,
     /// The value, or the chunk so far; no more than a record of the dataset and a byte.
     piece: Vec<u8>,
@@ -180,15 +188,18 @@ pub struct AnswerBody {
 }
 
 impl AnswerBody {
-    /// A judge for answers about `wanted`; bodies are compared if `verify` is set.
-    pub fn new(wanted: Records, verify: bool) -> Self {
+    /// A judge for answers about `wanted`, as `template` has them; bodies are compared if `verify` is set.
+    pub fn new(wanted: Records, verify: bool, template: Option<Arc<Template>>) -> Self {
+        let record_bytes_max = wanted.record_bytes_max();
+        let body_bytes_max = template.as_ref().map_or(0, |template| template.body_bytes(record_bytes_max));
         Self {
             wanted,
             verify,
+            template,
             is_scan: false,
             piece: Vec::new(),
             // Room after a record and its line feed shows that a record is too long.
-            piece_bytes_max: wanted.record_bytes_max() + 64,
+            piece_bytes_max: record_bytes_max.max(body_bytes_max) + 64,
             last_key: Vec::new(),
             records: 0,
             is_wrong: false,
@@ -207,9 +218,16 @@ impl AnswerBody {
     /// Whether the whole body, the answer to `action` on key `index`, passes all checks that are made.
     pub fn is_right(&self, action: Action, index: u64) -> bool {
         match action {
-            Action::Get | Action::ReadModifyWrite => !self.verify || self.wanted.is_value(index, &self.piece),
+            Action::Get | Action::ReadModifyWrite => !self.verify || self.is_value(index),
             Action::Put | Action::Insert | Action::Delete => true,
             Action::Scan { .. } => !self.is_wrong,
+        }
+    }
+
+    fn is_value(&self, index: u64) -> bool {
+        match &self.template {
+            Some(template) => template.is_body(&self.wanted, index, &self.piece),
+            None => self.wanted.is_value(index, &self.piece),
         }
     }
 

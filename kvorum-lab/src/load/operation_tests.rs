@@ -5,7 +5,7 @@ use super::*;
 const DATASET: Dataset = Dataset { keys: 1000, value_bytes: 10, seed: 1 };
 
 fn writer() -> RequestWriter {
-    RequestWriter { records: DATASET.into(), replicas: None, host: "h:1".into() }
+    RequestWriter { records: DATASET.into(), replicas: None, host: "h:1".into(), template: None }
 }
 
 fn request(action: impl Into<Action>) -> String {
@@ -82,7 +82,7 @@ fn the_warm_up_is_a_stage() {
 
 fn scan_of(indexes: &[u64], spoil: bool) -> bool {
     let scan = Action::Scan { records: None };
-    let mut body = AnswerBody::new(DATASET.into(), true);
+    let mut body = AnswerBody::new(DATASET.into(), true, None);
     body.reset(scan);
     for &index in indexes {
         let mut chunk = format!("{}\n", Dataset::key(index)).into_bytes();
@@ -112,7 +112,7 @@ fn scans_are_judged() {
 fn gets_are_judged() {
     let mut value = Vec::new();
     DATASET.write_value(3, &mut value);
-    let mut body = AnswerBody::new(DATASET.into(), true);
+    let mut body = AnswerBody::new(DATASET.into(), true, None);
     body.reset(Action::Get);
     body.data(&value);
     assert!(body.is_right(Action::Get, 3));

@@ -39,6 +39,7 @@ pub fn prefill_with(
         key_bytes: options.key_bytes,
         value_bytes: options.value_bytes,
         stop: options.stop.clone(),
+        template: options.template.clone(),
         ..RunOptions::default()
     };
     let mut order = KeyOrder::Sequential;

@@ -21,6 +21,7 @@ use super::mix::{Action, Mix};
 use super::operation::{AnswerBody, RequestWriter, StreamPlan};
 use super::schedule::Schedule;
 use super::tally::{Failure, LATE, Tally, WINDOW, WINDOWS_MAX};
+use super::template::Template;
 use super::{Plan, RunOptions, Tick, Timetable};
 use crate::dataset::Records;
 use crate::error::LabError;
@@ -41,6 +42,7 @@ struct Lane {
     stream: StreamPlan,
     records: Records,
     mix: Option<Mix>,
+    template: Option<Arc<Template>>,
     keys: KeyChooser,
     inserts: Arc<Inserts>,
     schedule: Schedule,
@@ -191,6 +193,7 @@ impl Lane {
             stream: stream.clone(),
             records: options.records(stream),
             mix,
+            template: options.template.clone(),
             keys: KeyChooser::new(&stream.order, stream.dataset.keys),
             inserts: Arc::clone(inserts),
             schedule,
@@ -233,6 +236,11 @@ impl Lane {
         Some(Slot { action, key, due, is_measured: due >= self.timetable.measured })
     }
 
+    /// Whether `status` is that of a success.
+    fn is_ok(&self, status: u16) -> bool {
+        self.template.as_ref().map_or((200..=299).contains(&status), |template| template.is_ok(status))
+    }
+
     /// Counts the result of an operation that was sent at `sent`.
     fn count(
         &self,
@@ -242,7 +250,7 @@ impl Lane {
         sent: Instant,
         done: Instant,
     ) {
-        let is_success = matches!(answer, Ok(Answer { status: 200..=299, .. }));
+        let is_success = answer.is_ok_and(|answer| self.is_ok(answer.status));
         let is_right = is_success && body.is_right(slot.action, slot.key);
         let mut tally = self.tally.borrow_mut();
         if !is_right && self.stream.is_bounded() {
@@ -348,10 +356,14 @@ async fn dispatch(lane: Rc<Lane>, alarm: Alarm) {
 
 /// Keeps one connection busy until the lane is at its end; opens another, after a pause, when it breaks.
 async fn drive(lane: Rc<Lane>, target: SocketAddr) {
-    let writer =
-        RequestWriter { records: lane.records, replicas: lane.stream.replicas, host: target.to_string() };
+    let writer = RequestWriter {
+        records: lane.records,
+        replicas: lane.stream.replicas,
+        host: target.to_string(),
+        template: lane.template.clone(),
+    };
     let mut request = Vec::new();
-    let mut body = AnswerBody::new(lane.records, lane.stream.verify);
+    let mut body = AnswerBody::new(lane.records, lane.stream.verify, lane.template.clone());
     let mut pause = BACKOFF_MIN;
     while Instant::now() < lane.timetable.send_end {
         let opened = Connection::open(target, Instant::now() + lane.timeout).await;
@@ -407,7 +419,7 @@ async fn exchanges(
         lane.in_flight.set(lane.in_flight.get() + 1);
         let mut answer = connection.exchange(request, patience, body).await;
         if slot.action == Action::ReadModifyWrite
-            && matches!(answer, Ok(Answer { status: 200..=299, close: false }))
+            && answer.is_ok_and(|answer| lane.is_ok(answer.status) && !answer.close)
             && body.is_right(slot.action, slot.key)
         {
             writer.write(Action::Put, slot.key, request);

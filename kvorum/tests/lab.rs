@@ -236,3 +236,115 @@ fn mistakes_are_refused() {
     assert_eq!(output.status.code(), Some(2), "{}", said(&output));
     assert!(said(&output).contains("format 99"), "{}", said(&output));
 }
+
+/// A server that is no kvorum: other paths, and a child process that must not outlive the lab.
+const FOREIGN: &str = r#"
+title = "foreign"
+repeats = 1
+window = "400ms"
+warm-up = "100ms"
+profile = ["cpu"]
+profile-window = "1s"
+
+[[configuration]]
+name = "python"
+command = ["python3", "SCRIPT", "{port}", "{data}"]
+ready = "tcp"
+profiler = { cpu = "python3 SCRIPT profile {pid} {file}" }
+target = { put = "POST /items/{key}", get = "GET /items/{key}", ok = [200, 201] }
+
+[[load]]
+name = "PUT"
+bench = "put -R50 -c2 -t1 --keys 50"
+
+[[load]]
+name = "GET"
+bench = "get -R50 -c2 -t1 --keys 50 --prefill --verify"
+"#;
+
+const SERVER: &str = r#"
+import subprocess, sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+if sys.argv[1] == "profile":
+    open(sys.argv[3], "w").write("main;serve 7\n")
+    sys.exit(0)
+subprocess.Popen(["sleep", "600.25"], start_new_session=True)
+values = {}
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    def answer(self, status, body=b""):
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+    def do_POST(self):
+        values[self.path] = self.rfile.read(int(self.headers["Content-Length"]))
+        self.answer(201)
+    def do_GET(self):
+        body = values.get(self.path)
+        self.answer(404 if body is None else 200, body or b"")
+    def log_message(self, *words):
+        pass
+ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+"#;
+
+fn foreign(lab: &str) -> Place {
+    let place = Place::new("");
+    let script = place.path("server.py");
+    std::fs::write(&script, SERVER).unwrap();
+    let lab = lab.replace("SCRIPT", &script.display().to_string());
+    std::fs::write(place.path("lab.toml"), lab).unwrap();
+    place
+}
+
+/// The number of running processes whose environment carries the mark of the lab with this pid.
+fn marked(lab: u32) -> usize {
+    let mark = format!("KVORUM_LAB_RUN={lab}-");
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    let environments = processes.filter_map(|one| std::fs::read(one.path().join("environ")).ok());
+    environments.filter(|one| String::from_utf8_lossy(one).contains(&mark)).count()
+}
+
+/// Goal: a server of another language, with its own paths, is loaded, verified and profiled by a command.
+/// Method: a small server of Python's library; figures and stacks are in the folder.
+#[test]
+fn a_foreign_server_is_measured() {
+    let place = foreign(FOREIGN);
+    let output = place.run().output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    let results = std::fs::read_to_string(place.path("out/results.json")).expect(&said);
+    let results: serde_json::Value = serde_json::from_str(&results).unwrap();
+    for step in results["steps"].as_array().unwrap() {
+        assert!(step["error"].is_null(), "{step}");
+        for run in step["runs"].as_array().unwrap() {
+            assert_eq!(run["wrong_bodies"], 0, "{run}");
+            assert!(run["cpu_micros_per_operation"].as_f64().unwrap() > 0.0, "{run}");
+        }
+    }
+    let stacks = std::fs::read_to_string(place.path("out/profiles/python-get-cpu.collapsed")).expect(&said);
+    assert!(stacks.contains(";main;serve 7"), "{stacks}");
+    assert!(place.path("out/report.html").is_file());
+    assert_eq!(place.leftovers(), 0);
+}
+
+/// Goal: nothing outlives a lab that is interrupted or killed outright, not even a child in its own session.
+/// Method: SIGINT and SIGKILL while the server runs; then no process has the lab's mark.
+#[test]
+fn a_foreign_server_ends_with_the_lab() {
+    for signal in [rustix::process::Signal::INT, rustix::process::Signal::KILL] {
+        let place = foreign(&FOREIGN.replace("400ms", "60s"));
+        let mut lab = place.run().stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while marked(lab.id()) < 2 {
+            assert!(Instant::now() < deadline, "the server did not start");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        rustix::process::kill_process(rustix::process::Pid::from_child(&lab), signal).unwrap();
+        lab.wait().unwrap();
+        while marked(lab.id()) > 0 || place.leftovers() > 0 {
+            assert!(Instant::now() < deadline, "{} processes are left", marked(lab.id()));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}

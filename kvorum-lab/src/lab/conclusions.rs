@@ -284,8 +284,8 @@ fn frames(
 ) -> Option<String> {
     let of = |name: &String| profiles.get(&(name.clone(), load.to_owned(), Event::Cpu));
     let (before, after) = (of(&pair.0)?, of(&pair.1)?);
-    if !results.have_one_language(&pair.0, &pair.1) {
-        return Some(Text::FramesOtherLanguage.of(language).into());
+    if !results.have_one_program(&pair.0, &pair.1) {
+        return Some(Text::FramesOtherProgram.of(language).into());
     }
     if before.total().min(after.total()) < SAMPLES_MIN {
         return None;

@@ -6,17 +6,21 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser;
 use serde::{Deserialize, Deserializer};
 
 use super::profile::Event;
+use super::profilers::{Known, Profiler};
 use super::results::Equal;
 use super::run::slug;
+use super::target::{Ready, check_command, parsed};
 use crate::cli::{self, BenchArgs, Rate};
 use crate::error::LabError;
 use crate::load::Replicas;
+use crate::load::template::{Template, TemplateTexts};
 use crate::units::parse_duration;
 
 /// The file of `kvorum lab run ladder`.
@@ -87,6 +91,20 @@ pub struct Configuration {
     pub serve: BTreeMap<String, toml::Value>,
     /// The nodes of a cluster that runs already, in place of `nodes` and `serve`.
     pub urls: Option<Vec<String>>,
+    /// Program and arguments of a server that is not kvorum, with placeholders.
+    pub command: Option<Vec<String>>,
+    /// Its environment, with placeholders.
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+    /// How many processes of `command` serve the nodes: one for each node, or one for all; each if not given.
+    pub processes: Option<u16>,
+    /// The answer that shows that a node of `command` serves; that of kvorum's contract if not given.
+    #[serde(default, deserialize_with = "parsed")]
+    pub ready: Option<Ready>,
+    /// Where profiles come from; the nodes' own page for kvorum, none for a `command` if not given.
+    pub profiler: Option<Profiler>,
+    /// The requests of a service whose paths are not kvorum's.
+    pub target: Option<TemplateTexts>,
     /// The configuration that it is a second measurement of.
     #[serde(skip)]
     pub control_of: Option<String>,
@@ -168,8 +186,8 @@ impl LabFile {
     /// Adds the control, unless nothing is compared or two configurations are the same anyway.
     fn add_control(&mut self) {
         let is_like = |one: &Configuration, two: &Configuration| {
-            (one.size(), &one.replicas, &one.serve, &one.urls)
-                == (two.size(), &two.replicas, &two.serve, &two.urls)
+            (one.size(), &one.replicas, &one.serve, &one.urls, &one.command, &one.env, one.processes)
+                == (two.size(), &two.replicas, &two.serve, &two.urls, &two.command, &two.env, two.processes)
         };
         let mut rest = self.configurations.as_slice();
         while let Some((one, others)) = rest.split_first() {
@@ -260,6 +278,12 @@ impl LabFile {
 }
 
 impl Configuration {
+    /// The name of its program, without the path; `None` for kvorum's own.
+    pub fn program(&self) -> Option<String> {
+        let program = self.command.as_ref()?.first()?;
+        Some(program.rsplit_once('/').map_or(program.as_str(), |(_, name)| name).to_owned())
+    }
+
     /// How many nodes it has.
     pub fn size(&self) -> usize {
         self.urls.as_ref().map_or(usize::from(self.nodes.unwrap_or(1)), Vec::len)
@@ -296,6 +320,7 @@ impl Configuration {
         if !(1..=NODES_MAX).contains(&self.nodes.unwrap_or(1)) {
             return Err(format!("nodes: 1 to {NODES_MAX}"));
         }
+        self.check_foreign()?;
         if let Some(name) = self.serve.keys().find(|name| DECIDED.contains(&name.as_str())) {
             return Err(format!("serve.{name}: the lab decides this"));
         }
@@ -303,6 +328,40 @@ impl Configuration {
             replicas.parse::<Replicas>().map_err(|why| format!("replicas: {why}"))?;
         }
         self.flags().map(drop)
+    }
+
+    /// Checks the settings of a server that is not kvorum.
+    fn check_foreign(&self) -> Result<(), String> {
+        self.template()?;
+        let Some(command) = &self.command else {
+            if !self.env.is_empty() || self.processes.is_some() || self.ready.is_some() {
+                return Err("env, processes and ready are for a command of one's own".into());
+            }
+            return Ok(());
+        };
+        if self.urls.is_some() || !self.serve.is_empty() {
+            return Err("command: no urls and no serve beside it".into());
+        }
+        let nodes = self.nodes.unwrap_or(1);
+        if self.processes.is_some_and(|processes| processes != 1 && processes != nodes) {
+            return Err(format!("processes: 1 for all nodes, or {nodes}, one for each"));
+        }
+        check_command(command, &self.env)
+    }
+
+    /// The requests of its service; `None` for kvorum's.
+    ///
+    /// # Errors
+    /// A mistake in the texts.
+    pub fn template(&self) -> Result<Option<Arc<Template>>, String> {
+        let read = self.target.as_ref().map(Template::read).transpose()?;
+        Ok(read.map(Arc::new))
+    }
+
+    /// Where its profiles come from.
+    pub fn profiler(&self) -> Profiler {
+        let default = if self.command.is_some() { Known::None } else { Known::Kvorum };
+        self.profiler.clone().unwrap_or(Profiler::Known(default))
     }
 }
 

@@ -73,7 +73,7 @@ pub(super) fn results(configurations: &[(&str, &[Run])]) -> Results {
                 nodes: 1,
                 replicas: None,
                 version: String::new(),
-                language: None,
+                program: None,
                 control_of: None,
             })
             .collect(),

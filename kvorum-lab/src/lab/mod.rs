@@ -2,8 +2,8 @@
 //!
 //! - [`file`] describes the work: configurations and loads; [`run`] does it, step by step, and can be
 //!   interrupted;
-//! - [`nodes`] starts and ends clusters, [`profile`] asks them for profiles, [`progress`] shows the state of
-//!   the run;
+//! - [`nodes`] starts and ends clusters, [`processes`] knows their trees and leaves none behind, [`target`] is
+//!   a server that is not kvorum; [`profilers`] take profiles, [`progress`] shows the state of the run;
 //! - [`results`] are the measurements on disk; [`figures`] and [`statistics`] evaluate them, [`findings`] judges every
 //!   comparison once, [`conclusions`] and [`warnings`] put the result in words ([`texts`], in each [`language`]);
 //! - [`compare`] puts two folders side by side; [`report`] writes Markdown, HTML and SVG.
@@ -30,12 +30,15 @@ pub mod findings;
 mod fixture;
 pub mod language;
 pub mod nodes;
+pub mod processes;
 pub mod profile;
+pub mod profilers;
 pub mod progress;
 pub mod report;
 pub mod results;
 pub mod run;
 pub mod statistics;
+pub mod target;
 pub mod texts;
 pub mod warnings;
 
@@ -65,6 +68,9 @@ enum LabCommand {
     Compare(CompareArgs),
     /// Prints the lab file of the built-in ladder, to start one's own from
     Ladder,
+    /// Ends what a lab leaves behind; every run starts one for itself
+    #[command(hide = true)]
+    Watch { value: String },
 }
 
 #[derive(Debug, Clone, Args)]
@@ -120,6 +126,7 @@ pub fn run_command(args: &LabArgs) -> ExitCode {
     let done = match &args.command {
         LabCommand::Run(args) => measure(args),
         LabCommand::Compare(args) => put_beside(args),
+        LabCommand::Watch { value } => processes::watch(value).map(|()| true),
         LabCommand::Ladder => show(file::LADDER).map(|()| true),
     };
     match done {

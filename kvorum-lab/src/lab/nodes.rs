@@ -1,9 +1,10 @@
 //! The processes of one configuration: started together on fresh directories, awaited, and never left behind.
 //!
 //! Every process that is started is handed to [`Keeper`] at once. It kills them all when the lab gets SIGINT,
-//! SIGTERM or SIGHUP, and when a cluster is dropped. Only `kill -9` of the lab itself leaves nodes behind.
+//! SIGTERM or SIGHUP, and when a cluster is dropped. After `kill -9` of the lab its [`Watch`] kills them.
 //! Data is temporary, so nodes are killed rather than drained.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
@@ -17,11 +18,12 @@ use tempfile::TempDir;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::file::Configuration;
+use super::processes::{self, DIRECTORY_PREFIX, MARK, Watch};
+use super::target::{Ready, Values, find_program};
 use crate::FLUSH_MAX;
 use crate::ask::ask;
 use crate::cli::parse_url;
 use crate::error::LabError;
-use crate::machine;
 use crate::suite::process::{free_addresses, log_tail, output_within, until_idle};
 use crate::units::{date, grouped};
 
@@ -34,6 +36,9 @@ const ASK_MAX: Duration = Duration::from_secs(5);
 /// How often a cluster is started again if another program took one of its ports.
 const STARTS_MAX: u32 = 3;
 
+/// How long the processes of a tree may take to end.
+const END_MAX: Duration = Duration::from_secs(10);
+
 /// How long `kvorum --version` or `--print-config` may take.
 const SAY_MAX: Duration = Duration::from_secs(10);
 
@@ -42,6 +47,8 @@ const SAY_MAX: Duration = Duration::from_secs(10);
 struct Kept {
     children: Vec<Child>,
     directory: Option<TempDir>,
+    /// What ends them if the lab cannot; only tests have none.
+    watch: Option<Watch>,
 }
 
 impl Kept {
@@ -50,6 +57,10 @@ impl Kept {
         for child in &mut self.children {
             // It may have ended by itself.
             let _ = child.kill();
+        }
+        if let Some(watch) = &self.watch {
+            let roots: Vec<u32> = self.children.iter().map(Child::id).collect();
+            processes::kill_tree(watch.value(), &roots, END_MAX);
         }
         for mut child in self.children.drain(..) {
             let _ = child.wait();
@@ -73,6 +84,7 @@ impl Keeper {
     /// [`LabError::Machine`] if signal handlers or threads are not available.
     pub fn start() -> Result<Self, LabError> {
         let keeper = Self::default();
+        keeper.kept.lock().unwrap_or_else(PoisonError::into_inner).watch = Some(Watch::start()?);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -123,6 +135,9 @@ pub struct Cluster {
     addresses: Vec<SocketAddr>,
     /// The lab's own processes; empty for a cluster that already ran.
     pids: Vec<u32>,
+    /// The mark of the lab's processes.
+    mark: Option<String>,
+    ready: Option<Ready>,
     /// The command of each node, with placeholders for the parts that differ between runs.
     commands: Vec<String>,
 }
@@ -142,7 +157,14 @@ impl Cluster {
         if let Some(urls) = &configuration.urls {
             let addresses = urls.iter().map(|url| parse_url(url)).collect::<Result<Vec<_>, _>>()?;
             let commands = urls.iter().map(|url| format!("(runs already) {url}")).collect();
-            let cluster = Self { keeper: keeper.clone(), addresses, pids: Vec::new(), commands };
+            let cluster = Self {
+                keeper: keeper.clone(),
+                addresses,
+                pids: Vec::new(),
+                mark: None,
+                ready: None,
+                commands,
+            };
             return cluster.wait_until_ready(&[]).map(|()| cluster);
         }
         let mut tries = 1;
@@ -162,7 +184,7 @@ impl Cluster {
     ) -> Result<Self, LabError> {
         let nodes = configuration.nodes.unwrap_or(1);
         let directory = tempfile::Builder::new()
-            .prefix("kvorum-lab-")
+            .prefix(DIRECTORY_PREFIX)
             .tempdir_in(scratch)
             .map_err(LabError::machine(format!("create a directory in {}", scratch.display())))?;
         let flags = configuration.flags().map_err(LabError::Usage)?;
@@ -173,21 +195,41 @@ impl Cluster {
         let mut kept = keeper.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let root = directory.path().to_path_buf();
         kept.directory = Some(directory);
+        if let Some(watch) = &mut kept.watch {
+            watch.tell(&root)?;
+        }
+        let mark = kept.watch.as_ref().map(|watch| watch.value().to_owned());
+        let foreign = configuration.command.is_some();
+        let ready = foreign.then(|| configuration.ready.clone().unwrap_or_else(Ready::of_contract));
+        let each = if configuration.processes == Some(1) { addresses.len() } else { 1 };
         // From here on dropping the cluster ends the processes that have been started.
-        let mut cluster = Self { keeper: keeper.clone(), addresses, pids: Vec::new(), commands: Vec::new() };
-        let started = (1..).zip(&cluster.addresses).try_for_each(|(number, address)| {
-            let words = words(*address, &cluster.addresses, &flags);
+        let mut cluster =
+            Self { keeper: keeper.clone(), addresses, pids: Vec::new(), mark, ready, commands: Vec::new() };
+        let started = (1..).zip(cluster.addresses.chunks(each)).try_for_each(|(number, own)| {
+            let data = root.join(number.to_string());
             let log = root.join(format!("{number}.log"));
             let output = File::create(&log).map_err(LabError::machine("create a log"))?;
             let output_too = output.try_clone().map_err(LabError::machine("create a log"))?;
-            let mut command = Command::new(binary);
-            command.args(&words).arg("--data-dir").arg(root.join(number.to_string()));
+            let (mut command, shown) = if let Some(words) = &configuration.command {
+                std::fs::create_dir_all(&data).map_err(LabError::machine("create a data directory"))?;
+                let values = Values { node: number, own, all: &cluster.addresses, data: &data };
+                foreign_command(words, &configuration.env, &values)
+            } else {
+                let address = own.first().copied().unwrap_or(first);
+                let words = words(address, &cluster.addresses, &flags);
+                let mut command = Command::new(binary);
+                command.args(&words).arg("--data-dir").arg(&data);
+                (command, format!("kvorum {} --data-dir DIR/{number}", shell(&words)))
+            };
+            if let Some(mark) = &cluster.mark {
+                command.env(MARK, mark);
+            }
             command.stdin(Stdio::null()).stdout(output).stderr(output_too);
             // A Ctrl-C must reach only the lab, which then ends its nodes.
             command.process_group(0);
             let child = command.spawn().map_err(LabError::machine(format!("start {command:?}")))?;
             pids.push(child.id());
-            commands.push(format!("kvorum {} --data-dir DIR/{number}", shell(&words)));
+            commands.push(shown);
             kept.children.push(child);
             logs.push(log);
             Ok(())
@@ -203,10 +245,7 @@ impl Cluster {
     fn wait_until_ready(&self, logs: &[PathBuf]) -> Result<(), LabError> {
         let deadline = Instant::now() + READY_MAX;
         for (node, &address) in self.addresses.iter().enumerate() {
-            loop {
-                let Err(refusal) = ask(address, ASK_MAX, async |node| node.get("lab-is-there").await)? else {
-                    break;
-                };
+            while let Some(refusal) = self.refusal(address)? {
                 let mut kept = self.keeper.kept.lock().unwrap_or_else(PoisonError::into_inner);
                 let ended = kept.children.iter_mut().zip(logs).find_map(|(child, log)| {
                     child.try_wait().ok().flatten().map(|status| (format!("ended: {status}"), log))
@@ -222,6 +261,43 @@ impl Cluster {
             }
         }
         Ok(())
+    }
+
+    /// Why the node at `address` does not serve yet; `None` if it does.
+    #[expect(clippy::disallowed_types, reason = "the lab measures the real machine")]
+    fn refusal(&self, address: SocketAddr) -> Result<Option<String>, LabError> {
+        match &self.ready {
+            None => {
+                let answer = ask(address, ASK_MAX, async |node| node.get("lab-is-there").await)?;
+                Ok(answer.err().map(|refusal| refusal.to_string()))
+            }
+            Some(Ready::Tcp) => {
+                let opened = std::net::TcpStream::connect_timeout(&address, ASK_MAX);
+                Ok(opened.err().map(|refusal| refusal.to_string()))
+            }
+            Some(Ready::Get { target, status }) => {
+                Ok(match ask(address, ASK_MAX, async |node| node.page(target).await)? {
+                    Ok(page) if page.code == *status => None,
+                    Ok(page) => Some(format!("GET {target} is answered with {}", page.code)),
+                    Err(refusal) => Some(refusal.to_string()),
+                })
+            }
+        }
+    }
+
+    /// All processes of the lab's own nodes, with those that they started.
+    pub fn processes(&self) -> BTreeSet<u32> {
+        match &self.mark {
+            Some(mark) => processes::tree(mark, &self.pids),
+            None => self.pids.iter().copied().collect(),
+        }
+    }
+
+    /// The started processes, each with the port of its first node.
+    pub fn ports_of_processes(&self) -> Vec<(u32, u16)> {
+        let each = (self.addresses.len() / self.pids.len().max(1)).max(1);
+        let ports = self.addresses.iter().step_by(each).map(SocketAddr::port);
+        self.pids.iter().copied().zip(ports).collect()
     }
 
     /// The addresses of its nodes.
@@ -244,7 +320,7 @@ impl Cluster {
         if self.pids.is_empty() {
             return Ok(None);
         }
-        self.pids.iter().map(|&pid| machine::cpu_time(pid)).sum::<Result<Duration, _>>().map(Some)
+        Ok(Some(processes::usage(&self.processes()).cpu_time))
     }
 
     /// Resident bytes of all nodes now; `None` if they are not the lab's.
@@ -252,8 +328,7 @@ impl Cluster {
         if self.pids.is_empty() {
             return Ok(None);
         }
-        let each = self.pids.iter().map(|&pid| machine::memory(pid).map(|memory| memory.resident_bytes));
-        each.sum::<Result<u64, _>>().map(Some)
+        Ok(Some(processes::usage(&self.processes()).resident_bytes))
     }
 
     /// Waits until the disk has nothing left to write and background work has ended: less than 5 % of a core
@@ -275,6 +350,11 @@ impl Drop for Cluster {
 /// # Errors
 /// [`LabError::Usage`] with the binary's own text if it would not.
 pub fn check(binary: &Path, configuration: &Configuration) -> Result<(), LabError> {
+    let place = |why| LabError::Usage(format!("configuration {:?}: {why}", configuration.name));
+    if let Some(program) = configuration.command.as_ref().and_then(|words| words.first()) {
+        let is_there = program.contains('{') || find_program(program).is_some();
+        return if is_there { Ok(()) } else { Err(place(format!("the program {program} is not installed"))) };
+    }
     if configuration.urls.is_some() {
         return Ok(());
     }
@@ -286,7 +366,7 @@ pub fn check(binary: &Path, configuration: &Configuration) -> Result<(), LabErro
         return Ok(());
     }
     let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    Err(LabError::Usage(format!("configuration {:?}: {said}", configuration.name)))
+    Err(place(said))
 }
 
 /// The version that the binary reports, with its size and age, which distinguish builds of one version.
@@ -306,6 +386,22 @@ pub fn version(binary: &Path) -> Result<String, LabError> {
         return Ok(format!("{said}, {} bytes of {made}", grouped(file.len())));
     }
     Err(LabError::Subject(format!("{} --version: {}", binary.display(), output.status)))
+}
+
+/// A server that is not kvorum, and its command as the report shows it.
+fn foreign_command(
+    words: &[String],
+    environment: &BTreeMap<String, String>,
+    values: &Values<'_>,
+) -> (Command, String) {
+    let filled: Vec<String> = words.iter().map(|word| values.fill(word)).collect();
+    let mut command = Command::new(filled.first().map_or("", String::as_str));
+    command.args(filled.iter().skip(1));
+    command.envs(environment.iter().map(|(name, text)| (name, values.fill(text))));
+    let placeholder = format!("DIR/{}", values.node);
+    let shown = Values { data: Path::new(&placeholder), ..values.clone() };
+    let shown: Vec<String> = words.iter().map(|word| shown.fill(word)).collect();
+    (command, shell(&shown))
 }
 
 /// The arguments of the program, except for the data directory.
@@ -336,6 +432,7 @@ fn is_port_taken(why: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::machine;
 
     /// Goal: a cluster's nodes know each other, a single one has no peers. Method: the arguments.
     #[test]

@@ -93,9 +93,9 @@ pub struct ConfigurationRecord {
     /// The version and commit of its program; empty for that of the whole run.
     #[serde(default)]
     pub version: String,
-    /// The language of its program; `None` for kvorum's own. Flame graphs of two languages have no frames in common.
+    /// The name of its program; `None` for kvorum's own. Flame graphs of two programs have few frames in common.
     #[serde(default)]
-    pub language: Option<String>,
+    pub program: Option<String>,
     /// The configuration that it is a second measurement of: the control, which tells the noise between equals.
     #[serde(default)]
     pub control_of: Option<String>,
@@ -382,9 +382,9 @@ impl Results {
         rounds.max().unwrap_or(0)
     }
 
-    /// Whether the flame graphs of two configurations can be compared: one language.
-    pub fn have_one_language(&self, one: &str, two: &str) -> bool {
-        let of = |name: &str| self.configurations.iter().find(|it| it.name == name).map(|it| &it.language);
+    /// Whether the flame graphs of two configurations can be compared: those of one program.
+    pub fn have_one_program(&self, one: &str, two: &str) -> bool {
+        let of = |name: &str| self.configurations.iter().find(|it| it.name == name).map(|it| &it.program);
         of(one) == of(two)
     }
 
@@ -435,7 +435,7 @@ impl ConfigurationRecord {
     /// Whether nothing differs from `other` but the name.
     fn is_like(&self, other: &Self) -> bool {
         let of = |one: &Self| {
-            (one.nodes, one.commands.clone(), one.replicas.clone(), one.version.clone(), one.language.clone())
+            (one.nodes, one.commands.clone(), one.replicas.clone(), one.version.clone(), one.program.clone())
         };
         !self.commands.is_empty() && of(self) == of(other)
     }

@@ -5,13 +5,15 @@
 //! for all. Profiles are taken in a step of their own, so that they affect no figure. The result of a step is
 //! on disk before the next step begins, and a later run continues after it.
 
+use std::collections::BTreeSet;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::file::{Configuration, LabFile, Load};
 use super::nodes::{Cluster, Keeper, shell};
-use super::profile::{self, Event, Stacks};
+use super::profile::{Event, Stacks};
+use super::profilers::Asked;
 use super::progress::Progress;
 use super::results::{
     ConfigurationRecord, FORMAT, LoadRecord, Machine, Maximum, ProfileRecord, Results, Run, Step, Task, now,
@@ -114,6 +116,16 @@ pub fn run(file: &LabFile, text: &str, options: &Options) -> Result<(Results, bo
     Ok((results, true))
 }
 
+/// Why no profiles of the running cluster can be taken; `None` if they can.
+fn no_profiles(configuration: &Configuration, cluster: &Cluster) -> Result<Option<String>, LabError> {
+    let profiler = configuration.profiler();
+    match profiler.check() {
+        Err(LabError::Usage(why)) => return Ok(Some(why)),
+        checked => checked?,
+    }
+    Ok((!profiler.is_offered(cluster)?).then(|| format!("the nodes offer none (profiler: {profiler})")))
+}
+
 /// Every step of a whole run, in order: the first figures of all, the profiles, the rest.
 fn tasks(file: &LabFile) -> Vec<(&Configuration, Task)> {
     let mut rounds: Vec<Task> = (1..=file.repeats).map(Task::Measure).collect();
@@ -198,7 +210,7 @@ fn begin(file: &LabFile, text: &str, options: &Options) -> Result<Results, LabEr
                 commands: Vec::new(),
                 replicas: one.replicas.clone(),
                 version: String::new(),
-                language: None,
+                program: one.program(),
                 control_of: one.control_of.clone(),
             })
             .collect(),
@@ -261,15 +273,19 @@ impl Lab<'_> {
         for record in results.configurations.iter_mut().filter(|record| record.name == configuration.name) {
             record.commands = cluster.commands().to_vec();
         }
-        if *task == Task::Profile && !profile::is_offered(first(&cluster)?)? {
-            step.notes.push("no profiles: the node has no /debug/profile".into());
+        if *task == Task::Profile
+            && let Some(why) = no_profiles(configuration, &cluster)?
+        {
+            self.progress.complain(&format!("no profiles: {why}"));
+            step.notes.push(format!("no profiles: {why}"));
             return Ok(());
         }
         let mut filled = Filled::new();
         for load in &self.file.loads {
             let mut args = load.args(configuration, &cluster.urls()).map_err(LabError::Usage)?;
             let warm_up = self.fit(&mut args);
-            let (plan, options) = (cli::plan(&args)?, cli::options(&args)?);
+            let (plan, mut options) = (cli::plan(&args)?, cli::options(&args)?);
+            options.template = configuration.template().map_err(LabError::Usage)?;
             self.fill(&args, &plan, &options, &cluster, &mut filled)?;
             match task {
                 Task::Measure(repeat) => {
@@ -386,7 +402,12 @@ impl Lab<'_> {
         cluster: &Cluster,
         step: &mut Step,
     ) -> Result<(), LabError> {
-        let (window, events) = (self.file.profile_window, &self.file.profile);
+        let (window, profiler) = (self.file.profile_window, &configuration.profiler());
+        let wanted = self.file.profile.iter().copied();
+        let events: &BTreeSet<Event> = &wanted.filter(|&event| profiler.has(event)).collect();
+        let scratch =
+            tempfile::tempdir_in(&self.options.scratch).map_err(LabError::machine("create a directory"))?;
+        let scratch = scratch.path();
         let mut plan = Plan { duration: window, ..plan.clone() };
         for stream in &mut plan.streams {
             stream.pacing = Pacing::Open { rate_per_second: out_of_step(mean_rate(&stream.pacing)) };
@@ -410,11 +431,12 @@ impl Lab<'_> {
                 for &event in events {
                     self.progress.say(&format!("{}: {event} profiles", load.name));
                     let window = window_of(event);
-                    let asking = scope.spawn(move || profile::take(cluster.addresses(), event, window));
+                    let asked = Asked { cluster, event, window, scratch };
+                    let asking = scope.spawn(move || profiler.take(&asked));
                     // Naming the stacks happens after the window.
                     let cores = cores_over(cluster, window)?;
-                    let nodes = asking.join().unwrap_or_else(|_| Err(panicked()))?;
-                    taken.push((event, nodes, cores));
+                    let (nodes, note) = asking.join().unwrap_or_else(|_| Err(panicked()))?;
+                    taken.push((event, nodes, cores, note));
                 }
                 Ok(taken)
             });
@@ -424,7 +446,8 @@ impl Lab<'_> {
         });
         let runs = runs?;
         let rate = rate_of(&runs);
-        for (event, nodes, cores) in taken? {
+        for (event, nodes, cores, note) in taken? {
+            step.notes.extend(note);
             let prefix = format!("{}-{}-{event}", slug(&configuration.name), slug(&load.name));
             let mut all = Stacks::default();
             for (node, stacks) in (1..).zip(&nodes) {
@@ -525,10 +548,6 @@ fn command(load: &Load, plan: &Plan) -> String {
     words.push("--latency".into());
     words.extend(plan.targets.iter().map(|target| format!("http://{target}")));
     format!("kvorum bench -d{}s {}", plan.duration.as_secs_f64(), shell(&words))
-}
-
-fn first(cluster: &Cluster) -> Result<std::net::SocketAddr, LabError> {
-    cluster.addresses().first().copied().ok_or_else(|| LabError::Usage("no nodes".into()))
 }
 
 /// A rate for profiles: a little higher, so that it drifts against the kernel's tick.

@@ -81,8 +81,8 @@ texts! {
         "`{frame}` снизился с {before} до {after} % ({points} ± {error} п. п.)";
     FramesNone: "No frame's share of the CPU samples ({before} and {after}) changed by more than its error (± {error} points).",
         "Ни у одной функции доля в профиле CPU ({before} и {after} отсчётов) не изменилась больше своей погрешности (± {error} п. п.).";
-    FramesOtherLanguage: "Their profiles are of different languages: no frames to compare.",
-        "Профили сняты с программ на разных языках: сравнивать функции нельзя.";
+    FramesOtherProgram: "Their profiles are of different programs: no frames to compare.",
+        "Профили сняты с разных программ: сравнивать функции нельзя.";
 
     // The control.
     ControlHeading: "How often does this method cry wolf here?", "Как часто этот метод ошибается здесь?";

@@ -288,7 +288,7 @@ mod tests {
     fn requests_are_written() {
         let mut value = Vec::new();
         RECORDS.write_value(7, &mut value);
-        let hex: String = value.iter().map(|byte| format!("{byte:02x}")).collect();
+        let hex: String = value.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().concat();
         let mut texts = texts();
         texts.body = Some("{\"v\": \"{value-hex}\"}".into());
         texts.content_type = Some("application/json".into());

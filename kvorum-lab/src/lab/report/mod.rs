@@ -274,7 +274,7 @@ impl Report<'_> {
         for (before, after) in &self.results.pairs {
             let of = |name: &String| self.profiles.get(&(name.clone(), load.to_owned(), Event::Cpu));
             let (Some(old), Some(new)) = (of(before), of(after)) else { continue };
-            if !self.results.have_one_language(before, after) {
+            if !self.results.have_one_program(before, after) {
                 continue;
             }
             let heads = [Text::ShiftFrame, Text::ShiftBefore, Text::ShiftAfter, Text::ShiftPoints];

@@ -10,6 +10,7 @@
 //! [`token`] (a key's partition), [`topology`] (which nodes there are) and [`placement`] (which nodes hold a
 //! partition).
 
+pub mod condition;
 pub mod hlc;
 pub mod identity;
 pub mod key;
@@ -21,6 +22,7 @@ pub mod topology;
 pub mod version;
 pub mod write;
 
+pub use condition::{Condition, ReadVerdict, Tags};
 pub use hlc::Hlc;
 pub use identity::{ClusterId, Run, StoreSeen};
 pub use key::{Key, KeyError};

@@ -6,15 +6,18 @@
 //!
 //! Read on with [`version`] (how writes are ordered), then [`record`] (what is stored, and which of two
 //! records wins), then [`quorum`] (how many replicas must confirm, and when that is known) and [`write`]
-//! (when a write is acknowledged, and when it is stamped again). Where a record belongs is decided by
+//! (when a write is acknowledged, and when it is stamped again). [`promise`] and [`conditional`] are the two sides of
+//! a write with a condition. Where a record belongs is decided by
 //! [`token`] (a key's partition), [`topology`] (which nodes there are) and [`placement`] (which nodes hold a
 //! partition).
 
 pub mod condition;
+pub mod conditional;
 pub mod hlc;
 pub mod identity;
 pub mod key;
 pub mod placement;
+pub mod promise;
 pub mod quorum;
 pub mod record;
 pub mod token;
@@ -23,10 +26,15 @@ pub mod version;
 pub mod write;
 
 pub use condition::{Condition, ReadVerdict, Tags};
+pub use conditional::{
+    AcceptTally, AcceptVerdict, ConditionalOutcome, Fate, Lineage, Next, PrepareTally, PrepareVerdict,
+    Prepared, Promise,
+};
 pub use hlc::Hlc;
 pub use identity::{ClusterId, Run, StoreSeen};
 pub use key::{Key, KeyError};
 pub use placement::{ChangeError, Placement};
+pub use promise::{Acceptance, KeyState};
 pub use quorum::{Quorum, QuorumError, ReplicationFactor, Tally, Verdict};
 pub use record::{Record, Value};
 pub use token::{PARTITION_BITS_DEFAULT, Partition, Token};

@@ -46,6 +46,12 @@ pub enum WriteVerdict {
         /// The newest version that the replicas reported.
         above: Version,
     },
+    /// A conditional write came between, and may go on from this record where it finds it: the write goes on as a write
+    /// without a condition ([`crate::conditional`]) that names this version as an earlier one.
+    Ballot {
+        /// The newest version that the replicas reported.
+        above: Version,
+    },
     /// `ack` replicas can no longer confirm. The record may still take effect.
     Unreachable,
     /// Not known yet.
@@ -67,6 +73,7 @@ pub struct WriteTally {
     stored: u16,
     superseded: u16,
     too_late: u16,
+    contested: u16,
     refused: u16,
     unknown: u16,
     overtaken: u16,
@@ -89,6 +96,7 @@ impl WriteTally {
             stored: 0,
             superseded: 0,
             too_late: 0,
+            contested: 0,
             refused: 0,
             unknown: 0,
             overtaken: 0,
@@ -115,6 +123,14 @@ impl WriteTally {
         self.newest = self.newest.max(upto);
     }
 
+    /// Counts a replica where a conditional write is or was under way: it has promised `by`, or holds the newer version
+    /// `by`. It confirms nothing: a write that came just before a conditional one would lie between its condition and
+    /// its record. And it may get this record from a coordinator that finds it elsewhere.
+    pub fn contested(&mut self, by: Version) {
+        self.contested += 1;
+        self.newest = self.newest.max(by);
+    }
+
     /// Counts a replica that surely did not take the record from this coordinator.
     pub fn refused(&mut self) {
         self.refused += 1;
@@ -139,13 +155,13 @@ impl WriteTally {
     /// it on the first one. A replica that holds a newer record and never held this one never will.
     fn holders_max(&self, pending: u16) -> u16 {
         let from_here = self.stored + pending + self.unknown;
-        if from_here == 0 { 0 } else { from_here + self.overtaken + self.refused }
+        if from_here == 0 { 0 } else { from_here + self.overtaken + self.refused + self.contested }
     }
 
     /// The next step of the write.
     pub fn verdict(&self) -> WriteVerdict {
         let ack = self.quorum.ack();
-        let told = self.stored + self.superseded + self.too_late;
+        let told = self.stored + self.superseded + self.too_late + self.contested;
         let pending = self.quorum.from().saturating_sub(told + self.refused + self.unknown);
         if self.confirmed() >= ack {
             WriteVerdict::Reached
@@ -154,7 +170,11 @@ impl WriteTally {
         } else if self.confirmed() + pending >= ack {
             WriteVerdict::Pending
         } else if self.holders_max(pending) >= self.visible_from {
-            if pending == 0 { WriteVerdict::Unreachable } else { WriteVerdict::Pending }
+            match (self.contested, pending) {
+                (0, 0) => WriteVerdict::Unreachable,
+                (0, _) => WriteVerdict::Pending,
+                _ => WriteVerdict::Ballot { above: self.newest },
+            }
         } else if told >= ack {
             WriteVerdict::StampAgain { above: self.newest }
         } else {
@@ -171,7 +191,7 @@ mod tests {
         Version::from_words(9, 9)
     }
 
-    /// Answers: stored, newer there, newer there and perhaps held before (H), too late, refused, unknown.
+    /// Answers: stored, newer there, newer there and perhaps held before (H), too late, contested, refused, unknown.
     fn verdict(quorum: (u16, u16), stamp: Stamp, answers: &str) -> WriteVerdict {
         let mut tally = WriteTally::new(Quorum::new(quorum.0, quorum.1, quorum.1).unwrap(), stamp);
         for answer in answers.chars() {
@@ -180,6 +200,7 @@ mod tests {
                 'N' => tally.superseded(by(), true),
                 'H' => tally.superseded(by(), false),
                 'L' => tally.too_late(by()),
+                'C' => tally.contested(by()),
                 'R' => tally.refused(),
                 _ => tally.unknown(),
             }
@@ -261,5 +282,26 @@ mod tests {
         check((2, 3), "LLL", WriteVerdict::StampAgain { above: by() });
         check((2, 3), "SLL", WriteVerdict::StampAgain { above: by() });
         check((3, 3), "SLL", WriteVerdict::Unreachable);
+    }
+
+    /// A conditional write between the replicas confirms nothing, and may bring the record to where it was refused.
+    #[test]
+    fn contested_verdicts() {
+        let ballot = WriteVerdict::Ballot { above: by() };
+        let again = WriteVerdict::StampAgain { above: by() };
+        for stamp in [Stamp::Unasked, Stamp::Asked] {
+            let check = |quorum, answers, expect| {
+                assert_eq!(verdict(quorum, stamp, answers), expect, "{quorum:?} {stamp:?} {answers}");
+            };
+            check((2, 3), "SC", WriteVerdict::Pending);
+            check((2, 3), "SSC", WriteVerdict::Reached);
+            check((2, 3), "SCC", ballot);
+            check((2, 3), "CC", ballot);
+            check((2, 3), "CC?", ballot);
+            check((2, 3), "CCR", again);
+            check((2, 3), "CCC", again);
+            check((3, 3), "SSC", ballot);
+            check((2, 3), "CR?", WriteVerdict::Unreachable);
+        }
     }
 }

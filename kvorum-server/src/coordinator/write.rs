@@ -284,6 +284,8 @@ impl Writing {
             match tally.verdict() {
                 WriteVerdict::Reached => return Round::Reached(rest),
                 // Wait for the other replicas too: the answer says which did not confirm.
+                // No replica promises anything yet, so none says that a ballot came between.
+                WriteVerdict::Ballot { .. } => return Round::NotEnough(rest),
                 WriteVerdict::Unreachable if rest.calls.is_empty() => return Round::NotEnough(rest),
                 WriteVerdict::StampAgain { above } => {
                     self.above = self.above.max(above);

@@ -1,0 +1,150 @@
+//! The cases, and the mistakes that they find.
+
+use crate::{Case, Mistake, Script};
+use stateright::{Checker, HasDiscoveries, Model};
+use std::sync::{Mutex, PoisonError};
+
+/// Held while a case is explored: each takes up to some GB of memory, and uses both threads.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+fn write(clock: u64) -> Script {
+    Script::Write { clock, asks: false }
+}
+
+fn ask_first(clock: u64) -> Script {
+    Script::Write { clock, asks: true }
+}
+
+fn cas(clock: u64, expects: usize) -> Script {
+    Script::Cas { clock, expects }
+}
+
+/// A case with a reader first: client 0 is never a writer, so that 0 stands for "nothing written".
+fn case(times: usize, writers: &[Script]) -> Case {
+    let scripts = std::iter::once(Script::Read { times }).chain(writers.iter().copied()).collect();
+    Case {
+        mistake: Mistake::None,
+        scripts,
+        failures_max: 0,
+        repairs: false,
+        crashes_max: 0,
+        losses_max: 0,
+        ballots_max: 2,
+    }
+}
+
+/// Explores `case` in full, or until a property is broken. Returns the number of states, and the broken properties.
+fn explore(case: Case) -> (usize, bool) {
+    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let checker = case.checker().threads(2).finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
+    if let Some(path) = checker.discoveries().into_values().next()
+        && std::env::var_os("KVORUM_MODEL_PATH").is_some()
+    {
+        for (state, step) in path.into_vec() {
+            println!("{state:#?}\n=> {step:?}");
+        }
+    }
+    (checker.unique_state_count(), checker.discoveries().is_empty())
+}
+
+fn holds(name: &str, case: Case) {
+    let (states, is_sound) = explore(case);
+    println!("figures: model of conditional writes, {name}: {states} states");
+    assert!(states > 1000, "{name}: {states} states explore next to nothing");
+    assert!(is_sound, "{name}");
+}
+
+fn ballots(ballots_max: usize, times: usize, writers: &[Script]) -> Case {
+    Case { ballots_max, ..case(times, writers) }
+}
+
+fn failing(case: Case) -> Case {
+    Case { failures_max: 1, ..case }
+}
+
+fn repairing(case: Case) -> Case {
+    Case { repairs: true, ..case }
+}
+
+fn crashing(case: Case) -> Case {
+    Case { crashes_max: 1, ..case }
+}
+
+fn losing(case: Case) -> Case {
+    Case { losses_max: 1, ..case }
+}
+
+#[test]
+fn conditional_writes() {
+    holds("2 rivals, a reader", ballots(4, 1, &[cas(1, 0), cas(2, 0)]));
+    holds("a chain of 2, a failure", failing(ballots(3, 1, &[cas(1, 0), cas(2, 1)])));
+    holds("2 rivals, a failure", failing(ballots(3, 1, &[cas(1, 0), cas(2, 0)])));
+}
+
+#[test]
+fn conditional_beside_plain_writes() {
+    holds("slower plain write", ballots(3, 1, &[cas(2, 0), write(1)]));
+    holds("faster plain write", ballots(3, 1, &[cas(1, 0), write(2)]));
+    holds("plain write that asks first", ballots(3, 1, &[cas(2, 0), ask_first(1)]));
+    holds("2 plain writes", ballots(3, 0, &[cas(2, 0), write(1), write(3)]));
+    holds("2 rivals, a plain write", ballots(2, 1, &[cas(2, 0), cas(3, 3), write(1)]));
+    holds("a chain of 2, 2 plain writes", ballots(2, 0, &[cas(2, 0), cas(4, 1), write(1), write(3)]));
+}
+
+#[test]
+fn conditional_writes_beside_hints_and_repair() {
+    holds("hints, slower plain write", failing(ballots(2, 1, &[cas(2, 0), write(1)])));
+    holds("hints, faster plain write", failing(ballots(2, 1, &[cas(1, 0), write(2)])));
+    holds("repair, slower plain write", repairing(ballots(3, 1, &[cas(2, 0), write(1)])));
+    holds("repair, 2 rivals", repairing(failing(ballots(2, 1, &[cas(2, 0), cas(1, 0)]))));
+}
+
+#[test]
+fn conditional_writes_over_crashes() {
+    holds("a crash", crashing(ballots(2, 1, &[cas(2, 0), write(1)])));
+    holds("a crash, a plain write that asks first", crashing(ballots(2, 1, &[cas(2, 0), ask_first(1)])));
+    holds("a crash, 2 rivals", crashing(ballots(3, 1, &[cas(2, 0), cas(1, 0)])));
+}
+
+#[test]
+fn conditional_writes_over_a_refill() {
+    holds("a refill", losing(ballots(2, 0, &[cas(2, 0), write(1)])));
+    holds("a refill, a reader", losing(ballots(1, 1, &[cas(2, 0), write(1)])));
+    holds("a refill, 2 rivals", losing(ballots(2, 1, &[cas(2, 0), cas(1, 0)])));
+    holds("a refill and a crash", crashing(losing(ballots(1, 0, &[cas(2, 0), write(1)]))));
+    holds("a refill, hints", failing(losing(ballots(1, 0, &[cas(2, 0), write(1)]))));
+}
+
+/// Each mistake is found by one of the cases.
+#[test]
+fn mistakes_are_found() {
+    let mut missed = Vec::new();
+    let mut found = |mistake, case: Case| {
+        let (states, is_sound) = explore(Case { mistake, ..case });
+        println!("figures: model of conditional writes, {mistake:?}: {states} states, found: {}", !is_sound);
+        if is_sound {
+            missed.push(mistake);
+        }
+    };
+    let slower = || ballots(3, 1, &[cas(2, 0), write(1)]);
+    let beside = || ballots(2, 1, &[cas(2, 0), cas(3, 3), write(1)]);
+    let rivals = || ballots(3, 1, &[cas(1, 0), cas(2, 0)]);
+    found(Mistake::AcceptUnchecked, rivals());
+    found(Mistake::EarlyRefusal, rivals());
+    found(Mistake::AnyBase, rivals());
+    found(Mistake::PromiseUnsynced, crashing(slower()));
+    found(Mistake::PromiseDroppedEarly, slower());
+    found(Mistake::WritesIgnorePromises, slower());
+    found(Mistake::HintsIgnorePromises, failing(slower()));
+    found(Mistake::WriteBacksIgnorePromises, slower());
+    found(Mistake::RepairIgnoresPromises, repairing(slower()));
+    found(Mistake::RefillForgets, losing(slower()));
+    found(Mistake::FenceLostAtRestart, crashing(losing(ballots(1, 1, &[cas(2, 0), write(1)]))));
+    found(Mistake::HintsBeforeTaken, failing(losing(ballots(1, 1, &[cas(2, 0), write(1)]))));
+    found(Mistake::SupersededByConditional, ballots(3, 1, &[cas(2, 0), ask_first(1)]));
+    found(Mistake::StampAgainContested, beside());
+    found(Mistake::ForgetBuilt, ballots(3, 0, &[cas(2, 0), cas(3, 3), write(1), write(9)]));
+    found(Mistake::ForgetHeld, ballots(3, 1, &[cas(1, 0), write(2)]));
+    found(Mistake::ForgetEarlier, ballots(3, 1, &[cas(1, 0), write(2)]));
+    assert_eq!(missed, []);
+}

@@ -1,0 +1,201 @@
+//! The model's replica: judges by the rules of `kvorum_core::promise`.
+
+use crate::{Mistake, Source};
+use kvorum_core::{Acceptance, KeyState, Lineage, Promise, Version};
+use std::collections::BTreeSet;
+
+/// A record; the beginning is [`Record::FIRST`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Record {
+    pub(crate) version: Version,
+    pub(crate) lineage: Lineage,
+    pub(crate) is_conditional: bool,
+}
+
+impl Record {
+    pub(crate) const FIRST: Self = Self::plain(Version::ZERO);
+
+    pub(crate) const fn plain(version: Version) -> Self {
+        let lineage = Lineage { origin: version, base: Version::ZERO };
+        Self { version, lineage, is_conditional: false }
+    }
+}
+
+/// A replica's answer to a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Answer {
+    Stored,
+    Superseded { by: Version, surely_never_held: bool },
+    Contested(Version),
+    Refused,
+    Unknown,
+}
+
+/// A replica's answer to a request for a promise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Heard {
+    Promised(Promise),
+    Denied(Version),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Replica {
+    pub(crate) stored: Record,
+    promised: Version,
+    fenced: Version,
+    /// Versions that were once the newest here.
+    held: BTreeSet<Version>,
+    /// Origins that conditional records here were built on or accepted anew from.
+    built: BTreeSet<Version>,
+    /// Whether a conditional write was seen here, as far as is remembered.
+    is_contested: bool,
+    /// Whether the memory of earlier versions was lost in a crash.
+    has_forgotten: bool,
+    /// The replicas that a refill must still read; `None` for a replica that votes.
+    pub(crate) filling_from: Option<BTreeSet<usize>>,
+}
+
+impl Replica {
+    pub(crate) fn new() -> Self {
+        Self {
+            stored: Record::FIRST,
+            promised: Version::ZERO,
+            fenced: Version::ZERO,
+            held: BTreeSet::new(),
+            built: BTreeSet::new(),
+            is_contested: false,
+            has_forgotten: false,
+            filling_from: None,
+        }
+    }
+
+    pub(crate) fn votes(&self) -> bool {
+        self.filling_from.is_none()
+    }
+
+    pub(crate) fn has_promised(&self) -> bool {
+        self.promised > Version::ZERO
+    }
+
+    fn state(&self) -> KeyState {
+        let (stored, promised, fenced) = (self.stored.version, self.promised, self.fenced);
+        KeyState { stored, promised, fenced, barred: Version::ZERO }
+    }
+
+    /// The version that a writer that asks first is told.
+    pub(crate) fn newest(&self) -> Version {
+        self.stored.version.max(self.promised)
+    }
+
+    pub(crate) fn promise(&mut self, ballot: Version, earlier: &[Version], mistake: Mistake) -> Heard {
+        if let Err(by) = self.state().promise(ballot) {
+            return Heard::Denied(by);
+        }
+        self.promised = ballot;
+        self.is_contested = true;
+        let any_of = |known: &BTreeSet<Version>| {
+            !earlier.is_empty()
+                && (self.has_forgotten || earlier.iter().any(|version| known.contains(version)))
+        };
+        let may_have_held = mistake != Mistake::ForgetHeld && any_of(&self.held);
+        let may_have_built = mistake != Mistake::ForgetBuilt && any_of(&self.built);
+        let (version, lineage) = (self.stored.version, self.stored.lineage);
+        Heard::Promised(Promise { version, lineage, may_have_held, may_have_built })
+    }
+
+    /// Applies a record, whoever sends it.
+    pub(crate) fn apply(&mut self, record: Record, source: Source, mistake: Mistake) -> Answer {
+        let is_free = matches!(
+            (mistake, source),
+            (Mistake::WritesIgnorePromises, Source::Writer)
+                | (Mistake::HintsIgnorePromises, Source::Hint)
+                | (Mistake::WriteBacksIgnorePromises, Source::Reader)
+                | (Mistake::RepairIgnoresPromises, Source::Repair)
+                | (Mistake::AcceptUnchecked, Source::Ballot)
+        );
+        let state = self.state();
+        let is_own = matches!(source, Source::Writer | Source::Ballot);
+        // While the store was refilled, it took what a promise that it had lost would have kept out.
+        let has_held = self.held.contains(&record.version) && record.version > self.fenced;
+        if is_own && has_held && mistake != Mistake::ForgetHeld {
+            return Answer::Stored;
+        }
+        if source == Source::Ballot && !is_free {
+            return match state.accept(record.version) {
+                Acceptance::Store => self.store(record),
+                Acceptance::Same => Answer::Stored,
+                Acceptance::Denied { by } => Answer::Contested(by),
+            };
+        }
+        if record.version >= self.stored.version {
+            if state.is_bound(record.version) && record.version > self.stored.version && !is_free {
+                return Answer::Contested(self.promised);
+            }
+            return self.store(record);
+        }
+        let by = self.stored.version;
+        let is_contested = self.is_contested || self.stored.is_conditional || record.version <= self.fenced;
+        if is_contested && mistake != Mistake::SupersededByConditional {
+            return Answer::Contested(by);
+        }
+        Answer::Superseded { by, surely_never_held: !self.has_forgotten }
+    }
+
+    fn store(&mut self, record: Record) -> Answer {
+        self.stored = record;
+        self.held.insert(record.version);
+        if record.is_conditional {
+            self.is_contested = true;
+            self.built.insert(record.lineage.base);
+            if record.lineage.origin != record.version {
+                self.built.insert(record.lineage.origin);
+            }
+        }
+        if self.state().is_fulfilled_by(record.version) {
+            self.promised = Version::ZERO;
+        }
+        Answer::Stored
+    }
+
+    /// Loses what is in memory only.
+    pub(crate) fn crash(&mut self, mistake: Mistake) {
+        self.held.clear();
+        self.built.clear();
+        self.is_contested = false;
+        self.has_forgotten = true;
+        if mistake == Mistake::PromiseUnsynced {
+            self.promised = Version::ZERO;
+        }
+        if mistake == Mistake::FenceLostAtRestart {
+            self.fenced = Version::ZERO;
+        }
+    }
+
+    /// Forgets the versions of operations that are over.
+    pub(crate) fn remember_only(&mut self, is_open: impl Fn(&Version) -> bool) {
+        self.held.retain(&is_open);
+        self.built.retain(&is_open);
+    }
+
+    pub(crate) fn drop_promise(&mut self) {
+        self.promised = Version::ZERO;
+    }
+
+    /// Loses the disk.
+    pub(crate) fn lose(&mut self, others: BTreeSet<usize>) {
+        *self = Self { has_forgotten: true, filling_from: Some(others), ..Self::new() };
+    }
+
+    /// Takes no ballot up to `word` any more: a store that is being refilled has lost its promises.
+    pub(crate) fn fence(&mut self, word: Version, mistake: Mistake) {
+        if mistake != Mistake::RefillForgets {
+            self.fenced = self.fenced.max(word);
+        }
+    }
+
+    /// Ends a refill: from now on it votes.
+    pub(crate) fn vote(&mut self, word: Version, mistake: Mistake) {
+        self.filling_from = None;
+        self.fence(word, mistake);
+    }
+}

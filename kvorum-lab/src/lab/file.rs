@@ -177,26 +177,31 @@ impl LabFile {
     /// [`LabError::Usage`], which names the place and what is allowed there.
     pub fn read(name: &str, text: &str) -> Result<Self, LabError> {
         let mut file: Self = toml::from_str(text).map_err(|error| bad(name, error))?;
-        if file.control {
+        file.find_equals();
+        if file.control && file.equals.is_empty() {
             file.add_control();
         }
         file.check(name).map(|()| file)
     }
 
-    /// Adds the control, unless nothing is compared or two configurations are the same anyway.
-    fn add_control(&mut self) {
-        let is_like = |one: &Configuration, two: &Configuration| {
-            (one.size(), &one.replicas, &one.serve, &one.urls, &one.command, &one.env, one.processes)
-                == (two.size(), &two.replicas, &two.serve, &two.urls, &two.command, &two.env, two.processes)
+    /// Declares configurations with the same settings to be the same: each and the nearest one before that it is like.
+    fn find_equals(&mut self) {
+        let settings = |one: &Configuration| {
+            let started = (one.size(), one.processes, one.replicas.clone(), one.serve.clone());
+            (started, one.urls.clone(), one.command.clone(), one.env.clone())
         };
-        let mut rest = self.configurations.as_slice();
-        while let Some((one, others)) = rest.split_first() {
-            if others.iter().any(|other| is_like(one, other)) {
-                return;
+        for (place, one) in self.configurations.iter().enumerate() {
+            let mut before = self.configurations.iter().take(place).rev();
+            if let Some(like) = before.find(|before| settings(before) == settings(one)) {
+                let configurations = [like.name.clone(), one.name.clone()];
+                self.equals.push(Equal { configurations, load: None });
             }
-            rest = others;
         }
-        if self.pairs().is_empty() || !self.equals.is_empty() {
+    }
+
+    /// Adds the control, unless nothing is compared.
+    fn add_control(&mut self) {
+        if self.pairs().is_empty() {
             return;
         }
         if let Some(first) = self.configurations.first() {

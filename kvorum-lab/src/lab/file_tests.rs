@@ -49,6 +49,7 @@ fn equals_are_measured() {
     assert_eq!(count(&TINY.replace("title = \"tiny\"", "title = \"tiny\"\ncontrol = false")), 2);
     let equal = TINY.replace("name = \"b\"", "name = \"b\"\n[[configuration]]\nname = \"c\"");
     assert_eq!(count(&equal), 3, "b and c are the same");
+    assert_eq!(read(&equal).unwrap().equals[0].configurations, ["b".to_owned(), "c".to_owned()]);
     assert_eq!(count(&TINY.replace("[[configuration]]\nname = \"b\"\n", "")), 1);
     let declared = "title = \"tiny\"\nequals = [{ configurations = [\"a\", \"b\"], load = \"PUT\" }]";
     assert_eq!(count(&TINY.replace("title = \"tiny\"", declared)), 2);

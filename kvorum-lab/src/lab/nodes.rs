@@ -205,7 +205,13 @@ impl Cluster {
         // From here on dropping the cluster ends the processes that have been started.
         let mut cluster =
             Self { keeper: keeper.clone(), addresses, pids: Vec::new(), mark, ready, commands: Vec::new() };
-        let started = (1..).zip(cluster.addresses.chunks(each)).try_for_each(|(number, own)| {
+        // Commands are shown with ports and directories that a reader can use, and that are the same in every run.
+        let pasted: Vec<SocketAddr> = (8080..)
+            .take(cluster.addresses.len())
+            .map(|port| SocketAddr::from(([127, 0, 0, 1], port)))
+            .collect();
+        let places = cluster.addresses.chunks(each).zip(pasted.chunks(each));
+        let started = (1..).zip(places).try_for_each(|(number, (own, shown))| {
             let data = root.join(number.to_string());
             let log = root.join(format!("{number}.log"));
             let output = File::create(&log).map_err(LabError::machine("create a log"))?;
@@ -213,13 +219,16 @@ impl Cluster {
             let (mut command, shown) = if let Some(words) = &configuration.command {
                 std::fs::create_dir_all(&data).map_err(LabError::machine("create a data directory"))?;
                 let values = Values { node: number, own, all: &cluster.addresses, data: &data };
-                foreign_command(words, &configuration.env, &values)
+                let place = PathBuf::from(format!("data/{number}"));
+                let pasted = Values { node: number, own: shown, all: &pasted, data: &place };
+                let (command, _) = foreign_command(words, &configuration.env, &values);
+                (command, foreign_command(words, &configuration.env, &pasted).1)
             } else {
                 let address = own.first().copied().unwrap_or(first);
-                let words = words(address, &cluster.addresses, &flags);
                 let mut command = Command::new(binary);
-                command.args(&words).arg("--data-dir").arg(&data);
-                (command, format!("kvorum {} --data-dir DIR/{number}", shell(&words)))
+                command.args(words(address, &cluster.addresses, &flags)).arg("--data-dir").arg(&data);
+                let shown = words(shown.first().copied().unwrap_or(address), &pasted, &flags);
+                (command, format!("kvorum {} --data-dir data/{number}", shell(&shown)))
             };
             if let Some(mark) = &cluster.mark {
                 command.env(MARK, mark);

@@ -45,7 +45,7 @@ pub struct Results {
     pub loads: Vec<LoadRecord>,
     /// Configurations that are compared, by name.
     pub pairs: Vec<(String, String)>,
-    /// What the lab file declares to be the same, although its commands differ.
+    /// What is the same by the lab file: settings that it has twice, and what it declares.
     #[serde(default)]
     pub equals: Vec<Equal>,
     /// The finished steps.
@@ -388,24 +388,14 @@ impl Results {
         of(one) == of(two)
     }
 
-    /// Pairs of configurations between which nothing differs under `load`: the same commands, or declared to be the same. Each
-    /// configuration stands beside the one before that equals it.
+    /// Pairs of configurations between which nothing differs under `load`: a control and its original, and what the lab file
+    /// has twice or declares to be the same.
     pub fn equals_under(&self, load: &str) -> Vec<(String, String)> {
-        let mut pairs = Vec::new();
-        for (place, one) in self.configurations.iter().enumerate() {
-            let before = self.configurations.get(..place).unwrap_or_default();
-            // Separate runs may be of two programs that call themselves the same.
-            let is_equal = |before: &&ConfigurationRecord| {
-                one.control_of.as_ref() == Some(&before.name)
-                    || (!self.is_of_separate_runs && before.is_like(one))
-            };
-            if let Some(before) = before.iter().rev().find(is_equal) {
-                pairs.push((before.name.clone(), one.name.clone()));
-            }
-        }
+        let controls = self.configurations.iter();
+        let controls = controls.filter_map(|one| Some((one.control_of.clone()?, one.name.clone())));
         let declared = self.equals.iter().filter(|equal| equal.load.as_deref().is_none_or(|one| one == load));
-        pairs.extend(declared.map(|Equal { configurations: [one, two], .. }| (one.clone(), two.clone())));
-        pairs
+        let declared = declared.map(|Equal { configurations: [one, two], .. }| (one.clone(), two.clone()));
+        controls.chain(declared).collect()
     }
 
     /// The names of loads that were measured: those of the file, or of their streams.
@@ -428,16 +418,6 @@ impl Results {
     pub fn profile(&self, configuration: &str, load: &str, event: Event) -> Option<&ProfileRecord> {
         let mut profiles = self.steps_of(configuration).flat_map(|step| &step.profiles);
         profiles.find(|profile| profile.load == load && profile.event == event)
-    }
-}
-
-impl ConfigurationRecord {
-    /// Whether nothing differs from `other` but the name.
-    fn is_like(&self, other: &Self) -> bool {
-        let of = |one: &Self| {
-            (one.nodes, one.commands.clone(), one.replicas.clone(), one.version.clone(), one.program.clone())
-        };
-        !self.commands.is_empty() && of(self) == of(other)
     }
 }
 

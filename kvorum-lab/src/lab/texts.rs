@@ -57,7 +57,7 @@ texts! {
     Unseen: "No difference larger than this can be seen ({rounds}): {list}.",
         "Различий больше этих границ не видно ({rounds}): {list}.";
     UnseenOne: "{figure} {bound}", "{figure} {bound}";
-    Noisy: "Too noisy to tell ({rounds}): {list}.", "Слишком шумно, судить нельзя ({rounds}): {list}.";
+    Noisy: "Not told from noise ({rounds}): {list}.", "Не отличить от шума ({rounds}): {list}.";
     NoisyOne: "{figure} from {before} to {after}, anything between {low} and {high} fits",
         "{figure} с {before} до {after}, возможно всё от {low} до {high}";
     Once: "Measured in one common round only, so nobody can tell it from noise: {list}.",
@@ -88,8 +88,8 @@ texts! {
     ControlHeading: "How often does this method cry wolf here?", "Как часто этот метод ошибается здесь?";
     ControlNone: "Unknown: no two configurations of this run are equal. A control would tell (control = true in the lab file).",
         "Неизвестно: в этом прогоне нет одинаковых конфигураций. Ответ даст контроль (control = true в файле лаборатории).";
-    ControlSays: "Configurations between which nothing differs were compared {judged} times. At 5 % each by itself, {expected} false differences are expected; {by_itself} were found. This report's own bound would have named {named}.",
-        "Одинаковые конфигурации сравнивались {judged} раз. При уровне 5 % для каждого сравнения ожидается ложных различий: {expected}, найдено: {by_itself}. По порогу этого отчёта были бы названы: {named}.";
+    ControlSays: "Configurations between which nothing differs were compared ({judged} comparisons). At 5 % each by itself, false differences expected: {expected}; found: {by_itself}. This report's own bound would have named: {named}.",
+        "Одинаковые конфигурации сравнивались между собой (сравнений: {judged}). При уровне 5 % для каждого сравнения ожидается ложных различий: {expected}, найдено: {by_itself}. По порогу этого отчёта были бы названы: {named}.";
     ControlWorst: "The largest difference between equals: {load} {figure}, {change}. Comparisons are granted at least the noise of equals.",
         "Самое большое различие одинаковых: {load}, {figure}, {change}. Для всех сравнений принят шум не меньше этого.";
     Discoveries: "{named} of {judged} comparisons are named; at most 5 % of those named are expected to be chance (Benjamini and Hochberg).",
@@ -107,7 +107,7 @@ texts! {
         "нагрузка не выдержана ({kept}/с из {wanted}/с, неудачных: {failed}): эти профили — о другом.";
     WarnRate: "THE RATE WAS NOT KEPT: {kept}/s of {wanted}/s; its latencies are no result.",
         "НАГРУЗКА НЕ ВЫДЕРЖАНА: {kept}/с из {wanted}/с; такие задержки — не результат.";
-    WarnFailed: "{failed} operations failed ({kinds}).", "неудачных операций: {failed} ({kinds}).";
+    WarnFailed: "operations failed: {failed} ({kinds}).", "неудачных операций: {failed} ({kinds}).";
     WarnBodies: "WRONG BODIES: {count}.", "НЕВЕРНЫХ ОТВЕТОВ: {count}.";
     WarnLate: "the driver itself woke late (p99.9 {lag}): much of p99.9 and above is the machine's, not the nodes'.",
         "генератор нагрузки сам опаздывал (p99,9 {lag}): p99,9 и выше во многом от машины, а не от узлов.";

@@ -148,7 +148,7 @@ mod tests {
             [
                 "This was a quick run: windows of seconds, to see that it works. Its figures are not results.",
                 "one, repeat 1, PUT: THE RATE WAS NOT KEPT: 412/s of 1,000/s; its latencies are no result.",
-                "one, repeat 2, PUT: 3 operations failed (504: 3).",
+                "one, repeat 2, PUT: operations failed: 3 (504: 3).",
                 "one, repeat 2, PUT: the driver itself woke late (p99.9 4.20 ms): much of p99.9 and above is the \
                  machine's, not the nodes'.",
                 "one, repeat 2, PUT: the hypervisor took 0.30 cores.",

@@ -14,8 +14,15 @@ impl Report<'_> {
     pub(super) fn markdown(&self) -> String {
         let mut out = format!("# {}\n\n", self.results.title);
         // Writing into a `String` cannot fail.
-        for warning in warnings(self.results, self.language) {
+        let (grave, doubts): (Vec<_>, Vec<_>) =
+            warnings(self.results, self.language).into_iter().partition(|warning| warning.is_grave);
+        for warning in grave {
             let _ = writeln!(out, "> **{}**\n>", warning.said());
+        }
+        if !doubts.is_empty() {
+            let count = self.fill(Text::Warnings, &[("count", &doubts.len().to_string())]);
+            let said: Vec<String> = doubts.iter().map(|warning| format!("- {}\n", warning.said())).collect();
+            let _ = write!(out, "\n<details><summary>{count}</summary>\n\n{}\n</details>\n", said.concat());
         }
         let _ = write!(out, "\n{}\n\n| | |\n| --- | --- |\n", self.text(Text::SamePlots));
         for (name, text) in self.facts() {

@@ -22,9 +22,10 @@ mod support;
 use cluster_support::history::{Class, History};
 use cluster_support::load::{Load, Session, report, settle};
 use cluster_support::node::Cluster;
-use faults_support::disk::{flip_bit, newest_journal, record_files};
+use faults_support::disk::{damage_tables, flip_bit, newest_journal};
 use faults_support::history::Moment;
 use faults_support::seed;
+use std::collections::BTreeSet;
 use std::path::Path;
 use support::wait_until;
 
@@ -59,18 +60,6 @@ fn filled() -> (Cluster, History) {
     (cluster, session.history)
 }
 
-/// Flips bits in every table that holds records.
-fn damage_tables(data_dir: &Path) -> usize {
-    let tables = record_files(data_dir, "tables");
-    for table in &tables {
-        let bytes = table.metadata().unwrap().len();
-        for percent in [20, 45, 70] {
-            flip_bit(table, bytes * percent / 100, 3);
-        }
-    }
-    tables.len()
-}
-
 fn quarantined(data_dir: &Path) -> usize {
     let folder = std::fs::read_dir(data_dir.join("quarantine"));
     folder.map_or(0, |folder| folder.filter(|it| it.as_ref().unwrap().path().is_dir()).count())
@@ -94,8 +83,9 @@ fn damaged_tables_of_a_running_node_are_healed() {
     let ran = load.run(&cluster.addresses(), &[0, 1, 2], seed("rot"), |_| {
         std::thread::sleep(std::time::Duration::from_secs(1));
         damaged = Moment::now().mono;
-        assert!(damage_tables(cluster.data_dir(2)) > 0);
+        let mut tables = BTreeSet::new();
         wait_until("the store has been set aside", || {
+            damage_tables(cluster.data_dir(2), &mut tables);
             cluster.metric(2, "kvorum_stores_set_aside_total") >= 1
         });
         wait_until("the new store votes", || status(&cluster, 2).contains("votes yes"));
@@ -129,7 +119,7 @@ fn damaged_store_waits_for_the_others() {
         history.killed(node);
         cluster.kill9(node);
     }
-    damage_tables(cluster.data_dir(2));
+    damage_tables(cluster.data_dir(2), &mut BTreeSet::new());
     // Started again, so that it reads its files and not its cache.
     cluster.start_node(2);
     wait_until("the damage is found", || status(&cluster, 2).contains("store-damage"));

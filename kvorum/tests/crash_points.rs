@@ -23,7 +23,7 @@ mod support;
 use cluster_support::history::Class;
 use cluster_support::load::{Load as ClusterLoad, settle};
 use cluster_support::node::{Cluster, Launch};
-use faults_support::disk::{Mounted, flip_bit, record_files};
+use faults_support::disk::{Mounted, damage_tables, flip_bit};
 use faults_support::history::History;
 use faults_support::load::{Load, Session, read_all};
 use faults_support::node::Node;
@@ -472,12 +472,11 @@ fn while_a_running_node_sets_its_store_aside() {
             count += 1;
         }
     }
-    for table in record_files(cluster.data_dir(0), "tables") {
-        let bytes = table.metadata().unwrap().len();
-        for percent in [20, 45, 70] {
-            flip_bit(&table, bytes * percent / 100, 3);
-        }
-    }
+    let mut damaged = BTreeSet::new();
+    wait_until("the node has met the damage", || {
+        damage_tables(cluster.data_dir(0), &mut damaged);
+        !cluster.is_alive(0)
+    });
     wait_until_dead_at(&mut cluster, DAMAGED[0]);
     cluster.start_node(0);
     wait_until("the new store is refilled, and votes", || {

@@ -2,6 +2,7 @@
 //!
 //! Everything that is mounted or attached here is unmounted and detached when its guard is dropped.
 
+use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::FileExt;
@@ -218,12 +219,27 @@ pub fn newest_journal(data_dir: &Path) -> PathBuf {
 pub fn record_files(data_dir: &Path, name: &str) -> Vec<PathBuf> {
     let folders = std::fs::read_dir(data_dir.join("store/keyspaces")).unwrap();
     let files = |folder: PathBuf| if folder.is_dir() { files_below(&folder) } else { Vec::new() };
-    let bytes = |file: &PathBuf| file.metadata().unwrap().len();
+    // A running node may have replaced a table meanwhile.
+    let bytes = |file: &PathBuf| file.metadata().map_or(0, |metadata| metadata.len());
     let all_bytes = |files: &Vec<PathBuf>| files.iter().map(bytes).sum::<u64>();
     let mut largest =
         folders.map(|folder| files(folder.unwrap().path().join(name))).max_by_key(all_bytes).unwrap();
     largest.retain(|file| bytes(file) > 0);
     largest
+}
+
+/// Flips bits in every table that holds records and is not among `damaged` yet. A running node may replace a damaged table
+/// before it has read the damage, so a test calls this until the node has met it.
+pub fn damage_tables(data_dir: &Path, damaged: &mut BTreeSet<PathBuf>) {
+    for table in record_files(data_dir, "tables") {
+        let Ok(metadata) = table.metadata() else { continue };
+        if damaged.insert(table.clone()) {
+            for percent in [20, 45, 70] {
+                // It may be gone from one moment to the next.
+                let _ = try_flip_bit(&table, metadata.len() * percent / 100, 3);
+            }
+        }
+    }
 }
 
 fn files_below(folder: &Path) -> Vec<PathBuf> {
@@ -246,8 +262,12 @@ pub fn written_bytes(path: &Path) -> u64 {
 
 /// Flips one bit of the byte at `offset`. A second call restores it.
 pub fn flip_bit(path: &Path, offset: u64, bit: u32) {
-    let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
+    try_flip_bit(path, offset, bit).unwrap();
+}
+
+fn try_flip_bit(path: &Path, offset: u64, bit: u32) -> std::io::Result<()> {
+    let file = OpenOptions::new().read(true).write(true).open(path)?;
     let mut byte = [0];
-    file.read_exact_at(&mut byte, offset).unwrap();
-    file.write_all_at(&[byte[0] ^ (1 << bit)], offset).unwrap();
+    file.read_exact_at(&mut byte, offset)?;
+    file.write_all_at(&[byte[0] ^ (1 << bit)], offset)
 }

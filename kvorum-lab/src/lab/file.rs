@@ -186,13 +186,15 @@ impl LabFile {
 
     /// Declares configurations with the same settings to be the same: each and the nearest one before that it is like.
     fn find_equals(&mut self) {
-        let settings = |one: &Configuration| {
-            let started = (one.size(), one.processes, one.replicas.clone(), one.serve.clone());
-            (started, one.urls.clone(), one.command.clone(), one.env.clone())
+        let is_like = |one: &Configuration, two: &Configuration| {
+            (one.size(), one.processes, &one.replicas, &one.serve, &one.urls)
+                == (two.size(), two.processes, &two.replicas, &two.serve, &two.urls)
+                // Other requests are another load, whoever answers them.
+                && (&one.command, &one.env, &one.target) == (&two.command, &two.env, &two.target)
         };
         for (place, one) in self.configurations.iter().enumerate() {
             let mut before = self.configurations.iter().take(place).rev();
-            if let Some(like) = before.find(|before| settings(before) == settings(one)) {
+            if let Some(like) = before.find(|before| is_like(before, one)) {
                 let configurations = [like.name.clone(), one.name.clone()];
                 self.equals.push(Equal { configurations, load: None });
             }

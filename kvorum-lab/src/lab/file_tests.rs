@@ -50,6 +50,15 @@ fn equals_are_measured() {
     let equal = TINY.replace("name = \"b\"", "name = \"b\"\n[[configuration]]\nname = \"c\"");
     assert_eq!(count(&equal), 3, "b and c are the same");
     assert_eq!(read(&equal).unwrap().equals[0].configurations, ["b".to_owned(), "c".to_owned()]);
+    let foreign = |path: &str| {
+        let command = "command = [\"java\", \"{port}\"]";
+        let target = |path: &str| format!("target = {{ put = \"PUT /{path}?id={{key}}\" }}");
+        let (one, two) = (target("a"), target(path));
+        let two =
+            format!("name = \"b\"\n{command}\n{one}\n[[configuration]]\nname = \"c\"\n{command}\n{two}");
+        read(&TINY.replace("name = \"b\"", &two)).unwrap().equals.len()
+    };
+    assert_eq!((foreign("a"), foreign("b")), (1, 0), "other requests are no control");
     assert_eq!(count(&TINY.replace("[[configuration]]\nname = \"b\"\n", "")), 1);
     let declared = "title = \"tiny\"\nequals = [{ configurations = [\"a\", \"b\"], load = \"PUT\" }]";
     assert_eq!(count(&TINY.replace("title = \"tiny\"", declared)), 2);

@@ -221,8 +221,8 @@ impl Cluster {
                 let values = Values { node: number, own, all: &cluster.addresses, data: &data };
                 let place = PathBuf::from(format!("data/{number}"));
                 let pasted = Values { node: number, own: shown, all: &pasted, data: &place };
-                let (command, _) = foreign_command(words, &configuration.env, &values);
-                (command, foreign_command(words, &configuration.env, &pasted).1)
+                let shown = shown_foreign(words, &configuration.env, &pasted);
+                (foreign_command(words, &configuration.env, &values), shown)
             } else {
                 let address = own.first().copied().unwrap_or(first);
                 let mut command = Command::new(binary);
@@ -397,20 +397,20 @@ pub fn version(binary: &Path) -> Result<String, LabError> {
     Err(LabError::Subject(format!("{} --version: {}", binary.display(), output.status)))
 }
 
-/// A server that is not kvorum, and its command as the report shows it.
-fn foreign_command(
-    words: &[String],
-    environment: &BTreeMap<String, String>,
-    values: &Values<'_>,
-) -> (Command, String) {
-    let filled: Vec<String> = words.iter().map(|word| values.fill(word)).collect();
-    let mut command = Command::new(filled.first().map_or("", String::as_str));
-    command.args(filled.iter().skip(1));
+/// A server that is not kvorum.
+fn foreign_command(words: &[String], environment: &BTreeMap<String, String>, values: &Values<'_>) -> Command {
+    let mut filled = words.iter().map(|word| values.fill(word));
+    let mut command = Command::new(filled.next().unwrap_or_default());
+    command.args(filled);
     command.envs(environment.iter().map(|(name, text)| (name, values.fill(text))));
-    let placeholder = format!("DIR/{}", values.node);
-    let shown = Values { data: Path::new(&placeholder), ..values.clone() };
-    let shown: Vec<String> = words.iter().map(|word| shown.fill(word)).collect();
-    (command, shell(&shown))
+    command
+}
+
+/// The same as a line for a shell, with its environment: without it another server would be started.
+fn shown_foreign(words: &[String], environment: &BTreeMap<String, String>, values: &Values<'_>) -> String {
+    let settings = environment.iter().map(|(name, text)| format!("{name}={}", shell(&[values.fill(text)])));
+    let words: Vec<String> = words.iter().map(|word| values.fill(word)).collect();
+    settings.chain([shell(&words)]).collect::<Vec<_>>().join(" ")
 }
 
 /// The arguments of the program, except for the data directory.
@@ -452,6 +452,17 @@ mod tests {
         let two = words(addresses[1], &addresses, &[]);
         assert_eq!(shell(&two), "serve --listen 127.0.0.1:2 --cluster http://127.0.0.1:1,http://127.0.0.1:2");
         assert_eq!(shell(&["a b".into(), "it's".into(), String::new()]), r"'a b' 'it'\''s' ''");
+    }
+
+    /// Goal: a foreign server's command can be pasted. Method: two ports of one process, and an environment with a space.
+    #[test]
+    fn foreign_commands_are_shown_whole() {
+        let own: [SocketAddr; 2] = ["127.0.0.1:8080".parse().unwrap(), "127.0.0.1:8081".parse().unwrap()];
+        let values = Values { node: 1, own: &own, all: &own, data: Path::new("data/1") };
+        let environment = BTreeMap::from([("OPTIONS".to_owned(), "-Xmx1g -Dport={port}".to_owned())]);
+        let words = ["java", "{ports}", "{data}"].map(String::from);
+        let expect = "OPTIONS='-Xmx1g -Dport=8080' java 8080,8081 data/1";
+        assert_eq!(shown_foreign(&words, &environment, &values), expect);
     }
 
     /// Goal: no process outlives a keeper's end. Method: a process that would sleep on, and its directory.

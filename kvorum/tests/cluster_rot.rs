@@ -83,9 +83,8 @@ fn damaged_tables_of_a_running_node_are_healed() {
     let ran = load.run(&cluster.addresses(), &[0, 1, 2], seed("rot"), |_| {
         std::thread::sleep(std::time::Duration::from_secs(1));
         damaged = Moment::now().mono;
-        let mut tables = BTreeSet::new();
+        damage_tables(cluster.data_dir(2), &mut BTreeSet::new());
         wait_until("the store has been set aside", || {
-            damage_tables(cluster.data_dir(2), &mut tables);
             cluster.metric(2, "kvorum_stores_set_aside_total") >= 1
         });
         wait_until("the new store votes", || status(&cluster, 2).contains("votes yes"));

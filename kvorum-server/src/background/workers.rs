@@ -134,8 +134,9 @@ impl Window {
     fn rate(&mut self, now: Duration, done: u64) -> f64 {
         let span = now.saturating_sub(self.from);
         if span >= RATE_SPAN / 10 {
+            // A store that was set aside has taken its count with it: its successor begins at zero.
             #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
-            let rate = (done - self.done) as f64 / span.as_secs_f64();
+            let rate = done.saturating_sub(self.done) as f64 / span.as_secs_f64();
             self.rate = rate;
         }
         if span >= RATE_SPAN {
@@ -333,5 +334,15 @@ mod tests {
         let at = Duration::from_secs;
         let rates = [(5, 500), (10, 1000), (14, 1000)].map(|(now, done)| window.rate(at(now), done).round());
         assert_eq!(rates.map(|rate| rate.to_string()), ["100", "100", "0"]);
+    }
+
+    /// A store that was set aside takes its counts with it: the rate of its successor is no panic. (It was, in a build with
+    /// checks; elsewhere it was a huge number.)
+    #[test]
+    fn counts_may_begin_again() {
+        let mut window = Window::default();
+        let at = Duration::from_secs;
+        let rates = [(10, 1000), (15, 5), (20, 10), (30, 1010)].map(|(now, done)| window.rate(at(now), done));
+        assert_eq!(rates.map(|rate| rate.round().to_string()), ["100", "0", "0", "100"]);
     }
 }

@@ -217,13 +217,17 @@ pub fn newest_journal(data_dir: &Path) -> PathBuf {
 /// A file that the node was about to begin when it was killed is empty and no part of the store; it is left
 /// out.
 pub fn record_files(data_dir: &Path, name: &str) -> Vec<PathBuf> {
-    let folders = std::fs::read_dir(data_dir.join("store/keyspaces")).unwrap();
+    // A node that has just set its store aside has none.
+    let Ok(folders) = std::fs::read_dir(data_dir.join("store/keyspaces")) else { return Vec::new() };
     let files = |folder: PathBuf| if folder.is_dir() { files_below(&folder) } else { Vec::new() };
     // A running node may have replaced a table meanwhile.
     let bytes = |file: &PathBuf| file.metadata().map_or(0, |metadata| metadata.len());
     let all_bytes = |files: &Vec<PathBuf>| files.iter().map(bytes).sum::<u64>();
-    let mut largest =
-        folders.map(|folder| files(folder.unwrap().path().join(name))).max_by_key(all_bytes).unwrap();
+    let mut largest = folders
+        .flatten()
+        .map(|folder| files(folder.path().join(name)))
+        .max_by_key(all_bytes)
+        .unwrap_or_default();
     largest.retain(|file| bytes(file) > 0);
     largest
 }
@@ -231,10 +235,6 @@ pub fn record_files(data_dir: &Path, name: &str) -> Vec<PathBuf> {
 /// Flips bits in every table that holds records and is not among `damaged` yet. A running node may replace a damaged table
 /// before it has read the damage, so a test in which nothing else reads calls this until the node has met it.
 pub fn damage_tables(data_dir: &Path, damaged: &mut BTreeSet<PathBuf>) {
-    if !data_dir.join("store/keyspaces").is_dir() {
-        // The node has just set its store aside.
-        return;
-    }
     for table in record_files(data_dir, "tables") {
         let Ok(metadata) = table.metadata() else { continue };
         if damaged.insert(table.clone()) {
@@ -248,8 +248,8 @@ pub fn damage_tables(data_dir: &Path, damaged: &mut BTreeSet<PathBuf>) {
 
 fn files_below(folder: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
-    for entry in std::fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
         if path.is_dir() { files.extend(files_below(&path)) } else { files.push(path) }
     }
     files.sort();

@@ -219,6 +219,7 @@ fn outputs_that_fail_make_no_command_panic() {
     let commands = [
         "serve --print-config".to_owned(),
         "lab ladder".to_owned(),
+        "lab stages".to_owned(),
         format!("bench get -d 100ms -c 2 -t 1 {url}"),
         format!("bench get -d 100ms -c 2 -t 1 -R 50 --find-max 1s {url}"),
         format!("status --url {url}"),

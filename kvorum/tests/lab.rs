@@ -348,3 +348,155 @@ fn a_foreign_server_ends_with_the_lab() {
         }
     }
 }
+
+/// Says why a test does nothing here, where one of `programs` is missing; also if the test passes.
+fn is_missing(test: &str, programs: &[&str]) -> bool {
+    let is_there = |program: &&str| Command::new(program).arg("--help").output().is_ok();
+    let missing = programs.iter().find(|program| !is_there(program));
+    if let Some(program) = missing {
+        println!("SKIPPED: {test}: no {program} here");
+    }
+    missing.is_some()
+}
+
+/// Goal: the example of the documentation works as it stands: the Java reference is built, started, warmed up until it
+/// has settled or the bound is reached, loaded, verified, watched and asked to stop. Method: the first step of its lab,
+/// with few keys.
+#[test]
+fn the_example_of_the_documentation() {
+    if is_missing("the_example_of_the_documentation", &["java", "javac", "jar"]) {
+        return;
+    }
+    let text = include_str!("../../docs/lab-foreign.md");
+    let lab = text.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
+    let place = Place::new(&lab.replace("--keys 20000", "--keys 200"));
+    let output = place.run().args(["--quick", "--stop-after", "1ms"]).output().unwrap();
+    let results: serde_json::Value = serde_json::from_str(&read(&place.path("out/results.json"))).unwrap();
+    let [step] = &results["steps"].as_array().unwrap()[..] else { panic!("{}", said(&output)) };
+    assert!(step["error"].is_null(), "{step}");
+    for run in step["runs"].as_array().unwrap() {
+        assert!(run["succeeded"].as_u64().unwrap() > 0 && run["wrong_bodies"] == 0, "{run}");
+        assert!(run["warm_up"]["is_settled"].is_boolean(), "{run}");
+        assert!(run["pauses"].is_array(), "no log of collections was read: {run}");
+        let samples = run["samples"].as_array().unwrap();
+        assert!(samples.iter().all(|one| one["threads"].as_u64().unwrap() > 10), "{run}");
+        assert!(!samples.is_empty(), "{run}");
+    }
+    assert!(read(&place.path("out/report.md")).contains("GC pauses per minute"));
+    assert_eq!(place.leftovers(), 0);
+}
+
+/// Goal: a JVM is profiled by async-profiler, or the report says that it could not be. Method: the Java reference under
+/// a light load; where the profiler is installed, frames of the reference are in the stacks of CPU time and allocation,
+/// and without it there is the note.
+#[test]
+fn a_jvm_is_profiled() {
+    if is_missing("a_jvm_is_profiled", &["java", "javac", "jar", "jcmd"]) {
+        return;
+    }
+    let lab = r#"
+title = "jvm"
+repeats = 1
+window = "400ms"
+warm-up = "500ms"
+profile-window = "1s"
+
+[[configuration]]
+name = "java"
+command = ["java", "-Xmx128m", "-jar", "{java-reference}", "async", "{data}", "{urls}"]
+profiler = "async-profiler"
+stop = "SIGTERM"
+
+[[load]]
+name = "PUT"
+bench = "put -R400 -c2 -t1 --keys 200"
+"#;
+    let place = Place::new(lab);
+    let output = place.run().output().unwrap();
+    let results: serde_json::Value = serde_json::from_str(&read(&place.path("out/results.json"))).unwrap();
+    let steps = results["steps"].as_array().unwrap();
+    let step = steps.iter().find(|step| step["task"] == "profile").unwrap();
+    assert!(step["error"].is_null(), "{}: {step}", said(&output));
+    let notes = step["notes"].to_string();
+    if notes.contains("async-profiler is not on this machine") {
+        assert_eq!(step["profiles"].as_array().unwrap().len(), 0);
+        println!("SKIPPED: a_jvm_is_profiled: {notes}");
+        return;
+    }
+    for event in ["cpu", "alloc"] {
+        let stacks = read(&place.path(&format!("out/profiles/java-put-{event}.collapsed")));
+        assert!(stacks.contains("worker-N;") && stacks.contains("reference/Node"), "{event}: {stacks}");
+    }
+    assert!(place.path("out/profiles/java-put-lock.collapsed").exists());
+    assert!(place.path("out/flames/put-alloc-java.svg").exists());
+}
+
+const GO_SERVER: &str = r#"
+package main
+
+import ("io"; "net/http"; _ "net/http/pprof"; "os"; "runtime"; "sync")
+
+var lock sync.Mutex
+var values = map[string][]byte{}
+
+func serve(answer http.ResponseWriter, request *http.Request) {
+	body, _ := io.ReadAll(request.Body)
+	lock.Lock()
+	defer lock.Unlock()
+	if request.Method == "PUT" {
+		values[request.URL.RawQuery] = append([]byte{}, body...)
+		return
+	}
+	answer.Write(values[request.URL.RawQuery])
+}
+
+func main() {
+	runtime.MemProfileRate = 4096
+	runtime.SetMutexProfileFraction(1)
+	http.HandleFunc("/kv", serve)
+	panic(http.ListenAndServe("127.0.0.1:" + os.Args[1], nil))
+}
+"#;
+
+/// Goal: a Go program is profiled by its own page. Method: a small server, built here, under a light load; its handler is
+/// in the stacks of allocations.
+#[test]
+fn a_go_server_is_profiled() {
+    if is_missing("a_go_server_is_profiled", &["go"]) {
+        return;
+    }
+    let lab = r#"
+title = "go"
+repeats = 1
+window = "400ms"
+warm-up = "100ms"
+profile-window = "1s"
+
+[[configuration]]
+name = "go"
+command = ["SERVER", "{port}"]
+ready = "tcp"
+profiler = "pprof"
+target = { put = "PUT /kv?{key}", get = "GET /kv?{key}" }
+
+[[load]]
+name = "PUT"
+bench = "put -R1000 -c4 -t1 --keys 200 --value-size 4096"
+"#;
+    let place = Place::new("");
+    std::fs::write(place.path("main.go"), GO_SERVER).unwrap();
+    let server = place.path("server");
+    let mut build = Command::new("go");
+    build.arg("build").arg("-o").arg(&server).arg(place.path("main.go")).current_dir(place.path(""));
+    let done = build.output().unwrap();
+    assert!(done.status.success(), "{}", said(&done));
+    let lab = lab.replace("SERVER", &server.display().to_string());
+    std::fs::write(place.path("lab.toml"), lab).unwrap();
+    let output = place.run().output().unwrap();
+    let stacks = std::fs::read_to_string(place.path("out/profiles/go-put-alloc.collapsed"));
+    let stacks = stacks.unwrap_or_else(|error| panic!("{error}: {}", said(&output)));
+    assert!(stacks.contains("main.serve"), "{stacks}");
+    for event in ["cpu", "lock"] {
+        assert!(place.path(&format!("out/profiles/go-put-{event}.collapsed")).exists(), "{}", said(&output));
+    }
+}

@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use super::profile::Event;
 use super::profilers::{Known, Profiler};
 use super::results::Equal;
 use super::run::slug;
-use super::target::{Ready, check_command, parsed};
+use super::target::{GC_LOG, Ready, Stop, check_command, parsed};
 use crate::cli::{self, BenchArgs, Rate};
 use crate::error::LabError;
 use crate::load::Replicas;
@@ -25,6 +26,9 @@ use crate::units::parse_duration;
 
 /// The file of `kvorum lab run ladder`.
 pub const LADDER: &str = include_str!("ladder.toml");
+
+/// The file of `kvorum lab run stages`.
+pub const STAGES: &str = include_str!("stages.toml");
 
 /// The most nodes of a configuration, and the most repeats: all of it runs on one machine, one after the other.
 const NODES_MAX: u16 = 16;
@@ -48,6 +52,10 @@ pub struct LabFile {
     /// The default warm-up before the measurement, if the load's arguments do not say.
     #[serde(default = "warm_up", deserialize_with = "duration")]
     pub warm_up: Duration,
+    /// How long the warm-up goes on, in parts as long as `warm_up`, until the CPU time of an operation has settled; `None`
+    /// for one part.
+    #[serde(default, deserialize_with = "some_duration")]
+    pub warm_up_max: Option<Duration>,
     /// The events that are profiled on every node.
     #[serde(default = "all_events")]
     pub profile: BTreeSet<Event>,
@@ -101,6 +109,12 @@ pub struct Configuration {
     /// The answer that shows that a node of `command` serves; that of kvorum's contract if not given.
     #[serde(default, deserialize_with = "parsed")]
     pub ready: Option<Ready>,
+    /// The signal that asks the processes of `command` to end before they are killed; none if not given.
+    #[serde(default, deserialize_with = "parsed")]
+    pub stop: Option<Stop>,
+    /// The jar of the Java reference, if a command names it.
+    #[serde(skip)]
+    pub reference: Option<PathBuf>,
     /// Where profiles come from; the nodes' own page for kvorum, none for a `command` if not given.
     pub profiler: Option<Profiler>,
     /// The requests of a service whose paths are not kvorum's.
@@ -279,6 +293,7 @@ impl LabFile {
         self.repeats = self.repeats.min(2);
         self.window = self.window.min(2 * second);
         self.warm_up = self.warm_up.min(second / 2);
+        self.warm_up_max = self.warm_up_max.map(|max| max.min(4 * second));
         self.profile_window = self.profile_window.min(second);
         self.maximum_window = self.maximum_window.min(second / 2);
     }
@@ -289,6 +304,12 @@ impl Configuration {
     pub fn program(&self) -> Option<String> {
         let program = self.command.as_ref()?.first()?;
         Some(program.rsplit_once('/').map_or(program.as_str(), |(_, name)| name).to_owned())
+    }
+
+    /// Whether its command writes a log of collections where the lab reads it.
+    pub fn has_gc_log(&self) -> bool {
+        let placeholder = format!("{{{GC_LOG}}}");
+        self.command.iter().flatten().chain(self.env.values()).any(|text| text.contains(&placeholder))
     }
 
     /// How many nodes it has.
@@ -341,8 +362,12 @@ impl Configuration {
     fn check_foreign(&self) -> Result<(), String> {
         self.template()?;
         let Some(command) = &self.command else {
-            if !self.env.is_empty() || self.processes.is_some() || self.ready.is_some() {
-                return Err("env, processes and ready are for a command of one's own".into());
+            let is_set = self.processes.is_some()
+                || self.ready.is_some()
+                || self.stop.is_some()
+                || !self.env.is_empty();
+            if is_set {
+                return Err("env, processes, ready and stop are for a command of one's own".into());
             }
             return Ok(());
         };

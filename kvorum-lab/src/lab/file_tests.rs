@@ -114,3 +114,33 @@ fn the_ladder_is_read() {
     file.make_quick();
     assert!(file.window <= Duration::from_secs(2));
 }
+
+/// Goal: the built-in stages are five of the Java reference, each with another first argument, and kvorum in the last
+/// column, all under the same loads. Method: read the file.
+#[test]
+fn the_stages_are_read() {
+    let file = read(STAGES).unwrap();
+    let names: Vec<&str> = file.configurations.iter().map(|one| one.name.as_str()).collect();
+    assert_eq!(names[5..], ["kvorum", "Java, sync (control)"]);
+    let stages: Vec<&str> = file.configurations[..5]
+        .iter()
+        .map(|one| {
+            assert!(one.has_gc_log() && one.profiler() == Profiler::Known(Known::AsyncProfiler), "{one:?}");
+            let words = one.command.as_ref().unwrap();
+            assert_eq!(words[words.len() - 4], "{java-reference}");
+            words[words.len() - 3].as_str()
+        })
+        .collect();
+    assert_eq!(stages, ["sync", "async", "sharded", "replicated", "async-client"]);
+    assert_eq!(file.configurations[5].command, None);
+    assert_eq!(file.pairs().len(), 5);
+}
+
+/// Goal: settings of a command are refused where there is none. Method: each of them for a node of kvorum.
+#[test]
+fn settings_of_a_command_need_one() {
+    for setting in ["processes = 1", "stop = \"SIGTERM\"", "ready = \"tcp\"", "env = { A = \"b\" }"] {
+        let error = read(&TINY.replace("name = \"b\"", &format!("name = \"b\"\n{setting}"))).unwrap_err();
+        assert!(error.contains("are for a command of one's own"), "{setting}: {error}");
+    }
+}

@@ -36,6 +36,9 @@ pub(super) fn run(load: &str, millis: f64) -> Run {
         cpu_micros_per_operation: Some(20.0),
         resident_bytes: Some(10 << 20),
         steal_cores: 0.01,
+        samples: Vec::new(),
+        pauses: None,
+        warm_up: None,
         text: "Running 1s test\n  Detailed Percentile spectrum:\n 1\n----------\nRequests/sec: 1000\n".into(),
         command: "kvorum bench put -R1000 http://127.0.0.1:1".into(),
     }

@@ -3,7 +3,8 @@
 //! - [`file`] describes the work: configurations and loads; [`run`] does it, step by step, and can be
 //!   interrupted;
 //! - [`nodes`] starts and ends clusters, [`processes`] knows their trees and leaves none behind, [`target`] is
-//!   a server that is not kvorum; [`profilers`] take profiles, [`progress`] shows the state of the run;
+//!   a server that is not kvorum, [`reference`] one in Java; [`profilers`] take profiles, [`progress`] shows the state
+//!   of the run; [`warm_up`] decides when a window may begin, [`watching`] looks at the processes in it;
 //! - [`results`] are the measurements on disk; [`figures`] and [`statistics`] evaluate them, [`findings`] judges every
 //!   comparison once, [`conclusions`] and [`warnings`] put the result in words ([`texts`], in each [`language`]);
 //! - [`compare`] puts two folders side by side; [`report`] writes Markdown, HTML and SVG.
@@ -34,13 +35,16 @@ pub mod processes;
 pub mod profile;
 pub mod profilers;
 pub mod progress;
+pub mod reference;
 pub mod report;
 pub mod results;
 pub mod run;
 pub mod statistics;
 pub mod target;
 pub mod texts;
+mod warm_up;
 pub mod warnings;
+mod watching;
 
 use compare::{Comparison, Condition};
 use file::LabFile;
@@ -68,6 +72,8 @@ enum LabCommand {
     Compare(CompareArgs),
     /// Prints the lab file of the built-in ladder, to start one's own from
     Ladder,
+    /// Prints the lab file of the built-in stages of a Java service beside kvorum
+    Stages,
     /// Ends what a lab leaves behind; every run starts one for itself
     #[command(hide = true)]
     Watch { value: String },
@@ -75,8 +81,8 @@ enum LabCommand {
 
 #[derive(Debug, Clone, Args)]
 struct RunArgs {
-    /// A lab file, or "ladder" for the built-in one
-    #[arg(value_name = "FILE.toml|ladder")]
+    /// A lab file, or "ladder" or "stages" for a built-in one
+    #[arg(value_name = "FILE.toml|ladder|stages")]
     file: PathBuf,
     /// Where results and report go
     #[arg(short, long, value_name = "DIR")]
@@ -128,6 +134,7 @@ pub fn run_command(args: &LabArgs) -> ExitCode {
         LabCommand::Compare(args) => put_beside(args),
         LabCommand::Watch { value } => processes::watch(value).map(|()| true),
         LabCommand::Ladder => show(file::LADDER).map(|()| true),
+        LabCommand::Stages => show(file::STAGES).map(|()| true),
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,
@@ -141,17 +148,18 @@ pub fn run_command(args: &LabArgs) -> ExitCode {
 
 fn measure(args: &RunArgs) -> Result<bool, LabError> {
     let name = args.file.display().to_string();
-    let text = if name == "ladder" {
-        file::LADDER.to_owned()
-    } else {
+    let text = match name.as_str() {
+        "ladder" => file::LADDER.to_owned(),
+        "stages" => file::STAGES.to_owned(),
         // The caller gave the name, so an unreadable file is a usage error.
-        std::fs::read_to_string(&args.file)
-            .map_err(|error| LabError::Usage(format!("cannot read the lab file {name}: {error}")))?
+        _ => std::fs::read_to_string(&args.file)
+            .map_err(|error| LabError::Usage(format!("cannot read the lab file {name}: {error}")))?,
     };
     let mut file = LabFile::read(&name, &text)?;
     if args.quick {
         file.make_quick();
     }
+    reference::provide(&mut file, &args.output)?;
     let own = std::env::current_exe().map_err(LabError::machine("find the own program"))?;
     let options = Options {
         binary: args.kvorum.clone().unwrap_or(own),

@@ -18,8 +18,9 @@ use tempfile::TempDir;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::file::Configuration;
-use super::processes::{self, DIRECTORY_PREFIX, MARK, Watch};
-use super::target::{Ready, Values, find_program};
+use super::processes::{self, DIRECTORY_PREFIX, MARK, Usage, Watch};
+use super::reference;
+use super::target::{Ready, Stop, Values, find_program};
 use crate::FLUSH_MAX;
 use crate::ask::ask;
 use crate::cli::parse_url;
@@ -39,6 +40,9 @@ const STARTS_MAX: u32 = 3;
 /// How long the processes of a tree may take to end.
 const END_MAX: Duration = Duration::from_secs(10);
 
+/// How long processes that were asked to end may take before they are killed.
+const STOP_MAX: Duration = Duration::from_secs(5);
+
 /// How long `kvorum --version` or `--print-config` may take.
 const SAY_MAX: Duration = Duration::from_secs(10);
 
@@ -49,11 +53,14 @@ struct Kept {
     directory: Option<TempDir>,
     /// What ends them if the lab cannot; only tests have none.
     watch: Option<Watch>,
+    /// The signal that asks them to end.
+    stop: Option<Stop>,
 }
 
 impl Kept {
     /// Ends every process, waits for it, and removes the data.
     fn end(&mut self) {
+        self.ask_to_end();
         for child in &mut self.children {
             // It may have ended by itself.
             let _ = child.kill();
@@ -66,6 +73,19 @@ impl Kept {
             let _ = child.wait();
         }
         self.directory = None;
+    }
+
+    /// Sends the signal to stop, if there is one, and gives the processes a moment.
+    fn ask_to_end(&mut self) {
+        let Some(Stop(signal)) = self.stop.take() else { return };
+        for child in &self.children {
+            processes::send(child.id(), signal);
+        }
+        let deadline = Instant::now() + STOP_MAX;
+        let is_running = |child: &mut Child| matches!(child.try_wait(), Ok(None));
+        while self.children.iter_mut().any(is_running) && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(5));
+        }
     }
 }
 
@@ -140,6 +160,8 @@ pub struct Cluster {
     ready: Option<Ready>,
     /// The command of each node, with placeholders for the parts that differ between runs.
     commands: Vec<String>,
+    /// The log of collections of each process, if the lab file names one.
+    gc_logs: Vec<PathBuf>,
 }
 
 impl Cluster {
@@ -164,6 +186,7 @@ impl Cluster {
                 mark: None,
                 ready: None,
                 commands,
+                gc_logs: Vec::new(),
             };
             return cluster.wait_until_ready(&[]).map(|()| cluster);
         }
@@ -195,6 +218,7 @@ impl Cluster {
         let mut kept = keeper.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let root = directory.path().to_path_buf();
         kept.directory = Some(directory);
+        kept.stop = configuration.stop;
         if let Some(watch) = &mut kept.watch {
             watch.tell(&root)?;
         }
@@ -203,8 +227,15 @@ impl Cluster {
         let ready = foreign.then(|| configuration.ready.clone().unwrap_or_else(Ready::of_contract));
         let each = if configuration.processes == Some(1) { addresses.len() } else { 1 };
         // From here on dropping the cluster ends the processes that have been started.
-        let mut cluster =
-            Self { keeper: keeper.clone(), addresses, pids: Vec::new(), mark, ready, commands: Vec::new() };
+        let mut cluster = Self {
+            keeper: keeper.clone(),
+            addresses,
+            pids: Vec::new(),
+            mark,
+            ready,
+            commands: Vec::new(),
+            gc_logs: Vec::new(),
+        };
         // Commands are shown with ports and directories that a reader can use, and that are the same in every run.
         let pasted: Vec<SocketAddr> = (8080..)
             .take(cluster.addresses.len())
@@ -218,9 +249,22 @@ impl Cluster {
             let output_too = output.try_clone().map_err(LabError::machine("create a log"))?;
             let (mut command, shown) = if let Some(words) = &configuration.command {
                 std::fs::create_dir_all(&data).map_err(LabError::machine("create a data directory"))?;
-                let values = Values { node: number, own, all: &cluster.addresses, data: &data };
+                let reference = configuration.reference.as_deref().unwrap_or(Path::new(""));
+                let gc_log = root.join(format!("{number}.gc"));
+                cluster.gc_logs.extend(configuration.has_gc_log().then(|| gc_log.clone()));
+                let values = Values {
+                    node: number,
+                    own,
+                    all: &cluster.addresses,
+                    data: &data,
+                    gc_log: &gc_log,
+                    reference,
+                };
                 let place = PathBuf::from(format!("data/{number}"));
-                let pasted = Values { node: number, own: shown, all: &pasted, data: &place };
+                let (log, reference) =
+                    (PathBuf::from(format!("data/{number}.gc")), Path::new(reference::JAR));
+                let pasted =
+                    Values { node: number, own: shown, all: &pasted, data: &place, gc_log: &log, reference };
                 let shown = shown_foreign(words, &configuration.env, &pasted);
                 (foreign_command(words, &configuration.env, &values), shown)
             } else {
@@ -324,27 +368,26 @@ impl Cluster {
         &self.commands
     }
 
-    /// CPU time of all nodes so far; `None` if they are not the lab's.
-    pub fn cpu_time(&self) -> Result<Option<Duration>, LabError> {
-        if self.pids.is_empty() {
-            return Ok(None);
-        }
-        Ok(Some(processes::usage(&self.processes()).cpu_time))
+    /// The started processes, each with its log of collections.
+    pub fn gc_logs(&self) -> impl Iterator<Item = (u32, &Path)> {
+        self.pids.iter().copied().zip(self.gc_logs.iter().map(PathBuf::as_path))
     }
 
-    /// Resident bytes of all nodes now; `None` if they are not the lab's.
-    pub fn resident_bytes(&self) -> Result<Option<u64>, LabError> {
-        if self.pids.is_empty() {
-            return Ok(None);
-        }
-        Ok(Some(processes::usage(&self.processes()).resident_bytes))
+    /// What all processes use now; `None` if they are not the lab's.
+    pub fn usage(&self) -> Option<Usage> {
+        (!self.pids.is_empty()).then(|| processes::usage(&self.processes()))
+    }
+
+    /// CPU time of all nodes so far; `None` if they are not the lab's.
+    pub fn cpu_time(&self) -> Option<Duration> {
+        self.usage().map(|usage| usage.cpu_time)
     }
 
     /// Waits until the disk has nothing left to write and background work has ended: less than 5 % of a core
     /// over half a second. Gives up after `wait_max`, without an error.
     pub fn settle(&self, wait_max: Duration) -> Result<(), LabError> {
         rustix::fs::sync();
-        until_idle(|| self.cpu_time().map(Option::unwrap_or_default), wait_max)
+        until_idle(|| Ok(self.cpu_time().unwrap_or_default()), wait_max)
     }
 }
 
@@ -458,7 +501,8 @@ mod tests {
     #[test]
     fn foreign_commands_are_shown_whole() {
         let own: [SocketAddr; 2] = ["127.0.0.1:8080".parse().unwrap(), "127.0.0.1:8081".parse().unwrap()];
-        let values = Values { node: 1, own: &own, all: &own, data: Path::new("data/1") };
+        let (data, none) = (Path::new("data/1"), Path::new(""));
+        let values = Values { node: 1, own: &own, all: &own, data, gc_log: none, reference: none };
         let environment = BTreeMap::from([("OPTIONS".to_owned(), "-Xmx1g -Dport={port}".to_owned())]);
         let words = ["java", "{ports}", "{data}"].map(String::from);
         let expect = "OPTIONS='-Xmx1g -Dport=8080' java 8080,8081 data/1";

@@ -94,18 +94,6 @@ pub fn started(pid: u32) -> Option<Duration> {
     Stat::read(pid).map(|stat| ticks(stat.start_ticks))
 }
 
-/// The CPU time of each thread of `pid` by its id, with the thread's name.
-pub fn threads(pid: u32) -> BTreeMap<u32, (String, Duration)> {
-    let listed = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    let ids = listed.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    ids.filter_map(|id| {
-        let text = fs::read_to_string(format!("/proc/{pid}/task/{id}/stat")).ok()?;
-        let name = text.split_once('(')?.1.rsplit_once(')')?.0.to_owned();
-        Some((id, (name, ticks(Stat::parse(&text)?.own_ticks))))
-    })
-    .collect()
-}
-
 /// Kills every process of the tree, again until none is left or `within` has passed. Returns how many it killed.
 pub fn kill_tree(value: &str, roots: &[u32], within: Duration) -> usize {
     let deadline = Instant::now() + within;
@@ -145,7 +133,6 @@ fn ticks(ticks: u64) -> Duration {
 struct Stat {
     parent: u32,
     is_zombie: bool,
-    own_ticks: u64,
     /// With those of children that have ended and were waited for.
     cpu_ticks: u64,
     threads: u64,
@@ -163,12 +150,10 @@ impl Stat {
         let (_, rest) = text.rsplit_once(')')?;
         let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
         let number = |nth: usize| fields.get(nth - 3)?.parse::<u64>().ok();
-        let own_ticks = number(14)? + number(15)?;
         Some(Self {
             parent: u32::try_from(number(4)?).ok()?,
             is_zombie: matches!(fields.first(), Some(&("Z" | "X"))),
-            own_ticks,
-            cpu_ticks: own_ticks + number(16)? + number(17)?,
+            cpu_ticks: number(14)? + number(15)? + number(16)? + number(17)?,
             threads: number(20)?,
             start_ticks: number(22)?,
         })
@@ -257,14 +242,7 @@ mod tests {
     #[test]
     fn stat_is_read() {
         let text = "42 (a) b (c) S 7 42 42 0 -1 4194304 100 0 0 0 250 150 7 9 20 0 3 0 100 1000 200";
-        let expect = Stat {
-            parent: 7,
-            is_zombie: false,
-            own_ticks: 400,
-            cpu_ticks: 416,
-            threads: 3,
-            start_ticks: 100,
-        };
+        let expect = Stat { parent: 7, is_zombie: false, cpu_ticks: 416, threads: 3, start_ticks: 100 };
         assert_eq!(Stat::parse(text), Some(expect));
         assert_eq!(Stat::parse("42 (a) S 1 2"), None);
         assert_eq!(Stat::parse(""), None);
@@ -290,21 +268,5 @@ mod tests {
         assert_eq!(kill_tree(&value, &[shell.id()], Duration::from_secs(20)), 3);
         assert!(!shell.wait().unwrap().success());
         assert_eq!(tree(&value, &[]), BTreeSet::new());
-    }
-
-    /// Goal: threads are listed with their names. Method: one of our own.
-    #[test]
-    fn threads_have_names() {
-        let (held, release) = std::sync::mpsc::channel::<()>();
-        let (ready, is_ready) = std::sync::mpsc::channel();
-        let wait =
-            move || ready.send(()).map_err(|_| std::sync::mpsc::RecvError).and_then(|()| release.recv());
-        let thread = thread::Builder::new().name("named one".into()).spawn(wait).unwrap();
-        // A thread names itself before it runs.
-        is_ready.recv().unwrap();
-        let names: Vec<String> = threads(std::process::id()).into_values().map(|(name, _)| name).collect();
-        drop(held);
-        assert!(thread.join().unwrap().is_err());
-        assert!(names.iter().any(|name| name == "named one"), "{names:?}");
     }
 }

@@ -194,10 +194,52 @@ pub struct Run {
     pub resident_bytes: Option<u64>,
     /// The hypervisor's steal in the window, in cores.
     pub steal_cores: f64,
+    /// What the nodes' processes used, second by second; empty if they are not the lab's.
+    #[serde(default)]
+    pub samples: Vec<Sample>,
+    /// The pauses of JVMs for their collectors, if the lab file names their log.
+    #[serde(default)]
+    pub pauses: Option<Vec<Pause>>,
+    /// The warm-up before the window.
+    #[serde(default)]
+    pub warm_up: Option<WarmUp>,
     /// The report in wrk2's style.
     pub text: String,
     /// The command that would make the same run.
     pub command: String,
+}
+
+/// What the processes of all nodes, and those that they started, used in a second.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    /// Its end, in seconds since the begin of the load.
+    pub second: f64,
+    /// CPU time by time.
+    pub cores: f64,
+    /// Resident bytes at its end.
+    pub resident_bytes: u64,
+    /// Threads at its end.
+    pub threads: u64,
+}
+
+/// A time in which a JVM did nothing but collect garbage.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Pause {
+    /// Its begin, in seconds since the begin of the load.
+    pub second: f64,
+    /// Its length.
+    pub seconds: f64,
+}
+
+/// The warm-up before a window.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct WarmUp {
+    /// How long it was.
+    pub seconds: f64,
+    /// Whether the CPU time of an operation fell no more; `None` if that was not looked at.
+    pub is_settled: Option<bool>,
+    /// The CPU time of an operation in each part of it.
+    pub cpu_micros_per_operation: Vec<f64>,
 }
 
 /// A distribution of latencies.
@@ -299,6 +341,9 @@ impl Run {
             cpu_micros_per_operation: None,
             resident_bytes: None,
             steal_cores,
+            samples: Vec::new(),
+            pauses: None,
+            warm_up: None,
             text: String::new(),
             command: String::new(),
         }

@@ -16,8 +16,11 @@ use super::profile::{Event, Stacks};
 use super::profilers::Asked;
 use super::progress::Progress;
 use super::results::{
-    ConfigurationRecord, FORMAT, LoadRecord, Machine, Maximum, ProfileRecord, Results, Run, Step, Task, now,
+    ConfigurationRecord, FORMAT, LoadRecord, Machine, Maximum, ProfileRecord, Results, Run, Step, Task,
+    WarmUp, now,
 };
+use super::warm_up::warm;
+use super::watching::watched;
 use super::{nodes, results};
 use crate::cli::{self, BenchArgs, is_good};
 use crate::dataset::{Dataset, Sizes};
@@ -150,9 +153,10 @@ fn planned(file: &LabFile, task: &Task) -> Duration {
     let loads = u32::try_from(file.loads.len()).unwrap_or(1);
     let events = u32::try_from(file.profile.len()).unwrap_or(0);
     let second = Duration::from_secs(1);
+    let warm_up = file.warm_up_max.map_or(file.warm_up, |max| max.min(file.warm_up * 4));
     let each = match task {
-        Task::Measure(_) => file.warm_up + file.window + second,
-        Task::Profile => file.warm_up + (file.profile_window + PROFILE_GAP) * (1 + events),
+        Task::Measure(_) => warm_up + file.window + second,
+        Task::Profile => warm_up + (file.profile_window + PROFILE_GAP) * (1 + events),
         // Ten rates are usually enough.
         Task::Maximum => (file.maximum_window + TRIAL_WARM_UP + second / 2) * 10,
     };
@@ -289,18 +293,17 @@ impl Lab<'_> {
             self.fill(&args, &plan, &options, &cluster, &mut filled)?;
             match task {
                 Task::Measure(repeat) => {
-                    self.progress.say(&format!("{}: warming up", load.name));
-                    warm(&plan, &options, warm_up)?;
+                    let warm_up = self.warm(configuration, load, (&plan, &options), &cluster, warm_up)?;
                     let runs = self.measure(load, &plan, &options, &cluster)?;
-                    for (run, histogram) in runs {
+                    for (mut run, histogram) in runs {
+                        run.warm_up = Some(warm_up.clone());
                         let name = format!("{}-{}-{repeat}.hgrm", slug(&configuration.name), slug(&run.load));
                         write(&self.options.folder.join("histograms").join(name), &histogram)?;
                         step.runs.push(run);
                     }
                 }
                 Task::Profile => {
-                    self.progress.say(&format!("{}: warming up", load.name));
-                    warm(&plan, &options, warm_up)?;
+                    self.warm(configuration, load, (&plan, &options), &cluster, warm_up)?;
                     self.profile(configuration, load, (&plan, &options), &cluster, step)?;
                 }
                 Task::Maximum => {
@@ -322,6 +325,26 @@ impl Lab<'_> {
         }
         let said = args.warmup.take().filter(|_| !self.options.is_quick);
         said.unwrap_or(self.file.warm_up)
+    }
+
+    /// Warms the cluster up, in parts of `length` where the lab file bounds the whole.
+    fn warm(
+        &self,
+        configuration: &Configuration,
+        load: &Load,
+        (plan, options): (&Plan, &RunOptions),
+        cluster: &Cluster,
+        length: Duration,
+    ) -> Result<WarmUp, LabError> {
+        self.progress.say(&format!("{}: warming up", load.name));
+        let warmed = warm(plan, options, cluster, (length, self.file.warm_up_max))?;
+        if warmed.is_settled == Some(false) {
+            let seconds = warmed.seconds;
+            let (name, load) = (&configuration.name, &load.name);
+            self.progress
+                .complain(&format!("{name}, {load}: CPU per operation still fell after {seconds:.0} s"));
+        }
+        Ok(warmed)
     }
 
     /// Fills the store if the load asks for it and no load before has done it.
@@ -356,13 +379,15 @@ impl Lab<'_> {
         cluster: &Cluster,
     ) -> Result<Vec<(Run, String)>, LabError> {
         self.progress.say(&format!("{}: measuring", load.name));
-        let before = cluster.cpu_time()?;
-        let (outcome, seconds) = self.watched(plan, options, &load.name)?;
-        let after = cluster.cpu_time()?;
+        let before = cluster.cpu_time();
+        let (watched, samples, pauses) = watched(cluster, || self.watched(plan, options, &load.name));
+        let (outcome, seconds) = watched?;
+        let usage = cluster.usage();
+        let after = usage.map(|usage| usage.cpu_time);
+        let pauses = (cluster.gc_logs().count() > 0).then_some(pauses);
         let operations: u64 = outcome.streams.iter().map(|stream| stream.tally.succeeded).sum();
         let used = after.zip(before).map(|(after, before)| after.saturating_sub(before));
         let cpu = used.filter(|_| operations > 0).map(|used| used.as_secs_f64() * 1e6 / float(operations));
-        let resident_bytes = cluster.resident_bytes()?;
         let report = Report {
             plan,
             options,
@@ -380,7 +405,9 @@ impl Lab<'_> {
             };
             let mut run = Run::of(name, stream, seconds, outcome.steal_cores);
             run.cpu_micros_per_operation = cpu;
-            run.resident_bytes = resident_bytes;
+            run.resident_bytes = usage.map(|usage| usage.resident_bytes);
+            run.samples.clone_from(&samples);
+            run.pauses.clone_from(&pauses);
             run.text.clone_from(&text);
             run.command.clone_from(&command);
             (run, percentiles(&stream.tally.latency))
@@ -434,7 +461,7 @@ impl Lab<'_> {
                     let asked = Asked { cluster, event, window, scratch };
                     let asking = scope.spawn(move || profiler.take(&asked));
                     // Naming the stacks happens after the window.
-                    let cores = cores_over(cluster, window)?;
+                    let cores = cores_over(cluster, window);
                     let (nodes, note) = asking.join().unwrap_or_else(|_| Err(panicked()))?;
                     taken.push((event, nodes, cores, note));
                 }
@@ -525,18 +552,6 @@ impl Lab<'_> {
     }
 }
 
-/// Runs the load and discards its results.
-fn warm(plan: &Plan, options: &RunOptions, duration: Duration) -> Result<(), LabError> {
-    let mut plan = Plan { duration, ..plan.clone() };
-    for stream in &mut plan.streams {
-        if let Pacing::Staged(stages) = &stream.pacing {
-            let rate_per_second = stages.first().map_or(1, |stage| stage.begin_per_second).max(1);
-            stream.pacing = Pacing::Open { rate_per_second };
-        }
-    }
-    run_with(&plan, options).map(drop)
-}
-
 /// The command that would make the same run by hand.
 fn command(load: &Load, plan: &Plan) -> String {
     let mut words: Vec<String> = load.bench.split_whitespace().map(ToOwned::to_owned).collect();
@@ -564,11 +579,11 @@ fn panicked() -> LabError {
 }
 
 /// How many cores the nodes use during the next `window`; `None` if they are not the lab's.
-fn cores_over(cluster: &Cluster, window: Duration) -> Result<Option<f64>, LabError> {
-    let (begun, before) = (Instant::now(), cluster.cpu_time()?);
+fn cores_over(cluster: &Cluster, window: Duration) -> Option<f64> {
+    let (begun, before) = (Instant::now(), cluster.cpu_time());
     std::thread::sleep(window);
-    let used = cluster.cpu_time()?.zip(before).map(|(after, before)| after.saturating_sub(before));
-    Ok(used.map(|used| used.as_secs_f64() / begun.elapsed().as_secs_f64()))
+    let used = cluster.cpu_time().zip(before).map(|(after, before)| after.saturating_sub(before));
+    used.map(|used| used.as_secs_f64() / begun.elapsed().as_secs_f64())
 }
 
 /// How long a CPU profile needs to get its samples from nodes that use `cores`, in whole seconds: at least

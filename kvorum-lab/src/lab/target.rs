@@ -9,8 +9,14 @@ use std::str::FromStr;
 use rustix::process::Signal;
 use serde::{Deserialize, Deserializer};
 
+use super::reference;
+
 /// The placeholders of a command and of its environment.
-pub const PLACEHOLDERS: [&str; 6] = ["port", "url", "urls", "ports", "data", "node"];
+pub const PLACEHOLDERS: [&str; 8] =
+    ["port", "url", "urls", "ports", "data", "node", GC_LOG, reference::PLACEHOLDER];
+
+/// The placeholder of a file into which a JVM may log its collections.
+pub const GC_LOG: &str = "gc-log";
 
 /// The answer that shows that a node serves requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,6 +95,10 @@ pub struct Values<'a> {
     pub all: &'a [SocketAddr],
     /// Its directory.
     pub data: &'a Path,
+    /// The file for a JVM's log of its collections.
+    pub gc_log: &'a Path,
+    /// The jar of the Java reference; empty if no command names it.
+    pub reference: &'a Path,
 }
 
 impl Values<'_> {
@@ -107,6 +117,8 @@ impl Values<'_> {
             joined(self.all, &port),
             self.data.display().to_string(),
             self.node.to_string(),
+            self.gc_log.display().to_string(),
+            self.reference.display().to_string(),
         ];
         let mut filled = text.to_owned();
         for (name, value) in PLACEHOLDERS.iter().zip(values) {
@@ -174,10 +186,10 @@ mod tests {
     #[test]
     fn placeholders_are_filled() {
         let all: [SocketAddr; 2] = ["127.0.0.1:81".parse().unwrap(), "127.0.0.1:82".parse().unwrap()];
-        let values = Values { node: 2, own: &all[1..], all: &all, data: Path::new("/d/2") };
-        let text = "{node} {port} {url} {urls} {ports} {data}/x {\"json\": 1}";
-        let expect =
-            "2 82 http://127.0.0.1:82 http://127.0.0.1:81,http://127.0.0.1:82 81,82 /d/2/x {\"json\": 1}";
+        let (data, gc_log, reference) = (Path::new("/d/2"), Path::new("/d/2.gc"), Path::new("r.jar"));
+        let values = Values { node: 2, own: &all[1..], all: &all, data, gc_log, reference };
+        let text = "{node} {port} {url} {urls} {ports} {data}/x {gc-log} {java-reference} {\"json\": 1}";
+        let expect = "2 82 http://127.0.0.1:82 http://127.0.0.1:81,http://127.0.0.1:82 81,82 /d/2/x /d/2.gc r.jar {\"json\": 1}";
         assert_eq!(values.fill(text), expect);
     }
 

@@ -127,6 +127,21 @@ texts! {
     OverTime: "Over time, the worst repeat at each second", "По времени: худший из повторов в каждую секунду";
     Throughput: "operations/s", "операций/с";
     P99OverTime: "p99 of each second", "p99 каждой секунды";
+    Processes: "{load}: processes of the nodes", "{load}: процессы узлов";
+    ProcessesHeading: "Processes of the nodes", "Процессы узлов";
+    ProcessesWarmUp: "warm-up, s, the longest", "прогрев, с, наибольший";
+    ProcessesNotSettled: "{seconds}, not settled in {count} of {all}", "{seconds}, не установилось в {count} из {all}";
+    ProcessesCores: "CPU, cores, mean", "CPU, ядер, в среднем";
+    ProcessesMemory: "memory, the most", "память, наибольшая";
+    ProcessesThreads: "threads, the most", "потоков, наибольшее число";
+    PausesPerMinute: "GC pauses per minute", "пауз GC в минуту";
+    PausesLongest: "GC pauses, the longest", "пауза GC, наибольшая";
+    PausesShare: "GC pauses, % of the time", "паузы GC, % времени";
+    ProcessesNote: "Over all repeats, with all processes that the nodes started. Not settled: at the end of the warm-up an operation still cost less CPU time in each part than before.",
+        "По всем повторам, вместе с дочерними процессами. Не установилось: к концу прогрева операция всё ещё стоила с каждым отрезком меньше времени CPU.";
+    CoresOverTime: "CPU of the processes, cores", "CPU процессов, ядер";
+    MemoryOverTime: "memory of the processes, MiB", "память процессов, МиБ";
+    PausesOverTime: "GC pauses of all repeats", "паузы GC всех повторов";
     FlameGraphs: "Flame graphs", "Флеймграфы";
     FlameNote: "Of all nodes together, under {load} at its rate. Choose two pictures of a row to see them side by side, with the difference in the middle: red has gained, blue has lost, in absolute values. Click a frame to zoom in, a lower one to go back.",
         "Все узлы вместе, нагрузка {load}. Выберите два рисунка одной строки, чтобы увидеть их рядом, а между ними — разность: красное выросло, синее уменьшилось, в абсолютных величинах. Щелчок по функции увеличивает её, щелчок по нижней возвращает назад.";

@@ -139,6 +139,7 @@ impl Report<'_> {
         for figure in [Figure::Cpu, Figure::Memory, Figure::Maximum, Figure::Alloc] {
             out.push_str(&self.bars(load, figure));
         }
+        out.push_str(&self.processes_html(load));
         out.push_str(&self.flame_section(load));
         if let Some(waits) = self.waits(load) {
             out.push_str(&details(&waits.title.clone(), &self.table(&waits, &[])));
@@ -245,6 +246,11 @@ impl Report<'_> {
             let points = (0..length).map(|second| (float(second as u64) + 1.0, at(second))).collect();
             lines.push(Line { name: name.into(), place: lines.len(), points, is_doubtful: false });
         }
+        self.multiples(load, &plot.title, plot.kind, &lines)
+    }
+
+    /// A small plot for each line, all with the same axes.
+    pub(super) fn multiples(&self, load: &str, title: &str, kind: Kind, lines: &[Line]) -> String {
         let values = || lines.iter().flat_map(|line| &line.points).map(|point| point.1);
         let seconds = lines.iter().flat_map(|line| &line.points).map(|point| point.0).fold(0.0, f64::max);
         let highest = values().fold(0.0, f64::max);
@@ -252,14 +258,14 @@ impl Report<'_> {
             highest > SPIKE * median(values()).max(f64::MIN_POSITIVE) && values().all(|one| one > 0.0);
         let y = if is_spiky {
             let lowest = values().fold(f64::INFINITY, f64::min);
-            Axis::log(&plot.title, (lowest, highest), plot.kind, self.language)
+            Axis::log(title, (lowest, highest), kind, self.language)
         } else {
-            Axis::linear(&plot.title, highest, plot.kind, self.language)
+            Axis::linear(title, highest, kind, self.language)
         };
         let x = Axis::linear(self.text(Text::Seconds), seconds, Kind::Count, self.language);
         let mut out = String::from("<div class=\"multiples\">");
         for line in lines.iter().filter(|line| !line.points.is_empty()) {
-            let label = format!("{}: {load}, {}", plot.title, line.name);
+            let label = format!("{title}: {load}, {}", line.name);
             let chart = draw(&label, Size::SMALL, &x, &y, std::slice::from_ref(line));
             let _ = write!(out, "<figure><figcaption>{}</figcaption>{chart}</figure>", escape(&line.name));
         }
@@ -323,7 +329,7 @@ impl Report<'_> {
     }
 
     /// A table; `marks` stand behind the heads of the columns after the first.
-    fn table(&self, table: &Table, marks: &[String]) -> String {
+    pub(super) fn table(&self, table: &Table, marks: &[String]) -> String {
         let mut out = String::from("<div class=\"scroll\"><table>");
         if !table.columns.is_empty() {
             out.push_str("<thead><tr>");

@@ -33,7 +33,7 @@ impl Report<'_> {
         let loads = self.results.load_names();
         for load in &loads {
             out.push_str(&self.values(load).markdown());
-            for table in [self.changes(load), self.control(load)] {
+            for table in [self.changes(load), self.control(load), self.processes(load)] {
                 if !table.rows.is_empty() {
                     out.push_str(&table.markdown());
                 }

@@ -23,6 +23,7 @@ use crate::units::{date, float};
 pub mod chart;
 mod html;
 mod markdown;
+mod processes;
 
 /// What a report is made of.
 struct Report<'a> {

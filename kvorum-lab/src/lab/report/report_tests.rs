@@ -142,3 +142,37 @@ fn warnings_are_marked() {
     assert_eq!(page.matches("class=\"mark\"").count(), 1, "one configuration has a mark");
     assert!(page.contains("<details class=\"warnings\"><summary>"), "a doubt is no reason to open it");
 }
+
+/// Goal: the processes of the nodes are in both reports, with their pauses; where nobody looked, there is no section.
+/// Method: a configuration with everything, one without.
+#[test]
+fn processes_are_shown() {
+    use crate::lab::results::{Pause, Sample, WarmUp};
+    let mut watched = run("PUT", 1.0);
+    let second = |second, cores| Sample { second, cores, resident_bytes: 64 << 20, threads: 12 };
+    watched.samples = vec![second(1.0, 0.5), second(2.0, 1.5)];
+    watched.pauses =
+        Some(vec![Pause { second: 0.4, seconds: 0.0025 }, Pause { second: 0.8, seconds: 0.005 }]);
+    let warm_up =
+        WarmUp { seconds: 20.0, is_settled: Some(false), cpu_micros_per_operation: vec![90.0, 40.0] };
+    watched.warm_up = Some(warm_up);
+    let seen = results(&[("java", &[watched]), ("other", &[run("PUT", 1.0)])]);
+    let none = Profiles::new();
+    let (table, page) =
+        with(&seen, &none, |report| (report.processes("PUT").markdown(), report.processes_html("PUT")));
+    let table = table.replace('\u{a0}', " ");
+    for line in [
+        "| warm-up, s, the longest | 20.0, not settled in 1 of 1 | – |",
+        "| CPU, cores, mean | 1.00 | – |",
+        "| memory, the most | 64.0 MiB | – |",
+        "| threads, the most | 12 | – |",
+        "| GC pauses per minute | 120.0 | – |",
+        "| GC pauses, the longest | 5.00 ms | – |",
+        "| GC pauses, % of the time | 0.75 | – |",
+    ] {
+        assert!(table.lines().any(|one| one == line), "{line} is not in\n{table}");
+    }
+    assert_eq!(page.matches("<svg").count(), 3, "cores, memory and pauses of one configuration: {page}");
+    let unseen = results(&[("other", &[run("PUT", 1.0)])]);
+    with(&unseen, &none, |report| assert_eq!(report.processes_html("PUT"), ""));
+}

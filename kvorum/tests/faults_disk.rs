@@ -215,15 +215,26 @@ fn full_disk_during_a_write_stall_recovers() {
     let (mut directed, mut skipped) = (History::default(), None);
     let observed = load.run(node.address(), seed(test), |_| {
         let mut session = Session::new(node.address());
-        let slow = match slow_compaction(&node, &mut session) {
-            Ok(slow) => slow,
-            Err(why) => return skipped = Some(why),
-        };
-        let ballast = disk.fill(0);
-        wait_until("a worker meets the full disk", || node.log().contains("crashed: "));
-        std::fs::remove_file(ballast).unwrap();
-        drop(slow);
-        wait_for_writes(&mut session);
+        let has_crashed = || node.log().contains("crashed: ");
+        for _ in 0..20 {
+            let slow = match slow_compaction(&node, &mut session) {
+                Ok(slow) => slow,
+                Err(why) => return skipped = Some(why),
+            };
+            let ballast = disk.fill(0);
+            // A compaction that had written all it had to write before the disk was full does not meet it.
+            let has_met_it = (0..1_000).any(|_| {
+                thread::sleep(Duration::from_millis(10));
+                has_crashed()
+            });
+            std::fs::remove_file(ballast).unwrap();
+            drop(slow);
+            wait_for_writes(&mut session);
+            if has_met_it {
+                break;
+            }
+        }
+        assert!(has_crashed(), "no worker met the full disk");
         directed.absorb(session.history);
     });
     if let Some(why) = skipped {

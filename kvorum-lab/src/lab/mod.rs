@@ -29,6 +29,7 @@ pub mod file;
 pub mod findings;
 #[cfg(test)]
 mod fixture;
+mod frame_colour;
 pub mod language;
 pub mod nodes;
 pub mod processes;
@@ -105,6 +106,9 @@ struct RunArgs {
     /// Where the nodes' data is put for the time being: on the disk to be measured
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     scratch: PathBuf,
+    /// The library of async-profiler, or its jar; without it that of the variable, or of the local Maven folder
+    #[arg(long, value_name = "FILE", env = profilers::ASYNC_PROFILER)]
+    async_profiler: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Args)]
@@ -168,6 +172,7 @@ fn measure(args: &RunArgs) -> Result<bool, LabError> {
         label: args.label.clone(),
         is_quick: args.quick,
         stop_after: args.stop_after,
+        async_profiler: args.async_profiler.clone(),
     };
     let (results, is_whole) = run::run(&file, &text, &options)?;
     let profiles = load_profiles(&args.output, &results)?;

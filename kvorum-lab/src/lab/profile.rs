@@ -11,9 +11,11 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;
 
+use inferno::flamegraph::color::{Color, PaletteMap};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::frame_colour::{frame_colour, frame_hex};
 use crate::ask::ask;
 use crate::error::LabError;
 use crate::units::{float, grouped, size};
@@ -173,7 +175,7 @@ impl Stacks {
         draw(title, event, lines.collect())
     }
 
-    /// The data of the report's own flame graph: names, and frames as `[name, value, children]`.
+    /// The data of the report's own flame graph: names with their colours, and frames as `[name, value, children]`.
     pub fn tree(&self) -> Value {
         let mut root = Frame::default();
         for (frames, &value) in &self.0 {
@@ -182,7 +184,8 @@ impl Stacks {
         let floor = float(root.value) * DRAWN_PERCENT_MIN / 100.0;
         let mut names = Names::default();
         let tree = root.json("all", floor, &mut names);
-        json!({ "names": names.list, "root": tree })
+        let colours: Vec<String> = names.list.iter().map(|name| frame_hex(name)).collect();
+        json!({ "names": names.list, "colours": colours, "root": tree })
     }
 }
 
@@ -239,6 +242,13 @@ fn draw(title: &str, event: Event, lines: Vec<String>) -> Result<String, LabErro
     options.title = title.into();
     options.count_name = event.unit().into();
     options.min_width = FILE_PERCENT_MIN;
+    let mut palette = PaletteMap::default();
+    for name in lines.iter().filter_map(|line| line.rsplit_once(' ')).flat_map(|(stack, _)| stack.split(';'))
+    {
+        let (r, g, b) = frame_colour(name);
+        palette.insert(name, Color { r, g, b });
+    }
+    options.palette_map = Some(&mut palette);
     options.deterministic = true;
     options.font_type = "sans-serif".into();
     let mut svg = Vec::new();
@@ -333,6 +343,7 @@ mod tests {
     fn the_tree_of_a_profile() {
         let expect = json!({
             "names": ["all", "t", "both", "old"],
+            "colours": (["all", "t", "both", "old"].map(frame_hex)),
             "root": [0, 2_000_001, [[1, 2_000_001, [[2, 1_990_000, []], [3, 10_000, []]]]]],
         });
         assert_eq!(stacks("t;old 10000\nt;both 1990000\nt;tiny 1\n").tree(), expect);
@@ -343,6 +354,8 @@ mod tests {
     fn svgs_are_drawn() {
         let (before, after) = (stacks("t;hot_loop 100\n"), stacks("t;hot_loop 150\n"));
         let svg = after.svg("one", Event::Cpu).unwrap();
+        let (red, green, blue) = frame_colour("hot_loop");
+        assert!(svg.contains(&format!("rgb({red},{green},{blue})")), "the page's colour is not in {svg}");
         assert!(svg.contains("hot_loop (150 samples, 100"), "{svg}");
         let svg = after.difference_svg(&before, "two", Event::Cpu).unwrap();
         assert!(svg.contains("hot_loop (150 samples, 100.00%; +33.33%)"), "{svg}");

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use super::file::{Configuration, LabFile, Load};
 use super::nodes::{Cluster, Keeper, shell};
 use super::profile::{Event, Stacks};
-use super::profilers::Asked;
+use super::profilers::{Asked, Profiler};
 use super::progress::Progress;
 use super::results::{
     ConfigurationRecord, FORMAT, LoadRecord, Machine, Maximum, ProfileRecord, Results, Run, Step, Task,
@@ -74,6 +74,8 @@ pub struct Options {
     pub is_quick: bool,
     /// No further step begins after this long.
     pub stop_after: Option<Duration>,
+    /// The library of async-profiler or its jar; `None` for the local Maven folder's.
+    pub async_profiler: Option<PathBuf>,
 }
 
 /// A run under way.
@@ -102,6 +104,7 @@ pub fn run(file: &LabFile, text: &str, options: &Options) -> Result<(Results, bo
     }
     let mut results = begin(file, text, options)?;
     let tasks = tasks(file);
+    complain_of_profilers(file, options)?;
     let left: Vec<_> = tasks.iter().filter(|(name, task)| !results.has(&name.name, task)).collect();
     let planned = left.iter().map(|(_, task)| planned(file, task));
     let progress = Progress::new(planned.collect(), tasks.len() - left.len());
@@ -119,14 +122,25 @@ pub fn run(file: &LabFile, text: &str, options: &Options) -> Result<(Results, bo
     Ok((results, true))
 }
 
-/// Why no profiles of the running cluster can be taken; `None` if they can.
-fn no_profiles(configuration: &Configuration, cluster: &Cluster) -> Result<Option<String>, LabError> {
-    let profiler = configuration.profiler();
-    match profiler.check() {
-        Err(LabError::Usage(why)) => return Ok(Some(why)),
-        checked => checked?,
+/// Says before anything is measured which profiles there will not be.
+fn complain_of_profilers(file: &LabFile, options: &Options) -> Result<(), LabError> {
+    if file.profile.is_empty() {
+        return Ok(());
     }
-    Ok((!profiler.is_offered(cluster)?).then(|| format!("the nodes offer none (profiler: {profiler})")))
+    for configuration in file.configurations.iter().filter(|one| one.control_of.is_none()) {
+        if let Some(why) = missing(&configuration.profiler(), options)? {
+            kvorum_output::tell_line!("!! {}: there will be no profiles: {why}", configuration.name);
+        }
+    }
+    Ok(())
+}
+
+/// What a profiler lacks on this machine; `None` if nothing.
+fn missing(profiler: &Profiler, options: &Options) -> Result<Option<String>, LabError> {
+    match profiler.check(options.async_profiler.as_deref()) {
+        Err(LabError::Usage(why)) => Ok(Some(why)),
+        checked => checked.map(|()| None),
+    }
 }
 
 /// Every step of a whole run, in order: the first figures of all, the profiles, the rest.
@@ -278,7 +292,7 @@ impl Lab<'_> {
             record.commands = cluster.commands().to_vec();
         }
         if *task == Task::Profile
-            && let Some(why) = no_profiles(configuration, &cluster)?
+            && let Some(why) = self.no_profiles(configuration, &cluster)?
         {
             self.progress.complain(&format!("no profiles: {why}"));
             step.notes.push(format!("no profiles: {why}"));
@@ -314,6 +328,19 @@ impl Lab<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Why no profiles of the running cluster can be taken; `None` if they can.
+    fn no_profiles(
+        &self,
+        configuration: &Configuration,
+        cluster: &Cluster,
+    ) -> Result<Option<String>, LabError> {
+        let profiler = configuration.profiler();
+        if let Some(why) = missing(&profiler, self.options)? {
+            return Ok(Some(why));
+        }
+        Ok((!profiler.is_offered(cluster)?).then(|| format!("the nodes offer none (profiler: {profiler})")))
     }
 
     /// Fills in the lab's default lengths where the load's arguments have none, and returns the length of the
@@ -458,7 +485,8 @@ impl Lab<'_> {
                 for &event in events {
                     self.progress.say(&format!("{}: {event} profiles", load.name));
                     let window = window_of(event);
-                    let asked = Asked { cluster, event, window, scratch };
+                    let library = self.options.async_profiler.as_deref();
+                    let asked = Asked { cluster, event, window, scratch, library };
                     let asking = scope.spawn(move || profiler.take(&asked));
                     // Naming the stacks happens after the window.
                     let cores = cores_over(cluster, window);

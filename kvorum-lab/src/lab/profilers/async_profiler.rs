@@ -14,9 +14,6 @@ use crate::error::LabError;
 use crate::lab::profile::{Event, Stacks};
 use crate::lab::target::find_program;
 
-/// The variable that names the library.
-const VARIABLE: &str = "KVORUM_ASYNC_PROFILER";
-
 /// The line that fetches the library into the local Maven folder.
 pub const FETCH: &str = "mvn dependency:get -Dartifact=tools.profiler:async-profiler:4.5";
 
@@ -41,19 +38,17 @@ pub enum Library {
     Jar(PathBuf),
 }
 
-/// Finds the library: `path`, or the variable `KVORUM_ASYNC_PROFILER`, or the newest artifact in the local Maven
-/// folder.
+/// Finds the library: `path`, or the newest artifact in the local Maven folder.
 ///
 /// # Errors
 /// [`LabError::Usage`] with the line that fetches it.
 pub fn find(path: Option<&Path>) -> Result<Library, LabError> {
-    let given = path.map(Path::to_path_buf).or_else(|| std::env::var_os(VARIABLE).map(PathBuf::from));
-    if let Some(path) = given {
+    if let Some(path) = path {
         if !path.is_file() {
             return Err(LabError::Usage(format!("async-profiler: {} is no file", path.display())));
         }
         let is_jar = path.extension().is_some_and(|extension| extension == "jar");
-        return Ok(if is_jar { Library::Jar(path) } else { Library::File(path) });
+        return Ok(if is_jar { Library::Jar(path.into()) } else { Library::File(path.into()) });
     }
     let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
     let folder = home.join(".m2/repository/tools/profiler/async-profiler");
@@ -66,8 +61,8 @@ pub fn find(path: Option<&Path>) -> Result<Library, LabError> {
     match newest.filter(|_| !IN_JAR.is_empty()) {
         Some(jar) => Ok(Library::Jar(jar)),
         None => Err(LabError::Usage(format!(
-            "async-profiler is not on this machine: fetch it with `{FETCH}`, or name its library in the \
-             variable KVORUM_ASYNC_PROFILER, or set profiler = \"none\""
+            "async-profiler is not on this machine: fetch it with `{FETCH}`, or name its library with \
+             --async-profiler, or set profiler = \"none\""
         ))),
     }
 }
@@ -95,7 +90,7 @@ fn absolute(path: &Path) -> Result<PathBuf, LabError> {
 
 /// Takes one profile of every JVM of the cluster at once.
 pub(super) fn take(asked: &Asked<'_>) -> Result<(Vec<Stacks>, Option<String>), LabError> {
-    let library = &find(None)?.file(asked.scratch)?;
+    let library = &find(asked.library)?.file(asked.scratch)?;
     let machines: Vec<u32> = asked.cluster.processes().into_iter().filter(|&pid| is_jvm(pid)).collect();
     if machines.is_empty() {
         return Err(LabError::Subject("async-profiler: none of the processes is a JVM".into()));

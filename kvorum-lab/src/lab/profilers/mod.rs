@@ -30,6 +30,9 @@ mod command;
 mod perf;
 mod pprof;
 
+/// The variable that names the library of async-profiler, or its jar.
+pub const ASYNC_PROFILER: &str = "KVORUM_ASYNC_PROFILER";
+
 /// How much longer than its window a profiler's command may take.
 const COMMAND_MARGIN: Duration = Duration::from_mins(1);
 
@@ -96,11 +99,11 @@ impl Profiler {
         }
     }
 
-    /// Whether its tools are on this machine.
+    /// Whether its tools are on this machine; `library` is that of async-profiler, if it was named.
     ///
     /// # Errors
     /// [`LabError::Usage`] with what is missing, and how to get it.
-    pub fn check(&self) -> Result<(), LabError> {
+    pub fn check(&self, library: Option<&Path>) -> Result<(), LabError> {
         let need = |program: &str| {
             let why = || LabError::Usage(format!("profiler {self}: the program {program} is not installed"));
             find_program(program).map(drop).ok_or_else(why)
@@ -108,7 +111,7 @@ impl Profiler {
         match self {
             Self::Known(Known::AsyncProfiler) => {
                 need("jcmd")?;
-                async_profiler::find(None).map(drop)
+                async_profiler::find(library).map(drop)
             }
             Self::Known(Known::Perf) => need("perf"),
             Self::Known(Known::Kvorum | Known::Pprof | Known::None) => Ok(()),
@@ -176,6 +179,8 @@ pub struct Asked<'a> {
     pub window: Duration,
     /// A directory for files of the profilers, on this machine.
     pub scratch: &'a Path,
+    /// The library of async-profiler, if it was named.
+    pub library: Option<&'a Path>,
 }
 
 impl Asked<'_> {

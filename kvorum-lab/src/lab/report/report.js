@@ -68,14 +68,6 @@
 
   // ---- Flame graphs.
 
-  // A colour for each crate or package, so that what belongs together looks alike in every graph.
-  const own = (name) => {
-    const crate = name.replace(/^[<&\s]+/, "").split(/::|[ <(]/)[0];
-    let hash = 0;
-    for (const c of crate) hash = (hash * 31 + c.codePointAt(0)) % 997;
-    return `hsl(${20 + (hash * 47) % 200} 62% ${68 + hash % 10}%)`;
-  };
-
   // Red for what was gained, blue for what was lost, full where it is the greatest change of the graph.
   const changed = (delta, most) => {
     const share = most > 0 ? Math.min(1, Math.abs(delta) / most) : 0;
@@ -85,7 +77,13 @@
 
   // A frame of one profile, with its children.
   const frames = (tree) => {
-    const frame = ([name, value, children]) => ({ name: tree.names[name], value, before: null, children: children.map(frame) });
+    const frame = ([place, value, children]) => ({
+      name: tree.names[place],
+      colour: tree.colours[place],
+      value,
+      before: null,
+      children: children.map(frame),
+    });
     return frame(tree.root);
   };
 
@@ -156,7 +154,7 @@
         box.style.left = `${left * 100}%`;
         box.style.width = `${width * 100}%`;
         box.style.bottom = `${row * ROW}px`;
-        box.style.background = isDifference ? changed(frame.value - frame.before, most) : own(frame.name);
+        box.style.background = isDifference ? changed(frame.value - frame.before, most) : frame.colour;
         box.classList.toggle("found", isFound(frame));
         box.addEventListener("click", () => { path = trail; draw(); });
         box.addEventListener("pointerenter", () => { told.textContent = text(frame); });
@@ -188,7 +186,7 @@
     const row = 6;
     const paint = (frame, left, width, depth) => {
       if (width < 0.5 || depth * row > canvas.height) return;
-      pen.fillStyle = own(frame.name);
+      pen.fillStyle = frame.colour;
       pen.fillRect(left, canvas.height - (depth + 1) * row, Math.max(width - 0.5, 0.5), row - 0.5);
       let at = left;
       for (const child of frame.children) {

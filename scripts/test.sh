@@ -29,6 +29,13 @@ if [ ${#missing[@]} -gt 0 ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/nu
     echo "${missing[*]} could not be installed"
 fi
 
+# The profiler of JVMs, for a test of the lab, which itself fetches nothing.
+profiler=tools.profiler:async-profiler:4.5
+if command -v mvn >/dev/null && [ ! -d ~/.m2/repository/tools/profiler/async-profiler/4.5 ]; then
+  echo "fetching $profiler, for the lab's test"
+  mvn -q -B dependency:get -Dartifact=$profiler >/dev/null 2>&1 || echo "$profiler could not be fetched"
+fi
+
 # Output of passing tests is kept, so that a skip inside one is seen below.
 cargo test --workspace --locked --no-fail-fast -- --show-output >"$log" 2>&1
 result=$?

@@ -252,8 +252,8 @@ fn draw(title: &str, event: Event, lines: Vec<String>) -> Result<String, LabErro
     options.deterministic = true;
     options.font_type = "sans-serif".into();
     let mut svg = Vec::new();
-    // The library refuses an empty list.
-    let lines = if lines.is_empty() { vec!["nothing 1".to_owned()] } else { lines };
+    // The library refuses a list without values; the second one is for a difference.
+    let lines = if lines.is_empty() { vec!["nothing 1 1".to_owned()] } else { lines };
     inferno::flamegraph::from_lines(&mut options, lines.iter().map(String::as_str), &mut svg)
         .map_err(LabError::machine(format!("draw {title}")))?;
     Ok(String::from_utf8_lossy(&svg).into_owned())
@@ -357,6 +357,12 @@ mod tests {
         let (red, green, blue) = frame_colour("hot_loop");
         assert!(svg.contains(&format!("rgb({red},{green},{blue})")), "the page's colour is not in {svg}");
         assert!(svg.contains("hot_loop (150 samples, 100"), "{svg}");
+        for empty in [stacks(""), stacks("t;a 0\n")] {
+            assert!(empty.svg("none", Event::Lock).is_ok());
+            assert!(empty.difference_svg(&empty, "none", Event::Lock).is_ok());
+            assert!(empty.difference_svg(&before, "none", Event::Lock).is_ok());
+            assert!(after.difference_svg(&empty, "none", Event::Lock).is_ok());
+        }
         let svg = after.difference_svg(&before, "two", Event::Cpu).unwrap();
         assert!(svg.contains("hot_loop (150 samples, 100.00%; +33.33%)"), "{svg}");
         assert!(Stacks::default().svg("empty", Event::Lock).unwrap().contains("<svg"));

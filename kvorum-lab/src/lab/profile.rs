@@ -161,7 +161,8 @@ impl Stacks {
     /// # Errors
     /// [`LabError::Machine`] if the library refuses the stacks.
     pub fn svg(&self, title: &str, event: Event) -> Result<String, LabError> {
-        draw(title, event, self.0.iter().map(|(frames, value)| format!("{frames} {value}")).collect())
+        let lines = self.0.iter().map(|(frames, value)| format!("{frames} {value}"));
+        draw(title, event, self.total() == 0, lines.collect())
     }
 
     /// The SVG of `self` with each frame coloured by its gain (red) or loss (blue) since `before`.
@@ -172,7 +173,7 @@ impl Stacks {
         let all: BTreeSet<&String> = self.0.keys().chain(before.0.keys()).collect();
         let of = |stacks: &Self, frames: &str| stacks.0.get(frames).copied().unwrap_or(0);
         let lines = all.iter().map(|frames| format!("{frames} {} {}", of(before, frames), of(self, frames)));
-        draw(title, event, lines.collect())
+        draw(title, event, self.total() == 0, lines.collect())
     }
 
     /// The data of the report's own flame graph: names with their colours, and frames as `[name, value, children]`.
@@ -237,7 +238,7 @@ fn unnumbered(thread: &str) -> &str {
     if name.is_empty() { thread } else { name }
 }
 
-fn draw(title: &str, event: Event, lines: Vec<String>) -> Result<String, LabError> {
+fn draw(title: &str, event: Event, is_empty: bool, lines: Vec<String>) -> Result<String, LabError> {
     let mut options = inferno::flamegraph::Options::default();
     options.title = title.into();
     options.count_name = event.unit().into();
@@ -252,8 +253,8 @@ fn draw(title: &str, event: Event, lines: Vec<String>) -> Result<String, LabErro
     options.deterministic = true;
     options.font_type = "sans-serif".into();
     let mut svg = Vec::new();
-    // The library refuses a list without values; the second one is for a difference.
-    let lines = if lines.is_empty() { vec!["nothing 1 1".to_owned()] } else { lines };
+    // The library refuses a list whose values add up to nothing, also where only those before were something.
+    let lines = if is_empty { vec!["nothing 1".to_owned()] } else { lines };
     inferno::flamegraph::from_lines(&mut options, lines.iter().map(String::as_str), &mut svg)
         .map_err(LabError::machine(format!("draw {title}")))?;
     Ok(String::from_utf8_lossy(&svg).into_owned())

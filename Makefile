@@ -24,7 +24,8 @@ test: ## Runs every test in every language: units, real sockets, real faults, cl
 
 check: lint ## What to run before each commit: format, lints, units, the HTTP contract, 40 simulated seeds
 	cargo test --workspace --locked --lib --quiet
-	cargo test --locked --quiet -p kvorum --test tidy --test http_contract
+	cargo test --locked --quiet -p kvorum --test tidy
+	cargo test --locked --quiet -p kvorum --test nodes http_contract
 	@$(MAKE) --no-print-directory sim-build
 	@$(SIM) ci --seeds $(SEEDS) --from $(FROM) --quick
 
@@ -65,7 +66,7 @@ sim: sim-build ## Replays SEED (1) in the simulation, and prints its trace and t
 
 soak: sim-build ## Simulates fresh seeds on all cores for MINUTES (1), then cuts the power of real stores; summary in SUMMARY (soak.md)
 	@$(SIM) soak --minutes $(MINUTES) --from $(FROM) --summary $(SUMMARY)
-	@KVORUM_TEST_ROUNDS=$$(( $(MINUTES) * 3 )) cargo test --quiet --locked -p kvorum --test faults_power -- --show-output
+	@KVORUM_TEST_ROUNDS=$$(( $(MINUTES) * 3 )) cargo test --quiet --locked -p kvorum --test nodes faults_power -- --show-output
 
 canaries: sim-build ## Puts classic bugs back, one by one, and shows that the simulation notices each
 	@$(SIM) canaries

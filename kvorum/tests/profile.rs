@@ -12,11 +12,11 @@
     reason = "a test"
 )]
 
-mod support;
-
 use kvorum_profiler::alloc::Sampled;
 use kvorum_profiler::waits::{self, Since, Wait};
 use kvorum_profiler::{Event, Format, Profile, ProfileError, Session, render};
+use kvorum_testkit::node::Node;
+use kvorum_testkit::process::{kvorum, run};
 use std::alloc::System;
 use std::hint::black_box;
 use std::io::Write;
@@ -25,7 +25,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock, mpsc};
 use std::thread;
 use std::time::Duration;
-use support::{Server, run};
 
 #[global_allocator]
 static ALLOCATOR: Sampled<System> = Sampled(System);
@@ -241,7 +240,7 @@ impl Drop for SetWhenDropped<'_> {
 /// connection; each event and format is requested once, and shows the work of such a node.
 #[test]
 fn node_is_profiled() {
-    let server = Server::start(&[]);
+    let server = Node::start_new(&[]);
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -279,12 +278,12 @@ fn node_is_profiled() {
         let path = server.data_dir().join("profile.gz");
         let flags =
             ["profile", "--event", "cpu", "--seconds", "1", "--format", "pprof", "--url", &server.url()];
-        let output = run(support::kvorum(&flags).arg("-o").arg(&path), b"");
+        let output = run(kvorum(&flags).arg("-o").arg(&path), b"");
         assert!(output.status.success() && output.stdout.is_empty(), "{output:?}");
         assert!(std::fs::read(&path).unwrap().starts_with(&[0x1f, 0x8b]), "no gzip");
     });
-    let mut refused = support::kvorum(&["profile", "--seconds", "1", "--url", "ftp://nowhere"]);
+    let mut refused = kvorum(&["profile", "--seconds", "1", "--url", "ftp://nowhere"]);
     assert_eq!(run(&mut refused, b"").status.code(), Some(2));
-    let mut gone = support::kvorum(&["profile", "--seconds", "1", "--url", "http://127.0.0.1:1"]);
+    let mut gone = kvorum(&["profile", "--seconds", "1", "--url", "http://127.0.0.1:1"]);
     assert_eq!(run(&mut gone, b"").status.code(), Some(3));
 }

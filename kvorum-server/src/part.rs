@@ -58,9 +58,9 @@ parts! {
     BackgroundPool = "bgpool", StopNode;
     /// The thread that flushes the index.
     IndexFlush = "idxflush", StopNode;
-    /// The janitor's thread that holds files and memtables, so that the engine frees none in its lock.
+    /// The engine's thread that holds files and memtables, so that the engine frees none in its lock.
     FilePin = "filepin", StopNode;
-    /// The janitor's thread that frees them outside of the lock.
+    /// The engine's thread that frees them outside of the lock.
     FileFree = "filefree", StopNode;
     /// A thread's task that ends connections which take too long.
     Watchdog = "watchdog", Restart;

@@ -2,13 +2,13 @@
 //!
 //! Decided here: how the memory budget is divided, how tables are sized and compressed, what counts as a full disk, and
 //! how a poisoned database is reopened. Not decided here: when to sync (the commit thread passes that with each batch),
-//! and how fjall's rotations are kept from stalling readers (see `janitor`).
+//! and how fjall's rotations are kept from stalling readers (see `fjall_workarounds`).
 //!
 //! fjall checksums its blocks and its journal; damage is reported as [`EngineError::Corrupt`], never served.
 
-use super::janitor::Janitor;
+use super::fjall_workarounds::{HeldResources, inspect, reclaim, workers};
 use super::{Batch, Change, Durability, Engine, EngineError, EngineStats, Keyspace, Room, Rows, Scan};
-use super::{inspect, is_empty, quarantine, reclaim, reserve, wait};
+use super::{is_empty, quarantine, reserve, wait};
 use crate::crash::{self, Point};
 use crate::supervise::Supervisor;
 use bytes::Bytes;
@@ -24,7 +24,6 @@ use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
-use std::thread::{self, ScopedJoinHandle};
 use std::time::Duration;
 
 /// Small tables make each unlink and each sync of a compaction short.
@@ -40,8 +39,6 @@ const SEPARATE_VALUE_BYTES: u32 = 64 << 10;
 /// takes it again, without a pause, until another thread takes it. With two threads that cost a core for as long as a
 /// compaction ran; with four it happens only while three run at once.
 const WORKERS: usize = 4;
-/// The name that fjall gives them.
-pub(super) const WORKER_THREAD: &str = "fjall:worker";
 /// The smallest memtables and journal of a node, in percent of the largest ([`LsmConfig::staggered`]).
 const STAGGER_PERCENT_MIN: u64 = 70;
 /// A commit waits from these numbers of level 0 runs and sealed memtables on, and from this multiple of the active
@@ -71,7 +68,7 @@ const OPENING_DESCRIPTORS: usize = 24;
 /// The table descriptors that fjall keeps open: the most, and as a fraction of the process's limit.
 const TABLE_DESCRIPTORS_MAX: u64 = 900;
 const TABLE_DESCRIPTORS_FRACTION: u64 = 8;
-/// The most descriptors that the janitor holds. Further files are not held, and fjall frees them itself.
+/// The most descriptors that [`HeldResources`] holds. Further files are not held, and fjall frees them itself.
 const HELD_DESCRIPTORS_MAX: u64 = 4096;
 /// The descriptors that compactions use beyond those of the open tables.
 const COMPACTION_DESCRIPTORS: u64 = 64;
@@ -161,7 +158,7 @@ pub struct LsmEngine {
 
 struct Open {
     // Dropped first: it holds handles of the trees, which must be gone before the database can close.
-    _janitor: Janitor,
+    _held: HeldResources,
     records: fjall::Keyspace,
     due: fjall::Keyspace,
     meta: fjall::Keyspace,
@@ -200,14 +197,8 @@ impl LsmEngine {
 
 impl Open {
     /// Opens the database. A panic of fjall because of unexpected bytes is treated as damage.
-    ///
-    /// It is opened on a thread that has the name of fjall's workers. They inherit that name at once, and get their own
-    /// only once they have run. On a busy machine that is later than the janitor looks for them.
-    fn new(config: &LsmConfig, workers: usize) -> Result<Self, EngineError> {
-        let opened = thread::scope(|scope| {
-            let opener = thread::Builder::new().name(WORKER_THREAD.to_owned());
-            opener.spawn_scoped(scope, || Self::new_or_panic(config, workers)).map(ScopedJoinHandle::join)
-        });
+    fn new(config: &LsmConfig, count: usize) -> Result<Self, EngineError> {
+        let opened = workers::on_named_thread(|| Self::new_or_panic(config, count));
         let failed = |source| EngineError::of_io("start a thread of the store", source);
         opened.map_err(failed)?.unwrap_or_else(|panic| {
             let said = panic.downcast_ref::<String>().map(String::as_str);
@@ -220,7 +211,7 @@ impl Open {
 
     fn new_or_panic(config: &LsmConfig, workers: usize) -> Result<Self, EngineError> {
         let attempted = "open the store";
-        inspect::inspect(&config.path, config.is_synced)?;
+        inspect(&config.path, config.is_synced)?;
         // A file that fjall lists and does not find is damage.
         let failed = |error| match translate(attempted, error) {
             EngineError::Io { attempted, source } if source.kind() == io::ErrorKind::NotFound => {
@@ -260,7 +251,7 @@ impl Open {
         let hints = keyspace(hints_name, &small)?;
         let tokens = keyspace(tokens_name, &small)?;
         let delta = keyspace(delta_name, &small)?;
-        let janitor = Janitor::start(
+        let held = HeldResources::start(
             &config.path,
             usize::try_from(held_descriptors(descriptor_limit())).unwrap_or(usize::MAX),
             database.clone(),
@@ -269,7 +260,7 @@ impl Open {
         )
         .map_err(|source| EngineError::of_io("start the engine's helper threads", source))?;
         let active_bytes_max = BEHIND_ACTIVE * config.records_memtable_bytes();
-        Ok(Self { _janitor: janitor, records, due, meta, hints, tokens, delta, database, active_bytes_max })
+        Ok(Self { _held: held, records, due, meta, hints, tokens, delta, database, active_bytes_max })
     }
 
     fn check(&self) -> Result<(), EngineError> {
@@ -592,12 +583,12 @@ fn table_descriptors(limit: u64) -> u64 {
     (limit / TABLE_DESCRIPTORS_FRACTION).clamp(16, TABLE_DESCRIPTORS_MAX)
 }
 
-/// The descriptors that the janitor may hold, likewise.
+/// The descriptors that [`HeldResources`] may hold, likewise.
 fn held_descriptors(limit: u64) -> u64 {
     (limit / TABLE_DESCRIPTORS_FRACTION).clamp(16, HELD_DESCRIPTORS_MAX)
 }
 
-/// The most descriptors that a store uses if its process may have `limit`: those that fjall and the janitor keep, and
+/// The most descriptors that a store uses if its process may have `limit`: those that fjall and [`HeldResources`] keep, and
 /// those of a compaction, which reads and writes many tables.
 pub(crate) fn descriptors_max(limit: u64) -> u64 {
     table_descriptors(limit) + held_descriptors(limit) + COMPACTION_DESCRIPTORS + OPENING_DESCRIPTORS as u64
@@ -670,7 +661,7 @@ mod tests {
             .filter(|stat| {
                 let (named, after) = stat.rsplit_once(')').unwrap();
                 let nice: i32 = after.split_whitespace().nth(16).unwrap().parse().unwrap();
-                named.contains(WORKER_THREAD) && nice >= 10
+                named.contains(workers::NAME) && nice >= 10
             })
             .count()
     }
@@ -688,7 +679,7 @@ mod tests {
         let stores = 0..8;
         stores.clone().for_each(|index| drop(open(index)));
         let is_over = AtomicBool::new(false);
-        let opened: Vec<_> = thread::scope(|scope| {
+        let opened: Vec<_> = std::thread::scope(|scope| {
             for _ in 0..8 {
                 scope.spawn(|| {
                     while !is_over.load(Ordering::Relaxed) {

@@ -12,19 +12,16 @@
 pub mod damage;
 pub mod data_dir;
 pub mod delta;
+mod fjall_workarounds;
 pub mod format;
 pub mod identity;
-mod inspect;
-mod janitor;
 mod known;
 pub mod lsm;
 pub mod memory;
 pub mod quarantine;
-mod reclaim;
 mod reserve;
 pub mod shortage;
 mod wait;
-mod writeback;
 
 pub use known::Known;
 

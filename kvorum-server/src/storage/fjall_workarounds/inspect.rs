@@ -1,5 +1,7 @@
 //! Inspection: before fjall opens a store, finds damage that fjall would treat as the traces of a crash.
 //!
+//! Unnecessary once fjall reports damage instead of cutting it off; each row of the table says what it does today.
+//!
 //! | found | fjall alone | here |
 //! | --- | --- | --- |
 //! | a journal batch that is not whole, and a whole one after it | ends the journal there, cuts the rest off | damage |
@@ -19,7 +21,7 @@
 //! | 1, 8 | or `04`, keyspace: an item that clears a keyspace |
 //! | 1, 8, 4 | `03`, xxh3 of all items, `FJL\x03` |
 
-use super::EngineError;
+use crate::storage::EngineError;
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
@@ -45,7 +47,7 @@ const LOST_BYTES_MIN: u64 = 16;
 ///
 /// # Errors
 /// [`EngineError::Corrupt`] for damage; the errors of reading the files.
-pub(super) fn inspect(store: &Path, is_synced: bool) -> Result<(), EngineError> {
+pub(in crate::storage) fn inspect(store: &Path, is_synced: bool) -> Result<(), EngineError> {
     let failed = |error| EngineError::of_io(ATTEMPTED, error);
     if !store.try_exists().map_err(failed)? {
         return Ok(());

@@ -1,5 +1,7 @@
 //! Early write-back: asks the kernel to begin writing a file's dirty pages, without waiting for them.
 //!
+//! Unnecessary once fjall syncs a table as it writes it, for then its last sync finds little left to do.
+//!
 //! One of the exceptions to `unsafe_code = "deny"`: `sync_file_range(2)` has no safe wrapper in a maintained crate. The
 //! call takes a descriptor that the borrowed [`File`] keeps open and three integers; it touches no memory of ours.
 #![expect(unsafe_code, reason = "sync_file_range(2) has no safe wrapper; see the module text")]

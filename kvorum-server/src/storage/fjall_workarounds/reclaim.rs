@@ -1,5 +1,8 @@
 //! Reclaiming: frees the space of removed rows in cases where fjall would not.
 //!
+//! Unnecessary once fjall compacts by the share of removed rows, and the compaction of a keyspace can be stopped. Rows
+//! that stay were reported as fjall's issue 115, which is closed; with few writes they still stay in 3.1.
+//!
 //! A removed row is a marker above the row that it removes, and both take space until a compaction brings them together
 //! into the last level. fjall compacts when enough is written; with few writes, removed rows stay. A pass flushes the
 //! memtables and then pushes every table down to the last level, in pieces.
@@ -10,7 +13,8 @@
 //! is small, `major_compact` merges such tables; in large keyspaces there are at most two. `major_compact` is not used
 //! for more: fjall's workers, for any keyspace, wait for its end, and it cannot be stopped (`docs/dev/storage.md`).
 
-use super::{EngineError, lsm, wait};
+use super::snapshots::unread_until;
+use crate::storage::{EngineError, lsm, wait};
 use fjall::compaction::Leveled;
 use fjall::{AbstractTree, Database, Keyspace};
 use std::path::Path;
@@ -36,14 +40,14 @@ const FLUSH_WAIT_MAX: Duration = Duration::from_mins(1);
 const FLUSH_PAUSE: Duration = Duration::from_millis(20);
 const LEVELS: usize = 7;
 
-/// fjall checks for ended snapshots at a rotation, and once per this many snapshots that end.
-const SNAPSHOTS_A_LOOK: usize = 10_000;
-
 /// Returns the open database and a keyspace, for one piece of work: a reopening of the store waits only for that.
-pub(super) type Handle<'a> = dyn Fn() -> Result<(Database, Keyspace), EngineError> + 'a;
+pub(in crate::storage) type Handle<'a> = dyn Fn() -> Result<(Database, Keyspace), EngineError> + 'a;
 
 /// Flushes a keyspace's memtable. Returns whether it was flushed: not if `go_on` stopped it.
-pub(super) fn flush(handle: &Handle<'_>, go_on: &mut dyn FnMut() -> bool) -> Result<bool, EngineError> {
+pub(in crate::storage) fn flush(
+    handle: &Handle<'_>,
+    go_on: &mut dyn FnMut() -> bool,
+) -> Result<bool, EngineError> {
     let attempted = "flush a memtable";
     let (database, keyspace) = handle()?;
     keyspace.rotate_memtable().map_err(|error| lsm::translate(attempted, error))?;
@@ -68,23 +72,14 @@ pub(super) fn flush(handle: &Handle<'_>, go_on: &mut dyn FnMut() -> bool) -> Res
 }
 
 /// Whether no snapshot from before this call is being read, so that rows removed until then can be dropped.
-pub(super) fn is_unread(database: &Database) -> bool {
+pub(in crate::storage) fn is_unread(database: &Database) -> bool {
     let now = database.visible_seqno();
     unread_until(database) + 1 >= now
 }
 
-/// The sequence number of fjall's below which no snapshot is read any more.
-fn unread_until(database: &Database) -> u64 {
-    // This takes a millisecond or two: fjall has no other way to trigger the check.
-    for _ in 0..SNAPSHOTS_A_LOOK {
-        drop(database.snapshot());
-    }
-    database.supervisor.snapshot_tracker.get_seqno_safe_to_gc()
-}
-
 /// Releases the replaced files. fjall does so only at a later write: it keeps the list of tables that precedes the
 /// oldest one in use. So a small keyspace is merged first, which takes a sequence number.
-pub(super) fn release(
+pub(in crate::storage) fn release(
     database: &Database,
     small: &Keyspace,
     keyspaces: &[&Keyspace],
@@ -100,7 +95,7 @@ pub(super) fn release(
 }
 
 /// Reclaims the space of a keyspace's removed rows, if it is worth the work.
-pub(super) fn keyspace(
+pub(in crate::storage) fn keyspace(
     store: &Path,
     handle: &Handle<'_>,
     go_on: &mut dyn FnMut() -> bool,

@@ -1,22 +1,26 @@
-//! The janitor: keeps fjall's memtable rotations from stalling readers and writers.
+//! Held resources: keeps fjall's memtable rotations from stalling readers and writers.
+//!
+//! Unnecessary once fjall drops obsolete memtables and tables after it has released its version lock, and syncs a
+//! table as it writes it. No upstream issue about either was found.
 //!
 //! At a rotation fjall frees obsolete resources while it holds its version lock, which every read and write needs.
 //! Unlinking and closing a table takes the file system 4 to 31 ms, and freeing a memtable of 58,000 entries about 70
 //! ms. A compaction's last sync waits for all of its pages (traced; see `docs/dev/storage.md`). From outside, without a
-//! fork, the janitor moves this work out of the lock:
+//! fork, two threads move this work out of the lock. The holding thread
 //!
-//! - it holds a descriptor of every table, blob file and journal, so that fjall's unlink and close free nothing;
-//!   once the last link is gone it shrinks the file in steps and closes it;
-//! - it holds a reference to every memtable from the time it is active, and drops it once it is the last;
-//! - it begins the write-back of growing files early, so that syncs find little left to do.
+//! - holds a descriptor of every table, blob file and journal, so that fjall's unlink and close free nothing;
+//! - holds a reference to every memtable from the time it is active;
+//! - begins the write-back of growing files early, so that syncs find little left to do.
+//!
+//! Once nobody else has a resource, the freeing thread frees it: a file by shrinking it in steps.
 //!
 //! None of this changes the stored data: a file is shrunk only when it has no name any more, and fjall unlinks a table
-//! only when nothing reads it. If the janitor is late or gives up, fjall only becomes slow again.
+//! only when nothing reads it. If the threads are late or give up, fjall only becomes slow again.
 
-use super::lsm::WORKER_THREAD;
-use super::{wait, writeback};
+use super::{workers, writeback};
 use crate::crash;
 use crate::sched::{self, Turns};
+use crate::storage::wait;
 use crate::supervise::{Part, Supervisor, Thread};
 use fjall::{AbstractTree, Database, Keyspace};
 use std::collections::BTreeMap;
@@ -28,7 +32,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, SystemTime};
 
-/// How often the janitor checks while flushes or compactions run: meanwhile a compaction writes about half a megabyte,
+/// How often the holding thread checks while flushes or compactions run: meanwhile a compaction writes about half a megabyte,
 /// which a sync may then have to wait for.
 const TICK_BUSY: Duration = Duration::from_millis(1);
 /// How often it checks otherwise: often enough to hold every memtable and table before it can become obsolete.
@@ -38,22 +42,22 @@ const SHRINK_BYTES: u64 = 4 << 20;
 /// The pause between two steps, for others to use the disk.
 const SHRINK_PAUSE: Duration = Duration::from_millis(2);
 
-/// The janitor's threads, which run until it is dropped.
-pub(super) struct Janitor {
+/// The two threads, which run until this is dropped.
+pub(in crate::storage) struct HeldResources {
     stop: Arc<AtomicBool>,
     threads: Vec<Thread>,
 }
 
 /// An obsolete resource, to be freed without holding a lock.
-enum Refuse {
+enum Obsolete {
     Memtable(Arc<dyn Send + Sync>),
     File(File),
 }
 
-impl Janitor {
+impl HeldResources {
     /// Starts to watch the store at `path`. It holds at most `files_max` descriptors: later files are not held, and
     /// fjall frees them in its lock.
-    pub(super) fn start(
+    pub(in crate::storage) fn start(
         path: &Path,
         files_max: usize,
         database: Database,
@@ -63,36 +67,36 @@ impl Janitor {
         let stop = Arc::new(AtomicBool::new(false));
         // Bounded by the held resources: every memtable and file is sent at most once.
         let (sender, receiver) = mpsc::channel();
-        let mut keeper = Keeper::new(path, files_max, trees, sender);
-        keeper.look();
-        sched::take_named(WORKER_THREAD, Turns::Polite);
+        let mut holder = Holder::new(path, files_max, trees, sender);
+        holder.look();
+        workers::take_low_priority();
         let stopped = Arc::clone(&stop);
-        let keep = move || {
+        let hold = move || {
             while !stopped.load(Ordering::Relaxed) {
                 crash::step(Part::FilePin);
                 let busy = database.outstanding_flushes() > 0 || database.active_compactions() > 0;
-                let grew = keeper.look();
+                let grew = holder.look();
                 wait::pause(if busy || grew { TICK_BUSY } else { TICK_IDLE });
             }
         };
         let free = move || {
             sched::take_own(Turns::Polite);
-            for refuse in receiver {
+            for resource in receiver {
                 crash::step(Part::FileFree);
-                match refuse {
-                    Refuse::Memtable(memtable) => drop(memtable),
-                    Refuse::File(file) => shrink(&file),
+                match resource {
+                    Obsolete::Memtable(memtable) => drop(memtable),
+                    Obsolete::File(file) => shrink(&file),
                 }
             }
         };
-        let mut janitor = Self { stop, threads: Vec::with_capacity(2) };
-        janitor.threads.push(supervisor.thread(Part::FilePin, None, keep)?);
-        janitor.threads.push(supervisor.thread(Part::FileFree, None, free)?);
-        Ok(janitor)
+        let mut started = Self { stop, threads: Vec::with_capacity(2) };
+        started.threads.push(supervisor.thread(Part::FilePin, None, hold)?);
+        started.threads.push(supervisor.thread(Part::FileFree, None, free)?);
+        Ok(started)
     }
 }
 
-impl Drop for Janitor {
+impl Drop for HeldResources {
     fn drop(&mut self) {
         self.threads.iter().for_each(Thread::may_end);
         self.stop.store(true, Ordering::Relaxed);
@@ -100,12 +104,12 @@ impl Drop for Janitor {
     }
 }
 
-/// The state of the keeper thread.
-struct Keeper {
+/// The state of the holding thread.
+struct Holder {
     trees: [Keyspace; 6],
     memtables: Vec<HeldMemtable>,
     folders: Vec<Folder>,
-    refuse: mpsc::Sender<Refuse>,
+    obsolete: mpsc::Sender<Obsolete>,
 }
 
 struct HeldMemtable {
@@ -130,8 +134,8 @@ struct HeldFile {
     bytes: u64,
 }
 
-impl Keeper {
-    fn new(path: &Path, files_max: usize, trees: [Keyspace; 6], refuse: mpsc::Sender<Refuse>) -> Self {
+impl Holder {
+    fn new(path: &Path, files_max: usize, trees: [Keyspace; 6], obsolete: mpsc::Sender<Obsolete>) -> Self {
         let folder =
             |path: PathBuf, suffix| Folder { path, suffix, files_max, listed: None, files: BTreeMap::new() };
         let mut folders = vec![folder(path.to_path_buf(), ".jnl")];
@@ -139,17 +143,17 @@ impl Keeper {
             folders.push(folder(tree.path().join("tables"), ""));
             folders.push(folder(tree.path().join("blobs"), ""));
         }
-        Self { trees, memtables: Vec::new(), folders, refuse }
+        Self { trees, memtables: Vec::new(), folders, obsolete }
     }
 
-    /// Takes references to new resources and sends obsolete ones to the freer. Returns whether any file grew.
+    /// Takes references to new resources and sends obsolete ones to the freeing thread. Returns whether any file grew.
     fn look(&mut self) -> bool {
         self.hold_memtables();
         let mut held: usize = self.folders.iter().map(|folder| folder.files.len()).sum();
         let mut grew = false;
         for folder in &mut self.folders {
             // A directory that cannot be read now is read at the next check.
-            grew |= folder.look(&mut held, &self.refuse).unwrap_or(false);
+            grew |= folder.look(&mut held, &self.obsolete).unwrap_or(false);
         }
         grew
     }
@@ -164,20 +168,20 @@ impl Keeper {
                 self.memtables.push(HeldMemtable { tree: index, id, count, memtable: active });
             }
         }
-        let (obsolete, held) = self.memtables.drain(..).partition(|held| (held.count)() == 1);
+        let (unused, held) = self.memtables.drain(..).partition(|held| (held.count)() == 1);
         self.memtables = held;
-        for HeldMemtable { memtable, .. } in obsolete {
-            // The freer outlives this thread's sender; if it is gone, the drop happens here, outside any lock.
-            let _ = self.refuse.send(Refuse::Memtable(memtable));
+        for HeldMemtable { memtable, .. } in unused {
+            // The freeing thread outlives this thread's sender; if it is gone, the drop happens here, outside any lock.
+            let _ = self.obsolete.send(Obsolete::Memtable(memtable));
         }
     }
 }
 
 impl Folder {
-    fn look(&mut self, held: &mut usize, refuse: &mpsc::Sender<Refuse>) -> io::Result<bool> {
+    fn look(&mut self, held: &mut usize, obsolete: &mpsc::Sender<Obsolete>) -> io::Result<bool> {
         let changed = std::fs::metadata(&self.path)?.modified()?;
         if self.listed != Some(changed) {
-            self.list(held, refuse)?;
+            self.list(held, obsolete)?;
             // A change within the clock's resolution would not be seen later: the directory is listed again until that
             // time is past.
             let settled = changed.elapsed().is_ok_and(|age| age > Duration::from_millis(100));
@@ -198,7 +202,7 @@ impl Folder {
         Ok(grew)
     }
 
-    fn list(&mut self, held: &mut usize, refuse: &mpsc::Sender<Refuse>) -> io::Result<()> {
+    fn list(&mut self, held: &mut usize, obsolete: &mpsc::Sender<Obsolete>) -> io::Result<()> {
         let mut gone = std::mem::take(&mut self.files);
         for entry in std::fs::read_dir(&self.path)? {
             let path = entry?.path();
@@ -216,7 +220,7 @@ impl Folder {
         }
         *held -= gone.len();
         for HeldFile { file, .. } in gone.into_values() {
-            let _ = refuse.send(Refuse::File(file));
+            let _ = obsolete.send(Obsolete::File(file));
         }
         Ok(())
     }
@@ -263,7 +267,7 @@ mod tests {
         assert_eq!(file.metadata().unwrap().len(), 0);
     }
 
-    /// A folder's files are held when they appear, and sent to the freer when their names are gone, and only then.
+    /// A folder's files are held when they appear, and sent on when their names are gone, and only then.
     #[test]
     fn holds_files_until_their_names_are_gone() {
         let dir = tempfile::tempdir().unwrap();
@@ -284,6 +288,6 @@ mod tests {
         std::fs::remove_file(dir.path().join("1")).unwrap();
         folder.look(&mut held, &sender).unwrap();
         assert_eq!((held, folder.files.len()), (1, 1));
-        assert!(matches!(receiver.try_iter().collect::<Vec<_>>()[..], [Refuse::File(_)]));
+        assert!(matches!(receiver.try_iter().collect::<Vec<_>>()[..], [Obsolete::File(_)]));
     }
 }

@@ -10,7 +10,7 @@ use kvorum_sim::plan::Plan;
 use kvorum_sim::seed::Seed;
 use std::process::Command;
 
-/// Seeds whose runs are short, so that the test takes seconds even in an unoptimised build.
+/// Seeds whose runs are short.
 fn short_seeds() -> Vec<Seed> {
     let is_short = |plan: &Plan| {
         plan.nodes >= 3 && plan.clients.len() <= 3 && plan.length.as_secs() < 25 && plan.faults.len() > 5

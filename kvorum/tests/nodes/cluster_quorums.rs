@@ -655,7 +655,15 @@ fn disk_full_is_said_only_where_nothing_was_stored() {
     wait_until("the full disk refuses", || status(2, PUT, "/v0/entity?id=full&replicas=3/3") == 504);
     for number in 0..20 {
         let target = format!("/v0/entity?id=wide-{number}&replicas=3/3");
-        let answer = cluster.ask(number % 3, PUT, &target, Some(&value));
+        let mut answer = cluster.ask(number % 3, PUT, &target, Some(&value));
+        // A node that has no processor for a second does not answer in time, which says nothing of its disk.
+        wait_until("all have answered", || {
+            let is_late = answer.text().contains("in time");
+            if is_late {
+                answer = cluster.ask(number % 3, PUT, &target, Some(&value));
+            }
+            !is_late
+        });
         assert_eq!(answer.status, 504, "{answer:?}");
         assert!(answer.text().contains("full") || answer.text().contains("filled up"), "{answer:?}");
         assert_eq!(status(1, GET, &format!("/v0/entity?id=wide-{number}&replicas=1/3")), 200);

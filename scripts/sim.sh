@@ -6,12 +6,14 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 # A tree without its history has seeds as well.
 from=${1:-$(git rev-parse HEAD 2>/dev/null || echo no-commit)}
-cargo build --profile sim --locked -p kvorum-sim --features canaries || exit 1
+# The test's build has the program as well; `cargo build` would build the node once more, with other features of libraries.
+determinism="cargo test --profile sim --locked -p kvorum-sim --features canaries --test determinism"
+$determinism --no-run || exit 1
 sim=${CARGO_TARGET_DIR:-target}/sim/kvorum-sim
 result=0
 "$sim" ci --seeds "${SEEDS:-240}" --from "$from" || result=1
 "$sim" canaries || result=1
-# Whole traces of seeds that are run twice. In this profile it takes seconds, in that of the other tests minutes.
-cargo test --profile sim --locked -p kvorum-sim --features canaries --test determinism || result=1
+# Whole traces of seeds that are run twice.
+$determinism || result=1
 [ $result -eq 0 ] || echo "FAILED: see above"
 exit $result

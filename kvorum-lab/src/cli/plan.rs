@@ -1,0 +1,133 @@
+//! From arguments to the plan and the options of a run.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::time::Duration;
+
+use super::args::{BenchArgs, Rate, Work};
+use crate::dataset::{Dataset, KEY_BYTES};
+use crate::error::LabError;
+use crate::load::{Mix, Operation, Pacing, Plan, RunOptions, StreamPlan};
+
+/// The default duration of a run without stages.
+const DURATION: Duration = Duration::from_secs(30);
+
+/// The options of the run that `args` ask for.
+///
+/// # Errors
+/// [`LabError::Usage`] for impossible arguments.
+pub fn options(args: &BenchArgs) -> Result<RunOptions, LabError> {
+    if args.key_size.is_some_and(|sizes| sizes.min() < KEY_BYTES) {
+        return Err(LabError::Usage(format!("--key-size: no key is below {KEY_BYTES} bytes")));
+    }
+    let is_open = args.rate.is_some() || args.put_rate.is_some() || args.find_max.is_some();
+    if args.coalesce.is_some() && !is_open {
+        return Err(LabError::Usage(
+            "--coalesce: as fast as possible nothing becomes due; give a --rate".into(),
+        ));
+    }
+    let (work, ..) = args.read_words()?;
+    let mix = match (work, args.ycsb, args.mix) {
+        (Work::Delete, ..) => Some(Mix::deletes()),
+        (Work::Mixed, Some(ycsb), _) => Some(ycsb.mix()),
+        (Work::Mixed, None, Some(mix)) => Some(mix),
+        (Work::Mixed, None, None) if args.put_rate.is_none() => Some(halves(args.read_fraction)?),
+        (Work::Put | Work::Get | Work::Mixed | Work::Scan, ..) => None,
+    };
+    Ok(RunOptions {
+        warm_up: args.warmup.unwrap_or_default(),
+        coalesce: args.coalesce.unwrap_or_default(),
+        key_bytes: args.key_size,
+        value_bytes: Some(args.value_size),
+        mix,
+        template: None,
+        ticks: None,
+        stop: None,
+    })
+}
+
+/// The plan of the run that `args` ask for.
+///
+/// # Errors
+/// [`LabError::Usage`] for impossible arguments.
+pub fn plan(args: &BenchArgs) -> Result<Plan, LabError> {
+    let dataset = Dataset { keys: args.keys, value_bytes: args.value_size.max(), seed: args.seed };
+    let (work, urls, _) = args.read_words()?;
+    if work == Work::Scan && args.replicas.is_some() {
+        return Err(LabError::Usage("--replicas: a scan's quorum is the nodes' own".into()));
+    }
+    let (pacing, duration) = match (&args.rate, args.duration) {
+        (None, duration) => (Pacing::Closed, duration.unwrap_or(DURATION)),
+        (Some(Rate::Constant(rate)), duration) => {
+            (Pacing::Open { rate_per_second: *rate }, duration.unwrap_or(DURATION))
+        }
+        (Some(Rate::Stages(_)), Some(_)) => {
+            return Err(LabError::Usage("--duration: stages have their own".into()));
+        }
+        (Some(Rate::Stages(stages)), None) => {
+            (Pacing::Staged(stages.as_slice().into()), stages.iter().map(|stage| stage.duration).sum())
+        }
+    };
+    let stream = |name: &str, operation, pacing, connections, seed| StreamPlan {
+        name: name.into(),
+        operation,
+        replicas: args.replicas,
+        pacing,
+        order: args.ycsb.map_or_else(|| args.distribution.order(seed), |ycsb| ycsb.order(seed)),
+        dataset,
+        connections,
+        verify: args.verify,
+    };
+    let all = usize::from(args.connections);
+    let put_seed = args.seed;
+    let get_seed = args.seed.wrapping_add(1);
+    let streams = match (work, args.put_rate, args.get_rate) {
+        (Work::Put, ..) => vec![stream("put", Operation::Put, pacing, all, put_seed)],
+        (Work::Get, ..) => vec![stream("get", Operation::Get, pacing, all, get_seed)],
+        (Work::Delete, ..) => vec![stream("delete", Operation::Put, pacing, all, put_seed)],
+        (Work::Scan, ..) => {
+            vec![stream("scan", Operation::Scan { records: args.scan_records }, pacing, all, get_seed)]
+        }
+        (Work::Mixed, Some(puts), Some(gets)) => {
+            let connections = all.div_ceil(2);
+            let open = |rate_per_second| Pacing::Open { rate_per_second };
+            vec![
+                stream("put", Operation::Put, open(puts), connections, put_seed),
+                stream("get", Operation::Get, open(gets), connections, get_seed),
+            ]
+        }
+        (Work::Mixed, ..) => vec![stream("mixed", Operation::Get, pacing, all, get_seed)],
+    };
+    Ok(Plan {
+        targets: urls.iter().map(|url| parse_url(url)).collect::<Result<_, _>>()?,
+        threads: usize::from(args.threads),
+        duration,
+        timeout: args.timeout,
+        core: None,
+        streams,
+    })
+}
+
+/// A mix of GETs and PUTs with the share of GETs in `read_fraction`, to a ten-thousandth.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to 10,000")]
+fn halves(read_fraction: f64) -> Result<Mix, LabError> {
+    let get = (read_fraction.clamp(0.0, 1.0) * 1e4).round() as u32;
+    if get == 0 || get == 10_000 {
+        return Err(LabError::Usage("--read-fraction leaves no PUTs or no GETs: use put or get".into()));
+    }
+    Ok(Mix { get, put: 10_000 - get, ..Mix::default() })
+}
+
+/// Resolves `http://HOST:PORT[/]` or `HOST:PORT`.
+///
+/// # Errors
+/// [`LabError::Usage`] for anything else.
+pub fn parse_url(url: &str) -> Result<SocketAddr, LabError> {
+    let bad = |why: String| LabError::Usage(format!("{url}: {why}; wanted http://HOST:PORT"));
+    let rest = url.strip_prefix("http://").unwrap_or(url);
+    let authority = rest.strip_suffix('/').unwrap_or(rest);
+    if authority.contains('/') {
+        return Err(bad("no path and no other scheme".into()));
+    }
+    let mut found = authority.to_socket_addrs().map_err(|error| bad(error.to_string()))?;
+    found.next().ok_or_else(|| bad("no address".into()))
+}

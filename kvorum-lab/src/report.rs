@@ -5,6 +5,7 @@
 //! beside it.
 
 use std::fmt::{self, Write};
+use std::io;
 
 use serde_json::{Value, json};
 
@@ -137,10 +138,16 @@ fn complaints(stream: &StreamOutcome) -> String {
         let missing = grouped(missing);
         let _ = writeln!(out, "  !! {missing} KEYS NOT FOUND (404): --prefill stores them before the run.");
     }
-    if stream.is_driver_late() {
-        out.push_str(
-            "  !! THE DRIVER WOKE LATE: much of the slowest latencies is the machine's or its own, not the node's.\n",
-        );
+    match stream.driver_late_from() {
+        Some(from) if stream.is_driver_late() => {
+            let _ = writeln!(
+                out,
+                "  !! THE DRIVER WOKE LATE: from {} on more than half of the latency is its own or the machine's, not the \
+                 node's.",
+                named(from),
+            );
+        }
+        Some(_) | None => {}
     }
     if stream.tally.wrong_bodies > 0 {
         let _ = writeln!(out, "  !! WRONG BODIES: {}", grouped(stream.tally.wrong_bodies));
@@ -192,28 +199,95 @@ fn write_stream(
             Failure::ALL.iter().map(|&kind| format!("{kind} {}", tally.failures_of(kind))).collect();
         writeln!(out, "  Socket errors: {}", kinds.join(", "))?;
     }
+    for ((kind, number), count) in &tally.causes {
+        writeln!(out, "    {kind}: {} {}", grouped(*count), system_error(*number))?;
+    }
     if tally.unexpected() > 0 {
         let kinds: Vec<String> =
             tally.statuses.iter().map(|(status, count)| format!("{status}: {count}")).collect();
         writeln!(out, "  Non-2xx or 3xx responses: {} ({})", tally.unexpected(), kinds.join(", "))?;
+        for (status, count) in &tally.statuses {
+            writeln!(out, "    {status} {}: {}", reason(*status), grouped(*count))?;
+        }
+    }
+    if plan.verify {
+        out.push_str(&verified(stream));
     }
     if tally.cut > 0 {
         writeln!(out, "  Cut off at the end of the run: {}", tally.cut)?;
     }
     if tally.driver_lag.count() > 0 {
+        let lag = |percentile| latency(tally.driver_lag.percentile(percentile));
         writeln!(
             out,
-            "  Sent over 1ms late: {}; the driver itself woke late by p99.9 {}, max {}",
+            "  Sent over 1ms late: {}; the driver itself woke late by p50 {}, p90 {}, p99 {}, p99.9 {}, max {}",
             grouped(tally.late),
-            latency(tally.driver_lag.percentile(99.9)),
+            lag(50.0),
+            lag(90.0),
+            lag(99.0),
+            lag(99.9),
             latency(tally.driver_lag.max()),
         )?;
+        if let Some(from) = stream.driver_late_from().filter(|_| !stream.is_driver_late()) {
+            writeln!(out, "    from {} on that is more than half of the latency", named(from))?;
+        }
     }
     if matches!(plan.operation, Operation::Scan { .. }) || options.mix.is_some_and(|mix| mix.scan > 0) {
         writeln!(out, "Records/sec:  {:>10.2}", per_second(tally.records, elapsed))?;
     }
     writeln!(out, "Requests/sec: {:9.2}", stream.rate())?;
     writeln!(out, "Transfer/sec: {:>10}", size(per_second(tally.bytes_received, elapsed)))
+}
+
+/// A percentile's name: `p99.99`, and `the maximum` of the last.
+fn named(percentile: f64) -> String {
+    if percentile >= 100.0 { "the maximum".into() } else { format!("p{percentile}") }
+}
+
+/// The system's own words for an error.
+fn system_error(number: i32) -> String {
+    let text = io::Error::from_raw_os_error(number).to_string();
+    text.split(" (os error").next().unwrap_or(&text).to_owned()
+}
+
+/// The name of a status, as in the register of statuses; empty for one that has none.
+fn reason(status: u16) -> &'static str {
+    ::http::StatusCode::from_u16(status).ok().and_then(|status| status.canonical_reason()).unwrap_or("")
+}
+
+/// What was compared, of which keys, with what, and what the first wrong answers were.
+fn verified(stream: &StreamOutcome) -> String {
+    let verified = &stream.tally.verified;
+    if verified.reads + verified.scans == 0 {
+        return "  Verified: nothing: no answer to a GET or a scan came\n".into();
+    }
+    let mut out = String::new();
+    if verified.reads > 0 {
+        let (different, has_more) = verified.different_keys();
+        let range = verified.range().map(|(first, last)| format!(", {first} to {last}")).unwrap_or_default();
+        let _ = writeln!(
+            out,
+            "  Verified: {} answers to GETs, whole bodies byte for byte with the values of --seed {}; {}{} different \
+             keys{range}",
+            grouped(verified.reads),
+            stream.plan.dataset.seed,
+            if has_more { "at least " } else { "" },
+            grouped(different),
+        );
+    }
+    if verified.scans > 0 {
+        let _ = writeln!(
+            out,
+            "  Verified: {} scans, {} records of the whole ones: ascending keys, each with its value of --seed {}",
+            grouped(verified.scans),
+            grouped(stream.tally.records),
+            stream.plan.dataset.seed,
+        );
+    }
+    for wrong in &verified.wrong {
+        let _ = writeln!(out, "    wrong: {wrong}");
+    }
+    out
 }
 
 fn pace(pacing: &Pacing) -> String {
@@ -307,6 +381,13 @@ fn stream_json(stream: &StreamOutcome) -> Value {
         tally.statuses.iter().map(|(status, count)| (status.to_string(), json!(count))).collect();
     let failures: serde_json::Map<String, Value> =
         tally.failures.iter().map(|(kind, count)| (kind.to_string(), json!(count))).collect();
+    let causes: Vec<Value> = tally
+        .causes
+        .iter()
+        .map(|((kind, number), count)| {
+            json!({ "kind": kind.to_string(), "error": system_error(*number), "count": count })
+        })
+        .collect();
     json!({
         "name": stream.plan.name,
         "open_loop_rate": rate,
@@ -323,11 +404,23 @@ fn stream_json(stream: &StreamOutcome) -> Value {
         "bytes_received": tally.bytes_received,
         "statuses": statuses,
         "failures": failures,
+        "causes": causes,
         "wrong_bodies": tally.wrong_bodies,
+        "verified": stream.plan.verify.then(|| {
+            let (keys, has_more) = tally.verified.different_keys();
+            json!({
+                "reads": tally.verified.reads,
+                "scans": tally.verified.scans,
+                "different_keys": keys,
+                "has_more_keys": has_more,
+                "wrong": tally.verified.wrong,
+            })
+        }),
         "late": tally.late,
         "unsent": tally.unsent,
         "is_saturated": stream.is_saturated(),
         "is_driver_late": stream.is_driver_late(),
+        "driver_late_from_percentile": stream.driver_late_from(),
         "latency": latencies_json(&tally.latency),
         "uncorrected": latencies_json(&tally.uncorrected),
         "by_kind": kinds,

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::dataset::Dataset;
+use crate::load::tally::Broken;
 use crate::load::{KeyOrder, Replicas, StreamPlan, Tally};
 
 fn stream(pacing: Pacing) -> StreamOutcome {
@@ -258,4 +259,66 @@ fn the_layout_is_that_of_wrk2() {
         });
         assert!(is_found, "no line like {line:?}, or not in this place, in:\n{text}");
     }
+}
+
+/// Goal: errors have the system's words, and statuses their names. Method: one of each.
+#[test]
+fn errors_and_statuses_have_names() {
+    let mut bad = stream(Pacing::Open { rate_per_second: 500 });
+    let refused = std::io::Error::from_raw_os_error(rustix::io::Errno::CONNREFUSED.raw_os_error());
+    bad.tally.failure(Broken::by(Failure::Connect, &refused));
+    bad.tally.failure(Broken::by(Failure::Connect, &refused));
+    bad.tally.failure(Failure::Timeout);
+    bad.tally.status(503);
+    bad.tally.status(599);
+    let text = text_of(&bad, SUMMARY);
+    assert!(text.contains("closed 0, malformed 0\n    connect: 2 Connection refused\n"), "{text}");
+    assert!(text.contains("    503 Service Unavailable: 1\n    599 : 1\n"), "{text}");
+    assert_eq!(stream_json(&bad)["causes"][0]["error"], "Connection refused");
+}
+
+/// Goal: the report says what was compared, and that nothing was. Method: both, and a wrong answer.
+#[test]
+fn the_report_says_what_was_verified() {
+    let mut checked = stream(Pacing::Open { rate_per_second: 500 });
+    checked.plan.verify = true;
+    assert!(text_of(&checked, SUMMARY).contains("  Verified: nothing: "));
+    for key in [3, 9, 3] {
+        checked.tally.verified.read(key);
+    }
+    checked.tally.verified.wrong(|| "key-000000000003: 1 bytes where 100 are right".into());
+    let text = text_of(&checked, SUMMARY);
+    let expect = "  Verified: 3 answers to GETs, whole bodies byte for byte with the values of --seed 1; 2 different keys, \
+                  key-000000000003 to key-000000000009\n    wrong: key-000000000003: 1 bytes where 100 are right\n";
+    assert!(text.contains(expect), "{text}");
+    assert_eq!(stream_json(&checked)["verified"]["different_keys"], 2);
+    checked.plan.verify = false;
+    assert!(stream_json(&checked)["verified"].is_null());
+}
+
+/// Goal: lateness of the driver is judged at every percentile, and only where enough operations lie beyond. Method: lags
+/// that explain half of all latencies, only the slowest, only the maximum, and none.
+#[test]
+fn lateness_is_judged_on_the_whole_distribution() {
+    let judged = |lag: fn(u64) -> u64| {
+        let mut late = stream(Pacing::Open { rate_per_second: 500 });
+        for nth in 1..=1000_u64 {
+            late.tally.driver_lag.record(Duration::from_micros(lag(nth)));
+        }
+        (late.driver_late_from(), late.is_driver_late(), text_of(&late, SUMMARY))
+    };
+    // Latencies are 10 us to 10 ms, evenly.
+    let (from, is_late, text) = judged(|nth| nth * 6);
+    assert_eq!((from, is_late), (Some(50.0), true));
+    assert!(text.contains("!! THE DRIVER WOKE LATE: from p50 on more than half"), "{text}");
+    let (from, is_late, text) = judged(|nth| if nth > 900 { 6_000 } else { 50 });
+    assert_eq!((from, is_late), (Some(99.0), true), "{text}");
+    let (from, is_late, text) = judged(|nth| if nth == 1000 { 6_000 } else { 50 });
+    assert_eq!((from, is_late), (Some(100.0), false));
+    assert!(
+        text.contains("    from the maximum on that is more than half") && !text.contains("!!"),
+        "{text}"
+    );
+    let (from, _, text) = judged(|_| 900);
+    assert!(from.is_none() && !text.contains("on that is more"), "{text}");
 }

@@ -1,12 +1,14 @@
 //! `kvorum bench` as a whole: its arguments, and the files that it writes.
 #![expect(
     clippy::disallowed_methods,
+    clippy::disallowed_types,
     clippy::expect_used,
     reason = "the lab's tests use real files and servers"
 )]
 
 mod support;
 
+use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
@@ -20,10 +22,10 @@ struct Command {
     bench: BenchArgs,
 }
 
-fn bench(line: &str) {
+fn bench(line: &str) -> ExitCode {
     let words = std::iter::once("bench").chain(line.split_whitespace());
     let command = Command::try_parse_from(words).expect("a good line");
-    let _ = run(&command.bench);
+    run(&command.bench)
 }
 
 /// Goal: the three files describe the same run. Method: counts and maxima of each, a whole line of options.
@@ -32,7 +34,7 @@ fn files_agree_with_each_other() {
     let (toy, target) = Toy::start(|_| Behaviour::Right);
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name).display().to_string();
-    bench(&format!(
+    let _ = bench(&format!(
         "--ycsb A -t2 -c4 -R200:500ms,200-600:1s --latency -U --keys 300 --prefill 300 --verify --warmup 200ms \
          --value-size 10-200 --json {} --hgrm {} --hlog {} http://{target}",
         at("a.json"),
@@ -64,10 +66,83 @@ fn the_highest_rate_is_found() {
     });
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("max.json");
-    bench(&format!("put -t1 -c1 -R50 -d300ms --find-max 250ms --json {} http://{target}", path.display()));
+    let _ = bench(&format!(
+        "put -t1 -c1 -R50 -d300ms --find-max 250ms --json {} http://{target}",
+        path.display()
+    ));
     let json: Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
     let highest = json["find_max"]["highest"].as_u64().unwrap();
     assert!((25..=210).contains(&highest), "{highest}");
     assert_eq!(json["streams"][0]["open_loop_rate"].as_u64(), Some(highest));
     assert!(json["find_max"]["trials"].as_array().unwrap().len() >= 3);
+}
+
+/// Goal: headers of the command line reach the server, also with a script, whose counter goes on over all connections.
+/// Method: a server that keeps what it is asked for.
+#[test]
+fn scripts_and_headers_reach_the_server() {
+    let (toy, target) = Toy::start(|_| Behaviour::Right);
+    let directory = tempfile::tempdir().unwrap();
+    let script = directory.path().join("put.lua");
+    let text = "n = 0\nrequest = function()\n n = n + 1\n wrk.body = 'value ' .. n\n\
+                return wrk.format('PUT', '/v0/entity?id=k' .. n)\nend\n";
+    std::fs::write(&script, text).unwrap();
+    let line = format!("-t2 -c4 -R100 -d500ms -H X-Trace:1 -s {} http://{target}", script.display());
+    assert_eq!(bench(&line), ExitCode::SUCCESS);
+    assert_eq!(toy.len(), 50);
+    for number in 1..=50 {
+        assert_eq!(toy.value(&format!("k{number}")), Some(format!("value {number}").into_bytes()));
+    }
+    assert_eq!(toy.headers("x-trace"), 50);
+}
+
+/// Goal: every exit code of a run is the documented one. Method: a run of each kind.
+#[test]
+fn exit_codes_are_those_documented() {
+    let (_toy, target) =
+        Toy::start(|number| if number == 3 { Behaviour::Status(503) } else { Behaviour::Right });
+    let line = |words: &str| bench(&format!("{words} -t1 -c2 -d200ms http://{target}"));
+    assert_eq!(line("put"), ExitCode::FAILURE, "one failed");
+    assert_eq!(line("put --keys 10"), ExitCode::SUCCESS);
+    assert_eq!(line("get --keys 10 --prefill --verify --seed 2"), ExitCode::SUCCESS);
+    assert_eq!(line("get --keys 10 --verify"), ExitCode::FAILURE, "values of another seed");
+    assert_eq!(line("get -s /no/such/script.lua"), ExitCode::from(2));
+    assert_eq!(line("put --json /no/such/folder/a.json"), ExitCode::from(3));
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    assert_eq!(bench(&format!("put -t1 -c1 -R50 -d200ms http://{closed}")), ExitCode::from(3));
+}
+
+/// Goal: a run in steps reports each of them, the knee, and what was verified. Method: one connection to a server that
+/// needs 5 ms, so never 200 a second.
+#[test]
+fn steps_find_the_knee() {
+    let (_toy, target) = Toy::start(|_| {
+        std::thread::sleep(Duration::from_millis(5));
+        Behaviour::Right
+    });
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name).display().to_string();
+    let line = format!(
+        "get -t1 -c1 --rate-steps 20,1000 -d500ms --keys 8 --prefill --verify --json {} --hgrm {} http://{target}",
+        at("a.json"),
+        at("a.hgrm"),
+    );
+    let _ = bench(&line);
+    let json: Value = serde_json::from_str(&std::fs::read_to_string(at("a.json")).unwrap()).unwrap();
+    let steps = json["rate_steps"]["steps"].as_array().unwrap();
+    assert_eq!(steps.iter().map(|step| step["rate"].as_u64()).collect::<Vec<_>>(), [Some(20), Some(1000)]);
+    // On a busy machine the first rate may be beyond it, too.
+    assert!(json["rate_steps"]["knee"]["first_rate_beyond"].is_u64(), "{}", json["rate_steps"]);
+    assert_eq!(steps[1]["is_good"], false);
+    assert_eq!(json["streams"][0]["open_loop_rate"], 20, "the run before the knee is reported");
+    let verified = &json["streams"][0]["verified"];
+    assert_eq!(verified["reads"], json["streams"][0]["succeeded"]);
+    assert!((1..=8).contains(&verified["different_keys"].as_u64().unwrap()), "{verified}");
+    for rate in [20, 1000] {
+        assert!(
+            std::fs::read_to_string(at(&format!("a-{rate}-per-second.hgrm")))
+                .unwrap()
+                .contains("Total count")
+        );
+    }
 }

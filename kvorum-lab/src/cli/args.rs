@@ -10,7 +10,7 @@ use crate::dataset::Sizes;
 use crate::error::LabError;
 use crate::load::keys::THETA;
 use crate::load::schedule::RATE_MAX;
-use crate::load::{KeyOrder, Mix, Replicas, Stage, Ycsb};
+use crate::load::{Header, KeyOrder, Mix, Replicas, Stage, Ycsb};
 use crate::units::{parse_count, parse_duration};
 
 /// Offer a load to running nodes and print what came of it.
@@ -48,6 +48,12 @@ pub struct BenchArgs {
     /// One of YCSB's core workloads: its mix and its popularity of keys
     #[arg(long, value_enum, conflicts_with_all = ["mix", "put_rate", "read_fraction", "distribution"])]
     pub ycsb: Option<Ycsb>,
+    /// A header of every request, as 'Name: value'; may be repeated
+    #[arg(short = 'H', long = "header", value_name = "'NAME: VALUE'")]
+    pub headers: Vec<Header>,
+    /// The requests of a wrk or wrk2 script that says no more than what they are; see docs/bench.md
+    #[arg(short = 's', long, value_name = "SCRIPT.lua", conflicts_with_all = ["mix", "put_rate", "ycsb", "replicas", "prefill", "verify", "key_size", "distribution", "scan_records"])]
+    pub script: Option<PathBuf>,
     /// Print the latency distributions
     #[arg(short = 'L', long)]
     pub latency: bool,
@@ -82,7 +88,11 @@ pub struct BenchArgs {
     /// is the first to be tried
     #[arg(long, value_name = "P99", value_parser = parse_duration, conflicts_with = "put_rate")]
     pub find_max: Option<Duration>,
-    /// Compare every body with what it must be
+    /// A run of --duration at each of these rates, and a chart of latency against rate: A,B,C or A..B/N (N rates from A
+    /// to B)
+    #[arg(long, value_name = "RATES", conflicts_with_all = ["rate", "put_rate", "find_max", "hlog"])]
+    pub rate_steps: Option<RateSteps>,
+    /// Compare every body with what it must be, and say what was compared
     #[arg(long)]
     pub verify: bool,
     /// Open loop: wake no more often than this, and send what has become due together; latency counts from when it was
@@ -154,6 +164,42 @@ impl FromStr for Rate {
     }
 }
 
+/// The rates of a run in steps, ascending; at least two.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RateSteps(pub(super) Vec<u64>);
+
+/// The most rates of a run in steps.
+const STEPS_MAX: u64 = 100;
+
+impl FromStr for RateSteps {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let rate = |text: &str| {
+            let rate = parse_count(text).ok().filter(|rate| (1..=RATE_MAX).contains(rate));
+            rate.ok_or_else(|| format!("{text:?} is not a rate of 1 to {RATE_MAX}"))
+        };
+        let rates = match text.split_once("..") {
+            Some((first, rest)) => {
+                let (last, count) = rest.split_once('/').ok_or("wanted A,B,C or A..B/N")?;
+                let (first, last) = (rate(first)?, rate(last)?);
+                let count = count.parse().ok().filter(|count| (2..=STEPS_MAX).contains(count));
+                let count = count.ok_or_else(|| format!("N of A..B/N lies between 2 and {STEPS_MAX}"))?;
+                let span = last.checked_sub(first).ok_or("the rates ascend: A..B/N with B above A")?;
+                (0..count).map(|step| first + span * step / (count - 1)).collect()
+            }
+            None => text.split(',').map(rate).collect::<Result<Vec<_>, _>>()?,
+        };
+        if rates.len() < 2
+            || rates.len() as u64 > STEPS_MAX
+            || !rates.is_sorted_by(|before, after| before < after)
+        {
+            return Err(format!("wanted 2 to {STEPS_MAX} rates, each above the one before"));
+        }
+        Ok(Self(rates))
+    }
+}
+
 /// How the popularity of keys is distributed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Distribution {
@@ -205,6 +251,19 @@ impl Distribution {
 pub(super) type Prefill = Option<Option<u64>>;
 
 impl BenchArgs {
+    /// Whether a load of a lab can have these arguments.
+    ///
+    /// # Errors
+    /// The arguments that are for one run of `kvorum bench`, or in the place of the lab's own.
+    pub fn check_lab(&self) -> Result<(), String> {
+        if self.script.is_some() || self.rate_steps.is_some() {
+            return Err(
+                "-s and --rate-steps are not for loads of a lab: a target says what is requested".into()
+            );
+        }
+        Ok(())
+    }
+
     /// Returns the work, the URLs, and how many keys to put before the run.
     ///
     /// `--prefill` may be followed by a number or by nothing; a word that is no number is the next argument.
@@ -227,6 +286,10 @@ impl BenchArgs {
         let said = words.first().and_then(|word| Work::from_str(word, false).ok());
         if said.is_some() {
             words.remove(0);
+        }
+        if let (Some(said), Some(_)) = (said, &self.script) {
+            let said = said.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
+            return Err(LabError::Usage(format!("{said}: the script says what is requested (-s)")));
         }
         let work = said.unwrap_or(if is_mixed { Work::Mixed } else { Work::Get });
         if is_mixed && work != Work::Mixed {

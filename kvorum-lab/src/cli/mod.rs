@@ -23,34 +23,36 @@ use crate::report::{Distributions, Report};
 mod args;
 mod plan;
 mod search;
+mod steps;
 
-pub use args::{BenchArgs, Distribution, Rate, Work, prefill_of};
+pub use args::{BenchArgs, Distribution, Rate, RateSteps, Work, prefill_of};
 pub use plan::{options, parse_url, plan};
 
-use search::{Found, search};
+use search::search;
+use steps::steps;
 
 /// The longest that a round of `--prefill` may take.
 const PREFILL_MAX: Duration = Duration::from_hours(1);
 
+/// The exit code of a run whose figures are no result: failures, a rate that was not kept, wrong bodies.
+const BAD_RUN: u8 = 1;
+/// The exit code for impossible arguments.
+const USAGE: u8 = 2;
+/// The exit code where nothing was measured: no node answered, or a file or the machine failed.
+const FAILED: u8 = 3;
+/// The exit code of a run that Ctrl-C or SIGTERM has ended early: that of shells for a signal.
+const INTERRUPTED: u8 = 130;
+
 /// Runs `kvorum bench`: prints the report to stdout, complaints and progress to stderr.
 ///
-/// The exit code is 0 if all operations succeeded, all rates were kept and no body was wrong. It is 1
-/// otherwise, also for a run that was interrupted, and 2 for impossible arguments.
+/// The exit code is 0 if all operations succeeded, all rates were kept and no body was wrong; 1 if not; 2 for
+/// impossible arguments; 3 where nothing was measured; 130 for a run that was interrupted. `docs/bench.md` has them.
 pub fn run(args: &BenchArgs) -> ExitCode {
-    match bench(args) {
-        Ok((text, is_good)) => match show(text) {
-            Ok(()) if is_good => ExitCode::SUCCESS,
-            Ok(()) => ExitCode::FAILURE,
-            Err(error) => {
-                kvorum_output::tell_line!("kvorum bench: {error}");
-                ExitCode::FAILURE
-            }
-        },
-        Err(error) => {
-            kvorum_output::tell_line!("kvorum bench: {error}");
-            ExitCode::from(if matches!(error, LabError::Usage(_)) { 2 } else { 1 })
-        }
-    }
+    let done = bench(args).and_then(|(text, code)| show(text).map(|()| code));
+    ExitCode::from(done.unwrap_or_else(|error| {
+        kvorum_output::tell_line!("kvorum bench: {error}");
+        if matches!(error, LabError::Usage(_)) { USAGE } else { FAILED }
+    }))
 }
 
 /// Prints a part of the result. If the reader has gone, as `head` does, that is no failure.
@@ -90,7 +92,7 @@ fn stop_signal() -> Result<watch::Receiver<bool>, LabError> {
             kvorum_output::tell_line!("kvorum bench: interrupted; the report of what was measured follows");
             next().await;
         });
-        std::process::exit(1);
+        std::process::exit(INTERRUPTED.into());
     };
     thread::Builder::new()
         .name("bench-signals".to_owned())
@@ -99,28 +101,42 @@ fn stop_signal() -> Result<watch::Receiver<bool>, LabError> {
     Ok(is_told)
 }
 
-fn bench(args: &BenchArgs) -> Result<(String, bool), LabError> {
+/// One or more runs: the text before the report of one of them, what the JSON has beside it, and that run.
+struct Series {
+    text: String,
+    json: Option<(&'static str, Value)>,
+    run: Option<(Plan, Outcome)>,
+}
+
+/// Makes the runs; returns the report and the exit code.
+fn bench(args: &BenchArgs) -> Result<(String, u8), LabError> {
     let (plan, mut options) = (plan(args)?, options(args)?);
-    options.stop = Some(stop_signal()?);
+    let stop = stop_signal()?;
+    options.stop = Some(stop.clone());
     let (_, _, prefill) = args.read_words()?;
     if let Some(keys) = prefill {
-        prefill_with(&plan, &options, keys, PREFILL_MAX)?;
+        match prefill_with(&plan, &options, keys, PREFILL_MAX) {
+            Err(error) if *stop.borrow() => {
+                return Ok((format!("!! INTERRUPTED before the run: {error}\n"), INTERRUPTED));
+            }
+            done => drop(done?),
+        }
     }
     let probe = match &args.fdatasync {
         Some(directory) => Some(FdatasyncLoop::start(directory, RATE_PER_SECOND, plan.duration)?),
         None => None,
     };
-    let found = match args.find_max {
-        Some(bound) => search(args, &plan, &options, bound)?,
-        None => Found {
-            text: String::new(),
-            trials: Value::Null,
-            run: Some((plan.clone(), watched(args, &plan, &options)?)),
-        },
+    let series = match (args.find_max, &args.rate_steps) {
+        (Some(bound), _) => search(args, &plan, &options, bound)?,
+        (None, Some(rates)) => steps(args, &plan, &options, rates)?,
+        (None, None) => {
+            let outcome = watched(args, &plan, &options)?;
+            Series { text: String::new(), json: None, run: Some((plan, outcome)) }
+        }
     };
     let fdatasync = probe.map(FdatasyncLoop::finish).transpose()?;
-    let Some((plan, outcome)) = found.run else {
-        return Ok((found.text, false));
+    let Some((plan, outcome)) = series.run else {
+        return Ok((series.text, BAD_RUN));
     };
     let distributions = Distributions {
         // As in wrk2: latencies from the sending are only meaningful beside latencies from the due time.
@@ -137,7 +153,7 @@ fn bench(args: &BenchArgs) -> Result<(String, bool), LabError> {
     if let Some(path) = &args.json {
         let mut value = report.json();
         if let Some(object) = value.as_object_mut() {
-            object.insert("find_max".into(), found.trials);
+            object.extend(series.json.map(|(name, json)| (name.to_owned(), json)));
         }
         write_file(path, &format!("{value:#}\n"))?;
     }
@@ -151,7 +167,8 @@ fn bench(args: &BenchArgs) -> Result<(String, bool), LabError> {
         // The warning must also reach a user who redirects the report.
         kvorum_output::tell(report.complaints());
     }
-    Ok((format!("{}{report}", found.text), is_good(&outcome)))
+    let code = if *stop.borrow() { INTERRUPTED } else { exit_code(&outcome) };
+    Ok((format!("{}{report}", series.text), code))
 }
 
 /// One run, with progress on a terminal and the log if it was asked for.
@@ -180,6 +197,16 @@ fn named(path: &Path, name: &str) -> PathBuf {
 
 fn write_file(path: &Path, text: &str) -> Result<(), LabError> {
     std::fs::write(path, text).map_err(LabError::machine(format!("write {}", path.display())))
+}
+
+/// The exit code of a run that came to its end.
+fn exit_code(outcome: &Outcome) -> u8 {
+    let is_silent = outcome.streams.iter().all(|stream| stream.tally.last_answer.is_none());
+    match (is_good(outcome), is_silent) {
+        (true, _) => 0,
+        (false, true) => FAILED,
+        (false, false) => BAD_RUN,
+    }
 }
 
 /// Whether the run came to its end, and every stream had successes, no failures, and kept its rate.

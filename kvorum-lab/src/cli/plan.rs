@@ -1,12 +1,17 @@
 //! From arguments to the plan and the options of a run.
 
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::args::{BenchArgs, Rate, Work};
 use crate::dataset::{Dataset, KEY_BYTES};
 use crate::error::LabError;
-use crate::load::{Mix, Operation, Pacing, Plan, RunOptions, StreamPlan};
+use crate::load::{KeyOrder, Mix, Operation, Pacing, Plan, RunOptions, StreamPlan, Template, script};
+
+/// From so many requests on a script's numbers begin again.
+const SCRIPT_REQUESTS_MAX: u64 = 999_999_999_999;
 
 /// The default duration of a run without stages.
 const DURATION: Duration = Duration::from_secs(30);
@@ -16,10 +21,17 @@ const DURATION: Duration = Duration::from_secs(30);
 /// # Errors
 /// [`LabError::Usage`] for impossible arguments.
 pub fn options(args: &BenchArgs) -> Result<RunOptions, LabError> {
+    let template = match &args.script {
+        Some(file) => Some(Arc::new(scripted(args, file)?)),
+        None => None,
+    };
     if args.key_size.is_some_and(|sizes| sizes.min() < KEY_BYTES) {
         return Err(LabError::Usage(format!("--key-size: no key is below {KEY_BYTES} bytes")));
     }
-    let is_open = args.rate.is_some() || args.put_rate.is_some() || args.find_max.is_some();
+    let is_open = args.rate.is_some()
+        || args.put_rate.is_some()
+        || args.find_max.is_some()
+        || args.rate_steps.is_some();
     if args.coalesce.is_some() && !is_open {
         return Err(LabError::Usage(
             "--coalesce: as fast as possible nothing becomes due; give a --rate".into(),
@@ -39,7 +51,8 @@ pub fn options(args: &BenchArgs) -> Result<RunOptions, LabError> {
         key_bytes: args.key_size,
         value_bytes: Some(args.value_size),
         mix,
-        template: None,
+        template,
+        headers: args.headers.clone(),
         ticks: None,
         stop: None,
     })
@@ -81,6 +94,15 @@ pub fn plan(args: &BenchArgs) -> Result<Plan, LabError> {
     let put_seed = args.seed;
     let get_seed = args.seed.wrapping_add(1);
     let streams = match (work, args.put_rate, args.get_rate) {
+        _ if args.script.is_some() => {
+            let operation = StreamPlan {
+                // Every request has a number of its own, from which a script's numbers follow.
+                order: KeyOrder::Cycle,
+                dataset: Dataset { keys: SCRIPT_REQUESTS_MAX, ..dataset },
+                ..stream("script", Operation::Put, pacing, all, put_seed)
+            };
+            vec![operation]
+        }
         (Work::Put, ..) => vec![stream("put", Operation::Put, pacing, all, put_seed)],
         (Work::Get, ..) => vec![stream("get", Operation::Get, pacing, all, get_seed)],
         (Work::Delete, ..) => vec![stream("delete", Operation::Put, pacing, all, put_seed)],
@@ -98,13 +120,36 @@ pub fn plan(args: &BenchArgs) -> Result<Plan, LabError> {
         (Work::Mixed, ..) => vec![stream("mixed", Operation::Get, pacing, all, get_seed)],
     };
     Ok(Plan {
-        targets: urls.iter().map(|url| parse_url(url)).collect::<Result<_, _>>()?,
+        targets: urls
+            .iter()
+            .map(|url| parse_url(if args.script.is_some() { split_path(url).0 } else { url }))
+            .collect::<Result<_, _>>()?,
         threads: usize::from(args.threads),
         duration,
         timeout: args.timeout,
         core: None,
         streams,
     })
+}
+
+/// The request of the script in `file`, to the path of the URLs where it names none.
+fn scripted(args: &BenchArgs, file: &Path) -> Result<Template, LabError> {
+    let shown = file.display();
+    let text = std::fs::read_to_string(file).map_err(|error| LabError::Usage(format!("{shown}: {error}")))?;
+    let (_, urls, _) = args.read_words()?;
+    let path = urls.first().map_or("/", |url| split_path(url).1);
+    if urls.iter().any(|url| split_path(url).1 != path) {
+        return Err(LabError::Usage("the URLs have different paths; a script is for one".into()));
+    }
+    script::read(&text, path).map_err(|error| LabError::Usage(format!("{shown}, {error}")))
+}
+
+/// A URL without its path, and the path.
+fn split_path(url: &str) -> (&str, &str) {
+    let begin = url.find("://").map_or(0, |at| at + 3);
+    let path = url.get(begin..).and_then(|rest| rest.find('/')).map_or(url.len(), |at| begin + at);
+    let (server, path) = url.split_at_checked(path).unwrap_or((url, ""));
+    (server, if path.is_empty() { "/" } else { path })
 }
 
 /// A mix of GETs and PUTs with the share of GETs in `read_fraction`, to a ten-thousandth.

@@ -4,10 +4,10 @@ use std::fmt::Write;
 use std::io::IsTerminal;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::args::{BenchArgs, Rate};
-use super::{is_good, watched};
+use super::{Series, is_good, watched};
 use crate::error::LabError;
 use crate::find_max::highest;
 use crate::load::{Outcome, Pacing, Plan, RunOptions};
@@ -16,20 +16,20 @@ use crate::units::{grouped, latency, nanos};
 /// The default first rate of the search for the highest rate.
 const FIRST_RATE: u64 = 1_000;
 
-/// The result of a search for the highest rate.
-pub(super) struct Found {
-    pub(super) text: String,
-    pub(super) trials: Value,
-    /// The plan at the highest rate, and its outcome.
-    pub(super) run: Option<(Plan, Outcome)>,
+/// Why a search ended before its result.
+enum Ended {
+    Failed(LabError),
+    /// In the middle of this run.
+    Interrupted(Box<(Plan, Outcome)>),
 }
 
+/// Searches for the highest rate whose p99 is not above `bound`.
 pub(super) fn search(
     args: &BenchArgs,
     plan: &Plan,
     options: &RunOptions,
     bound: Duration,
-) -> Result<Found, LabError> {
+) -> Result<Series, LabError> {
     let first = match &args.rate {
         Some(Rate::Constant(rate)) => *rate,
         None => FIRST_RATE,
@@ -42,8 +42,12 @@ pub(super) fn search(
         for stream in &mut plan.streams {
             stream.pacing = Pacing::Open { rate_per_second };
         }
-        let outcome = watched(args, &plan, options)?;
-        let stream = outcome.streams.first().ok_or_else(|| LabError::Usage("no stream".into()))?;
+        let outcome = watched(args, &plan, options).map_err(Ended::Failed)?;
+        if outcome.interrupted.is_some() {
+            return Err(Ended::Interrupted(Box::new((plan, outcome))));
+        }
+        let stream = outcome.streams.first();
+        let stream = stream.ok_or_else(|| Ended::Failed(LabError::Usage("no stream".into())))?;
         let p99 = stream.tally.latency.percentile(99.0);
         let is_kept = is_good(&outcome);
         let is_accepted = is_kept && p99 <= nanos(bound);
@@ -75,15 +79,22 @@ pub(super) fn search(
         if is_accepted {
             best = Some((plan, outcome));
         }
-        Ok::<_, LabError>(is_accepted)
-    })?;
+        Ok(is_accepted)
+    });
+    let found = match found {
+        Ok(found) => found,
+        Err(Ended::Failed(error)) => return Err(error),
+        Err(Ended::Interrupted(run)) => {
+            text.push_str("  !! INTERRUPTED before the highest rate was found; the run under way:\n\n");
+            best = Some(*run);
+            None
+        }
+    };
     match found {
         Some(rate) => drop(writeln!(text, "Highest: {}/s; its run:\n", grouped(rate))),
+        None if best.is_some() => {}
         None => text.push_str("  !! NO RATE WAS ACCEPTED\n"),
     }
-    Ok(Found {
-        text,
-        trials: json!({ "p99_max": nanos(bound), "highest": found, "trials": trials }),
-        run: best,
-    })
+    let trials = json!({ "p99_max": nanos(bound), "highest": found, "trials": trials });
+    Ok(Series { text, json: Some(("find_max", trials)), run: best })
 }

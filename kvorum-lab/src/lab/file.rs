@@ -415,6 +415,7 @@ impl Load {
                 "--json, --hgrm, --hlog, --find-max and --fdatasync are not for loads of a lab".into()
             );
         }
+        args.check_lab()?;
         if args.words.len() > 1 || args.words.iter().any(|word| word.contains([':', '/', '.'])) {
             return Err("no URL: the lab knows the nodes".into());
         }

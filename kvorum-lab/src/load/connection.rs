@@ -10,7 +10,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout_at;
 
-use super::tally::Failure;
+use super::tally::{Broken, Failure};
 use crate::http::{BodySink, ChunkedBody, Framing, Malformed, parse_head};
 
 /// Bytes asked for in one read: enough for any small answer at once, and for scans to need few reads.
@@ -54,10 +54,11 @@ pub struct Connection {
 
 impl Connection {
     /// Connects to `target` by `deadline`.
-    pub async fn open(target: SocketAddr, deadline: Instant) -> Result<Self, Failure> {
+    pub async fn open(target: SocketAddr, deadline: Instant) -> Result<Self, Broken> {
         let connect = timeout_at(deadline.into(), TcpStream::connect(target));
-        let stream = connect.await.map_err(|_| Failure::Connect)?.map_err(|_| Failure::Connect)?;
-        stream.set_nodelay(true).map_err(|_| Failure::Connect)?;
+        let refused = |error: std::io::Error| Broken::by(Failure::Connect, &error);
+        let stream = connect.await.map_err(|_| Failure::Connect)?.map_err(refused)?;
+        stream.set_nodelay(true).map_err(refused)?;
         Ok(Self { stream, buffer: Vec::with_capacity(READ_BYTES), bytes_sent: 0, bytes_received: 0 })
     }
 
@@ -68,11 +69,11 @@ impl Connection {
         request: &[u8],
         patience: Patience,
         sink: &mut impl BodySink,
-    ) -> Result<Answer, Failure> {
+    ) -> Result<Answer, Broken> {
         match timeout_at(patience.deadline(), self.stream.write_all(request)).await {
             Ok(Ok(())) => self.bytes_sent += request.len() as u64,
-            Ok(Err(_)) => return Err(Failure::Send),
-            Err(_) => return Err(Failure::Timeout),
+            Ok(Err(error)) => return Err(Broken::by(Failure::Send, &error)),
+            Err(_) => return Err(Failure::Timeout.into()),
         }
         let head = loop {
             self.fill(patience).await?;
@@ -89,7 +90,7 @@ impl Connection {
         if self.buffer.is_empty() {
             Ok(Answer { status: head.status, close: head.close })
         } else {
-            Err(Failure::Malformed)
+            Err(Failure::Malformed.into())
         }
     }
 
@@ -103,7 +104,7 @@ impl Connection {
         length: u64,
         patience: Patience,
         sink: &mut impl BodySink,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), Broken> {
         let mut left = length;
         loop {
             let take = usize::try_from(left).unwrap_or(usize::MAX).min(self.buffer.len());
@@ -117,7 +118,7 @@ impl Connection {
         }
     }
 
-    async fn take_chunks(&mut self, patience: Patience, sink: &mut impl BodySink) -> Result<(), Failure> {
+    async fn take_chunks(&mut self, patience: Patience, sink: &mut impl BodySink) -> Result<(), Broken> {
         let mut body = ChunkedBody::new();
         loop {
             let taken = body.feed(&self.buffer, sink).map_err(malformed)?;
@@ -130,20 +131,20 @@ impl Connection {
     }
 
     /// Reads the bytes that have arrived, at least one, and appends them to the buffer.
-    async fn fill(&mut self, patience: Patience) -> Result<(), Failure> {
+    async fn fill(&mut self, patience: Patience) -> Result<(), Broken> {
         self.buffer.reserve(READ_BYTES);
         match timeout_at(patience.deadline(), self.stream.read_buf(&mut self.buffer)).await {
-            Ok(Ok(0)) => Err(Failure::Closed),
+            Ok(Ok(0)) => Err(Failure::Closed.into()),
             Ok(Ok(read)) => {
                 self.bytes_received += read as u64;
                 Ok(())
             }
-            Ok(Err(_)) => Err(Failure::Receive),
-            Err(_) => Err(Failure::Timeout),
+            Ok(Err(error)) => Err(Broken::by(Failure::Receive, &error)),
+            Err(_) => Err(Failure::Timeout.into()),
         }
     }
 }
 
-fn malformed(_: Malformed) -> Failure {
-    Failure::Malformed
+fn malformed(_: Malformed) -> Broken {
+    Failure::Malformed.into()
 }

@@ -22,21 +22,25 @@ use tokio::sync::watch;
 
 use crate::dataset::{Records, Sizes};
 use crate::error::LabError;
-use crate::histogram::Latencies;
+use crate::histogram::{Latencies, PERCENTILES};
 use crate::machine::StealWindow;
 
 pub mod alarm;
 pub mod connection;
+pub mod headers;
 pub mod keys;
 pub mod mix;
 pub mod operation;
 mod prefill;
 pub mod replicas;
 pub mod schedule;
+pub mod script;
 pub mod tally;
 pub mod template;
+pub mod verified;
 mod worker;
 
+pub use headers::Header;
 pub use keys::KeyOrder;
 pub use mix::{Mix, Ycsb};
 pub use operation::{Operation, Pacing, StreamPlan};
@@ -50,6 +54,9 @@ use keys::Inserts;
 
 /// From the call to the first due operation: time to start threads and open connections.
 pub(crate) const LEAD: Duration = Duration::from_millis(200);
+
+/// The operations beyond a percentile without which it is not judged.
+const OPERATIONS_BEYOND_MIN: f64 = 10.0;
 
 /// How long after its end a run still sends operations that were due before the end.
 const DRAIN_MAX: Duration = Duration::from_secs(1);
@@ -87,6 +94,8 @@ pub struct RunOptions {
     pub mix: Option<Mix>,
     /// The requests of a service that is not kvorum.
     pub template: Option<Arc<Template>>,
+    /// Headers of every request, beside those that the driver writes.
+    pub headers: Vec<Header>,
     /// The receiver of every lane's figures, each second.
     pub ticks: Option<Sender<Tick>>,
     /// Becomes true when the run should end early.
@@ -176,11 +185,25 @@ impl StreamOutcome {
         wanted.is_none_or(|wanted| self.tally.unsent == 0 && rate >= 0.99 * wanted)
     }
 
-    /// Whether the driver itself caused much of the slowest latencies: it did not get the CPU when an
-    /// operation was due.
+    /// The lowest percentile from which on the driver itself caused more than half of the latencies, and more than a
+    /// millisecond: it did not get the CPU when operations were due. `None` if no percentile is like that.
+    ///
+    /// Percentiles that fewer than ten operations lie beyond are not judged, but the maximum is.
+    pub fn driver_late_from(&self) -> Option<f64> {
+        let (lag, latency) = (&self.tally.driver_lag, &self.tally.latency);
+        let beyond = |percentile: f64| crate::units::float(latency.count()) * (100.0 - percentile) / 100.0;
+        let is_late = |&percentile: &f64| {
+            let late = lag.percentile(percentile);
+            let is_judged = percentile >= 100.0 || beyond(percentile) >= OPERATIONS_BEYOND_MIN;
+            is_judged && late > crate::units::nanos(tally::LATE) && late > latency.percentile(percentile) / 2
+        };
+        PERCENTILES.into_iter().find(is_late)
+    }
+
+    /// Whether the driver itself caused much of the latencies, at the 99.9th percentile or below: those are not
+    /// the node's.
     pub fn is_driver_late(&self) -> bool {
-        let lag = self.tally.driver_lag.percentile(99.9);
-        lag > crate::units::nanos(tally::LATE) && lag > self.tally.latency.percentile(99.9) / 2
+        self.driver_late_from().is_some_and(|percentile| percentile <= 99.9)
     }
 }
 

@@ -4,6 +4,7 @@ use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::headers::{Header, lines};
 use super::keys::KeyOrder;
 use super::mix::Action;
 use super::replicas::Replicas;
@@ -111,10 +112,15 @@ pub struct RequestWriter {
     pub records: Records,
     /// The requested quorum.
     pub replicas: Option<Replicas>,
-    /// The header `Host`.
-    pub host: String,
+    /// The header lines of every request, as [`head`] makes them.
+    pub head: String,
     /// The service's requests; without it kvorum's.
     pub template: Option<Arc<Template>>,
+}
+
+/// The header lines of every request to `host`, where `headers` are the caller's own.
+pub fn head(host: &str, headers: &[Header], template: Option<&Template>) -> String {
+    template.map_or_else(|| lines(host, headers), |template| template.head(host, headers))
 }
 
 impl RequestWriter {
@@ -124,7 +130,7 @@ impl RequestWriter {
     pub fn write(&self, action: Action, index: u64, out: &mut Vec<u8>) {
         out.clear();
         if let Some(template) = &self.template {
-            return template.write(&self.records, self.replicas, &self.host, (action, index), out);
+            return template.write(&self.records, self.replicas, &self.head, (action, index), out);
         }
         match action {
             Action::Put | Action::Insert => {
@@ -152,12 +158,12 @@ impl RequestWriter {
                         let _ = write!(out, "{KEY_PREFIX}&end={KEYS_END}");
                     }
                 }
-                let _ = write!(out, " HTTP/1.1\r\nHost: {}\r\n\r\n", self.host);
+                let _ = write!(out, " HTTP/1.1\r\n{}\r\n", self.head);
             }
         }
     }
 
-    /// The request line of one entity, and the header `Host`.
+    /// The request line of one entity, and the headers of all requests.
     fn write_line(&self, method: &[u8], index: u64, out: &mut Vec<u8>) {
         out.extend_from_slice(method);
         out.extend_from_slice(b" /v0/entity?id=");
@@ -165,9 +171,8 @@ impl RequestWriter {
         if let Some(replicas) = self.replicas {
             out.extend_from_slice(replicas.query().as_bytes());
         }
-        out.extend_from_slice(b" HTTP/1.1\r\nHost: ");
-        out.extend_from_slice(self.host.as_bytes());
-        out.extend_from_slice(b"\r\n");
+        out.extend_from_slice(b" HTTP/1.1\r\n");
+        out.extend_from_slice(self.head.as_bytes());
     }
 }
 
@@ -179,6 +184,8 @@ pub struct AnswerBody {
     /// The service's bodies; without it a body is a value.
     template: Option<Arc<Template>>,
     is_scan: bool,
+    /// All bytes of the answer's body.
+    bytes: u64,
     /// The value, or the chunk so far; no more than a record of the dataset and a byte.
     piece: Vec<u8>,
     piece_bytes_max: usize,
@@ -197,6 +204,7 @@ impl AnswerBody {
             verify,
             template,
             is_scan: false,
+            bytes: 0,
             piece: Vec::new(),
             // Room after a record and its line feed shows that a record is too long.
             piece_bytes_max: record_bytes_max.max(body_bytes_max) + 64,
@@ -210,6 +218,7 @@ impl AnswerBody {
     pub fn reset(&mut self, action: Action) {
         self.is_scan = matches!(action, Action::Scan { .. });
         self.piece.clear();
+        self.bytes = 0;
         self.last_key.clear();
         self.records = 0;
         self.is_wrong = false;
@@ -231,6 +240,26 @@ impl AnswerBody {
         }
     }
 
+    /// Whether a body of an answer to `action` is compared with anything.
+    pub fn is_compared(&self, action: Action) -> bool {
+        self.verify && matches!(action, Action::Get | Action::ReadModifyWrite | Action::Scan { .. })
+    }
+
+    /// Describes why the body, the answer to `action` on key `index`, is wrong.
+    pub fn complaint(&self, action: Action, index: u64) -> String {
+        let key = Dataset::key(index);
+        if let Action::Scan { .. } = action {
+            return format!("scan from {key}: a record is out of order, or not the value of its key");
+        }
+        let mut wanted = Vec::new();
+        match &self.template {
+            Some(template) => template.write_body(&self.wanted, index, &mut wanted),
+            None => self.wanted.write_value(index, &mut wanted),
+        }
+        let same = wanted.iter().zip(&self.piece).take_while(|(wanted, found)| wanted == found).count();
+        format!("{key}: {} bytes where {} are right, different from byte {same} on", self.bytes, wanted.len())
+    }
+
     /// The number of records that a scan has returned.
     pub fn records(&self) -> u64 {
         self.records
@@ -250,6 +279,7 @@ impl AnswerBody {
 
 impl BodySink for AnswerBody {
     fn data(&mut self, bytes: &[u8]) {
+        self.bytes += bytes.len() as u64;
         if self.verify {
             let room = self.piece_bytes_max.saturating_sub(self.piece.len());
             self.piece.extend_from_slice(bytes.get(..room).unwrap_or(bytes));

@@ -5,7 +5,7 @@ use super::*;
 const DATASET: Dataset = Dataset { keys: 1000, value_bytes: 10, seed: 1 };
 
 fn writer() -> RequestWriter {
-    RequestWriter { records: DATASET.into(), replicas: None, host: "h:1".into(), template: None }
+    RequestWriter { records: DATASET.into(), replicas: None, head: "Host: h:1\r\n".into(), template: None }
 }
 
 fn request(action: impl Into<Action>) -> String {

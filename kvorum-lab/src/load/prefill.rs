@@ -40,6 +40,7 @@ pub fn prefill_with(
         value_bytes: options.value_bytes,
         stop: options.stop.clone(),
         template: options.template.clone(),
+        headers: options.headers.clone(),
         ..RunOptions::default()
     };
     let mut order = KeyOrder::Sequential;

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::io;
 use std::time::{Duration, Instant};
 
+use super::verified::Verified;
 use crate::error::LabError;
 use crate::histogram::Latencies;
 
@@ -55,6 +57,28 @@ impl fmt::Display for Failure {
     }
 }
 
+/// A failure, with the system's error if it was one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Broken {
+    /// The failure.
+    pub failure: Failure,
+    /// The number of the system's error; none for time-outs and what the other side sent or closed.
+    pub os_error: Option<i32>,
+}
+
+impl Broken {
+    /// A failure by an error of the system.
+    pub fn by(failure: Failure, error: &io::Error) -> Self {
+        Self { failure, os_error: error.raw_os_error() }
+    }
+}
+
+impl From<Failure> for Broken {
+    fn from(failure: Failure) -> Self {
+        Self { failure, os_error: None }
+    }
+}
+
 /// Counts and distributions of one stream, or of a lane of it.
 #[derive(Debug, Clone)]
 pub struct Tally {
@@ -74,6 +98,10 @@ pub struct Tally {
     pub statuses: BTreeMap<u16, u64>,
     /// Failures by kind. For kind `Connect` they count attempts, not operations.
     pub failures: BTreeMap<Failure, u64>,
+    /// Of the failures, those by an error of the system, by its number.
+    pub causes: BTreeMap<(Failure, i32), u64>,
+    /// What was compared with `--verify`.
+    pub verified: Verified,
     /// Answers 2xx whose body was not the key's value, or records out of order.
     pub wrong_bodies: u64,
     /// Operations sent more than [`LATE`] after they were due: no connection was free, or none at all.
@@ -106,6 +134,8 @@ impl Tally {
             succeeded: 0,
             statuses: BTreeMap::new(),
             failures: BTreeMap::new(),
+            causes: BTreeMap::new(),
+            verified: Verified::default(),
             wrong_bodies: 0,
             late: 0,
             unsent: 0,
@@ -119,8 +149,12 @@ impl Tally {
     }
 
     /// Counts a failure.
-    pub fn failure(&mut self, failure: Failure) {
+    pub fn failure(&mut self, broken: impl Into<Broken>) {
+        let Broken { failure, os_error } = broken.into();
         *self.failures.entry(failure).or_default() += 1;
+        if let Some(number) = os_error {
+            *self.causes.entry((failure, number)).or_default() += 1;
+        }
     }
 
     /// Counts an answer with an unexpected status.
@@ -180,6 +214,10 @@ impl Tally {
         for (&kind, count) in &other.failures {
             *self.failures.entry(kind).or_default() += count;
         }
+        for (&cause, count) in &other.causes {
+            *self.causes.entry(cause).or_default() += count;
+        }
+        self.verified.merge(&other.verified);
         self.wrong_bodies += other.wrong_bodies;
         self.late += other.late;
         self.unsent += other.unsent;

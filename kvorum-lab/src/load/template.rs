@@ -8,15 +8,20 @@
 //! | `{value-hex}` | body | the value in hexadecimal digits, for bodies that are text |
 //!
 //! Braces around anything else are text, so a body can be JSON. A GET is right if its body is that of the PUT.
+//!
+//! A [script](super::script) becomes a template, too: one request, in the place of the write, whose texts have numbers in
+//! place of keys.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 
+use super::headers::{Header, lines};
 use super::mix::{Action, Mix};
 use super::operation::Operation;
 use super::replicas::Replicas;
 use crate::dataset::Records;
 use crate::error::LabError;
+use crate::rng::{SplitMix64, mix};
 
 /// The texts of a template, as a lab file has them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Deserialize)]
@@ -36,15 +41,94 @@ pub struct TemplateTexts {
     pub ok: Option<BTreeSet<u16>>,
 }
 
+/// A whole number that follows from a request's number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Number {
+    source: Source,
+    /// Digits at least, with zeros in front.
+    width: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Source {
+    /// `first`, and `step` more with every request.
+    Counter { first: i64, step: i64 },
+    /// From `low` to `high`, all equally likely; `draw` tells apart the draws of one request.
+    Random { low: i64, high: i64, draw: u64 },
+}
+
+impl Number {
+    /// A number that does not change.
+    pub(super) const fn of(first: i64) -> Self {
+        Self { source: Source::Counter { first, step: 0 }, width: 0 }
+    }
+
+    /// A number from `low` to `high`, which is not below `low`.
+    pub(super) const fn random(low: i64, high: i64, draw: u64) -> Self {
+        Self { source: Source::Random { low, high, draw }, width: 0 }
+    }
+
+    /// The same with at least `width` digits.
+    pub(super) fn padded(self, width: usize) -> Self {
+        Self { width: width.min(WIDTH_MAX), ..self }
+    }
+
+    /// The same, and `step` more with every request.
+    pub(super) fn stepped(self, step: i64) -> Self {
+        match self.source {
+            Source::Counter { first, .. } => Self { source: Source::Counter { first, step }, ..self },
+            Source::Random { .. } => self,
+        }
+    }
+
+    /// The same, `by` larger.
+    pub(super) fn plus(self, by: i64) -> Self {
+        let source = match self.source {
+            Source::Counter { first, step } => Source::Counter { first: first.saturating_add(by), step },
+            Source::Random { low, high, draw } => {
+                Source::Random { low: low.saturating_add(by), high: high.saturating_add(by), draw }
+            }
+        };
+        Self { source, ..self }
+    }
+
+    /// The value, if it is the same for all requests.
+    pub(super) fn constant(self) -> Option<i64> {
+        match self.source {
+            Source::Counter { first, step: 0 } => Some(first),
+            Source::Counter { .. } | Source::Random { .. } => None,
+        }
+    }
+
+    /// The number of request `index`, as text.
+    pub(super) fn text(self, index: u64, seed: u64) -> String {
+        let value = match self.source {
+            Source::Counter { first, step } => {
+                first.saturating_add(step.saturating_mul(i64::try_from(index).unwrap_or(i64::MAX)))
+            }
+            Source::Random { low, high, draw } => {
+                let mut rng = SplitMix64::new(mix(seed ^ mix(index ^ mix(draw))));
+                let below = high.abs_diff(low).saturating_add(1);
+                low.saturating_add_unsigned(rng.below(below))
+            }
+        };
+        format!("{value:0width$}", width = self.width)
+    }
+}
+
+/// The most digits of a number.
+const WIDTH_MAX: usize = 64;
+
 /// A part of a line or of a body.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Part {
+pub(super) enum Part {
     Text(String),
     Key,
     Ack,
     From,
     Value,
     ValueHex,
+    Number(Number),
 }
 
 /// A request line.
@@ -63,6 +147,10 @@ pub struct Template {
     body: Vec<Part>,
     content_type: Option<String>,
     ok: Option<BTreeSet<u16>>,
+    /// Headers of every request, beside those of the command line.
+    headers: BTreeMap<String, Vec<Part>>,
+    /// Whether the write has a body at all.
+    has_body: bool,
 }
 
 impl Template {
@@ -91,7 +179,54 @@ impl Template {
             body,
             content_type: texts.content_type.clone(),
             ok: texts.ok.clone(),
+            headers: BTreeMap::new(),
+            has_body: true,
         })
+    }
+
+    /// The one request of a script. As for wrk, statuses below 400 are those of a success.
+    ///
+    /// # Errors
+    /// A sentence that names the text and the mistake in it.
+    pub(super) fn scripted(
+        method: String,
+        target: Vec<Part>,
+        body: Option<Vec<Part>>,
+        headers: BTreeMap<String, Vec<Part>>,
+    ) -> Result<Self, String> {
+        check_method(&method)?;
+        if method == "HEAD" || method == "CONNECT" {
+            return Err(format!("{method}: bench does not read answers of that kind"));
+        }
+        let text = |part: &Part| match part {
+            Part::Text(text) => text.clone(),
+            _ => "0".to_owned(),
+        };
+        check_target(&target.iter().map(text).collect::<String>())?;
+        for (name, value) in &headers {
+            Header::new(name, &value.iter().map(text).collect::<String>())?;
+        }
+        Ok(Self {
+            put: Some(Line { method, target }),
+            get: None,
+            delete: None,
+            has_body: body.is_some(),
+            body: body.unwrap_or_default(),
+            content_type: None,
+            ok: Some((200..=399).collect()),
+            headers,
+        })
+    }
+
+    /// The header lines of every request to `host`: those of the command line, and not those that the script has in
+    /// their place.
+    pub(super) fn head(&self, host: &str, headers: &[Header]) -> String {
+        let is_own = |header: &&Header| !self.headers.keys().any(|name| header.is(name));
+        let others: Vec<Header> = headers.iter().filter(is_own).cloned().collect();
+        let text = lines(host, &others);
+        let is_host = self.headers.keys().any(|name| name.eq_ignore_ascii_case("host"));
+        let line = format!("Host: {host}\r\n");
+        text.strip_prefix(&line).filter(|_| is_host).map_or(text.clone(), str::to_owned)
     }
 
     /// Whether the template has all requests of a stream of `operation`, or of `mix` in its place.
@@ -141,12 +276,12 @@ impl Template {
         &self,
         records: &Records,
         replicas: Option<Replicas>,
-        host: &str,
+        head: &str,
         (action, index): (Action, u64),
         out: &mut Vec<u8>,
     ) {
         let (line, has_body) = match action {
-            Action::Put | Action::Insert => (&self.put, true),
+            Action::Put | Action::Insert => (&self.put, self.has_body),
             Action::Get | Action::ReadModifyWrite => (&self.get, false),
             Action::Delete => (&self.delete, false),
             Action::Scan { .. } => (&None, false),
@@ -156,12 +291,18 @@ impl Template {
         out.push(b' ');
         render(&line.target, records, replicas, index, out);
         // Writing into a `Vec` cannot fail.
-        let _ = write!(out, " HTTP/1.1\r\nHost: {host}\r\n");
+        let _ = write!(out, " HTTP/1.1\r\n{head}");
+        for (name, value) in &self.headers {
+            let _ = write!(out, "{name}: ");
+            render(value, records, replicas, index, out);
+            out.extend_from_slice(b"\r\n");
+        }
         if has_body {
             if let Some(kind) = &self.content_type {
                 let _ = write!(out, "Content-Type: {kind}\r\n");
             }
-            let _ = write!(out, "Content-Length: {}\r\n\r\n", self.body_bytes(records.value_size(index)));
+            let bytes = self.body_bytes(records.value_size(index)) + self.digits(records, index);
+            let _ = write!(out, "Content-Length: {bytes}\r\n\r\n");
             render(&self.body, records, replicas, index, out);
         } else {
             out.extend_from_slice(b"\r\n");
@@ -174,17 +315,31 @@ impl Template {
             return records.is_value(index, body);
         }
         let mut wanted = Vec::new();
-        render(&self.body, records, None, index, &mut wanted);
+        self.write_body(records, index, &mut wanted);
         wanted == body
     }
 
-    /// The size of the body of a value of `value_bytes`.
+    /// Appends the body of a PUT of key `index`.
+    pub(super) fn write_body(&self, records: &Records, index: u64, out: &mut Vec<u8>) {
+        render(&self.body, records, None, index, out);
+    }
+
+    /// The digits of all numbers in the body of request `index`.
+    fn digits(&self, records: &Records, index: u64) -> usize {
+        let digits = self.body.iter().map(|part| match part {
+            Part::Number(number) => number.text(index, records.dataset.seed).len(),
+            _ => 0,
+        });
+        digits.sum()
+    }
+
+    /// The size of the body of a value of `value_bytes`, without the digits of numbers.
     pub(super) fn body_bytes(&self, value_bytes: usize) -> usize {
         let sizes = self.body.iter().map(|part| match part {
             Part::Text(text) => text.len(),
             Part::Value => value_bytes,
             Part::ValueHex => 2 * value_bytes,
-            Part::Key | Part::Ack | Part::From => 0,
+            Part::Key | Part::Ack | Part::From | Part::Number(_) => 0,
         });
         sizes.sum()
     }
@@ -193,18 +348,28 @@ impl Template {
 impl Line {
     fn read(text: &str) -> Result<Self, String> {
         let (method, target) = text.split_once(' ').ok_or("wanted METHOD PATH, as in GET /items/{key}")?;
-        if method.is_empty() || !method.bytes().all(|byte| byte.is_ascii_uppercase()) {
-            return Err(format!("{method:?} is no method"));
-        }
-        if !target.starts_with('/') || !target.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return Err(format!("{target:?} is no path: it begins with /, and has no spaces"));
-        }
+        check_method(method)?;
+        check_target(target)?;
         let target = parts(target, &[("key", Part::Key), ("ack", Part::Ack), ("from", Part::From)])?;
         if !target.contains(&Part::Key) {
             return Err("{key} is missing: requests are for keys".into());
         }
         Ok(Self { method: method.into(), target })
     }
+}
+
+fn check_method(method: &str) -> Result<(), String> {
+    if method.is_empty() || !method.bytes().all(|byte| byte.is_ascii_uppercase()) {
+        return Err(format!("{method:?} is no method"));
+    }
+    Ok(())
+}
+
+fn check_target(target: &str) -> Result<(), String> {
+    if !target.starts_with('/') || !target.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err(format!("{target:?} is no path: it begins with /, and has no spaces"));
+    }
+    Ok(())
 }
 
 /// Splits `text` at its placeholders, the names of `known`.
@@ -243,6 +408,9 @@ fn render(parts: &[Part], records: &Records, replicas: Option<Replicas>, index: 
         match part {
             Part::Text(text) => out.extend_from_slice(text.as_bytes()),
             Part::Key => records.write_key(index, out),
+            Part::Number(number) => {
+                out.extend_from_slice(number.text(index, records.dataset.seed).as_bytes());
+            }
             Part::Ack => drop(write!(out, "{}", replicas.map_or(0, Replicas::ack))),
             Part::From => drop(write!(out, "{}", replicas.map_or(0, Replicas::from))),
             Part::Value => records.write_value(index, out),
@@ -279,7 +447,7 @@ mod tests {
     fn written(texts: &TemplateTexts, action: Action) -> String {
         let mut out = Vec::new();
         let template = Template::read(texts).unwrap();
-        template.write(&RECORDS, Replicas::new(2, 3), "h:1", (action, 7), &mut out);
+        template.write(&RECORDS, Replicas::new(2, 3), "Host: h:1\r\n", (action, 7), &mut out);
         String::from_utf8_lossy(&out).into_owned()
     }
 

@@ -16,11 +16,12 @@ use tokio::task::LocalSet;
 
 use super::alarm::Alarm;
 use super::connection::{Answer, Connection, Patience};
+use super::headers::Header;
 use super::keys::{Inserts, KeyChooser};
 use super::mix::{Action, Mix};
-use super::operation::{AnswerBody, RequestWriter, StreamPlan};
+use super::operation::{AnswerBody, RequestWriter, StreamPlan, head};
 use super::schedule::Schedule;
-use super::tally::{Failure, LATE, Tally, WINDOW, WINDOWS_MAX};
+use super::tally::{Broken, LATE, Tally, WINDOW, WINDOWS_MAX};
 use super::template::Template;
 use super::{Plan, RunOptions, Tick, Timetable};
 use crate::dataset::Records;
@@ -43,6 +44,7 @@ struct Lane {
     records: Records,
     mix: Option<Mix>,
     template: Option<Arc<Template>>,
+    headers: Vec<Header>,
     keys: KeyChooser,
     inserts: Arc<Inserts>,
     schedule: Schedule,
@@ -194,6 +196,7 @@ impl Lane {
             records: options.records(stream),
             mix,
             template: options.template.clone(),
+            headers: options.headers.clone(),
             keys: KeyChooser::new(&stream.order, stream.dataset.keys),
             inserts: Arc::clone(inserts),
             schedule,
@@ -245,7 +248,7 @@ impl Lane {
     fn count(
         &self,
         slot: &Slot,
-        answer: Result<Answer, Failure>,
+        answer: Result<Answer, Broken>,
         body: &AnswerBody,
         sent: Instant,
         done: Instant,
@@ -260,6 +263,15 @@ impl Lane {
             return;
         }
         let latency = done.duration_since(slot.due);
+        if is_success && body.is_compared(slot.action) {
+            match slot.action {
+                Action::Scan { .. } => tally.verified.scans += 1,
+                _ => tally.verified.read(slot.key),
+            }
+            if !is_right {
+                tally.verified.wrong(|| body.complaint(slot.action, slot.key));
+            }
+        }
         if is_right {
             tally.latency.record(latency);
             tally.uncorrected.record(done.duration_since(sent));
@@ -359,7 +371,7 @@ async fn drive(lane: Rc<Lane>, target: SocketAddr) {
     let writer = RequestWriter {
         records: lane.records,
         replicas: lane.stream.replicas,
-        host: target.to_string(),
+        head: head(&target.to_string(), &lane.headers, lane.template.as_deref()),
         template: lane.template.clone(),
     };
     let mut request = Vec::new();

@@ -40,6 +40,8 @@ type Script = dyn Fn(u64) -> Behaviour + Send + Sync;
 pub struct Toy {
     records: RwLock<BTreeMap<Vec<u8>, Vec<u8>>>,
     requests: AtomicU64,
+    /// The names of all headers that came, in lower case.
+    headers: Mutex<Vec<String>>,
     /// Held by a test that stalls the whole server.
     pub gate: Mutex<()>,
     script: Box<Script>,
@@ -61,6 +63,7 @@ impl Toy {
         Arc::new(Self {
             records: RwLock::default(),
             requests: AtomicU64::new(0),
+            headers: Mutex::default(),
             gate: Mutex::default(),
             script: Box::new(script),
         })
@@ -75,6 +78,16 @@ impl Toy {
 
     pub fn requests(&self) -> u64 {
         self.requests.load(Ordering::Relaxed)
+    }
+
+    /// How often a header came, whose name begins with x.
+    pub fn headers(&self, name: &str) -> usize {
+        let headers = self.headers.lock().unwrap_or_else(PoisonError::into_inner);
+        headers.iter().filter(|found| *found == name).count()
+    }
+
+    pub fn value(&self, key: &str) -> Option<Vec<u8>> {
+        self.records.read().unwrap_or_else(PoisonError::into_inner).get(key.as_bytes()).cloned()
     }
 
     pub fn len(&self) -> usize {
@@ -100,6 +113,12 @@ impl Toy {
                 reader.read_line(&mut header)?;
                 if header.trim().is_empty() {
                     break;
+                }
+                if let Some((name, _)) =
+                    header.split_once(':').filter(|(name, _)| name.starts_with(['x', 'X']))
+                {
+                    let mut headers = self.headers.lock().unwrap_or_else(PoisonError::into_inner);
+                    headers.push(name.to_ascii_lowercase());
                 }
                 if let Some(value) = header.to_ascii_lowercase().strip_prefix("content-length:") {
                     length = value.trim().parse().unwrap_or(0);

@@ -487,8 +487,9 @@ fn scans_are_escaped_on_terminals() {
     assert_eq!(shown.trim_end(), "k\\u{1b}[2J\tv\\u{1b}]0;title\\u{7}\\r\\nforged\\tline", "{output:?}");
 }
 
-/// Goal: `bench` reports failures, and ends with 1. Method: a port without a listener, reads of keys that were
-/// never stored, and a run that is interrupted, whose partial report is marked.
+/// Goal: `bench` reports failures, and each exit code is the documented one. Method: a port without a listener, reads of
+/// keys that were never stored, a good run, impossible arguments, and runs that are interrupted, also in steps and in the
+/// search for the highest rate, whose partial reports are marked.
 #[test]
 fn bench_says_what_went_wrong() {
     let server = Node::start_new(&[]);
@@ -498,17 +499,30 @@ fn bench_says_what_went_wrong() {
     };
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let (code, said) = bench(&["get", "-d", "300ms", "-c", "2", "-t", "1"], &format!("http://{closed}"));
-    assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("!! NO CONNECTION: "), "{said}");
+    assert_eq!(code, Some(3), "{said}");
+    assert!(said.contains("!! NO CONNECTION: ") && said.contains("    connect: "), "{said}");
+    assert!(said.contains(" Connection refused\n"), "{said}");
+    let (code, said) = bench(&["get", "-H", "X"], &server.url());
+    assert!(code == Some(2) && said.contains("\"X\" is not 'Name: value'"), "{said}");
+    let (code, said) = bench(&["get", "--prefill", "--coalesce", "1ms"], &server.url());
+    assert!(code == Some(2) && said.contains("--coalesce"), "{said}");
+    let (code, said) = bench(&["get", "-d", "100ms", "--json", "/no/such/folder/a.json"], &server.url());
+    assert!(code == Some(3) && said.contains("write /no/such/folder/a.json"), "{said}");
     let (code, said) = bench(&["get", "-d", "300ms", "-c", "2", "-t", "1"], &server.url());
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains("OPERATIONS FAILED") && said.contains("KEYS NOT FOUND (404): --prefill"), "{said}");
     let good = ["get", "-d", "300ms", "-c", "2", "-t", "1", "--keys", "100", "--prefill"];
     let (code, said) = bench(&good, &server.url());
     assert!(code == Some(0) && !said.contains("!!"), "{said}");
-    for (signal, rate) in [(libc::SIGINT, None), (libc::SIGINT, Some("200")), (libc::SIGTERM, None)] {
+    for (signal, pace) in [
+        (libc::SIGINT, &[][..]),
+        (libc::SIGINT, &["-R200"]),
+        (libc::SIGTERM, &[]),
+        (libc::SIGINT, &["--rate-steps", "200,400"]),
+        (libc::SIGINT, &["--find-max", "50ms", "-R200"]),
+    ] {
         let mut command = kvorum(&["bench", "put", "-d", "60s", "-c", "2", "-t", "1", "--keys", "100"]);
-        command.args(rate.map(|rate| format!("-R{rate}"))).arg(server.url());
+        command.args(pace).arg(server.url());
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         std::thread::sleep(Duration::from_millis(1500));
         let pid = rustix::process::Pid::from_child(&child);
@@ -520,8 +534,10 @@ fn bench_says_what_went_wrong() {
         }
         let output = child.wait_with_output().unwrap();
         let said = text(&output.stdout);
-        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert_eq!(output.status.code(), Some(130), "{said}");
         assert!(said.contains("!! INTERRUPTED after ") && said.contains("a partial report"), "{said}");
-        assert!(said.contains("Requests/sec:") && !said.contains("COULD NOT KEEP"), "{said}");
+        assert!(said.contains("Requests/sec:"), "{said}");
+        // A busy machine may not keep a rate, but what was still to come is not overdue.
+        assert!(!said.contains("COULD NOT KEEP") || said.contains(" 0 due operations were never sent"), "{said}");
     }
 }

@@ -1,6 +1,6 @@
 //! Goal: the ammo that `bench/tank/ammo.py` makes for Yandex.Tank is what phantom reads, and its requests are those of
 //! `kvorum bench`. Method: run it, take its output apart by the sizes it names, and compare each request byte for byte.
-#![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test runs a program")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -17,13 +17,11 @@ const KEYS: u64 = 50;
 fn taken_apart(mut ammo: &[u8]) -> Vec<(String, Vec<u8>)> {
     let mut requests = Vec::new();
     while !ammo.is_empty() {
-        let end = ammo.iter().position(|&byte| byte == b'\n').unwrap();
-        let line = std::str::from_utf8(&ammo[..end]).unwrap();
-        let (size, tag) = line.split_once(' ').unwrap();
-        let (request, rest) = ammo[end + 1..].split_at(size.parse().unwrap());
-        assert_eq!(rest.first(), Some(&b'\n'), "no line feed behind {line:?}");
+        let (line, rest) = ammo.split_at(ammo.iter().position(|&byte| byte == b'\n').unwrap());
+        let (size, tag) = std::str::from_utf8(line).unwrap().split_once(' ').unwrap();
+        let (request, rest) = rest.strip_prefix(b"\n").unwrap().split_at(size.parse().unwrap());
         requests.push((tag.to_owned(), request.to_vec()));
-        ammo = &rest[1..];
+        ammo = rest.strip_prefix(b"\n").expect("a line feed behind the request");
     }
     requests
 }

@@ -6,6 +6,9 @@
 //! divided by that. So the sums are unbiased for all sizes. The profile counts *allocated* bytes, freed again or not. A
 //! reallocation counts with its new size, because it is mostly a new block and a copy.
 //!
+//! A profile of *live* bytes keeps the address of each recorded allocation until it is freed or moved; what is left at its
+//! end is the profile. Allocations from before its beginning are not in it.
+//!
 //! Why not jemalloc's own heap profile: it counts live bytes, keeps every stack forever when it accumulates
 //! (`prof_accum`), and makes each allocation and each release slower even while it is off.
 //!
@@ -15,9 +18,10 @@
 #![expect(unsafe_code, reason = "a global allocator is an unsafe trait; see the module text")]
 
 use super::stacks;
-use super::{Event, is_on};
+use super::{COLLECTING, Event, is_on};
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::Cell;
+use std::sync::atomic::Ordering;
 
 /// Bytes allocated per sample, on average.
 pub const INTERVAL_BYTES: f64 = 262_144.0;
@@ -31,36 +35,50 @@ pub struct Sampled<A>(pub A);
 unsafe impl<A: GlobalAlloc> GlobalAlloc for Sampled<A> {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        note_if_on(layout.size());
         // SAFETY: the caller keeps the contract of `alloc`.
-        unsafe { self.0.alloc(layout) }
+        let pointer = unsafe { self.0.alloc(layout) };
+        note_if_on(layout.size(), pointer);
+        pointer
     }
 
     #[inline]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        note_if_on(layout.size());
         // SAFETY: the caller keeps the contract of `alloc_zeroed`.
-        unsafe { self.0.alloc_zeroed(layout) }
+        let pointer = unsafe { self.0.alloc_zeroed(layout) };
+        note_if_on(layout.size(), pointer);
+        pointer
     }
 
     #[inline]
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        note_if_on(new_size);
+        forget_if_on(pointer);
         // SAFETY: the caller keeps the contract of `realloc`.
-        unsafe { self.0.realloc(pointer, layout, new_size) }
+        let moved = unsafe { self.0.realloc(pointer, layout, new_size) };
+        note_if_on(new_size, moved);
+        moved
     }
 
     #[inline]
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // Before: afterwards another thread may get the same address.
+        forget_if_on(pointer);
         // SAFETY: the caller keeps the contract of `dealloc`.
         unsafe { self.0.dealloc(pointer, layout) }
     }
 }
 
 #[inline]
-fn note_if_on(bytes: usize) {
-    if is_on(Event::Alloc) {
-        note(bytes);
+fn note_if_on(bytes: usize, pointer: *mut u8) {
+    let collecting = COLLECTING.load(Ordering::Relaxed);
+    if collecting == Event::Alloc as u8 || collecting == Event::Live as u8 {
+        note(bytes, (collecting == Event::Live as u8).then_some(pointer));
+    }
+}
+
+#[inline]
+fn forget_if_on(pointer: *mut u8) {
+    if is_on(Event::Live) {
+        stacks::forget(pointer.addr());
     }
 }
 
@@ -74,7 +92,7 @@ thread_local! {
 #[cold]
 #[inline(never)]
 #[expect(clippy::cast_precision_loss, reason = "no allocation has 2^53 bytes")]
-fn note(bytes: usize) {
+fn note(bytes: usize, pointer: Option<*mut u8>) {
     let size = bytes as f64;
     let left = LEFT.get().unwrap_or_else(|| draw(next_chance())) - size;
     if left > 0.0 {
@@ -83,7 +101,12 @@ fn note(bytes: usize) {
     }
     LEFT.set(Some(draw(next_chance())));
     let (count, total) = weigh(size);
-    stacks::note(count, total);
+    match pointer {
+        None => stacks::note(count, total),
+        Some(pointer) if !pointer.is_null() => stacks::note_live(pointer.addr(), count, total),
+        // The allocation failed.
+        Some(_) => {}
+    }
 }
 
 /// How many allocations and bytes one recorded allocation stands for.

@@ -1,5 +1,6 @@
-//! CPU samples: a timer of the process's CPU time sends `SIGPROF` to a running thread, whose handler writes the stack
-//! into a pipe. The profile's thread reads the pipe and adds the samples up.
+//! Samples by a signal. For `cpu`, a timer of the process's CPU time sends `SIGPROF` to a running thread, whose handler writes the stack
+//! into a pipe. The profile's thread reads the pipe and adds the samples up. For `wall`, the profile's thread sends the
+//! signal to every thread itself.
 //!
 //! The handler is async-signal-safe: it walks its stack, makes two direct system calls (which do not change `errno`),
 //! takes no lock and allocates nothing. A record is shorter than `PIPE_BUF`, so records do not interleave. If the pipe
@@ -28,6 +29,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Samples per second of CPU time. Not 100: work that happens a hundred times a second would be sampled always or
 /// never.
 pub(super) const PER_SECOND: u64 = 99;
+/// How often a profile of `wall` interrupts all threads, in a second; that of [`super::DRAIN_EVERY`].
+pub(super) const WALL_PER_SECOND: u64 = 20;
 /// The capacity of the pipe, in bytes: half a second of sixty busy processors.
 const PIPE_BYTES: usize = 1 << 20;
 /// The most words of a record: the thread's number, the count of frames, and the frames, one word each.
@@ -47,7 +50,7 @@ static LOST: AtomicU64 = AtomicU64::new(0);
 
 /// Records the interrupted thread's stack.
 extern "C" fn on_tick(_signal: c_int) {
-    let Some(pipe) = PIPE.get().filter(|_| is_on(Event::Cpu)) else { return };
+    let Some(pipe) = PIPE.get().filter(|_| is_on(Event::Cpu) || is_on(Event::Wall)) else { return };
     let stack = Stack::here();
     let mut record = [0_u8; RECORD_WORDS_MAX * WORD];
     let mut words = record.chunks_exact_mut(WORD);
@@ -94,6 +97,21 @@ pub(super) fn start() -> Result<(), ProfileError> {
 pub(super) fn stop() {
     // Stopping a timer with valid arguments cannot fail.
     let _ = set_timer(0);
+}
+
+/// Sends the signal to every thread of the process but the calling one, whether it runs or sleeps.
+///
+/// A sleeping thread's system call is restarted by the kernel, or ends early with `EINTR`, which the standard library
+/// and the runtime expect. A thread that ends meanwhile is passed over.
+pub(super) fn interrupt_all() {
+    let own = stacks::thread_number();
+    let Ok(threads) = std::fs::read_dir("/proc/self/task") else { return };
+    let process = rustix::process::getpid().as_raw_nonzero().get();
+    let numbers = threads.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<c_int>().ok());
+    for thread in numbers.filter(|&thread| thread.unsigned_abs() != own) {
+        // SAFETY: `tgkill(2)` has three arguments, all numbers. The signal has a handler, which `prepare` has set.
+        unsafe { libc::syscall(libc::SYS_tgkill, process, thread, libc::SIGPROF) };
+    }
 }
 
 fn set_handler() -> io::Result<()> {

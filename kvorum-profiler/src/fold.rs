@@ -19,6 +19,8 @@ pub struct Profile {
     pub event: Event,
     /// How long the profile took.
     pub lasted: Duration,
+    /// How many records it is made of: samples, sampled allocations, waits for locks.
+    pub samples: u64,
     /// The stacks that were seen.
     pub entries: Vec<Entry>,
 }
@@ -106,14 +108,15 @@ pub(super) fn fold(event: Event, lasted: Duration, collected: Collected) -> Prof
     let mut folded: BTreeMap<Vec<String>, Seen> = BTreeMap::new();
     for (place, seen) in collected {
         if let Some(frames) = names.frames(event, &place) {
-            folded.entry(frames).or_default().add(seen.count, seen.total);
+            folded.entry(frames).or_default().add(seen);
         }
     }
     // The cached line tables of the program are tens of megabytes.
     backtrace::clear_symbol_cache();
     let scale = if event == Event::Lock { 1000 } else { 1 };
     let entry = |(frames, seen): (_, Seen)| Entry { frames, count: seen.count, value: seen.total / scale };
-    Profile { event, lasted, entries: folded.into_iter().map(entry).collect() }
+    let samples = folded.values().map(|seen| seen.samples).sum();
+    Profile { event, lasted, samples, entries: folded.into_iter().map(entry).collect() }
 }
 
 /// The names of addresses and threads.
@@ -127,12 +130,12 @@ impl Names {
     /// The frames of a place from the outside in; none if it does not belong in a profile of `event`.
     fn frames(&mut self, event: Event, place: &Place) -> Option<Vec<String>> {
         let inwards = match event {
-            Event::Cpu => self.interrupted(&place.frames),
-            Event::Alloc | Event::Lock => self.all(&place.frames),
+            Event::Cpu | Event::Wall => self.interrupted(&place.frames),
+            Event::Alloc | Event::Lock | Event::Live => self.all(&place.frames),
         };
         let inner = match event {
-            Event::Cpu => 0,
-            Event::Alloc => inwards.iter().take_while(|name| begins(name, PLUMBING)).count(),
+            Event::Cpu | Event::Wall => 0,
+            Event::Alloc | Event::Live => inwards.iter().take_while(|name| begins(name, PLUMBING)).count(),
             Event::Lock if is_lock(&inwards) || inwards.is_empty() => {
                 inwards.iter().position(|name| has(name, LOCKS)).unwrap_or(0)
             }

@@ -7,6 +7,8 @@
 //! | --- | --- | --- | --- |
 //! | `cpu` | [`cpu`] | a timer signal interrupts running threads, which note their stacks | samples |
 //! | `alloc` | [`alloc`] | the global allocator notes the stack of about one allocation in 256 KiB | bytes allocated, freed or not |
+//! | `wall` | [`cpu`] | the same signal is sent to every thread, running or not, 20 times a second | samples |
+//! | `live` | [`alloc`] | as `alloc`, without what has been freed at the end of the profile | bytes |
 //! | `lock` | [`futex`], [`waits`] | waits for contended locks by stack, and waits of tasks and queues by name | microseconds waited |
 //!
 //! [`stacks`] takes and keeps stacks, [`fold`] gives them names, [`render`] writes them. While no profile runs, the
@@ -27,7 +29,7 @@ mod stacks;
 pub mod waits;
 
 pub use fold::{Entry, Profile};
-pub use render::{Format, render};
+pub use render::{Format, Summary, render, stacks_of, titled};
 
 use std::fmt;
 use std::io;
@@ -51,11 +53,15 @@ pub enum Event {
     Alloc = 2,
     /// Time waited for locks, queues and other threads.
     Lock = 3,
+    /// Samples of all threads, running or not.
+    Wall = 4,
+    /// Bytes allocated during the profile and not freed at its end.
+    Live = 5,
 }
 
 impl Event {
     /// All events.
-    pub const ALL: [Self; 3] = [Self::Cpu, Self::Alloc, Self::Lock];
+    pub const ALL: [Self; 5] = [Self::Cpu, Self::Alloc, Self::Lock, Self::Wall, Self::Live];
 
     /// The event's name in requests.
     pub fn name(self) -> &'static str {
@@ -63,6 +69,8 @@ impl Event {
             Self::Cpu => "cpu",
             Self::Alloc => "alloc",
             Self::Lock => "lock",
+            Self::Wall => "wall",
+            Self::Live => "live",
         }
     }
 
@@ -142,8 +150,8 @@ impl Session {
         // From here on, dropping the session lets the next profile start.
         let session = Self { event, begun: now(), samples: cpu::Samples::default() };
         match event {
-            Event::Cpu => cpu::prepare()?,
-            Event::Alloc | Event::Lock => stacks::clear(),
+            Event::Cpu | Event::Wall => cpu::prepare()?,
+            Event::Alloc | Event::Lock | Event::Live => stacks::clear(),
         }
         waits::clear();
         COLLECTING.store(event as u8, Ordering::Release);
@@ -153,21 +161,25 @@ impl Session {
         Ok(session)
     }
 
-    /// Reads the samples that signal handlers have written; to be called every [`DRAIN_EVERY`].
+    /// Reads the samples that signal handlers have written and, for `wall`, asks for the next ones; to be called every [`DRAIN_EVERY`].
     pub fn drain(&mut self) {
-        if self.event == Event::Cpu {
+        if let Event::Cpu | Event::Wall = self.event {
             self.samples.drain();
+        }
+        if is_on(Event::Wall) {
+            cpu::interrupt_all();
         }
     }
 
     /// Ends the collecting, and returns the profile. Naming the stacks takes about a second the first time.
     pub fn finish(mut self) -> Profile {
-        self.end();
         let lasted = self.begun.elapsed();
+        self.end();
         self.drain();
         let collected = match self.event {
-            Event::Cpu => std::mem::take(&mut self.samples).collected(),
+            Event::Cpu | Event::Wall => std::mem::take(&mut self.samples).collected(),
             Event::Alloc | Event::Lock => stacks::take(),
+            Event::Live => stacks::take_live(),
         };
         let mut profile = fold::fold(self.event, lasted, collected);
         if self.event == Event::Lock {

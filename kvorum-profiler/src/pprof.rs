@@ -49,6 +49,11 @@ fn message(profile: &Profile) -> Vec<u8> {
         Event::Cpu => {
             ([["samples", "count"], ["cpu", "nanoseconds"]], 1_000_000_000 / super::cpu::PER_SECOND)
         }
+        Event::Wall => {
+            ([["samples", "count"], ["wall", "nanoseconds"]], 1_000_000_000 / super::cpu::WALL_PER_SECOND)
+        }
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a constant")]
+        Event::Live => ([["inuse_objects", "count"], ["inuse_space", "bytes"]], INTERVAL_BYTES as u64),
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a constant")]
         Event::Alloc => ([["alloc_objects", "count"], ["alloc_space", "bytes"]], INTERVAL_BYTES as u64),
         Event::Lock => ([["contentions", "count"], ["delay", "nanoseconds"]], 1),
@@ -75,8 +80,8 @@ fn message(profile: &Profile) -> Vec<u8> {
         });
         packed(&mut sample, 1, stack);
         let value = match profile.event {
-            Event::Cpu => entry.value * period,
-            Event::Alloc => entry.value,
+            Event::Cpu | Event::Wall => entry.value * period,
+            Event::Alloc | Event::Live => entry.value,
             Event::Lock => entry.value * 1000,
         };
         packed(&mut sample, 2, [entry.count, value].into_iter());
@@ -174,7 +179,7 @@ mod tests {
     fn reads_back() {
         let frames = ["net0", "a::b", "net0"].map(str::to_owned).to_vec();
         let entries = vec![Entry { frames, count: 300, value: 7 }];
-        let profile = Profile { event: Event::Lock, lasted: Duration::from_secs(2), entries };
+        let profile = Profile { event: Event::Lock, lasted: Duration::from_secs(2), samples: 2, entries };
         let mut raw = Vec::new();
         GzDecoder::new(&encode(&profile).unwrap()[..]).read_to_end(&mut raw).unwrap();
         let message = fields(&raw);

@@ -7,6 +7,7 @@
 
 use std::cell::Cell;
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// The most frames of a stack; frames further out are cut.
@@ -58,12 +59,15 @@ pub(super) struct Seen {
     pub(super) count: u64,
     /// Samples, bytes or nanoseconds.
     pub(super) total: u64,
+    /// How many records make up the sums.
+    pub(super) samples: u64,
 }
 
 impl Seen {
-    pub(super) fn add(&mut self, count: u64, total: u64) {
-        self.count += count;
-        self.total += total;
+    pub(super) fn add(&mut self, other: Self) {
+        self.count += other.count;
+        self.total += other.total;
+        self.samples += other.samples;
     }
 }
 
@@ -73,6 +77,69 @@ pub(super) type Collected = HashMap<Place, Seen>;
 // Guards the table; held for one look-up. Only locked while a profile is collected, by threads that have set their mark
 // in `quietly` before.
 static TABLE: Mutex<Option<Collected>> = Mutex::new(None);
+
+/// Recorded allocations that have not been freed, by address.
+type Live = HashMap<usize, (Place, Seen)>;
+
+// Guards the live allocations; held for one look-up, under the same rule as the table above.
+static LIVE: Mutex<Option<Live>> = Mutex::new(None);
+
+/// The words of [`RECORDED`]: a million bits, so that few of the freed addresses share one with a recorded allocation.
+const RECORDED_WORDS: usize = 1 << 14;
+
+/// A bit for each recorded address of the profile, by its hash: most freed addresses were never recorded, and need no
+/// lock.
+static RECORDED: [AtomicU64; RECORDED_WORDS] = [const { AtomicU64::new(0) }; RECORDED_WORDS];
+
+/// The word and the bit of an address.
+fn recorded_bit(address: usize) -> (Option<&'static AtomicU64>, u64) {
+    // Fibonacci hashing: the upper bits of the product depend on all bits of the address.
+    let hash = (address as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 44;
+    let word = usize::try_from(hash >> 6).ok().and_then(|word| RECORDED.get(word));
+    (word, 1 << (hash & 63))
+}
+
+/// Adds a live allocation at `address`, from the calling thread's stack. Does nothing if it is called within itself, or
+/// if there are too many.
+pub(super) fn note_live(address: usize, count: u64, total: u64) {
+    if IS_NOTING.replace(true) {
+        return;
+    }
+    let place = Place { thread: thread_number(), frames: Stack::here().frames().into() };
+    let mut live = LIVE.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(live) = live.as_mut().filter(|live| live.len() < STACKS_MAX) {
+        live.insert(address, (place, Seen { count, total, samples: 1 }));
+        let (word, bit) = recorded_bit(address);
+        if let Some(word) = word {
+            word.fetch_or(bit, Ordering::Release);
+        }
+    }
+    drop(live);
+    IS_NOTING.set(false);
+}
+
+/// Forgets the live allocation at `address`, if there is one.
+pub(super) fn forget(address: usize) {
+    let (word, bit) = recorded_bit(address);
+    if word.is_none_or(|word| word.load(Ordering::Acquire) & bit == 0) || IS_NOTING.replace(true) {
+        return;
+    }
+    let mut live = LIVE.lock().unwrap_or_else(PoisonError::into_inner);
+    let forgotten = live.as_mut().and_then(|live| live.remove(&address));
+    drop(live);
+    drop(forgotten);
+    IS_NOTING.set(false);
+}
+
+/// Takes the live allocations away, added up by place.
+pub(super) fn take_live() -> Collected {
+    let live = LIVE.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default();
+    let mut collected = Collected::new();
+    for (place, seen) in live.into_values() {
+        collected.entry(place).or_default().add(seen);
+    }
+    collected
+}
 
 thread_local! {
     /// Whether this thread is recording now: its own allocations and waits during that are not recorded.
@@ -100,11 +167,15 @@ pub(super) fn add(table: &mut Collected, mut place: Place, count: u64, total: u6
     if table.len() >= STACKS_MAX && !table.contains_key(&place) {
         place.frames = Box::default();
     }
-    table.entry(place).or_default().add(count, total);
+    table.entry(place).or_default().add(Seen { count, total, samples: 1 });
 }
 
-/// Starts an empty table.
+/// Starts empty tables.
 pub(super) fn clear() {
+    for word in &RECORDED {
+        word.store(0, Ordering::Relaxed);
+    }
+    *LIVE.lock().unwrap_or_else(PoisonError::into_inner) = Some(Live::new());
     *TABLE.lock().unwrap_or_else(PoisonError::into_inner) = Some(Collected::new());
 }
 
@@ -132,7 +203,10 @@ mod tests {
         }
         add(&mut table, place(3), 1, 2);
         assert_eq!(table.len(), STACKS_MAX + 1);
-        assert_eq!(table[&Place { thread: 7, frames: Box::default() }], Seen { count: 10, total: 20 });
-        assert_eq!(table[&place(3)], Seen { count: 2, total: 4 });
+        assert_eq!(
+            table[&Place { thread: 7, frames: Box::default() }],
+            Seen { count: 10, total: 20, samples: 10 }
+        );
+        assert_eq!(table[&place(3)], Seen { count: 2, total: 4, samples: 2 });
     }
 }

@@ -55,6 +55,22 @@ impl Wait {
         Self::ReadWriteBack,
     ];
 
+    /// The thread that does nothing else meanwhile; none for waits of requests, messages and jobs, of which many wait at
+    /// once and within each other.
+    pub fn thread(self) -> Option<&'static str> {
+        match self {
+            Self::StorageBackground | Self::StorageCommit | Self::StorageSync => Some("kvorum:commit"),
+            Self::CommitQueue
+            | Self::CourierAnswers
+            | Self::PoolQueue
+            | Self::PeerSendQueue
+            | Self::PeerReply
+            | Self::WriteReplicas
+            | Self::ReadReplicas
+            | Self::ReadWriteBack => None,
+        }
+    }
+
     /// The name in profiles: the layer, and the object of the wait.
     pub fn name(self) -> &'static str {
         match self {
@@ -72,6 +88,9 @@ impl Wait {
         }
     }
 }
+
+/// The outermost frame of named waits, in place of a thread.
+pub(super) const NAMED_WAITS: &str = "named waits";
 
 /// The count and total duration of one kind of wait.
 #[derive(Debug)]
@@ -146,7 +165,7 @@ pub(super) fn take() -> Vec<Entry> {
     let entry = |(wait, total): (Wait, &Total)| {
         let count = total.count.swap(0, Ordering::Relaxed);
         let value = total.nanos.swap(0, Ordering::Relaxed) / 1000;
-        let frames = vec!["named waits".to_owned(), wait.name().to_owned()];
+        let frames = vec![NAMED_WAITS.to_owned(), wait.name().to_owned()];
         (count > 0).then_some(Entry { frames, count, value })
     };
     Wait::ALL.into_iter().zip(&TOTALS).filter_map(entry).collect()

@@ -83,7 +83,10 @@ fn command() -> Command {
         .subcommands(client::commands())
         .subcommand(profile::command())
         .subcommand(BenchArgs::augment_args(
-            Command::new("bench").about("Loads a node at a fixed rate and prints latencies"),
+            Command::new("bench").about("Loads a node at a fixed rate and prints latencies").after_help(
+                "Exit codes: 0 a good run, 1 failures, wrong bodies or a rate that was not kept, 2 wrong usage, 3 nothing \
+                 was measured, 130 interrupted",
+            ),
         ))
         .subcommand(LabArgs::augment_args(
             Command::new("lab").about("Loads, profiles and compares configurations, and writes the report"),

@@ -65,7 +65,7 @@ async fn drop_unbelievable(nodes: &[String], timeout: Duration) -> Result<bool, 
 }
 
 /// The nodes that a status lists.
-fn cluster_of(status: &str) -> Result<Vec<String>, Failure> {
+pub(super) fn cluster_of(status: &str) -> Result<Vec<String>, Failure> {
     let status: serde_json::Value = serde_json::from_str(status).unwrap_or_default();
     let nodes = status.get("cluster").and_then(|nodes| nodes.as_array());
     let nodes: Vec<String> =

@@ -240,19 +240,19 @@ impl Drop for SetWhenDropped<'_> {
 /// connection; each event and format is requested once, and shows the work of such a node.
 #[test]
 fn node_is_profiled() {
-    let server = Node::start_new(&[]);
+    let node = Node::start_new(&[]);
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
             let mut number = 0;
             while !is_over.load(Ordering::Relaxed) {
                 number += 1;
-                assert_eq!(server.put(&format!("id=k{}", number % 100), &vec![7; 100_000]).status, 201);
+                assert_eq!(node.put(&format!("id=k{}", number % 100), &vec![7; 100_000]).status, 201);
             }
         });
         // Also when an assertion fails: the scope waits for the writer.
         let _end = SetWhenDropped(&is_over);
-        let ask = |query: &str| server.request("GET", &format!("/debug/profile?seconds=2&{query}"));
+        let ask = |query: &str| node.request("GET", &format!("/debug/profile?seconds=2&{query}"));
         let check = |query: &str, content_type: &str, expect: &[&str]| {
             let answer = ask(query);
             assert_eq!(
@@ -275,9 +275,9 @@ fn node_is_profiled() {
             ["named waits;commit: queue ", "named waits;storage: commit ", "named waits;commit: answers "];
         check("event=lock&format=collapsed", "text/plain; charset=utf-8", &waits);
         check("event=alloc", "image/svg+xml", &["<svg", "kvorum:commit", "bytes"]);
-        let path = server.data_dir().join("profile.gz");
+        let path = node.data_dir().join("profile.gz");
         let flags =
-            ["profile", "--event", "cpu", "--seconds", "1", "--format", "pprof", "--url", &server.url()];
+            ["profile", "--event", "cpu", "--seconds", "1", "--format", "pprof", "--url", &node.url()];
         let output = run(kvorum(&flags).arg("-o").arg(&path), b"");
         assert!(output.status.success() && output.stdout.is_empty(), "{output:?}");
         assert!(std::fs::read(&path).unwrap().starts_with(&[0x1f, 0x8b]), "no gzip");
@@ -286,4 +286,113 @@ fn node_is_profiled() {
     assert_eq!(run(&mut refused, b"").status.code(), Some(2));
     let mut gone = kvorum(&["profile", "--seconds", "1", "--url", "http://127.0.0.1:1"]);
     assert_eq!(run(&mut gone, b"").status.code(), Some(3));
+}
+
+/// Goal: a wall-clock profile sees threads that sleep, and signals that wake them do no harm. Method: a thread that waits
+/// for a channel and one that sleeps, with their whole time still slept in the end.
+#[test]
+fn sleeping_threads_are_seen() {
+    let profile = profile_of_drained(Event::Wall, || {
+        let (sender, channel) = mpsc::channel::<()>();
+        thread::scope(|scope| {
+            scope.spawn(move || known_idle_wait(&channel));
+            scope.spawn(known_sleep);
+            thread::sleep(Duration::from_millis(700));
+            drop(sender);
+        });
+    });
+    for name in ["known_idle_wait", "known_sleep"] {
+        let (samples, _) = seen(&profile, name);
+        assert!(samples >= 3, "{name}: {}", text(&profile));
+    }
+    assert!(profile.samples >= 6, "{}", profile.samples);
+}
+
+#[inline(never)]
+fn known_sleep() {
+    let begun = std::time::Instant::now();
+    thread::sleep(black_box(Duration::from_millis(500)));
+    assert!(begun.elapsed() >= Duration::from_millis(500), "a signal has ended the sleep");
+}
+
+/// A profile whose session is drained as its own thread would, while `work` runs.
+fn profile_of_drained(event: Event, work: impl FnOnce() + Send) -> Profile {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut session = Session::start(event).unwrap();
+    thread::scope(|scope| {
+        let work = scope.spawn(work);
+        while !work.is_finished() {
+            session.drain();
+            thread::sleep(Duration::from_millis(20));
+        }
+    });
+    session.drain();
+    session.finish()
+}
+
+/// Goal: a profile of live bytes has what was not freed, wherever it was freed, and not what was. Method: one allocation
+/// is kept, others are freed here, in another thread, and by growing.
+#[test]
+fn live_bytes_are_seen() {
+    let mut kept = Vec::new();
+    let profile = profile_of(Event::Live, || {
+        kept = (0..8).map(|_| known_allocation(4 << 20)).collect::<Vec<_>>();
+        for _ in 0..16 {
+            drop(known_freed(4 << 20));
+        }
+        let elsewhere = known_freed(4 << 20);
+        thread::spawn(move || drop(elsewhere)).join().unwrap();
+        let mut grown = known_freed(4 << 20);
+        grown.reserve_exact(64 << 20);
+        drop(grown);
+    });
+    assert_eq!(seen(&profile, "known_allocation").1 >> 20, 32, "{}", text(&profile));
+    assert_eq!(seen(&profile, "known_freed"), (0, 0), "{}", text(&profile));
+    assert!(profile.samples >= 8);
+    drop(kept);
+}
+
+#[inline(never)]
+fn known_freed(bytes: usize) -> Vec<u8> {
+    black_box(vec![9; bytes])
+}
+
+/// Goal: one command profiles all nodes, with titles and counts in the files, and two of them can be compared. Method:
+/// the nodes of one process, which take one profile at a time, one that is not there, and the files.
+#[test]
+fn all_nodes_are_profiled_and_compared() {
+    let node = Node::start_new(&[]);
+    let folder = node.data_dir().join("profiles");
+    let urls = format!("{0},{0}", node.url());
+    let all = |urls: &str| {
+        let flags = ["profile", "--all", "--seconds", "1", "--url", urls];
+        let output = run(kvorum(&flags).arg("-o").arg(&folder), b"");
+        (output.status.code(), String::from_utf8(output.stdout).unwrap())
+    };
+    let (code, said) = all(&urls);
+    assert_eq!((code, said.lines().count()), (Some(0), 6), "{said}");
+    let host = node.url().trim_start_matches("http://").replace(':', "-");
+    let read = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap();
+    let index = read("index.md");
+    for (event, unit) in [("cpu", "samples"), ("alloc", "sampled allocations"), ("lock", "waits for locks")] {
+        let svg = read(&format!("{host}-{event}.svg"));
+        assert!(svg.contains(&format!(">{}: ", node.url())) && svg.contains(&format!(" {unit}<")), "{svg}");
+        assert!(index.contains(&format!("[{host}-{event}.svg]")), "{index}");
+        let _ = read(&format!("{host}-{event}.collapsed"));
+    }
+    let (code, said) = all(&format!("{},http://127.0.0.1:1", node.url()));
+    assert!(code == Some(3) && said.contains("http://127.0.0.1:1: not taken: "), "{said}");
+    std::fs::write(folder.join("a.collapsed"), "t;a 50\nt;b 50\n").unwrap();
+    std::fs::write(folder.join("b.collapsed"), "t;a 80\nt;b 20\n").unwrap();
+    let mut diff = kvorum(&["profile", "diff"]);
+    diff.args(
+        ["a.collapsed", "b.collapsed", "-o", "diff.svg"]
+            .map(|name| if name == "-o" { name.into() } else { folder.join(name).into_os_string() }),
+    );
+    let output = run(&mut diff, b"");
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success() && said.contains("+30.00") && said.contains("-30.00"), "{said}");
+    assert!(read("diff.svg").contains("a (80 samples, 80.00%; +30.00%)"));
+    let refused = run(&mut kvorum(&["profile", "diff", "/no/such/file", "/no/such/file"]), b"");
+    assert_eq!(refused.status.code(), Some(2));
 }

@@ -43,7 +43,7 @@ pub fn check_name(name: &str) -> Result<(), String> {
         return Err(format!("{name:?} is no name of a header"));
     }
     if OWN.iter().any(|own| name.eq_ignore_ascii_case(own)) {
-        return Err(format!("header {name}: bench writes it itself where a request needs it"));
+        return Err(format!("header {name}: bench decides itself whether a request has it"));
     }
     Ok(())
 }
@@ -97,7 +97,7 @@ mod tests {
         check("X Trace: 1", "\"X Trace\" is no name");
         check("X-Trace : 1", "\"X-Trace \" is no name");
         check("X: a\r\nY: b", "'\\r' is not allowed");
-        check("Content-Length: 5", "Content-Length: bench writes it itself");
-        check("transfer-encoding: chunked", "bench writes it itself");
+        check("Content-Length: 5", "Content-Length: bench decides itself");
+        check("transfer-encoding: chunked", "bench decides itself");
     }
 }

@@ -448,7 +448,7 @@ fn parse_scope(value: &[u8]) -> Result<Scope, TargetError> {
 
 fn parse_event(value: &[u8]) -> Result<Event, TargetError> {
     let event = std::str::from_utf8(value).ok().and_then(Event::parse);
-    event.ok_or(TargetError::BadValue { name: "event", allowed: "cpu, alloc or lock" })
+    event.ok_or(TargetError::BadValue { name: "event", allowed: "cpu, alloc, lock, wall or live" })
 }
 
 fn parse_seconds(value: &[u8]) -> Result<u16, TargetError> {

@@ -538,6 +538,9 @@ fn bench_says_what_went_wrong() {
         assert!(said.contains("!! INTERRUPTED after ") && said.contains("a partial report"), "{said}");
         assert!(said.contains("Requests/sec:"), "{said}");
         // A busy machine may not keep a rate, but what was still to come is not overdue.
-        assert!(!said.contains("COULD NOT KEEP") || said.contains(" 0 due operations were never sent"), "{said}");
+        assert!(
+            !said.contains("COULD NOT KEEP") || said.contains(" 0 due operations were never sent"),
+            "{said}"
+        );
     }
 }

@@ -28,6 +28,8 @@ const IN_JAR: &str = if cfg!(target_arch = "x86_64") {
 
 /// Between two samples of CPU time: at the rates of a lab the usual 10 ms would give too few.
 const INTERVAL: &str = "1ms";
+/// Between two samples of allocated bytes, on average: with the usual 512 KiB a window of a few seconds has a handful.
+const INTERVAL_BYTES: u32 = 16_384;
 
 /// The library that the machine has, or the jar with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -127,7 +129,8 @@ fn take_one(
                 }
             }
         }
-        Event::Alloc | Event::Lock => load(pid, library, &format!("start,event={},threads", asked.event))?,
+        Event::Alloc => load(pid, library, &format!("start,alloc={INTERVAL_BYTES},threads"))?,
+        Event::Lock => load(pid, library, "start,event=lock,threads")?,
     }
     thread::sleep(asked.window);
     // Samples of CPU time are counted; bytes and nanoseconds are added up.

@@ -124,7 +124,7 @@ fn the_rest_is_refused() {
     check("request = function() return wrk.format('HEAD') end", "line 1: HEAD: bench does not read");
     check("request = function() return wrk.format('G T') end", "line 1: \"G T\" is no method");
     check("wrk.path = 'a b'", "line 1: \"a b\" is no path");
-    check("wrk.headers['Content-Length'] = '5'", "line 1: header Content-Length: bench writes it itself");
+    check("wrk.headers['Content-Length'] = '5'", "line 1: header Content-Length: bench decides itself");
     check("wrk.headers['X'] = 'a\\nb'", "line 1: header X: the character");
     check("request = function() return wrk.format('GET', '/', {}) end", "line 1: `{` is not understood");
     let deep = format!("x = {}1{}", "(".repeat(5000), ")".repeat(5000));

@@ -23,8 +23,10 @@ command -v strace >/dev/null || missing+=(strace)
 command -v faketime >/dev/null || missing+=(faketime)
 command -v nft >/dev/null || missing+=(nftables)
 command -v ip >/dev/null || missing+=(iproute2)
+# A browser for the lab's report.
+command -v chromium >/dev/null || missing+=(chromium)
 if [ ${#missing[@]} -gt 0 ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-  echo "installing ${missing[*]}, for the tests of faults"
+  echo "installing ${missing[*]}"
   { apt-get update && apt-get install -y "${missing[@]}"; } >/dev/null 2>&1 ||
     echo "${missing[*]} could not be installed"
 fi
@@ -34,6 +36,17 @@ profiler=tools.profiler:async-profiler:4.5
 if command -v mvn >/dev/null && [ ! -d ~/.m2/repository/tools/profiler/async-profiler/4.5 ]; then
   echo "fetching $profiler, for the lab's test"
   mvn -q -B dependency:get -Dartifact=$profiler >/dev/null 2>&1 || echo "$profiler could not be fetched"
+fi
+
+# That of Python programs, for another.
+if command -v python3 >/dev/null && ! command -v py-spy >/dev/null; then
+  tools=$target/python-tools
+  if [ ! -x "$tools/bin/py-spy" ]; then
+    echo "installing py-spy into $tools, for the lab's test"
+    { python3 -m venv "$tools" && "$tools/bin/pip" install -q --disable-pip-version-check --retries 1 'py-spy>=0.4,<1'; } \
+      >/dev/null 2>&1 || echo "py-spy could not be installed"
+  fi
+  PATH=$PATH:$tools/bin
 fi
 
 # beside NAME COMMAND…: a suite that computes and looks at no clock, in the background; its output is shown at the end.

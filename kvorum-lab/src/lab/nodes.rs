@@ -435,7 +435,7 @@ pub fn version(binary: &Path) -> Result<String, LabError> {
             std::fs::metadata(binary).map_err(LabError::machine(format!("read {}", binary.display())))?;
         let made = file.modified().ok().and_then(|at| at.duration_since(std::time::UNIX_EPOCH).ok());
         let made = date(made.unwrap_or_default().as_secs());
-        return Ok(format!("{said}, {} bytes of {made}", grouped(file.len())));
+        return Ok(format!("{said}, {made}, {} B", grouped(file.len())));
     }
     Err(LabError::Subject(format!("{} --version: {}", binary.display(), output.status)))
 }

@@ -74,13 +74,13 @@ texts! {
         "{configuration}: перегрузка: в худшем случае выдержано {kept} из {wanted} операций/с ({rounds} из {all} раундов). Сравнения нет.";
 
     // Conclusions: profiles.
-    Frames: "Of the CPU samples ({before} and {after}): {list}.", "В профиле CPU ({before} и {after} отсчётов): {list}.";
+    Frames: "Of the CPU samples ({before} and {after}): {list}.", "В профиле CPU (отсчётов: {before} и {after}): {list}.";
     FrameRose: "`{frame}` rose from {before} to {after} % ({points} ± {error} points)",
         "`{frame}` вырос с {before} до {after} % ({points} ± {error} п. п.)";
     FrameFell: "`{frame}` fell from {before} to {after} % ({points} ± {error} points)",
         "`{frame}` снизился с {before} до {after} % ({points} ± {error} п. п.)";
     FramesNone: "No frame's share of the CPU samples ({before} and {after}) changed by more than its error (± {error} points).",
-        "Ни у одной функции доля в профиле CPU ({before} и {after} отсчётов) не изменилась больше своей погрешности (± {error} п. п.).";
+        "Ни у одной функции доля в профиле CPU (отсчётов: {before} и {after}) не изменилась больше своей погрешности (± {error} п. п.).";
     FramesOtherProgram: "Their profiles are of different programs: no frames to compare.",
         "Профили сняты с разных программ: сравнивать функции нельзя.";
 

@@ -121,6 +121,7 @@ fn a_tiny_lab() {
         "the report names a place of this machine"
     );
     independent_reader(&out.join("histograms/one-put-1.hgrm"));
+    in_a_browser(&out.join("report.html"));
 
     let again = place.run().output().unwrap();
     assert_eq!(again.status.code(), output.status.code(), "{}", said(&again));
@@ -140,6 +141,18 @@ fn a_tiny_lab() {
     assert_eq!(code(&["--fail-if", "rate >= 1x"]), 1);
     assert_eq!(code(&["--fail-if", "rate >= 1"]), 2);
     assert_eq!(code(&["--fail-if", "SCAN rate >= 1x"]), 2);
+}
+
+/// Opens a report in headless Chromium, as a reader would: no script error, no request to anywhere, every plot and flame
+/// graph drawn.
+fn in_a_browser(report: &Path) {
+    if is_missing("in_a_browser", &["node", "chromium"]) {
+        return;
+    }
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/report_check.mjs");
+    let mut check = Command::new("node");
+    let output = check.arg("--experimental-websocket").arg(script).arg(report).output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
 }
 
 /// Reads a percentile file by its format, independently of the writer: columns by white space, comments by
@@ -488,5 +501,89 @@ bench = "put -R1000 -c4 -t1 --keys 200 --value-size 4096"
     assert!(stacks.contains("main.serve"), "{stacks}");
     for event in ["cpu", "lock"] {
         assert!(place.path(&format!("out/profiles/go-put-{event}.collapsed")).exists(), "{}", said(&output));
+    }
+}
+
+const PYTHON_SERVER: &str = r#"
+import sys, threading, time, tracemalloc
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+values, lock = {}, threading.Lock()
+def allocated(seconds):
+    """What was allocated in that time and is still held, as collapsed stacks."""
+    tracemalloc.start(25)
+    time.sleep(seconds)
+    taken = tracemalloc.take_snapshot()
+    tracemalloc.stop()
+    frame = lambda one: f"{one.filename.rsplit('/', 1)[-1]}:{one.lineno}"
+    return "".join(f"{';'.join(map(frame, one.traceback))} {one.size}\n" for one in taken.statistics("traceback"))
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    def answer(self, status, body=b""):
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+    def do_PUT(self):
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        with lock:
+            values[self.path] = body
+        self.answer(201)
+    def do_GET(self):
+        if self.path.startswith("/allocated/"):
+            return self.answer(200, allocated(int(self.path.rsplit("/", 1)[-1])).encode())
+        body = values.get(self.path)
+        self.answer(404 if body is None else 200, body or b"")
+    def log_message(self, *words):
+        pass
+ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+"#;
+
+/// Goal: a Python server has three flame graphs: CPU and who holds the interpreter's lock by py-spy, allocations by a page of
+/// its own. Method: a small server under a light load; its handler is in all stacks.
+#[test]
+fn a_python_server_is_profiled() {
+    if is_missing("a_python_server_is_profiled", &["python3", "py-spy", "curl"]) {
+        return;
+    }
+    let lab = r#"
+title = "python"
+repeats = 1
+window = "400ms"
+warm-up = "100ms"
+profile-window = "2s"
+
+[[configuration]]
+name = "python"
+command = ["python3", "SERVER", "{port}"]
+ready = "tcp"
+target = { put = "PUT /kv/{key}", get = "GET /kv/{key}" }
+
+[configuration.profiler]
+cpu = "py-spy record --rate 200 --pid {pid} --duration {seconds} --format raw --output {file}"
+lock = "py-spy record --gil --rate 200 --pid {pid} --duration {seconds} --format raw --output {file}"
+alloc = "curl --silent --fail --output {file} http://127.0.0.1:{port}/allocated/{seconds}"
+
+[[load]]
+name = "PUT"
+bench = "put -R200 -c2 -t1 --keys 2000 --value-size 4096"
+"#;
+    let place = Place::new("");
+    let server = place.path("server.py");
+    std::fs::write(&server, PYTHON_SERVER).unwrap();
+    let lab = lab.replace("SERVER", &server.display().to_string());
+    std::fs::write(place.path("lab.toml"), lab).unwrap();
+    let output = place.run().output().unwrap();
+    let results = read(&place.path("out/results.json"));
+    if results.contains("Permission denied") || results.contains("Operation not permitted") {
+        println!("SKIPPED: a_python_server_is_profiled: another process may not be read here");
+        return;
+    }
+    for (event, frame) in [("cpu", "do_PUT"), ("lock", "server.py"), ("alloc", "server.py:")] {
+        let stacks =
+            std::fs::read_to_string(place.path(&format!("out/profiles/python-put-{event}.collapsed")));
+        let stacks = stacks.unwrap_or_else(|error| panic!("{event}: {error}: {}\n{results}", said(&output)));
+        assert!(stacks.contains(frame), "{event}: {stacks}");
+        assert!(place.path(&format!("out/flames/put-{event}-python.svg")).exists(), "{event}");
     }
 }

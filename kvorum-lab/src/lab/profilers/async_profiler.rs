@@ -194,8 +194,13 @@ fn thread_name(frame: &str) -> String {
     out
 }
 
-/// `A$$Lambda$66.0x00007fbc1c003898.handle` becomes `A$$Lambda.handle`.
+/// `A$$Lambda$66.0x00007fbc1c003898.handle` becomes `A$$Lambda.handle`, and a library's path its file's name: that of a library that
+/// was unpacked for this run is another in the next.
 fn frame_name(frame: &str) -> String {
+    if frame.starts_with('/') {
+        let file = frame.rsplit('/').next().unwrap_or(frame);
+        return file.trim_end_matches(" (deleted)").to_owned();
+    }
     let Some((before, rest)) = frame.split_once(".0x") else { return frame.to_owned() };
     let after = rest.trim_start_matches(|letter: char| letter.is_ascii_hexdigit());
     let before = before.trim_end_matches(|letter: char| letter.is_ascii_digit());
@@ -216,6 +221,13 @@ mod tests {
         assert_eq!(cleaned(text, Event::Lock).unwrap().text(), expect);
         assert!(cleaned(text, Event::Alloc).unwrap().text().ends_with(" 6500\n"));
         assert!(cleaned("a;b\n", Event::Cpu).is_err());
+    }
+
+    /// Goal: a library that was unpacked for one run has the same name in the next. Method: one under two paths.
+    #[test]
+    fn libraries_are_named_by_their_files() {
+        assert_eq!(frame_name("/var/tmp/.tmpA1/x64/libp.so (deleted)"), "libp.so");
+        assert_eq!(frame_name("/usr/lib/libc.so.6"), "libc.so.6");
     }
 
     /// Goal: a library that is not there is reported with a way to get it. Method: a path to nothing.

@@ -9,7 +9,7 @@
 //! (when a write is acknowledged, and when it is stamped again). [`promise`] and [`conditional`] are the two sides of
 //! a write with a condition. Where a record belongs is decided by
 //! [`token`] (a key's partition), [`topology`] (which nodes there are) and [`placement`] (which nodes hold a
-//! partition).
+//! partition). Who may do something with a key is decided by [`rights`].
 
 pub mod condition;
 pub mod conditional;
@@ -20,6 +20,7 @@ pub mod placement;
 pub mod promise;
 pub mod quorum;
 pub mod record;
+pub mod rights;
 pub mod token;
 pub mod topology;
 pub mod version;
@@ -37,6 +38,7 @@ pub use placement::{ChangeError, Placement};
 pub use promise::{Acceptance, KeyState};
 pub use quorum::{Quorum, QuorumError, ReplicationFactor, Tally, Verdict};
 pub use record::{Record, Value};
+pub use rights::{Grant, GrantError, Right, Scope};
 pub use token::{PARTITION_BITS_DEFAULT, Partition, Token};
 pub use topology::{Member, NodeIndex, Topology, TopologyError};
 pub use version::{NodeId, UnixMillis, Version};

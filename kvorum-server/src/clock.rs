@@ -68,6 +68,17 @@ impl Rng for SystemRng {
     }
 }
 
+/// Random bytes for a secret.
+///
+/// # Errors
+/// When the operating system provides none. No secret may be made then: [`SystemRng`] would leave zeros.
+#[expect(clippy::disallowed_methods, reason = "the one place where the machine's randomness comes in")]
+pub fn secret_bytes<const N: usize>() -> std::io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).map_err(|error| std::io::Error::other(error.to_string()))?;
+    Ok(bytes)
+}
+
 /// The limit for a node that is alone. No other clock can be wrong, and the node must be able to accept the timestamps
 /// of its own past, whatever its clock showed.
 const LIMIT_ALONE: Duration = Duration::from_hours(24 * 36_500);

@@ -23,6 +23,7 @@ pub mod pause;
 pub mod peer;
 pub mod replica;
 pub mod sched;
+pub mod security;
 pub mod storage;
 pub mod supervise;
 pub mod worker;

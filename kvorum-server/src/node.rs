@@ -25,6 +25,8 @@ use crate::replica::{
     Workers,
 };
 use crate::sched::{self, Turns};
+use crate::security::file::FileError;
+use crate::security::{self, AuthMode, Security};
 use crate::storage::data_dir::{DataDir, DataDirError};
 use crate::storage::identity::{DirectoryIdentity, DiskIdentity, Vouch};
 use crate::storage::lsm::{LsmConfig, LsmEngine};
@@ -40,7 +42,7 @@ use std::path::Path;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, mpsc};
 use std::task::{Context, Poll, ready};
 use std::thread;
 use std::time::Duration;
@@ -100,6 +102,8 @@ pub enum NodeError {
         /// Why.
         source: io::Error,
     },
+    /// The tokens cannot be read.
+    Tokens(FileError),
     /// A thread or its runtime cannot be started.
     Thread(io::Error),
 }
@@ -127,6 +131,7 @@ impl fmt::Display for NodeError {
                 path.display()
             ),
             Self::Listen { address, source } => write!(f, "cannot listen on {address}: {source}"),
+            Self::Tokens(error) => error.fmt(f),
             Self::Thread(source) => write!(f, "cannot start a thread: {source}"),
         }
     }
@@ -135,9 +140,12 @@ impl fmt::Display for NodeError {
 impl std::error::Error for NodeError {}
 
 impl NodeError {
-    /// Whether the data directory is one that this node may not use: a mistake of the operator.
-    pub fn is_wrong_directory(&self) -> bool {
-        matches!(self, Self::DataDir(_) | Self::OtherCluster { .. } | Self::OtherNode { .. })
+    /// Whether the operator named a data directory or a token file that this node may not use.
+    pub fn is_misconfigured(&self) -> bool {
+        matches!(
+            self,
+            Self::DataDir(_) | Self::OtherCluster { .. } | Self::OtherNode { .. } | Self::Tokens(_)
+        )
     }
 }
 
@@ -149,6 +157,8 @@ pub struct Node {
     network: Vec<Thread>,
     service: Option<Arc<Service>>,
     replica: Option<ReplicaThreads>,
+    /// The thread that watches the token file, and what ends it.
+    token_watch: Option<(mpsc::Sender<()>, Thread)>,
     data_dir: DataDir,
 }
 
@@ -169,6 +179,7 @@ impl Node {
             network: Vec::new(),
             service: Some(Arc::clone(&service)),
             replica: None,
+            token_watch: watch_tokens(config, &service)?,
             data_dir,
         };
         for (index, (listener, _)) in listeners.into_iter().enumerate() {
@@ -254,6 +265,11 @@ impl Node {
         self.begin_to_stop();
         self.network.drain(..).for_each(Thread::join);
         crash::point(Point::CloseDrained);
+        if let Some((end, watch)) = self.token_watch.take() {
+            watch.may_end();
+            drop(end);
+            watch.join();
+        }
         self.service = None;
         self.replica = None;
         crash::point(Point::CloseDone);
@@ -388,9 +404,32 @@ pub(crate) fn service(
         peer_connections: AtomicU64::new(0),
         peer_places: Arc::default(),
         refusals: Repeats::default(),
+        security: Arc::new(Security::new(config.auth)),
         supervisor,
         rooms: OnceLock::new(),
     })
+}
+
+/// Reads the tokens, if they are needed, and starts the thread that watches their file.
+fn watch_tokens(
+    config: &Config,
+    service: &Arc<Service>,
+) -> Result<Option<(mpsc::Sender<()>, Thread)>, NodeError> {
+    let Some(path) = config.token_file.as_ref().filter(|_| config.auth != AuthMode::Off) else {
+        return Ok(None);
+    };
+    let text = security::file::read(path).map_err(NodeError::Tokens)?;
+    let table = security::file::parse(path, &text).map_err(NodeError::Tokens)?;
+    tracing::info!(
+        auth = config.auth.name(),
+        tokens = table.tokens().len(),
+        "clients are judged by their tokens; other nodes are not: keep this port away from networks that you do not trust"
+    );
+    let security = &service.security;
+    security.replace(table);
+    let (end, ended) = mpsc::channel();
+    let watch = security::watch_file(Arc::clone(security), path.clone(), text, ended, &service.supervisor);
+    Ok(Some((end, watch.map_err(NodeError::Thread)?)))
 }
 
 /// The placement in the store of a lone node: every key belongs there, whatever the node's address.

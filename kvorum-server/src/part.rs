@@ -62,6 +62,8 @@ parts! {
     FilePin = "filepin", StopNode;
     /// The engine's thread that frees them outside of the lock.
     FileFree = "filefree", StopNode;
+    /// The thread that watches the file of tokens.
+    TokenWatch = "tokens", Restart;
     /// A thread's task that ends connections which take too long.
     Watchdog = "watchdog", Restart;
     /// A thread's task that shares the wake-ups of the commit thread.

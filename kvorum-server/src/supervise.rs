@@ -430,8 +430,15 @@ mod tests {
     #[test]
     fn names_of_threads_fit() {
         let numbered = [Part::Network, Part::Worker, Part::BackgroundPool].map(|part| (part, "10"));
-        let single =
-            [Part::Commit, Part::Sweep, Part::Reclaim, Part::IndexFlush, Part::FilePin, Part::FileFree];
+        let single = [
+            Part::Commit,
+            Part::Sweep,
+            Part::Reclaim,
+            Part::IndexFlush,
+            Part::FilePin,
+            Part::FileFree,
+            Part::TokenWatch,
+        ];
         for (part, number) in numbered.into_iter().chain(single.map(|part| (part, ""))) {
             let name = format!("kvorum:{}{number}", part.name());
             assert!(name.len() <= 15, "{name}");

@@ -194,7 +194,7 @@ fn ttl_of(matches: &ArgMatches) -> Result<Option<Duration>, Failure> {
 
 /// The milliseconds of a duration in the syntax of nodes. A bare number is seconds and may have decimals; a fraction of
 /// a millisecond is rounded up.
-fn ttl_millis(text: &str) -> Option<u64> {
+pub(super) fn ttl_millis(text: &str) -> Option<u64> {
     let digits = |text: &str| -> Option<u64> {
         if !text.bytes().all(|byte| byte.is_ascii_digit()) {
             return None;

@@ -9,6 +9,7 @@ mod dev;
 mod profile;
 mod repair;
 mod serve;
+mod token;
 mod vouch;
 
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
@@ -54,6 +55,7 @@ fn run_command(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
                 Err(error) => complain(error, USAGE),
             },
             Some(("profile", matches)) => profile::run(matches),
+            Some(("token", matches)) => token::run(matches),
             Some(("lab", matches)) => match LabArgs::from_arg_matches(matches) {
                 Ok(arguments) => kvorum_lab::lab::run_command(&arguments),
                 Err(error) => complain(error, USAGE),
@@ -81,6 +83,7 @@ fn command() -> Command {
         .subcommand(dev::command())
         .subcommands(vouch::commands())
         .subcommands(client::commands())
+        .subcommand(token::command())
         .subcommand(profile::command())
         .subcommand(BenchArgs::augment_args(
             Command::new("bench").about("Loads a node at a fixed rate and prints latencies").after_help(

@@ -64,7 +64,7 @@ fn serve(config: &Config) -> ExitCode {
         Ok(node) => node,
         Err(error) => {
             tracing::error!(%error, "the node does not start");
-            let code = if error.is_wrong_directory() { USAGE } else { FAILED };
+            let code = if error.is_misconfigured() { USAGE } else { FAILED };
             return ExitCode::from(code);
         }
     };

@@ -203,6 +203,7 @@ const ROOMS: &[&str] = &[
     "supervise",
     "worker",
     "clock",
+    "security",
     "pause",
     "storage",
     "metrics",

@@ -15,6 +15,7 @@ use crate::http::Limits;
 use crate::http::connection::Waits;
 use crate::log::LogFormat;
 use crate::replica::{DurabilityMode, Execution, HintBounds};
+use crate::security::AuthMode;
 use kvorum_core::ReplicationFactor;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -73,6 +74,10 @@ pub struct Config {
     pub upkeep: Upkeep,
     /// The most bytes of damaged stores that are kept.
     pub quarantine_bytes_max: u64,
+    /// Whether clients need tokens.
+    pub auth: AuthMode,
+    /// The file of tokens.
+    pub token_file: Option<PathBuf>,
     /// The format of log lines.
     pub log_format: LogFormat,
 }
@@ -254,7 +259,7 @@ pub fn variable_of(name: &str) -> String {
 /// Variables with our prefix that are not settings. They cause a warning, not an error: container platforms set
 /// variables named after services, and a service may be called kvorum.
 pub fn unknown_variables(environment: &BTreeMap<String, String>) -> Vec<&str> {
-    let ours = ["KVORUM_CONFIG", "KVORUM_LOG", "KVORUM_URL"];
+    let ours = ["KVORUM_CONFIG", "KVORUM_LOG", "KVORUM_TOKEN", "KVORUM_URL"];
     let known = |name: &str| {
         let names = SETTINGS.iter().flat_map(|setting| setting.old_names.iter().chain([&setting.name]));
         let is_setting = names.into_iter().any(|setting| variable_of(setting) == name);
@@ -322,6 +327,8 @@ impl Draft {
                 transferring: Transferring::default(),
             },
             quarantine_bytes_max: 0,
+            auth: AuthMode::Off,
+            token_file: None,
             log_format: LogFormat::Text,
         };
         Self { config, advertise: None }
@@ -353,6 +360,9 @@ impl Draft {
                 "clock-offset-limit",
                 "less than max-clock-offset: an offset must be reported before it is refused".into(),
             ));
+        }
+        if config.auth != AuthMode::Off && config.token_file.is_none() {
+            return Err(bad("auth", "it needs --token-file: there are no tokens without it".into()));
         }
         let own = format!("http://{}", config.listen);
         if config.cluster.is_empty() {

@@ -5,6 +5,7 @@ use super::values::{parse_durability, parse_duration, parse_factor, parse_number
 use crate::coordinator::Fanout;
 use crate::log::LogFormat;
 use crate::replica::Execution;
+use crate::security::AuthMode;
 use std::path::PathBuf;
 
 /// A setting.
@@ -323,6 +324,28 @@ pub const SETTINGS: &[Setting] = &[
         default: "10s",
         help: "Wait this long at shutdown for requests under way",
         set: |draft, text| set(&mut draft.config.limits.drain_timeout, parse_duration(text)),
+    },
+    Setting {
+        name: "auth",
+        old_names: &[],
+        value_name: "off|warn|on",
+        default: "off",
+        help: "Let every client do everything (off), judge requests by their tokens and only count those that lack a right (warn), or refuse them (on). Other nodes are not judged",
+        set: |draft, text| {
+            let mode = AuthMode::of_name(text).ok_or_else(|| "allowed are off, warn and on".to_owned());
+            set(&mut draft.config.auth, mode)
+        },
+    },
+    Setting {
+        name: "token-file",
+        old_names: &[],
+        value_name: "FILE",
+        default: "",
+        help: "Read the clients' tokens from this file, which kvorum token writes; changes hold within 5 s, without a restart",
+        set: |draft, text| {
+            let file = (!text.is_empty()).then(|| PathBuf::from(text));
+            set(&mut draft.config.token_file, Ok(file))
+        },
     },
     Setting {
         name: "log-format",

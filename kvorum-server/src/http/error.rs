@@ -7,8 +7,9 @@ use super::target::TargetError;
 use crate::background::WorkerError;
 use crate::coordinator::CoordinatorError;
 use crate::replica::ReplicaError;
+use crate::security::Refusal;
 use bytes::Bytes;
-use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, VARY};
+use http::header::{CONTENT_TYPE, HeaderName, RETRY_AFTER, VARY};
 use http::{HeaderValue, Response, StatusCode};
 use kvorum_core::UnixMillis;
 use kvorum_profiler::ProfileError;
@@ -19,8 +20,8 @@ pub struct Failure {
     status: StatusCode,
     code: &'static str,
     message: String,
-    allow: Option<String>,
-    upgrade: Option<&'static str>,
+    /// A further header: `allow`, `upgrade` or `www-authenticate`.
+    header: Option<(&'static str, String)>,
     /// `ANSWERED/FROM`, where replicas were asked.
     replicas: Option<String>,
     close: bool,
@@ -31,15 +32,27 @@ pub struct Failure {
 impl Failure {
     fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
         let message = message.into();
-        Self {
-            status,
-            code,
-            message,
-            allow: None,
-            upgrade: None,
-            replicas: None,
-            close: false,
-            retry_after: 1,
+        Self { status, code, message, header: None, replicas: None, close: false, retry_after: 1 }
+    }
+
+    /// The client's token does not allow the request (RFC 6750, 3).
+    pub fn refused(refusal: &Refusal) -> Self {
+        let message = format!("{refusal}; nothing was done");
+        let with = |error: &str| Some(("www-authenticate", format!("Bearer realm=\"kvorum\"{error}")));
+        match refusal {
+            Refusal::NoToken => {
+                Self { header: with(""), ..Self::new(StatusCode::UNAUTHORIZED, "unauthenticated", message) }
+            }
+            Refusal::Malformed | Refusal::Unknown | Refusal::Revoked { .. } | Refusal::Expired { .. } => {
+                Self {
+                    header: with(", error=\"invalid_token\""),
+                    ..Self::new(StatusCode::UNAUTHORIZED, "unauthenticated", message)
+                }
+            }
+            Refusal::Missing { right, .. } => Self {
+                header: with(&format!(", error=\"insufficient_scope\", scope=\"{right}\"")),
+                ..Self::new(StatusCode::FORBIDDEN, "missing_right", message)
+            },
         }
     }
 
@@ -60,7 +73,7 @@ impl Failure {
         let allow = allowed.join(", ");
         let message = format!("this path does not have this method; it has {allow}");
         Self {
-            allow: Some(allow),
+            header: Some(("allow", allow)),
             ..Self::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message)
         }
     }
@@ -168,7 +181,7 @@ impl Failure {
     pub fn upgrade_required(protocol: &'static str) -> Self {
         let message = format!("only nodes connect here: a request needs Upgrade: {protocol}");
         Self {
-            upgrade: Some(protocol),
+            header: Some(("upgrade", protocol.to_owned())),
             ..Self::new(StatusCode::UPGRADE_REQUIRED, "upgrade_required", message)
         }
     }
@@ -223,11 +236,10 @@ impl Failure {
                 headers.insert("kvorum-request-id", id);
             }
         }
-        if let Some(Ok(allow)) = self.allow.map(HeaderValue::try_from) {
-            headers.insert(ALLOW, allow);
-        }
-        if let Some(upgrade) = self.upgrade {
-            headers.insert(http::header::UPGRADE, HeaderValue::from_static(upgrade));
+        if let Some((name, value)) = self.header
+            && let Ok(value) = HeaderValue::try_from(value)
+        {
+            headers.insert(HeaderName::from_static(name), value);
         }
         if let Some(Ok(replicas)) = self.replicas.map(HeaderValue::try_from) {
             headers.insert("kvorum-replicas", replicas);

@@ -1,6 +1,7 @@
 //! The handler: from a request to a call of the coordinator, and from its result to a response.
 
 use super::Limits;
+use super::access;
 use super::admission::{Admission, Admitted, LARGE_BYTES};
 use super::body::{BodyBudget, ReplyBody, Upload, read_value};
 use super::connection::Connection;
@@ -29,6 +30,7 @@ use crate::log_limit::LogLimit;
 use crate::metrics::{Operation, StoreMetrics, ThreadMetrics};
 use crate::peer::{HandshakeError, Hello, UPGRADE_PROTOCOL};
 use crate::replica::{Digests, Replica};
+use crate::security::{Security, TokenView};
 use crate::supervise::Supervisor;
 use crate::worker::Pools;
 use bytes::Bytes;
@@ -40,7 +42,7 @@ use http::header::{
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use http_body::Body;
 use kvorum_core::{Partition, Quorum, Version};
-use std::cell::{Cell, OnceCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -89,6 +91,8 @@ pub struct Service {
     pub peer_places: Arc<PeerPlaces>,
     /// Limits the log lines about refused nodes.
     pub refusals: Repeats,
+    /// The tokens, and whether they are needed.
+    pub security: Arc<Security>,
     /// Notices when a thread or task of the node ends.
     pub supervisor: Supervisor,
     /// The layers below, once the store is open.
@@ -132,12 +136,16 @@ pub struct Desk {
     pub coordinator: OnceCell<Rc<Coordinator>>,
     /// Until when this thread's rate of reading bytes only to drop them is used up.
     pub dropping_until: Cell<Instant>,
+    /// The tokens as this thread sees them.
+    pub(super) tokens: RefCell<TokenView>,
 }
 
 impl Desk {
     /// The state of one thread, without a coordinator yet.
     pub fn new(service: Arc<Service>, metrics: Arc<ThreadMetrics>) -> Rc<Self> {
+        let tokens = RefCell::new(service.security.view());
         Rc::new(Self {
+            tokens,
             service,
             metrics,
             coordinator: OnceCell::new(),
@@ -325,22 +333,8 @@ where
         desk.metrics.connections_refused.fetch_add(1, Ordering::Relaxed);
         return Err(Failure::no_place());
     }
+    access::check(desk, connection, &request, path)?;
     routes::answer(desk, connection, request, path).await
-}
-
-/// Refuses clients on other machines, and requests of web pages and proxies on this one. For paths that show or change
-/// the node itself.
-fn check_local<B>(service: &Service, connection: &Connection, request: &Request<B>) -> Result<(), Failure> {
-    if !connection.is_local() {
-        return Err(Failure::not_local());
-    }
-    // RFC 9112, 3.2.2: the host of an absolute target overrides the header.
-    let host = match request.uri().authority() {
-        Some(authority) => Some(authority.as_str()),
-        None => request.headers().get(HOST).and_then(|host| host.to_str().ok()),
-    };
-    local::check(request.headers(), host, service.facts.own_host.as_ref())
-        .map_err(|why| Failure::foreign(&why))
 }
 
 /// The answer to `OPTIONS *`: every method that some path of the node has.
@@ -658,12 +652,7 @@ pub(super) fn show_converged<B>(
     Ok(response)
 }
 
-pub(super) async fn repair<B>(
-    desk: &Desk,
-    connection: &Connection,
-    request: &Request<B>,
-) -> Result<Response<ReplyBody>, Failure> {
-    check_local(&desk.service, connection, request)?;
+pub(super) async fn repair<B>(desk: &Desk, request: &Request<B>) -> Result<Response<ReplyBody>, Failure> {
     let coordinator = desk.coordinator()?;
     let partitions = 1 << coordinator.shared().cluster.topology().partition_bits();
     let body = match target::parse_repair(request.uri().query(), partitions)? {
@@ -702,10 +691,8 @@ pub(super) fn show_openapi<B>(request: &Request<B>) -> Result<Response<ReplyBody
 
 pub(super) fn show_workers<B>(
     service: &Service,
-    connection: &Connection,
     request: &Request<B>,
 ) -> Result<Response<ReplyBody>, Failure> {
-    check_local(service, connection, request)?;
     target::parse_nothing(request.uri().query())?;
     Ok(workers_of(&service.rooms()?.shared, request))
 }
@@ -713,10 +700,8 @@ pub(super) fn show_workers<B>(
 /// Takes a profile, and answers when it is complete. It is stopped when the client disconnects or the node ends.
 pub(super) async fn show_profile<B>(
     service: &Service,
-    connection: &Connection,
     request: &Request<B>,
 ) -> Result<Response<ReplyBody>, Failure> {
-    check_local(service, connection, request)?;
     let ProfileQuery { event, seconds, format } = target::parse_profile(request.uri().query())?;
     let taking = kvorum_profiler::take(event, Duration::from_secs(seconds.into()), format)?;
     let mut phase = service.phase.subscribe();
@@ -732,10 +717,8 @@ pub(super) async fn show_profile<B>(
 /// Pauses a worker, and answers with the state of all workers.
 pub(super) fn pause_worker<B>(
     service: &Service,
-    connection: &Connection,
     request: &Request<B>,
 ) -> Result<Response<ReplyBody>, Failure> {
-    check_local(service, connection, request)?;
     let time = target::parse_pause(request.uri().query())?.unwrap_or(PAUSE_DEFAULT);
     set_pause(service, request, Some(time))
 }
@@ -743,10 +726,8 @@ pub(super) fn pause_worker<B>(
 /// Resumes a worker, and answers with the state of all workers.
 pub(super) fn resume_worker<B>(
     service: &Service,
-    connection: &Connection,
     request: &Request<B>,
 ) -> Result<Response<ReplyBody>, Failure> {
-    check_local(service, connection, request)?;
     target::parse_nothing(request.uri().query())?;
     set_pause(service, request, None)
 }
@@ -791,6 +772,7 @@ pub(super) fn show_metrics<B>(
         durability: &service.facts.durability,
         store_state: replica.health(),
         supervisor: &service.supervisor,
+        security: &service.security,
         cluster: shared,
         keys: replica.digests().map(Digests::keys),
     };

@@ -1,5 +1,5 @@
-//! Access to `/admin` and `/debug`: only for people and programs on the node's own machine. Web pages open in a browser
-//! there, and clients behind a proxy there, are refused.
+//! Access to `/admin` and `/debug`: web pages of other sites are refused. Without tokens (`--auth on`), only people and
+//! programs on the node's own machine have access, and clients behind a proxy there are refused.
 //!
 //! A loopback connection is not enough. A browser lets any page send requests to `localhost`. DNS rebinding (a name
 //! whose owner points it at 127.0.0.1) gives a page the same origin. A proxy lends its own address to all its clients.
@@ -19,21 +19,19 @@ pub(super) fn is_own(named: &Authority, own: Option<&Authority>) -> bool {
     named.is_loopback() || own.is_some_and(|own| named.has_host_of(own))
 }
 
-/// Checks that a request was made on this machine and for this node, which is `own`; `host` is the host that the
-/// request names.
+/// Checks that a request was made for this node, which is `own`, and not by a web page of another site; `host` is the host
+/// that the request names.
 ///
 /// # Errors
 /// The evidence that it was not.
-pub(super) fn check(headers: &HeaderMap, host: Option<&str>, own: Option<&Authority>) -> Result<(), String> {
+pub(super) fn check_site(
+    headers: &HeaderMap,
+    host: Option<&str>,
+    own: Option<&Authority>,
+) -> Result<(), String> {
     let Some(host) = host.and_then(Authority::parse).filter(|host| is_own(host, own)) else {
         return Err("its Host is not this node's".to_owned());
     };
-    let of_proxy = |name: &&HeaderName| {
-        **name == FORWARDED || **name == VIA || **name == REAL_IP || name.as_str().starts_with(PROXY_PREFIX)
-    };
-    if let Some(name) = headers.keys().find(of_proxy) {
-        return Err(format!("it has a {name} header"));
-    }
     // A page of this node has the same scheme, host and port, so it is not foreign.
     let is_foreign = |origin: &[u8]| {
         let origin = std::str::from_utf8(origin).ok().and_then(Authority::of_url);
@@ -51,6 +49,17 @@ pub(super) fn check(headers: &HeaderMap, host: Option<&str>, own: Option<&Author
     Ok(())
 }
 
+/// Checks that a request came without a proxy.
+///
+/// # Errors
+/// The evidence that it did not.
+pub(super) fn check_proxy(headers: &HeaderMap) -> Result<(), String> {
+    let of_proxy = |name: &&HeaderName| {
+        **name == FORWARDED || **name == VIA || **name == REAL_IP || name.as_str().starts_with(PROXY_PREFIX)
+    };
+    headers.keys().find(of_proxy).map_or(Ok(()), |name| Err(format!("it has a {name} header")))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -59,7 +68,8 @@ mod tests {
         let own = Authority::of_url("http://node-a:8080").unwrap();
         let headers =
             headers.iter().map(|(name, value)| (HeaderName::from_static(name), value.parse().unwrap()));
-        check(&headers.collect(), host, Some(&own))
+        let headers = headers.collect();
+        check_site(&headers, host, Some(&own)).and_then(|()| check_proxy(&headers))
     }
 
     /// Requests of tools and of the node's own pages pass; requests that a page of another site or a proxy would send

@@ -5,6 +5,7 @@ use crate::metrics::{
     LATENCY_BOUNDS_MICROS, LatencyHistogram, Operation, STATUSES, StoreMetrics, ThreadMetrics,
 };
 use crate::replica::{EngineStats, ReclaimState, StoreState};
+use crate::security::{AuthMode, Refused, Security};
 use crate::supervise::{Part, Supervisor};
 use crate::worker::{Pool, Pools};
 use kvorum_core::Version;
@@ -45,6 +46,8 @@ pub(super) struct Scrape<'a> {
     pub store_state: StoreState,
     /// Notices when a thread or task ends.
     pub supervisor: &'a Supervisor,
+    /// The tokens, and whom they refused.
+    pub security: &'a Security,
     /// The cluster as this node sees it.
     pub cluster: &'a Shared,
     /// Keys in the store, tombstones included; none if they are not counted.
@@ -256,9 +259,40 @@ impl Snapshot {
             stated("mode", scrape.durability, &[]),
             "1 for the active durability mode",
         );
+        families.extend(tokens(scrape.security));
         families.extend(cluster(scrape));
         Self(families)
     }
+}
+
+/// The metrics of tokens; only the mode while they are not looked at.
+fn tokens(security: &Security) -> Vec<Family> {
+    let mut families = Vec::new();
+    let mut family = |name, kind, help| families.push(Family { name, help, unit: None, kind });
+    let mode = security.mode();
+    let mode_row = vec![(vec![("mode", mode.name().to_owned())], 1)];
+    family("auth_mode", Kind::Gauge(mode_row), "1 for the mode of --auth");
+    if mode == AuthMode::Off {
+        return families;
+    }
+    let refused = security.refused().into_iter().map(|Refused { reason, token, count }| {
+        (vec![("reason", reason.to_owned()), ("token", token.to_string())], count)
+    });
+    family(
+        "requests_not_allowed",
+        Kind::Counter(refused.collect()),
+        "Requests that their token does not allow, by reason and the token's id (empty if the client proved none): \
+         refused with --auth on, counted with warn",
+    );
+    family("tokens", Kind::Gauge(one(security.token_count() as u64)), "Tokens that the node knows");
+    let (loads, failures) = security.loads();
+    family("token_file_loads", Kind::Counter(one(loads)), "Versions of the token file that were taken");
+    family(
+        "token_file_failures",
+        Kind::Counter(one(failures)),
+        "Looks at the token file that found it missing or not valid, so that the last good tokens stayed",
+    );
+    families
 }
 
 /// A reader of one figure of a peer.

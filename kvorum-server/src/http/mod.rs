@@ -1,12 +1,13 @@
 //! HTTP: the only layer that knows requests, statuses and headers.
 //!
 //! A request is read downwards. [`server`] accepts connections and hands hyper their bytes; [`head`] and [`connection`]
-//! add the checks and bounds that hyper lacks. [`handler`] turns a request into a call of the coordinator and the
-//! result into a response. [`target`] reads paths and parameters; [`error`] turns errors into answers.
+//! add the checks and bounds that hyper lacks. `access` judges who may ask. [`handler`] turns a request into a call of the
+//! coordinator and the result into a response. [`target`] reads paths and parameters; [`error`] turns errors into answers.
 //!
 //! A request stays on the thread that accepted its connection, so nothing here is shared between threads but the
 //! [`Service`].
 
+mod access;
 pub mod admission;
 pub mod body;
 pub mod connection;

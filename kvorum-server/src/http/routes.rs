@@ -1,24 +1,26 @@
-//! The table of HTTP paths: each path with its methods and their handlers. A row here and its handler make a path; the
-//! API description (`openapi.json`) is compared with it by a test.
+//! The table of HTTP paths: each path with its methods, what each needs of the client's token, and their handlers. A row
+//! here and its handler make a path; the API description (`openapi.json`) is compared with it by a test.
 
 use super::body::ReplyBody;
 use super::connection::Connection;
 use super::error::Failure;
 use super::handler::{self, Desk};
 use super::target::worker_of;
+use crate::security::Need;
 use bytes::Bytes;
 use http::{Method, Request, Response};
 use http_body::Body;
+use kvorum_core::Right;
 
 /// Makes the paths and the dispatcher from rows: the path's name, its text, whether a spare place serves it, and for each
-/// group of methods the handler, which may use the three names in front.
+/// group of methods what it needs of a token, and the handler, which may use the three names in front.
 macro_rules! routes {
     (
         ($desk:ident, $connection:ident, $request:ident)
         $(
             $(#[doc = $doc:literal])+
             $path:ident = $text:literal, spare $spare:literal {
-                $($($method:ident)|+ => $handler:expr;)+
+                $($($method:ident)|+, needs $need:expr => $handler:expr;)+
             }
         )+
     ) => {
@@ -43,6 +45,16 @@ macro_rules! routes {
             pub fn is_spare(self) -> bool {
                 match self {
                     $(Self::$path => $spare,)+
+                }
+            }
+        }
+
+        impl Path {
+            /// What a request with `method` needs of its token; none if the path does not have the method.
+            pub fn need(self, method: &Method) -> Option<Need> {
+                match (self, method) {
+                    $($((Self::$path, $(&Method::$method)|+) => Some($need),)+)+
+                    _ => None,
                 }
             }
         }
@@ -74,61 +86,61 @@ routes! {
 
     /// One key.
     Entity = "/v0/entity", spare false {
-        GET | HEAD => handler::get(desk, &request).await;
-        PUT => handler::put(desk, connection, request).await;
-        DELETE => handler::delete(desk, &request).await;
+        GET | HEAD, needs Need::Right(Right::Read) => handler::get(desk, &request).await;
+        PUT, needs Need::Right(Right::Write) => handler::put(desk, connection, request).await;
+        DELETE, needs Need::Right(Right::Delete) => handler::delete(desk, &request).await;
     }
     /// A range of keys.
     Entities = "/v0/entities", spare false {
-        GET | HEAD => handler::range(desk, &request).await;
+        GET | HEAD, needs Need::Right(Right::Scan) => handler::range(desk, &request).await;
     }
     /// The node's state.
     Status = "/v0/status", spare true {
-        GET | HEAD => handler::show_status(&desk.service, &request);
+        GET | HEAD, needs Need::Nothing => handler::show_status(&desk.service, &request);
     }
     /// Counters in Prometheus text.
     Metrics = "/metrics", spare true {
-        GET | HEAD => handler::show_metrics(&desk.service, &request);
+        GET | HEAD, needs Need::Right(Right::Metrics) => handler::show_metrics(&desk.service, &request);
     }
     /// Where other nodes connect.
     Peer = "/v0/peer", spare true {
-        GET => handler::welcome(&desk.service, connection, &request);
+        GET, needs Need::Nothing => handler::welcome(&desk.service, connection, &request);
     }
     /// The placement of keys.
     Topology = "/v0/topology", spare false {
-        GET | HEAD => handler::show_topology(&desk.service, &request);
+        GET | HEAD, needs Need::Token => handler::show_topology(&desk.service, &request);
     }
     /// Every node's copy of a key.
     Explain = "/v0/explain", spare false {
-        GET | HEAD => handler::show_explanation(desk, &request).await;
+        GET | HEAD, needs Need::Right(Right::Read) => handler::show_explanation(desk, &request).await;
     }
     /// The instant up to which all replicas agree.
     Converged = "/v0/converged", spare false {
-        GET | HEAD => handler::show_converged(&desk.service, &request);
+        GET | HEAD, needs Need::Token => handler::show_converged(&desk.service, &request);
     }
     /// A comparison of this node with all others, now.
     Repair = "/admin/repair", spare false {
-        POST => handler::repair(desk, connection, &request).await;
+        POST, needs Need::Right(Right::Admin) => handler::repair(desk, &request).await;
     }
     /// The API description for programs.
     OpenApi = "/openapi.json", spare false {
-        GET | HEAD => handler::show_openapi(&request);
+        GET | HEAD, needs Need::Token => handler::show_openapi(&request);
     }
     /// A profile of the process.
     Profile = "/debug/profile", spare false {
-        GET => handler::show_profile(&desk.service, connection, &request).await;
+        GET, needs Need::Right(Right::Admin) => handler::show_profile(&desk.service, &request).await;
     }
     /// The node's background workers.
     Workers = "/admin/workers", spare false {
-        GET | HEAD => handler::show_workers(&desk.service, connection, &request);
+        GET | HEAD, needs Need::Right(Right::Admin) => handler::show_workers(&desk.service, &request);
     }
     /// Pauses a worker.
     WorkerPause = "/admin/workers/{name}/pause", spare false {
-        POST => handler::pause_worker(&desk.service, connection, &request);
+        POST, needs Need::Right(Right::Admin) => handler::pause_worker(&desk.service, &request);
     }
     /// Resumes a worker.
     WorkerResume = "/admin/workers/{name}/resume", spare false {
-        POST => handler::resume_worker(&desk.service, connection, &request);
+        POST, needs Need::Right(Right::Admin) => handler::resume_worker(&desk.service, &request);
     }
 }
 

@@ -377,7 +377,7 @@ fn parameters(query: Option<&str>) -> impl Iterator<Item = Result<Parameter, Tar
 }
 
 /// Percent-decodes `text`; `None` if an escape is not two hexadecimal digits.
-fn decode(text: &str) -> Option<Bytes> {
+pub fn decode(text: &str) -> Option<Bytes> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((&byte, tail)) = rest.split_first() {

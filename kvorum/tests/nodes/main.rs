@@ -39,3 +39,4 @@ mod http_contract;
 mod http_raw;
 mod lab;
 mod program;
+mod tokens;

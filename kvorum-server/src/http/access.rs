@@ -1,0 +1,225 @@
+//! The one place where a request is judged: whether its token allows it, and whether it comes from where it may.
+//!
+//! The table of paths ([`super::routes`]) says what each of them needs. Here that is compared with the request: its token,
+//! its keys (decoded as the handlers decode them), and for paths about the node itself also the `Host` and `Origin`.
+
+use super::connection::Connection;
+use super::error::Failure;
+use super::handler::Desk;
+use super::local;
+use super::routes::Path;
+use super::target::{self, TargetError};
+use crate::security::{self, AuthMode, Credentials, Need, Refusal};
+use http::header::{AUTHORIZATION, HOST};
+use http::{HeaderMap, Request};
+use kvorum_core::{Key, Right, Scope};
+
+/// Checks that `request`, to `path`, is allowed.
+///
+/// # Errors
+/// 401 or 403 where it is not; 400 for a target whose keys cannot be read.
+pub(super) fn check<B>(
+    desk: &Desk,
+    connection: &Connection,
+    request: &Request<B>,
+    path: Path,
+) -> Result<(), Failure> {
+    // A method that the path does not have is refused there.
+    let Some(need) = path.need(request.method()) else { return Ok(()) };
+    let mode = desk.service.security.mode();
+    if mode != AuthMode::Off
+        && need != Need::Nothing
+        && let Err(error) = judge(desk, request, path, need)
+    {
+        let is_refused = mode == AuthMode::On;
+        match error {
+            NotAllowed::Refused(refusal) => {
+                desk.service.security.note(&refusal, desk.service.clock.mono());
+                if is_refused {
+                    return Err(Failure::refused(&refusal));
+                }
+            }
+            NotAllowed::Unreadable(error) if is_refused => return Err(error.into()),
+            // The handler reads the target in the same way, and says the same.
+            NotAllowed::Unreadable(_) => {}
+        }
+    }
+    if need != Need::Right(Right::Admin) {
+        return Ok(());
+    }
+    // Without tokens, the machine that a request comes from is all that there is to judge.
+    if mode != AuthMode::On && !connection.is_local() {
+        return Err(Failure::not_local());
+    }
+    // RFC 9112, 3.2.2: the host of an absolute target overrides the header.
+    let host = match request.uri().authority() {
+        Some(authority) => Some(authority.as_str()),
+        None => request.headers().get(HOST).and_then(|host| host.to_str().ok()),
+    };
+    let own = desk.service.facts.own_host.as_ref();
+    let checked = local::check_site(request.headers(), host, own).and_then(|()| match mode {
+        AuthMode::On => Ok(()),
+        AuthMode::Off | AuthMode::Warn => local::check_proxy(request.headers()),
+    });
+    checked.map_err(|why| Failure::foreign(&why))
+}
+
+enum NotAllowed {
+    Refused(Refusal),
+    /// The target names keys in a way that cannot be read.
+    Unreadable(TargetError),
+}
+
+impl From<Refusal> for NotAllowed {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+fn judge<B>(desk: &Desk, request: &Request<B>, path: Path, need: Need) -> Result<(), NotAllowed> {
+    let now = desk.service.clock.wall();
+    let mut tokens = desk.tokens.borrow_mut();
+    let entry = security::authenticate(tokens.current(), credentials(request.headers()), now)?;
+    let Need::Right(right) = need else { return Ok(()) };
+    let asked = Asked::of(path, request.uri().query()).map_err(NotAllowed::Unreadable)?;
+    Ok(security::authorize(entry, right, asked.scope(), now)?)
+}
+
+/// The credentials in a request's headers.
+fn credentials(headers: &HeaderMap) -> Credentials<'_> {
+    let mut values = headers.get_all(AUTHORIZATION).iter();
+    match (values.next(), values.next()) {
+        (None, _) => Credentials::Absent,
+        (Some(value), None) => {
+            let bearer = value.to_str().ok().and_then(|value| value.split_once(' '));
+            let bearer = bearer.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
+            bearer.map_or(Credentials::Malformed, |(_, token)| Credentials::Bearer(token.trim_matches(' ')))
+        }
+        // Which one counts would be a guess.
+        (Some(_), Some(_)) => Credentials::Malformed,
+    }
+}
+
+/// The keys that a request is about.
+#[derive(Debug, PartialEq, Eq)]
+enum Asked {
+    Key(Key),
+    Range { start: Key, end: Option<Key> },
+    Node,
+}
+
+impl Asked {
+    /// Reads the query of `path` with the parser of its handler, so that both see the same keys.
+    fn of(path: Path, query: Option<&str>) -> Result<Self, TargetError> {
+        Ok(match path {
+            Path::Entity => Self::Key(target::parse_entity(query)?.key),
+            Path::Explain => Self::Key(target::parse_explain(query)?),
+            Path::Entities => {
+                let range = target::parse_range(query)?;
+                Self::Range { start: range.start, end: range.end }
+            }
+            Path::Status
+            | Path::Metrics
+            | Path::Peer
+            | Path::Topology
+            | Path::Converged
+            | Path::Repair
+            | Path::OpenApi
+            | Path::Profile
+            | Path::Workers
+            | Path::WorkerPause
+            | Path::WorkerResume => Self::Node,
+        })
+    }
+
+    fn scope(&self) -> Scope<'_> {
+        match self {
+            Self::Key(key) => Scope::Key(key.as_ref()),
+            Self::Range { start, end } => {
+                Scope::Range { start: start.as_ref(), end: end.as_ref().map(Key::as_ref) }
+            }
+            Self::Node => Scope::Node,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::{HeaderValue, Method};
+    use kvorum_core::Grant;
+
+    /// Goal: a key is compared with a prefix as the bytes that are stored, however it is escaped. Method: spellings of one
+    /// key, and of its neighbours.
+    #[test]
+    fn keys_are_judged_decoded() {
+        let grant = Grant::new(&b"a/\0\xff"[..], &[Right::Read, Right::Scan], None).unwrap();
+        let allows = |path: Path, right: Right, query: &str| {
+            let asked = Asked::of(path, Some(query)).unwrap();
+            grant.allows(right, asked.scope(), kvorum_core::UnixMillis(0))
+        };
+        let read = |query: &str, expect: bool| {
+            assert_eq!(allows(Path::Entity, Right::Read, query), expect, "{query}");
+            assert_eq!(allows(Path::Explain, Right::Read, query), expect, "{query}");
+        };
+        read("id=a/%00%FF", true);
+        read("id=%61%2f%00%ffx", true);
+        read("%69d=%61%2F%00%ff%00", true);
+        read("id=a%252f%00%ff", false);
+        read("id=a/%00%fe", false);
+        read("id=a/%2500%ff", false);
+        read("id=A/%00%ff", false);
+        let scan = |query: &str, expect| {
+            assert_eq!(allows(Path::Entities, Right::Scan, query), expect, "{query}");
+        };
+        scan("start=a/%00%ff&end=a/%01", true);
+        scan("start=%61/%00%ff%00&end=a%2f%00%ff%00%00", true);
+        scan("start=a/%00%ff&end=a/%01%00", false);
+        scan("start=a/%00%ff", false);
+        scan("start=a/%00&end=a/%01", false);
+        let twice = Asked::of(Path::Entity, Some("id=a/%00%ff&id=b"));
+        assert_eq!(twice, Err(TargetError::Repeated { name: "id" }));
+    }
+
+    #[test]
+    fn credentials_are_one_bearer_token() {
+        let check = |values: &[&str], expect| {
+            let values = values.iter().map(|value| (AUTHORIZATION, HeaderValue::from_str(value).unwrap()));
+            assert_eq!(credentials(&values.collect()), expect);
+        };
+        check(&[], Credentials::Absent);
+        check(&["Bearer a.b"], Credentials::Bearer("a.b"));
+        check(&["bEARER  a.b "], Credentials::Bearer("a.b"));
+        check(&["Bearer"], Credentials::Malformed);
+        check(&["Basic YTpi"], Credentials::Malformed);
+        check(&["a.b"], Credentials::Malformed);
+        check(&["Bearer a.b", "Bearer a.b"], Credentials::Malformed);
+    }
+
+    /// Goal: no path is open by mistake. Method: the table's needs against a list written by hand: whoever adds a path or a
+    /// method must say here, too, what it needs.
+    #[test]
+    fn every_path_says_what_it_needs() {
+        let needs = Path::ALL.iter().flat_map(|(text, path)| {
+            path.methods().iter().map(move |name| {
+                let method = Method::from_bytes(name.as_bytes()).unwrap();
+                let need = match path.need(&method).unwrap() {
+                    Need::Nothing => "nothing",
+                    Need::Token => "token",
+                    Need::Right(right) => right.name(),
+                };
+                format!("{name} {text} {need}")
+            })
+        });
+        let expect = "GET /v0/entity read, HEAD /v0/entity read, PUT /v0/entity write, DELETE /v0/entity delete, \
+                      GET /v0/entities scan, HEAD /v0/entities scan, GET /v0/status nothing, HEAD /v0/status nothing, \
+                      GET /metrics metrics, HEAD /metrics metrics, GET /v0/peer nothing, GET /v0/topology token, \
+                      HEAD /v0/topology token, GET /v0/explain read, HEAD /v0/explain read, GET /v0/converged token, \
+                      HEAD /v0/converged token, POST /admin/repair admin, GET /openapi.json token, \
+                      HEAD /openapi.json token, GET /debug/profile admin, GET /admin/workers admin, \
+                      HEAD /admin/workers admin, POST /admin/workers/{name}/pause admin, \
+                      POST /admin/workers/{name}/resume admin";
+        assert_eq!(needs.collect::<Vec<_>>().join(", "), expect);
+        assert_eq!(Path::Entity.need(&Method::POST), None);
+    }
+}

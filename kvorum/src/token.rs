@@ -1,0 +1,216 @@
+//! `kvorum token create|list|revoke`: changes the file of tokens that nodes watch. It needs no running node.
+
+use super::client::ttl_millis;
+use super::{FAILED, USAGE, complain, flag, print, text_of};
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use kvorum_core::{Grant, Right, UnixMillis};
+use kvorum_server::clock::{Clock as _, SystemClock, secret_bytes};
+use kvorum_server::http::target::decode;
+use kvorum_server::security::file::{self, FileError};
+use kvorum_server::security::table::{TableError, TokenEntry, instant_text};
+use kvorum_server::security::token::{SecretHash, id_of, is_id, secret_of};
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::ExitCode;
+
+/// The longest time that a token can be made for, in milliseconds: 100 years of 365 days.
+const EXPIRES_MILLIS_MAX: u64 = 36_500 * 24 * 60 * 60 * 1000;
+
+pub(super) fn command() -> Command {
+    let on_file = |command: Command| {
+        command.arg(Arg::new("file").value_name("FILE").required(true).help("The nodes' --token-file"))
+    };
+    Command::new("token")
+        .about("Creates, lists and revokes clients' tokens")
+        .long_about(
+            "Creates, lists and revokes clients' tokens in a file. Nodes that run with --token-file FILE take a change within \
+             5 s. Give every node the same file.",
+        )
+        .subcommand_required(true)
+        .subcommand(
+            on_file(Command::new("create").about("Makes a token and prints it, once"))
+                .arg(
+                    flag(
+                        "allow",
+                        "RIGHTS[:PREFIX]",
+                        "What it allows: read, write, delete, scan, process (for all keys, or those that begin with PREFIX), \
+                         admin, metrics; such as read,write:user/ or metrics. %XX in PREFIX is a byte. May be given \
+                         several times",
+                    )
+                    .action(ArgAction::Append)
+                    .required(true),
+                )
+                .arg(flag("id", "ID", "Its id, which logs and metrics show [default: a random one]"))
+                .arg(flag("name", "TEXT", "What it is for, for people"))
+                .arg(flag("expires-in", "DURATION", "How long it is valid, such as 12h or 90d [default: forever]")),
+        )
+        .subcommand(on_file(Command::new("list").about("Prints the tokens, without their secrets")))
+        .subcommand(
+            on_file(Command::new("revoke").about("Makes nodes refuse a token from now on"))
+                .arg(Arg::new("id").value_name("ID").required(true).help("The token's id")),
+        )
+}
+
+pub(super) fn run(matches: &ArgMatches) -> ExitCode {
+    let now = SystemClock::new().wall();
+    let done = match matches.subcommand() {
+        Some(("create", matches)) => create(matches, now),
+        Some(("list", matches)) => list(matches, now),
+        Some(("revoke", matches)) => revoke(matches, now),
+        _ => Err(TokenError::Usage("one of create, list and revoke is needed".to_owned())),
+    };
+    match done {
+        Ok(text) => print(text),
+        Err(TokenError::Usage(reason)) => complain(reason, USAGE),
+        Err(TokenError::File(error)) => complain(error, FAILED),
+        Err(TokenError::Random(error)) => {
+            complain(format!("the operating system provides no random bytes: {error}"), FAILED)
+        }
+    }
+}
+
+enum TokenError {
+    Usage(String),
+    File(FileError),
+    Random(std::io::Error),
+}
+
+impl From<FileError> for TokenError {
+    fn from(error: FileError) -> Self {
+        Self::File(error)
+    }
+}
+
+fn path_of(matches: &ArgMatches) -> &Path {
+    Path::new(text_of(matches, "file").unwrap_or_default())
+}
+
+/// Adds a token to the file. Returns its text, the only place where its secret is.
+fn create(matches: &ArgMatches, now: UnixMillis) -> Result<String, TokenError> {
+    let allowed = matches.get_many::<String>("allow").into_iter().flatten();
+    let grants = allowed.map(|text| grant_of(text)).collect::<Result<Vec<_>, _>>()?;
+    let id = match text_of(matches, "id") {
+        Some(id) if is_id(id) => id.to_owned(),
+        Some(id) => {
+            return Err(TokenError::Usage(format!(
+                "--id {id:?}: an id has 1 to 64 letters, digits, - and _"
+            )));
+        }
+        None => id_of(secret_bytes().map_err(TokenError::Random)?),
+    };
+    let not_after = text_of(matches, "expires-in").map(|text| expiry_of(text, now)).transpose()?;
+    let secret = secret_of(secret_bytes().map_err(TokenError::Random)?);
+    let entry = TokenEntry {
+        id: id.as_str().into(),
+        name: text_of(matches, "name").unwrap_or_default().to_owned(),
+        secret: SecretHash::of(&secret),
+        created: Some(now),
+        not_after,
+        revoked: None,
+        grants,
+    };
+    file::update(path_of(matches), |table| {
+        table.add(entry).map_err(|error| match error {
+            TableError::Twice { id } => TokenError::Usage(format!(
+                "there is a token with the id {id:?} already: ids are not used again"
+            )),
+            error => TokenError::Usage(error.to_string()),
+        })
+    })?;
+    Ok(format!("{id}.{secret}\n"))
+}
+
+fn grant_of(text: &str) -> Result<Grant, TokenError> {
+    let usage = |reason: String| TokenError::Usage(format!("--allow {text:?}: {reason}"));
+    let (names, prefix) = text.split_once(':').unwrap_or((text, ""));
+    let rights = names.split(',').map(|name| {
+        let known = || Right::ALL.map(Right::name).join(", ");
+        Right::of_name(name.trim()).ok_or_else(|| format!("{name:?} is not a right; there are {}", known()))
+    });
+    let rights = rights.collect::<Result<Vec<_>, _>>().map_err(usage)?;
+    let prefix = decode(prefix).ok_or("% in PREFIX must be followed by two hexadecimal digits");
+    let prefix = prefix.map_err(|reason| usage(reason.to_owned()))?;
+    Grant::new(prefix, &rights, None).map_err(|error| usage(error.to_string()))
+}
+
+fn expiry_of(text: &str, now: UnixMillis) -> Result<UnixMillis, TokenError> {
+    let millis = ttl_millis(text).filter(|millis| (1..=EXPIRES_MILLIS_MAX).contains(millis));
+    let usage = || {
+        let allowed = "a duration such as 12h or 90d is needed, at most 36500d (100 years)";
+        TokenError::Usage(format!("--expires-in {text:?}: {allowed}"))
+    };
+    millis.map(|millis| now.saturating_add(millis)).ok_or_else(usage)
+}
+
+/// A line for each token: id, state, end, rights, name.
+fn list(matches: &ArgMatches, now: UnixMillis) -> Result<String, TokenError> {
+    let table = file::load(path_of(matches))?;
+    let mut text = String::new();
+    for token in table.tokens() {
+        let state = match (token.is_revoked(now), token.is_expired(now)) {
+            (true, _) => "revoked",
+            (false, true) => "expired",
+            (false, false) => "valid",
+        };
+        let end = token.not_after.map_or_else(|| "forever".to_owned(), instant_text);
+        let grants: Vec<String> = token.grants.iter().map(text_of_grant).collect();
+        let name: String = token.name.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+        // Writing into a string cannot fail.
+        let _ = writeln!(text, "{}\t{state}\t{end}\t{}\t{name}", token.id, grants.join(" "));
+    }
+    Ok(text)
+}
+
+/// A grant in the syntax of `--allow`, and its end if it has one.
+fn text_of_grant(grant: &Grant) -> String {
+    let rights: Vec<&str> = grant.rights().map(Right::name).collect();
+    let mut text = rights.join(",");
+    if !grant.prefix().is_empty() {
+        text.push(':');
+    }
+    for byte in grant.prefix() {
+        if byte.is_ascii_graphic() && *byte != b'%' {
+            text.push(char::from(*byte));
+        } else {
+            let _ = write!(text, "%{byte:02X}");
+        }
+    }
+    grant.not_after().map_or(text.clone(), |last| format!("{text}(until {})", instant_text(last)))
+}
+
+fn revoke(matches: &ArgMatches, now: UnixMillis) -> Result<String, TokenError> {
+    let id = text_of(matches, "id").unwrap_or_default();
+    let path = path_of(matches);
+    file::load(path)?;
+    file::update(path, |table| {
+        if table.revoke(id, now) {
+            Ok(())
+        } else {
+            Err(TokenError::Usage(format!("there is no token with the id {id:?}")))
+        }
+    })?;
+    Ok(format!("{id} is revoked: nodes that watch this file refuse it within 5 s\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What `list` prints of a grant makes the same grant again.
+    #[test]
+    fn grants_are_written_as_they_are_read() {
+        let check = |text: &str, expect: Option<&str>| match (grant_of(text), expect) {
+            (Ok(grant), Some(expect)) => assert_eq!(text_of_grant(&grant), expect),
+            (Err(TokenError::Usage(_)), None) => {}
+            _ => panic!("{text}"),
+        };
+        check("read", Some("read"));
+        check("write, read:user/", Some("read,write:user/"));
+        check("scan:a:b%25%00%ff ", Some("scan:a:b%25%00%FF%20"));
+        check("admin,metrics", Some("admin,metrics"));
+        check("admin:a", None);
+        check("fly", None);
+        check("", None);
+        check("read:%4", None);
+    }
+}

@@ -1,0 +1,386 @@
+//! Goal: with `--auth on`, exactly the requests pass that their token allows; a change of the token file holds on open
+//! connections; a bad file changes nothing. Method: real nodes, tokens made by the real command line, and raw requests.
+
+use kvorum_testkit::cluster::Cluster;
+use kvorum_testkit::http::{Answer, Connection, encode, one};
+use kvorum_testkit::node::Node;
+use kvorum_testkit::process::{kvorum, run};
+use kvorum_testkit::{PATIENCE, metric_sum, wait_until};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+use tempfile::TempDir;
+
+/// A folder with a file of tokens.
+struct Tokens {
+    folder: TempDir,
+}
+
+impl Tokens {
+    fn new() -> Self {
+        Self { folder: TempDir::with_prefix("kvorum-tokens-").unwrap() }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("tokens.toml")
+    }
+
+    fn text(&self) -> String {
+        std::fs::read_to_string(self.path()).unwrap()
+    }
+
+    fn command(&self, words: &[&str]) -> Output {
+        let mut command = kvorum(&["token", words[0]]);
+        run(command.arg(self.path()).args(&words[1..]), b"")
+    }
+
+    /// Makes a token with this id; returns its text.
+    fn create(&self, id: &str, words: &[&str]) -> String {
+        let output = self.command(&[&["create", "--id", id], words].concat());
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap().trim_end().to_owned()
+    }
+
+    fn revoke(&self, id: &str) {
+        let output = self.command(&["revoke", id]);
+        assert!(output.status.success(), "{output:?}");
+    }
+
+    /// A node that judges by `auth`.
+    fn serve(&self, auth: &str) -> Node {
+        let path = self.path();
+        Node::start_new(&["--auth", auth, "--token-file", path.to_str().unwrap(), "--threads", "2"])
+    }
+}
+
+fn bearer(token: &str) -> String {
+    format!("Authorization: Bearer {token}\r\n")
+}
+
+fn ask(server: &Node, method: &str, target: &str, token: &str) -> Answer {
+    server.request_with(method, target, &bearer(token))
+}
+
+/// Sends a PUT of `value`; `headers` end with line ends.
+fn put(server: &Node, target: &str, headers: &str, value: &str) -> Answer {
+    let headers = format!("Connection: close\r\n{headers}");
+    one(server.exchange(&encode("PUT", target, &headers, Some(value.as_bytes()))))
+}
+
+#[test]
+fn only_what_a_token_allows_passes() {
+    let tokens = Tokens::new();
+    let root = tokens.create("root", &["--allow", "read,write,delete,scan", "--allow", "admin,metrics"]);
+    let billing = tokens.create("billing", &["--allow", "read,write:billing/", "--allow", "scan:billing%2F"]);
+    let reader = tokens.create("reader", &["--allow", "read"]);
+    let short = tokens.create("short", &["--allow", "read", "--expires-in", "1ms"]);
+    let gone = tokens.create("gone", &["--allow", "read"]);
+    tokens.revoke("gone");
+    let server = tokens.serve("on");
+    let billing_key = "/v0/entity?id=billing/1";
+    assert_eq!(put(&server, billing_key, &bearer(&billing), "paid").status, 201);
+
+    let forged = format!("root.{}", billing.split_once('.').unwrap().1);
+    let unauthenticated: [(&str, &str); 9] = [
+        ("", "a token is needed"),
+        ("Authorization: Bearer\r\n", "not one bearer token"),
+        ("Authorization: Basic cm9vdDp4\r\n", "not one bearer token"),
+        (&(bearer(&root) + &bearer(&root)), "not one bearer token"),
+        (&bearer("root"), "not one bearer token"),
+        (&bearer("nobody.x"), "not known here"),
+        (&bearer(&forged), "not known here"),
+        (&bearer(&short), "the time of the token short is over"),
+        (&bearer(&gone), "the token gone was revoked"),
+    ];
+    for (headers, reason) in unauthenticated {
+        for answer in [
+            server.request_with("GET", billing_key, headers),
+            put(&server, billing_key, headers, "stolen"),
+            server.request_with("DELETE", billing_key, headers),
+            server.request_with("GET", "/v0/entities?start=a", headers),
+            server.request_with("GET", "/v0/topology", headers),
+            server.request_with("GET", "/v0/explain?id=billing/1", headers),
+            server.request_with("GET", "/metrics", headers),
+            server.request_with("GET", "/openapi.json", headers),
+            server.request_with("GET", "/admin/workers", headers),
+            server.request_with("POST", "/admin/repair", headers),
+            server.request_with("GET", "/debug/profile?seconds=1", headers),
+        ] {
+            assert_eq!(answer.status, 401, "{headers} {answer:?}");
+            assert!(answer.text().contains(reason), "{headers} {answer:?}");
+            let challenge = answer.header("www-authenticate").unwrap();
+            assert!(challenge.starts_with("Bearer realm=\"kvorum\""), "{challenge}");
+            assert_eq!(challenge.contains("invalid_token"), !headers.is_empty(), "{challenge}");
+        }
+    }
+    let json = format!("{}Accept: application/json\r\n", bearer(&short));
+    assert!(server.request_with("GET", billing_key, &json).text().contains("\"unauthenticated\""));
+
+    for (method, target, token, right) in [
+        ("GET", "/v0/entity?id=billing", &billing, "read"),
+        ("GET", "/v0/entity?id=%62illing0", &billing, "read"),
+        ("GET", "/v0/entity?id=billing%252F1", &billing, "read"),
+        ("HEAD", "/v0/entity?id=other", &billing, "read"),
+        ("GET", "/v0/explain?id=other", &billing, "read"),
+        ("DELETE", billing_key, &billing, "delete"),
+        ("DELETE", billing_key, &reader, "delete"),
+        ("GET", "/v0/entities?start=billing/", &billing, "scan"),
+        ("GET", "/v0/entities?start=billing/&end=billing0%00", &billing, "scan"),
+        ("GET", "/v0/entities?start=billing&end=billing0", &billing, "scan"),
+        ("GET", "/v0/entities?start=billing/&end=billing0&scope=local", &reader, "scan"),
+        ("GET", "/metrics", &reader, "metrics"),
+        ("GET", "/admin/workers", &reader, "admin"),
+        ("POST", "/admin/workers/scrub/pause", &reader, "admin"),
+    ] {
+        let answer = ask(&server, method, target, token);
+        assert_eq!(answer.status, 403, "{method} {target} {answer:?}");
+        let scope = format!("scope=\"{right}\"");
+        assert!(answer.header("www-authenticate").unwrap().ends_with(&scope), "{answer:?}");
+        assert!(
+            method == "HEAD" || answer.text().contains(&format!("lacks the right {right}")),
+            "{answer:?}"
+        );
+    }
+    assert_eq!(put(&server, "/v0/entity?id=billin", &bearer(&billing), "x").status, 403);
+
+    for (method, target, token, status) in [
+        ("GET", "/v0/entity?id=%62illing%2f1", &billing, 200),
+        ("GET", "/v0/entity?id=billing%2F%00%FF", &billing, 404),
+        ("GET", "/v0/entities?start=billing/&end=billing0", &billing, 200),
+        ("GET", "/v0/entities?start=%62illing%2F1&end=billing/1%00&limit=1", &billing, 200),
+        ("GET", "/v0/topology", &billing, 200),
+        ("GET", "/openapi.json", &billing, 200),
+        ("GET", "/metrics", &root, 200),
+        ("GET", "/admin/workers", &root, 200),
+        // Refused for what it says, once it is known who says it.
+        ("GET", "/v0/entity?id=billing/1&id=other", &billing, 400),
+        ("GET", "/v0/entity?id=%zz", &billing, 400),
+        ("GET", "/v0/nothing", &billing, 400),
+        ("PATCH", billing_key, &billing, 405),
+        ("GET", "/v0/entities?start=a", &root, 200),
+        ("DELETE", billing_key, &root, 202),
+    ] {
+        assert_eq!(ask(&server, method, target, token).status, status, "{method} {target}");
+    }
+    // Load balancers have no token.
+    assert_eq!(server.request("GET", "/v0/status").status, 200);
+    let log = server.log();
+    for secret in [&root, &billing, &short].map(|token| token.split_once('.').unwrap().1) {
+        assert!(!log.contains(secret), "{log}");
+    }
+    assert!(log.contains("a request was refused") && log.contains("the token gone was revoked"), "{log}");
+}
+
+/// Without an `Origin` of another site and with a `Host` of the node, an admin token is enough; a proxy may bring it.
+#[test]
+fn web_pages_have_no_access_to_admin_paths() {
+    let tokens = Tokens::new();
+    let admin = bearer(&tokens.create("admin", &["--allow", "admin"]));
+    let server = tokens.serve("on");
+    let ask = |headers: &str| {
+        let request = format!("GET /admin/workers HTTP/1.1\r\nConnection: close\r\n{admin}{headers}\r\n");
+        one(server.exchange(request.as_bytes())).status
+    };
+    let own = format!("Host: {}\r\n", server.address());
+    assert_eq!(ask(&own), 200);
+    assert_eq!(ask("Host: localhost\r\n"), 200);
+    assert_eq!(ask(&format!("{own}X-Forwarded-For: 10.0.0.1\r\n")), 200);
+    assert_eq!(ask(&format!("{own}Origin: {}\r\n", server.url())), 200);
+    assert_eq!(ask(&format!("{own}Origin: http://evil.example\r\n")), 403);
+    assert_eq!(ask(&format!("{own}Sec-Fetch-Site: cross-site\r\n")), 403);
+    assert_eq!(ask("Host: evil.example\r\n"), 403);
+}
+
+#[test]
+fn revocation_holds_on_an_open_connection() {
+    let tokens = Tokens::new();
+    let (one, other) =
+        (tokens.create("one", &["--allow", "read"]), tokens.create("other", &["--allow", "read"]));
+    let server = tokens.serve("on");
+    let mut client = server.connect();
+    let mut ask = |token: &str| {
+        client.send(format!("GET /v0/entity?id=a HTTP/1.1\r\nHost: a\r\n{}\r\n", bearer(token)).as_bytes());
+        client.recv().status
+    };
+    assert_eq!((ask(&one), ask(&other)), (404, 404));
+    tokens.revoke("one");
+    wait_until("the revoked token is refused", || ask(&one) == 401);
+    assert_eq!((ask(&one), ask(&other)), (401, 404));
+    // A new token holds without a restart, too.
+    let new = tokens.create("new", &["--allow", "read"]);
+    wait_until("the new token passes", || ask(&new) == 404);
+    // So does the end of one that was changed by hand.
+    let ended =
+        tokens.text().replace("id = \"other\"\n", "id = \"other\"\nnot_after = 2020-01-01T00:00:00Z\n");
+    std::fs::write(tokens.path(), ended).unwrap();
+    wait_until("the ended token is refused", || ask(&other) == 401);
+    assert_eq!(ask(&new), 404);
+}
+
+#[test]
+fn bad_token_files_change_nothing() {
+    let tokens = Tokens::new();
+    let good = tokens.create("good", &["--allow", "read,metrics"]);
+    let before = tokens.text();
+    let server = tokens.serve("on");
+    let metric = |name: &str| metric_sum(ask(&server, "GET", "/metrics", &good).text(), name);
+    let is_good = || ask(&server, "GET", "/v0/entity?id=a", &good).status == 404;
+    tokens.revoke("good");
+    let new = tokens.create("new", &["--allow", "read"]);
+    let after = tokens.text();
+    // From here on the file is bad in one way after the other.
+    let half = &after[..after.len() / 2];
+    for bad in [Some(half), Some(""), Some("\0"), None, Some(&after[..after.rfind("[end]").unwrap()])] {
+        // Written in one step, so that the node never sees a good file in between.
+        let prepared = tokens.folder.path().join("prepared");
+        match bad {
+            Some(bad) => {
+                std::fs::write(&prepared, bad).unwrap();
+                std::fs::rename(&prepared, tokens.path()).unwrap();
+            }
+            None => std::fs::remove_file(tokens.path()).unwrap(),
+        }
+        if bad == Some(half) {
+            // The node may have taken the good file that was there for a moment; then the old token is revoked.
+            std::fs::write(&prepared, &before).unwrap();
+            std::fs::rename(&prepared, tokens.path()).unwrap();
+            wait_until("the first file holds", is_good);
+            std::fs::write(&prepared, half).unwrap();
+            std::fs::rename(&prepared, tokens.path()).unwrap();
+        }
+        let failures = metric("kvorum_token_file_failures_total");
+        // Two more: the second look began after the file was there.
+        wait_until("the bad file was looked at", || {
+            metric("kvorum_token_file_failures_total") >= failures + 2
+        });
+        assert!(is_good(), "{bad:?}");
+        assert_eq!(ask(&server, "GET", "/v0/entity?id=a", &new).status, 401, "{bad:?}");
+    }
+    let log = server.log();
+    assert!(log.contains("the token file cannot be used") && log.contains("no [end] table"), "{log}");
+    std::fs::write(tokens.path(), after).unwrap();
+    wait_until("the mended file holds", || ask(&server, "GET", "/v0/entity?id=a", &new).status == 404);
+    assert!(!is_good());
+}
+
+#[test]
+fn node_does_not_start_without_its_tokens() {
+    let tokens = Tokens::new();
+    let data = tokens.folder.path().join("data");
+    let start = || {
+        let mut command = kvorum(&["serve", "--listen", "127.0.0.1:0", "--auth", "on", "--token-file"]);
+        run(command.arg(tokens.path()).arg("--data-dir").arg(&data), b"")
+    };
+    let check = |why: &str| {
+        let output = start();
+        let log = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{log}");
+        assert!(log.contains("the node does not start") && log.contains(why), "{log}");
+    };
+    check("cannot read the token file");
+    std::fs::write(tokens.path(), "[[token]]\nid = \"a\"\n").unwrap();
+    check("secret_sha256");
+}
+
+/// With `warn` every request passes that passes without tokens, and those that would not pass are counted by reason and
+/// token.
+#[test]
+fn warn_lets_through_and_counts() {
+    let tokens = Tokens::new();
+    let reader = tokens.create("reader", &["--allow", "read:a"]);
+    let server = tokens.serve("warn");
+    assert_eq!(server.put("id=b", b"x").status, 201);
+    assert_eq!(server.get("id=b").status, 200);
+    assert_eq!(ask(&server, "GET", "/v0/entity?id=a", &reader).status, 404);
+    assert_eq!(ask(&server, "GET", "/v0/entity?id=b", &reader).status, 200);
+    assert_eq!(ask(&server, "GET", "/v0/entity?id=b", "reader.x").status, 200);
+    assert_eq!(ask(&server, "GET", "/v0/entity?id=", "reader.x").status, 400);
+    // The rules that hold without tokens still hold.
+    assert_eq!(server.request_with("GET", "/admin/workers", "Via: proxy\r\n").status, 403);
+    assert_eq!(server.request("GET", "/admin/workers").status, 200);
+    let metrics = server.request("GET", "/metrics").text().to_owned();
+    for row in [
+        "{reason=\"no-token\",token=\"\"} 5",
+        "{reason=\"unknown\",token=\"\"} 2",
+        "{reason=\"missing-right\",token=\"reader\"} 1",
+    ] {
+        assert!(metrics.contains(&format!("kvorum_requests_not_allowed_total{row}\n")), "{row}: {metrics}");
+    }
+    assert!(server.log().contains("a request passed that --auth on would refuse"), "{}", server.log());
+}
+
+/// Nodes need no tokens among themselves: what a client may do through one node is done on all of them.
+#[test]
+fn nodes_of_a_cluster_need_no_token() {
+    let tokens = Tokens::new();
+    let token = tokens.create("all", &["--allow", "read,write,scan"]);
+    let path = tokens.path();
+    let arguments = ["--memory-budget", "16MiB", "--auth", "on", "--token-file", path.to_str().unwrap()];
+    let mut cluster = Cluster::new(3, &arguments);
+    (0..3).for_each(|index| cluster.spawn(index));
+    for index in 0..3 {
+        cluster.wait_until_ready(index);
+    }
+    let ask = |index: usize, method: &str, target: &str, headers: &str, body: Option<&[u8]>| {
+        let mut connection = Connection::open(cluster.address(index), PATIENCE).unwrap();
+        let headers = format!("Connection: close\r\n{headers}");
+        connection.exchange(method, target, &headers, body).unwrap()
+    };
+    let with = bearer(&token);
+    for index in 0..3 {
+        let target = format!("/v0/entity?id=k{index}&replicas=3/3");
+        wait_until("all replicas confirm", || ask(index, "PUT", &target, &with, Some(b"v")).status == 201);
+        assert_eq!(ask(index, "PUT", &target, "", Some(b"v")).status, 401);
+    }
+    for index in 0..3 {
+        for key in 0..3 {
+            let target = format!("/v0/entity?id=k{key}&replicas=3/3");
+            assert_eq!(ask(index, "GET", &target, &with, None).status, 200);
+        }
+        let range = ask(index, "GET", "/v0/entities?start=k", &with, None);
+        assert_eq!((range.status, range.text().matches('v').count()), (200, 3));
+    }
+}
+
+/// The command line: a token is shown once, the file is private and has no secret, wrong words change nothing.
+#[test]
+fn command_line_keeps_secrets() {
+    let tokens = Tokens::new();
+    let check = |words: &[&str], code: i32, says: &str| {
+        let output = tokens.command(words);
+        let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{words:?}: {text}");
+        assert!(text.contains(says), "{words:?}: {text}");
+        text
+    };
+    check(&["list"], 3, "cannot read the token file");
+    check(&["revoke", "a"], 3, "cannot read the token file");
+    assert!(!Path::new(&tokens.path()).exists());
+    let token =
+        tokens.create("a", &["--allow", "read,write:%00%ff", "--name", "the a\u{7}", "--expires-in", "90d"]);
+    let secret = token.strip_prefix("a.").unwrap();
+    assert_eq!(secret.len(), 43);
+    assert_ne!(tokens.create("b", &["--allow", "metrics"]).strip_prefix("b."), Some(secret));
+    assert_eq!(tokens.path().metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    assert!(!tokens.text().contains(secret));
+    let list = check(&["list"], 0, "a\tvalid\t2");
+    assert!(
+        list.contains("read,write:%00%FF\tthe a \n") && list.contains("b\tvalid\tforever\tmetrics"),
+        "{list}"
+    );
+    let before = tokens.text();
+    check(&["create", "--id", "a", "--allow", "read"], 2, "already");
+    check(&["create", "--id", "a b", "--allow", "read"], 2, "letters");
+    check(&["create", "--allow", "fly"], 2, "not a right");
+    check(&["create", "--allow", "admin:a"], 2, "whole node");
+    check(&["create", "--allow", "read", "--expires-in", "0s"], 2, "--expires-in");
+    check(&["create"], 2, "--allow");
+    check(&["revoke", "c"], 2, "no token");
+    assert_eq!(tokens.text(), before);
+    check(&["revoke", "a"], 0, "a is revoked");
+    check(&["revoke", "a"], 0, "a is revoked");
+    check(&["list"], 0, "a\trevoked\t");
+    std::fs::write(tokens.path(), &before[..before.len() / 2]).unwrap();
+    check(&["create", "--allow", "read"], 3, "the token file");
+    assert_eq!(tokens.text(), before[..before.len() / 2]);
+}

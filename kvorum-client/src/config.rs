@@ -8,6 +8,8 @@ use crate::hedging::{Budget, Hedging};
 use crate::nodes::Nodes;
 use crate::operation::Replicas;
 use crate::pool::{Node, PoolLimits};
+use http::HeaderValue;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
@@ -101,6 +103,34 @@ pub struct Builder {
     retry: RetryPolicy,
     hedging: Option<Hedging>,
     routing: bool,
+    token: Option<Token>,
+}
+
+/// A token's text, which no output shows.
+#[derive(Clone)]
+struct Token(String);
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token(…)")
+    }
+}
+
+impl Token {
+    /// The `Authorization` that it makes; none if it is not a token.
+    fn authorization(&self) -> Option<HeaderValue> {
+        let text = self.0.trim();
+        let is_part = |part: &str| {
+            !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
+        };
+        let (id, secret) = text.split_once('.')?;
+        if !is_part(id) || !is_part(secret) {
+            return None;
+        }
+        let mut value = HeaderValue::try_from(format!("Bearer {text}")).ok()?;
+        value.set_sensitive(true);
+        Some(value)
+    }
 }
 
 impl Default for Builder {
@@ -118,6 +148,7 @@ impl Default for Builder {
             retry: RetryPolicy::default(),
             hedging: None,
             routing: true,
+            token: None,
         }
     }
 }
@@ -228,11 +259,22 @@ impl Builder {
         self
     }
 
+    /// Sets the token that is sent with every request, `ID.SECRET`; white space around it is dropped. Default: none,
+    /// which is right where nodes run without `--auth`.
+    ///
+    /// It goes to the given nodes and to those that they name ([`Builder::routing`]). There is no TLS here: whoever
+    /// reads the network's packets reads the token.
+    #[must_use]
+    pub fn token(mut self, token: impl Into<String>) -> Self {
+        self.token = Some(Token(token.into()));
+        self
+    }
+
     /// Makes the client. Nothing is connected yet, and no runtime is needed yet.
     ///
     /// # Errors
     /// [`Error::InvalidConfig`] without a node, with a URL that is not `http://host:port`, with no connection or operation
-    /// allowed, or with a budget of hedging that is out of its range.
+    /// allowed, with a budget of hedging that is out of its range, or with a token that is not `ID.SECRET`.
     pub fn build(self) -> Result<Client, Error> {
         let invalid = |message: String| Err(Error::InvalidConfig { message });
         if self.nodes.is_empty() {
@@ -250,6 +292,12 @@ impl Builder {
         if matches!(hedging, Some(None)) {
             return invalid("a budget of hedging is above 0 and at most 1".to_owned());
         }
+        let authorization = self.token.as_ref().map(Token::authorization);
+        if matches!(authorization, Some(None)) {
+            // It may be a secret all the same, so it is not repeated.
+            return invalid("the token is not one: a token is ID.SECRET".to_owned());
+        }
+        let authorization = authorization.flatten();
         let limits = PoolLimits {
             connections_max: self.connections_per_node_max,
             connect_timeout: self.connect_timeout,
@@ -257,13 +305,13 @@ impl Builder {
         };
         let mut nodes = Vec::with_capacity(self.nodes.len());
         for url in &self.nodes {
-            match Node::new(url, limits) {
+            match Node::new(url, limits, authorization.clone()) {
                 Ok(node) => nodes.push(Arc::new(node)),
                 Err(why) => return invalid(format!("node {url:?}: {why}; a node is http://host:port")),
             }
         }
         Ok(Client::new(Exchange {
-            nodes: Arc::new(Nodes::new(nodes, limits, self.routing)),
+            nodes: Arc::new(Nodes::new(nodes, limits, authorization, self.routing)),
             flight: Flight::new(self.in_flight_max, self.overflow),
             timeout: self.timeout,
             default_replicas: self.default_replicas,
@@ -277,6 +325,20 @@ impl Builder {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A token is sent as it is, whatever is not one is refused, and neither is ever shown.
+    #[test]
+    fn token_is_kept_secret() {
+        let authorization = Token(" a-_1.s3cret\n".to_owned()).authorization().unwrap();
+        assert_eq!(authorization, "Bearer a-_1.s3cret");
+        let builder = Client::builder().node("http://a:1").token("a.s3cret");
+        assert!(!format!("{builder:?}").contains("s3cret"));
+        assert!(!format!("{:?}", builder.build().unwrap()).contains("s3cret"));
+        for wrong in ["", "s3cret", ".s3cret", "s3cret.", "s3cret.a b", "s3cret.a\r\nX: y"] {
+            let error = Client::builder().node("http://a:1").token(wrong).build().unwrap_err().to_string();
+            assert!(error.contains("ID.SECRET") && !error.contains("s3cret"), "{error}");
+        }
+    }
 
     #[test]
     fn refuses_what_cannot_work() {

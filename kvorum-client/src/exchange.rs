@@ -182,7 +182,7 @@ impl Exchange {
             (Err(cause), _) => return Err(Failure::unsent(cause)),
         };
         let head_by = by(patience);
-        let mut request = call.request(node.host());
+        let mut request = call.request(node);
         let response = loop {
             let mut lost = match timeout_at(head_by, lease.send(request)).await {
                 Ok(Ok(response)) => break response,

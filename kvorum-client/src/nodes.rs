@@ -14,7 +14,7 @@ use crate::request::{Call, Wanted};
 use crate::retry::{later, mix};
 use crate::topology::Topology;
 use http::header::HeaderName;
-use http::{HeaderMap, StatusCode};
+use http::{HeaderMap, HeaderValue, StatusCode};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -51,6 +51,8 @@ const FROM_DEFAULT: u32 = 3;
 pub(crate) struct Nodes {
     configured: Vec<Arc<Node>>,
     limits: PoolLimits,
+    /// The `Authorization` of requests to nodes that are learned.
+    authorization: Option<HeaderValue>,
     is_routing: bool,
     /// How many operations have begun: they take turns over the nodes.
     turn: AtomicUsize,
@@ -69,10 +71,16 @@ struct View {
 }
 
 impl Nodes {
-    pub(crate) fn new(configured: Vec<Arc<Node>>, limits: PoolLimits, is_routing: bool) -> Self {
+    pub(crate) fn new(
+        configured: Vec<Arc<Node>>,
+        limits: PoolLimits,
+        authorization: Option<HeaderValue>,
+        is_routing: bool,
+    ) -> Self {
         Self {
             configured,
             limits,
+            authorization,
             is_routing,
             turn: AtomicUsize::new(0),
             view: Mutex::default(),
@@ -155,7 +163,7 @@ impl Nodes {
             before.placed.iter().chain(&self.configured).map(|node| (node.address(), node)).collect();
         let mut placed = Vec::with_capacity(topology.urls().len());
         for url in topology.urls() {
-            let Ok(node) = Node::new(url, self.limits) else { return };
+            let Ok(node) = Node::new(url, self.limits, self.authorization.clone()) else { return };
             // A node that was known already stays the same value, with its connections and its health.
             placed.push(known.get(node.address()).map_or_else(|| Arc::new(node), |&node| Arc::clone(node)));
         }
@@ -182,7 +190,7 @@ impl View {
 /// Asks `node` for the topology, unless the client is gone.
 async fn refresh(nodes: Weak<Nodes>, node: Arc<Node>) {
     let deadline = later(Instant::now(), REFRESH_TIMEOUT);
-    let request = Call::question("/v0/topology", node.host());
+    let request = Call::question("/v0/topology", &node);
     let asked = node.ask(request, TOPOLOGY_BYTES_MAX, deadline).await;
     if let (Ok((StatusCode::OK, body)), Some(nodes)) = (asked, nodes.upgrade()) {
         nodes.learn(&body);
@@ -216,7 +224,7 @@ async fn probe(aside: Aside) {
         sleep(delay + half.saturating_mul(u32::try_from(seed % 1_001).unwrap_or(0)) / 1_000).await;
         // The node is no longer in use: the client is gone, or the node left the topology.
         let Some(node) = aside.0.upgrade() else { return };
-        let request = Call::question("/v0/status", node.host());
+        let request = Call::question("/v0/status", &node);
         let deadline = later(Instant::now(), PROBE_TIMEOUT);
         if let Ok((StatusCode::OK, _)) = node.ask(request, STATUS_BYTES_MAX, deadline).await {
             return;

@@ -9,7 +9,8 @@ use crate::answer::read_whole;
 use crate::io::TokioIo;
 use crate::retry::{Cause, later};
 use bytes::Bytes;
-use http::{HeaderValue, Request, Response, StatusCode, Uri};
+use http::header::{AUTHORIZATION, HOST};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Uri};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::client::conn::TrySendError;
@@ -45,6 +46,8 @@ pub(crate) struct Node {
     address: String,
     /// The `Host` of requests.
     host: HeaderValue,
+    /// The `Authorization` of requests, if the client has a token.
+    authorization: Option<HeaderValue>,
     limits: PoolLimits,
     /// One permit for each operation under way; tokio hands them out in the order of the requests for them.
     permits: Arc<Semaphore>,
@@ -103,8 +106,12 @@ pub(crate) struct Lease {
 }
 
 impl Node {
-    /// Makes a node of `http://host:port`; the error is a text.
-    pub(crate) fn new(url: &str, limits: PoolLimits) -> Result<Self, String> {
+    /// Makes a node of `http://host:port`, whose requests have this `Authorization`; the error is a text.
+    pub(crate) fn new(
+        url: &str,
+        limits: PoolLimits,
+        authorization: Option<HeaderValue>,
+    ) -> Result<Self, String> {
         let uri: Uri = url.parse().map_err(|error| format!("not a URL ({error})"))?;
         if !matches!(uri.scheme_str(), Some("http")) {
             return Err("the scheme is not http".to_owned());
@@ -125,6 +132,7 @@ impl Node {
                 authority.port_u16().unwrap_or(80)
             ),
             host,
+            authorization,
             limits,
             permits: Arc::new(Semaphore::new(limits.connections_max)),
             idle: Mutex::default(),
@@ -136,8 +144,12 @@ impl Node {
         Arc::clone(&self.name)
     }
 
-    pub(crate) fn host(&self) -> &HeaderValue {
-        &self.host
+    /// Adds the headers of every request to the node: its `Host`, and the client's token.
+    pub(crate) fn address_head(&self, headers: &mut HeaderMap) {
+        headers.insert(HOST, self.host.clone());
+        if let Some(authorization) = &self.authorization {
+            headers.insert(AUTHORIZATION, authorization.clone());
+        }
     }
 
     /// The address at which it listens, `host:port`, which identifies the node.
@@ -314,7 +326,7 @@ pub(crate) mod tests {
     pub(crate) fn nodes(count: usize) -> Vec<Arc<Node>> {
         let limits =
             PoolLimits { connections_max: 1, connect_timeout: Duration::MAX, idle_timeout: Duration::MAX };
-        (0..count).map(|n| Arc::new(Node::new(&format!("http://n{n}:1"), limits).unwrap())).collect()
+        (0..count).map(|n| Arc::new(Node::new(&format!("http://n{n}:1"), limits, None).unwrap())).collect()
     }
 
     #[test]
@@ -322,7 +334,7 @@ pub(crate) mod tests {
         let limits =
             PoolLimits { connections_max: 1, connect_timeout: Duration::MAX, idle_timeout: Duration::MAX };
         let check = |url: &str, expect: Option<(&str, &str)>| {
-            let node = Node::new(url, limits);
+            let node = Node::new(url, limits, None);
             let seen = node.as_ref().ok().map(|node| (node.address.as_str(), &*node.name));
             assert_eq!(seen, expect, "{url}: {node:?}");
         };

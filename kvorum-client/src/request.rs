@@ -4,8 +4,9 @@
 
 use crate::error::Error;
 use crate::operation::{DeleteOptions, Operation, PutOptions, ReadOptions, Replicas, ScanOptions, Scope};
+use crate::pool::Node;
 use bytes::Bytes;
-use http::header::{ACCEPT, CONTENT_LENGTH, HOST};
+use http::header::{ACCEPT, CONTENT_LENGTH};
 use http::{HeaderValue, Method, Request, Uri};
 use http_body_util::Full;
 use std::fmt::Write as _;
@@ -150,11 +151,11 @@ impl Call {
         Self { wanted: Wanted { replicas, ..self.wanted }, timeout, ..self }
     }
 
-    /// Makes a request of the client itself, to a node whose `Host` is `host`.
-    pub(crate) fn question(target: &'static str, host: &HeaderValue) -> Request<Full<Bytes>> {
+    /// Makes a request of the client itself, to `node`.
+    pub(crate) fn question(target: &'static str, node: &Node) -> Request<Full<Bytes>> {
         let mut request = Request::new(Full::default());
         *request.uri_mut() = Uri::from_static(target);
-        request.headers_mut().insert(HOST, host.clone());
+        node.address_head(request.headers_mut());
         request
     }
 
@@ -170,12 +171,12 @@ impl Call {
         }
     }
 
-    /// The request to a node whose `Host` is `host`.
-    pub(crate) fn request(&self, host: &HeaderValue) -> Request<Full<Bytes>> {
+    /// The request to `node`.
+    pub(crate) fn request(&self, node: &Node) -> Request<Full<Bytes>> {
         let mut request = Request::new(Full::new(self.body.clone()));
         *request.method_mut() = self.method.clone();
         *request.uri_mut() = self.target.clone();
-        request.headers_mut().insert(HOST, host.clone());
+        node.address_head(request.headers_mut());
         if let Some(accept) = self.accept {
             request.headers_mut().insert(ACCEPT, HeaderValue::from_static(accept));
         }
@@ -236,6 +237,7 @@ fn whole_millis(ttl: Duration) -> u128 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use http::header::HOST;
 
     fn target(call: Result<Call, Error>) -> String {
         call.unwrap().target.to_string()
@@ -295,10 +297,10 @@ mod tests {
     #[test]
     fn an_empty_value_has_a_length() {
         let call = Call::put(b"k", Bytes::new(), PutOptions::default()).unwrap();
-        let request = call.request(&HeaderValue::from_static("n1:1"));
+        let request = call.request(&crate::pool::tests::nodes(1)[0]);
         assert_eq!(
             (&request.headers()[CONTENT_LENGTH], &request.headers()[HOST]),
-            (&"0".parse().unwrap(), &"n1:1".parse().unwrap())
+            (&"0".parse().unwrap(), &"n0:1".parse().unwrap())
         );
     }
 

@@ -288,7 +288,7 @@ mod tests {
     fn nodes(count: usize) -> Arc<Nodes> {
         let limits =
             PoolLimits { connections_max: 1, connect_timeout: Duration::MAX, idle_timeout: Duration::MAX };
-        Arc::new(Nodes::new(list(count), limits, true))
+        Arc::new(Nodes::new(list(count), limits, None, true))
     }
 
     fn course(is_write: bool, policy: RetryPolicy, nodes: &Arc<Nodes>, now: Instant) -> Course {
@@ -462,7 +462,7 @@ mod tests {
         list[1].set_aside();
         let limits =
             PoolLimits { connections_max: 1, connect_timeout: Duration::MAX, idle_timeout: Duration::MAX };
-        let mut course = course(false, default, &Arc::new(Nodes::new(list, limits, true)), now);
+        let mut course = course(false, default, &Arc::new(Nodes::new(list, limits, None, true)), now);
         course.aim(now);
         assert_eq!(course.patience(now), (None, None));
     }

@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use kvorum_client::{
-    Client, DeleteOptions, Entry, Error, PutOptions, ReadOptions, Replicas, ScanOptions, Scope,
+    Builder, Client, DeleteOptions, Entry, Error, PutOptions, ReadOptions, Replicas, ScanOptions, Scope,
 };
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -37,6 +37,7 @@ pub(super) fn commands() -> Vec<Command> {
                 flag("timeout", "SECONDS", "How long to try [default: 5]")
                     .value_parser(value_parser!(u64).range(1..)),
             )
+            .arg(token_flag())
     };
     vec![
         on_node(Command::new("get").about("Writes a key's value to standard output"))
@@ -153,6 +154,28 @@ impl From<io::Error> for Failure {
     }
 }
 
+/// The flag that [`with_token`] reads.
+pub(super) fn token_flag() -> Arg {
+    flag("token-file", "FILE", "File with the token to send, ID.SECRET [env: KVORUM_TOKEN, the token itself]")
+}
+
+/// Gives the client its token: from the file that a flag names, or from the environment.
+pub(super) fn with_token(builder: Builder, matches: &ArgMatches) -> Result<Builder, Failure> {
+    let token = match text_of(matches, "token-file") {
+        #[expect(clippy::disallowed_methods, reason = "the user names this file")]
+        Some(path) => Some(
+            std::fs::read_to_string(path)
+                .map_err(|error| Failure::Usage(format!("cannot read the token in {path}: {error}")))?,
+        ),
+        // An empty variable is how scripts unset one.
+        None => std::env::var("KVORUM_TOKEN").ok().filter(|token| !token.is_empty()),
+    };
+    Ok(match token {
+        Some(token) => builder.token(token),
+        None => builder,
+    })
+}
+
 fn connect(matches: &ArgMatches) -> Result<Client, Failure> {
     let urls = text_of(matches, "url").map(str::to_owned);
     let urls = urls.or_else(|| std::env::var("KVORUM_URL").ok()).unwrap_or_else(|| DEFAULT_URL.to_owned());
@@ -160,7 +183,7 @@ fn connect(matches: &ArgMatches) -> Result<Client, Failure> {
     let builder =
         Client::builder().nodes(urls.split(',').map(str::trim)).timeout(Duration::from_secs(seconds));
     // For one operation, a request for the topology costs more than it saves.
-    Ok(builder.answer_bytes_max(usize::MAX).routing(false).build()?)
+    Ok(with_token(builder.answer_bytes_max(usize::MAX).routing(false), matches)?.build()?)
 }
 
 fn key_of(matches: &ArgMatches, name: &str) -> Option<Vec<u8>> {

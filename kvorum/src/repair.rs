@@ -1,7 +1,7 @@
 //! `kvorum repair`: makes nodes compare themselves with the others now, and waits. One node after the other, each with
 //! a line of progress on a terminal.
 
-use super::client::{Failure, write_out};
+use super::client::{Failure, with_token, write_out};
 use super::{FAILED, text_of};
 use clap::ArgMatches;
 use kvorum_client::Client;
@@ -24,12 +24,12 @@ pub(super) async fn run(client: &Client, matches: &ArgMatches) -> Result<ExitCod
     };
     let timeout = matches.get_one::<u64>("timeout").map_or(TIMEOUT, |seconds| Duration::from_secs(*seconds));
     let partition = matches.get_one::<u16>("partition").copied();
-    if matches.get_flag("drop-unbelievable") && !drop_unbelievable(&nodes, timeout).await? {
+    if matches.get_flag("drop-unbelievable") && !drop_unbelievable(&nodes, timeout, matches).await? {
         return Ok(ExitCode::from(FAILED));
     }
     let mut is_whole = true;
     for (done, node) in nodes.iter().enumerate() {
-        let client = Client::builder().node(node).timeout(timeout).build()?;
+        let client = with_token(Client::builder().node(node).timeout(timeout), matches)?.build()?;
         let is_shown = io::stderr().is_terminal();
         let mut progress = Progress { node, done, count: nodes.len(), most: 0, is_shown };
         let answer = {
@@ -48,9 +48,13 @@ pub(super) async fn run(client: &Client, matches: &ArgMatches) -> Result<ExitCod
 }
 
 /// Makes every node drop the records that it does not believe, before any node is repaired; false if a node failed to.
-async fn drop_unbelievable(nodes: &[String], timeout: Duration) -> Result<bool, Failure> {
+async fn drop_unbelievable(
+    nodes: &[String],
+    timeout: Duration,
+    matches: &ArgMatches,
+) -> Result<bool, Failure> {
     for node in nodes {
-        let client = Client::builder().node(node).timeout(timeout).build()?;
+        let client = with_token(Client::builder().node(node).timeout(timeout), matches)?.build()?;
         let body: serde_json::Value = match client.drop_unbelievable().await {
             Ok(body) => serde_json::from_str(&body).unwrap_or_default(),
             Err(error) => {

@@ -8,22 +8,23 @@ use super::{Refused, fetch};
 use crate::FAILED;
 use crate::client::{Failure, write_out};
 use crate::repair::cluster_of;
-use kvorum_client::Client;
+use kvorum_client::Builder;
 use kvorum_profiler::{Event, Format, stacks_of, titled};
 use std::fmt::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
 use tokio::task::JoinSet;
 
-/// Takes the profiles of all nodes that one of `urls` knows, or of all `urls` if there are several. The exit code tells
-/// whether all came.
+/// Takes the profiles of all nodes that one of `urls` knows, or of all `urls` if there are several, with the token of
+/// `builder`. The exit code tells whether all came.
 pub(super) async fn run(
+    builder: &Builder,
     urls: Vec<String>,
     events: &[Event],
     seconds: u16,
     folder: &Path,
 ) -> Result<ExitCode, Failure> {
-    let nodes = nodes_of(urls).await?;
+    let nodes = nodes_of(builder, urls).await?;
     #[expect(clippy::disallowed_methods, reason = "the user asks for this folder")]
     std::fs::create_dir_all(folder)?;
     let mut index = format!(
@@ -32,10 +33,10 @@ pub(super) async fn run(
     );
     let mut is_whole = true;
     for &event in events {
-        let mut taken = at_once(&nodes, event, seconds).await;
+        let mut taken = at_once(builder, &nodes, event, seconds).await;
         for (node, profile) in nodes.iter().zip(&mut taken) {
             if profile.as_ref().is_err_and(|refused| refused.is_busy) {
-                *profile = fetch(node, event.name(), seconds, Format::Svg.name()).await;
+                *profile = fetch(builder.clone(), node, event.name(), seconds, Format::Svg.name()).await;
             }
         }
         for (node, profile) in nodes.iter().zip(taken) {
@@ -59,19 +60,27 @@ pub(super) async fn run(
 }
 
 /// The nodes to profile.
-async fn nodes_of(urls: Vec<String>) -> Result<Vec<String>, Failure> {
+async fn nodes_of(builder: &Builder, urls: Vec<String>) -> Result<Vec<String>, Failure> {
     let [url] = urls.as_slice() else { return Ok(urls) };
-    let client = Client::builder().node(url).build()?;
+    let client = builder.clone().node(url).build()?;
     let nodes = cluster_of(&client.status().await?.body)?;
     // A node that is alone may not know the address at which it is reached.
     Ok(if nodes.len() > 1 { nodes } else { urls })
 }
 
 /// A profile of each node, in the nodes' order.
-async fn at_once(nodes: &[String], event: Event, seconds: u16) -> Vec<Result<bytes::Bytes, Refused>> {
+async fn at_once(
+    builder: &Builder,
+    nodes: &[String],
+    event: Event,
+    seconds: u16,
+) -> Vec<Result<bytes::Bytes, Refused>> {
     let mut asked = JoinSet::new();
     for (place, node) in nodes.iter().cloned().enumerate() {
-        asked.spawn(async move { (place, fetch(&node, event.name(), seconds, Format::Svg.name()).await) });
+        let builder = builder.clone();
+        asked.spawn(async move {
+            (place, fetch(builder, &node, event.name(), seconds, Format::Svg.name()).await)
+        });
     }
     let mut taken: Vec<_> = asked.join_all().await;
     taken.sort_unstable_by_key(|(place, _)| *place);

@@ -2,12 +2,12 @@
 //!
 //! [`all`] takes those of all nodes into a folder, [`diff`] compares two files.
 
-use super::client::{DEFAULT_URL, Failure, write_out};
+use super::client::{DEFAULT_URL, Failure, token_flag, with_token, write_out};
 use super::{complain_of, flag, text_of};
 use bytes::Bytes;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
-use kvorum_client::{Client, RetryPolicy};
+use kvorum_client::{Builder, Client, RetryPolicy};
 use kvorum_profiler::{Event, Format, SECONDS_MAX};
 use std::ffi::OsString;
 use std::io::{self, IsTerminal};
@@ -44,6 +44,7 @@ pub(super) fn command() -> Command {
                 .default_value(Format::Svg.name()),
         )
         .arg(flag("url", "URL", format!("The node [env: KVORUM_URL, its first] [default: {DEFAULT_URL}]")))
+        .arg(token_flag())
         .arg(
             flag("output", "FILE", "Writes to a file instead of standard output; with --all to a folder")
                 .short('o')
@@ -84,7 +85,8 @@ async fn profile(matches: &ArgMatches) -> Result<(), Failure> {
     let seconds = matches.get_one::<u16>("seconds").copied().unwrap_or_default();
     let urls = urls_of(matches);
     let url = urls.first().map(String::as_str).unwrap_or_default();
-    let profile = fetch(url, event, seconds, format).await.map_err(|refused| refused.failure)?;
+    let builder = with_token(Client::builder(), matches)?;
+    let profile = fetch(builder, url, event, seconds, format).await.map_err(|refused| refused.failure)?;
     match output {
         #[expect(clippy::disallowed_methods, reason = "the user asks for this file")]
         Some(path) => std::fs::write(path, &profile)?,
@@ -102,7 +104,8 @@ async fn profile_all(matches: &ArgMatches) -> Result<ExitCode, Failure> {
     };
     let seconds = matches.get_one::<u16>("seconds").copied().unwrap_or_default();
     let folder = matches.get_one::<OsString>("output").cloned().unwrap_or_default();
-    all::run(urls_of(matches), &events, seconds, folder.as_ref()).await
+    let builder = with_token(Client::builder(), matches)?;
+    all::run(&builder, urls_of(matches), &events, seconds, folder.as_ref()).await
 }
 
 /// The nodes of `--url`, or of the environment, or the default.
@@ -125,12 +128,18 @@ impl From<kvorum_client::Error> for Refused {
     }
 }
 
-/// Fetches a profile of the node at `url`, without retries: a second attempt, or one at another node, would be another
+/// Fetches a profile of the node at `url` with the token of `builder`, without retries: a second attempt, or one at another node, would be another
 /// profile.
-async fn fetch(url: &str, event: &str, seconds: u16, format: &str) -> Result<Bytes, Refused> {
+async fn fetch(
+    builder: Builder,
+    url: &str,
+    event: &str,
+    seconds: u16,
+    format: &str,
+) -> Result<Bytes, Refused> {
     let target = format!("/debug/profile?event={event}&seconds={seconds}&format={format}");
     let patience = Duration::from_secs(seconds.into()) + PATIENCE;
-    let builder = Client::builder().node(url).timeout(patience).retry(RetryPolicy::NONE);
+    let builder = builder.node(url).timeout(patience).retry(RetryPolicy::NONE);
     let client = builder.answer_bytes_max(usize::MAX).routing(false).build()?;
     let page = client.page(&target).await?;
     if page.code == 200 {

@@ -1,6 +1,7 @@
 //! Goal: with `--auth on`, exactly the requests pass that their token allows; a change of the token file holds on open
 //! connections; a bad file changes nothing. Method: real nodes, tokens made by the real command line, and raw requests.
 
+use kvorum_client::{Client, Error};
 use kvorum_testkit::cluster::Cluster;
 use kvorum_testkit::http::{Answer, Connection, encode, one};
 use kvorum_testkit::node::Node;
@@ -339,6 +340,58 @@ fn nodes_of_a_cluster_need_no_token() {
         }
         let range = ask(index, "GET", "/v0/entities?start=k", &with, None);
         assert_eq!((range.status, range.text().matches('v').count()), (200, 3));
+    }
+    // A client that routes learns the topology with its token, and sends the token to the nodes that it learns.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let builder = Client::builder().node(cluster.url(0)).timeout(PATIENCE);
+        let client = builder.clone().token(&token).build().unwrap();
+        while client.topology_epoch().is_none() {
+            client.put("routed", "v").await.unwrap();
+        }
+        for key in 0..30 {
+            client.put(format!("r{key}"), "v").await.unwrap();
+        }
+        let refused = builder.build().unwrap().get("routed").await.unwrap_err();
+        assert!(matches!(refused, Error::Refused { status: 401, .. }), "{refused}");
+        let refused = client.delete("routed").await.unwrap_err();
+        assert!(matches!(refused, Error::Refused { status: 403, .. }), "{refused}");
+    });
+}
+
+/// The client's commands send the token of a file or of the environment, and fail with the node's words without.
+#[test]
+fn commands_send_their_token() {
+    let tokens = Tokens::new();
+    let token = tokens.create("ops", &["--allow", "read,write,delete,scan", "--allow", "admin"]);
+    let file = tokens.folder.path().join("ops.token");
+    std::fs::write(&file, format!("{token}\n")).unwrap();
+    let server = tokens.serve("on");
+    let url = server.url();
+    for words in [
+        &["put", "k", "v"][..],
+        &["get", "k"],
+        &["scan", "a"],
+        &["explain", "k"],
+        &["repair"],
+        &["profile", "--seconds", "1", "--format", "collapsed"],
+        &["delete", "k"],
+    ] {
+        let base = || {
+            let mut command = kvorum(words);
+            command.args(["--url", &url]);
+            command
+        };
+        let refused = run(&mut base(), b"");
+        let said = String::from_utf8([refused.stdout, refused.stderr].concat()).unwrap();
+        assert!(!refused.status.success() && said.contains("a token is needed"), "{words:?}: {said}");
+        for output in
+            [run(base().arg("--token-file").arg(&file), b""), run(base().env("KVORUM_TOKEN", &token), b"")]
+        {
+            assert!(output.status.success(), "{words:?}: {output:?}");
+        }
+        let missing = run(base().args(["--token-file", "/nowhere"]), b"");
+        assert_eq!(missing.status.code(), Some(2), "{words:?}");
     }
 }
 

@@ -335,8 +335,7 @@ final class Call<T> implements Runnable, Consumer<Core.ClientClosed> {
             }
             CompletableFuture<?> exchange;
             try {
-                URI uri = URI.create(node.base() + operation.target());
-                HttpRequest request = operation.request(HttpRequest.newBuilder(uri)).build();
+                HttpRequest request = operation.request(core.request(node, operation.target())).build();
                 exchange = http.sendAsync(request, this::receive);
             } catch (RuntimeException refused) {
                 fail(Failure.local(refused));

@@ -2,7 +2,9 @@ package io.kvorum.client;
 
 import java.lang.invoke.MethodHandles;
 import java.lang.invoke.MethodType;
+import java.net.URI;
 import java.net.http.HttpClient;
+import java.net.http.HttpRequest;
 import java.time.Duration;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
@@ -39,6 +41,8 @@ final class Core {
     private final Hedging hedging;
     private final HedgeBudget hedgeBudget;
     private final int answerBytesMax;
+    /** The value of the header Authorization; null without a token. */
+    private final String authorization;
     /** Null once the client is closed. */
     private volatile HttpClient http;
     /** Everything that must hear of the client's end. Identity is equality here. */
@@ -55,6 +59,7 @@ final class Core {
         this.hedging = builder.hedging;
         this.hedgeBudget = new HedgeBudget(builder.hedging.budget());
         this.answerBytesMax = builder.answerBytesMax;
+        this.authorization = builder.authorization;
         this.turnstile = new Turnstile(builder.maxInFlight, builder.overflow.waitingMax());
         this.nodes = new Nodes(this, builder.nodes, builder.routing);
         String name = "kvorum-client-" + CLIENTS.incrementAndGet();
@@ -85,6 +90,12 @@ final class Core {
     /** The HTTP client; null once the client is closed. */
     HttpClient http() {
         return http;
+    }
+
+    /** Begins a request to {@code node}, with the client's token. */
+    HttpRequest.Builder request(Node node, String target) {
+        HttpRequest.Builder request = HttpRequest.newBuilder(URI.create(node.base() + target));
+        return authorization == null ? request : request.header("Authorization", authorization);
     }
 
     Nodes nodes() {

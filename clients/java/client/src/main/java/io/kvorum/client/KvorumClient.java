@@ -74,6 +74,8 @@ public final class KvorumClient implements AutoCloseable {
         RetryPolicy retry = RetryPolicy.DEFAULT;
         Hedging hedging = Hedging.OFF;
         boolean routing = true;
+        /** The value of the header Authorization; null without a token. */
+        String authorization;
         int answerBytesMax = 64 << 20;
         Executor executor;
 
@@ -97,6 +99,21 @@ public final class KvorumClient implements AutoCloseable {
         public Builder nodes(Collection<String> urls) {
             urls.forEach(Node::normalize);
             nodes.addAll(urls);
+            return this;
+        }
+
+        /**
+         * Sets the token that is sent with every request, {@code ID.SECRET}. Default: none, which is right where nodes
+         * run without {@code --auth}. There is no TLS here: whoever reads the network's packets reads the token.
+         *
+         * @throws IllegalArgumentException if it is not a token
+         */
+        public Builder token(String token) {
+            if (!token.strip().matches("[A-Za-z0-9_-]+\\.[A-Za-z0-9_-]+")) {
+                // It may be a secret all the same, so it is not repeated.
+                throw new IllegalArgumentException("not a token; a token is ID.SECRET");
+            }
+            authorization = "Bearer " + token.strip();
             return this;
         }
 

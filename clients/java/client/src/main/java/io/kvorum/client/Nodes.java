@@ -1,6 +1,5 @@
 package io.kvorum.client;
 
-import java.net.URI;
 import java.net.http.HttpClient;
 import java.net.http.HttpRequest;
 import java.net.http.HttpResponse.BodyHandlers;
@@ -128,7 +127,7 @@ final class Nodes {
             return;
         }
         refreshedAt = now;
-        HttpRequest request = HttpRequest.newBuilder(URI.create(node.base() + "/v0/topology"))
+        HttpRequest request = core.request(node, "/v0/topology")
                 .timeout(core.timeout()).build();
         http.sendAsync(request, info -> new Collector(TOPOLOGY_BYTES_MAX, body -> {
             if (info.statusCode() == 200) {
@@ -177,7 +176,7 @@ final class Nodes {
         if (http == null || isForgotten) {
             return;
         }
-        HttpRequest request = HttpRequest.newBuilder(URI.create(node.base() + "/v0/status"))
+        HttpRequest request = core.request(node, "/v0/status")
                 .timeout(PROBE_TIMEOUT).build();
         http.sendAsync(request, BodyHandlers.discarding()).whenComplete((answer, failed) -> {
             if (failed == null && answer.statusCode() == 200) {

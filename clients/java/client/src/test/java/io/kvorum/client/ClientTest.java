@@ -84,6 +84,24 @@ class ClientTest {
         }
     }
 
+    /** Every request has the client's token, and no text of the client does. */
+    @Test
+    void tokenIsSent() throws Exception {
+        try (ScriptedServer server = new ScriptedServer(request -> ScriptedServer.value("hello"));
+                KvorumClient client = client(server).token(" billing.s3cret\n").build();
+                KvorumClient without = client(server).build()) {
+            client.get("k").get();
+            without.get("k").get();
+            assertEquals("Bearer billing.s3cret", server.requests.get(0).headers().get("authorization"));
+            assertFalse(server.requests.get(1).headers().containsKey("authorization"));
+            assertFalse(client.toString().contains("s3cret"));
+        }
+        for (String wrong : new String[] {"", "s3cret", "a.b c", "a.b\r\nX: y"}) {
+            Throwable refused = assertThrows(IllegalArgumentException.class, () -> KvorumClient.builder().token(wrong));
+            assertFalse(refused.getMessage().contains("s3cret"));
+        }
+    }
+
     /** Whatever instant a node shows, a GET and a HEAD can be read and printed. */
     @Test
     void expiriesBeyondEveryDate() throws Exception {

@@ -2,6 +2,8 @@
 //
 //	go run recipe.go URL…                    a tour: put, get, delete, ttl, range, failures
 //	go run recipe.go range START END URL…    the records of a range, a line each
+//
+// KVORUM_TOKEN is the token, ID.SECRET, where the nodes need one.
 package main
 
 import (
@@ -45,11 +47,20 @@ type Client struct {
 // leave & and = as they are.
 func escape(key string) string { return strings.ReplaceAll(url.QueryEscape(key), "+", "%20") }
 
+// newRequest begins a request, with the token if there is one.
+func newRequest(method, url string, body io.Reader) (*http.Request, error) {
+	request, err := http.NewRequest(method, url, body)
+	if token := os.Getenv("KVORUM_TOKEN"); err == nil && token != "" {
+		request.Header.Set("Authorization", "Bearer "+token)
+	}
+	return request, err
+}
+
 // ask asks one node after the other, as long as it is certain that nothing was done.
 func (c *Client) ask(method, query string, body []byte) (http.Header, []byte, error) {
 	var problem error
 	for _, node := range c.Nodes {
-		request, err := http.NewRequest(method, node+"/v0/entity?"+query, bytes.NewReader(body))
+		request, err := newRequest(method, node+"/v0/entity?"+query, bytes.NewReader(body))
 		if err != nil {
 			return nil, nil, err
 		}
@@ -127,7 +138,7 @@ type row struct {
 func (c *Client) Range(start, end string, options ...string) iter.Seq2[Entry, error] {
 	return func(yield func(Entry, error) bool) {
 		query := strings.Join(append([]string{"start=" + escape(start), "end=" + escape(end)}, options...), "&")
-		request, err := http.NewRequest("GET", c.Nodes[0]+"/v0/entities?"+query, nil)
+		request, err := newRequest("GET", c.Nodes[0]+"/v0/entities?"+query, nil)
 		if err != nil {
 			yield(Entry{}, err)
 			return

@@ -2,9 +2,13 @@
 //
 //     node recipe.mjs URL…                    a tour: put, get, delete, ttl, range, failures
 //     node recipe.mjs range START END URL…    the records of a range, a line each
+//
+// KVORUM_TOKEN is the token, ID.SECRET, where the nodes need one.
 
 import assert from "node:assert/strict";
 
+const { KVORUM_TOKEN } = process.env;
+const AUTHORIZATION = KVORUM_TOKEN ? { Authorization: `Bearer ${KVORUM_TOKEN}` } : {};
 const TIMEOUT_MS = 5000; // a node answers 504 after its own --request-timeout, so let it
 
 /** What a node answered other than success. `code` is for programs, `message` for people. */
@@ -38,7 +42,7 @@ class Client {
         answer = await fetch(`${node}/v0/entity?${query}`, {
           method,
           body,
-          headers: { Accept: "application/json" }, // for failures: a value comes as it is
+          headers: { Accept: "application/json", ...AUTHORIZATION }, // for failures: a value comes as it is
           signal: AbortSignal.timeout(TIMEOUT_MS),
         });
         content = Buffer.from(await answer.arrayBuffer());
@@ -84,7 +88,7 @@ class Client {
   async *range(start, end, limit) {
     const query = `start=${escape(start)}` + (end ? `&end=${escape(end)}` : "") + (limit ? `&limit=${limit}` : "");
     const answer = await fetch(`${this.nodes[0]}/v0/entities?${query}`, {
-      headers: { Accept: "application/x-ndjson, application/json" },
+      headers: { Accept: "application/x-ndjson, application/json", ...AUTHORIZATION },
     });
     if (answer.status !== 200) {
       const failure = await answer.json();

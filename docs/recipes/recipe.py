@@ -3,12 +3,15 @@
 
     recipe.py URL…                    a tour: put, get, delete, ttl, range, failures
     recipe.py range START END URL…    the records of a range, a line each
+
+KVORUM_TOKEN is the token, ID.SECRET, where the nodes need one.
 """
 
 import base64
 import contextlib
 import http.client
 import json
+import os
 import sys
 import time
 import urllib.error
@@ -20,6 +23,7 @@ try:
 except ImportError:
     httpx = None
 
+TOKEN = os.environ.get("KVORUM_TOKEN")
 TIMEOUT = 5  # seconds; a node answers 504 after its own --request-timeout, so let it
 
 
@@ -44,6 +48,8 @@ def escape(key):
 def exchange(method, url, body, accept):
     """Gives the status, the headers and an iterator over the body's pieces."""
     headers = {"Accept": accept}
+    if TOKEN:
+        headers["Authorization"] = f"Bearer {TOKEN}"
     if httpx:
         try:
             with httpx.stream(method, url, content=body, headers=headers, timeout=TIMEOUT) as answer:

@@ -51,6 +51,13 @@ pub struct BenchArgs {
     /// A header of every request, as 'Name: value'; may be repeated
     #[arg(short = 'H', long = "header", value_name = "'NAME: VALUE'")]
     pub headers: Vec<Header>,
+    /// File with the token to send; without it, the token in the environment is sent
+    #[arg(
+        long,
+        value_name = "FILE",
+        help = "File with the token to send, ID.SECRET [env: KVORUM_TOKEN, the token itself]"
+    )]
+    pub token_file: Option<PathBuf>,
     /// The requests of a wrk or wrk2 script that says no more than what they are; see docs/bench.md
     #[arg(short = 's', long, value_name = "SCRIPT.lua", conflicts_with_all = ["mix", "put_rate", "ycsb", "replicas", "prefill", "verify", "key_size", "distribution", "scan_records"])]
     pub script: Option<PathBuf>,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::args::{BenchArgs, Rate, Work};
 use crate::dataset::{Dataset, KEY_BYTES};
 use crate::error::LabError;
-use crate::load::{KeyOrder, Mix, Operation, Pacing, Plan, RunOptions, StreamPlan, Template, script};
+use crate::load::{Header, KeyOrder, Mix, Operation, Pacing, Plan, RunOptions, StreamPlan, Template, script};
 
 /// From so many requests on a script's numbers begin again.
 const SCRIPT_REQUESTS_MAX: u64 = 999_999_999_999;
@@ -52,7 +52,7 @@ pub fn options(args: &BenchArgs) -> Result<RunOptions, LabError> {
         value_bytes: Some(args.value_size),
         mix,
         template,
-        headers: args.headers.clone(),
+        headers: headers(args)?,
         ticks: None,
         stop: None,
     })
@@ -130,6 +130,27 @@ pub fn plan(args: &BenchArgs) -> Result<Plan, LabError> {
         core: None,
         streams,
     })
+}
+
+/// The headers of `args`, and the one with the token that `args` or the environment name.
+fn headers(args: &BenchArgs) -> Result<Vec<Header>, LabError> {
+    let mut headers = args.headers.clone();
+    let text = match &args.token_file {
+        Some(path) => Some(std::fs::read_to_string(path).map_err(|error| {
+            LabError::Usage(format!("cannot read the token in {}: {error}", path.display()))
+        })?),
+        // A script's service may be another's, to which this token does not belong.
+        None if args.script.is_some() || headers.iter().any(|header| header.is("authorization")) => None,
+        // An empty variable is how scripts unset one.
+        None => std::env::var("KVORUM_TOKEN").ok().filter(|token| !token.is_empty()),
+    };
+    if let Some(text) = text {
+        if headers.iter().any(|header| header.is("authorization")) {
+            return Err(LabError::Usage("give --token-file or a header Authorization, not both".into()));
+        }
+        headers.push(Header::bearer(&text).map_err(LabError::Usage)?);
+    }
+    Ok(headers)
 }
 
 /// The request of the script in `file`, to the path of the URLs where it names none.

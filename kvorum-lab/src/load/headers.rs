@@ -1,13 +1,13 @@
 //! Headers of the caller's own, written as for wrk: `-H 'Name: value'`.
 
-use std::fmt::Write;
+use std::fmt::{self, Write};
 use std::str::FromStr;
 
 /// Headers that say where a body ends or how the connection goes on; the driver writes them, or must not.
 const OWN: [&str; 5] = ["content-length", "transfer-encoding", "expect", "upgrade", "trailer"];
 
 /// A header of every request.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Header {
     name: String,
     value: String,
@@ -25,6 +25,18 @@ impl Header {
             return Err(format!("header {name}: the character {bad:?} is not allowed in a value"));
         }
         Ok(Self { name: name.to_owned(), value: value.to_owned() })
+    }
+
+    /// The header that sends the token in `text`, `ID.SECRET` with white space around it.
+    ///
+    /// # Errors
+    /// A sentence without the text: it may be a secret.
+    pub fn bearer(text: &str) -> Result<Self, String> {
+        let token = text.trim();
+        if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err("the token is not one: a token is ID.SECRET".to_owned());
+        }
+        Self::new("Authorization", &format!("Bearer {token}"))
     }
 
     /// Whether its name is `name`, in whatever case.
@@ -46,6 +58,13 @@ pub fn check_name(name: &str) -> Result<(), String> {
         return Err(format!("header {name}: bench decides itself whether a request has it"));
     }
     Ok(())
+}
+
+/// Shows no value: it may be a secret.
+impl fmt::Debug for Header {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Header({}: …)", self.name)
+    }
 }
 
 impl FromStr for Header {
@@ -83,6 +102,17 @@ mod tests {
         let headers = read(&["X-Trace: a: b", "accept:*/*", "Empty:"]);
         assert_eq!(lines("h:1", &headers), "Host: h:1\r\nX-Trace: a: b\r\naccept: */*\r\nEmpty: \r\n");
         assert_eq!(lines("h:1", &read(&["host: example.org"])), "host: example.org\r\n");
+    }
+
+    /// Goal: a token is sent as the contract says, and no text shows it. Method: its line, and texts that are no token.
+    #[test]
+    fn token_is_a_header() {
+        let header = Header::bearer(" a.s3cret\n").unwrap();
+        assert!(!format!("{header:?}").contains("s3cret"));
+        assert_eq!(lines("h:1", &[header]), "Host: h:1\r\nAuthorization: Bearer a.s3cret\r\n");
+        for bad in ["", " ", "a.s3cret\r\nX: y", "a s3cret"] {
+            assert!(!Header::bearer(bad).unwrap_err().contains("s3cret"), "{bad:?}");
+        }
     }
 
     /// Goal: a header that would break a request is refused, with its name. Method: one mistake each.

@@ -5,6 +5,7 @@
 
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
+mod admin_socket;
 pub mod authority;
 pub mod background;
 pub mod canary;

@@ -4,6 +4,7 @@
 //! (`SO_REUSEPORT`); a request stays on its thread. One commit thread and one sweeper per store, two pools of workers,
 //! and the engine's own threads.
 
+use crate::admin_socket::{self, SocketFile};
 use crate::authority::Authority;
 use crate::canary::{self, Canary};
 use crate::clock::{Clock, Rng, SystemClock, SystemRng, TimestampBound};
@@ -37,7 +38,7 @@ use kvorum_core::{NodeId, Run, StoreSeen, Topology, TopologyError};
 use rustix::net::sockopt;
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -46,7 +47,7 @@ use std::sync::{Arc, OnceLock, mpsc};
 use std::task::{Context, Poll, ready};
 use std::thread;
 use std::time::Duration;
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
 use tokio::sync::watch;
 
 /// How long a connection is idle before it is probed, and the interval between probes.
@@ -104,6 +105,13 @@ pub enum NodeError {
     },
     /// The tokens cannot be read.
     Tokens(FileError),
+    /// The node cannot listen on the socket for administration.
+    AdminSocket {
+        /// Its file.
+        path: std::path::PathBuf,
+        /// Why.
+        source: io::Error,
+    },
     /// A thread or its runtime cannot be started.
     Thread(io::Error),
 }
@@ -132,6 +140,9 @@ impl fmt::Display for NodeError {
             ),
             Self::Listen { address, source } => write!(f, "cannot listen on {address}: {source}"),
             Self::Tokens(error) => error.fmt(f),
+            Self::AdminSocket { path, source } => {
+                write!(f, "cannot listen on --admin-socket {}: {source}", path.display())
+            }
             Self::Thread(source) => write!(f, "cannot start a thread: {source}"),
         }
     }
@@ -159,6 +170,7 @@ pub struct Node {
     replica: Option<ReplicaThreads>,
     /// The thread that watches the token file, and what ends it.
     token_watch: Option<(mpsc::Sender<()>, Thread)>,
+    admin_socket: Option<SocketFile>,
     data_dir: DataDir,
 }
 
@@ -180,10 +192,18 @@ impl Node {
             service: Some(Arc::clone(&service)),
             replica: None,
             token_watch: watch_tokens(config, &service)?,
+            admin_socket: None,
             data_dir,
         };
+        let mut admin = None;
+        if let Some(path) = &config.admin_socket {
+            let failed = |source| NodeError::AdminSocket { path: path.clone(), source };
+            let (listener, file) = admin_socket::listen(path).map_err(failed)?;
+            (admin, node.admin_socket) = (Some(listener), Some(file));
+        }
         for (index, (listener, _)) in listeners.into_iter().enumerate() {
-            node.network.push(serve_on_thread(index, listener, &service)?);
+            // The first thread also serves the socket for administration.
+            node.network.push(serve_on_thread(index, listener, admin.take(), &service)?);
         }
         let (engine, index_bytes) = open_engine(&node.data_dir, config, &names, &supervisor)?;
         crash::point(Point::StoreOpened);
@@ -262,6 +282,8 @@ impl Node {
     }
 
     fn end(&mut self) {
+        // While its listener is still there; see `SocketFile`.
+        self.admin_socket = None;
         self.begin_to_stop();
         self.network.drain(..).for_each(Thread::join);
         crash::point(Point::CloseDrained);
@@ -756,6 +778,7 @@ fn listen_shared(address: SocketAddr) -> io::Result<std::net::TcpListener> {
 fn serve_on_thread(
     index: usize,
     listener: std::net::TcpListener,
+    admin: Option<std::os::unix::net::UnixListener>,
     service: &Arc<Service>,
 ) -> Result<Thread, NodeError> {
     let supervisor = service.supervisor.clone();
@@ -768,7 +791,15 @@ fn serve_on_thread(
             let metrics = service.thread_metrics.get(index).map(Arc::clone).unwrap_or_default();
             local.block_on(&runtime, async {
                 let listener = Tcp(TcpListener::from_std(listener)?);
-                server::serve(listener, Desk::new(service, metrics), Rc::new(TcpConnector), index).await;
+                let admin = admin.map(UnixListener::from_std).transpose()?;
+                let desk = Desk::new(service, metrics);
+                let administered = async {
+                    if let Some(admin) = admin {
+                        server::serve_admin(Unix(admin), Rc::clone(&desk)).await;
+                    }
+                };
+                let served = server::serve(listener, Rc::clone(&desk), Rc::new(TcpConnector), index);
+                tokio::join!(served, administered);
                 Ok(())
             })
         };
@@ -789,6 +820,18 @@ impl Listener for Tcp {
         let (stream, client) = ready!(self.0.poll_accept(cx))?;
         prepare(&stream)?;
         Poll::Ready(Ok((stream, client.ip())))
+    }
+}
+
+/// A listener on the socket for administration.
+struct Unix(UnixListener);
+
+impl Listener for Unix {
+    type Stream = UnixStream;
+
+    fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(UnixStream, IpAddr)>> {
+        let (stream, _) = ready!(self.0.poll_accept(cx))?;
+        Poll::Ready(Ok((stream, IpAddr::V4(Ipv4Addr::LOCALHOST))))
     }
 }
 

@@ -195,6 +195,7 @@ fn rules_can_fail() {
 const ROOMS: &[&str] = &[
     "canary",
     "authority",
+    "admin_socket",
     "log_limit",
     "log",
     "part",

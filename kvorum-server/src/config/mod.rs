@@ -78,6 +78,8 @@ pub struct Config {
     pub auth: AuthMode,
     /// The file of tokens.
     pub token_file: Option<PathBuf>,
+    /// The socket for administration on this machine.
+    pub admin_socket: Option<PathBuf>,
     /// The format of log lines.
     pub log_format: LogFormat,
 }
@@ -329,6 +331,7 @@ impl Draft {
             quarantine_bytes_max: 0,
             auth: AuthMode::Off,
             token_file: None,
+            admin_socket: None,
             log_format: LogFormat::Text,
         };
         Self { config, advertise: None }

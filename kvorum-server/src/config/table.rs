@@ -348,6 +348,17 @@ pub const SETTINGS: &[Setting] = &[
         },
     },
     Setting {
+        name: "admin-socket",
+        old_names: &[],
+        value_name: "FILE",
+        default: "",
+        help: "Also answer /admin, /debug, /metrics and /v0/status, without a token, on this Unix socket, which only the node's user can open",
+        set: |draft, text| {
+            let file = (!text.is_empty()).then(|| PathBuf::from(text));
+            set(&mut draft.config.admin_socket, Ok(file))
+        },
+    },
+    Setting {
         name: "log-format",
         old_names: &[],
         value_name: "text|json",

@@ -3,7 +3,7 @@
 //! The table of paths ([`super::routes`]) says what each of them needs. Here that is compared with the request: its token,
 //! its keys (decoded as the handlers decode them), and for paths about the node itself also the `Host` and `Origin`.
 
-use super::connection::Connection;
+use super::connection::{Connection, Origin};
 use super::error::Failure;
 use super::handler::Desk;
 use super::local;
@@ -26,6 +26,9 @@ pub(super) fn check<B>(
 ) -> Result<(), Failure> {
     // A method that the path does not have is refused there.
     let Some(need) = path.need(request.method()) else { return Ok(()) };
+    if connection.origin() == Origin::AdminSocket && is_of_node(need) {
+        return Ok(());
+    }
     let mode = desk.service.security.mode();
     if mode != AuthMode::Off
         && need != Need::Nothing
@@ -48,7 +51,7 @@ pub(super) fn check<B>(
         return Ok(());
     }
     // Without tokens, the machine that a request comes from is all that there is to judge.
-    if mode != AuthMode::On && !connection.is_local() {
+    if mode != AuthMode::On && connection.origin() == Origin::Network {
         return Err(Failure::not_local());
     }
     // RFC 9112, 3.2.2: the host of an absolute target overrides the header.
@@ -62,6 +65,14 @@ pub(super) fn check<B>(
         AuthMode::Off | AuthMode::Warn => local::check_proxy(request.headers()),
     });
     checked.map_err(|why| Failure::foreign(&why))
+}
+
+/// Whether `need` is about the node alone, which the socket for administration is for. Keys need their token there, too.
+fn is_of_node(need: Need) -> bool {
+    match need {
+        Need::Nothing | Need::Token => true,
+        Need::Right(right) => !right.is_of_keys(),
+    }
 }
 
 enum NotAllowed {

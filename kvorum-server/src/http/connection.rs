@@ -57,11 +57,21 @@ pub struct Waits {
     pub write: Duration,
 }
 
+/// Where a connection comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// Another machine.
+    Network,
+    /// This machine, over its network.
+    Machine,
+    /// The socket for administration: the mode of its file says who may connect.
+    AdminSocket,
+}
+
 /// The state that the parts of one connection share.
 pub struct Connection {
     thread: Rc<Watchdog>,
-    /// Whether its client is on this node's machine.
-    is_local: bool,
+    origin: Origin,
     /// Whether its place is one of those kept for peers, `/v0/status` and `/metrics`.
     is_spare: bool,
     scanner: RefCell<HeadScanner>,
@@ -98,11 +108,11 @@ impl Watchdog {
         Rc::new(Self { waits, clock, now: Cell::new(0), draining: Cell::new(false), metrics, connections })
     }
 
-    /// Makes a connection that is watched until it is dropped. `is_local`: its client is on this node's machine.
-    pub fn connect(self: &Rc<Self>, is_local: bool, is_spare: bool) -> Rc<Connection> {
+    /// Makes a connection that is watched until it is dropped.
+    pub fn connect(self: &Rc<Self>, origin: Origin, is_spare: bool) -> Rc<Connection> {
         let connection = Rc::new(Connection {
             thread: Rc::clone(self),
-            is_local,
+            origin,
             is_spare,
             scanner: RefCell::default(),
             in_flight: Cell::new(0),
@@ -178,9 +188,9 @@ impl Connection {
         self.timed_out.get()
     }
 
-    /// Whether its client is on this node's machine, and so may use the paths that show and change the node itself.
-    pub fn is_local(&self) -> bool {
-        self.is_local
+    /// Where it comes from.
+    pub fn origin(&self) -> Origin {
+        self.origin
     }
 
     /// Whether the connection has a spare place, which serves only peers, the status and the metrics.

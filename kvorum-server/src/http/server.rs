@@ -3,7 +3,7 @@
 //! It is generic over the listener, so that the same code serves a simulated network.
 
 use super::HEAD_BYTES_MAX;
-use super::connection::{Connection, Guarded, Returned, Watchdog};
+use super::connection::{Connection, Guarded, Origin, Returned, Watchdog};
 use super::error::CONNECTION_REFUSED;
 use super::handler::{Desk, handle};
 use super::peer_places::Noted;
@@ -21,7 +21,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::convert::Infallible;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
@@ -50,6 +50,8 @@ const LINGER_PIECE_BYTES: usize = 64 << 10;
 /// Places beyond the cap, for peers, the status and the metrics, one request each. Any other request is refused for
 /// lack of room. Further connections are closed without an answer, because each takes a descriptor.
 pub const SPARE_PLACES: usize = 64;
+/// The most connections to the socket for administration; further ones are closed.
+pub const ADMIN_CONNECTIONS_MAX: usize = 16;
 /// The most log lines about failed accepts in one period.
 const ACCEPT_LINES_MAX: u32 = 3;
 const ACCEPT_LINES_PERIOD: Duration = Duration::from_mins(1);
@@ -83,40 +85,13 @@ pub enum Phase {
 /// announces when the node is ready.
 pub async fn serve<L: Listener>(listener: L, desk: Rc<Desk>, connector: Rc<dyn Connector>, thread: usize) {
     let service = Arc::clone(&desk.service);
-    let mut phase = service.phase.subscribe();
-    let watchdog = Watchdog::new(service.limits.waits, Arc::clone(&service.clock), Arc::clone(&desk.metrics));
-    let watching = Rc::clone(&watchdog);
+    let (watchdog, watch) = start_watchdog(&desk);
     let supervisor = &service.supervisor;
-    let watch = supervisor.task(Part::Watchdog, "", move || {
-        let watching = Rc::clone(&watching);
-        async move { watching.run().await }
-    });
     let opening = supervisor.task(Part::CommitWake, "", {
         let desk = Rc::clone(&desk);
         move || open(Rc::clone(&desk), Rc::clone(&connector), thread)
     });
-    let accept_lines = LogLimit::new(ACCEPT_LINES_MAX, ACCEPT_LINES_PERIOD);
-    loop {
-        crash::step(Part::Network);
-        let accepted = tokio::select! {
-            biased;
-            accepted = std::future::poll_fn(|cx| listener.poll_accept(cx)) => accepted,
-            _ = phase.wait_for(|phase| *phase == Phase::Draining) => break,
-        };
-        match accepted {
-            Ok(accepted) => accept(accepted, &desk, &watchdog),
-            Err(error) => {
-                if let Some(left_out) = accept_lines.admit(service.clock.mono()) {
-                    tracing::warn!(%error, left_out, "cannot accept connections: this node tries again every 50 ms");
-                }
-                tokio::time::sleep(ACCEPT_RETRY).await;
-            }
-        }
-    }
-    // Connections that the kernel has accepted already are served; then the port is given up.
-    while let Some(Ok(accepted)) = accept_now(&listener).await {
-        accept(accepted, &desk, &watchdog);
-    }
+    accept_until_draining(&listener, &desk, |accepted| accept(accepted, &desk, &watchdog)).await;
     drop(listener);
     watchdog.drain();
     let end = service.clock.mono() + service.limits.drain_timeout;
@@ -133,6 +108,60 @@ pub async fn serve<L: Listener>(listener: L, desk: Rc<Desk>, connector: Rc<dyn C
     }
     watch.abort();
     opening.abort();
+}
+
+/// Serves the connections of `listener`, whose clients may administer the node without a token, until the node drains. Must
+/// run where local tasks can be spawned.
+pub async fn serve_admin<L: Listener>(listener: L, desk: Rc<Desk>) {
+    let (watchdog, watch) = start_watchdog(&desk);
+    accept_until_draining(&listener, &desk, |(stream, _)| accept_admin(stream, &desk, &watchdog)).await;
+    drop(listener);
+    watchdog.drain();
+    let clock = &desk.service.clock;
+    let end = clock.mono() + desk.service.limits.drain_timeout;
+    while watchdog.connection_count() > 0 && clock.mono() < end {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    watch.abort();
+}
+
+fn start_watchdog(desk: &Rc<Desk>) -> (Rc<Watchdog>, tokio::task::JoinHandle<()>) {
+    let service = &desk.service;
+    let watchdog = Watchdog::new(service.limits.waits, Arc::clone(&service.clock), Arc::clone(&desk.metrics));
+    let watching = Rc::clone(&watchdog);
+    let watch = service.supervisor.task(Part::Watchdog, "", move || {
+        let watching = Rc::clone(&watching);
+        async move { watching.run().await }
+    });
+    (watchdog, watch)
+}
+
+/// Gives `accept` every connection of `listener` until the node drains, and those that the kernel has accepted by then.
+async fn accept_until_draining<L: Listener>(listener: &L, desk: &Desk, accept: impl Fn((L::Stream, IpAddr))) {
+    let service = &desk.service;
+    let mut phase = service.phase.subscribe();
+    let accept_lines = LogLimit::new(ACCEPT_LINES_MAX, ACCEPT_LINES_PERIOD);
+    loop {
+        crash::step(Part::Network);
+        let accepted = tokio::select! {
+            biased;
+            accepted = std::future::poll_fn(|cx| listener.poll_accept(cx)) => accepted,
+            _ = phase.wait_for(|phase| *phase == Phase::Draining) => break,
+        };
+        match accepted {
+            Ok(accepted) => accept(accepted),
+            Err(error) => {
+                if let Some(left_out) = accept_lines.admit(service.clock.mono()) {
+                    tracing::warn!(%error, left_out, "cannot accept connections: this node tries again every 50 ms");
+                }
+                tokio::time::sleep(ACCEPT_RETRY).await;
+            }
+        }
+    }
+    // Connections that the kernel has accepted already are served; then the port is given up.
+    while let Some(Ok(accepted)) = accept_now(listener).await {
+        accept(accepted);
+    }
 }
 
 /// Gives this thread its coordinator as soon as the store is open, and keeps it running.
@@ -191,8 +220,25 @@ fn accept<S: AsyncRead + AsyncWrite + Unpin + 'static>(
         return;
     }
     let is_spare = place.number > connections_max || place.of_address > share_of_address(connections_max);
-    let connection = watchdog.connect(is_this_machine(client), is_spare);
+    let origin = if is_this_machine(client) { Origin::Machine } else { Origin::Network };
+    let connection = watchdog.connect(origin, is_spare);
     desk.metrics.connections_accepted.fetch_add(1, Ordering::Relaxed);
+    tokio::task::spawn_local(serve_connection(stream, Rc::clone(desk), connection, place));
+}
+
+/// Connections to the socket for administration have places of their own, so that clients cannot take them.
+fn accept_admin<S: AsyncRead + AsyncWrite + Unpin + 'static>(
+    stream: S,
+    desk: &Rc<Desk>,
+    watchdog: &Rc<Watchdog>,
+) {
+    if watchdog.connection_count() >= ADMIN_CONNECTIONS_MAX {
+        desk.metrics.connections_refused.fetch_add(1, Ordering::Relaxed);
+        return;
+    }
+    let connection = watchdog.connect(Origin::AdminSocket, false);
+    desk.metrics.connections_accepted.fetch_add(1, Ordering::Relaxed);
+    let place = Place::take(&desk.service, IpAddr::V4(Ipv4Addr::LOCALHOST));
     tokio::task::spawn_local(serve_connection(stream, Rc::clone(desk), connection, place));
 }
 

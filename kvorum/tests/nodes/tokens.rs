@@ -7,7 +7,9 @@ use kvorum_testkit::http::{Answer, Connection, encode, one};
 use kvorum_testkit::node::Node;
 use kvorum_testkit::process::{kvorum, run};
 use kvorum_testkit::{PATIENCE, metric_sum, wait_until};
+use std::io::{Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 use tempfile::TempDir;
@@ -190,6 +192,51 @@ fn web_pages_have_no_access_to_admin_paths() {
     assert_eq!(ask(&format!("{own}Origin: http://evil.example\r\n")), 403);
     assert_eq!(ask(&format!("{own}Sec-Fetch-Site: cross-site\r\n")), 403);
     assert_eq!(ask("Host: evil.example\r\n"), 403);
+}
+
+/// The socket for administration answers its user without a token what is about the node, and only that; it is private, goes
+/// with its node, and a dead one is replaced.
+#[test]
+fn admin_socket_needs_no_token() {
+    let tokens = Tokens::new();
+    let token = tokens.create("reader", &["--allow", "read"]);
+    let (path, socket) = (tokens.path(), tokens.folder.path().join("admin.sock"));
+    let arguments =
+        ["--auth", "on", "--token-file", path.to_str().unwrap(), "--admin-socket", socket.to_str().unwrap()];
+    let mut server = Node::start_new(&arguments);
+    assert_eq!(socket.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    let ask = |request: &str, headers: &str| {
+        let mut stream = UnixStream::connect(&socket).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let head = format!("{request} HTTP/1.1\r\nHost: any\r\nConnection: close\r\n{headers}\r\n");
+        stream.write_all(head.as_bytes()).unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        String::from_utf8_lossy(&answer).split(' ').nth(1).unwrap().parse::<u16>().unwrap()
+    };
+    for request in [
+        "GET /admin/workers",
+        "POST /admin/workers/scrub/pause?for=1s",
+        "POST /admin/workers/scrub/resume",
+        "GET /metrics",
+        "GET /openapi.json",
+        "GET /v0/status",
+        "GET /debug/profile?seconds=1&format=collapsed",
+    ] {
+        assert_eq!(ask(request, ""), 200, "{request}");
+    }
+    for request in ["GET /v0/entity?id=a", "DELETE /v0/entity?id=a", "GET /v0/entities?start=a"] {
+        assert_eq!(ask(request, ""), 401, "{request}");
+    }
+    assert_eq!(ask("GET /v0/entity?id=a", &bearer(&token)), 404);
+    assert_eq!(server.request("GET", "/admin/workers").status, 401);
+    server.begin_kill();
+    server.wait();
+    assert!(socket.exists());
+    server.restart();
+    assert_eq!(ask("GET /admin/workers", ""), 200);
+    assert!(server.terminate().success());
+    assert!(!socket.exists());
 }
 
 #[test]
@@ -393,6 +440,22 @@ fn commands_send_their_token() {
         let missing = run(base().args(["--token-file", "/nowhere"]), b"");
         assert_eq!(missing.status.code(), Some(2), "{words:?}");
     }
+}
+
+/// `bench` sends the token, with its prefill, and says so where it is refused.
+#[test]
+fn bench_sends_its_token() {
+    let tokens = Tokens::new();
+    let token = tokens.create("bench", &["--allow", "read,write:key-"]);
+    let server = tokens.serve("on");
+    let bench = |token: &str| {
+        let mut command =
+            kvorum(&["bench", "get", "-d", "300ms", "-c", "2", "-t", "1", "--keys", "100", "--prefill"]);
+        run(command.arg(server.url()).env("KVORUM_TOKEN", token), b"")
+    };
+    let output = bench(&token);
+    assert!(output.status.success(), "{output:?}");
+    assert!(!bench("bench.wrong").status.success());
 }
 
 /// The command line: a token is shown once, the file is private and has no secret, wrong words change nothing.

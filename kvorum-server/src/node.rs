@@ -105,6 +105,13 @@ pub enum NodeError {
     },
     /// The tokens cannot be read.
     Tokens(FileError),
+    /// The audit log cannot be written.
+    Audit {
+        /// Its file.
+        path: std::path::PathBuf,
+        /// Why.
+        source: io::Error,
+    },
     /// The node cannot listen on the socket for administration.
     AdminSocket {
         /// Its file.
@@ -140,6 +147,9 @@ impl fmt::Display for NodeError {
             ),
             Self::Listen { address, source } => write!(f, "cannot listen on {address}: {source}"),
             Self::Tokens(error) => error.fmt(f),
+            Self::Audit { path, source } => {
+                write!(f, "cannot write --audit-log {}: {source}", path.display())
+            }
             Self::AdminSocket { path, source } => {
                 write!(f, "cannot listen on --admin-socket {}: {source}", path.display())
             }
@@ -170,6 +180,8 @@ pub struct Node {
     replica: Option<ReplicaThreads>,
     /// The thread that watches the token file, and what ends it.
     token_watch: Option<(mpsc::Sender<()>, Thread)>,
+    /// The thread that writes the audit log.
+    audit: Option<Thread>,
     admin_socket: Option<SocketFile>,
     data_dir: DataDir,
 }
@@ -191,10 +203,13 @@ impl Node {
             network: Vec::new(),
             service: Some(Arc::clone(&service)),
             replica: None,
-            token_watch: watch_tokens(config, &service)?,
+            audit: None,
+            token_watch: None,
             admin_socket: None,
             data_dir,
         };
+        node.audit = open_audit(config, &service)?;
+        node.token_watch = watch_tokens(config, &service)?;
         let mut admin = None;
         if let Some(path) = &config.admin_socket {
             let failed = |source| NodeError::AdminSocket { path: path.clone(), source };
@@ -291,6 +306,11 @@ impl Node {
             watch.may_end();
             drop(end);
             watch.join();
+        }
+        if let (Some(service), Some(audit)) = (&self.service, self.audit.take()) {
+            audit.may_end();
+            service.security.audit().close();
+            audit.join();
         }
         self.service = None;
         self.replica = None;
@@ -432,6 +452,13 @@ pub(crate) fn service(
     })
 }
 
+/// Opens the audit log, if there is to be one.
+fn open_audit(config: &Config, service: &Service) -> Result<Option<Thread>, NodeError> {
+    let Some(path) = &config.audit_log else { return Ok(None) };
+    let opened = service.security.audit().open(path, &service.supervisor);
+    opened.map(Some).map_err(|source| NodeError::Audit { path: path.clone(), source })
+}
+
 /// Reads the tokens, if they are needed, and starts the thread that watches their file.
 fn watch_tokens(
     config: &Config,
@@ -448,9 +475,11 @@ fn watch_tokens(
         "clients are judged by their tokens; other nodes are not: keep this port away from networks that you do not trust"
     );
     let security = &service.security;
-    security.replace(table);
+    security.replace(table, service.clock.wall());
     let (end, ended) = mpsc::channel();
-    let watch = security::watch_file(Arc::clone(security), path.clone(), text, ended, &service.supervisor);
+    let clock = Arc::clone(&service.clock);
+    let watch =
+        security::watch_file(Arc::clone(security), clock, path.clone(), text, ended, &service.supervisor);
     Ok(Some((end, watch.map_err(NodeError::Thread)?)))
 }
 

@@ -14,7 +14,8 @@ use std::process::ExitCode;
 const NODES_MAX: u16 = 64;
 
 /// Settings that `dev` chooses for each node, or that make no sense for several nodes.
-const DECIDED: [&str; 6] = ["listen", "cluster", "advertise", "data-dir", "threads", "admin-socket"];
+const DECIDED: [&str; 7] =
+    ["listen", "cluster", "advertise", "data-dir", "threads", "audit-log", "admin-socket"];
 
 pub(super) fn command() -> Command {
     let command = Command::new("dev")

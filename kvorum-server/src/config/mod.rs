@@ -78,6 +78,8 @@ pub struct Config {
     pub auth: AuthMode,
     /// The file of tokens.
     pub token_file: Option<PathBuf>,
+    /// The audit log.
+    pub audit_log: Option<PathBuf>,
     /// The socket for administration on this machine.
     pub admin_socket: Option<PathBuf>,
     /// The format of log lines.
@@ -331,6 +333,7 @@ impl Draft {
             quarantine_bytes_max: 0,
             auth: AuthMode::Off,
             token_file: None,
+            audit_log: None,
             admin_socket: None,
             log_format: LogFormat::Text,
         };

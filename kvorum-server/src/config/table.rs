@@ -348,6 +348,17 @@ pub const SETTINGS: &[Setting] = &[
         },
     },
     Setting {
+        name: "audit-log",
+        old_names: &[],
+        value_name: "FILE",
+        default: "",
+        help: "Append refused requests, requests to /admin and /debug, and changes of tokens to this file, a JSON object a line; keys as hashes, no secrets",
+        set: |draft, text| {
+            let file = (!text.is_empty()).then(|| PathBuf::from(text));
+            set(&mut draft.config.audit_log, Ok(file))
+        },
+    },
+    Setting {
         name: "admin-socket",
         old_names: &[],
         value_name: "FILE",

@@ -40,8 +40,9 @@ fn printed_configuration_is_a_configuration() {
 #[test]
 fn nonsense_is_refused_by_name() {
     with(&[], &[], None).unwrap();
-    for setting in
-        SETTINGS.iter().filter(|setting| !["data-dir", "token-file", "admin-socket"].contains(&setting.name))
+    for setting in SETTINGS
+        .iter()
+        .filter(|setting| !["data-dir", "token-file", "audit-log", "admin-socket"].contains(&setting.name))
     {
         let error = with(&[(setting.name, "no such thing")], &[], None).unwrap_err().to_string();
         assert!(error.contains(setting.name) && error.contains("flag"), "{error}");

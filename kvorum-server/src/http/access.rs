@@ -9,12 +9,13 @@ use super::handler::Desk;
 use super::local;
 use super::routes::Path;
 use super::target::{self, TargetError};
-use crate::security::{self, AuthMode, Credentials, Need, Refusal};
+use crate::security::{self, AuthMode, Credentials, Need, Refusal, audit};
 use http::header::{AUTHORIZATION, HOST};
 use http::{HeaderMap, Request};
 use kvorum_core::{Key, Right, Scope};
+use std::sync::Arc;
 
-/// Checks that `request`, to `path`, is allowed.
+/// Checks that `request`, to `path`, is allowed, and notes in the audit log who was refused and who administers the node.
 ///
 /// # Errors
 /// 401 or 403 where it is not; 400 for a target whose keys cannot be read.
@@ -26,32 +27,73 @@ pub(super) fn check<B>(
 ) -> Result<(), Failure> {
     // A method that the path does not have is refused there.
     let Some(need) = path.need(request.method()) else { return Ok(()) };
-    if connection.origin() == Origin::AdminSocket && is_of_node(need) {
-        return Ok(());
-    }
-    let mode = desk.service.security.mode();
-    if mode != AuthMode::Off
-        && need != Need::Nothing
-        && let Err(error) = judge(desk, request, path, need)
-    {
-        let is_refused = mode == AuthMode::On;
-        match error {
-            NotAllowed::Refused(refusal) => {
-                desk.service.security.note(&refusal, desk.service.clock.mono());
-                if is_refused {
-                    return Err(Failure::refused(&refusal));
-                }
+    let is_administered = need == Need::Right(Right::Admin);
+    let allowed = judge(desk, connection, request, path, need);
+    let service = &desk.service;
+    let audit = service.security.audit();
+    if audit.is_open() && (is_administered || allowed.is_err()) {
+        let asked = Asked::of(path, request.uri().query()).unwrap_or(Asked::Node);
+        let noted = audit::Asked {
+            client: connection.origin().client(),
+            method: request.method().as_str(),
+            path: request.uri().path(),
+            key: asked.key(),
+        };
+        let wall = service.clock.wall();
+        match &allowed {
+            Ok(token) => audit.administered(noted, token.as_deref().unwrap_or_default(), wall),
+            Err(NotAllowed::Refused(refusal)) => {
+                let token = refusal.token().map(|token| &**token).unwrap_or_default();
+                audit.refused(noted, refusal.reason(), token, (wall, service.clock.mono()));
             }
-            NotAllowed::Unreadable(error) if is_refused => return Err(error.into()),
-            // The handler reads the target in the same way, and says the same.
-            NotAllowed::Unreadable(_) => {}
+            Err(NotAllowed::Elsewhere(_)) => audit.refused(noted, "origin", "", (wall, service.clock.mono())),
+            Err(NotAllowed::Unreadable(_)) => {}
         }
     }
-    if need != Need::Right(Right::Admin) {
-        return Ok(());
+    match allowed {
+        Ok(_) => Ok(()),
+        Err(NotAllowed::Refused(refusal)) => Err(Failure::refused(&refusal)),
+        Err(NotAllowed::Elsewhere(failure)) => Err(failure),
+        Err(NotAllowed::Unreadable(error)) => Err(error.into()),
     }
-    // Without tokens, the machine that a request comes from is all that there is to judge.
-    if mode != AuthMode::On && connection.origin() == Origin::Network {
+}
+
+/// The id of the token that allows the request; none where none is needed.
+fn judge<B>(
+    desk: &Desk,
+    connection: &Connection,
+    request: &Request<B>,
+    path: Path,
+    need: Need,
+) -> Result<Option<Arc<str>>, NotAllowed> {
+    if connection.origin() == Origin::AdminSocket && is_of_node(need) {
+        return Ok(None);
+    }
+    let security = &desk.service.security;
+    let mode = security.mode();
+    let judged = match (mode, need) {
+        (AuthMode::Off, _) | (_, Need::Nothing) => Ok(None),
+        _ => judge_token(desk, request, path, need).map(Some),
+    };
+    if let Err(NotAllowed::Refused(refusal)) = &judged {
+        security.note(refusal, desk.service.clock.mono());
+    }
+    let token = match judged {
+        Err(error) if mode == AuthMode::On => return Err(error),
+        // With `warn` all pass. What cannot be read is refused by the handler, which reads it in the same way.
+        judged => judged.unwrap_or(None),
+    };
+    if need == Need::Right(Right::Admin) {
+        check_site(desk, connection, request).map_err(NotAllowed::Elsewhere)?;
+    }
+    Ok(token)
+}
+
+/// Refuses requests to paths about the node itself that web pages of other sites made. Without tokens, also those of other
+/// machines and proxies: where a request comes from is then all that there is to judge.
+fn check_site<B>(desk: &Desk, connection: &Connection, request: &Request<B>) -> Result<(), Failure> {
+    let is_judged = desk.service.security.mode() == AuthMode::On;
+    if !is_judged && matches!(connection.origin(), Origin::Network(_)) {
         return Err(Failure::not_local());
     }
     // RFC 9112, 3.2.2: the host of an absolute target overrides the header.
@@ -60,10 +102,10 @@ pub(super) fn check<B>(
         None => request.headers().get(HOST).and_then(|host| host.to_str().ok()),
     };
     let own = desk.service.facts.own_host.as_ref();
-    let checked = local::check_site(request.headers(), host, own).and_then(|()| match mode {
-        AuthMode::On => Ok(()),
-        AuthMode::Off | AuthMode::Warn => local::check_proxy(request.headers()),
-    });
+    let mut checked = local::check_site(request.headers(), host, own);
+    if !is_judged {
+        checked = checked.and_then(|()| local::check_proxy(request.headers()));
+    }
     checked.map_err(|why| Failure::foreign(&why))
 }
 
@@ -77,6 +119,8 @@ fn is_of_node(need: Need) -> bool {
 
 enum NotAllowed {
     Refused(Refusal),
+    /// It comes from where requests to this path may not come from.
+    Elsewhere(Failure),
     /// The target names keys in a way that cannot be read.
     Unreadable(TargetError),
 }
@@ -87,13 +131,15 @@ impl From<Refusal> for NotAllowed {
     }
 }
 
-fn judge<B>(desk: &Desk, request: &Request<B>, path: Path, need: Need) -> Result<(), NotAllowed> {
+fn judge_token<B>(desk: &Desk, request: &Request<B>, path: Path, need: Need) -> Result<Arc<str>, NotAllowed> {
     let now = desk.service.clock.wall();
     let mut tokens = desk.tokens.borrow_mut();
     let entry = security::authenticate(tokens.current(), credentials(request.headers()), now)?;
-    let Need::Right(right) = need else { return Ok(()) };
-    let asked = Asked::of(path, request.uri().query()).map_err(NotAllowed::Unreadable)?;
-    Ok(security::authorize(entry, right, asked.scope(), now)?)
+    if let Need::Right(right) = need {
+        let asked = Asked::of(path, request.uri().query()).map_err(NotAllowed::Unreadable)?;
+        security::authorize(entry, right, asked.scope(), now)?;
+    }
+    Ok(Arc::clone(&entry.id))
 }
 
 /// The credentials in a request's headers.
@@ -141,6 +187,14 @@ impl Asked {
             | Path::WorkerPause
             | Path::WorkerResume => Self::Node,
         })
+    }
+
+    /// The key, or the first one of a range.
+    fn key(&self) -> Option<&[u8]> {
+        match self {
+            Self::Key(key) | Self::Range { start: key, .. } => Some(key.as_ref()),
+            Self::Node => None,
+        }
     }
 
     fn scope(&self) -> Scope<'_> {

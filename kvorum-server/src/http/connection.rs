@@ -12,6 +12,7 @@ use crate::peer::Hello;
 use bytes::{Buf, Bytes};
 use std::cell::{Cell, RefCell};
 use std::io;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
@@ -60,12 +61,22 @@ pub struct Waits {
 /// Where a connection comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
-    /// Another machine.
-    Network,
-    /// This machine, over its network.
-    Machine,
+    /// Another machine, with this address.
+    Network(IpAddr),
+    /// This machine, over its network, with this address.
+    Machine(IpAddr),
     /// The socket for administration: the mode of its file says who may connect.
     AdminSocket,
+}
+
+impl Origin {
+    /// The client's address; none for the socket for administration.
+    pub fn client(self) -> Option<IpAddr> {
+        match self {
+            Self::Network(client) | Self::Machine(client) => Some(client),
+            Self::AdminSocket => None,
+        }
+    }
 }
 
 /// The state that the parts of one connection share.

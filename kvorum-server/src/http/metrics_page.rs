@@ -272,6 +272,10 @@ fn tokens(security: &Security) -> Vec<Family> {
     let mode = security.mode();
     let mode_row = vec![(vec![("mode", mode.name().to_owned())], 1)];
     family("auth_mode", Kind::Gauge(mode_row), "1 for the mode of --auth");
+    if security.audit().is_open() {
+        let lost = Kind::Counter(one(security.audit().lost()));
+        family("audit_lines_lost", lost, "Lines of the audit log that could not be written");
+    }
     if mode == AuthMode::Off {
         return families;
     }

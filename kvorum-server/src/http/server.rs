@@ -220,7 +220,7 @@ fn accept<S: AsyncRead + AsyncWrite + Unpin + 'static>(
         return;
     }
     let is_spare = place.number > connections_max || place.of_address > share_of_address(connections_max);
-    let origin = if is_this_machine(client) { Origin::Machine } else { Origin::Network };
+    let origin = if is_this_machine(client) { Origin::Machine(client) } else { Origin::Network(client) };
     let connection = watchdog.connect(origin, is_spare);
     desk.metrics.connections_accepted.fetch_add(1, Ordering::Relaxed);
     tokio::task::spawn_local(serve_connection(stream, Rc::clone(desk), connection, place));

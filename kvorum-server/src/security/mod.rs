@@ -7,6 +7,7 @@
 //! Every request is judged anew, so a change of the table holds on open connections as well. Peers are not judged: the
 //! peer protocol has no tokens, and what a coordinator asks of other nodes for a client is not asked again there.
 
+pub mod audit;
 mod counts;
 pub mod file;
 mod instant;
@@ -15,6 +16,7 @@ pub mod token;
 mod watch_file;
 
 use crate::log::Repeats;
+use audit::Audit;
 use counts::Counts;
 pub use counts::Refused;
 use kvorum_core::{Right, Scope, UnixMillis};
@@ -158,6 +160,7 @@ pub struct Security {
     refusal_lines: Repeats,
     loads: AtomicU64,
     load_failures: AtomicU64,
+    audit: Audit,
 }
 
 impl Security {
@@ -170,6 +173,7 @@ impl Security {
             refusal_lines: Repeats::default(),
             loads: AtomicU64::new(0),
             load_failures: AtomicU64::new(0),
+            audit: Audit::default(),
         }
     }
 
@@ -178,10 +182,17 @@ impl Security {
         self.mode
     }
 
-    /// Puts `table` in the place of the present one: the next request on each thread is judged by it.
-    pub fn replace(&self, table: TokenTable) {
+    /// The audit log.
+    pub fn audit(&self) -> &Audit {
+        &self.audit
+    }
+
+    /// Puts `table` in the place of the present one at `now`: the next request on each thread is judged by it.
+    pub fn replace(&self, table: TokenTable, now: UnixMillis) {
         self.loads.fetch_add(1, Ordering::Relaxed);
-        self.table.send_replace(Arc::new(table));
+        let table = Arc::new(table);
+        let before = self.table.send_replace(Arc::clone(&table));
+        self.audit.tokens_changed(&before, &table, now);
     }
 
     /// Counts a table that could not be used.
@@ -339,7 +350,7 @@ mod tests {
         let security = Security::new(AuthMode::On);
         let mut view = security.view();
         assert!(view.current().get("ok").is_none());
-        security.replace(table());
+        security.replace(table(), NOW);
         assert!(view.current().get("ok").is_some());
         assert_eq!((security.loads(), security.token_count()), ((1, 0), 3));
     }

@@ -22,7 +22,12 @@ pub struct SecretHash([u8; 32]);
 impl SecretHash {
     /// The hash of `secret`, as it is written after the dot.
     pub fn of(secret: &str) -> Self {
-        Self(Sha256::digest(secret.as_bytes()).into())
+        Self::of_bytes(secret.as_bytes())
+    }
+
+    /// The hash of `bytes`.
+    pub fn of_bytes(bytes: &[u8]) -> Self {
+        Self(Sha256::digest(bytes).into())
     }
 
     /// Whether it is the hash of `secret`. The time does not depend on where the two differ: `subtle` compares all bytes.

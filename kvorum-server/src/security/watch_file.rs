@@ -5,6 +5,7 @@
 
 use super::Security;
 use super::file;
+use crate::clock::Clock;
 use crate::crash;
 use crate::supervise::{Part, Supervisor, Thread};
 use std::io;
@@ -25,12 +26,13 @@ pub const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// When the operating system cannot start a thread.
 pub fn watch_file(
     security: Arc<Security>,
+    clock: Arc<dyn Clock>,
     path: PathBuf,
     text: String,
     end: Receiver<()>,
     supervisor: &Supervisor,
 ) -> io::Result<Thread> {
-    let mut watch = Watch { security, path, text, problem: None };
+    let mut watch = Watch { security, clock, path, text, problem: None };
     supervisor.thread_again(Part::TokenWatch, move || {
         while end.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
             crash::step(Part::TokenWatch);
@@ -41,6 +43,7 @@ pub fn watch_file(
 
 struct Watch {
     security: Arc<Security>,
+    clock: Arc<dyn Clock>,
     path: PathBuf,
     /// The text that was read last, valid or not.
     text: String,
@@ -66,7 +69,7 @@ impl Watch {
                     tokens = table.tokens().len(),
                     "the token file has changed: its tokens hold from now on"
                 );
-                self.security.replace(table);
+                self.security.replace(table, self.clock.wall());
             }
             Err(error) => {
                 self.security.note_failure();
@@ -102,9 +105,15 @@ mod tests {
         };
         let security = Arc::new(Security::new(AuthMode::On));
         let (good, mut view) = (text("a"), security.view());
-        security.replace(file::parse(&path, &good).unwrap());
-        let mut watch =
-            Watch { security: Arc::clone(&security), path: path.clone(), text: good.clone(), problem: None };
+        let clock: Arc<dyn Clock> = Arc::new(crate::clock::SystemClock::new());
+        security.replace(file::parse(&path, &good).unwrap(), clock.wall());
+        let mut watch = Watch {
+            security: Arc::clone(&security),
+            clock,
+            path: path.clone(),
+            text: good.clone(),
+            problem: None,
+        };
         let mut check = |content: Option<&str>, id: &str, loads| {
             match content {
                 Some(content) => std::fs::write(&path, content).unwrap(),

@@ -239,6 +239,51 @@ fn admin_socket_needs_no_token() {
     assert!(!socket.exists());
 }
 
+/// The audit log names refusals, administration and changes of tokens, and has no key, secret or value.
+#[test]
+fn audit_log_says_who_did_what() {
+    let tokens = Tokens::new();
+    let reader = tokens.create("reader", &["--allow", "read:mine/"]);
+    let admin = tokens.create("chief", &["--allow", "admin"]);
+    let (path, log) = (tokens.path(), tokens.folder.path().join("audit.log"));
+    let arguments =
+        ["--auth", "on", "--token-file", path.to_str().unwrap(), "--audit-log", log.to_str().unwrap()];
+    let mut server = Node::start_new(&arguments);
+    assert_eq!(log.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(
+        put(&server, "/v0/entity?id=mine/topsecretkey", &bearer(&reader), "topsecretvalue").status,
+        403
+    );
+    assert_eq!(ask(&server, "GET", "/v0/entity?id=mine/topsecretkey", "reader.wrong").status, 401);
+    assert_eq!(ask(&server, "GET", "/v0/entity?id=mine/topsecretkey", &reader).status, 404);
+    assert_eq!(ask(&server, "POST", "/admin/workers/scrub/resume", &admin).status, 200);
+    tokens.revoke("reader");
+    wait_until("the token is refused", || ask(&server, "GET", "/v0/entity?id=mine/1", &reader).status == 401);
+    assert!(server.terminate().success());
+    let text = std::fs::read_to_string(&log).unwrap();
+    let lines: Vec<serde_json::Value> =
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let find = |event: &str, name: &str, value: &str| {
+        let mut found = lines.iter().filter(|line| line["event"] == event && line[name] == value);
+        found.next().unwrap_or_else(|| panic!("no {event} {name} {value} in {text}")).clone()
+    };
+    let refused = find("refused", "reason", "missing-right");
+    assert_eq!(
+        (&refused["token"], &refused["method"], &refused["client"]),
+        (&"reader".into(), &"PUT".into(), &"127.0.0.1".into())
+    );
+    assert_eq!(refused["key_sha256"].as_str().map(str::len), Some(16));
+    assert_eq!(find("refused", "reason", "unknown")["token"], "");
+    find("refused", "reason", "revoked");
+    assert_eq!(find("admin", "token", "chief")["path"], "/admin/workers/scrub/resume");
+    find("tokens", "change", "added");
+    assert_eq!(find("tokens", "change", "revoked")["token"], "reader");
+    let secrets = [&reader, &admin].map(|token| token.split_once('.').unwrap().1);
+    for hidden in secrets.into_iter().chain(["topsecretkey", "topsecretvalue", "wrong"]) {
+        assert!(!text.contains(hidden), "{hidden} in {text}");
+    }
+}
+
 #[test]
 fn revocation_holds_on_an_open_connection() {
     let tokens = Tokens::new();

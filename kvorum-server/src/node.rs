@@ -464,9 +464,13 @@ fn watch_tokens(
     config: &Config,
     service: &Arc<Service>,
 ) -> Result<Option<(mpsc::Sender<()>, Thread)>, NodeError> {
-    let Some(path) = config.token_file.as_ref().filter(|_| config.auth != AuthMode::Off) else {
+    let Some(path) = &config.token_file else { return Ok(None) };
+    if config.auth == AuthMode::Off {
+        tracing::warn!(
+            "--token-file is given and --auth is off: no request is judged, every client can do everything"
+        );
         return Ok(None);
-    };
+    }
     let text = security::file::read(path).map_err(NodeError::Tokens)?;
     let table = security::file::parse(path, &text).map_err(NodeError::Tokens)?;
     tracing::info!(

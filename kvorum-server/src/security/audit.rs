@@ -27,6 +27,8 @@ pub const REFUSALS_MAX: u32 = 100;
 const QUEUE_LEN_MAX: usize = 1024;
 /// How often the thread looks whether the file was moved away, as log rotation does.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How many characters of a path are shown: a client chooses the name of a worker in it.
+const PATH_CHARS_MAX: usize = 128;
 /// Of a key's SHA-256, how many hexadecimal digits are shown.
 const KEY_DIGITS: usize = 16;
 
@@ -145,6 +147,7 @@ impl Audit {
 
 fn request(event: &str, asked: Asked<'_>, token: &str, wall: UnixMillis) -> Value {
     let Asked { client, method, path, key } = asked;
+    let path: String = path.chars().take(PATH_CHARS_MAX).collect();
     let client = client.map_or_else(|| "admin-socket".to_owned(), |client| client.to_string());
     let mut line = json!({
         "at": instant_text(wall), "event": event, "client": client, "method": method, "path": path, "token": token,
@@ -264,7 +267,8 @@ mod tests {
         let before = table(vec![entry("same", None), entry("gone", None), entry("old", None)]);
         let after = table(vec![entry("same", None), entry("old", Some(UnixMillis(0))), entry("new", None)]);
         audit.tokens_changed(&before, &after, UnixMillis(0));
-        audit.administered(Asked { client: None, key: None, ..asked }, "", UnixMillis(0));
+        let lengthy = "/admin/".repeat(1000);
+        audit.administered(Asked { client: None, key: None, path: &lengthy, ..asked }, "", UnixMillis(0));
         thread.may_end();
         audit.close();
         thread.join();
@@ -287,6 +291,7 @@ mod tests {
             [change("revoked", "old"), change("added", "new"), change("removed", "gone")]
         );
         assert_eq!((&others[3]["event"], &others[3]["client"]), (&json!("admin"), &json!("admin-socket")));
+        assert_eq!(others[3]["path"], lengthy[..PATH_CHARS_MAX]);
         let mut log = LogFile { path: path.clone(), file: open(&path).unwrap(), has_failed: false };
         std::fs::rename(&path, folder.path().join("audit.log.1")).unwrap();
         log.follow();

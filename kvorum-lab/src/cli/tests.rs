@@ -141,6 +141,33 @@ fn replicas_are_those_of_every_stream() {
     assert_eq!(replicas("put 127.0.0.1:1"), [None]);
 }
 
+/// Goal: the token of a file is sent, and nothing but a token. Method: files, one beside a header that has a token, too.
+#[test]
+fn token_is_that_of_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.display().to_string()
+    };
+    let headers = |line: &str| {
+        let words = std::iter::once("bench").chain(line.split_whitespace());
+        options(&Command::try_parse_from(words).unwrap().bench).map(|options| options.headers)
+    };
+    let good = file("good", "a.s3cret\n");
+    let sent = headers(&format!("get --token-file {good} 127.0.0.1:1")).unwrap();
+    assert_eq!(sent, ["Authorization: Bearer a.s3cret".parse().unwrap()]);
+    for bad in [file("empty", "\n"), file("two", "a.s3cret b.s3cret"), "/nowhere".to_owned()] {
+        let error = headers(&format!("get --token-file {bad} 127.0.0.1:1")).unwrap_err();
+        assert!(
+            matches!(error, LabError::Usage(_)) && !error.to_string().contains("s3cret"),
+            "{bad}: {error}"
+        );
+    }
+    let error = headers(&format!("get -H authorization:x --token-file {good} 127.0.0.1:1")).unwrap_err();
+    assert!(error.to_string().contains("not both"), "{error}");
+}
+
 /// Goal: impossible arguments are refused. Method: one fault each.
 #[test]
 fn impossible_arguments_are_refused() {

@@ -460,6 +460,7 @@ fn commands_send_their_token() {
     std::fs::write(&file, format!("{token}\n")).unwrap();
     let server = tokens.serve("on");
     let url = server.url();
+    let profiles = tokens.folder.path().join("profiles").display().to_string();
     for words in [
         &["put", "k", "v"][..],
         &["get", "k"],
@@ -467,6 +468,7 @@ fn commands_send_their_token() {
         &["explain", "k"],
         &["repair"],
         &["profile", "--seconds", "1", "--format", "collapsed"],
+        &["profile", "--all", "--event", "cpu", "--seconds", "1", "-o", &profiles],
         &["delete", "k"],
     ] {
         let base = || {

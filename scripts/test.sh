@@ -49,21 +49,7 @@ if command -v python3 >/dev/null && ! command -v py-spy >/dev/null; then
   PATH=$PATH:$tools/bin
 fi
 
-# beside NAME COMMAND…: a suite that computes and looks at no clock, in the background; its output is shown at the end.
-beside_names=()
-beside_pids=()
-beside() {
-  local name=$1
-  shift
-  logs+=("$target/test-$name.log")
-  setsid nice -n 19 "$@" >"$target/test-$name.log" 2>&1 &
-  beside_names+=("$name")
-  beside_pids+=($!)
-}
-# Nothing that was begun outlives this script: each suite is a group of processes of its own.
-trap '[ ${#beside_pids[@]} -eq 0 ] || kill -- "${beside_pids[@]/#/-}" 2>/dev/null' EXIT
-
-# All is built at once; then it runs in two rows: what waits for nodes, and beside it, at low priority, what computes.
+# All is built at once. Nothing runs beside the tests of nodes: even at low priority it makes real nodes miss their deadlines.
 cargo test --workspace --locked --no-run >"$log" 2>&1
 result=$?
 if [ $result -ne 0 ]; then
@@ -72,17 +58,8 @@ if [ $result -ne 0 ]; then
   exit $result
 fi
 
-# The rules in models, explored in full.
-beside models cargo test --locked --no-fail-fast -p kvorum-core -- --show-output
-# Seeds of the simulation, those that once failed, and the bugs that it must notice. SIM_SEEDS=0 leaves it out.
-if [ "${SIM_SEEDS:-240}" -gt 0 ]; then
-  beside sim env SEEDS="${SIM_SEEDS:-240}" bash scripts/sim.sh
-else
-  left_out+=("SKIPPED sim: SIM_SEEDS=0")
-fi
-
 # Output of passing tests is kept, so that a skip inside one is seen below.
-cargo test --workspace --exclude kvorum-core --locked --no-fail-fast -- --show-output >"$log" 2>&1
+cargo test --workspace --locked --no-fail-fast -- --show-output >"$log" 2>&1
 result=$?
 if [ $result -ne 0 ]; then
   cat "$log"
@@ -126,23 +103,18 @@ else
   left_out+=("SKIPPED fuzz: FUZZ_SECONDS=0")
 fi
 
-# What ran beside.
-for at in "${!beside_names[@]}"; do
-  name=${beside_names[$at]}
-  if wait "${beside_pids[$at]}"; then
-    grep -hE '^(     Running|   Doc-tests|test result:)|^(counts|figures):|^seed|caught by|seeds of' "$target/test-$name.log"
-    echo "$name: done, $SECONDS s after the begin of all"
-  else
-    cat "$target/test-$name.log"
-    echo "FAILED: $name"
-    result=1
-  fi
-done
+# Seeds of the simulation, those that once failed, and the bugs that it must notice. SIM_SEEDS=0 leaves it out.
+if [ "${SIM_SEEDS:-240}" -gt 0 ]; then
+  SEEDS=${SIM_SEEDS:-240} run sim bash scripts/sim.sh
+  grep -hE '^seed|caught by|seeds of' "$target/test-sim.log"
+else
+  left_out+=("SKIPPED sim: SIM_SEEDS=0")
+fi
 
 grep -hE '^KNOWN LIMIT' "${logs[@]}" | sort -u
 skipped=$({ grep -hE '^ *SKIPPED' "${logs[@]}"; printf '%s\n' "${left_out[@]}"; } | sed '/^ *$/d' | sort -u)
 # cargo's sums, and Maven's, which has one line a module without the time that lines of single classes have.
-sums=$({ sed -nE 's/^test result:.* ([0-9]+) passed; ([0-9]+) failed;.*/\1 \2/p' "$log" "$target"/test-{models,sim}.log 2>/dev/null
+sums=$({ sed -nE 's/^test result:.* ([0-9]+) passed; ([0-9]+) failed;.*/\1 \2/p' "$log" "$target"/test-sim.log 2>/dev/null
   sed -nE '/Time elapsed/d; s/.*Tests run: ([0-9]+), Failures: ([0-9]+), Errors: ([0-9]+), Skipped: ([0-9]+).*/\1 \2 \3 \4/p' \
     "$target/test-java.log" 2>/dev/null | awk '{ print $1 - $2 - $3 - $4, $2 + $3 }'; } |
   awk '{ passed += $1; failed += $2 } END { print passed + 0, failed + 0 }')

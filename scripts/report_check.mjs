@@ -145,7 +145,8 @@ try {
   socket.close();
   browser.kill();
   await gone;
-  rmSync(home, { recursive: true, force: true });
+  // Processes that the browser had started may still write there for a moment.
+  rmSync(home, { recursive: true, force: true, maxRetries: 20, retryDelay: 200 });
 }
 for (const text of wrong) console.log(`WRONG: ${text}`);
 process.exitCode = wrong.length > 0 ? 1 : 0;

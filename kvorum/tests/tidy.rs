@@ -95,8 +95,8 @@ const RULES: &[Rule] = &[
         room: "kvorum-server/src",
         except: &[
             "supervise.rs",
-            // The signal's thread, which informs the main thread; the thread that opens the store, which is awaited.
-            "node.rs",
+            // The signal's thread, which informs the main thread.
+            "signals.rs",
             "workers.rs",
             "sched.rs",
             "cost.rs",

@@ -78,8 +78,8 @@ impl Watch {
                 if self.problem.as_ref() != Some(&problem) {
                     tracing::error!(
                         reason = problem,
-                        "the token file cannot be used: the tokens of the last good one hold until it is mended, \
-                         revocations in it do not"
+                        "the token file cannot be used: the last good tokens stay in force until it is mended, and \
+                         revocations in it are not in force"
                     );
                     self.problem = Some(problem);
                 }

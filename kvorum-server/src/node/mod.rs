@@ -4,6 +4,13 @@
 //! (`SO_REUSEPORT`); a request stays on its thread. One commit thread and one sweeper per store, two pools of workers,
 //! and the engine's own threads.
 
+mod error;
+mod signals;
+mod sockets;
+
+pub use error::NodeError;
+pub use signals::{END_SHOWN, Stop, StopSignals};
+
 use crate::admin_socket::{self, SocketFile};
 use crate::authority::Authority;
 use crate::canary::{self, Canary};
@@ -20,155 +27,26 @@ use crate::http::{Desk, NodeFacts, Rooms, Service};
 use crate::log::Repeats;
 use crate::log_limit::LogLimit;
 use crate::metrics::{StoreMetrics, ThreadMetrics};
-use crate::peer::{BoxedStream, Connector, PeerLimits};
+use crate::peer::{Connector, PeerLimits};
 use crate::replica::{
     Birth, DurabilityMode, Hints, Home, Purge, Replica, ReplicaError, ReplicaParts, ReplicaThreads, Vote,
     Workers,
 };
-use crate::sched::{self, Turns};
-use crate::security::file::FileError;
 use crate::security::{self, AuthMode, Security};
-use crate::storage::data_dir::{DataDir, DataDirError};
+use crate::storage::data_dir::DataDir;
 use crate::storage::identity::{DirectoryIdentity, DiskIdentity, Vouch};
 use crate::storage::lsm::{LsmConfig, LsmEngine};
 use crate::storage::{self, Engine, EngineError};
-use crate::supervise::{Ended, Part, Supervisor, Thread};
+use crate::supervise::{Supervisor, Thread};
 use crate::worker::Pools;
-use kvorum_core::{NodeId, Run, StoreSeen, Topology, TopologyError};
-use rustix::net::sockopt;
-use std::fmt;
-use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use kvorum_core::{NodeId, Run, StoreSeen, Topology};
+use std::net::SocketAddr;
 use std::path::Path;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, OnceLock, mpsc};
-use std::task::{Context, Poll, ready};
-use std::thread;
 use std::time::Duration;
-use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
 use tokio::sync::watch;
-
-/// How long a connection is idle before it is probed, and the interval between probes.
-const KEEP_ALIVE: Duration = Duration::from_secs(15);
-/// How long a process that was told twice to end waits for its last lines to be written.
-const SECOND_SIGNAL_FLUSH_MAX: Duration = Duration::from_millis(100);
-/// How long a node whose thread has ended still shows that in its status before its process ends.
-pub const END_SHOWN: Duration = Duration::from_secs(1);
-/// The thread that waits for signals.
-const SIGNAL_THREAD: &str = "kvorum:signal";
-/// Connections that the kernel may hold for each listener until they are accepted.
-const ACCEPT_BACKLOG: u32 = 1024;
-
-/// The reason why a node did not start.
-#[derive(Debug)]
-pub enum NodeError {
-    /// The data directory cannot be used.
-    DataDir(DataDirError),
-    /// The store cannot be opened.
-    Store {
-        /// The store's path.
-        path: std::path::PathBuf,
-        /// Why.
-        error: EngineError,
-    },
-    /// The store opened, but its own rows cannot be read or written.
-    Replica(ReplicaError),
-    /// The configured nodes do not form a cluster.
-    Topology(TopologyError),
-    /// The node's URL is not one of the cluster's.
-    NotAmongNodes {
-        /// The URL.
-        url: String,
-    },
-    /// The store belongs to another set of nodes.
-    OtherCluster {
-        /// The store's path.
-        path: std::path::PathBuf,
-    },
-    /// The store belongs to another node of the cluster.
-    OtherNode {
-        /// The store's path.
-        path: std::path::PathBuf,
-        /// The URL of the node that it belongs to.
-        owner: String,
-        /// The URL of this node.
-        url: String,
-    },
-    /// The node cannot listen on the address.
-    Listen {
-        /// The address.
-        address: SocketAddr,
-        /// Why.
-        source: io::Error,
-    },
-    /// The tokens cannot be read.
-    Tokens(FileError),
-    /// The audit log cannot be written.
-    Audit {
-        /// Its file.
-        path: std::path::PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// The node cannot listen on the socket for administration.
-    AdminSocket {
-        /// Its file.
-        path: std::path::PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// A thread or its runtime cannot be started.
-    Thread(io::Error),
-}
-
-impl fmt::Display for NodeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::DataDir(error) => error.fmt(f),
-            Self::Store { path, error } => {
-                write!(f, "the store in {} cannot be opened: {error}", path.display())
-            }
-            Self::Replica(error) => write!(f, "the store cannot be used: {error}"),
-            Self::Topology(error) => write!(f, "--cluster is not a valid cluster: {error}"),
-            Self::NotAmongNodes { url } => write!(f, "{url} is not one of the cluster's nodes"),
-            Self::OtherCluster { path } => write!(
-                f,
-                "the store in {} was written for another --cluster: reads would look for keys on the wrong nodes; \
-                 give the nodes that it was written for, or another --data-dir",
-                path.display()
-            ),
-            Self::OtherNode { path, owner, url } => write!(
-                f,
-                "the store in {} belongs to {owner}, and this node is {url}: the directory was exchanged or copied; start it \
-                 as {owner}, or give {url} its own --data-dir, or an empty one that is refilled from the other nodes",
-                path.display()
-            ),
-            Self::Listen { address, source } => write!(f, "cannot listen on {address}: {source}"),
-            Self::Tokens(error) => error.fmt(f),
-            Self::Audit { path, source } => {
-                write!(f, "cannot write --audit-log {}: {source}", path.display())
-            }
-            Self::AdminSocket { path, source } => {
-                write!(f, "cannot listen on --admin-socket {}: {source}", path.display())
-            }
-            Self::Thread(source) => write!(f, "cannot start a thread: {source}"),
-        }
-    }
-}
-
-impl std::error::Error for NodeError {}
-
-impl NodeError {
-    /// Whether the operator named a data directory or a token file that this node may not use.
-    pub fn is_misconfigured(&self) -> bool {
-        matches!(
-            self,
-            Self::DataDir(_) | Self::OtherCluster { .. } | Self::OtherNode { .. } | Self::Tokens(_)
-        )
-    }
-}
 
 /// A running node.
 ///
@@ -193,7 +71,7 @@ impl Node {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let rng: Arc<dyn Rng> = Arc::new(SystemRng);
         let data_dir = DataDir::open(&config.data_dir).map_err(NodeError::DataDir)?;
-        let listeners = listen(config)?;
+        let listeners = sockets::listen(config)?;
         let address = listeners.first().map_or(config.listen, |(_, address)| *address);
         let names = Names::new(config, address);
         let supervisor = Supervisor::default();
@@ -218,7 +96,7 @@ impl Node {
         }
         for (index, (listener, _)) in listeners.into_iter().enumerate() {
             // The first thread also serves the socket for administration.
-            node.network.push(serve_on_thread(index, listener, admin.take(), &service)?);
+            node.network.push(sockets::serve_on_thread(index, listener, admin.take(), &service)?);
         }
         let (engine, index_bytes) = open_engine(&node.data_dir, config, &names, &supervisor)?;
         crash::point(Point::StoreOpened);
@@ -777,233 +655,6 @@ fn open_engine(
     };
     let index_bytes = parts().index_bytes();
     Ok((Arc::new(opened.map_err(|error| NodeError::Store { path, error })?), index_bytes))
-}
-
-/// Makes one listener per network thread, all on one port.
-#[expect(clippy::disallowed_types, reason = "this room owns the sockets")]
-fn listen(config: &Config) -> Result<Vec<(std::net::TcpListener, SocketAddr)>, NodeError> {
-    let mut listeners = Vec::with_capacity(config.threads);
-    let mut address = config.listen;
-    let failed = |source| NodeError::Listen { address: config.listen, source };
-    // With SO_REUSEPORT, another process on this port would share it silently. Binding without it first turns that into
-    // an error.
-    drop(std::net::TcpListener::bind(address).map_err(failed)?);
-    for _ in 0..config.threads.max(1) {
-        let listener = listen_shared(address).map_err(failed)?;
-        address = listener.local_addr().map_err(failed)?;
-        listeners.push((listener, address));
-    }
-    Ok(listeners)
-}
-
-#[expect(clippy::disallowed_types, reason = "this room owns the sockets")]
-fn listen_shared(address: SocketAddr) -> io::Result<std::net::TcpListener> {
-    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-    socket.set_reuseaddr(true)?;
-    socket.set_reuseport(true)?;
-    socket.bind(address)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
-    let _entered = runtime.enter();
-    socket.listen(ACCEPT_BACKLOG)?.into_std()
-}
-
-#[expect(clippy::disallowed_types, reason = "this room owns the sockets")]
-fn serve_on_thread(
-    index: usize,
-    listener: std::net::TcpListener,
-    admin: Option<std::os::unix::net::UnixListener>,
-    service: &Arc<Service>,
-) -> Result<Thread, NodeError> {
-    let supervisor = service.supervisor.clone();
-    let service = Arc::clone(service);
-    let run = move || {
-        sched::take_own(Turns::Prompt);
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
-        let local = tokio::task::LocalSet::new();
-        let serve = |runtime: tokio::runtime::Runtime| {
-            let metrics = service.thread_metrics.get(index).map(Arc::clone).unwrap_or_default();
-            local.block_on(&runtime, async {
-                let listener = Tcp(TcpListener::from_std(listener)?);
-                let admin = admin.map(UnixListener::from_std).transpose()?;
-                let desk = Desk::new(service, metrics);
-                let administered = async {
-                    if let Some(admin) = admin {
-                        server::serve_admin(Unix(admin), Rc::clone(&desk)).await;
-                    }
-                };
-                let served = server::serve(listener, Rc::clone(&desk), Rc::new(TcpConnector), index);
-                tokio::join!(served, administered);
-                Ok(())
-            })
-        };
-        if let Err(error) = runtime.and_then(serve) {
-            tracing::error!(%error, "a network thread cannot start");
-        }
-    };
-    supervisor.thread(Part::Network, Some(index), run).map_err(NodeError::Thread)
-}
-
-/// A listener on a real port.
-struct Tcp(TcpListener);
-
-impl Listener for Tcp {
-    type Stream = TcpStream;
-
-    fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(TcpStream, IpAddr)>> {
-        let (stream, client) = ready!(self.0.poll_accept(cx))?;
-        prepare(&stream)?;
-        Poll::Ready(Ok((stream, client.ip())))
-    }
-}
-
-/// A listener on the socket for administration.
-struct Unix(UnixListener);
-
-impl Listener for Unix {
-    type Stream = UnixStream;
-
-    fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(UnixStream, IpAddr)>> {
-        let (stream, _) = ready!(self.0.poll_accept(cx))?;
-        Poll::Ready(Ok((stream, IpAddr::V4(Ipv4Addr::LOCALHOST))))
-    }
-}
-
-/// Sets the options of every connection. Messages are written whole, so Nagle's algorithm would only delay them.
-/// Keep-alive probes detect a peer whose machine has vanished, even if the connection is idle.
-fn prepare(stream: &TcpStream) -> io::Result<()> {
-    stream.set_nodelay(true)?;
-    sockopt::set_socket_keepalive(stream, true)?;
-    sockopt::set_tcp_keepidle(stream, KEEP_ALIVE)?;
-    Ok(sockopt::set_tcp_keepintvl(stream, KEEP_ALIVE)?)
-}
-
-/// Connects over TCP.
-struct TcpConnector;
-
-impl Connector for TcpConnector {
-    fn connect<'a>(
-        &'a self,
-        authority: &'a str,
-    ) -> Pin<Box<dyn Future<Output = io::Result<BoxedStream>> + 'a>> {
-        Box::pin(async move {
-            #[expect(clippy::disallowed_methods, reason = "this room owns the sockets")]
-            let stream = TcpStream::connect(authority).await?;
-            prepare(&stream)?;
-            Ok(Box::new(stream) as BoxedStream)
-        })
-    }
-}
-
-/// The signals SIGTERM and SIGINT. The first one asks the process to end in order; a second one ends it at once.
-///
-/// Without these handlers either signal would kill the process, so they are set before any node is visible. If a signal
-/// comes while a store is being opened, the store is closed in order once it is open.
-pub struct StopSignals {
-    first: watch::Receiver<Option<&'static str>>,
-    /// The runtime in which callers wait for the signals.
-    waiting: tokio::runtime::Runtime,
-}
-
-impl StopSignals {
-    /// Installs the handlers.
-    ///
-    /// # Errors
-    /// When the system refuses a handler or a thread.
-    pub fn listen() -> io::Result<Self> {
-        use tokio::signal::unix::{SignalKind, signal};
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
-        let entered = runtime.enter();
-        let mut term = signal(SignalKind::terminate())?;
-        let mut int = signal(SignalKind::interrupt())?;
-        drop(entered);
-        let mut next = move || {
-            runtime.block_on(async {
-                tokio::select! {
-                    _ = term.recv() => "SIGTERM",
-                    _ = int.recv() => "SIGINT",
-                }
-            })
-        };
-        let sender = watch::Sender::new(None);
-        let first = sender.subscribe();
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "a thread of the process itself, not of the node's code"
-        )]
-        let listener = thread::Builder::new().name(SIGNAL_THREAD.to_owned()).spawn(move || {
-            sender.send_replace(Some(next()));
-            next();
-            kvorum_output::flush(SECOND_SIGNAL_FLUSH_MAX);
-            std::process::exit(130);
-        });
-        listener?;
-        Ok(Self { first, waiting: tokio::runtime::Builder::new_current_thread().build()? })
-    }
-
-    /// Waits until the process must end: a signal tells it to, or one of `nodes` cannot serve any more. A signal that
-    /// came before the call counts, too.
-    pub fn wait(&self, nodes: &[Node]) -> Stop {
-        self.waiting.block_on(async {
-            let services = nodes.iter().filter_map(|node| node.service.as_ref());
-            let mut ends: Vec<_> =
-                services.map(|service| Box::pin(service.supervisor.until_ended())).collect();
-            let first = std::future::poll_fn(|cx| {
-                let ended = ends.iter_mut().find_map(|end| match end.as_mut().poll(cx) {
-                    Poll::Ready(ended) => Some(ended),
-                    Poll::Pending => None,
-                });
-                ended.map_or(Poll::Pending, Poll::Ready)
-            });
-            tokio::select! {
-                told = self.told() => told,
-                ended = first => Stop::Ended(ended),
-            }
-        })
-    }
-
-    async fn told(&self) -> Stop {
-        let mut first = self.first.clone();
-        let name = first.wait_for(Option::is_some).await.ok().and_then(|name| *name);
-        name.map_or_else(
-            || {
-                let part = SIGNAL_THREAD.to_owned();
-                Stop::Ended(Ended { part, reason: "has ended by itself".to_owned() })
-            },
-            Stop::Told,
-        )
-    }
-}
-
-/// The reason why a process that runs nodes ends.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Stop {
-    /// A signal, named here, told it to.
-    Told(&'static str),
-    /// A thread or task that cannot be restarted has ended.
-    Ended(Ended),
-}
-
-impl Stop {
-    /// Returns the signal that told the process to end.
-    ///
-    /// If a thread or task has ended instead, this does not return: the status shows that for [`END_SHOWN`], and the
-    /// process exits with `code`. Acknowledged writes are as safe as after a crash.
-    pub fn signal_or_exit(self, code: u8) -> &'static str {
-        match self {
-            Self::Told(signal) => signal,
-            Self::Ended(ended) => {
-                #[expect(clippy::disallowed_methods, reason = "the main thread, on which nobody waits")]
-                thread::sleep(END_SHOWN);
-                tracing::error!(
-                    part = ended.part,
-                    "the process ends, because one of its threads or tasks {}",
-                    ended.reason
-                );
-                kvorum_output::flush(crate::log::FLUSH_MAX);
-                std::process::exit(code.into());
-            }
-        }
-    }
 }
 
 /// Raises the process's limit of open files to the system's maximum: tables and connections need them. Returns the

@@ -1,0 +1,139 @@
+//! The sockets of a node: listeners, one per network thread, and connections to other nodes.
+
+use super::NodeError;
+use crate::config::Config;
+use crate::http::Desk;
+use crate::http::Service;
+use crate::http::server::{self, Listener};
+use crate::peer::{BoxedStream, Connector};
+use crate::sched::{self, Turns};
+use crate::supervise::{Part, Thread};
+use rustix::net::sockopt;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
+
+/// How long a connection is idle before it is probed, and the interval between probes.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+/// Connections that the kernel may hold for each listener until they are accepted.
+const ACCEPT_BACKLOG: u32 = 1024;
+
+/// Makes one listener per network thread, all on one port.
+#[expect(clippy::disallowed_types, reason = "this room owns the sockets")]
+pub(super) fn listen(config: &Config) -> Result<Vec<(std::net::TcpListener, SocketAddr)>, NodeError> {
+    let mut listeners = Vec::with_capacity(config.threads);
+    let mut address = config.listen;
+    let failed = |source| NodeError::Listen { address: config.listen, source };
+    // With SO_REUSEPORT, another process on this port would share it silently. Binding without it first turns that into
+    // an error.
+    drop(std::net::TcpListener::bind(address).map_err(failed)?);
+    for _ in 0..config.threads.max(1) {
+        let listener = listen_shared(address).map_err(failed)?;
+        address = listener.local_addr().map_err(failed)?;
+        listeners.push((listener, address));
+    }
+    Ok(listeners)
+}
+
+#[expect(clippy::disallowed_types, reason = "this room owns the sockets")]
+fn listen_shared(address: SocketAddr) -> io::Result<std::net::TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    socket.set_reuseaddr(true)?;
+    socket.set_reuseport(true)?;
+    socket.bind(address)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    let _entered = runtime.enter();
+    socket.listen(ACCEPT_BACKLOG)?.into_std()
+}
+
+#[expect(clippy::disallowed_types, reason = "this room owns the sockets")]
+pub(super) fn serve_on_thread(
+    index: usize,
+    listener: std::net::TcpListener,
+    admin: Option<std::os::unix::net::UnixListener>,
+    service: &Arc<Service>,
+) -> Result<Thread, NodeError> {
+    let supervisor = service.supervisor.clone();
+    let service = Arc::clone(service);
+    let run = move || {
+        sched::take_own(Turns::Prompt);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
+        let local = tokio::task::LocalSet::new();
+        let serve = |runtime: tokio::runtime::Runtime| {
+            let metrics = service.thread_metrics.get(index).map(Arc::clone).unwrap_or_default();
+            local.block_on(&runtime, async {
+                let listener = Tcp(TcpListener::from_std(listener)?);
+                let admin = admin.map(UnixListener::from_std).transpose()?;
+                let desk = Desk::new(service, metrics);
+                let administered = async {
+                    if let Some(admin) = admin {
+                        server::serve_admin(Unix(admin), Rc::clone(&desk)).await;
+                    }
+                };
+                let served = server::serve(listener, Rc::clone(&desk), Rc::new(TcpConnector), index);
+                tokio::join!(served, administered);
+                Ok(())
+            })
+        };
+        if let Err(error) = runtime.and_then(serve) {
+            tracing::error!(%error, "a network thread cannot start");
+        }
+    };
+    supervisor.thread(Part::Network, Some(index), run).map_err(NodeError::Thread)
+}
+
+/// A listener on a real port.
+struct Tcp(TcpListener);
+
+impl Listener for Tcp {
+    type Stream = TcpStream;
+
+    fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(TcpStream, IpAddr)>> {
+        let (stream, client) = ready!(self.0.poll_accept(cx))?;
+        prepare(&stream)?;
+        Poll::Ready(Ok((stream, client.ip())))
+    }
+}
+
+/// A listener on the socket for administration.
+struct Unix(UnixListener);
+
+impl Listener for Unix {
+    type Stream = UnixStream;
+
+    fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(UnixStream, IpAddr)>> {
+        let (stream, _) = ready!(self.0.poll_accept(cx))?;
+        Poll::Ready(Ok((stream, IpAddr::V4(Ipv4Addr::LOCALHOST))))
+    }
+}
+
+/// Sets the options of every connection. Messages are written whole, so Nagle's algorithm would only delay them.
+/// Keep-alive probes detect a peer whose machine has vanished, even if the connection is idle.
+fn prepare(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, KEEP_ALIVE)?;
+    Ok(sockopt::set_tcp_keepintvl(stream, KEEP_ALIVE)?)
+}
+
+/// Connects over TCP.
+struct TcpConnector;
+
+impl Connector for TcpConnector {
+    fn connect<'a>(
+        &'a self,
+        authority: &'a str,
+    ) -> Pin<Box<dyn Future<Output = io::Result<BoxedStream>> + 'a>> {
+        Box::pin(async move {
+            #[expect(clippy::disallowed_methods, reason = "this room owns the sockets")]
+            let stream = TcpStream::connect(authority).await?;
+            prepare(&stream)?;
+            Ok(Box::new(stream) as BoxedStream)
+        })
+    }
+}

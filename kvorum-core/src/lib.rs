@@ -38,7 +38,7 @@ pub use placement::{ChangeError, Placement};
 pub use promise::{Acceptance, KeyState};
 pub use quorum::{Quorum, QuorumError, ReplicationFactor, Tally, Verdict};
 pub use record::{Record, Value};
-pub use rights::{Grant, GrantError, Right, Scope};
+pub use rights::{Grant, GrantError, Right, Scope, UnknownRight};
 pub use token::{PARTITION_BITS_DEFAULT, Partition, Token};
 pub use topology::{Member, NodeIndex, Topology, TopologyError};
 pub use version::{NodeId, UnixMillis, Version};

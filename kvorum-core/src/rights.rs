@@ -9,6 +9,7 @@
 use crate::version::UnixMillis;
 use bytes::Bytes;
 use std::fmt;
+use std::str::FromStr;
 
 /// Something that a token may allow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -47,11 +48,6 @@ impl Right {
         }
     }
 
-    /// The right of this name.
-    pub fn of_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|right| right.name() == name)
-    }
-
     /// Whether it is about keys, so that a prefix can bound it. The others are about the node as a whole.
     pub fn is_of_keys(self) -> bool {
         match self {
@@ -60,6 +56,30 @@ impl Right {
         }
     }
 }
+
+impl FromStr for Right {
+    type Err = UnknownRight;
+
+    fn from_str(name: &str) -> Result<Self, UnknownRight> {
+        let known = Self::ALL.into_iter().find(|right| right.name() == name);
+        known.ok_or_else(|| UnknownRight { name: name.to_owned() })
+    }
+}
+
+/// A name that no right has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnknownRight {
+    /// The name.
+    pub name: String,
+}
+
+impl fmt::Display for UnknownRight {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} is not a right; there are {}", self.name, Right::ALL.map(Right::name).join(", "))
+    }
+}
+
+impl std::error::Error for UnknownRight {}
 
 impl fmt::Display for Right {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -252,7 +272,7 @@ mod tests {
         let grant = Grant::new(&b"a"[..], &[Right::Write], Some(NOW)).unwrap();
         for right in Right::ALL {
             assert_eq!(grant.allows(right, Scope::Key(b"ab"), NOW), right == Right::Write, "{right}");
-            assert_eq!(Right::of_name(right.name()), Some(right));
+            assert_eq!(right.name().parse(), Ok(right));
         }
         assert!(!grant.allows(Right::Write, Scope::Key(b"ab"), UnixMillis(NOW.0 + 1)));
         assert!(!grant.allows(Right::Write, Scope::Node, NOW));

@@ -123,11 +123,8 @@ fn create(matches: &ArgMatches, now: UnixMillis) -> Result<String, TokenError> {
 fn grant_of(text: &str) -> Result<Grant, TokenError> {
     let usage = |reason: String| TokenError::Usage(format!("--allow {text:?}: {reason}"));
     let (names, prefix) = text.split_once(':').unwrap_or((text, ""));
-    let rights = names.split(',').map(|name| {
-        let known = || Right::ALL.map(Right::name).join(", ");
-        Right::of_name(name.trim()).ok_or_else(|| format!("{name:?} is not a right; there are {}", known()))
-    });
-    let rights = rights.collect::<Result<Vec<_>, _>>().map_err(usage)?;
+    let rights = names.split(',').map(|name| name.trim().parse::<Right>());
+    let rights = rights.collect::<Result<Vec<_>, _>>().map_err(|error| usage(error.to_string()))?;
     let prefix = decode(prefix).ok_or("% in PREFIX must be followed by two hexadecimal digits");
     let prefix = prefix.map_err(|reason| usage(reason.to_owned()))?;
     Grant::new(prefix, &rights, None).map_err(|error| usage(error.to_string()))

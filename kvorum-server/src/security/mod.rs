@@ -210,10 +210,10 @@ impl Security {
     /// Counts a refusal, and logs it if it is new. `now` is the monotonic time.
     pub fn note(&self, refusal: &Refusal, now: Duration) {
         self.counts.add(refusal.reason(), refusal.token());
-        if !self.refusal_lines.admit(&refusal.to_string(), now) {
+        let reason = refusal.to_string();
+        if !self.refusal_lines.admit(&reason, now) {
             return;
         }
-        let reason = refusal.to_string();
         if self.mode == AuthMode::On {
             tracing::warn!(reason, "a request was refused");
         } else {

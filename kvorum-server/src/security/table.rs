@@ -26,7 +26,7 @@ use super::token::{self, SecretHash};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
-use kvorum_core::{Grant, Right, Scope, UnixMillis};
+use kvorum_core::{Grant, Right, Scope, UnixMillis, UnknownRight};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::fmt;
@@ -281,10 +281,7 @@ fn grant_of(grant: GrantText) -> Result<Grant, String> {
         }
         (None, None) => Bytes::new(),
     };
-    let rights = rights.iter().map(|name| {
-        let names = || Right::ALL.map(Right::name).join(", ");
-        Right::of_name(name).ok_or_else(|| format!("{name:?} is not a right; there are {}", names()))
-    });
+    let rights = rights.iter().map(|name| name.parse().map_err(|error: UnknownRight| error.to_string()));
     let rights: Vec<Right> = rights.collect::<Result<_, _>>()?;
     Grant::new(prefix, &rights, instant_of("not_after", not_after)?).map_err(|error| error.to_string())
 }
@@ -302,9 +299,9 @@ fn text_of(entry: &TokenEntry) -> TokenText {
         id: id.to_string(),
         name: name.clone(),
         secret_sha256: secret.to_string(),
-        created: created.map(instant::write),
-        not_after: not_after.map(instant::write),
-        revoked: revoked.map(instant::write),
+        created: created.and_then(instant::write),
+        not_after: not_after.and_then(instant::write),
+        revoked: revoked.and_then(instant::write),
         grants: grants.iter().map(text_of_grant).collect(),
     }
 }
@@ -316,12 +313,12 @@ fn text_of_grant(grant: &Grant) -> GrantText {
         Err(_) => (None, Some(BASE64.encode(grant.prefix()))),
     };
     let rights = grant.rights().map(|right| right.name().to_owned()).collect();
-    GrantText { prefix, prefix_base64, rights, not_after: grant.not_after().map(instant::write) }
+    GrantText { prefix, prefix_base64, rights, not_after: grant.not_after().and_then(instant::write) }
 }
 
 /// `at` as the file and the lists write it.
 pub fn instant_text(at: UnixMillis) -> String {
-    instant::write(at).to_string()
+    instant::text(at)
 }
 
 #[cfg(test)]

@@ -217,7 +217,7 @@ impl<'a> KeyCheck<'a> {
         }
     }
 
-    /// Finds the write of each version, of which there is one only.
+    /// Finds the write of each version. No two writes may have the same version.
     fn name_versions(&mut self) {
         let acked = self.writes.iter().filter_map(|write| Some((write.outcome.acked()?, write.id)));
         let seen = self.reads.iter().filter_map(|read| read.seen());

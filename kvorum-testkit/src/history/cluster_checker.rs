@@ -1,7 +1,7 @@
 //! Tests of the checker of clusters' histories: good histories pass, and each kind of bad one is detected.
 
-use super::{Class, Copies, History, Moment, Outcome, Read, Saw, What, Write};
-use kvorum_core::{NodeId, UnixMillis, Version};
+use super::testing::{at, version};
+use super::{Class, Copies, History, Outcome, Read, Saw, What, Write};
 use std::collections::BTreeMap;
 
 const DEFAULT: Class = Class::default(2, 3);
@@ -9,15 +9,6 @@ const DEFAULT: Class = Class::default(2, 3);
 const LOOSE: Class = Class::new("loose", (1, 3), (1, 3));
 /// Reads overlap with writes, but not with reads.
 const WRITE_ALL: Class = Class::new("write-all", (3, 3), (1, 3));
-
-/// One number serves as both clocks here: instant t is t nanoseconds and t milliseconds.
-fn at(t: u64) -> Moment {
-    Moment { mono: t, wall: t }
-}
-
-fn version(millis: u64) -> Version {
-    Version::new(UnixMillis(millis), 0, NodeId(1))
-}
 
 fn write(id: u64, what: What, begun: u64, ended: u64, outcome: Outcome) -> Write {
     let (begun, ended) = (at(begun), at(ended));

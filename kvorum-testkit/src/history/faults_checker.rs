@@ -2,17 +2,8 @@
 //!
 //! The fault tests are only as good as this checker.
 
-use super::{Class, History, Moment, Outcome, Read, Saw, What, Write, id_of, value_of};
-use kvorum_core::{NodeId, UnixMillis, Version};
-
-/// One number serves as both clocks here: instant t is t nanoseconds and t milliseconds.
-fn at(t: u64) -> Moment {
-    Moment { mono: t, wall: t }
-}
-
-fn version(millis: u64) -> Version {
-    Version::new(UnixMillis(millis), 0, NodeId(1))
-}
+use super::testing::{at, version};
+use super::{Class, History, Outcome, Read, Saw, What, Write, id_of, value_of};
 
 /// A write of number `id` that lasted from `begun` to `ended`.
 fn write(id: u64, what: What, begun: u64, ended: u64, outcome: Outcome) -> Write {

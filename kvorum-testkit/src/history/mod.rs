@@ -10,6 +10,8 @@ mod cluster_checker;
 #[cfg(test)]
 mod faults_checker;
 mod repair;
+#[cfg(test)]
+mod testing;
 
 pub use repair::{Copies, Repair};
 

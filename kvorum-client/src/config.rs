@@ -262,8 +262,8 @@ impl Builder {
     /// Sets the token that is sent with every request, `ID.SECRET`; white space around it is dropped. Default: none,
     /// which is right where nodes run without `--auth`.
     ///
-    /// It goes to the given nodes and to those that they name ([`Builder::routing`]). There is no TLS here: whoever
-    /// reads the network's packets reads the token.
+    /// It goes to the given nodes and to those that they name ([`Builder::routing`]). There is no TLS here: a
+    /// program that can read the network's packets can read the token.
     #[must_use]
     pub fn token(mut self, token: impl Into<String>) -> Self {
         self.token = Some(Token(token.into()));

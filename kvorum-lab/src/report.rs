@@ -255,7 +255,7 @@ fn reason(status: u16) -> &'static str {
     ::http::StatusCode::from_u16(status).ok().and_then(|status| status.canonical_reason()).unwrap_or("")
 }
 
-/// What was compared, of which keys, with what, and what the first wrong answers were.
+/// The lines about `--verify`: how many answers were compared, of how many keys, and the first wrong ones.
 fn verified(stream: &StreamOutcome) -> String {
     let verified = &stream.tally.verified;
     if verified.reads + verified.scans == 0 {

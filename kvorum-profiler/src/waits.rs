@@ -55,8 +55,8 @@ impl Wait {
         Self::ReadWriteBack,
     ];
 
-    /// The thread that does nothing else meanwhile; none for waits of requests, messages and jobs, of which many wait at
-    /// once and within each other.
+    /// The thread that does nothing else during this wait. None for waits of requests, messages and jobs: many of them
+    /// wait at the same time, and within each other.
     pub fn thread(self) -> Option<&'static str> {
         match self {
             Self::StorageBackground | Self::StorageCommit | Self::StorageSync => Some("kvorum:commit"),

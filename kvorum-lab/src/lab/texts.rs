@@ -205,6 +205,7 @@ texts! {
     ShareOfRequests: "share of requests", "доля запросов";
     NothingSucceeded: "Nothing succeeded.", "Ни одна операция не удалась.";
     NoResult: "(overloaded: no result)", "(перегрузка: не результат)";
+    NothingRecorded: "Nothing was recorded: no such event in this time.", "Ничего не записано: за это время таких событий не было.";
     FindFrames: "find frames", "найти функцию";
     AsFile: "as a file", "отдельным файлом";
     Difference: "difference", "разность";

@@ -1,4 +1,4 @@
-//! What `--verify` has compared: how many answers, of which keys, and the first ones that were wrong.
+//! The counts of `--verify`: answers that were compared, their different keys, and the first wrong answers.
 
 use crate::dataset::Dataset;
 

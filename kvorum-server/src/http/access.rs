@@ -261,8 +261,8 @@ mod tests {
         check(&["Bearer a.b", "Bearer a.b"], Credentials::Malformed);
     }
 
-    /// Goal: no path is open by mistake. Method: the table's needs against a list written by hand: whoever adds a path or a
-    /// method must say here, too, what it needs.
+    /// Goal: no path is open by mistake. Method: the table's needs against a list written by hand, so that each new path
+    /// or method must be added here, too.
     #[test]
     fn every_path_says_what_it_needs() {
         let needs = Path::ALL.iter().flat_map(|(text, path)| {

@@ -380,6 +380,7 @@ impl Report<'_> {
         let of = |text| self.text(text);
         in_script(&json!({
             "language": self.language.code(),
+            "nothing": of(Text::NothingRecorded),
             "find": of(Text::FindFrames),
             "file": of(Text::AsFile),
             "difference": of(Text::Difference),

@@ -137,6 +137,11 @@
     const scroll = make("div", "scroll");
     scroll.append(stage);
     const told = make("p", "told");
+    if (root.children.length === 0) {
+      picture.classList.add("nothing");
+      picture.append(head, make("p", "told", words.nothing));
+      return { picture, draw: () => {} };
+    }
     picture.append(head, search, scroll, told);
     let path = [root];
 

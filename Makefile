@@ -13,6 +13,9 @@ SUMMARY ?= soak.md
 FROM ?= $(shell date +%s)
 SIM = $(or $(CARGO_TARGET_DIR),target)/sim/kvorum-sim
 
+# What `kvorum --version` and the lab's reports say of the source; empty outside a clone.
+run release: export KVORUM_COMMIT = $(shell git describe --always --dirty --abbrev=10 2>/dev/null)
+
 help: ## Lists the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 

@@ -37,5 +37,15 @@ pub mod rng;
 pub mod suite;
 pub mod units;
 
+/// The version of this build with its commit, as in `0.1.0 (1dc1be8)`. The commit is the value that `KVORUM_COMMIT` had when
+/// it was built, as `make release` sets it; a build without it has no commit here.
+pub fn version() -> String {
+    let number = env!("CARGO_PKG_VERSION");
+    match option_env!("KVORUM_COMMIT") {
+        Some(commit) if !commit.is_empty() => format!("{number} ({commit})"),
+        _ => number.to_owned(),
+    }
+}
+
 /// How long a program that ends waits for its last diagnostics to be written.
 const FLUSH_MAX: Duration = Duration::from_secs(1);

@@ -84,7 +84,7 @@ pub(super) fn run(matches: &ArgMatches) -> ExitCode {
 fn tell(configs: &[Config]) {
     for config in configs {
         tracing::info!(
-            version = env!("CARGO_PKG_VERSION"),
+            version = kvorum_lab::version(),
             url = config.advertise,
             data_dir = %config.data_dir.display(),
             durability = node::durability_name(config.durability),

@@ -75,7 +75,7 @@ fn run_command(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 fn command() -> Command {
     Command::new("kvorum")
         .about("A replicated key-value store behind plain HTTP")
-        .version(env!("CARGO_PKG_VERSION"))
+        .version(kvorum_lab::version())
         .subcommand_required(true)
         .arg_required_else_help(true)
         .after_help("Exit codes: 0 done or found, 1 not found, 2 wrong usage, 3 unreachable or failed")

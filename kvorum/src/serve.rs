@@ -70,7 +70,7 @@ fn serve(config: &Config) -> ExitCode {
     };
     if node.wait_until_ready_or(&stop) {
         tracing::info!(
-            version = env!("CARGO_PKG_VERSION"),
+            version = kvorum_lab::version(),
             address = %node.address(),
             data_dir = %config.data_dir.display(),
             durability = node::durability_name(config.durability),

@@ -101,6 +101,8 @@ pub struct Configuration {
     pub urls: Option<Vec<String>>,
     /// Program and arguments of a server that is not kvorum, with placeholders.
     pub command: Option<Vec<String>>,
+    /// A command whose first line of output is the version of that program, for the report.
+    pub version: Option<Vec<String>>,
     /// Its environment, with placeholders.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
@@ -365,9 +367,10 @@ impl Configuration {
             let is_set = self.processes.is_some()
                 || self.ready.is_some()
                 || self.stop.is_some()
+                || self.version.is_some()
                 || !self.env.is_empty();
             if is_set {
-                return Err("env, processes, ready and stop are for a command of one's own".into());
+                return Err("env, processes, ready, stop and version are for a command of one's own".into());
             }
             return Ok(());
         };
@@ -377,6 +380,9 @@ impl Configuration {
         let nodes = self.nodes.unwrap_or(1);
         if self.processes.is_some_and(|processes| processes != 1 && processes != nodes) {
             return Err(format!("processes: 1 for all nodes, or {nodes}, one for each"));
+        }
+        if self.version.as_ref().is_some_and(Vec::is_empty) {
+            return Err("version: a program is needed".into());
         }
         check_command(command, &self.env)
     }

@@ -71,6 +71,8 @@ enum LabCommand {
     Run(RunArgs),
     /// Puts the results in two folders beside each other
     Compare(CompareArgs),
+    /// Writes the report of a folder again, in another language for example; measures nothing
+    Report(ReportArgs),
     /// Prints the lab file of the built-in ladder, to start one's own from
     Ladder,
     /// Prints the lab file of the built-in stages of a Java service beside kvorum
@@ -128,6 +130,15 @@ struct CompareArgs {
     output: Option<PathBuf>,
 }
 
+#[derive(Debug, Clone, Args)]
+struct ReportArgs {
+    /// The folder of the results
+    folder: PathBuf,
+    /// The language of the report
+    #[arg(long, value_name = "LANGUAGE", default_value = "en")]
+    lang: Language,
+}
+
 /// Runs `kvorum lab`: tables to stdout, progress and complaints to stderr.
 ///
 /// Exit codes: 0 done; 1 something was not measured, a rate was not kept, or a condition is met; 2 wrong
@@ -136,6 +147,9 @@ pub fn run_command(args: &LabArgs) -> ExitCode {
     let done = match &args.command {
         LabCommand::Run(args) => measure(args),
         LabCommand::Compare(args) => put_beside(args),
+        LabCommand::Report(args) => {
+            read(&args.folder).and_then(|results| publish(&args.folder, &results, args.lang)).map(|()| true)
+        }
         LabCommand::Watch { value } => processes::watch(value).map(|()| true),
         LabCommand::Ladder => show(file::LADDER).map(|()| true),
         LabCommand::Stages => show(file::STAGES).map(|()| true),
@@ -175,22 +189,7 @@ fn measure(args: &RunArgs) -> Result<bool, LabError> {
         async_profiler: args.async_profiler.clone(),
     };
     let (results, is_whole) = run::run(&file, &text, &options)?;
-    let profiles = load_profiles(&args.output, &results)?;
-    let findings = Findings::of(&results);
-    report::write(&args.output, &results, &findings, &profiles, args.lang)?;
-    for warning in warnings::warnings(&results, args.lang) {
-        kvorum_output::tell_line!("!! {}", warning.said());
-    }
-    for conclusion in conclusions::conclusions(&results, &findings, &profiles, args.lang) {
-        show(format!("{}\n", conclusion.place()))?;
-        for sentence in &conclusion.sentences {
-            show(format!("  {sentence}\n"))?;
-        }
-    }
-    for sentence in conclusions::control(&results, &findings, args.lang) {
-        show(format!("{sentence}\n"))?;
-    }
-    show(format!("{}\n", args.output.join("report.html").display()))?;
+    publish(&args.output, &results, args.lang)?;
     if !is_whole {
         show("Not everything has been measured yet: the same command goes on.\n")?;
     }
@@ -200,15 +199,38 @@ fn measure(args: &RunArgs) -> Result<bool, LabError> {
     Ok(is_kept)
 }
 
+/// Writes the report of `results` into their folder, and shows its warnings and conclusions.
+fn publish(folder: &Path, results: &Results, language: Language) -> Result<(), LabError> {
+    let profiles = load_profiles(folder, results)?;
+    let findings = Findings::of(results);
+    report::write(folder, results, &findings, &profiles, language)?;
+    for warning in warnings::warnings(results, language) {
+        kvorum_output::tell_line!("!! {}", warning.said());
+    }
+    for conclusion in conclusions::conclusions(results, &findings, &profiles, language) {
+        show(format!("{}\n", conclusion.place()))?;
+        for sentence in &conclusion.sentences {
+            show(format!("  {sentence}\n"))?;
+        }
+    }
+    for sentence in conclusions::control(results, &findings, language) {
+        show(format!("{sentence}\n"))?;
+    }
+    show(format!("{}\n", folder.join("report.html").display()))
+}
+
+/// The results in a folder that the caller named.
+fn read(folder: &Path) -> Result<Results, LabError> {
+    if !folder.is_dir() {
+        return Err(LabError::Usage(format!("{} is no folder of results", folder.display())));
+    }
+    Results::read(folder)
+}
+
 fn put_beside(args: &CompareArgs) -> Result<bool, LabError> {
     let conditions = args.fail_if.iter().map(|text| text.parse::<Condition>());
     let conditions = conditions.collect::<Result<Vec<_>, _>>().map_err(LabError::Usage)?;
-    for folder in [&args.a, &args.b] {
-        if !folder.is_dir() {
-            return Err(LabError::Usage(format!("{} is no folder of results", folder.display())));
-        }
-    }
-    let (a, b) = (Results::read(&args.a)?, Results::read(&args.b)?);
+    let (a, b) = (read(&args.a)?, read(&args.b)?);
     let profiles = (load_profiles(&args.a, &a)?, load_profiles(&args.b, &b)?);
     let both = Comparison::new(a, b)?;
     let (results, profiles) = both.merged(profiles.0, profiles.1);

@@ -43,6 +43,12 @@ const END_MAX: Duration = Duration::from_secs(10);
 /// How long processes that were asked to end may take before they are killed.
 const STOP_MAX: Duration = Duration::from_secs(5);
 
+/// What stands before a node that the lab did not start, in place of its command.
+pub const RUNS_ALREADY: &str = "(runs already)";
+
+/// The most characters of a version that are kept.
+const VERSION_CHARS_MAX: usize = 120;
+
 /// How long `kvorum --version` or `--print-config` may take.
 const SAY_MAX: Duration = Duration::from_secs(10);
 
@@ -178,7 +184,7 @@ impl Cluster {
     ) -> Result<Self, LabError> {
         if let Some(urls) = &configuration.urls {
             let addresses = urls.iter().map(|url| parse_url(url)).collect::<Result<Vec<_>, _>>()?;
-            let commands = urls.iter().map(|url| format!("(runs already) {url}")).collect();
+            let commands = urls.iter().map(|url| format!("{RUNS_ALREADY} {url}")).collect();
             let cluster = Self {
                 keeper: keeper.clone(),
                 addresses,
@@ -440,6 +446,24 @@ pub fn version(binary: &Path) -> Result<String, LabError> {
     Err(LabError::Subject(format!("{} --version: {}", binary.display(), output.status)))
 }
 
+/// What `command` says of the version of a program that is not kvorum: the first line that it prints.
+///
+/// # Errors
+/// [`LabError::Subject`] if it fails or says nothing, [`LabError::Machine`] if it cannot be started.
+pub fn foreign_version(command: &[String]) -> Result<String, LabError> {
+    let mut words = command.iter();
+    let mut version = Command::new(words.next().map_or("", String::as_str));
+    version.args(words);
+    let output = output_within(version, SAY_MAX)?;
+    // `java -version` says it on standard error.
+    let said = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes).into_owned());
+    let line = said.iter().flat_map(|text| text.lines()).map(str::trim).find(|line| !line.is_empty());
+    match line {
+        Some(line) if output.status.success() => Ok(line.chars().take(VERSION_CHARS_MAX).collect()),
+        _ => Err(LabError::Subject(format!("{}: {}, and no version", shell(command), output.status))),
+    }
+}
+
 /// A server that is not kvorum.
 fn foreign_command(words: &[String], environment: &BTreeMap<String, String>, values: &Values<'_>) -> Command {
     let mut filled = words.iter().map(|word| values.fill(word));
@@ -495,6 +519,20 @@ mod tests {
         let two = words(addresses[1], &addresses, &[]);
         assert_eq!(shell(&two), "serve --listen 127.0.0.1:2 --cluster http://127.0.0.1:1,http://127.0.0.1:2");
         assert_eq!(shell(&["a b".into(), "it's".into(), String::new()]), r"'a b' 'it'\''s' ''");
+    }
+
+    /// Goal: the version of a foreign program is the first line that it prints, on either output; a program that fails or says
+    /// nothing has none. Method: small shell scripts.
+    #[test]
+    fn foreign_versions_are_first_lines() {
+        let said = |script: &str| foreign_version(&["sh", "-c", script].map(String::from));
+        assert_eq!(said("echo; echo ' one 1.2 '; echo more").unwrap(), "one 1.2");
+        assert_eq!(said("echo 'openjdk version \"17\"' >&2").unwrap(), "openjdk version \"17\"");
+        assert_eq!(said("printf '%0500d' 0").unwrap().len(), VERSION_CHARS_MAX);
+        for bad in ["true", "echo 1; false"] {
+            assert!(matches!(said(bad), Err(LabError::Subject(_))), "{bad}");
+        }
+        assert!(matches!(foreign_version(&["/no/such/program".to_owned()]), Err(LabError::Machine { .. })));
     }
 
     /// Goal: a foreign server's command can be pasted. Method: two ports of one process, and an environment with a space.

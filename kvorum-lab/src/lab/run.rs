@@ -103,6 +103,7 @@ pub fn run(file: &LabFile, text: &str, options: &Options) -> Result<(Results, bo
         nodes::check(&options.binary, configuration)?;
     }
     let mut results = begin(file, text, options)?;
+    note_versions(file, &mut results);
     let tasks = tasks(file);
     complain_of_profilers(file, options)?;
     let left: Vec<_> = tasks.iter().filter(|(name, task)| !results.has(&name.name, task)).collect();
@@ -120,6 +121,18 @@ pub fn run(file: &LabFile, text: &str, options: &Options) -> Result<(Results, bo
         results.write(&options.folder)?;
     }
     Ok((results, true))
+}
+
+/// Keeps the versions of programs that are not kvorum. A version that cannot be had is a complaint: the figures are
+/// measured all the same.
+fn note_versions(file: &LabFile, results: &mut Results) {
+    for (configuration, record) in file.configurations.iter().zip(&mut results.configurations) {
+        let Some(command) = &configuration.version else { continue };
+        match nodes::foreign_version(command) {
+            Ok(version) => record.version = version,
+            Err(error) => kvorum_output::tell_line!("!! {}: {error}", configuration.name),
+        }
+    }
 }
 
 /// Says before anything is measured which profiles there will not be.

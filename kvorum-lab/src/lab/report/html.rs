@@ -5,7 +5,7 @@ use std::fmt::Write;
 use serde_json::{Map, Value, json};
 
 use super::chart::{Axis, Kind, Line, Size, colour, draw};
-use super::{Flame, Report, Table};
+use super::{Flame, Report, Table, run_text};
 use crate::lab::conclusions::{conclusions, control};
 use crate::lab::figures::{Cell, Figure};
 use crate::lab::profile::Event;
@@ -160,7 +160,7 @@ impl Report<'_> {
             let mut inner = format!("<pre>{}</pre>", escape(&configuration.commands.join("\n")));
             for load in self.results.load_names() {
                 for (run, number) in self.results.runs(&configuration.name, &load).iter().zip(1..) {
-                    let text = format!("$ {}\n{}", run.command, run.text);
+                    let text = run_text(configuration, run);
                     let repeat = self.fill(Text::Repeat, &[("number", &number.to_string())]);
                     let _ = write!(inner, "<h4>{}, {repeat}</h4><pre>{}</pre>", escape(&load), escape(&text));
                 }

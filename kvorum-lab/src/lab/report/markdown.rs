@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{Report, Table, short};
+use super::{Report, Table, run_text, short};
 use crate::lab::conclusions::{conclusions, control};
 use crate::lab::language::Unit;
 use crate::lab::texts::Text;
@@ -98,7 +98,7 @@ impl Report<'_> {
             );
             for load in self.results.load_names() {
                 if let Some(run) = self.results.runs(&configuration.name, &load).first() {
-                    let _ = writeln!(out, "```\n$ {}\n{}```\n", run.command, short(&run.text));
+                    let _ = writeln!(out, "```\n{}```\n", short(&run_text(configuration, run)));
                 }
             }
         }

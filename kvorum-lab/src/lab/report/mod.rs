@@ -7,15 +7,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use super::Profiles;
 use super::figures::{Cell, Figure};
 use super::findings::{Findings, State};
 use super::language::{Language, Unit};
 use super::profile::Event;
-use super::results::Results;
+use super::results::{ConfigurationRecord, Results, Run};
 use super::run::slug;
 use super::texts::Text;
 use super::warnings;
+use super::{Profiles, nodes};
 use crate::error::LabError;
 use crate::suite::table::Table;
 use crate::units::{date, float};
@@ -333,7 +333,7 @@ impl Report<'_> {
             (Text::FactMachine, self.fill(Text::FactCores, &places)),
             (Text::FactKernel, machine.kernel.clone()),
             (Text::FactNodes, results.kvorum.clone()),
-            (Text::FactLab, format!("kvorum-lab {}", env!("CARGO_PKG_VERSION"))),
+            (Text::FactLab, format!("kvorum-lab {}", crate::version())),
             (Text::FactRepeats, results.repeats().to_string()),
             (Text::FactDriver, self.text(Text::FactDriverIs).into()),
         ];
@@ -352,6 +352,30 @@ impl Report<'_> {
         facts.extend(versions.map(|one| (one.name.clone(), one.version.clone())));
         facts
     }
+}
+
+/// The command of a run and what it printed, so that it can be pasted behind the nodes' own commands.
+fn run_text(configuration: &ConfigurationRecord, run: &Run) -> String {
+    let text = format!("$ {}\n{}", run.command, run.text);
+    let has_run_already =
+        configuration.commands.iter().all(|command| command.starts_with(nodes::RUNS_ALREADY));
+    if has_run_already { text } else { with_shown_urls(&text, &run.command) }
+}
+
+/// `text` with the URLs of the nodes' commands as the report shows them, ports from 8080 on, in place of those of
+/// `command`, a line of `kvorum bench` for nodes that the lab started.
+fn with_shown_urls(text: &str, command: &str) -> String {
+    let of_nodes = command.split_whitespace().filter(|word| word.starts_with("http://127.0.0.1:"));
+    let urls: Vec<(&str, String)> =
+        of_nodes.zip(8080..).map(|(url, port)| (url, format!("http://127.0.0.1:{port}"))).collect();
+    let words = text.split_inclusive(char::is_whitespace);
+    words
+        .map(|word| {
+            let (url, space) = word.split_at(word.trim_end().len());
+            let shown = urls.iter().find(|(own, _)| *own == url).map_or(url, |(_, shown)| shown);
+            [shown, space].concat()
+        })
+        .collect()
 }
 
 /// wrk2's report without its long table.

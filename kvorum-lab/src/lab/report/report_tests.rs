@@ -75,6 +75,26 @@ fn the_page_stands_alone() {
     assert!(text.contains("kvorum bench put -R1000") && !text.contains("Detailed Percentile"), "{text}");
 }
 
+/// Goal: the driver's command can be pasted behind the nodes' own, which are shown with ports from 8080 on; a cluster that runs
+/// already keeps its ports. Method: a run of two nodes, of which one URL begins like the other.
+#[test]
+fn commands_name_the_ports_of_the_nodes_shown() {
+    let (mut results, _) = made();
+    let mut shown = |node_command: &str| {
+        let configuration = &mut results.configurations[0];
+        configuration.commands = vec![node_command.to_owned(); 2];
+        let mut run = run("PUT", 1.0);
+        let urls = "http://127.0.0.1:4123 http://127.0.0.1:41231";
+        run.command = format!("kvorum bench put {urls}");
+        run.text = format!("Running 1s test @ {urls}\n  2 threads\n");
+        run_text(configuration, &run)
+    };
+    let urls = "http://127.0.0.1:8080 http://127.0.0.1:8081";
+    let expect = format!("$ kvorum bench put {urls}\nRunning 1s test @ {urls}\n  2 threads\n");
+    assert_eq!(shown("kvorum serve --listen 127.0.0.1:8080"), expect);
+    assert!(shown("(runs already) http://127.0.0.1:4123").contains("@ http://127.0.0.1:4123 "));
+}
+
 /// Goal: both reports of a quick run say that its figures are no results. Method: look for the text.
 #[test]
 fn a_quick_report_says_so() {

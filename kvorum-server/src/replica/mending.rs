@@ -18,11 +18,25 @@ use tokio::sync::oneshot;
 const ROOMS: [Keyspace; 6] =
     [Keyspace::Meta, Keyspace::Due, Keyspace::Hints, Keyspace::Delta, Keyspace::Tokens, Keyspace::Records];
 
-/// A position in a walk over the whole store.
+/// A position in a walk over the whole store. A keyspace's rows are read first: they tell which record is damaged. Then
+/// its files are: they tell what the cache hid.
 #[derive(Debug, Clone, Default)]
 pub struct Place {
     room: usize,
-    after: Option<Bytes>,
+    after: After,
+}
+
+/// What was read last of a keyspace.
+#[derive(Debug, Clone)]
+enum After {
+    Row(Option<Bytes>),
+    File(Option<u64>),
+}
+
+impl Default for After {
+    fn default() -> Self {
+        Self::Row(None)
+    }
 }
 
 /// The result of one part of a walk.
@@ -132,28 +146,59 @@ fn walk(engine: &dyn Engine, from: Place, bytes_max: u64) -> Result<Walked, Repl
     let mut bytes = 0;
     let Place { mut room, mut after } = from;
     while let Some(keyspace) = ROOMS.get(room) {
-        let mut start = after.take().map_or_else(Vec::new, |after| after.to_vec());
-        if !start.is_empty() {
-            start.push(0);
-        }
-        for pair in engine.scan(*keyspace, &start, Bound::Unbounded)? {
-            let key = match pair {
-                Ok((key, value)) => {
-                    bytes += (key.len() + value.len()) as u64;
-                    key
+        let next = match after {
+            After::Row(after) => match walk_rows(engine, *keyspace, after, bytes_max, &mut bytes)? {
+                Some(last) => Some(After::Row(Some(last))),
+                None => Some(After::File(None)),
+            },
+            After::File(after) => match engine.check_file(*keyspace, after) {
+                Ok(Some(file)) => {
+                    bytes += file.bytes;
+                    Some(After::File(Some(file.number)))
                 }
-                Err(EngineError::Corrupt { key: Some(key), .. }) => key,
-                // The end of the damage is unknown; the whole store has been noted as damaged.
-                Err(EngineError::Corrupt { key: None, .. }) => break,
+                // The whole store has been noted as damaged.
+                Ok(None) | Err(EngineError::Corrupt { .. }) => None,
                 Err(error) => return Err(error.into()),
-            };
-            if bytes >= bytes_max {
-                return Ok(Walked { next: Some(Place { room, after: Some(key) }), bytes });
-            }
+            },
+        };
+        room += usize::from(next.is_none());
+        after = next.unwrap_or_default();
+        if bytes >= bytes_max {
+            return Ok(Walked { next: Some(Place { room, after }), bytes });
         }
-        room += 1;
     }
     Ok(Walked { next: None, bytes })
+}
+
+/// Reads rows after `after` until `bytes`, to which theirs are added, reaches `bytes_max`. Returns the last key, or
+/// none at the end of the keyspace.
+fn walk_rows(
+    engine: &dyn Engine,
+    keyspace: Keyspace,
+    after: Option<Bytes>,
+    bytes_max: u64,
+    bytes: &mut u64,
+) -> Result<Option<Bytes>, ReplicaError> {
+    let mut start = after.map_or_else(Vec::new, |after| after.to_vec());
+    if !start.is_empty() {
+        start.push(0);
+    }
+    for pair in engine.scan(keyspace, &start, Bound::Unbounded)? {
+        let key = match pair {
+            Ok((key, value)) => {
+                *bytes += (key.len() + value.len()) as u64;
+                key
+            }
+            Err(EngineError::Corrupt { key: Some(key), .. }) => key,
+            // The end of the damage is unknown; the whole store has been noted as damaged.
+            Err(EngineError::Corrupt { key: None, .. }) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        if *bytes >= bytes_max {
+            return Ok(Some(key));
+        }
+    }
+    Ok(None)
 }
 
 #[cfg(test)]

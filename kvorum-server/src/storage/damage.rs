@@ -5,7 +5,9 @@
 //! *row* could not be read; writing it again repairs it, where the engine can. Damage of the *store* stays whatever is
 //! written: a scan that could not continue, or a damaged row of the store's own bookkeeping.
 
-use super::{Batch, Durability, Engine, EngineError, EngineStats, Keyspace, Known, Room, Rows, Scan};
+use super::{
+    Batch, CheckedFile, Durability, Engine, EngineError, EngineStats, Keyspace, Known, Room, Rows, Scan,
+};
 use bytes::Bytes;
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -139,6 +141,10 @@ impl Engine for Watched {
                 damage.note_scan(keyspace, error);
             }
         })))
+    }
+
+    fn check_file(&self, keyspace: Keyspace, after: Option<u64>) -> Result<Option<CheckedFile>, EngineError> {
+        self.inner.check_file(keyspace, after).inspect_err(|error| self.damage.note_scan(keyspace, error))
     }
 
     fn commit(&self, batch: Batch, durability: Durability) -> Result<(), EngineError> {

@@ -6,9 +6,9 @@
 //!
 //! fjall checksums its blocks and its journal; damage is reported as [`EngineError::Corrupt`], never served.
 
-use super::fjall_workarounds::{HeldResources, inspect, reclaim, workers};
-use super::{Batch, Change, Durability, Engine, EngineError, EngineStats, Keyspace, Room, Rows, Scan};
-use super::{is_empty, quarantine, reserve, wait};
+use super::fjall_workarounds::{HeldResources, inspect, reclaim, uncached, workers};
+use super::{Batch, Change, CheckedFile, Durability, Engine, EngineError, EngineStats, Keyspace, Room, Rows};
+use super::{Scan, is_empty, quarantine, reserve, wait};
 use crate::crash::{self, Point};
 use crate::supervise::Supervisor;
 use bytes::Bytes;
@@ -348,6 +348,12 @@ impl Engine for LsmEngine {
                 Ok((Bytes::from(key), Bytes::from(value)))
             })) as Scan)
         })
+    }
+
+    fn check_file(&self, keyspace: Keyspace, after: Option<u64>) -> Result<Option<CheckedFile>, EngineError> {
+        // Cloned, so that a reopening of the store stops no reader while a file is read.
+        let keyspace = self.with_open(|open| Ok(open.keyspace(keyspace).clone()))?;
+        uncached::check_table(&keyspace, after)
     }
 
     fn commit(&self, batch: Batch, durability: Durability) -> Result<(), EngineError> {

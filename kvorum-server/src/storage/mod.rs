@@ -234,6 +234,15 @@ pub struct EngineStats {
     pub folds: u64,
 }
 
+/// A file that was checked and found as it was written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CheckedFile {
+    /// Its number; those of newer files are greater.
+    pub number: u64,
+    /// Its length in bytes.
+    pub bytes: u64,
+}
+
 /// A store of bytes in ordered keyspaces.
 ///
 /// One thread commits at a time (the commit thread); any number of threads may read meanwhile.
@@ -248,6 +257,20 @@ pub trait Engine: Send + Sync + 'static {
 
     /// All pairs with `start` <= key and key within `end`, in key order, as of now.
     fn scan(&self, keyspace: Keyspace, start: &[u8], end: Bound<&[u8]>) -> Result<Scan, EngineError>;
+
+    /// Reads one file of `keyspace` from the disk, past every cache, and compares it with the checksum that it was
+    /// written with: the one that follows the file `after`, or the first. Returns its number and its bytes, or `None`
+    /// after the last. An engine whose reads never come from a cache has nothing to check.
+    ///
+    /// # Errors
+    /// [`EngineError::Corrupt`] without a key if the file is not as it was written.
+    fn check_file(
+        &self,
+        _keyspace: Keyspace,
+        _after: Option<u64>,
+    ) -> Result<Option<CheckedFile>, EngineError> {
+        Ok(None)
+    }
 
     /// Applies all changes of `batch` or none; reads that begin afterwards see them.
     ///

@@ -7,6 +7,7 @@
 //! | [`held`], [`writeback`] | frees files and memtables, and syncs whole tables, in a lock that every request needs |
 //! | [`reclaim`] | leaves removed rows on the disk until enough is written |
 //! | [`snapshots`] | looks for ended snapshots only once in 10,000 of them |
+//! | [`uncached`] | reads blocks from its cache whatever the disk holds by now |
 //! | [`workers`] | starts its threads at the priority of the requests |
 //!
 //! They reach into `keyspace.tree`, `database.supervisor` and fjall's names of folders and threads, which its versions
@@ -16,6 +17,7 @@ mod held;
 mod inspect;
 pub(super) mod reclaim;
 mod snapshots;
+pub(super) mod uncached;
 pub(super) mod workers;
 mod writeback;
 

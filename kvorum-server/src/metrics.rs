@@ -82,8 +82,8 @@ impl Operation {
 }
 
 /// The statuses that the node answers with; any other status counts under the last.
-pub const STATUSES: [u16; 18] =
-    [200, 201, 202, 404, 400, 401, 403, 405, 409, 411, 413, 431, 500, 501, 503, 504, 507, 0];
+pub const STATUSES: [u16; 20] =
+    [200, 201, 202, 304, 404, 400, 401, 403, 405, 409, 411, 412, 413, 431, 500, 501, 503, 504, 507, 0];
 
 /// The counters of one network thread.
 #[derive(Debug, Default)]

@@ -11,7 +11,8 @@ use crate::security::Refusal;
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderName, RETRY_AFTER, VARY};
 use http::{HeaderValue, Response, StatusCode};
-use kvorum_core::UnixMillis;
+use kvorum_core::condition::TagsError;
+use kvorum_core::{UnixMillis, Version};
 use kvorum_profiler::ProfileError;
 
 /// A failure as the client gets it.
@@ -20,7 +21,7 @@ pub struct Failure {
     status: StatusCode,
     code: &'static str,
     message: String,
-    /// A further header: `allow`, `upgrade` or `www-authenticate`.
+    /// A further header: `allow`, `etag`, `upgrade` or `www-authenticate`.
     header: Option<(&'static str, String)>,
     /// `ANSWERED/FROM`, where replicas were asked.
     replicas: Option<String>,
@@ -153,6 +154,18 @@ impl Failure {
     pub fn condition(header: &str) -> Self {
         let message = format!("{header}: conditions on PUT and DELETE are not supported; nothing was done");
         Self::new(StatusCode::NOT_IMPLEMENTED, "condition_not_supported", message)
+    }
+
+    /// `If-Match` of a read does not name the value's version.
+    pub fn precondition(current: Version) -> Self {
+        let message = format!("If-Match does not name the value's version, which is \"{current}\"");
+        let failure = Self::new(StatusCode::PRECONDITION_FAILED, "precondition_failed", message);
+        Self { header: Some(("etag", format!("\"{current}\""))), ..failure }
+    }
+
+    /// `If-Match` or `If-None-Match` is no list of entity tags.
+    pub fn tags(header: &HeaderName, error: TagsError) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "bad_condition", format!("{header}: {error}"))
     }
 
     /// A PUT says that its body is a part of the value.

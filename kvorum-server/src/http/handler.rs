@@ -4,6 +4,7 @@ use super::Limits;
 use super::access;
 use super::admission::{Admission, Admitted, LARGE_BYTES};
 use super::body::{BodyBudget, ReplyBody, Upload, read_value};
+use super::conditions::{self, check_write};
 use super::connection::Connection;
 use super::converged;
 use super::error::Failure;
@@ -35,9 +36,8 @@ use crate::supervise::Supervisor;
 use crate::worker::Pools;
 use bytes::Bytes;
 use http::header::{
-    ACCEPT, ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, DATE, ETAG,
-    EXPECT, HOST, HeaderName, IF_MATCH, IF_NONE_MATCH, IF_UNMODIFIED_SINCE, LAST_MODIFIED, TRANSFER_ENCODING,
-    UPGRADE, VARY, X_CONTENT_TYPE_OPTIONS,
+    ACCEPT, ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, DATE, ETAG, EXPECT, HOST,
+    HeaderName, LAST_MODIFIED, TRANSFER_ENCODING, UPGRADE, VARY, X_CONTENT_TYPE_OPTIONS,
 };
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use http_body::Body;
@@ -344,24 +344,6 @@ fn show_methods() -> Response<ReplyBody> {
     response
 }
 
-/// Refuses a write with a condition, which the node would ignore, and a write of a part of the value.
-fn check_write(headers: &HeaderMap, method: &Method) -> Result<(), Failure> {
-    for (header, name) in [
-        (IF_MATCH, "If-Match"),
-        (IF_NONE_MATCH, "If-None-Match"),
-        (IF_UNMODIFIED_SINCE, "If-Unmodified-Since"),
-    ] {
-        if headers.contains_key(header) {
-            return Err(Failure::condition(name));
-        }
-    }
-    // RFC 9110, 14.4: the client wants to write a part, and the rest of the value would be lost.
-    if method == Method::PUT && headers.contains_key(CONTENT_RANGE) {
-        return Err(Failure::partial_value());
-    }
-    Ok(())
-}
-
 /// Notes that the answer depends on the Accept header.
 fn vary_by_accept(headers: &mut HeaderMap) {
     headers.insert(VARY, HeaderValue::from_static("accept"));
@@ -382,14 +364,24 @@ fn parse_entity<B>(
 pub(super) async fn get<B>(desk: &Desk, request: &Request<B>) -> Result<Response<ReplyBody>, Failure> {
     let coordinator = desk.coordinator()?;
     let (query, quorum) = parse_entity(coordinator, request)?;
+    let condition = conditions::of_read(request.headers())?;
     let Found { record, now, answered } = coordinator.read(query.key, quorum).await?;
     let Some(record) = record else { return Err(Failure::not_found()) };
     let Some(value) = record.live(now) else { return Err(Failure::not_found()) };
-    let mut response = Response::new(ReplyBody::value(value.clone(), &desk.service.body_budget)?);
+    let is_unmodified = conditions::is_unmodified(condition.as_ref(), record.version)?;
+    let mut response = if is_unmodified {
+        let mut response = Response::new(ReplyBody::empty());
+        *response.status_mut() = StatusCode::NOT_MODIFIED;
+        response
+    } else {
+        let mut response = Response::new(ReplyBody::value(value.clone(), &desk.service.body_budget)?);
+        let kind = HeaderValue::from_static("application/octet-stream");
+        response.headers_mut().insert(CONTENT_TYPE, kind);
+        response
+    };
     let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
     insert_version(headers, record.version);
-    if request.method() == Method::HEAD {
+    if request.method() == Method::HEAD && !is_unmodified {
         // hyper leaves out the length of an empty value in an answer to HEAD, where there is no body to take it from.
         headers.insert(CONTENT_LENGTH, HeaderValue::from(value.len()));
     }

@@ -10,6 +10,7 @@
 mod access;
 pub mod admission;
 pub mod body;
+mod conditions;
 pub mod connection;
 mod converged;
 pub mod error;

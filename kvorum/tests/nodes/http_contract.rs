@@ -37,6 +37,7 @@ const CORE: &[(&str, Check)] = &[
     ("round trips", round_trips),
     ("versions", versions),
     ("headers of a value", headers_of_a_value),
+    ("conditions of reads", conditions_of_reads),
     ("length of a value by HEAD", length_of_a_value_by_head),
     ("failures of a value", failures_of_a_value),
     ("lifetimes", lifetimes),
@@ -177,6 +178,48 @@ fn headers_of_a_value(server: &Node) {
         let seconds = modified.duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
         assert_eq!(seconds, millis_of(&answer) / 1000);
     }
+}
+
+/// A client that has the value already gets 304 without it, and one that wants another version gets 412 with the
+/// current one. Where there is no value, conditions are not judged (RFC 9110, section 13.2.1).
+fn conditions_of_reads(server: &Node) {
+    let put = server.put("id=conditions", b"value");
+    let etag = put.header("etag").unwrap().to_owned();
+    let ask = |method: &str, id: &str, headers: String| {
+        server.request_with(method, &format!("/v0/entity?id={id}"), &headers)
+    };
+    let current = [
+        format!("If-None-Match: {etag}\r\n"),
+        format!("If-None-Match: W/{etag}\r\n"),
+        format!("If-None-Match: \"a\", {etag}\r\n"),
+        format!("If-None-Match: \"a\"\r\nIf-None-Match: {etag}\r\n"),
+        "If-None-Match: *\r\n".to_owned(),
+        format!("If-Match: {etag}\r\nIf-None-Match: {etag}\r\n"),
+    ];
+    for method in ["GET", "HEAD"] {
+        for headers in &current {
+            let answer = ask(method, "conditions", headers.clone());
+            assert_eq!((answer.status, answer.body.len()), (304, 0), "{headers}: {answer:?}");
+            assert_eq!(answer.header("etag"), Some(etag.as_str()));
+            assert_eq!(answer.header("kvorum-replicas"), Some("1/1"));
+            assert!(answer.header("last-modified").is_some() && answer.header("cache-control").is_some());
+            assert_eq!(ask(method, "no-value", headers.clone()).status, 404, "{headers}");
+        }
+        for headers in [format!("If-Match: W/{etag}\r\n"), "If-Match: \"a\"\r\n".to_owned()] {
+            let answer = ask(method, "conditions", headers.clone());
+            assert_eq!((answer.status, answer.header("etag")), (412, Some(etag.as_str())), "{headers}");
+            assert_eq!(ask(method, "no-value", headers.clone()).status, 404, "{headers}");
+        }
+        let matching = ask(method, "conditions", format!("If-Match: \"a\", {etag}\r\n"));
+        assert_eq!((matching.status, matching.header("content-length")), (200, Some("5")));
+    }
+    let text = ask("GET", "conditions", "If-Match: \"a\"\r\n".to_owned());
+    assert!(text.text().contains(&etag) && text.text().lines().count() == 1, "{text:?}");
+    // After another write the old tag no longer names the value.
+    server.put("id=conditions", b"later");
+    let later = ask("GET", "conditions", format!("If-None-Match: {etag}\r\n"));
+    assert_eq!((later.status, &later.body[..]), (200, &b"later"[..]));
+    assert_eq!(ask("GET", "conditions", format!("If-Match: {etag}\r\n")).status, 412);
 }
 
 /// A missing value is reported in a line of text, or in JSON; to HEAD without either.

@@ -208,7 +208,7 @@ fn odd_codings_and_chunks_are_refused() {
 }
 
 #[test]
-fn conditions_on_writes_are_refused() {
+fn conditions_are_judged_or_refused() {
     check_all(&conditions());
 }
 

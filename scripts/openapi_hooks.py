@@ -26,15 +26,19 @@ schemathesis.openapi.format("kvorum-key", keys)
 pairs = [f"{ack}/{count}" for count in range(1, NODES + 1) for ack in range(1, count + 1)]
 schemathesis.openapi.format("kvorum-replicas", st.sampled_from(pairs))
 
-# Above 0, and within the time that 64 bits of milliseconds hold.
+# Above 0, and at most 36500 days, whatever the unit.
 durations = st.one_of(
-    st.builds("{}{}".format, st.integers(1, 10**6), st.sampled_from(["ms", "s", "m", "h", "d", ""])),
+    st.builds("{}{}".format, st.integers(1, 36500), st.sampled_from(["ms", "s", "m", "h", "d", ""])),
     st.builds("{}.{:03}".format, st.integers(0, 1000), st.integers(1, 999)),
 )
 schemathesis.openapi.format("kvorum-duration", durations)
 # Above 0, and at most a day.
 pauses = st.builds("{}{}".format, st.integers(1, 24), st.sampled_from(["s", "m", "h", ""]))
 schemathesis.openapi.format("kvorum-pause", pauses)
+
+# Lists of entity tags, few of which are of versions.
+tag = st.builds('{}"{}"'.format, st.sampled_from(["", "W/"]), st.text("!#0123456789abcdef-~", max_size=40))
+schemathesis.openapi.format("kvorum-tags", st.one_of(st.just("*"), st.lists(tag, min_size=1, max_size=64).map(", ".join)))
 
 
 def fit(query):

@@ -28,6 +28,8 @@ pub enum Canary {
     LocalClockOnly,
     /// A read returns a record without making sure that later reads see it.
     NoWriteBack,
+    /// A peer is accepted whatever it proves.
+    PeerUnproven,
     /// Tombstones are purged by age, even if another node may still hold older records.
     PurgeByAge,
     /// Nodes of another cluster are accepted as peers: the handshake does not compare the cluster ids.
@@ -75,6 +77,7 @@ impl Canary {
         Self::HintCountsAsAck,
         Self::LocalClockOnly,
         Self::NoWriteBack,
+        Self::PeerUnproven,
         Self::PurgeByAge,
         Self::OtherClusterJoins,
         Self::OlderStoreMerges,
@@ -105,6 +108,7 @@ impl Canary {
             Self::HintCountsAsAck => "hint-counts-as-ack",
             Self::LocalClockOnly => "local-clock-only",
             Self::NoWriteBack => "no-write-back",
+            Self::PeerUnproven => "peer-unproven",
             Self::PurgeByAge => "purge-by-age",
             Self::OtherClusterJoins => "other-cluster-joins",
             Self::OlderStoreMerges => "older-store-merges",

@@ -64,6 +64,8 @@ parts! {
     FileFree = "filefree", StopNode;
     /// The thread that watches the file of tokens.
     TokenWatch = "tokens", Restart;
+    /// The thread that watches the file of peer secrets.
+    PeerSecretWatch = "peersecrets", Restart;
     /// The thread that writes the audit log.
     Audit = "audit", Restart;
     /// A thread's task that ends connections which take too long.

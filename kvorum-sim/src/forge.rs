@@ -51,6 +51,7 @@ pub async fn send(
         hello: Box::new(move || greeting.cluster.hello(greeting.clock.wall())),
         clock: Arc::clone(&shared.clock),
         limits: Arc::clone(&shared.peer_limits),
+        auth: Arc::default(),
         rng: Arc::clone(&shared.rng),
         observer: Rc::new(Anybody),
         supervisor: Supervisor::default(),

@@ -9,6 +9,7 @@ use crate::trace::Trace;
 use kvorum_server::background::Transferring;
 use kvorum_server::config::{self, Config, ConfigError};
 use kvorum_server::node::{Disk, Handle, LocalParts, durability_name, run_local};
+use kvorum_server::peer::Secrets;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -80,6 +81,7 @@ async fn live(plan: Rc<Plan>, life: Life, nodes: Nodes, trace: Trace) -> turmoil
             index_bytes: INDEX_BYTES,
             listener: SimListener::bind(life.power.clone()).await?,
             connector: Rc::new(connector),
+            secrets: Secrets::default(),
             started: Box::new(move |handle| {
                 let node = handle.clone();
                 desk.open(move |order| match order {

@@ -17,7 +17,7 @@ use std::time::Duration;
 const ADOPT_WAIT: Duration = Duration::from_secs(10);
 
 /// What the other members have said in this run.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct IdsSaid {
     by_node: BTreeMap<NodeIndex, Said>,
 }

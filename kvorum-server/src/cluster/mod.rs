@@ -195,9 +195,24 @@ impl Cluster {
     /// # Errors
     /// The difference between the two, or the node that owns the peer's store.
     pub fn admit(&self, ours: &Hello, theirs: &Hello, now: Duration) -> Result<(), HandshakeError> {
+        self.judge(ours, theirs, false, now)
+    }
+
+    /// Like [`Self::admit`]. Where the peer is still `proving` who it is, nothing of what it says is noted:
+    /// [`Self::note_proven`] does that once it has.
+    ///
+    /// # Errors
+    /// As [`Self::admit`].
+    pub fn judge(
+        &self,
+        ours: &Hello,
+        theirs: &Hello,
+        proving: bool,
+        now: Duration,
+    ) -> Result<(), HandshakeError> {
         ours.check(theirs)?;
         if ours.cluster_id.is_none() {
-            self.check_id_said(ours, theirs, now)?;
+            self.check_id_said(ours, theirs, proving, now)?;
         }
         match self.roster().owner_of(theirs.store, theirs.node) {
             Some(owner) if !canary::is(Canary::StoreOfAnotherNode) => Err(HandshakeError::StoreOfAnother {
@@ -206,6 +221,15 @@ impl Cluster {
                 owner: ours.name_of(owner),
             }),
             _ => Ok(()),
+        }
+    }
+
+    /// Notes what a peer has said that has proved since who it is.
+    pub fn note_proven(&self, theirs: &Hello, now: Duration) {
+        if self.id().is_none()
+            && let Some(index) = self.topology.index_of(theirs.node)
+        {
+            self.ids_said().note(index, theirs.cluster_id, now);
         }
     }
 
@@ -221,9 +245,13 @@ impl Cluster {
 
     /// Notes the cluster id that the node at `index` has said at `now`, on the monotonic clock, and says what follows from it for a store without one.
     pub fn note_id_said(&self, index: NodeIndex, id: Option<ClusterId>, now: Duration) -> IdVerdict {
-        let others = usize::from(self.node_count()).saturating_sub(1);
         let mut said = self.ids_said();
         said.note(index, id, now);
+        self.id_verdict(&said, index, now)
+    }
+
+    fn id_verdict(&self, said: &IdsSaid, index: NodeIndex, now: Duration) -> IdVerdict {
+        let others = usize::from(self.node_count()).saturating_sub(1);
         match said.adoptable(index, others, now) {
             Some(id) => IdVerdict::Adopt(id),
             None if self.me == NodeIndex(0) && said.are_all_without(others) => IdVerdict::Make,
@@ -232,9 +260,21 @@ impl Cluster {
     }
 
     /// Whether this store, which knows no cluster id, may talk to a node that says `theirs`.
-    fn check_id_said(&self, ours: &Hello, theirs: &Hello, now: Duration) -> Result<(), HandshakeError> {
+    fn check_id_said(
+        &self,
+        ours: &Hello,
+        theirs: &Hello,
+        proving: bool,
+        now: Duration,
+    ) -> Result<(), HandshakeError> {
         let Some(index) = self.topology.index_of(theirs.node) else { return Ok(()) };
-        let verdict = self.note_id_said(index, theirs.cluster_id, now);
+        let verdict = if proving {
+            let mut said = self.ids_said().clone();
+            said.note(index, theirs.cluster_id, now);
+            self.id_verdict(&said, index, now)
+        } else {
+            self.note_id_said(index, theirs.cluster_id, now)
+        };
         let Some(their_id) = theirs.cluster_id.filter(|_| verdict == IdVerdict::Wait) else { return Ok(()) };
         let contradicts = self.ids_said().contradicts(their_id).map(|other| self.url_of(other).to_owned());
         let theirs = (theirs.name_of(theirs.node), their_id);

@@ -14,6 +14,7 @@ use crate::crash;
 use crate::http::Limits;
 use crate::http::connection::Waits;
 use crate::log::LogFormat;
+use crate::peer::PeerAuthMode;
 use crate::replica::{DurabilityMode, Execution, HintBounds};
 use crate::security::AuthMode;
 use kvorum_core::ReplicationFactor;
@@ -78,12 +79,25 @@ pub struct Config {
     pub auth: AuthMode,
     /// The file of tokens.
     pub token_file: Option<PathBuf>,
+    /// Whether peers must prove that they know the secret.
+    pub peer_auth: PeerAuthMode,
+    /// The file of the peer secrets.
+    pub peer_secret_file: Option<PathBuf>,
+    /// Whether the node may be reached from other machines although strangers can use it there.
+    pub insecure: bool,
     /// The audit log.
     pub audit_log: Option<PathBuf>,
     /// The socket for administration on this machine.
     pub admin_socket: Option<PathBuf>,
     /// The format of log lines.
     pub log_format: LogFormat,
+}
+
+impl Config {
+    /// Whether the node listens beyond its machine and lets strangers do everything.
+    pub fn is_insecure(&self) -> bool {
+        !self.listen.ip().to_canonical().is_loopback() && !open_to(self).is_empty()
+    }
 }
 
 /// The source of a value.
@@ -186,6 +200,7 @@ impl std::error::Error for ConfigError {}
 struct Draft {
     config: Config,
     advertise: Option<String>,
+    peer_auth: Option<PeerAuthMode>,
 }
 
 /// A setting's value and its source.
@@ -333,16 +348,19 @@ impl Draft {
             quarantine_bytes_max: 0,
             auth: AuthMode::Off,
             token_file: None,
+            peer_auth: PeerAuthMode::Off,
+            peer_secret_file: None,
+            insecure: false,
             audit_log: None,
             admin_socket: None,
             log_format: LogFormat::Text,
         };
-        Self { config, advertise: None }
+        Self { config, advertise: None, peer_auth: None }
     }
 
     /// Checks the settings that depend on each other.
     fn finish(self, resolved: &[Resolved]) -> Result<Config, ConfigError> {
-        let Self { mut config, advertise } = self;
+        let Self { mut config, advertise, peer_auth } = self;
         let bad = |name: &'static str, reason: String| {
             let row = resolved.iter().find(|row| row.name == name);
             let (value, origin) =
@@ -369,6 +387,18 @@ impl Draft {
         }
         if config.auth != AuthMode::Off && config.token_file.is_none() {
             return Err(bad("auth", "it needs --token-file: there are no tokens without it".into()));
+        }
+        let by_file =
+            if config.peer_secret_file.is_some() { PeerAuthMode::Require } else { PeerAuthMode::Off };
+        config.peer_auth = peer_auth.unwrap_or(by_file);
+        if config.peer_auth == PeerAuthMode::Require && config.peer_secret_file.is_none() {
+            return Err(bad(
+                "peer-auth",
+                "it needs --peer-secret-file: there is no secret without it".into(),
+            ));
+        }
+        if config.is_insecure() && !config.insecure {
+            return Err(bad("insecure", insecure_reason(&config)));
         }
         let own = format!("http://{}", config.listen);
         if config.cluster.is_empty() {
@@ -397,6 +427,35 @@ impl Draft {
         };
         Ok(config)
     }
+}
+
+/// Whom a node lets do everything that reaches its port; empty if nobody.
+pub fn open_to(config: &Config) -> &'static str {
+    // A lone node takes no connection of any other node.
+    let is_open_to_peers = config.cluster.len() > 1 && config.peer_auth != PeerAuthMode::Require;
+    match (config.auth == AuthMode::On, is_open_to_peers) {
+        (true, false) => "",
+        (true, true) => "peers",
+        (false, false) => "clients",
+        (false, true) => "clients and peers",
+    }
+}
+
+fn insecure_reason(config: &Config) -> String {
+    let open_to = open_to(config);
+    let mut needed = Vec::new();
+    if open_to.contains("clients") {
+        needed.push("--auth on with --token-file");
+    }
+    if open_to.contains("peers") {
+        needed.push("--peer-secret-file");
+    }
+    format!(
+        "the node would listen on {}, beyond this machine, and be open to {open_to}: everybody who reaches the port could \
+         read, change and delete everything. Give {}, or --insecure yes if only trusted machines reach the port",
+        config.listen,
+        needed.join(" and "),
+    )
 }
 
 /// The settings in a TOML file, as text.

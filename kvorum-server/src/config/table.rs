@@ -4,6 +4,7 @@ use super::Draft;
 use super::values::{parse_durability, parse_duration, parse_factor, parse_number, parse_size, parse_urls};
 use crate::coordinator::Fanout;
 use crate::log::LogFormat;
+use crate::peer::PeerAuthMode;
 use crate::replica::Execution;
 use crate::security::AuthMode;
 use std::path::PathBuf;
@@ -330,7 +331,7 @@ pub const SETTINGS: &[Setting] = &[
         old_names: &[],
         value_name: "off|warn|on",
         default: "off",
-        help: "Let every client do everything (off), judge requests by their tokens and only count those that lack a right (warn), or refuse them (on). Other nodes are not judged",
+        help: "Let every client do everything (off), judge requests by their tokens and only count those that lack a right (warn), or refuse them (on). Other nodes are judged by --peer-auth",
         set: |draft, text| {
             let mode = AuthMode::of_name(text).ok_or_else(|| "allowed are off, warn and on".to_owned());
             set(&mut draft.config.auth, mode)
@@ -345,6 +346,48 @@ pub const SETTINGS: &[Setting] = &[
         set: |draft, text| {
             let file = (!text.is_empty()).then(|| PathBuf::from(text));
             set(&mut draft.config.token_file, Ok(file))
+        },
+    },
+    Setting {
+        name: "peer-secret-file",
+        old_names: &[],
+        value_name: "FILE",
+        default: "",
+        help: "Prove to other nodes the secret in this file, 32 to 1024 bytes a line; all lines are accepted; changes hold within 5 s, without a restart",
+        set: |draft, text| {
+            let file = (!text.is_empty()).then(|| PathBuf::from(text));
+            set(&mut draft.config.peer_secret_file, Ok(file))
+        },
+    },
+    Setting {
+        name: "peer-auth",
+        old_names: &[],
+        value_name: "off|prefer|require",
+        default: "",
+        help: "Let every node connect (off), prove and only count nodes that do not (prefer), or refuse them (require); without it: require with --peer-secret-file, off without",
+        set: |draft, text| {
+            let mode = match text {
+                "" => Ok(None),
+                text => PeerAuthMode::of_name(text)
+                    .map(Some)
+                    .ok_or_else(|| "allowed are off, prefer and require".to_owned()),
+            };
+            set(&mut draft.peer_auth, mode)
+        },
+    },
+    Setting {
+        name: "insecure",
+        old_names: &[],
+        value_name: "yes|no",
+        default: "no",
+        help: "Start although the node listens beyond this machine and everybody who reaches its port can read, change and delete everything",
+        set: |draft, text| {
+            let insecure = match text {
+                "yes" => Ok(true),
+                "no" => Ok(false),
+                _ => Err("allowed are yes and no".to_owned()),
+            };
+            set(&mut draft.config.insecure, insecure)
         },
     },
     Setting {

@@ -40,10 +40,8 @@ fn printed_configuration_is_a_configuration() {
 #[test]
 fn nonsense_is_refused_by_name() {
     with(&[], &[], None).unwrap();
-    for setting in SETTINGS
-        .iter()
-        .filter(|setting| !["data-dir", "token-file", "audit-log", "admin-socket"].contains(&setting.name))
-    {
+    let files = ["data-dir", "token-file", "peer-secret-file", "audit-log", "admin-socket"];
+    for setting in SETTINGS.iter().filter(|setting| !files.contains(&setting.name)) {
         let error = with(&[(setting.name, "no such thing")], &[], None).unwrap_err().to_string();
         assert!(error.contains(setting.name) && error.contains("flag"), "{error}");
     }
@@ -51,6 +49,9 @@ fn nonsense_is_refused_by_name() {
         // Without a file of tokens, nobody could have one.
         ("auth", "on"),
         ("auth", "warn"),
+        // Without a file of secrets, no peer could prove one.
+        ("peer-auth", "require"),
+        ("insecure", "true"),
         ("durability", "interval:0"),
         ("durability", "interval:"),
         ("request-timeout", "0s"),
@@ -222,4 +223,52 @@ fn unknown_variables_are_found() {
         .map(|name| (name.to_owned(), String::new()))
         .into();
     assert_eq!(unknown_variables(&environment), ["KVORUM_SERVICE_HOST"]);
+}
+
+/// Goal: a node that strangers could use does not start where they could reach it, unless the operator says so; the error
+/// names what is missing. Method: addresses on this machine and beyond, alone and in a cluster, with and without each
+/// protection.
+#[test]
+fn open_nodes_stay_on_their_machine() {
+    let check = |listen: &str, flags: &[(&'static str, &str)], expect: Result<(), &[&str]>| {
+        let flags = [&[("listen", listen)], flags].concat();
+        match (with(&flags, &[], None), expect) {
+            (Ok(_), Ok(())) => {}
+            (Err(error), Err(named)) => {
+                let error = error.to_string();
+                assert!(error.starts_with("insecure = "), "{flags:?}: {error}");
+                for name in ["--token-file", "--peer-secret-file"] {
+                    assert_eq!(error.contains(name), named.contains(&name), "{flags:?}: {error}");
+                }
+            }
+            (found, _) => panic!("{flags:?}: {found:?}"),
+        }
+    };
+    let cluster = [("cluster", "http://10.0.0.1:80,http://10.0.0.2:80"), ("advertise", "http://10.0.0.1:80")];
+    let tokens = [("auth", "on"), ("token-file", "t")];
+    let secret = [("peer-secret-file", "s")];
+    for own in ["127.0.0.1:80", "127.9.9.9:80", "[::1]:80", "[::ffff:127.0.0.1]:80"] {
+        check(own, &[], Ok(()));
+        check(own, &cluster, Ok(()));
+    }
+    for other in ["0.0.0.0:80", "10.0.0.1:80", "[::]:80", "[::ffff:10.0.0.1]:80"] {
+        check(other, &[], Err(&["--token-file"]));
+        check(other, &tokens, Ok(()));
+        check(other, &[("insecure", "yes")], Ok(()));
+        check(other, &cluster, Err(&["--token-file", "--peer-secret-file"]));
+        check(other, &[&cluster[..], &tokens].concat(), Err(&["--peer-secret-file"]));
+        check(other, &[&cluster[..], &secret].concat(), Err(&["--token-file"]));
+        check(other, &[&cluster[..], &secret, &tokens].concat(), Ok(()));
+        check(
+            other,
+            &[&cluster[..], &secret, &tokens, &[("peer-auth", "prefer")]].concat(),
+            Err(&["--peer-secret-file"]),
+        );
+        check(
+            other,
+            &[&cluster[..], &secret, &[("auth", "warn"), ("token-file", "t")]].concat(),
+            Err(&["--token-file"]),
+        );
+        check(other, &[&cluster[..], &[("insecure", "yes")]].concat(), Ok(()));
+    }
 }

@@ -31,7 +31,7 @@ use crate::background::{self, Background, Transferring};
 use crate::clock::{Clock, Rng, TimestampBound};
 use crate::cluster::{Cluster, Contact, News};
 use crate::peer::{
-    ApplyKind, Connector, HandshakeError, Hello, Link, LinkObserver, LinkParts, PeerLimits, Setback,
+    ApplyKind, Connector, HandshakeError, Hello, Link, LinkObserver, LinkParts, PeerAuth, PeerLimits, Setback,
 };
 use crate::replica::{Hints, RangeReader, Replica, ReplicaError};
 use crate::supervise::Part;
@@ -275,6 +275,8 @@ pub struct Shared {
     pub timestamps: Arc<TimestampBound>,
     /// The bounds of messages from peers.
     pub peer_limits: Arc<PeerLimits>,
+    /// What peers must prove, and what this node proves to them.
+    pub peer_auth: Arc<PeerAuth>,
     /// The source of randomness.
     pub rng: Arc<dyn Rng>,
     /// The node's own replica.
@@ -462,6 +464,7 @@ fn start_link(shared: &Arc<Shared>, connector: &Rc<dyn Connector>, index: NodeIn
         hello: Box::new(move || greeting.cluster.hello(greeting.clock.wall())),
         clock: Arc::clone(&shared.clock),
         limits: Arc::clone(&shared.peer_limits),
+        auth: Arc::clone(&shared.peer_auth),
         rng: Arc::clone(&shared.rng),
         observer: Rc::new(Observer { shared: Arc::clone(shared), index }),
         supervisor: shared.replica.supervisor().clone(),
@@ -539,6 +542,7 @@ impl Shared {
         cluster: Cluster,
         clock: Arc<dyn Clock>,
         peer_limits: Arc<PeerLimits>,
+        peer_auth: Arc<PeerAuth>,
         rng: Arc<dyn Rng>,
         replica: Replica,
         hints: Hints,
@@ -562,6 +566,7 @@ impl Shared {
             clock,
             timestamps: Arc::clone(&peer_limits.timestamps),
             peer_limits,
+            peer_auth,
             rng,
             replica,
             hints,

@@ -117,6 +117,7 @@ fn node_among(
         cluster,
         clock,
         Arc::new(PeerLimits::new(timestamps, 8 << 20, 64 << 20)),
+        Arc::default(),
         rng,
         replica.clone(),
         hints,

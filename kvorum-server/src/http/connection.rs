@@ -8,7 +8,7 @@
 use super::head::{HeadScanner, HeadVerdict};
 use crate::clock::Clock;
 use crate::metrics::ThreadMetrics;
-use crate::peer::Hello;
+use crate::peer::{Expected, Hello};
 use bytes::{Buf, Bytes};
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -79,6 +79,15 @@ impl Origin {
     }
 }
 
+/// A peer for which a connection was upgraded.
+#[derive(Debug)]
+pub struct Upgraded {
+    /// What it has said of itself.
+    pub theirs: Hello,
+    /// The proof that it is to send before anything else; none if it need prove nothing.
+    pub expected: Option<Expected>,
+}
+
 /// The state that the parts of one connection share.
 pub struct Connection {
     thread: Rc<Watchdog>,
@@ -98,7 +107,7 @@ pub struct Connection {
     has_asked: Cell<bool>,
     timed_out: Cell<bool>,
     lingers: Cell<bool>,
-    upgraded: RefCell<Option<Hello>>,
+    upgraded: RefCell<Option<Upgraded>>,
     waker: RefCell<Option<Waker>>,
 }
 
@@ -250,13 +259,13 @@ impl Connection {
         self.lingers.set(true);
     }
 
-    /// Notes that the connection becomes a peer's after this answer; `theirs` is the peer's hello.
-    pub fn upgrade(&self, theirs: Hello) {
-        *self.upgraded.borrow_mut() = Some(theirs);
+    /// Notes that the connection becomes a peer's after this answer.
+    pub fn upgrade(&self, peer: Upgraded) {
+        *self.upgraded.borrow_mut() = Some(peer);
     }
 
-    /// Takes the hello of the peer that the connection was upgraded for, if it was.
-    pub fn upgraded(&self) -> Option<Hello> {
+    /// Takes the peer that the connection was upgraded for, if it was.
+    pub fn upgraded(&self) -> Option<Upgraded> {
         self.upgraded.borrow_mut().take()
     }
 

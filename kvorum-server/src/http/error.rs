@@ -204,6 +204,11 @@ impl Failure {
         Self { close: true, ..Self::new(StatusCode::CONFLICT, "stranger", message) }
     }
 
+    /// A node that does not prove that it knows the peer secret.
+    pub fn unproven(message: String) -> Self {
+        Self { close: true, ..Self::new(StatusCode::FORBIDDEN, "unproven_peer", message) }
+    }
+
     /// A peer cannot be accepted yet, which passes.
     pub fn peer_not_yet(message: String) -> Self {
         Self { close: true, ..Self::new(StatusCode::SERVICE_UNAVAILABLE, "peer_not_yet", message) }

@@ -5,7 +5,7 @@ use super::access;
 use super::admission::{Admission, Admitted, LARGE_BYTES};
 use super::body::{BodyBudget, ReplyBody, Upload, read_value};
 use super::conditions::{self, check_write};
-use super::connection::Connection;
+use super::connection::{Connection, Upgraded};
 use super::converged;
 use super::error::Failure;
 use super::explain;
@@ -29,7 +29,7 @@ use crate::coordinator::{Coordinator, CoordinatorError, Found, Mutation, Shared,
 use crate::log::Repeats;
 use crate::log_limit::LogLimit;
 use crate::metrics::{Operation, StoreMetrics, ThreadMetrics};
-use crate::peer::{HandshakeError, Hello, UPGRADE_PROTOCOL};
+use crate::peer::{Answer, Challenge, HandshakeError, Hello, PeerAuth, UPGRADE_PROTOCOL};
 use crate::replica::{Digests, Replica};
 use crate::security::{Security, TokenView};
 use crate::supervise::Supervisor;
@@ -89,6 +89,10 @@ pub struct Service {
     pub peer_connections: AtomicU64,
     /// Places for connections of peers, apart from those of clients.
     pub peer_places: Arc<PeerPlaces>,
+    /// Places for peers that have not sent their proof yet, apart from those that have.
+    pub handshake_places: Arc<PeerPlaces>,
+    /// What peers must prove, and what this node proves to them.
+    pub peer_auth: Arc<PeerAuth>,
     /// Limits the log lines about refused nodes.
     pub refusals: Repeats,
     /// The tokens, and whether they are needed.
@@ -594,9 +598,17 @@ pub(super) fn welcome<B: Body>(
         }
         reason
     };
-    let theirs = Hello::parse(|name| headers.get(name).and_then(|value| value.to_str().ok()))
-        .map_err(|error| Failure::malformed(refuse(error.to_string())))?;
-    shared.cluster.admit(&ours, &theirs, service.clock.mono()).map_err(|error| match error {
+    let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let malformed = |error: HandshakeError| Failure::malformed(refuse(error.to_string()));
+    let theirs = Hello::parse(header).map_err(malformed)?;
+    let challenge = Challenge::parse(header).map_err(malformed)?;
+    // This comes before anything follows from what the caller says.
+    let answer = shared
+        .peer_auth
+        .answer((&ours, &theirs), challenge.as_ref(), &*shared.rng)
+        .map_err(|error| Failure::unproven(refuse(error.to_string())))?;
+    let is_proving = matches!(answer, Answer::Prove { .. });
+    shared.cluster.judge(&ours, &theirs, is_proving, service.clock.mono()).map_err(|error| match error {
         // It passes, once other nodes have said the same.
         HandshakeError::ClusterIdOpen { contradicts: None, .. } => Failure::peer_not_yet(error.to_string()),
         error => Failure::stranger(refuse(error.to_string())),
@@ -610,12 +622,16 @@ pub(super) fn welcome<B: Body>(
     let headers = response.headers_mut();
     headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
     headers.insert(UPGRADE, HeaderValue::from_static(UPGRADE_PROTOCOL));
-    for (name, value) in ours.headers() {
+    let (proof, expected) = match answer {
+        Answer::Open => (Vec::new(), None),
+        Answer::Prove { headers, expected } => (Vec::from(headers), Some(expected)),
+    };
+    for (name, value) in ours.headers().into_iter().chain(proof) {
         if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) {
             headers.insert(name, value);
         }
     }
-    connection.upgrade(theirs);
+    connection.upgrade(Upgraded { theirs, expected });
     Ok(response)
 }
 

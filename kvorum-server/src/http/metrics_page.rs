@@ -4,6 +4,7 @@ use crate::coordinator::{PeerStatus, Shared};
 use crate::metrics::{
     LATENCY_BOUNDS_MICROS, LatencyHistogram, Operation, STATUSES, StoreMetrics, ThreadMetrics,
 };
+use crate::peer::{PeerAuth, PeerAuthMode, Proven};
 use crate::replica::{EngineStats, ReclaimState, StoreState};
 use crate::security::{AuthMode, Refused, Security};
 use crate::supervise::{Part, Supervisor};
@@ -260,6 +261,7 @@ impl Snapshot {
             "1 for the active durability mode",
         );
         families.extend(tokens(scrape.security));
+        families.extend(proofs(&scrape.cluster.peer_auth));
         families.extend(cluster(scrape));
         Self(families)
     }
@@ -295,6 +297,57 @@ fn tokens(security: &Security) -> Vec<Family> {
         "token_file_failures",
         Kind::Counter(one(failures)),
         "Looks at the token file that found it missing or not valid, so that the last good tokens stayed",
+    );
+    families
+}
+
+/// The metrics of what peers prove; only the mode while they need not.
+fn proofs(auth: &PeerAuth) -> Vec<Family> {
+    let mut families = Vec::new();
+    let mut family = |name, kind, help| families.push(Family { name, help, unit: None, kind });
+    let mode = auth.mode();
+    let mode_row = vec![(vec![("mode", mode.name().to_owned())], 1)];
+    family("peer_auth_mode", Kind::Gauge(mode_row), "1 for the mode of --peer-auth");
+    if mode == PeerAuthMode::Off {
+        return families;
+    }
+    let Proven { first, later, none } = auth.proven();
+    let proven = [("first", first), ("later", later), ("none", none)];
+    let rows = proven.map(|(secret, count)| (vec![("secret", secret.to_owned())], count));
+    family(
+        "peer_connections_proven",
+        Kind::Gauge(rows.into()),
+        "Open connections of peers by the secret that they have proved: the first of this node's file, a later one, none",
+    );
+    let by_reason = |counts: &mut dyn Iterator<Item = (&'static str, u64)>| {
+        counts.map(|(reason, count)| (vec![("reason", reason.to_owned())], count)).collect::<Vec<_>>()
+    };
+    family(
+        "peer_handshakes_refused",
+        Kind::Counter(by_reason(&mut auth.refused())),
+        "Connections of peers that were refused for lack of a proof, by reason",
+    );
+    family(
+        "peer_handshakes_unproven",
+        Kind::Counter(by_reason(&mut auth.unproven())),
+        "Connections of peers that were accepted without a proof (--peer-auth prefer), by the reason for which require \
+         would refuse them",
+    );
+    family(
+        "peer_secrets",
+        Kind::Gauge(one(auth.secrets().len() as u64)),
+        "Peer secrets that the node accepts",
+    );
+    let (loads, failures) = auth.loads();
+    family(
+        "peer_secret_file_loads",
+        Kind::Counter(one(loads)),
+        "Versions of the file of peer secrets that were taken",
+    );
+    family(
+        "peer_secret_file_failures",
+        Kind::Counter(one(failures)),
+        "Looks at the file of peer secrets that found it missing or not valid, so that the last good secrets stayed",
     );
     families
 }

@@ -100,6 +100,14 @@ pub struct NodeFacts {
     pub cluster: Vec<String>,
     /// The durability mode as it was configured.
     pub durability: String,
+    /// The mode of `--auth`.
+    pub auth: &'static str,
+    /// The mode of `--peer-auth`.
+    pub peer_auth: &'static str,
+    /// Whom the node lets do everything that reaches its port; none if nobody.
+    pub open_to: Option<&'static str>,
+    /// Whether it listens beyond its machine although that is so (`--insecure yes`).
+    pub insecure: bool,
 }
 
 /// The body of `/v0/status`: one `name value` per line, or one JSON object. Facts about the store and the cluster are
@@ -134,6 +142,8 @@ pub(super) fn render(
             "url": facts.url,
             "cluster": facts.cluster,
             "durability": facts.durability,
+            "security": {"auth": facts.auth, "peer_auth": facts.peer_auth, "open_to": facts.open_to,
+                "insecure": facts.insecure},
             "store": {"id": id, "state": store_state, "reason": reason, "votes": votes,
                 "damage": shared.and_then(|shared| shared.replica.damage().store()),
                 "damaged_records": shared.map_or(0, |shared| shared.replica.damage().row_count())},
@@ -154,6 +164,14 @@ pub(super) fn render(
         facts.cluster.join(" "),
         facts.durability,
     );
+    let _ = writeln!(text, "auth {}\npeer-auth {}", facts.auth, facts.peer_auth);
+    if facts.insecure {
+        let open_to = facts.open_to.unwrap_or_default();
+        let _ = writeln!(
+            text,
+            "insecure yes: everybody who reaches this port can do everything (open to {open_to})"
+        );
+    }
     if let Some(ended) = ended {
         let _ = writeln!(text, "ended {ended}");
     }

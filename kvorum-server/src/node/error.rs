@@ -2,6 +2,7 @@
 
 use crate::replica::ReplicaError;
 use crate::security::file::FileError;
+use crate::security::peer_secrets::SecretFileError;
 use crate::storage::EngineError;
 use crate::storage::data_dir::DataDirError;
 use kvorum_core::TopologyError;
@@ -53,6 +54,8 @@ pub enum NodeError {
     },
     /// The tokens cannot be read.
     Tokens(FileError),
+    /// The peer secrets cannot be read.
+    PeerSecrets(SecretFileError),
     /// The audit log cannot be written.
     Audit {
         /// Its file.
@@ -95,6 +98,7 @@ impl fmt::Display for NodeError {
             ),
             Self::Listen { address, source } => write!(f, "cannot listen on {address}: {source}"),
             Self::Tokens(error) => error.fmt(f),
+            Self::PeerSecrets(error) => error.fmt(f),
             Self::Audit { path, source } => {
                 write!(f, "cannot write --audit-log {}: {source}", path.display())
             }
@@ -109,11 +113,15 @@ impl fmt::Display for NodeError {
 impl std::error::Error for NodeError {}
 
 impl NodeError {
-    /// Whether the operator named a data directory or a token file that this node may not use.
+    /// Whether the operator named a data directory, a token file or a file of peer secrets that this node may not use.
     pub fn is_misconfigured(&self) -> bool {
         matches!(
             self,
-            Self::DataDir(_) | Self::OtherCluster { .. } | Self::OtherNode { .. } | Self::Tokens(_)
+            Self::DataDir(_)
+                | Self::OtherCluster { .. }
+                | Self::OtherNode { .. }
+                | Self::Tokens(_)
+                | Self::PeerSecrets(_)
         )
     }
 }

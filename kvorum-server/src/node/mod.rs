@@ -7,6 +7,7 @@
 mod error;
 mod signals;
 mod sockets;
+mod watches;
 
 pub use error::NodeError;
 pub use signals::{END_SHOWN, Stop, StopSignals};
@@ -16,7 +17,7 @@ use crate::authority::Authority;
 use crate::canary::{self, Canary};
 use crate::clock::{Clock, Rng, SystemClock, SystemRng, TimestampBound};
 use crate::cluster::{Cluster, Roster};
-use crate::config::Config;
+use crate::config::{self, Config};
 use crate::coordinator::{Settings, Shared, Stamps};
 use crate::crash::{self, Point};
 use crate::http::admission::Admission;
@@ -27,12 +28,12 @@ use crate::http::{Desk, NodeFacts, Rooms, Service};
 use crate::log::Repeats;
 use crate::log_limit::LogLimit;
 use crate::metrics::{StoreMetrics, ThreadMetrics};
-use crate::peer::{Connector, PeerLimits};
+use crate::peer::{Connector, PeerAuth, PeerLimits, Secrets};
 use crate::replica::{
     Birth, DurabilityMode, Hints, Home, Purge, Replica, ReplicaError, ReplicaParts, ReplicaThreads, Vote,
     Workers,
 };
-use crate::security::{self, AuthMode, Security};
+use crate::security::Security;
 use crate::storage::data_dir::DataDir;
 use crate::storage::identity::{DirectoryIdentity, DiskIdentity, Vouch};
 use crate::storage::lsm::{LsmConfig, LsmEngine};
@@ -44,9 +45,10 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
-use std::sync::{Arc, OnceLock, mpsc};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::watch;
+use watches::FileWatch;
 
 /// A running node.
 ///
@@ -56,8 +58,8 @@ pub struct Node {
     network: Vec<Thread>,
     service: Option<Arc<Service>>,
     replica: Option<ReplicaThreads>,
-    /// The thread that watches the token file, and what ends it.
-    token_watch: Option<(mpsc::Sender<()>, Thread)>,
+    /// The threads that watch the files of tokens and of peer secrets.
+    watches: Vec<FileWatch>,
     /// The thread that writes the audit log.
     audit: Option<Thread>,
     admin_socket: Option<SocketFile>,
@@ -82,12 +84,14 @@ impl Node {
             service: Some(Arc::clone(&service)),
             replica: None,
             audit: None,
-            token_watch: None,
+            watches: Vec::new(),
             admin_socket: None,
             data_dir,
         };
         node.audit = open_audit(config, &service)?;
-        node.token_watch = watch_tokens(config, &service)?;
+        watches::warn_if_open(config);
+        node.watches.extend(watches::tokens(config, &service)?);
+        node.watches.extend(watches::peer_secrets(config, &service)?);
         let mut admin = None;
         if let Some(path) = &config.admin_socket {
             let failed = |source| NodeError::AdminSocket { path: path.clone(), source };
@@ -180,11 +184,7 @@ impl Node {
         self.begin_to_stop();
         self.network.drain(..).for_each(Thread::join);
         crash::point(Point::CloseDrained);
-        if let Some((end, watch)) = self.token_watch.take() {
-            watch.may_end();
-            drop(end);
-            watch.join();
-        }
+        self.watches.drain(..).for_each(FileWatch::end);
         if let (Some(service), Some(audit)) = (&self.service, self.audit.take()) {
             audit.may_end();
             service.security.audit().close();
@@ -221,6 +221,8 @@ pub struct LocalParts<L: Listener> {
     pub listener: L,
     /// Opens connections to peers.
     pub connector: Rc<dyn Connector>,
+    /// The secrets that it proves to peers; empty for none.
+    pub secrets: Secrets,
     /// Called once, with the handle to the running node.
     pub started: Box<dyn FnOnce(Handle)>,
 }
@@ -254,9 +256,11 @@ impl Handle {
 /// # Cancel safety
 /// Dropping the future (and the tasks of its thread) is a crash: uncommitted writes are lost.
 pub async fn run_local<L: Listener>(parts: LocalParts<L>) -> Result<(), NodeError> {
-    let LocalParts { config, clock, rng, disk, engine, index_bytes, listener, connector, started } = parts;
+    let LocalParts { config, clock, rng, disk, engine, index_bytes, listener, connector, secrets, started } =
+        parts;
     let names = Names::new(&config, config.listen);
     let service = service(&config, &names, &clock, &*rng, 1, Supervisor::default());
+    service.peer_auth.replace(secrets);
     let pools = Arc::new(Pools::inline());
     let workers = Workers::Tasks;
     let opening =
@@ -314,6 +318,10 @@ pub(crate) fn service(
             own_host: Authority::of_url(&names.url),
             cluster: names.cluster.clone(),
             durability: durability_name(config.durability),
+            auth: config.auth.name(),
+            peer_auth: config.peer_auth.name(),
+            open_to: Some(config::open_to(config)).filter(|open_to| !open_to.is_empty()),
+            insecure: config.is_insecure(),
         },
         thread_metrics: (0..threads).map(|_| Arc::new(ThreadMetrics::default())).collect(),
         desks_open: watch::Sender::new(0),
@@ -323,6 +331,8 @@ pub(crate) fn service(
         phase: watch::Sender::new(Phase::Starting),
         peer_connections: AtomicU64::new(0),
         peer_places: Arc::default(),
+        handshake_places: Arc::default(),
+        peer_auth: Arc::new(PeerAuth::new(config.peer_auth)),
         refusals: Repeats::default(),
         security: Arc::new(Security::new(config.auth)),
         supervisor,
@@ -335,34 +345,6 @@ fn open_audit(config: &Config, service: &Service) -> Result<Option<Thread>, Node
     let Some(path) = &config.audit_log else { return Ok(None) };
     let opened = service.security.audit().open(path, &service.supervisor);
     opened.map(Some).map_err(|source| NodeError::Audit { path: path.clone(), source })
-}
-
-/// Reads the tokens, if they are needed, and starts the thread that watches their file.
-fn watch_tokens(
-    config: &Config,
-    service: &Arc<Service>,
-) -> Result<Option<(mpsc::Sender<()>, Thread)>, NodeError> {
-    let Some(path) = &config.token_file else { return Ok(None) };
-    if config.auth == AuthMode::Off {
-        tracing::warn!(
-            "--token-file is given and --auth is off: no request is judged, every client can do everything"
-        );
-        return Ok(None);
-    }
-    let text = security::file::read(path).map_err(NodeError::Tokens)?;
-    let table = security::file::parse(path, &text).map_err(NodeError::Tokens)?;
-    tracing::info!(
-        auth = config.auth.name(),
-        tokens = table.tokens().len(),
-        "clients are judged by their tokens; other nodes are not: keep this port away from networks that you do not trust"
-    );
-    let security = &service.security;
-    security.replace(table, service.clock.wall());
-    let (end, ended) = mpsc::channel();
-    let clock = Arc::clone(&service.clock);
-    let watch =
-        security::watch_file(Arc::clone(security), clock, path.clone(), text, ended, &service.supervisor);
-    Ok(Some((end, watch.map_err(NodeError::Thread)?)))
 }
 
 /// The placement in the store of a lone node: every key belongs there, whatever the node's address.
@@ -557,8 +539,9 @@ pub(crate) fn open(opening: Opening<'_>, service: &Service) -> Result<ReplicaThr
     let stamps = Stamps::resume(node, lease, time, Arc::clone(&timestamps), chance, replica.clone());
     let (value_bytes_max, memory) = (config.limits.value_bytes_max, peer_memory(config));
     let peer_limits = Arc::new(PeerLimits::new(timestamps, value_bytes_max, memory));
+    let auth = Arc::clone(&service.peer_auth);
     let shared =
-        Shared::new(cluster, clock, peer_limits, rng, replica.clone(), hints, stamps, settings(config));
+        Shared::new(cluster, clock, peer_limits, auth, rng, replica.clone(), hints, stamps, settings(config));
     let store = replica.store_id();
     shared.background.membership.set_disk(is_recognised, move |run| record_disk(&*disk.identity, store, run));
     // Only set here, so it cannot be set already.

@@ -1,5 +1,6 @@
 //! Entry points for the fuzz targets, which are outside of this crate (`fuzz/`).
 
+use super::auth::{Challenge, PeerAuth};
 use super::frame::{Frame, FrameError, FrameReader, Pieces};
 use super::handshake::{self, Hello};
 use super::limits::PeerLimits;
@@ -88,10 +89,11 @@ pub fn handshake_answer(answer: &[u8]) {
     let ours = example();
     let mut stream: BoxedStream = Box::new(Said(Bytes::copy_from_slice(answer)));
     let admit = |_: &Hello| Ok(());
-    let asked = handshake::ask(&mut stream, "peer:1", (&ours, &admit), ours.node);
+    let auth = PeerAuth::default();
+    let asked = handshake::ask(&mut stream, "peer:1", (&ours, &admit), ours.node, (&auth, None));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
-    if let Ok(Ok((theirs, _))) = runtime.map(|runtime| runtime.block_on(asked)) {
-        check(&theirs);
+    if let Ok(Ok(accepted)) = runtime.map(|runtime| runtime.block_on(asked)) {
+        check(&accepted.theirs);
     }
 }
 
@@ -104,6 +106,12 @@ pub fn handshake_headers(head: &[u8]) {
     };
     if let Ok(hello) = Hello::parse(header) {
         check(&hello);
+    }
+    if let Ok(Some(challenge)) = Challenge::parse(header) {
+        let headers = challenge.headers();
+        let written =
+            |name: &str| headers.iter().find(|(known, _)| *known == name).map(|(_, value)| value.as_str());
+        assert_eq!(Challenge::parse(written), Ok(Some(challenge.clone())));
     }
 }
 

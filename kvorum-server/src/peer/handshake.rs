@@ -23,7 +23,9 @@
 //! side: it parses the request, and calls [`Hello::parse`] and [`Hello::check`].
 
 use super::BoxedStream;
+use super::auth::{self, AuthError, Offer, PeerAuth, PeerAuthMode};
 use super::link::Setback;
+use super::secret::{Nonce, PROOF_BYTES, Secret};
 use crate::canary::{self, Canary};
 use bytes::{Bytes, BytesMut};
 use kvorum_core::{ClusterId, NodeId, Run, UnixMillis};
@@ -349,12 +351,16 @@ fn parse_run(text: &str) -> Option<Run> {
 }
 
 /// Reads headers by name.
-struct Fields<F> {
-    header: F,
+pub(super) struct Fields<F> {
+    pub(super) header: F,
 }
 
 impl<'a, F: Fn(&str) -> Option<&'a str>> Fields<F> {
-    fn read<T>(&self, header: &'static str, parse: impl Fn(&str) -> Option<T>) -> Result<T, HandshakeError> {
+    pub(super) fn read<T>(
+        &self,
+        header: &'static str,
+        parse: impl Fn(&str) -> Option<T>,
+    ) -> Result<T, HandshakeError> {
         let text = (self.header)(header).map(str::trim).filter(|text| !text.is_empty());
         let text = text.ok_or(HandshakeError::Missing { header })?;
         parse(text).ok_or_else(|| HandshakeError::Malformed { header, value: plain_line(text.as_bytes()) })
@@ -394,6 +400,8 @@ pub(super) enum ConnectError {
     NotUpgraded,
     /// The node refuses the peer.
     Hello(HandshakeError),
+    /// The peer has not proved that it knows the secret.
+    Auth(AuthError),
     /// A node other than the expected one answered.
     OtherNode { expected: NodeId, found: NodeId },
     /// The whole attempt took too long.
@@ -412,6 +420,7 @@ impl fmt::Display for ConnectError {
             Self::Refused { status, line } => write!(f, "the peer refused with status {status}: {line}"),
             Self::NotUpgraded => write!(f, "the peer did not upgrade to {UPGRADE_PROTOCOL}"),
             Self::Hello(error) => error.fmt(f),
+            Self::Auth(error) => error.fmt(f),
             Self::OtherNode { expected, found } => {
                 write!(f, "node {found} answered instead of node {expected}")
             }
@@ -427,9 +436,10 @@ impl ConnectError {
             Self::Hello(HandshakeError::ClusterIdOpen { contradicts: None, .. })
             | Self::Refused { status: 503, .. } => Setback::Passing,
             // 409, or 400 from a release that cannot read the handshake.
-            Self::Hello(_) | Self::OtherNode { .. } | Self::Refused { status: 400..500, .. } => {
-                Setback::Refused
-            }
+            Self::Hello(_)
+            | Self::Auth(_)
+            | Self::OtherNode { .. }
+            | Self::Refused { status: 400..500, .. } => Setback::Refused,
             _ => Setback::Unreachable,
         }
     }
@@ -444,15 +454,26 @@ impl From<HandshakeError> for ConnectError {
 /// A check whether this node may connect with the peer that sent this hello.
 type Admit<'a> = dyn Fn(&Hello) -> Result<(), HandshakeError> + 'a;
 
-/// Asks for the upgrade on a fresh stream. Sends this node's hello, and lets `admit` check the peer's. Returns the
-/// peer's hello, and the first bytes after it.
+/// A connection to a peer that both sides have accepted.
+pub(super) struct Accepted {
+    /// The peer's hello.
+    pub(super) theirs: Hello,
+    /// The first bytes after it.
+    pub(super) already_read: Bytes,
+    /// The secret that both sides have proved; none if they have proved nothing.
+    pub(super) secret: Option<Secret>,
+}
+
+/// Asks for the upgrade on a fresh stream. Sends this node's hello and its `offer` to prove, checks the peer's proof as
+/// `auth` demands, and lets `admit` check the peer's hello. Nothing that the peer says is believed before its proof.
 pub(super) async fn ask(
     stream: &mut BoxedStream,
     authority: &str,
     (ours, admit): (&Hello, &Admit<'_>),
     peer: NodeId,
-) -> Result<(Hello, Bytes), ConnectError> {
-    let request = request(authority, ours)?;
+    (auth, offer): (&PeerAuth, Option<&Offer>),
+) -> Result<Accepted, ConnectError> {
+    let request = request(authority, ours, offer)?;
     let failed = |source| ConnectError::Io { attempted: "send the handshake", source };
     stream.write_all(request.as_bytes()).await.map_err(failed)?;
     stream.flush().await.map_err(failed)?;
@@ -475,21 +496,39 @@ pub(super) async fn ask(
         return Err(ConnectError::NotUpgraded);
     }
     let theirs = answer.hello?;
+    let name = || ours.name_of(theirs.node);
+    let proved = match (offer, answer.proof?) {
+        (Some(offer), Some(sent)) => {
+            let proved = offer.check((ours, &theirs), &sent);
+            Some(proved.ok_or_else(|| ConnectError::Auth(AuthError::WrongProof { theirs: name() }))?)
+        }
+        _ if auth.mode() == PeerAuthMode::Require => {
+            let error = AuthError::NoProof { ours: ours.name_of(ours.node), theirs: name() };
+            return Err(ConnectError::Auth(error));
+        }
+        _ => None,
+    };
     admit(&theirs)?;
     if theirs.node != peer {
         return Err(ConnectError::OtherNode { expected: peer, found: theirs.node });
     }
-    Ok((theirs, behind.freeze()))
+    let already_read = behind.freeze();
+    let Some((secret, proof)) = proved else { return Ok(Accepted { theirs, already_read, secret: None }) };
+    let failed = |source| ConnectError::Io { attempted: "send the proof of the peer secret", source };
+    stream.write_all(proof.bytes()).await.map_err(failed)?;
+    stream.flush().await.map_err(failed)?;
+    Ok(Accepted { theirs, already_read, secret: Some(secret) })
 }
 
-fn request(authority: &str, ours: &Hello) -> Result<String, ConnectError> {
+fn request(authority: &str, ours: &Hello, offer: Option<&Offer>) -> Result<String, ConnectError> {
     let headers = [
         ("Host", authority.to_owned()),
         ("Connection", "Upgrade".to_owned()),
         ("Upgrade", UPGRADE_PROTOCOL.to_owned()),
     ];
     let mut request = format!("GET {UPGRADE_PATH} HTTP/1.1\r\n");
-    for (name, value) in headers.into_iter().chain(ours.headers()) {
+    let challenge = offer.map(|offer| offer.challenge.headers()).unwrap_or_default();
+    for (name, value) in headers.into_iter().chain(ours.headers()).chain(challenge) {
         if value.is_empty() || !value.bytes().all(|b| b.is_ascii_graphic()) {
             return Err(ConnectError::Unsendable { value });
         }
@@ -529,6 +568,7 @@ struct Answer {
     head_bytes: usize,
     is_upgrade: bool,
     hello: Result<Hello, HandshakeError>,
+    proof: Result<Option<(Nonce, [u8; PROOF_BYTES])>, HandshakeError>,
 }
 
 impl Answer {
@@ -545,7 +585,8 @@ impl Answer {
         };
         let is_upgrade = header("Upgrade").is_some_and(|value| value.eq_ignore_ascii_case(UPGRADE_PROTOCOL));
         let status = response.code.unwrap_or_default();
-        Ok(Some(Self { status, head_bytes, is_upgrade, hello: Hello::parse(header) }))
+        let (hello, proof) = (Hello::parse(header), auth::parse_answer(header));
+        Ok(Some(Self { status, head_bytes, is_upgrade, hello, proof }))
     }
 }
 
@@ -636,7 +677,7 @@ mod tests {
     /// No configured text can break out of its header.
     #[test]
     fn requests_are_one_head() {
-        let text = request("host:1", &hello()).unwrap();
+        let text = request("host:1", &hello(), None).unwrap();
         assert!(
             text.starts_with("GET /v0/peer HTTP/1.1\r\nHost: host:1\r\nConnection: Upgrade\r\n"),
             "{text}"
@@ -644,10 +685,10 @@ mod tests {
         assert!(text.ends_with("Kvorum-Clock: 1700000000000\r\n\r\n"), "{text}");
         let cluster = "a\r\nX: y".to_owned();
         assert!(matches!(
-            request("host:1", &Hello { cluster, ..hello() }),
+            request("host:1", &Hello { cluster, ..hello() }, None),
             Err(ConnectError::Unsendable { .. })
         ));
-        assert!(request("", &hello()).is_err());
+        assert!(request("", &hello(), None).is_err());
     }
 
     /// Nodes are named by their URLs if those are known. A list that does not fit into a header is left out, and its

@@ -12,12 +12,14 @@
 //! A call that its caller dropped stays in flight until its reply or deadline: the peer works on it all the same, and
 //! leaving it out would make a slow peer look fast.
 
+use super::auth::PeerAuth;
 use super::frame::{FRAME_BYTES_MAX, Frame, PushError};
-use super::handshake::{self, ConnectError, HandshakeError, Hello};
+use super::handshake::{self, Accepted, ConnectError, HandshakeError, Hello};
 use super::latency::{Estimator, Latency};
 use super::limits::PeerLimits;
 use super::message::{Reply, Request};
 use super::pump::{End, Inbox, Outbox, Pump};
+use super::secret::{Secret, Secrets};
 use super::terms::{MessageError, Refusal};
 use super::{BoxedStream, Connector};
 use crate::clock::{Clock, Rng, TooFarAhead};
@@ -69,7 +71,9 @@ pub struct LinkParts {
     pub clock: Arc<dyn Clock>,
     /// The bounds of the peer's replies.
     pub limits: Arc<PeerLimits>,
-    /// For the pauses between attempts.
+    /// What this node proves to the peer, and demands of it.
+    pub auth: Arc<PeerAuth>,
+    /// For the pauses between attempts, and for nonces.
     pub rng: Arc<dyn Rng>,
     /// Is told when the connection begins and ends.
     pub observer: Rc<dyn LinkObserver>,
@@ -372,6 +376,14 @@ struct Silence {
     due: Duration,
 }
 
+/// A connection that both sides have accepted.
+struct Opened {
+    stream: BoxedStream,
+    accepted: Accepted,
+    /// This node's secrets when it was opened.
+    known: Arc<Secrets>,
+}
+
 /// The state that a link and its task share. No borrow is held while a slot gets its outcome or the observer is called.
 struct Shared {
     parts: LinkParts,
@@ -429,7 +441,7 @@ impl Shared {
     async fn run(self: Rc<Self>) {
         loop {
             match self.connect().await {
-                Ok((stream, theirs, already_read)) => self.stay(stream, &theirs, already_read).await,
+                Ok(opened) => self.stay(opened).await,
                 Err(error) => self.note_refusal(&error),
             }
             self.pause().await;
@@ -437,36 +449,47 @@ impl Shared {
     }
 
     /// One attempt, bounded by [`CONNECT_TIMEOUT`].
-    async fn connect(&self) -> Result<(BoxedStream, Hello, Bytes), ConnectError> {
-        let LinkParts { authority, connector, hello, peer, observer, .. } = &self.parts;
+    async fn connect(&self) -> Result<Opened, ConnectError> {
+        let LinkParts { authority, connector, hello, peer, observer, auth, rng, .. } = &self.parts;
+        let known = auth.secrets();
         let attempt = async {
             let failed = |source| ConnectError::Io { attempted: "connect", source };
             let mut stream = connector.connect(authority).await.map_err(failed)?;
             let ours = hello();
             let admit = |theirs: &Hello| observer.admit(&ours, theirs);
-            let (theirs, already_read) =
-                handshake::ask(&mut stream, authority, (&ours, &admit), *peer).await?;
-            Ok((stream, theirs, already_read))
+            let offer = auth.offer(&ours, *peer, &**rng);
+            let proving = (&**auth, offer.as_ref());
+            let accepted = handshake::ask(&mut stream, authority, (&ours, &admit), *peer, proving).await?;
+            Ok(Opened { stream, accepted, known })
         };
         let timed_out = |_| Err(ConnectError::TimedOut { after: CONNECT_TIMEOUT });
         time::timeout(CONNECT_TIMEOUT, attempt).await.unwrap_or_else(timed_out)
     }
 
-    /// Serves a connection until its end.
-    async fn stay(&self, stream: BoxedStream, theirs: &Hello, already_read: Bytes) {
+    /// Serves a connection until its end. When the secrets change, another connection takes its place.
+    async fn stay(self: &Rc<Self>, opened: Opened) {
         let begun = self.parts.clock.mono();
-        let outbox = Rc::new(Outbox::default());
-        let mut pump =
-            Pump::new(stream, already_read, Rc::clone(&outbox), &self.parts.limits, FRAME_BYTES_MAX);
+        let Opened { stream, accepted: Accepted { theirs, already_read, mut secret }, mut known } = opened;
+        let (mut pump, mut outbox) = self.pump(stream, already_read);
         let is_midway = Cell::new(false);
         // The link goes down even if the task is dropped with the thread's `LocalSet`.
         let _downfall = Downfall { shared: self };
-        self.go_up(begun, outbox, theirs);
-        let end = tokio::select! {
-            // Received bytes are handled before silence is judged.
-            biased;
-            end = pump.run(self, &is_midway) => end,
-            end = self.watch() => end,
+        self.go_up(begun, Rc::clone(&outbox), &theirs);
+        let end = loop {
+            let renewed = tokio::select! {
+                // Received bytes are handled before silence is judged.
+                biased;
+                end = pump.run(&**self, &is_midway) => break end,
+                end = self.watch() => break end,
+                renewed = self.renew(secret.as_ref(), &known) => renewed,
+            };
+            secret = renewed.accepted.secret;
+            known = renewed.known;
+            let (new_pump, new_outbox) = self.pump(renewed.stream, renewed.accepted.already_read);
+            self.outbox.replace(Some(Rc::clone(&new_outbox)));
+            self.written_seen.set(0);
+            let old = (mem::replace(&mut pump, new_pump), mem::replace(&mut outbox, new_outbox));
+            self.finish(old);
         };
         if end.is_corrupt() {
             if let Some(left_out) = self.parts.limits.bad_frames.admit(self.parts.clock.mono()) {
@@ -479,6 +502,59 @@ impl Shared {
             self.attempt.set(0);
         }
         self.go_down(&end);
+    }
+
+    fn pump(&self, stream: BoxedStream, already_read: Bytes) -> (Pump<BoxedStream>, Rc<Outbox>) {
+        let outbox = Rc::new(Outbox::default());
+        let pump = Pump::new(stream, already_read, Rc::clone(&outbox), &self.parts.limits, FRAME_BYTES_MAX);
+        (pump, outbox)
+    }
+
+    /// Waits until the node's secrets are others than `known` and `used` is not the first of them. Then opens a
+    /// connection that is proved by what the nodes have now. The present connection goes on meanwhile, so that no call
+    /// fails because a secret is exchanged.
+    async fn renew(&self, used: Option<&Secret>, known: &Secrets) -> Opened {
+        let auth = &self.parts.auth;
+        let mut secrets = auth.changed_from(known).await;
+        while used.is_some_and(|used| secrets.is_first(used)) {
+            secrets = auth.changed_from(&secrets).await;
+        }
+        loop {
+            match self.connect().await {
+                Ok(opened) => return opened,
+                Err(error) => {
+                    tracing::debug!(peer = %self.parts.peer, %error, "cannot prove the new peer secret yet");
+                    time::sleep(BACKOFF_MAX).await;
+                }
+            }
+        }
+    }
+
+    /// Lets the calls on a connection that was replaced end there. Each call has a deadline, so the connection ends.
+    fn finish(self: &Rc<Self>, (mut pump, outbox): (Pump<BoxedStream>, Rc<Outbox>)) {
+        let (shared, first_after) = (Rc::clone(self), self.next.get());
+        tokio::task::spawn_local(async move {
+            let are_left = || shared.calls.borrow().range(..first_after).next().is_some();
+            let answered = async {
+                while are_left() {
+                    time::sleep(TICK).await;
+                }
+            };
+            let is_midway = Cell::new(false);
+            tokio::select! {
+                biased;
+                _ = pump.run(&*shared, &is_midway) => {
+                    let lost: Vec<Waiting> =
+                        shared.calls.borrow_mut().extract_if(..first_after, |_, _| true).map(|(_, call)| call).collect();
+                    shared.counts.borrow_mut().calls_lost += lost.len() as u64;
+                    for call in lost {
+                        call.slot.settle(Err(CallError::Lost));
+                    }
+                }
+                () = answered => {}
+            }
+            shared.counts.borrow_mut().bytes_out += outbox.written();
+        });
     }
 
     fn go_up(&self, since: Duration, outbox: Rc<Outbox>, theirs: &Hello) {

@@ -12,8 +12,10 @@
 //!
 //! Read next: [`message`] (the table of messages), [`fields`] and [`terms`] (the types of their fields), [`frame`] (the
 //! layout in bytes), [`handshake`], then [`link`] and [`server`], the two sides of a call, which share the [`pump`].
+//! [`auth`] decides whether a peer must prove that it knows the cluster's secret, [`secret`] has the proofs.
 //! `docs/wire.md` describes the protocol for authors of other programs.
 
+mod auth;
 mod fields;
 mod frame;
 #[cfg(any(test, fuzzing))]
@@ -25,12 +27,14 @@ mod limits;
 mod link;
 mod message;
 mod pump;
+mod secret;
 mod server;
 mod table;
 mod terms;
 #[cfg(test)]
 mod tests;
 
+pub use auth::{Answer, AuthError, Challenge, Connected, Expected, PeerAuth, PeerAuthMode, Proven};
 pub use frame::{FRAME_BYTES_MAX, FrameError};
 pub use handshake::{CLUSTER_BYTES_MAX, HandshakeError, Hello, PROTOCOL, UPGRADE_PATH, UPGRADE_PROTOCOL};
 pub use latency::{Estimator, Latency};
@@ -41,6 +45,7 @@ pub use link::{
 };
 pub use message::{DETAIL_BYTES_MAX, ROSTER_LEN_MAX, Reply, Request};
 pub use pump::OUT_BYTES_MAX;
+pub use secret::{PROOF_BYTES, SECRET_BYTES_MIN, Secret, Secrets, SecretsError};
 pub use server::{Caller, IDLE_MAX, SERVED_IN_FLIGHT_MAX, Service, serve};
 pub use terms::{
     ApplyKind, Held, HeldBack, MessageError, Refusal, ScanRow, StepKind, StretchRow, Timestamp, VersionRow,

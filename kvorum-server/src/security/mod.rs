@@ -4,13 +4,15 @@
 //! [`Security`] judges a request against the table. The table is one value behind [`Security::replace`] and
 //! [`TokenView`]: where it comes from is not known here.
 //!
-//! Every request is judged anew, so a change of the table holds on open connections as well. Peers are not judged: the
-//! peer protocol has no tokens, and what a coordinator asks of other nodes for a client is not asked again there.
+//! Every request is judged anew, so a change of the table holds on open connections as well. Peers are not judged here: the
+//! peer protocol has no tokens, and what a coordinator asks of other nodes for a client is not asked again there. Peers
+//! prove a secret instead ([`crate::peer::PeerAuth`]); [`peer_secrets`] reads its file.
 
 pub mod audit;
 mod counts;
 pub mod file;
 mod instant;
+pub mod peer_secrets;
 pub mod table;
 pub mod token;
 mod watch_file;
@@ -26,7 +28,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use table::{TokenEntry, TokenTable};
 use tokio::sync::watch;
-pub use watch_file::{LOOK_EVERY, watch_file};
+pub use watch_file::{LOOK_EVERY, TokenFile, Watched, watch_file};
 
 /// What is done with a request that is not allowed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

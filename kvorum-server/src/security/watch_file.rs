@@ -1,6 +1,6 @@
-//! The thread that watches the file of tokens.
+//! The threads that watch a file: of tokens, and of peer secrets.
 //!
-//! It reads the whole file each time instead of comparing times: a file of tokens is small, and times of change are too
+//! Each reads the whole file each time instead of comparing times: such a file is small, and times of change are too
 //! coarse, or come from another machine.
 
 use super::Security;
@@ -9,7 +9,7 @@ use crate::clock::Clock;
 use crate::crash;
 use crate::supervise::{Part, Supervisor, Thread};
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
@@ -18,73 +18,121 @@ use std::time::Duration;
 /// read.
 pub const LOOK_EVERY: Duration = Duration::from_secs(2);
 
-/// Starts the thread, which takes the table of the file at `path` whenever its text changes. A text that is not valid is
-/// logged and counted, and changes nothing. `text` is the text whose table `security` has already. The thread ends when
-/// the sender of `end` is dropped.
+/// Something that a file holds, and that changes while the node runs.
+pub trait Watched: Send + 'static {
+    /// The thread that watches it.
+    const PART: Part;
+
+    /// Reads the content of the file at `path`.
+    ///
+    /// # Errors
+    /// Why it cannot be read.
+    fn read(&self, path: &Path) -> Result<Vec<u8>, String>;
+
+    /// Checks `content` as a whole, and only then puts it in the place of the present one.
+    ///
+    /// # Errors
+    /// What is wrong with it. Nothing has changed.
+    fn take(&self, path: &Path, content: &[u8]) -> Result<(), String>;
+
+    /// Counts a look that found no content to take.
+    fn note_failure(&self);
+
+    /// Logs `problem`, which is a new one.
+    fn warn(&self, problem: &str);
+}
+
+/// Starts the thread, which takes the content of the file at `path` whenever it changes. A content that is not valid is
+/// logged and counted, and changes nothing. `content` is the one that `watched` has already. The thread ends when the
+/// sender of `end` is dropped.
 ///
 /// # Errors
 /// When the operating system cannot start a thread.
-pub fn watch_file(
-    security: Arc<Security>,
-    clock: Arc<dyn Clock>,
+pub fn watch_file<W: Watched>(
+    watched: W,
     path: PathBuf,
-    text: String,
+    content: Vec<u8>,
     end: Receiver<()>,
     supervisor: &Supervisor,
 ) -> io::Result<Thread> {
-    let mut watch = Watch { security, clock, path, text, problem: None };
-    supervisor.thread_again(Part::TokenWatch, move || {
+    let mut watch = Watch { watched, path, content, problem: None };
+    supervisor.thread_again(W::PART, move || {
         while end.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
-            crash::step(Part::TokenWatch);
+            crash::step(W::PART);
             watch.look();
         }
     })
 }
 
-struct Watch {
-    security: Arc<Security>,
-    clock: Arc<dyn Clock>,
+struct Watch<W> {
+    watched: W,
     path: PathBuf,
-    /// The text that was read last, valid or not.
-    text: String,
+    /// What was read last, valid or not.
+    content: Vec<u8>,
     /// What was wrong at the last look.
     problem: Option<String>,
 }
 
-impl Watch {
+impl<W: Watched> Watch<W> {
     fn look(&mut self) {
-        let loaded = match file::read(&self.path) {
-            Ok(text) if text == self.text && self.problem.is_none() => return,
-            Ok(text) => {
-                let parsed = file::parse(&self.path, &text);
-                self.text = text;
-                parsed
+        let taken = match self.watched.read(&self.path) {
+            Ok(content) if content == self.content && self.problem.is_none() => return,
+            Ok(content) => {
+                let taken = self.watched.take(&self.path, &content);
+                self.content = content;
+                taken
             }
-            Err(error) => Err(error),
+            Err(problem) => Err(problem),
         };
-        match loaded {
-            Ok(table) => {
-                self.problem = None;
-                tracing::info!(
-                    tokens = table.tokens().len(),
-                    "the token file has changed: its tokens hold from now on"
-                );
-                self.security.replace(table, self.clock.wall());
-            }
-            Err(error) => {
-                self.security.note_failure();
-                let problem = error.to_string();
-                // The same problem is logged once, however long it lasts.
-                if self.problem.as_ref() != Some(&problem) {
-                    tracing::error!(
-                        reason = problem,
-                        "the token file cannot be used: the last good tokens stay in force until it is mended, and \
-                         revocations in it are not in force"
-                    );
-                    self.problem = Some(problem);
-                }
-            }
+        let Err(problem) = taken else {
+            self.problem = None;
+            return;
+        };
+        self.watched.note_failure();
+        // The same problem is logged once, however long it lasts.
+        if self.problem.as_ref() != Some(&problem) {
+            self.watched.warn(&problem);
+            self.problem = Some(problem);
         }
+    }
+}
+
+/// The file of tokens.
+pub struct TokenFile {
+    /// Takes the tokens.
+    pub security: Arc<Security>,
+    /// For the audit log.
+    pub clock: Arc<dyn Clock>,
+}
+
+impl Watched for TokenFile {
+    const PART: Part = Part::TokenWatch;
+
+    fn read(&self, path: &Path) -> Result<Vec<u8>, String> {
+        file::read(path).map(String::into_bytes).map_err(|error| error.to_string())
+    }
+
+    fn take(&self, path: &Path, content: &[u8]) -> Result<(), String> {
+        let table =
+            file::parse(path, &String::from_utf8_lossy(content)).map_err(|error| error.to_string())?;
+        tracing::info!(
+            tokens = table.tokens().len(),
+            "the token file has changed: its tokens hold from now on"
+        );
+        self.security.replace(table, self.clock.wall());
+        Ok(())
+    }
+
+    fn note_failure(&self) {
+        self.security.note_failure();
+    }
+
+    fn warn(&self, problem: &str) {
+        tracing::error!(
+            reason = problem,
+            "the token file cannot be used: the last good tokens stay in force until it is mended, and \
+             revocations in it are not in force"
+        );
     }
 }
 
@@ -107,13 +155,9 @@ mod tests {
         let (good, mut view) = (text("a"), security.view());
         let clock: Arc<dyn Clock> = Arc::new(crate::clock::SystemClock::new());
         security.replace(file::parse(&path, &good).unwrap(), clock.wall());
-        let mut watch = Watch {
-            security: Arc::clone(&security),
-            clock,
-            path: path.clone(),
-            text: good.clone(),
-            problem: None,
-        };
+        let watched = TokenFile { security: Arc::clone(&security), clock };
+        let mut watch =
+            Watch { watched, path: path.clone(), content: good.clone().into_bytes(), problem: None };
         let mut check = |content: Option<&str>, id: &str, loads| {
             match content {
                 Some(content) => std::fs::write(&path, content).unwrap(),

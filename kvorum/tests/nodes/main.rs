@@ -38,5 +38,6 @@ mod http_cases;
 mod http_contract;
 mod http_raw;
 mod lab;
+mod peer_secret;
 mod program;
 mod tokens;

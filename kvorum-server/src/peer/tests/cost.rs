@@ -82,6 +82,7 @@ fn cost_of_a_call() {
             hello: Box::new(|| hello(US)),
             clock: Arc::new(crate::clock::SystemClock::new()),
             limits: limits(Arc::new(crate::clock::SystemClock::new())),
+            auth: Arc::default(),
             rng: Arc::new(LongestRng),
             observer: Rc::new(Witness::default()),
             supervisor: crate::supervise::Supervisor::default(),

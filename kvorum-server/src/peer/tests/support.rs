@@ -338,6 +338,7 @@ pub(super) fn start(peer: &Rc<Peer>) -> (Rc<Link>, Rc<Witness>) {
         hello: Box::new(|| hello(US)),
         clock: Arc::clone(&peer.clock) as Arc<dyn Clock>,
         limits: limits(Arc::clone(&peer.clock) as Arc<dyn Clock>),
+        auth: Arc::default(),
         rng: Arc::new(LongestRng),
         observer: Rc::clone(&witness) as Rc<dyn LinkObserver>,
         supervisor: crate::supervise::Supervisor::default(),

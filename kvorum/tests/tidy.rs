@@ -77,6 +77,7 @@ const RULES: &[Rule] = &[
             "supervise.rs",
             // Tasks of a request or a connection.
             "server.rs",
+            "link.rs",
             "range.rs",
             "read.rs",
             "write.rs",

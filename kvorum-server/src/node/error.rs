@@ -1,8 +1,8 @@
 //! The reasons why a node does not start.
 
+use super::peer_secrets::SecretFileError;
 use crate::replica::ReplicaError;
 use crate::security::file::FileError;
-use crate::security::peer_secrets::SecretFileError;
 use crate::storage::EngineError;
 use crate::storage::data_dir::DataDirError;
 use kvorum_core::TopologyError;

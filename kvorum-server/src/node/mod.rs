@@ -5,6 +5,7 @@
 //! and the engine's own threads.
 
 mod error;
+pub mod peer_secrets;
 mod signals;
 mod sockets;
 mod watches;

@@ -1,10 +1,10 @@
 //! The files of secrets that a node watches while it runs, and the warnings about what it lets strangers do.
 
 use super::NodeError;
+use super::peer_secrets::{self, PeerSecretFile};
 use crate::config::{self, Config};
 use crate::http::Service;
 use crate::peer::PeerAuthMode;
-use crate::security::peer_secrets::{self, PeerSecretFile};
 use crate::security::{self, AuthMode, TokenFile, Watched};
 use crate::supervise::Thread;
 use std::path::Path;

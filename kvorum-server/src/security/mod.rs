@@ -6,13 +6,12 @@
 //!
 //! Every request is judged anew, so a change of the table holds on open connections as well. Peers are not judged here: the
 //! peer protocol has no tokens, and what a coordinator asks of other nodes for a client is not asked again there. Peers
-//! prove a secret instead ([`crate::peer::PeerAuth`]); [`peer_secrets`] reads its file.
+//! prove a secret instead (`peer/auth.rs`).
 
 pub mod audit;
 mod counts;
 pub mod file;
 mod instant;
-pub mod peer_secrets;
 pub mod table;
 pub mod token;
 mod watch_file;

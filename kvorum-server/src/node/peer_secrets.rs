@@ -1,7 +1,7 @@
 //! The file of peer secrets: one secret a line, read whole.
 
-use super::watch_file::Watched;
 use crate::peer::{PeerAuth, Secrets, SecretsError};
+use crate::security::Watched;
 use crate::supervise::Part;
 use std::fmt;
 use std::fs::OpenOptions;

@@ -65,7 +65,7 @@ parts! {
     /// The thread that watches the file of tokens.
     TokenWatch = "tokens", Restart;
     /// The thread that watches the file of peer secrets.
-    PeerSecretWatch = "peersecrets", Restart;
+    PeerSecretWatch = "secrets", Restart;
     /// The thread that writes the audit log.
     Audit = "audit", Restart;
     /// A thread's task that ends connections which take too long.

@@ -438,6 +438,7 @@ mod tests {
             Part::FilePin,
             Part::FileFree,
             Part::TokenWatch,
+            Part::PeerSecretWatch,
             Part::Audit,
         ];
         for (part, number) in numbered.into_iter().chain(single.map(|part| (part, ""))) {

@@ -74,11 +74,13 @@ pub enum FaultKind {
     RestartAlone,
     /// A node is started with its disk of another cluster, which was made by copying this one.
     ForeignDisk,
+    /// A node has a wrong peer secret for a while.
+    WrongSecret,
 }
 
 impl FaultKind {
     /// All kinds.
-    pub const ALL: [Self; 32] = [
+    pub const ALL: [Self; 33] = [
         Self::Restart,
         Self::PowerLoss,
         Self::PowerLossOfAll,
@@ -111,6 +113,7 @@ impl FaultKind {
         Self::ForgedWord,
         Self::RestartAlone,
         Self::ForeignDisk,
+        Self::WrongSecret,
     ];
 
     /// The kind's name.
@@ -148,6 +151,7 @@ impl FaultKind {
             Self::ForgedWord => "forged-word",
             Self::RestartAlone => "restart-alone",
             Self::ForeignDisk => "foreign-disk",
+            Self::WrongSecret => "wrong-secret",
         }
     }
 
@@ -190,6 +194,7 @@ impl FaultKind {
                 | Self::ForgedWord
                 | Self::RestartAlone
                 | Self::ForeignDisk
+                | Self::WrongSecret
         )
     }
 }
@@ -318,6 +323,11 @@ pub enum Fault {
         /// The node.
         node: u16,
     },
+    /// The file of peer secrets of `node` has another secret than those of the other nodes, which do not accept it.
+    WrongSecret {
+        /// The node.
+        node: u16,
+    },
     /// `node` crashes when it reaches `point` for the `count`th time while the fault lasts, and is started
     /// again at its end. If it never reaches `point` that often, there is no fault.
     CrashPoint {
@@ -435,6 +445,7 @@ impl Fault {
             | Self::StaleTopology { node: of }
             | Self::RestartAlone { node: of, .. }
             | Self::ForeignDisk { node: of, .. }
+            | Self::WrongSecret { node: of }
             | Self::CrashPoint { node: of, .. } => *of == node,
             _ => false,
         }
@@ -453,6 +464,7 @@ impl fmt::Display for Fault {
             | Self::NoDescriptors { node }
             | Self::BackgroundEnd { node }
             | Self::StaleTopology { node }
+            | Self::WrongSecret { node }
             | Self::PowerLoss { node: Some(node), .. } => write!(f, "node {node}"),
             Self::ExchangedDisks { nodes: (one, other) } => write!(f, "nodes {one} and {other}"),
             Self::OlderDisk { node, is_image } => {

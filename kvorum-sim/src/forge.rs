@@ -1,19 +1,21 @@
-//! Forged messages: what a forger that pretends to be a node can send to another one. Connections between
-//! nodes have no secret key yet, so every process that reaches a node's port can send all of these. A node
-//! that accepts no timestamp or floor without a bound takes no harm.
+//! Forged messages: what a forger that pretends to be a node can send to another one. Where nodes prove no
+//! secret to each other, every process that reaches a node's port can send all of these. A node that accepts no
+//! timestamp or floor without a bound takes no harm. Where they prove one, the forger does not know it, and sends
+//! records that could be true: a node that listens to it shows values that no client wrote.
 //!
 //! The forger connects under the identity of a node, with a connection of its own beside that node's.
 
 use crate::clock::EPOCH;
 use crate::net::{SimConnector, authority_of};
+use crate::node::secrets_of;
 use crate::plan::Plan;
 use crate::trace::Trace;
 use bytes::Bytes;
 use kvorum_core::{Key, NodeId, NodeIndex, Record, Run, StoreSeen, Token, UnixMillis, Value, Version};
 use kvorum_server::coordinator::Shared;
 use kvorum_server::peer::{
-    ApplyKind, HandshakeError, Hello, Link, LinkObserver, LinkParts, ROSTER_LEN_MAX, Request, Setback,
-    StepKind, Timestamp,
+    ApplyKind, HandshakeError, Hello, Link, LinkObserver, LinkParts, PeerAuth, PeerAuthMode, ROSTER_LEN_MAX,
+    Request, Setback, StepKind, Timestamp,
 };
 use kvorum_server::replica::Floor;
 use kvorum_server::supervise::Supervisor;
@@ -51,7 +53,7 @@ pub async fn send(
         hello: Box::new(move || greeting.cluster.hello(greeting.clock.wall())),
         clock: Arc::clone(&shared.clock),
         limits: Arc::clone(&shared.peer_limits),
-        auth: Arc::default(),
+        auth: Arc::new(auth_of(forgery.choice)),
         rng: Arc::clone(&shared.rng),
         observer: Rc::new(Anybody),
         supervisor: Supervisor::default(),
@@ -63,6 +65,15 @@ pub async fn send(
     let request = message(forgery.choice, plan, now());
     let answer = link.call(&request, PATIENCE).await;
     trace.line(now(), "forger", &format_args!("to node {}: {request:?}: {answer:?}", forgery.node));
+}
+
+/// A forger proves nothing, or a secret of its own.
+fn auth_of(choice: u64) -> PeerAuth {
+    let auth = PeerAuth::new(PeerAuthMode::Prefer);
+    if choice.count_ones().is_multiple_of(2) {
+        auth.replace(secrets_of(true));
+    }
+    auth
 }
 
 fn now() -> Duration {
@@ -92,6 +103,11 @@ fn message(choice: u64, plan: &Plan, now: Duration) -> Request {
     let Ok(key) = Key::new(key) else { return Request::TakeHints };
     let value = if below(2) == 0 { Value::Tombstone } else { Value::Present(Bytes::from_static(b"forged")) };
     let (version, from) = (Version::from_words(future, below(1 << 16)), plan.nodes);
+    if plan.proves_peers {
+        let version = Version::from_words(clock_word(wall, Duration::ZERO), below(1 << 16));
+        let record = Record { version, from, expires: None, value };
+        return Request::Apply { key, record, kind: ApplyKind::Write };
+    }
     let record = Record { version, from, expires: None, value };
     let floor = Floor { settled: future, sealed: future, purged: 0 };
     let future = Timestamp(future);

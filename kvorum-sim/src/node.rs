@@ -9,7 +9,7 @@ use crate::trace::Trace;
 use kvorum_server::background::Transferring;
 use kvorum_server::config::{self, Config, ConfigError};
 use kvorum_server::node::{Disk, Handle, LocalParts, durability_name, run_local};
-use kvorum_server::peer::Secrets;
+use kvorum_server::peer::{PeerAuthMode, Secrets};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -81,13 +81,18 @@ async fn live(plan: Rc<Plan>, life: Life, nodes: Nodes, trace: Trace) -> turmoil
             index_bytes: INDEX_BYTES,
             listener: SimListener::bind(life.power.clone()).await?,
             connector: Rc::new(connector),
-            secrets: Secrets::default(),
+            secrets: if plan.proves_peers { secrets_of(life.has_wrong_secret) } else { Secrets::default() },
             started: Box::new(move |handle| {
                 let node = handle.clone();
                 desk.open(move |order| match order {
                     Order::Pause { choice, time } => pause(&node, choice, time),
                     // The receiver exists only if the plan has forged messages.
                     Order::Forge(forgery) => drop(tell.send(forgery)),
+                    Order::Secrets { are_wrong } => {
+                        if let Some(shared) = node.shared() {
+                            shared.peer_auth.replace(secrets_of(are_wrong));
+                        }
+                    }
                 });
                 started.set(number, Some(handle));
             }),
@@ -144,12 +149,25 @@ fn config_of(plan: &Plan, life: &Life) -> Result<Config, ConfigError> {
     ]);
     flags.insert("clock-offset-limit", format!("{}s", plan.clock_limit().as_secs()));
     let mut config = config::resolve(&flags, &BTreeMap::new(), None)?.0;
+    if plan.proves_peers {
+        config.peer_auth = PeerAuthMode::Require;
+    }
     if plan.transfers_early {
         // Makes the node treat every partition as one with many keys.
         config.upkeep.transferring =
             Transferring { probed_min: 1, stretch_bytes: 2 << 10, ..Transferring::default() };
     }
     Ok(config)
+}
+
+/// The secrets of a node's file. No other node accepts the wrong one.
+pub fn secrets_of(are_wrong: bool) -> Secrets {
+    let text: &[u8] = if are_wrong {
+        b"a wrong secret, which no other node of the simulation has"
+    } else {
+        b"the secret that the nodes of the simulation share"
+    };
+    Secrets::parse(text).unwrap_or_default()
 }
 
 fn url_of_stranger() -> String {
@@ -181,6 +199,7 @@ mod tests {
                 identity: Arc::default(),
                 power: Power::default(),
                 is_stale,
+                has_wrong_secret: false,
                 desk: Desk::default(),
             };
             config_of(&plan, &life).unwrap()

@@ -52,6 +52,8 @@ const TICK: Duration = Duration::from_millis(10);
 const BACKOFF_MIN: Duration = Duration::from_millis(50);
 /// The largest bound of a pause. After a connection that lasted as long, the pauses begin at [`BACKOFF_MIN`] again.
 const BACKOFF_MAX: Duration = Duration::from_secs(2);
+/// The pause between two attempts to prove another secret. A connection whose secret was withdrawn ends after the second.
+const RENEW_MAX: Duration = Duration::from_secs(1);
 /// A peer is suspected after a silence of this plus four times its usual latency.
 const SILENCE_MIN: Duration = Duration::from_millis(100);
 /// A silence of this length is suspect, however slow the peer usually is.
@@ -483,6 +485,7 @@ impl Shared {
                 end = self.watch() => break end,
                 renewed = self.renew(secret.as_ref(), &known) => renewed,
             };
+            let Some(renewed) = renewed else { break End::Withdrawn };
             secret = renewed.accepted.secret;
             known = renewed.known;
             let (new_pump, new_outbox) = self.pump(renewed.stream, renewed.accepted.already_read);
@@ -512,21 +515,26 @@ impl Shared {
 
     /// Waits until the node's secrets are others than `known` and `used` is not the first of them. Then opens a
     /// connection that is proved by what the nodes have now. The present connection goes on meanwhile, so that no call
-    /// fails because a secret is exchanged.
-    async fn renew(&self, used: Option<&Secret>, known: &Secrets) -> Opened {
+    /// fails because a secret is exchanged. Returns none if it must end, because its secret was withdrawn and the nodes
+    /// have no other in common.
+    async fn renew(&self, used: Option<&Secret>, known: &Secrets) -> Option<Opened> {
         let auth = &self.parts.auth;
         let mut secrets = auth.changed_from(known).await;
         while used.is_some_and(|used| secrets.is_first(used)) {
             secrets = auth.changed_from(&secrets).await;
         }
+        let begun = self.parts.clock.mono();
         loop {
-            match self.connect().await {
-                Ok(opened) => return opened,
-                Err(error) => {
-                    tracing::debug!(peer = %self.parts.peer, %error, "cannot prove the new peer secret yet");
-                    time::sleep(BACKOFF_MAX).await;
-                }
+            let error = match self.connect().await {
+                Ok(opened) => return Some(opened),
+                Err(error) => error,
+            };
+            tracing::debug!(peer = %self.parts.peer, %error, "cannot prove the new peer secret yet");
+            let is_withdrawn = used.is_some_and(|used| !auth.secrets().contains(used));
+            if is_withdrawn && self.parts.clock.mono().saturating_sub(begun) >= RENEW_MAX {
+                return None;
             }
+            time::sleep(RENEW_MAX).await;
         }
     }
 

@@ -55,6 +55,8 @@ pub struct Life {
     pub power: Power,
     /// Whether it uses an outdated list of nodes.
     pub is_stale: bool,
+    /// Whether its file of peer secrets has a wrong one.
+    pub has_wrong_secret: bool,
     /// The receiver of the driver's orders to the running software.
     pub desk: Desk,
 }
@@ -71,6 +73,11 @@ pub enum Order {
     },
     /// A forger on this machine pretends to be its node.
     Forge(Forgery),
+    /// The file of peer secrets has changed: to a wrong secret, or back.
+    Secrets {
+        /// Whether the secret is wrong.
+        are_wrong: bool,
+    },
 }
 
 type Orders = Box<dyn Fn(Order)>;
@@ -166,6 +173,7 @@ struct Machine {
     pace: Rc<Pace>,
     lives: Rc<Cell<u64>>,
     is_stale: Rc<Cell<bool>>,
+    has_wrong_secret: Rc<Cell<bool>>,
     desk: Desk,
     /// The number of stores that it had set aside at the last check.
     asides: Cell<u64>,
@@ -200,6 +208,7 @@ impl Machine {
             pace: Rc::new(pace),
             lives: Rc::default(),
             is_stale: Rc::default(),
+            has_wrong_secret: Rc::default(),
             desk: Desk::default(),
             asides: Cell::default(),
             copies: RefCell::default(),
@@ -212,7 +221,7 @@ impl Machine {
         let (clock, engine) = (Arc::clone(&self.clock), Arc::clone(&self.engine));
         let identity = Arc::clone(&self.identity);
         let (pace, is_stale, power) = (Rc::clone(&self.pace), Rc::clone(&self.is_stale), self.power.clone());
-        let desk = self.desk.clone();
+        let (desk, has_wrong_secret) = (self.desk.clone(), Rc::clone(&self.has_wrong_secret));
         move || {
             let number = lives.replace(lives.get() + 1);
             let software = start(Life {
@@ -226,6 +235,7 @@ impl Machine {
                 // A store that is created under a wrong list belongs to those nodes permanently: an
                 // operator's mistake, not a fault.
                 is_stale: is_stale.get() && engine.row_count(Keyspace::Meta) > 0,
+                has_wrong_secret: has_wrong_secret.get(),
                 desk: desk.clone(),
             });
             Box::pin(Rc::clone(&pace).run(software))
@@ -565,6 +575,7 @@ impl Cluster<'_> {
             | Fault::CrashPoint { .. }
             | Fault::OlderDisk { .. }
             | Fault::ForgedWord { .. }
+            | Fault::WrongSecret { .. }
             | Fault::PausedWorkers { .. } => {}
         }
         self.disturb();
@@ -647,6 +658,10 @@ impl Cluster<'_> {
                 _ => None,
             });
             machine.engine.set_fault(fault);
+            let are_wrong = self.active.values().any(|event| event.fault == Fault::WrongSecret { node });
+            if machine.has_wrong_secret.replace(are_wrong) != are_wrong {
+                machine.desk.give(Order::Secrets { are_wrong });
+            }
         }
         let slowest = self.active.values().filter_map(|event| match event.fault {
             Fault::Delay { latency_max } => Some(latency_max),

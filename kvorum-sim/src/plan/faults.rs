@@ -16,6 +16,8 @@ pub(super) fn kinds(stream: &mut Stream, nodes: u16, durability: DurabilityMode)
     // the others.
     let mut kinds: BTreeSet<FaultKind> = FaultKind::ALL
         .into_iter()
+        // Planned apart: see `wrong_secrets`.
+        .filter(|kind| *kind != FaultKind::WrongSecret)
         .map(|kind| (kind, stream.percent(percent)))
         .filter(|(kind, is_on)| {
             let is_possible = match kind {
@@ -192,6 +194,19 @@ pub(super) fn shifts(stream: &mut Stream, nodes: u16, faults: &[FaultEvent]) -> 
     events
 }
 
+/// Wrong secrets, in a cluster whose nodes prove one.
+pub(super) fn wrong_secrets(stream: &mut Stream, nodes: u16, length: Duration) -> Vec<FaultEvent> {
+    let count = stream.between(0, 4);
+    let event = |_| {
+        let at = stream.duration(Duration::from_secs(1), length);
+        // Long enough for connections that were proved by the right secret to end.
+        let lasts = stream.duration(Duration::from_millis(50), FAULT_MAX);
+        let fault = Fault::WrongSecret { node: stream.between_u16(0, nodes - 1) };
+        FaultEvent { at, lasts, kind: FaultKind::WrongSecret, fault }
+    };
+    (0..count).map(event).collect()
+}
+
 /// The named steps of a running node.
 const RUNNING: &[Point] = &[
     Point::LeaseBefore,
@@ -314,6 +329,7 @@ fn fault(stream: &mut Stream, kind: FaultKind, nodes: u16, victim: u16) -> Fault
             Fault::OlderDisk { node: victim, is_image: choice & 1 == 1 }
         }
         FaultKind::StaleTopology => Fault::StaleTopology { node },
+        FaultKind::WrongSecret => Fault::WrongSecret { node },
         // 18 workers at most: two for each other node of seven, and six more.
         FaultKind::PausedWorkers => Fault::PausedWorkers { node, choice: choice & ((1 << 18) - 1) },
         FaultKind::CrashPoint if stream.percent(15) => crash(stream, node, STARTING, 1),

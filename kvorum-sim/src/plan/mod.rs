@@ -152,6 +152,8 @@ pub struct Plan {
     pub value_bytes_max: usize,
     /// Whether a comparison starts a bulk sync as soon as one partition lacks most of its records.
     pub transfers_early: bool,
+    /// Whether nodes prove a secret to each other.
+    pub proves_peers: bool,
     /// How long load and faults last.
     pub length: Duration,
     /// How long convergence may take afterwards.
@@ -195,6 +197,13 @@ impl Plan {
             let led_to = faults::led_to(&mut seed.stream("crash points"), nodes, length, &faults);
             faults.extend(led_to);
         }
+        let mut peer_auth = seed.stream("peer auth");
+        let proves_peers = nodes > 1 && peer_auth.percent(33);
+        if proves_peers && !(is_contended && is_calm) {
+            let wrong = faults::wrong_secrets(&mut peer_auth, nodes, length);
+            kinds.extend(wrong.iter().map(|event| event.kind));
+            faults.extend(wrong);
+        }
         faults.sort_by_key(|event| event.at);
         Self {
             seed,
@@ -208,6 +217,7 @@ impl Plan {
             value_bytes_max,
             backups: backups(&mut seed.stream("backups"), nodes, length, &kinds),
             transfers_early: seed.stream("transfers").percent(50),
+            proves_peers,
             length,
             settle: Duration::from_secs(30),
             faults,
@@ -460,6 +470,9 @@ impl fmt::Display for Plan {
         writeln!(f, "  values     up to {} bytes", self.value_bytes_max)?;
         if self.transfers_early {
             writeln!(f, "  transfers  early")?;
+        }
+        if self.proves_peers {
+            writeln!(f, "  peers      prove a secret")?;
         }
         writeln!(f, "  faults     {}", self.faults.len())?;
         self.faults.iter().try_for_each(|event| writeln!(f, "  {event}"))

@@ -245,7 +245,7 @@ fn steps(part: Part) -> u32 {
         Part::Commit | Part::Worker | Part::BackgroundPool => 10,
         Part::Network => 30,
         Part::FilePin => 100,
-        Part::Sweep | Part::Reclaim | Part::Reconnect | Part::TokenWatch => 2,
+        Part::Sweep | Part::Reclaim | Part::Reconnect | Part::TokenWatch | Part::PeerSecretWatch => 2,
         _ => 5,
     }
 }
@@ -256,14 +256,18 @@ fn cluster_that_loses(part: Part) -> Cluster {
     let mut cluster =
         Cluster::new(3, &["--memory-budget", "16MiB", "--durability", "os", "--execution", "pool"]);
     let fault = format!("panic-in-{}:{}", part.name(), steps(part));
-    // Parts that not every node has: tokens are looked at, and all requests pass.
+    // Parts that not every node has: tokens and peer secrets are looked at, and all requests and nodes pass.
     let folder = cluster.data_dir(0).parent().unwrap();
     let (tokens, audit) = (folder.join("tokens.toml"), folder.join("audit.log"));
     std::fs::write(&tokens, "[end]\ntokens = 0\n").unwrap();
+    let secrets = folder.join("secrets");
+    std::fs::write(&secrets, "a secret for tests, of more than 32 bytes\n").unwrap();
     let environment = [
         ("KVORUM_CRASH_AT", fault),
         ("KVORUM_AUTH", "warn".to_owned()),
         ("KVORUM_TOKEN_FILE", tokens.display().to_string()),
+        ("KVORUM_PEER_AUTH", "prefer".to_owned()),
+        ("KVORUM_PEER_SECRET_FILE", secrets.display().to_string()),
         ("KVORUM_AUDIT_LOG", audit.display().to_string()),
     ];
     let environment = environment.map(|(name, value)| (name.to_owned(), value)).to_vec();

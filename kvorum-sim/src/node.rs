@@ -81,7 +81,11 @@ async fn live(plan: Rc<Plan>, life: Life, nodes: Nodes, trace: Trace) -> turmoil
             index_bytes: INDEX_BYTES,
             listener: SimListener::bind(life.power.clone()).await?,
             connector: Rc::new(connector),
-            secrets: if plan.proves_peers { secrets_of(life.has_wrong_secret) } else { Secrets::default() },
+            secrets: if plan.proves_peers {
+                secrets_of(life.has_wrong_secret.get())
+            } else {
+                Secrets::default()
+            },
             started: Box::new(move |handle| {
                 let node = handle.clone();
                 desk.open(move |order| match order {
@@ -199,7 +203,7 @@ mod tests {
                 identity: Arc::default(),
                 power: Power::default(),
                 is_stale,
-                has_wrong_secret: false,
+                has_wrong_secret: Rc::default(),
                 desk: Desk::default(),
             };
             config_of(&plan, &life).unwrap()

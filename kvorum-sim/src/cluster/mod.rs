@@ -55,8 +55,8 @@ pub struct Life {
     pub power: Power,
     /// Whether it uses an outdated list of nodes.
     pub is_stale: bool,
-    /// Whether its file of peer secrets has a wrong one.
-    pub has_wrong_secret: bool,
+    /// Whether its file of peer secrets has a wrong one now: it changes while the process runs or tries to start.
+    pub has_wrong_secret: Rc<Cell<bool>>,
     /// The receiver of the driver's orders to the running software.
     pub desk: Desk,
 }
@@ -235,7 +235,7 @@ impl Machine {
                 // A store that is created under a wrong list belongs to those nodes permanently: an
                 // operator's mistake, not a fault.
                 is_stale: is_stale.get() && engine.row_count(Keyspace::Meta) > 0,
-                has_wrong_secret: has_wrong_secret.get(),
+                has_wrong_secret: Rc::clone(&has_wrong_secret),
                 desk: desk.clone(),
             });
             Box::pin(Rc::clone(&pace).run(software))

@@ -23,6 +23,8 @@ command -v strace >/dev/null || missing+=(strace)
 command -v faketime >/dev/null || missing+=(faketime)
 command -v nft >/dev/null || missing+=(nftables)
 command -v ip >/dev/null || missing+=(iproute2)
+# The linter of metrics and alerts.
+command -v promtool >/dev/null || missing+=(prometheus)
 # A browser for the lab's report.
 command -v chromium >/dev/null || missing+=(chromium)
 if [ ${#missing[@]} -gt 0 ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then

@@ -17,6 +17,7 @@ pub mod crash;
 pub mod http;
 pub mod log;
 mod log_limit;
+pub mod machine;
 pub mod metrics;
 pub mod node;
 mod part;

@@ -207,6 +207,7 @@ const ROOMS: &[&str] = &[
     "security",
     "pause",
     "storage",
+    "machine",
     "metrics",
     "replica",
     "peer",

@@ -11,6 +11,7 @@ use super::explain;
 use super::instant;
 use super::local;
 use super::metrics_page;
+use super::metrics_text::Format;
 use super::openapi;
 use super::peer_places::PeerPlaces;
 use super::range::{RangeBody, RangeFormat, RangeSource, Reader};
@@ -27,6 +28,7 @@ use crate::clock::Clock;
 use crate::coordinator::{Coordinator, CoordinatorError, Found, Mutation, Shared, Written, allowance_for};
 use crate::log::Repeats;
 use crate::log_limit::LogLimit;
+use crate::machine::{DiskSpace, Process};
 use crate::metrics::{Operation, StoreMetrics, ThreadMetrics};
 use crate::peer::{HandshakeError, Hello, UPGRADE_PROTOCOL};
 use crate::replica::{Digests, Replica};
@@ -775,9 +777,13 @@ pub(super) fn show_metrics<B>(
         security: &service.security,
         cluster: shared,
         keys: replica.digests().map(Digests::keys),
+        process: Process::read(),
+        disk: DiskSpace::of(&service.facts.data_dir),
     };
-    let mut response = Response::new(ReplyBody::full(Bytes::from(metrics_page::render(&scrape))));
-    let content_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    let is_open = accepts(request.headers(), "application/openmetrics-text");
+    let format = if is_open { Format::OpenMetrics } else { Format::Classic };
+    let mut response = Response::new(ReplyBody::full(Bytes::from(metrics_page::render(&scrape, format))));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(format.content_type()));
+    vary_by_accept(response.headers_mut());
     Ok(response)
 }

@@ -19,6 +19,7 @@ pub mod head;
 mod instant;
 mod local;
 mod metrics_page;
+mod metrics_text;
 mod openapi;
 pub mod peer_places;
 mod range;

@@ -7,6 +7,7 @@ use crate::coordinator::{PeerStatus, Shared};
 use crate::replica::StoreState;
 use crate::supervise::Ended;
 use std::fmt::Write as _;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -100,6 +101,8 @@ pub struct NodeFacts {
     pub cluster: Vec<String>,
     /// The durability mode as it was configured.
     pub durability: String,
+    /// The directory of its data.
+    pub data_dir: PathBuf,
 }
 
 /// The body of `/v0/status`: one `name value` per line, or one JSON object. Facts about the store and the cluster are

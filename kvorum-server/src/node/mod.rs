@@ -314,6 +314,7 @@ pub(crate) fn service(
             own_host: Authority::of_url(&names.url),
             cluster: names.cluster.clone(),
             durability: durability_name(config.durability),
+            data_dir: config.data_dir.clone(),
         },
         thread_metrics: (0..threads).map(|_| Arc::new(ThreadMetrics::default())).collect(),
         desks_open: watch::Sender::new(0),

@@ -21,6 +21,7 @@ use super::pump::{End, Inbox, Outbox, Pump};
 use super::terms::{MessageError, Refusal};
 use super::{BoxedStream, Connector};
 use crate::clock::{Clock, Rng, TooFarAhead};
+use crate::metrics::{CallKind, CallMetrics};
 use crate::supervise::{Part, Supervisor};
 use bytes::Bytes;
 use kvorum_core::NodeId;
@@ -285,6 +286,11 @@ impl Link {
         counts
     }
 
+    /// How long its answered calls took.
+    pub fn call_metrics(&self) -> Arc<CallMetrics> {
+        Arc::clone(&self.shared.call_metrics)
+    }
+
     /// Tries to connect at once if the link is down, because the peer was heard from.
     pub fn probe_now(&self) {
         self.shared.attempt.set(0);
@@ -340,6 +346,7 @@ struct Waiting {
     /// The kind of the reply, unless it is a refusal.
     expected: u8,
     pace: Pace,
+    kind: CallKind,
     slot: Rc<Slot>,
 }
 
@@ -399,6 +406,7 @@ struct Shared {
     reads: RefCell<Estimator>,
     applies: RefCell<Estimator>,
     counts: RefCell<LinkCounts>,
+    call_metrics: Arc<CallMetrics>,
 }
 
 impl Shared {
@@ -422,6 +430,7 @@ impl Shared {
             reads: RefCell::default(),
             applies: RefCell::default(),
             counts: RefCell::default(),
+            call_metrics: Arc::default(),
         }
     }
 
@@ -577,7 +586,7 @@ impl Shared {
         let silence = self.silence.get().unwrap_or(Silence { since, due });
         self.silence.set(Some(Silence { since: silence.since.min(since), due: silence.due.min(due) }));
         self.earliest_due.set(self.earliest_due.get().min(due));
-        calls.insert(number, Waiting { sent, due, expected, pace, slot });
+        calls.insert(number, Waiting { sent, due, expected, pace, kind: request.call_kind(), slot });
         Ok(())
     }
 
@@ -681,6 +690,7 @@ impl Inbox for Shared {
             Ok(reply) => {
                 waits::note(Wait::PeerReply, self.heard.get().saturating_sub(call.sent));
                 self.measure(&call, self.heard.get());
+                self.call_metrics.answered(call.kind, self.heard.get().saturating_sub(call.sent));
                 // The only place where the timestamps in a peer's replies are checked.
                 let believed = self.parts.limits.timestamps.check(reply.newest());
                 call.slot.settle(believed.map(|()| reply).map_err(CallError::TooFarAhead));

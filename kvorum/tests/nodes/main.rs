@@ -38,5 +38,6 @@ mod http_cases;
 mod http_contract;
 mod http_raw;
 mod lab;
+mod metrics;
 mod program;
 mod tokens;

@@ -3,7 +3,7 @@
 //! Incrementing a counter that two cores share costs 35 ns instead of 6. So each network thread has its own counters
 //! ([`ThreadMetrics`]) and `/metrics` adds them up.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Upper bounds of the counted latency buckets in microseconds: ten a decade from 10 µs to 10 s, so that a percentile
@@ -244,6 +244,34 @@ impl Operation {
     }
 }
 
+/// The places for counts of requests by partition: as many as a cluster has partitions by default. With more partitions,
+/// several share a place.
+pub const PARTITION_SLOTS: usize = 4096;
+
+/// Requests by partition, of one thread. The counts wrap.
+#[derive(Debug)]
+pub struct PartitionCounts(Box<[AtomicU32]>);
+
+impl Default for PartitionCounts {
+    fn default() -> Self {
+        Self((0..PARTITION_SLOTS).map(|_| AtomicU32::new(0)).collect())
+    }
+}
+
+impl PartitionCounts {
+    /// Counts a request for a key of partition `number`.
+    pub fn note(&self, number: u16) {
+        if let Some(count) = self.0.get(usize::from(number) % PARTITION_SLOTS) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The counts, by partition.
+    pub fn counts(&self) -> &[AtomicU32] {
+        &self.0
+    }
+}
+
 /// The counters of one network thread.
 #[derive(Debug, Default)]
 pub struct ThreadMetrics {
@@ -261,9 +289,24 @@ pub struct ThreadMetrics {
     pub connections_timed_out: AtomicU64,
     /// Records sent in ranges.
     pub range_records: AtomicU64,
+    /// Requests for one key, by its partition.
+    pub partitions: PartitionCounts,
 }
 
 impl ThreadMetrics {
+    /// How many requests of `operation` were answered, and how many of them failed by the node's fault.
+    pub fn counts(&self, operation: Operation) -> (u64, u64) {
+        let (mut requests, mut failures) = (0, 0);
+        for (status, count) in
+            STATUSES.iter().zip(self.requests.get(operation as usize).into_iter().flatten())
+        {
+            let count = count.load(Ordering::Relaxed);
+            requests += count;
+            failures += if *status >= 500 { count } else { 0 };
+        }
+        (requests, failures)
+    }
+
     /// Counts one answered request.
     pub fn answered(&self, operation: Operation, status: u16, took: Duration) {
         let column = STATUSES.iter().position(|known| *known == status).unwrap_or(STATUSES.len() - 1);

@@ -177,6 +177,7 @@ impl Asked {
             }
             Path::Status
             | Path::Metrics
+            | Path::History
             | Path::Peer
             | Path::Topology
             | Path::Converged

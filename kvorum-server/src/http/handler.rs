@@ -10,15 +10,13 @@ use super::error::Failure;
 use super::explain;
 use super::instant;
 use super::local;
-use super::metrics_page;
-use super::metrics_text::Format;
 use super::openapi;
 use super::peer_places::PeerPlaces;
 use super::range::{RangeBody, RangeFormat, RangeSource, Reader};
 use super::repair;
 use super::routes::{self, Path};
 use super::server::{Addresses, Phase};
-use super::status::{self, NodeFacts, Serving};
+use super::status::NodeFacts;
 use super::target::{self, ProfileQuery, RepairQuery, Scope};
 use super::topology;
 use super::workers;
@@ -26,12 +24,12 @@ use crate::authority::Authority;
 use crate::background::PAUSE_DEFAULT;
 use crate::clock::Clock;
 use crate::coordinator::{Coordinator, CoordinatorError, Found, Mutation, Shared, Written, allowance_for};
+use crate::history::History;
 use crate::log::Repeats;
 use crate::log_limit::LogLimit;
-use crate::machine::{DiskSpace, Process};
 use crate::metrics::{Operation, StoreMetrics, ThreadMetrics};
 use crate::peer::{HandshakeError, Hello, UPGRADE_PROTOCOL};
-use crate::replica::{Digests, Replica};
+use crate::replica::Replica;
 use crate::security::{Security, TokenView};
 use crate::supervise::Supervisor;
 use crate::worker::Pools;
@@ -76,6 +74,10 @@ pub struct Service {
     pub facts: NodeFacts,
     /// Every network thread's counters.
     pub thread_metrics: Vec<Arc<ThreadMetrics>>,
+    /// The load of the last quarter of an hour.
+    pub history: History,
+    /// When the node started, by its monotonic clock.
+    pub started: Duration,
     /// How many of these threads have a coordinator. All threads share the port, so clients are served once all have
     /// one.
     pub desks_open: watch::Sender<usize>,
@@ -173,7 +175,7 @@ impl Service {
     ///
     /// # Errors
     /// 503 while the store is being opened.
-    fn rooms(&self) -> Result<&Rooms, Failure> {
+    pub(super) fn rooms(&self) -> Result<&Rooms, Failure> {
         self.rooms.get().ok_or_else(Failure::starting)
     }
 
@@ -310,7 +312,7 @@ fn is_plausible_host(host: &HeaderValue) -> bool {
 }
 
 /// Whether the client lists `kind` in an Accept header. Weights are ignored.
-fn accepts(headers: &HeaderMap, kind: &str) -> bool {
+pub(super) fn accepts(headers: &HeaderMap, kind: &str) -> bool {
     headers.get_all(ACCEPT).iter().any(|accept| {
         accept.to_str().is_ok_and(|accept| {
             let mut kinds = accept.split(',').map(|item| item.split(';').next().unwrap_or("").trim());
@@ -365,11 +367,12 @@ fn check_write(headers: &HeaderMap, method: &Method) -> Result<(), Failure> {
 }
 
 /// Notes that the answer depends on the Accept header.
-fn vary_by_accept(headers: &mut HeaderMap) {
+pub(super) fn vary_by_accept(headers: &mut HeaderMap) {
     headers.insert(VARY, HeaderValue::from_static("accept"));
 }
 
 fn parse_entity<B>(
+    desk: &Desk,
     coordinator: &Coordinator,
     request: &Request<B>,
 ) -> Result<(target::EntityQuery, Quorum), Failure> {
@@ -378,12 +381,13 @@ fn parse_entity<B>(
         return Err(target::TargetError::TtlWithoutPut.into());
     }
     let quorum = query.replicas.quorum(coordinator.default_quorum(), coordinator.nodes())?;
+    desk.metrics.partitions.note(coordinator.shared().cluster.partition_of(&query.key).0);
     Ok((query, quorum))
 }
 
 pub(super) async fn get<B>(desk: &Desk, request: &Request<B>) -> Result<Response<ReplyBody>, Failure> {
     let coordinator = desk.coordinator()?;
-    let (query, quorum) = parse_entity(coordinator, request)?;
+    let (query, quorum) = parse_entity(desk, coordinator, request)?;
     let Found { record, now, answered } = coordinator.read(query.key, quorum).await?;
     let Some(record) = record else { return Err(Failure::not_found()) };
     let Some(value) = record.live(now) else { return Err(Failure::not_found()) };
@@ -420,7 +424,7 @@ where
 {
     check_write(request.headers(), request.method())?;
     let (service, coordinator) = (&desk.service, desk.coordinator()?);
-    let (query, quorum) = parse_entity(coordinator, &request)?;
+    let (query, quorum) = parse_entity(desk, coordinator, &request)?;
     let headers = request.headers();
     let announced = match headers.get(CONTENT_LENGTH) {
         Some(length) => Some(
@@ -500,7 +504,7 @@ async fn admit(service: &Service, length: u64, wait: Duration) -> Result<Option<
 pub(super) async fn delete<B>(desk: &Desk, request: &Request<B>) -> Result<Response<ReplyBody>, Failure> {
     check_write(request.headers(), request.method())?;
     let coordinator = desk.coordinator()?;
-    let (query, quorum) = parse_entity(coordinator, request)?;
+    let (query, quorum) = parse_entity(desk, coordinator, request)?;
     let done = coordinator.write(query.key, Mutation::Delete, quorum).await?;
     Ok(written(StatusCode::ACCEPTED, done, quorum))
 }
@@ -552,28 +556,6 @@ pub(super) async fn range<B>(desk: &Desk, request: &Request<B>) -> Result<Respon
     let mut response = Response::new(ReplyBody::Range(body));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     vary_by_accept(response.headers_mut());
-    Ok(response)
-}
-
-pub(super) fn show_status<B>(
-    service: &Service,
-    request: &Request<B>,
-) -> Result<Response<ReplyBody>, Failure> {
-    let is_quorum_needed = target::parse_status(request.uri().query())?;
-    let shared = service.rooms.get().map(|rooms| &*rooms.shared);
-    let phase = *service.phase.borrow();
-    let ended = service.supervisor.ended();
-    let serving = Serving::of(phase, ended.as_ref(), shared);
-    let json = accepts(request.headers(), "application/json");
-    let body = status::render(&service.facts, phase, serving, ended.as_ref(), shared, json);
-    let mut response = Response::new(ReplyBody::full(Bytes::from(body)));
-    let content_type = if json { "application/json" } else { "text/plain; charset=utf-8" };
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
-    vary_by_accept(response.headers_mut());
-    if !serving.is_able(is_quorum_needed) {
-        *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
-        response.headers_mut().insert(http::header::RETRY_AFTER, HeaderValue::from_static("1"));
-    }
     Ok(response)
 }
 
@@ -752,38 +734,4 @@ fn workers_of<B>(shared: &Shared, request: &Request<B>) -> Response<ReplyBody> {
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     vary_by_accept(response.headers_mut());
     response
-}
-
-pub(super) fn show_metrics<B>(
-    service: &Service,
-    request: &Request<B>,
-) -> Result<Response<ReplyBody>, Failure> {
-    target::parse_nothing(request.uri().query())?;
-    let Rooms { shared, replica, pools, store_metrics, .. } = service.rooms()?;
-    let scrape = metrics_page::Scrape {
-        threads: &service.thread_metrics,
-        store: store_metrics,
-        engine: replica.engine_stats(),
-        connections: service.connection_count.load(Ordering::Relaxed),
-        body_bytes: service.body_budget.used(),
-        commit_queue: replica.queue_len(),
-        pools,
-        purged: replica.sweeper().purged(),
-        sweeper: replica.sweeper().name(),
-        reclaimer: replica.reclaimer(),
-        durability: &service.facts.durability,
-        store_state: replica.health(),
-        supervisor: &service.supervisor,
-        security: &service.security,
-        cluster: shared,
-        keys: replica.digests().map(Digests::keys),
-        process: Process::read(),
-        disk: DiskSpace::of(&service.facts.data_dir),
-    };
-    let is_open = accepts(request.headers(), "application/openmetrics-text");
-    let format = if is_open { Format::OpenMetrics } else { Format::Classic };
-    let mut response = Response::new(ReplyBody::full(Bytes::from(metrics_page::render(&scrape, format))));
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(format.content_type()));
-    vary_by_accept(response.headers_mut());
-    Ok(response)
 }

@@ -24,6 +24,7 @@ mod openapi;
 pub mod peer_places;
 mod range;
 mod repair;
+pub mod reports;
 pub mod routes;
 pub mod server;
 mod status;

@@ -19,6 +19,7 @@ use crate::cluster::{Cluster, Roster};
 use crate::config::Config;
 use crate::coordinator::{Settings, Shared, Stamps};
 use crate::crash::{self, Point};
+use crate::history::History;
 use crate::http::admission::Admission;
 use crate::http::body::BodyBudget;
 use crate::http::peer_places::PEER_CONNECTIONS_MAX;
@@ -317,6 +318,8 @@ pub(crate) fn service(
             data_dir: config.data_dir.clone(),
         },
         thread_metrics: (0..threads).map(|_| Arc::new(ThreadMetrics::default())).collect(),
+        history: History::default(),
+        started: clock.mono(),
         desks_open: watch::Sender::new(0),
         run_id: u32::from_be_bytes(run_id),
         faults: AtomicU64::new(0),

@@ -241,6 +241,7 @@ fn steps(part: Part) -> u32 {
         | Part::CommitWake
         | Part::FenceQuery
         | Part::Scrub
+        | Part::History
         | Part::Purge => 1,
         Part::Commit | Part::Worker | Part::BackgroundPool => 10,
         Part::Network => 30,

@@ -5,11 +5,15 @@
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod client;
+mod cluster;
 mod dev;
 mod profile;
 mod repair;
 mod serve;
+mod status;
+mod table;
 mod token;
+mod top;
 mod vouch;
 
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
@@ -78,7 +82,7 @@ fn command() -> Command {
         .version(kvorum_lab::version())
         .subcommand_required(true)
         .arg_required_else_help(true)
-        .after_help("Exit codes: 0 done or found, 1 not found, 2 wrong usage, 3 unreachable or failed")
+        .after_help("Exit codes: 0 done or found, 1 not found, 2 wrong usage, 3 unreachable or failed; status and top have their own")
         .subcommand(serve::command())
         .subcommand(dev::command())
         .subcommands(vouch::commands())

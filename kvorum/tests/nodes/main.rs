@@ -40,4 +40,5 @@ mod http_raw;
 mod lab;
 mod metrics;
 mod program;
+mod status;
 mod tokens;

@@ -419,17 +419,28 @@ fn client_commands_pass_bytes_and_exit_codes() {
         assert!(output.stdout.is_empty() && !output.stderr.is_empty());
     }
     let status = client(&["status"], b"");
-    assert!(code(&status) == 0 && text(&status.stdout).contains("ready"), "{status:?}");
+    assert!(code(&status) == 0 && text(&status.stdout).starts_with("1 of 1 node up, "), "{status:?}");
     let status = client(&["status", "--json"], b"");
     let fields: serde_json::Value = serde_json::from_slice(&status.stdout).unwrap();
+    assert_eq!((code(&status), fields["verdict"]["word"].as_str()), (0, Some("ok")), "{status:?}");
+    assert_eq!(fields["nodes"][0]["status"]["state"], "ready");
+    let status = client(&["status", "--node-only"], b"");
+    assert!(code(&status) == 0 && text(&status.stdout).contains("ready"), "{status:?}");
+    let status = client(&["status", "--node-only", "--json"], b"");
+    let fields: serde_json::Value = serde_json::from_slice(&status.stdout).unwrap();
     assert_eq!((code(&status), fields["state"].as_str()), (0, Some("ready")));
+    assert_eq!(code(&client(&["status", "--quorum"], b"")), 2);
     assert_eq!(code(&run(kvorum(&["get", "argument"]).env("KVORUM_URL", &url), b"")), 0);
     // A port on which no process listens: bound once, and released again.
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let closed = format!("http://{closed}");
-    for command in
-        [&["get", "key"][..], &["put", "key", "x"], &["delete", "key"], &["scan", "a"], &["status"]]
-    {
+    for command in [
+        &["get", "key"][..],
+        &["put", "key", "x"],
+        &["delete", "key"],
+        &["scan", "a"],
+        &["status", "--node-only"],
+    ] {
         let output = run(kvorum(command).args(["--url", &closed, "--timeout", "1"]), b"");
         assert_eq!(code(&output), 3, "{command:?}: {output:?}");
         assert!(output.stdout.is_empty() && !output.stderr.is_empty());

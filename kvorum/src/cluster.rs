@@ -69,6 +69,9 @@ pub(super) async fn nodes(client: &Client, matches: &ArgMatches) -> Vec<String> 
     if urls.len() < 2 {
         urls = named(matches);
     }
+    // Placement's order means nothing to people.
+    urls.sort();
+    urls.dedup();
     urls.truncate(NODES_MAX);
     urls
 }
@@ -99,7 +102,7 @@ pub(super) async fn ask(
                 Ok(status) => {
                     serde_json::from_str(&status.body).map_err(|_| "its answer is no status".to_owned())
                 }
-                Err(error) => Err(error.to_string()),
+                Err(error) => Err(reason(&error)),
             };
             let history = if with_history && status.is_ok() { history_of(&client).await } else { None };
             Asked { url, status, history }
@@ -112,6 +115,15 @@ pub(super) async fn ask(
         asked.push(task.await.unwrap_or_else(failed));
     }
     Ok(asked)
+}
+
+/// Why a node gives no status, without the words that its row has already.
+fn reason(error: &kvorum_client::Error) -> String {
+    let text = error.to_string();
+    match text.split_once("no answer from ").and_then(|(_, rest)| rest.split_once(": ")) {
+        Some((_, reason)) => reason.to_owned(),
+        None => text.strip_prefix("status: ").unwrap_or(&text).to_owned(),
+    }
 }
 
 async fn history_of(client: &Client) -> Option<Value> {

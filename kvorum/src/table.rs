@@ -47,7 +47,7 @@ mod tests {
     #[test]
     fn cells_are_escaped_and_aligned() {
         let rows = [headings(&["node", "state"]), vec!["http://a\u{1b}[2J\nb".to_owned(), "ok".to_owned()]];
-        assert_eq!(table(&rows), "node                    state\nhttp://a\\u{1b}[2J\\nb  ok");
+        assert_eq!(table(&rows), "node                  state\nhttp://a\\u{1b}[2J\\nb  ok");
     }
 
     #[test]

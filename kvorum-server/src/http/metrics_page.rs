@@ -5,7 +5,7 @@ use crate::coordinator::{PeerStatus, Shared};
 use crate::machine::{self, DiskSpace, Process};
 use crate::metrics::{CallKind, LatencyCounts, Operation, STATUSES, StoreMetrics, ThreadMetrics};
 use crate::replica::{EngineStats, ReclaimState, StoreState};
-use crate::security::{AuthMode, Refused, Security};
+use crate::security::{Refused, Security};
 use crate::supervise::{Part, Supervisor};
 use crate::worker::{Pool, Pools};
 use kvorum_core::Version;
@@ -239,7 +239,7 @@ fn families(scrape: &Scrape<'_>) -> Vec<Family> {
     families
 }
 
-/// The metrics of tokens; only the mode while they are not looked at.
+/// The metrics of tokens.
 fn tokens(security: &Security) -> Vec<Family> {
     let mut families = Vec::new();
     let mut family = |name, kind, help| families.push(Family { name, help, kind });
@@ -249,9 +249,6 @@ fn tokens(security: &Security) -> Vec<Family> {
     if security.audit().is_open() {
         let lost = Kind::Counter(one(security.audit().lost()));
         family("kvorum_audit_lines_lost_total", lost, "Lines of the audit log that could not be written");
-    }
-    if mode == AuthMode::Off {
-        return families;
     }
     let refused = security.refused().into_iter().map(|Refused { reason, token, count }| {
         (vec![("reason", reason.to_owned()), ("token", token.to_string())], count)

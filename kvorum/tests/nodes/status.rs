@@ -113,8 +113,8 @@ fn status_names_the_full_disk() {
     cluster.start_all();
     let ballast = disk.fill(0);
     wait_until("the full disk is noticed", || {
-        let answer = cluster.try_ask(1, "PUT", "/v0/entity?id=k&replicas=3/3", Some(&vec![0; 65_536]));
-        answer.is_ok_and(|answer| answer.status == 507)
+        let _ = cluster.try_ask(1, "PUT", "/v0/entity?id=k&replicas=3/3", Some(&vec![0; 65_536]));
+        alarms(&own_verdict(&cluster, 1)).contains(&("disk-full".to_owned(), cluster.url(1)))
     });
     let mut last = (None, Value::Null);
     wait_until("the disk is named", || {

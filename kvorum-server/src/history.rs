@@ -109,7 +109,7 @@ impl Reading {
                 let (requests, failures) = thread.counts(operation);
                 *total += requests;
                 reading.failures += failures;
-                if !matches!(operation, Operation::Range | Operation::Other)
+                if operation.is_of_a_key()
                     && let Some(histogram) = thread.latencies.get(operation as usize)
                 {
                     reading.latencies.add(histogram);

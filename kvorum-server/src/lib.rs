@@ -27,6 +27,7 @@ pub mod peer;
 pub mod replica;
 pub mod sched;
 pub mod security;
+pub mod slow;
 pub mod storage;
 pub mod supervise;
 pub mod verdict;

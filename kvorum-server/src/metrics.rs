@@ -232,6 +232,11 @@ pub const STATUSES: [u16; 18] =
     [200, 201, 202, 404, 400, 401, 403, 405, 409, 411, 413, 431, 500, 501, 503, 504, 507, 0];
 
 impl Operation {
+    /// Whether it is about one key.
+    pub fn is_of_a_key(self) -> bool {
+        matches!(self, Self::Get | Self::Head | Self::Put | Self::Delete)
+    }
+
     /// The statuses that are shown as 0 before the first such answer, so that a rate over them is right from the first on.
     pub fn usual_statuses(self) -> &'static [u16] {
         match self {

@@ -211,6 +211,7 @@ const ROOMS: &[&str] = &[
     "machine",
     "metrics",
     "history",
+    "slow",
     "replica",
     "peer",
     "cluster",

@@ -30,7 +30,8 @@ use crate::log_limit::LogLimit;
 use crate::metrics::{Operation, StoreMetrics, ThreadMetrics};
 use crate::peer::{HandshakeError, Hello, UPGRADE_PROTOCOL};
 use crate::replica::Replica;
-use crate::security::{Security, TokenView};
+use crate::security::{Security, TokenView, key_hash};
+use crate::slow::{self, Trace};
 use crate::supervise::Supervisor;
 use crate::worker::Pools;
 use bytes::Bytes;
@@ -87,6 +88,8 @@ pub struct Service {
     pub faults: AtomicU64,
     /// Limits the log lines about these failures.
     pub(crate) fault_lines: LogLimit,
+    /// Limits the log lines about slow requests.
+    pub(crate) slow_lines: LogLimit,
     /// The node's phase: starting, joining, ready or draining.
     pub phase: watch::Sender<Phase>,
     /// Connections of peers so far; gives each its number.
@@ -186,6 +189,27 @@ impl Service {
     }
 }
 
+impl Service {
+    /// Logs a slow request: keys as hashes, as in the audit log.
+    fn log_slow(&self, operation: Operation, status: StatusCode, took: Duration, trace: &Trace) {
+        let Some(left_out) = self.slow_lines.admit(self.clock.mono()) else { return };
+        let hash = trace.key().map(|key| key_hash(key.as_ref())).unwrap_or_default();
+        let shared = self.rooms.get().map(|rooms| &rooms.shared);
+        let steps = trace.describe(|node| {
+            shared.map_or_else(String::new, |shared| shared.cluster.url_of(node).to_owned())
+        });
+        tracing::warn!(
+            operation = operation.name(),
+            status = status.as_u16(),
+            took_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
+            key_sha256 = hash,
+            steps,
+            left_out,
+            "slow request (--slow-request)"
+        );
+    }
+}
+
 /// Answers one request.
 ///
 /// # Cancel safety
@@ -202,9 +226,15 @@ where
     let asks_first = head.headers.contains_key(EXPECT);
     let mut upload = Upload::new(body);
     let request = Request::from_parts(head, &mut upload);
-    let answered = match check_head(connection, &request, service.facts.own_host.as_ref()) {
-        Ok(()) => route(desk, connection, request).await,
-        Err(failure) => Err(failure),
+    let is_traced = service.limits.slow_request.is_some() && operation.is_of_a_key();
+    let trace = is_traced.then(Trace::begin);
+    let answered = match (check_head(connection, &request, service.facts.own_host.as_ref()), &trace) {
+        (Ok(()), None) => route(desk, connection, request).await,
+        // Boxed, so that a request without a trace has no place for this one.
+        (Ok(()), Some(trace)) => {
+            Box::pin(slow::within(Rc::clone(trace), route(desk, connection, request))).await
+        }
+        (Err(failure), _) => Err(failure),
     };
     let is_distrusted = match &answered {
         // A spare place serves one request and is then free for the next client. A peer gets a place of its own.
@@ -227,6 +257,11 @@ where
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     let took = service.clock.mono().saturating_sub(begun);
     metrics.answered(operation, response.status().as_u16(), took);
+    if let (Some(trace), Some(bound)) = (trace, service.limits.slow_request)
+        && took >= bound
+    {
+        service.log_slow(operation, response.status(), took, &trace);
+    }
     connection.end_request();
     response
 }
@@ -381,6 +416,7 @@ fn parse_entity<B>(
         return Err(target::TargetError::TtlWithoutPut.into());
     }
     let quorum = query.replicas.quorum(coordinator.default_quorum(), coordinator.nodes())?;
+    slow::note_key(&query.key);
     desk.metrics.partitions.note(coordinator.shared().cluster.partition_of(&query.key).0);
     Ok((query, quorum))
 }
@@ -450,12 +486,14 @@ where
     let (body, budget) = (request.into_body(), &service.body_budget);
     let reading = read_value(body, announced, limits.value_bytes_max, budget, is_lost, take_turn);
     let (value, _reserved) = match announced {
-        Some(length) if length >= LARGE_BYTES => read_swiftly(reading, &turn).await?,
-        _ => reading.await?,
+        Some(length) if length >= LARGE_BYTES => {
+            slow::step("body", None, read_swiftly(reading, &turn)).await?
+        }
+        _ => slow::step("body", None, reading).await?,
     };
     let length = value.len() as u64;
     let turn = match turn.take() {
-        None => admit(service, length, timeout).await?,
+        None => slow::step("turn", None, admit(service, length, timeout)).await?,
         turn => turn,
     };
     let begun = turn.as_ref().map(|_| service.clock.mono());

@@ -52,6 +52,8 @@ pub struct Limits {
     pub range_timeout: Duration,
     /// How long a draining node waits for requests and connections to end.
     pub drain_timeout: Duration,
+    /// The time from which on a request is logged as slow; none for never.
+    pub slow_request: Option<Duration>,
     /// The waits on a connection.
     pub waits: connection::Waits,
 }

@@ -289,6 +289,8 @@ impl Names {
 
 /// The most log lines in each period about requests that failed by this node's own fault.
 const FAULT_LINES_MAX: u32 = 10;
+/// The most log lines in each period about slow requests: on a slow disk every request is one.
+const SLOW_LINES_MAX: u32 = 60;
 const FAULT_LINES_PERIOD: Duration = Duration::from_mins(1);
 
 /// The state that all of a node's threads share, before the store is open.
@@ -324,6 +326,7 @@ pub(crate) fn service(
         run_id: u32::from_be_bytes(run_id),
         faults: AtomicU64::new(0),
         fault_lines: LogLimit::new(FAULT_LINES_MAX, FAULT_LINES_PERIOD),
+        slow_lines: LogLimit::new(SLOW_LINES_MAX, FAULT_LINES_PERIOD),
         phase: watch::Sender::new(Phase::Starting),
         peer_connections: AtomicU64::new(0),
         peer_places: Arc::default(),

@@ -177,3 +177,36 @@ fn top_shows_the_hottest_partition() {
         assert!(text.contains(part), "{part}: {text}");
     }
 }
+
+/// Goal: the log names the replica that made a request slow, with `--slow-request` only, and no key. Method: one of three
+/// nodes is stopped, and a write and a read ask for all three.
+#[test]
+fn slow_requests_name_the_replica() {
+    let mut cluster = Cluster::new(3, &["--memory-budget", "16MiB", "--slow-request", "400ms"]);
+    cluster.start_all();
+    assert_eq!(cluster.ask(0, "PUT", "/v0/entity?id=quick-secret&replicas=3/3", Some(b"v")).status, 201);
+    cluster.pause(2);
+    for method in ["PUT", "GET"] {
+        let answer = cluster.ask(0, method, "/v0/entity?id=slow-secret&replicas=3/3", Some(b"v"));
+        assert_eq!(answer.status, 504, "{answer:?}");
+    }
+    cluster.resume(2);
+    let url = cluster.url(2);
+    // A write to all asks for the newest version first.
+    for (operation, call) in [("put", "newest"), ("get", "get")] {
+        wait_until(&format!("the slow {operation} is logged"), || {
+            let log = cluster.log(0);
+            log.lines().any(|line| {
+                line.contains("slow request")
+                    && line.contains(&format!("operation=\"{operation}\" status=504"))
+                    && line.contains("key_sha256=\"")
+                    && line.contains(&format!("{call} at {url} not answered in "))
+            })
+        });
+    }
+    for index in 0..3 {
+        assert!(!cluster.log(index).contains("secret"), "a key is in the log");
+    }
+    let lines = |log: String| log.lines().filter(|line| line.contains("slow request")).count();
+    assert_eq!([lines(cluster.log(1)), lines(cluster.log(2))], [0, 0]);
+}

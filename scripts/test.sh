@@ -88,6 +88,7 @@ if [ -x "$node" ]; then
   KVORUM_BINARY=$node run java bash scripts/java.sh
   KVORUM=$node run recipes bash scripts/recipes.sh
   KVORUM=$node run proxies bash scripts/proxies.sh
+  run packages bash scripts/package_check.sh "$node"
   if [ "${OPENAPI_SECONDS:-8}" -gt 0 ]; then
     KVORUM=$node SECONDS_PER_ROUND=${OPENAPI_SECONDS:-8} run openapi bash scripts/openapi.sh
   else

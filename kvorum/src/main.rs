@@ -10,6 +10,7 @@ mod dev;
 mod profile;
 mod repair;
 mod serve;
+mod shell;
 mod status;
 mod table;
 mod token;
@@ -65,6 +66,8 @@ fn run_command(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
                 Err(error) => complain(error, USAGE),
             },
             Some((name @ ("bootstrap" | "trust-store"), matches)) => vouch::run(name, matches),
+            Some(("completions", matches)) => shell::completions(command(), matches),
+            Some(("man", matches)) => shell::man(command(), matches),
             Some((name, matches)) => client::run(name, matches),
             None => ExitCode::from(USAGE),
         },
@@ -95,6 +98,7 @@ fn command() -> Command {
                  was measured, 130 interrupted",
             ),
         ))
+        .subcommands(shell::commands())
         .subcommand(LabArgs::augment_args(
             Command::new("lab").about("Loads, profiles and compares configurations, and writes the report"),
         ))

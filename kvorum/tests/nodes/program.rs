@@ -17,6 +17,7 @@ use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+use tempfile::TempDir;
 
 // ---- Its threads ------------------------------------------------------------------------------------------------
 
@@ -445,6 +446,27 @@ fn client_commands_pass_bytes_and_exit_codes() {
         assert_eq!(code(&output), 3, "{command:?}: {output:?}");
         assert!(output.stdout.is_empty() && !output.stderr.is_empty());
     }
+}
+
+/// Completions are scripts that know the flags, and manual pages are written for every command.
+#[test]
+fn completions_and_manuals_know_the_flags() {
+    let code = |output: &Output| output.status.code();
+    for shell in ["bash", "zsh", "fish"] {
+        let output = run(&mut kvorum(&["completions", shell]), b"");
+        assert_eq!(code(&output), Some(0), "{shell}");
+        assert!(String::from_utf8(output.stdout).unwrap().contains("slow-request"), "{shell}");
+    }
+    let bash = run(&mut kvorum(&["completions", "bash"]), b"");
+    assert!(run(Command::new("bash").arg("-n"), &bash.stdout).status.success());
+    assert_eq!(code(&run(&mut kvorum(&["completions", "tcsh"]), b"")), Some(2));
+    let dir = TempDir::with_prefix("kvorum-man-").unwrap();
+    let written = run(kvorum(&["man"]).arg(dir.path()), b"");
+    assert_eq!(code(&written), Some(0), "{written:?}");
+    let page = std::fs::read_to_string(dir.path().join("kvorum-serve.1")).unwrap();
+    assert!(page.contains("slow\\-request"), "{page}");
+    assert!(dir.path().join("kvorum-status.1").exists() && dir.path().join("kvorum.1").exists());
+    assert_eq!(code(&run(kvorum(&["man"]).arg(dir.path().join("absent")), b"")), Some(3));
 }
 
 /// A value over the limit of the node is a wrong request, and reported as such.

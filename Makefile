@@ -1,11 +1,12 @@
 # kvorum: `make run` and `make test` are all that a newcomer needs; `make help` lists the rest.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check java-test lint bench bench-quick ladder fuzz openapi recipes proxies release clean sim soak canaries sim-build
+.PHONY: help run test check java-test lint bench bench-quick ladder fuzz openapi recipes proxies release deb tarball clean sim soak canaries sim-build
 
 NODES ?= 3
 BASE_PORT ?= 8080
 DATA ?= ./data
+OUT ?= dist
 MINUTES ?= 1
 SEED ?= 1
 SEEDS ?= 40
@@ -42,6 +43,12 @@ lint: ## Checks format and lints; no warning is let pass
 release: ## Builds the optimised binary: target/release/kvorum
 	cargo build --release --locked -p kvorum
 	@! grep -q 'crash point' $(or $(CARGO_TARGET_DIR),target)/release/kvorum || { echo "FAILED: this release has crash points"; exit 1; }
+
+deb: release ## Makes a Debian package of the release in OUT (./dist), with its checksum
+	@bash scripts/package.sh deb $(or $(CARGO_TARGET_DIR),target)/release/kvorum $(OUT)
+
+tarball: release ## Makes an archive of the release for any Linux with glibc, likewise
+	@bash scripts/package.sh tarball $(or $(CARGO_TARGET_DIR),target)/release/kvorum $(OUT)
 
 bench: release ## Measures the node against a bare responder and a bare disk (about 10 minutes)
 	@bash scripts/bench.sh

@@ -23,6 +23,8 @@ command -v strace >/dev/null || missing+=(strace)
 command -v faketime >/dev/null || missing+=(faketime)
 command -v nft >/dev/null || missing+=(nftables)
 command -v ip >/dev/null || missing+=(iproute2)
+# The linter of metrics and alerts.
+command -v promtool >/dev/null || missing+=(prometheus)
 # A browser for the lab's report.
 command -v chromium >/dev/null || missing+=(chromium)
 if [ ${#missing[@]} -gt 0 ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
@@ -86,6 +88,7 @@ if [ -x "$node" ]; then
   KVORUM_BINARY=$node run java bash scripts/java.sh
   KVORUM=$node run recipes bash scripts/recipes.sh
   KVORUM=$node run proxies bash scripts/proxies.sh
+  run packages bash scripts/package_check.sh "$node"
   if [ "${OPENAPI_SECONDS:-8}" -gt 0 ]; then
     KVORUM=$node SECONDS_PER_ROUND=${OPENAPI_SECONDS:-8} run openapi bash scripts/openapi.sh
   else

@@ -78,6 +78,8 @@ parts! {
     Link = "link", Restart;
     /// A thread's task that records the state of its links.
     Gauges = "gauges", Restart;
+    /// The task that samples the node's load.
+    History = "history", Restart;
     /// A thread's task that retries its link when another message shows that the peer is alive.
     Reconnect = "reconnect", Restart;
     /// The task that asks one peer once what it has purged.

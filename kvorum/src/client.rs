@@ -97,10 +97,34 @@ pub(super) fn commands() -> Vec<Command> {
                 )
                 .conflicts_with("partition"),
             ),
-        on_node(Command::new("status").about("Prints a node's state; exit code 3 when it cannot serve"))
-            .arg(switch("json", "As JSON"))
-            .arg(switch("quorum", "Fail also while a default request would not find its quorum")),
+        on_node(
+            Command::new("status")
+                .about("Says whether default requests succeed, and shows all nodes and alarms")
+                .after_help(super::status::EXIT_CODES),
+        )
+        .arg(switch("json", "As JSON"))
+        .arg(watch("watch", "Again every SECONDS, until interrupted [default: 2]"))
+        .arg(
+            switch("node-only", "Ask one node and show its state alone, as health checks do; exit code 3 when it cannot serve")
+                .conflicts_with("watch"),
+        )
+        .arg(
+            switch("quorum", "Fail also while a default request through the node would not find its quorum")
+                .requires("node-only"),
+        ),
+        on_node(
+            Command::new("top")
+                .about("Shows rates of all nodes, the hottest partitions and the slowest peers, again and again")
+                .after_help("Exit codes: 0 done, 2 no node answers or wrong usage"),
+        )
+        .arg(watch("interval", "Time between two looks [default: 5]"))
+        .arg(switch("once", "Once, without clearing the screen, for scripts"))
+        .arg(switch("json", "One JSON object a look")),
     ]
+}
+
+fn watch(name: &'static str, help: &'static str) -> Arg {
+    flag(name, "SECONDS", help).num_args(0..=1).value_parser(value_parser!(u64).range(1..=86_400))
 }
 
 fn switch(name: &'static str, help: &'static str) -> Arg {
@@ -121,7 +145,8 @@ pub(super) fn run(name: &str, matches: &ArgMatches) -> ExitCode {
             "scan" => scan(&client, matches).await,
             "explain" => explain(&client, matches).await,
             "repair" => super::repair::run(&client, matches).await,
-            "status" => status(&client, matches).await,
+            "status" => super::status::run(&client, matches).await,
+            "top" => super::top::run(&client, matches).await,
             _ => Err(Failure::Usage(format!("no such command: {name}"))),
         }
     });
@@ -344,7 +369,7 @@ fn plain_line(fields: &[&Bytes], is_terminal: bool) -> Vec<u8> {
     line
 }
 
-fn escaped(bytes: &[u8]) -> String {
+pub(super) fn escaped(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
         for c in chunk.valid().chars() {
@@ -389,93 +414,6 @@ async fn explain(client: &Client, matches: &ArgMatches) -> Result<ExitCode, Fail
     let text = client.explain(required_key(matches, "key")?, matches.get_flag("json")).await?;
     write_out(text.as_bytes())?;
     Ok(ExitCode::SUCCESS)
-}
-
-async fn status(client: &Client, matches: &ArgMatches) -> Result<ExitCode, Failure> {
-    let status = client.status().await?;
-    if matches.get_flag("json") {
-        write_out(format!("{}\n", status.body.trim_end()).as_bytes())?;
-    } else {
-        write_out(format!("{}\n", status_page(&status.node, &status.body)).as_bytes())?;
-    }
-    let is_able = status.is_ready() && !(matches.get_flag("quorum") && lacks_quorum(&status.body));
-    Ok(if is_able { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
-}
-
-/// Whether a status says that a default request would not reach its quorum.
-fn lacks_quorum(body: &str) -> bool {
-    let status: serde_json::Value = serde_json::from_str(body).unwrap_or_default();
-    status.get("serving").and_then(serde_json::Value::as_str) == Some("no-quorum")
-}
-
-/// The status as tables: the node's own facts, one per line, and the other nodes, one per row. A body that is not JSON
-/// is shown unchanged.
-fn status_page(node: &str, body: &str) -> String {
-    let Ok(serde_json::Value::Object(mut fields)) = serde_json::from_str(body) else {
-        return body.trim_end().to_owned();
-    };
-    let peers = fields.remove("peers");
-    let mut rows = vec![vec!["asked".to_owned(), node.to_owned()]];
-    for (name, value) in fields {
-        match value {
-            serde_json::Value::Object(inner) => {
-                let inner = inner.into_iter().filter(|(_, value)| !value.is_null());
-                rows.extend(inner.map(|(field, value)| vec![format!("{name} {field}"), plain(&value)]));
-            }
-            serde_json::Value::Null => {}
-            value => rows.push(vec![name, plain(&value)]),
-        }
-    }
-    let mut page = table(&rows);
-    if let Some(serde_json::Value::Array(peers)) = peers.filter(|peers| peers != &serde_json::json!([])) {
-        page.push_str("\n\n");
-        page.push_str(&table(&peer_rows(&peers)));
-    }
-    page
-}
-
-/// The other nodes as rows, after a row of headings.
-fn peer_rows(peers: &[serde_json::Value]) -> Vec<Vec<String>> {
-    const COLUMNS: [(&str, &str); 9] = [
-        ("peer", "/url"),
-        ("state", "/state"),
-        ("votes", "/votes"),
-        ("p95 us", "/latency_us_p95"),
-        ("in flight", "/in_flight"),
-        ("failures", "/failures"),
-        ("hints", "/hints/waiting"),
-        ("clock ms", "/clock_offset_ms"),
-        ("why", "/reason"),
-    ];
-    let headings = COLUMNS.iter().map(|(heading, _)| (*heading).to_owned()).collect();
-    let row = |peer: &serde_json::Value| {
-        let cell =
-            |path: &str| peer.pointer(path).filter(|value| !value.is_null()).map(plain).unwrap_or_default();
-        COLUMNS.iter().map(|(_, path)| cell(path)).collect()
-    };
-    std::iter::once(headings).chain(peers.iter().map(row)).collect()
-}
-
-/// The rows as lines with aligned columns.
-fn table(rows: &[Vec<String>]) -> String {
-    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let width = |column: usize| {
-        rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..columns).map(width).collect();
-    let lines = rows.iter().map(|row| {
-        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
-        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
-    });
-    lines.collect::<Vec<_>>().join("\n")
-}
-
-fn plain(value: &serde_json::Value) -> String {
-    match value {
-        serde_json::Value::String(text) => text.clone(),
-        serde_json::Value::Array(items) => items.iter().map(plain).collect::<Vec<_>>().join(" "),
-        other => other.to_string(),
-    }
 }
 
 /// Writes to standard output. A closed pipe ends the command like any failure.

@@ -5,11 +5,16 @@
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod client;
+mod cluster;
 mod dev;
 mod profile;
 mod repair;
 mod serve;
+mod shell;
+mod status;
+mod table;
 mod token;
+mod top;
 mod vouch;
 
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
@@ -61,6 +66,8 @@ fn run_command(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
                 Err(error) => complain(error, USAGE),
             },
             Some((name @ ("bootstrap" | "trust-store"), matches)) => vouch::run(name, matches),
+            Some(("completions", matches)) => shell::completions(command(), matches),
+            Some(("man", matches)) => shell::man(command(), matches),
             Some((name, matches)) => client::run(name, matches),
             None => ExitCode::from(USAGE),
         },
@@ -78,7 +85,7 @@ fn command() -> Command {
         .version(kvorum_lab::version())
         .subcommand_required(true)
         .arg_required_else_help(true)
-        .after_help("Exit codes: 0 done or found, 1 not found, 2 wrong usage, 3 unreachable or failed")
+        .after_help("Exit codes: 0 done or found, 1 not found, 2 wrong usage, 3 unreachable or failed; status and top have their own")
         .subcommand(serve::command())
         .subcommand(dev::command())
         .subcommands(vouch::commands())
@@ -91,6 +98,7 @@ fn command() -> Command {
                  was measured, 130 interrupted",
             ),
         ))
+        .subcommands(shell::commands())
         .subcommand(LabArgs::augment_args(
             Command::new("lab").about("Loads, profiles and compares configurations, and writes the report"),
         ))

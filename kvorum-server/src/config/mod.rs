@@ -332,6 +332,7 @@ impl Draft {
             memory_budget_bytes: 0,
             request_timeout: none,
             limits: Limits {
+                slow_request: None,
                 value_bytes_max: 0,
                 body_bytes_in_flight_max: 0,
                 connections_max: 0,

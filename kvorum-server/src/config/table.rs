@@ -327,6 +327,17 @@ pub const SETTINGS: &[Setting] = &[
         set: |draft, text| set(&mut draft.config.limits.drain_timeout, parse_duration(text)),
     },
     Setting {
+        name: "slow-request",
+        old_names: &[],
+        value_name: "DURATION",
+        default: "0",
+        help: "Log requests for a key that take this long or longer, and which replica and which wait took how long; 0 logs none",
+        set: |draft, text| {
+            let bound = if text == "0" { Ok(None) } else { parse_duration(text).map(Some) };
+            set(&mut draft.config.limits.slow_request, bound)
+        },
+    },
+    Setting {
         name: "auth",
         old_names: &[],
         value_name: "off|warn|on",

@@ -5,6 +5,7 @@ use crate::canary::{self, Canary};
 use crate::cluster::VotesVerdict;
 use crate::peer::{ApplyKind, CallError, Held, Link, Refusal, Reply, Request, Unsent};
 use crate::replica::{Applied, ReplicaError, Source};
+use crate::slow;
 use kvorum_core::{Key, NodeIndex, Record, Version};
 use std::cell::Cell;
 use std::fmt;
@@ -284,7 +285,7 @@ impl Coordinator {
         let (key, record) = (key.clone(), record.clone());
         let deadline = Instant::now() + timeout;
         let first = asker.ask_apply_once(node, &key, &record, kind, timeout);
-        async move {
+        let answered = async move {
             let mut answer = first.await;
             // Leave time for the last answer before the deadline: it says why the replica does not count.
             let margin = TOO_EARLY_WAIT.max(timeout / 8);
@@ -294,7 +295,9 @@ impl Coordinator {
                 answer = asker.ask_apply_once(node, &key, &record, kind, left).await;
             }
             answer
-        }
+        };
+        let what = if kind == ApplyKind::Write { "apply" } else { "write back" };
+        slow::step(what, Some(node), answered)
     }
 
     /// Like [`Self::ask_newest`] after a short wait, for a replica that was not quorum-eligible yet.
@@ -340,7 +343,7 @@ impl Coordinator {
         let me = node == shared.cluster.me();
         let remote = if me { None } else { self.link(node) };
         let remote = remote.map(|link| link.call(&Request::Newest { key: key.clone() }, timeout));
-        async move {
+        let answered = async move {
             if me {
                 let newest = tokio::time::timeout(timeout, shared.replica.newest(&key)).await;
                 return match newest {
@@ -359,7 +362,8 @@ impl Coordinator {
                     Err(Cause::Call(error))
                 }
             }
-        }
+        };
+        slow::step("newest", Some(node), answered)
     }
 
     /// Asks every other node the same. Fails with the first node to which there is no link.
@@ -393,7 +397,7 @@ impl Coordinator {
             self.link(node)
                 .map(|link| link.call(&Request::Get { key: key.clone(), value_bytes_max }, timeout))
         };
-        async move {
+        let answered = async move {
             if node == shared.cluster.me() {
                 if !shared.cluster.votes() {
                     return Err(shared.not_voting());
@@ -423,7 +427,8 @@ impl Coordinator {
                     Err(Cause::Call(error))
                 }
             }
-        }
+        };
+        slow::step("get", Some(node), answered)
     }
 }
 

@@ -5,12 +5,13 @@
 
 use super::{Coordinator, Shared};
 use crate::cluster::{ClockOffset, VotesVerdict};
+use crate::metrics::{CallKind, CallMetrics, LatencyCounts};
 use crate::peer::{LinkCounts, LinkState};
 use crate::replica::{StoreState, Waiting};
 use kvorum_core::{NodeIndex, Partition};
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// The time between two readings.
@@ -31,6 +32,8 @@ pub struct LinkGauge {
     pub latency_p95: Duration,
     /// The counters of the link since the node started.
     pub counts: LinkCounts,
+    /// How long its answered calls took.
+    pub call_metrics: Arc<CallMetrics>,
 }
 
 /// The links of all threads.
@@ -105,6 +108,7 @@ impl Coordinator {
             latency_mean: latency.mean,
             latency_p95: latency.p95,
             counts: link.counts(),
+            call_metrics: link.call_metrics(),
         }
     }
 }
@@ -146,6 +150,18 @@ impl Shared {
             status
         };
         self.cluster.others().map(status).collect()
+    }
+
+    /// How long the answered calls of `kind` to each other node took, in the order of [`Self::peers`].
+    pub fn call_latencies(&self, kind: CallKind) -> Vec<LatencyCounts> {
+        let links = self.gauges.links.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_peer = |index: NodeIndex| {
+            let mut total = LatencyCounts::default();
+            let gauges = links.iter().filter_map(|links| links.get(usize::from(index.0)));
+            gauges.filter_map(|gauge| gauge.call_metrics.of(kind)).for_each(|histogram| total.add(histogram));
+            total
+        };
+        self.cluster.others().map(of_peer).collect()
     }
 
     /// Whether a default request for any key finds enough replicas that answer and are quorum-eligible, as far as is

@@ -10,6 +10,7 @@ use crate::canary::{self, Canary};
 use crate::clock::ClockStanding;
 use crate::peer::{ApplyKind, LinkState};
 use crate::replica::ReplicaError;
+use crate::slow;
 use kvorum_core::{
     Key, NodeIndex, Partition, Quorum, Record, Stamp, Tally, UnixMillis, Verdict, Version, WriteTally,
     WriteVerdict,
@@ -56,6 +57,8 @@ impl Coordinator {
         if is_local {
             // A queued record is applied even if no caller waits for it, so a task would protect nothing.
             writing.run().await;
+        } else if let Some(trace) = slow::current() {
+            tokio::task::spawn_local(slow::within(trace, writing.run()));
         } else {
             tokio::task::spawn_local(writing.run());
         }
@@ -153,7 +156,7 @@ impl Writing {
     async fn run(mut self) {
         let deadline =
             self.begun + self.coordinator.shared.settings.request_timeout + self.mutation.allowance();
-        if let Err(error) = self.coordinator.clock_asked(deadline).await {
+        if let Err(error) = slow::step("clock", None, self.coordinator.clock_asked(deadline)).await {
             return self.report(Err(error));
         }
         let mut stamp = self.first_stamp();
@@ -164,7 +167,7 @@ impl Writing {
         }
         for round in 0..STAMPS_MAX {
             let stamping = self.coordinator.shared.stamps.next(self.above);
-            let version = match tokio::time::timeout_at(deadline, stamping).await {
+            let version = match slow::step("stamp", None, tokio::time::timeout_at(deadline, stamping)).await {
                 Ok(Ok(version)) => version,
                 Ok(Err(error)) if round == 0 => return self.report(Err(error)),
                 // The record of an earlier stamp was sent: its outcome is unknown, whatever this error says.

@@ -177,6 +177,7 @@ impl Asked {
             }
             Path::Status
             | Path::Metrics
+            | Path::History
             | Path::Peer
             | Path::Topology
             | Path::Converged
@@ -278,7 +279,8 @@ mod tests {
         });
         let expect = "GET /v0/entity read, HEAD /v0/entity read, PUT /v0/entity write, DELETE /v0/entity delete, \
                       GET /v0/entities scan, HEAD /v0/entities scan, GET /v0/status nothing, HEAD /v0/status nothing, \
-                      GET /metrics metrics, HEAD /metrics metrics, GET /v0/peer nothing, GET /v0/topology token, \
+                      GET /metrics metrics, HEAD /metrics metrics, GET /v0/history metrics, HEAD /v0/history metrics, \
+                      GET /v0/peer nothing, GET /v0/topology token, \
                       HEAD /v0/topology token, GET /v0/explain read, HEAD /v0/explain read, GET /v0/converged token, \
                       HEAD /v0/converged token, POST /admin/repair admin, GET /openapi.json token, \
                       HEAD /openapi.json token, GET /debug/profile admin, GET /admin/workers admin, \

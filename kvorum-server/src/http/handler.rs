@@ -11,14 +11,13 @@ use super::error::Failure;
 use super::explain;
 use super::instant;
 use super::local;
-use super::metrics_page;
 use super::openapi;
 use super::peer_places::PeerPlaces;
 use super::range::{RangeBody, RangeFormat, RangeSource, Reader};
 use super::repair;
 use super::routes::{self, Path};
 use super::server::{Addresses, Phase};
-use super::status::{self, NodeFacts, Serving};
+use super::status::NodeFacts;
 use super::target::{self, ProfileQuery, RepairQuery, Scope};
 use super::topology;
 use super::workers;
@@ -26,12 +25,14 @@ use crate::authority::Authority;
 use crate::background::PAUSE_DEFAULT;
 use crate::clock::Clock;
 use crate::coordinator::{Coordinator, CoordinatorError, Found, Mutation, Shared, Written, allowance_for};
+use crate::history::History;
 use crate::log::Repeats;
 use crate::log_limit::LogLimit;
 use crate::metrics::{Operation, StoreMetrics, ThreadMetrics};
 use crate::peer::{Answer, Challenge, HandshakeError, Hello, PeerAuth, UPGRADE_PROTOCOL};
-use crate::replica::{Digests, Replica};
-use crate::security::{Security, TokenView};
+use crate::replica::Replica;
+use crate::security::{Security, TokenView, key_hash};
+use crate::slow::{self, Trace};
 use crate::supervise::Supervisor;
 use crate::worker::Pools;
 use bytes::Bytes;
@@ -74,6 +75,10 @@ pub struct Service {
     pub facts: NodeFacts,
     /// Every network thread's counters.
     pub thread_metrics: Vec<Arc<ThreadMetrics>>,
+    /// The load of the last quarter of an hour.
+    pub history: History,
+    /// When the node started, by its monotonic clock.
+    pub started: Duration,
     /// How many of these threads have a coordinator. All threads share the port, so clients are served once all have
     /// one.
     pub desks_open: watch::Sender<usize>,
@@ -83,6 +88,8 @@ pub struct Service {
     pub faults: AtomicU64,
     /// Limits the log lines about these failures.
     pub(crate) fault_lines: LogLimit,
+    /// Limits the log lines about slow requests.
+    pub(crate) slow_lines: LogLimit,
     /// The node's phase: starting, joining, ready or draining.
     pub phase: watch::Sender<Phase>,
     /// Connections of peers so far; gives each its number.
@@ -175,7 +182,7 @@ impl Service {
     ///
     /// # Errors
     /// 503 while the store is being opened.
-    fn rooms(&self) -> Result<&Rooms, Failure> {
+    pub(super) fn rooms(&self) -> Result<&Rooms, Failure> {
         self.rooms.get().ok_or_else(Failure::starting)
     }
 
@@ -183,6 +190,27 @@ impl Service {
     fn note_fault(&self) -> (String, Option<u64>) {
         let number = self.faults.fetch_add(1, Ordering::Relaxed) + 1;
         (format!("{:08x}-{number}", self.run_id), self.fault_lines.admit(self.clock.mono()))
+    }
+}
+
+impl Service {
+    /// Logs a slow request: keys as hashes, as in the audit log.
+    fn log_slow(&self, operation: Operation, status: StatusCode, took: Duration, trace: &Trace) {
+        let Some(left_out) = self.slow_lines.admit(self.clock.mono()) else { return };
+        let hash = trace.key().map(|key| key_hash(key.as_ref())).unwrap_or_default();
+        let shared = self.rooms.get().map(|rooms| &rooms.shared);
+        let steps = trace.describe(|node| {
+            shared.map_or_else(String::new, |shared| shared.cluster.url_of(node).to_owned())
+        });
+        tracing::warn!(
+            operation = operation.name(),
+            status = status.as_u16(),
+            took_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
+            key_sha256 = hash,
+            steps,
+            left_out,
+            "slow request (--slow-request)"
+        );
     }
 }
 
@@ -202,9 +230,15 @@ where
     let asks_first = head.headers.contains_key(EXPECT);
     let mut upload = Upload::new(body);
     let request = Request::from_parts(head, &mut upload);
-    let answered = match check_head(connection, &request, service.facts.own_host.as_ref()) {
-        Ok(()) => route(desk, connection, request).await,
-        Err(failure) => Err(failure),
+    let is_traced = service.limits.slow_request.is_some() && operation.is_of_a_key();
+    let trace = is_traced.then(Trace::begin);
+    let answered = match (check_head(connection, &request, service.facts.own_host.as_ref()), &trace) {
+        (Ok(()), None) => route(desk, connection, request).await,
+        // Boxed, so that a request without a trace has no place for this one.
+        (Ok(()), Some(trace)) => {
+            Box::pin(slow::within(Rc::clone(trace), route(desk, connection, request))).await
+        }
+        (Err(failure), _) => Err(failure),
     };
     let is_distrusted = match &answered {
         // A spare place serves one request and is then free for the next client. A peer gets a place of its own.
@@ -227,6 +261,11 @@ where
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     let took = service.clock.mono().saturating_sub(begun);
     metrics.answered(operation, response.status().as_u16(), took);
+    if let (Some(trace), Some(bound)) = (trace, service.limits.slow_request)
+        && took >= bound
+    {
+        service.log_slow(operation, response.status(), took, &trace);
+    }
     connection.end_request();
     response
 }
@@ -312,7 +351,7 @@ fn is_plausible_host(host: &HeaderValue) -> bool {
 }
 
 /// Whether the client lists `kind` in an Accept header. Weights are ignored.
-fn accepts(headers: &HeaderMap, kind: &str) -> bool {
+pub(super) fn accepts(headers: &HeaderMap, kind: &str) -> bool {
     headers.get_all(ACCEPT).iter().any(|accept| {
         accept.to_str().is_ok_and(|accept| {
             let mut kinds = accept.split(',').map(|item| item.split(';').next().unwrap_or("").trim());
@@ -349,11 +388,12 @@ fn show_methods() -> Response<ReplyBody> {
 }
 
 /// Notes that the answer depends on the Accept header.
-fn vary_by_accept(headers: &mut HeaderMap) {
+pub(super) fn vary_by_accept(headers: &mut HeaderMap) {
     headers.insert(VARY, HeaderValue::from_static("accept"));
 }
 
 fn parse_entity<B>(
+    desk: &Desk,
     coordinator: &Coordinator,
     request: &Request<B>,
 ) -> Result<(target::EntityQuery, Quorum), Failure> {
@@ -362,12 +402,14 @@ fn parse_entity<B>(
         return Err(target::TargetError::TtlWithoutPut.into());
     }
     let quorum = query.replicas.quorum(coordinator.default_quorum(), coordinator.nodes())?;
+    slow::note_key(&query.key);
+    desk.metrics.partitions.note(coordinator.shared().cluster.partition_of(&query.key).0);
     Ok((query, quorum))
 }
 
 pub(super) async fn get<B>(desk: &Desk, request: &Request<B>) -> Result<Response<ReplyBody>, Failure> {
     let coordinator = desk.coordinator()?;
-    let (query, quorum) = parse_entity(coordinator, request)?;
+    let (query, quorum) = parse_entity(desk, coordinator, request)?;
     let condition = conditions::of_read(request.headers())?;
     let Found { record, now, answered } = coordinator.read(query.key, quorum).await?;
     let Some(record) = record else { return Err(Failure::not_found()) };
@@ -414,7 +456,7 @@ where
 {
     check_write(request.headers(), request.method())?;
     let (service, coordinator) = (&desk.service, desk.coordinator()?);
-    let (query, quorum) = parse_entity(coordinator, &request)?;
+    let (query, quorum) = parse_entity(desk, coordinator, &request)?;
     let headers = request.headers();
     let announced = match headers.get(CONTENT_LENGTH) {
         Some(length) => Some(
@@ -440,12 +482,14 @@ where
     let (body, budget) = (request.into_body(), &service.body_budget);
     let reading = read_value(body, announced, limits.value_bytes_max, budget, is_lost, take_turn);
     let (value, _reserved) = match announced {
-        Some(length) if length >= LARGE_BYTES => read_swiftly(reading, &turn).await?,
-        _ => reading.await?,
+        Some(length) if length >= LARGE_BYTES => {
+            slow::step("body", None, read_swiftly(reading, &turn)).await?
+        }
+        _ => slow::step("body", None, reading).await?,
     };
     let length = value.len() as u64;
     let turn = match turn.take() {
-        None => admit(service, length, timeout).await?,
+        None => slow::step("turn", None, admit(service, length, timeout)).await?,
         turn => turn,
     };
     let begun = turn.as_ref().map(|_| service.clock.mono());
@@ -494,7 +538,7 @@ async fn admit(service: &Service, length: u64, wait: Duration) -> Result<Option<
 pub(super) async fn delete<B>(desk: &Desk, request: &Request<B>) -> Result<Response<ReplyBody>, Failure> {
     check_write(request.headers(), request.method())?;
     let coordinator = desk.coordinator()?;
-    let (query, quorum) = parse_entity(coordinator, request)?;
+    let (query, quorum) = parse_entity(desk, coordinator, request)?;
     let done = coordinator.write(query.key, Mutation::Delete, quorum).await?;
     Ok(written(StatusCode::ACCEPTED, done, quorum))
 }
@@ -546,28 +590,6 @@ pub(super) async fn range<B>(desk: &Desk, request: &Request<B>) -> Result<Respon
     let mut response = Response::new(ReplyBody::Range(body));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     vary_by_accept(response.headers_mut());
-    Ok(response)
-}
-
-pub(super) fn show_status<B>(
-    service: &Service,
-    request: &Request<B>,
-) -> Result<Response<ReplyBody>, Failure> {
-    let is_quorum_needed = target::parse_status(request.uri().query())?;
-    let shared = service.rooms.get().map(|rooms| &*rooms.shared);
-    let phase = *service.phase.borrow();
-    let ended = service.supervisor.ended();
-    let serving = Serving::of(phase, ended.as_ref(), shared);
-    let json = accepts(request.headers(), "application/json");
-    let body = status::render(&service.facts, phase, serving, ended.as_ref(), shared, json);
-    let mut response = Response::new(ReplyBody::full(Bytes::from(body)));
-    let content_type = if json { "application/json" } else { "text/plain; charset=utf-8" };
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
-    vary_by_accept(response.headers_mut());
-    if !serving.is_able(is_quorum_needed) {
-        *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
-        response.headers_mut().insert(http::header::RETRY_AFTER, HeaderValue::from_static("1"));
-    }
     Ok(response)
 }
 
@@ -758,34 +780,4 @@ fn workers_of<B>(shared: &Shared, request: &Request<B>) -> Response<ReplyBody> {
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     vary_by_accept(response.headers_mut());
     response
-}
-
-pub(super) fn show_metrics<B>(
-    service: &Service,
-    request: &Request<B>,
-) -> Result<Response<ReplyBody>, Failure> {
-    target::parse_nothing(request.uri().query())?;
-    let Rooms { shared, replica, pools, store_metrics, .. } = service.rooms()?;
-    let scrape = metrics_page::Scrape {
-        threads: &service.thread_metrics,
-        store: store_metrics,
-        engine: replica.engine_stats(),
-        connections: service.connection_count.load(Ordering::Relaxed),
-        body_bytes: service.body_budget.used(),
-        commit_queue: replica.queue_len(),
-        pools,
-        purged: replica.sweeper().purged(),
-        sweeper: replica.sweeper().name(),
-        reclaimer: replica.reclaimer(),
-        durability: &service.facts.durability,
-        store_state: replica.health(),
-        supervisor: &service.supervisor,
-        security: &service.security,
-        cluster: shared,
-        keys: replica.digests().map(Digests::keys),
-    };
-    let mut response = Response::new(ReplyBody::full(Bytes::from(metrics_page::render(&scrape))));
-    let content_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
-    Ok(response)
 }

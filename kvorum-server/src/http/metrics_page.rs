@@ -1,20 +1,15 @@
 //! The page `/metrics`: adds up the threads' counters and renders them.
 
+use super::metrics_text::{self, Family, Format, Kind, Labels, seconds, whole};
 use crate::coordinator::{PeerStatus, Shared};
-use crate::metrics::{
-    LATENCY_BOUNDS_MICROS, LatencyHistogram, Operation, STATUSES, StoreMetrics, ThreadMetrics,
-};
+use crate::machine::{self, DiskSpace, Process};
+use crate::metrics::{CallKind, LatencyCounts, Operation, STATUSES, StoreMetrics, ThreadMetrics};
 use crate::peer::{PeerAuth, PeerAuthMode, Proven};
 use crate::replica::{EngineStats, ReclaimState, StoreState};
-use crate::security::{AuthMode, Refused, Security};
+use crate::security::{Refused, Security};
 use crate::supervise::{Part, Supervisor};
 use crate::worker::{Pool, Pools};
 use kvorum_core::Version;
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet, text};
-use prometheus_client::metrics::MetricType;
-use prometheus_client::registry::{Registry, Unit};
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -53,248 +48,228 @@ pub(super) struct Scrape<'a> {
     pub cluster: &'a Shared,
     /// Keys in the store, tombstones included; none if they are not counted.
     pub keys: Option<u64>,
+    /// The figures of this process.
+    pub process: Process,
+    /// The space of the file system of the data directory, if it can be read.
+    pub disk: Option<DiskSpace>,
 }
 
-/// Renders a scrape as `OpenMetrics` text, which Prometheus reads.
-pub(super) fn render(scrape: &Scrape<'_>) -> String {
-    let mut registry = Registry::with_prefix("kvorum");
-    registry.register_collector(Box::new(Snapshot::of(scrape)));
-    let mut text = String::new();
-    // Writing into a string cannot fail.
-    let _ = text::encode(&mut text, &registry);
-    text
+/// Renders a scrape.
+pub(super) fn render(scrape: &Scrape<'_>, format: Format) -> String {
+    metrics_text::render(&families(scrape), format)
 }
-
-type Labels = Vec<(&'static str, String)>;
-
-/// A metric with its readings.
-#[derive(Debug)]
-struct Family {
-    name: &'static str,
-    help: &'static str,
-    unit: Option<Unit>,
-    kind: Kind,
-}
-
-#[derive(Debug)]
-enum Kind {
-    Counter(Vec<(Labels, u64)>),
-    Gauge(Vec<(Labels, u64)>),
-    Histogram(Vec<(Labels, Vec<u64>, u64)>),
-}
-
-/// The readings of one scrape.
-#[derive(Debug)]
-struct Snapshot(Vec<Family>);
 
 fn sum(threads: &[Arc<ThreadMetrics>], of: impl Fn(&ThreadMetrics) -> &AtomicU64) -> u64 {
     threads.iter().map(|thread| of(thread).load(Ordering::Relaxed)).sum()
 }
 
-fn add(into: &mut (Vec<u64>, u64), histogram: &LatencyHistogram) {
-    let (buckets, sum_micros) = histogram.read();
-    into.0.resize(buckets.len(), 0);
-    into.0.iter_mut().zip(buckets).for_each(|(total, count)| *total += count);
-    into.1 += sum_micros;
+fn one(value: u64) -> Vec<(Labels, f64)> {
+    vec![(Labels::new(), whole(value))]
 }
 
-fn one(value: u64) -> Vec<(Labels, u64)> {
+fn wholes(rows: impl IntoIterator<Item = (Labels, u64)>) -> Vec<(Labels, f64)> {
+    rows.into_iter().map(|(labels, count)| (labels, whole(count))).collect()
+}
+
+fn real(value: f64) -> Vec<(Labels, f64)> {
     vec![(Labels::new(), value)]
 }
 
-impl Snapshot {
-    #[expect(clippy::too_many_lines, reason = "a table of all metrics reads best in one piece")]
-    fn of(scrape: &Scrape<'_>) -> Self {
-        let mut families = Vec::new();
-        let mut family = |name, unit, kind, help| families.push(Family { name, help, unit, kind });
-        let (requests, latencies) = requests(scrape.threads);
-        family("requests", None, Kind::Counter(requests), "Requests answered, by operation and status");
-        family(
-            "request_duration",
-            Some(Unit::Seconds),
-            Kind::Histogram(latencies),
-            "Time from a request's head to its answer, by operation",
-        );
-        let threads = scrape.threads;
-        let counters: [(_, u64, _); 10] = [
-            (
-                "log_lines_dropped",
-                kvorum_output::lines_dropped(),
-                "Lines of this process's log that could not be written",
-            ),
-            ("panics", crate::log::panic_count(), "Panics in this process"),
-            ("received_bytes", sum(threads, |t| &t.bytes_in), "Bytes read from connections"),
-            ("sent_bytes", sum(threads, |t| &t.bytes_out), "Bytes written to connections"),
-            ("connections_accepted", sum(threads, |t| &t.connections_accepted), "Connections accepted"),
-            (
-                "connections_refused",
-                sum(threads, |t| &t.connections_refused),
-                "Connections turned away over the cap",
-            ),
-            (
-                "connections_timed_out",
-                sum(threads, |t| &t.connections_timed_out),
-                "Connections cut because a wait took longer than its bound",
-            ),
-            ("range_records", sum(threads, |t| &t.range_records), "Records sent in ranges"),
-            ("commit_groups", scrape.store.groups.load(Ordering::Relaxed), "Groups committed"),
-            ("commit_records", scrape.store.records.load(Ordering::Relaxed), "Records written in groups"),
-        ];
-        for (name, value, help) in counters {
-            family(name, None, Kind::Counter(one(value)), help);
-        }
-        let engine = &scrape.engine;
-        let counters = [
-            ("purged_records", scrape.purged, "Records that the sweeper removed or made tombstones"),
-            ("removed_records", scrape.store.removed.load(Ordering::Relaxed), "Records removed"),
-            (
-                "conflicting_records",
-                scrape.store.conflicts.load(Ordering::Relaxed),
-                "Received records that differ from the stored record of the same version; should be 0",
-            ),
-            (
-                "reclaims",
-                scrape.reclaimer.passes(),
-                "Passes that reclaimed the disk space of removed records",
-            ),
-            ("reclaimed_bytes", scrape.reclaimer.bytes(), "Bytes of disk space reclaimed from tables"),
-            ("block_cache_hits", engine.cache_hits, "Blocks served from the cache"),
-            ("block_cache_misses", engine.cache_misses, "Blocks read from files"),
-            ("compactions", engine.compactions_completed, "Compactions completed"),
-            ("index_folds", engine.folds, "Flushes of rows of the index into its tree"),
-            ("compaction_micros", engine.compaction_micros, "Time spent in compactions, in microseconds"),
-        ];
-        for (name, value, help) in counters {
-            family(name, None, Kind::Counter(one(value)), help);
-        }
-        let gauges = [
-            ("connections_open", scrape.connections as u64, "Connections open now"),
-            ("body_bytes_in_flight", scrape.body_bytes, "Bytes of request bodies in memory"),
-            ("commit_queue_requests", scrape.commit_queue as u64, "Writes that wait for the commit thread"),
-            (
-                "commit_group_records_max",
-                scrape.store.group_records_max.load(Ordering::Relaxed),
-                "The largest group so far",
-            ),
-            ("memtable_bytes", engine.memtable_bytes, "Bytes in memtables"),
-            ("journal_bytes", engine.journal_bytes, "Bytes of journals on disk"),
-            ("journals", engine.journal_count, "Journals on disk"),
-            ("store_disk_bytes", engine.disk_bytes, "Bytes of tables and journals on disk"),
-            ("tables", engine.table_count, "Tables on disk"),
-            ("block_cache_bytes", engine.cache_bytes, "Bytes in the block cache"),
-            (
-                "reclaim_backlog_records",
-                scrape.reclaimer.waiting(),
-                "Removed records that still take space, as far as is known",
-            ),
-            (
-                "index_unfolded_bytes",
-                engine.unfolded_bytes,
-                "Bytes of rows of the index that are not in its tree yet",
-            ),
-            ("compactions_running", engine.compactions_active, "Compactions that run now"),
-            ("flushes_outstanding", engine.flushes_outstanding, "Flushes that wait or run"),
-        ];
-        for (name, value, help) in gauges {
-            family(name, None, Kind::Gauge(one(value)), help);
-        }
-        let pools = |count: fn(&Pool) -> usize| {
-            let pools = [("serving", &scrape.pools.serving), ("background", &scrape.pools.background)];
-            let row = |(name, pool): (&str, _)| (vec![("pool", name.to_owned())], count(pool) as u64);
-            Kind::Gauge(pools.map(row).to_vec())
-        };
-        let parts = |of: fn((u64, u64)) -> u64| {
-            let row =
-                |part: &Part| (vec![("part", part.name().to_owned())], of(scrape.supervisor.counts(*part)));
-            Part::ALL.iter().map(row).collect::<Vec<_>>()
-        };
-        family(
-            "parts_running",
-            None,
-            Kind::Gauge(parts(|(running, _)| running)),
-            "Threads and tasks that run as long as the node, by name",
-        );
-        family(
-            "part_restarts",
-            None,
-            Kind::Counter(parts(|(_, restarts)| restarts)),
-            "Threads and tasks that ended unexpectedly and were started again",
-        );
-        family("pool_queue_jobs", None, pools(Pool::queue_len), "Jobs that wait for a worker pool, by pool");
-        family("pool_busy_threads", None, pools(Pool::busy_count), "Worker threads that run a job, by pool");
-        let mut commit = Default::default();
-        add(&mut commit, &scrape.store.commit);
-        let mut synced = Default::default();
-        add(&mut synced, &scrape.store.sync);
-        let histogram =
-            |(buckets, sum): (Vec<u64>, u64)| Kind::Histogram(vec![(Labels::new(), buckets, sum)]);
-        let seconds = || Some(Unit::Seconds);
-        family("commit_duration", seconds(), histogram(commit), "Time to store one group, sync included");
-        family(
-            "sync_duration",
-            seconds(),
-            histogram(synced),
-            "Time of commits and syncs that reached the disk",
-        );
-        let state = scrape.store_state.name();
-        let stated = |name, value: &str, of: &'static [&'static str]| {
-            let mut rows: Vec<(Labels, u64)> = of
-                .iter()
-                .map(|known| (vec![(name, (*known).to_owned())], u64::from(*known == value)))
-                .collect();
-            if !of.contains(&value) {
-                rows.push((vec![(name, value.to_owned())], 1));
-            }
-            Kind::Gauge(rows)
-        };
-        family("store_state", None, stated("state", state, &StoreState::NAMES), "1 for the store's state");
-        family(
-            "sweeper_state",
-            None,
-            stated("state", scrape.sweeper, &["idle", "busy", "throttled"]),
-            "1 for what the sweeper does",
-        );
-        family(
-            "durability",
-            None,
-            stated("mode", scrape.durability, &[]),
-            "1 for the active durability mode",
-        );
-        families.extend(tokens(scrape.security));
-        families.extend(proofs(&scrape.cluster.peer_auth));
-        families.extend(cluster(scrape));
-        Self(families)
+#[expect(clippy::too_many_lines, reason = "a table of all metrics reads best in one piece")]
+fn families(scrape: &Scrape<'_>) -> Vec<Family> {
+    let mut families = Vec::new();
+    let mut family = |name, kind, help| families.push(Family { name, help, kind });
+    let (requests, latencies) = requests(scrape.threads);
+    family("kvorum_requests_total", Kind::Counter(requests), "Requests answered, by operation and status");
+    family(
+        "kvorum_request_duration_seconds",
+        Kind::Histogram(latencies),
+        "Time from a request's head to its answer, by operation",
+    );
+    let threads = scrape.threads;
+    let counters = [
+        (
+            "kvorum_log_lines_dropped_total",
+            kvorum_output::lines_dropped(),
+            "Lines of this process's log that could not be written",
+        ),
+        ("kvorum_panics_total", crate::log::panic_count(), "Panics in this process"),
+        ("kvorum_received_bytes_total", sum(threads, |t| &t.bytes_in), "Bytes read from connections"),
+        ("kvorum_sent_bytes_total", sum(threads, |t| &t.bytes_out), "Bytes written to connections"),
+        (
+            "kvorum_connections_accepted_total",
+            sum(threads, |t| &t.connections_accepted),
+            "Connections accepted",
+        ),
+        (
+            "kvorum_connections_refused_total",
+            sum(threads, |t| &t.connections_refused),
+            "Connections turned away over the cap",
+        ),
+        (
+            "kvorum_connections_timed_out_total",
+            sum(threads, |t| &t.connections_timed_out),
+            "Connections cut because a wait took longer than its bound",
+        ),
+        ("kvorum_range_records_total", sum(threads, |t| &t.range_records), "Records sent in ranges"),
+        ("kvorum_commit_groups_total", scrape.store.groups.load(Ordering::Relaxed), "Groups committed"),
+        (
+            "kvorum_commit_records_total",
+            scrape.store.records.load(Ordering::Relaxed),
+            "Records written in groups",
+        ),
+    ];
+    for (name, value, help) in counters {
+        family(name, Kind::Counter(one(value)), help);
     }
+    let engine = &scrape.engine;
+    let counters = [
+        ("kvorum_purged_records_total", scrape.purged, "Records that the sweeper removed or made tombstones"),
+        ("kvorum_removed_records_total", scrape.store.removed.load(Ordering::Relaxed), "Records removed"),
+        (
+            "kvorum_conflicting_records_total",
+            scrape.store.conflicts.load(Ordering::Relaxed),
+            "Received records that differ from the stored record of the same version; should be 0",
+        ),
+        (
+            "kvorum_reclaims_total",
+            scrape.reclaimer.passes(),
+            "Passes that reclaimed the disk space of removed records",
+        ),
+        (
+            "kvorum_reclaimed_bytes_total",
+            scrape.reclaimer.bytes(),
+            "Bytes of disk space reclaimed from tables",
+        ),
+        ("kvorum_block_cache_hits_total", engine.cache_hits, "Blocks served from the cache"),
+        ("kvorum_block_cache_misses_total", engine.cache_misses, "Blocks read from files"),
+        ("kvorum_compactions_total", engine.compactions_completed, "Compactions completed"),
+        ("kvorum_index_folds_total", engine.folds, "Flushes of rows of the index into its tree"),
+    ];
+    for (name, value, help) in counters {
+        family(name, Kind::Counter(one(value)), help);
+    }
+    let compacting = Kind::Counter(real(seconds(engine.compaction_micros)));
+    family("kvorum_compaction_seconds_total", compacting, "Time spent in compactions");
+    let gauges = [
+        ("kvorum_connections_open", scrape.connections as u64, "Connections open now"),
+        ("kvorum_body_in_flight_bytes", scrape.body_bytes, "Bytes of request bodies in memory"),
+        (
+            "kvorum_commit_queue_requests",
+            scrape.commit_queue as u64,
+            "Writes that wait for the commit thread",
+        ),
+        (
+            "kvorum_commit_group_records_max",
+            scrape.store.group_records_max.load(Ordering::Relaxed),
+            "The largest group so far",
+        ),
+        ("kvorum_memtable_bytes", engine.memtable_bytes, "Bytes in memtables"),
+        ("kvorum_journal_bytes", engine.journal_bytes, "Bytes of journals on disk"),
+        ("kvorum_journals", engine.journal_count, "Journals on disk"),
+        ("kvorum_store_disk_bytes", engine.disk_bytes, "Bytes of tables and journals on disk"),
+        ("kvorum_tables", engine.table_count, "Tables on disk"),
+        ("kvorum_block_cache_bytes", engine.cache_bytes, "Bytes in the block cache"),
+        (
+            "kvorum_reclaim_backlog_records",
+            scrape.reclaimer.waiting(),
+            "Removed records that still take space, as far as is known",
+        ),
+        (
+            "kvorum_index_unfolded_bytes",
+            engine.unfolded_bytes,
+            "Bytes of rows of the index that are not in its tree yet",
+        ),
+        ("kvorum_compactions_running", engine.compactions_active, "Compactions that run now"),
+        ("kvorum_flushes_outstanding", engine.flushes_outstanding, "Flushes that wait or run"),
+    ];
+    for (name, value, help) in gauges {
+        family(name, Kind::Gauge(one(value)), help);
+    }
+    let pools = |count: fn(&Pool) -> usize| {
+        let pools = [("serving", &scrape.pools.serving), ("background", &scrape.pools.background)];
+        let row = |(name, pool): (&str, _)| (vec![("pool", name.to_owned())], count(pool) as u64);
+        Kind::Gauge(wholes(pools.map(row)))
+    };
+    let parts = |of: fn((u64, u64)) -> u64| {
+        let row = |part: &Part| (vec![("part", part.name().to_owned())], of(scrape.supervisor.counts(*part)));
+        wholes(Part::ALL.iter().map(row))
+    };
+    family(
+        "kvorum_parts_running",
+        Kind::Gauge(parts(|(running, _)| running)),
+        "Threads and tasks that run as long as the node, by name",
+    );
+    family(
+        "kvorum_part_restarts_total",
+        Kind::Counter(parts(|(_, restarts)| restarts)),
+        "Threads and tasks that ended unexpectedly and were started again",
+    );
+    family("kvorum_pool_queue_jobs", pools(Pool::queue_len), "Jobs that wait for a worker pool, by pool");
+    family("kvorum_pool_busy_threads", pools(Pool::busy_count), "Worker threads that run a job, by pool");
+    let histogram = |counts: LatencyCounts| Kind::Histogram(vec![(Labels::new(), counts)]);
+    family(
+        "kvorum_commit_duration_seconds",
+        histogram(scrape.store.commit.read()),
+        "Time to store one group, sync included",
+    );
+    family(
+        "kvorum_sync_duration_seconds",
+        histogram(scrape.store.sync.read()),
+        "Time of commits and syncs that reached the disk",
+    );
+    let state = scrape.store_state.name();
+    let stated = |name, value: &str, of: &'static [&'static str]| {
+        let mut rows: Vec<(Labels, u64)> =
+            of.iter().map(|known| (vec![(name, (*known).to_owned())], u64::from(*known == value))).collect();
+        if !of.contains(&value) {
+            rows.push((vec![(name, value.to_owned())], 1));
+        }
+        Kind::Gauge(wholes(rows))
+    };
+    family("kvorum_store_state", stated("state", state, &StoreState::NAMES), "1 for the store's state");
+    family(
+        "kvorum_sweeper_state",
+        stated("state", scrape.sweeper, &["idle", "busy", "throttled"]),
+        "1 for what the sweeper does",
+    );
+    family("kvorum_durability", stated("mode", scrape.durability, &[]), "1 for the active durability mode");
+    families.extend(tokens(scrape.security));
+    families.extend(proofs(&scrape.cluster.peer_auth));
+    families.extend(cluster(scrape));
+    families.extend(process(scrape));
+    families
 }
 
-/// The metrics of tokens; only the mode while they are not looked at.
+/// The metrics of tokens.
 fn tokens(security: &Security) -> Vec<Family> {
     let mut families = Vec::new();
-    let mut family = |name, kind, help| families.push(Family { name, help, unit: None, kind });
+    let mut family = |name, kind, help| families.push(Family { name, help, kind });
     let mode = security.mode();
     let mode_row = vec![(vec![("mode", mode.name().to_owned())], 1)];
-    family("auth_mode", Kind::Gauge(mode_row), "1 for the mode of --auth");
+    family("kvorum_auth_mode", Kind::Gauge(wholes(mode_row)), "1 for the mode of --auth");
     if security.audit().is_open() {
         let lost = Kind::Counter(one(security.audit().lost()));
-        family("audit_lines_lost", lost, "Lines of the audit log that could not be written");
-    }
-    if mode == AuthMode::Off {
-        return families;
+        family("kvorum_audit_lines_lost_total", lost, "Lines of the audit log that could not be written");
     }
     let refused = security.refused().into_iter().map(|Refused { reason, token, count }| {
         (vec![("reason", reason.to_owned()), ("token", token.to_string())], count)
     });
     family(
-        "requests_not_allowed",
-        Kind::Counter(refused.collect()),
+        "kvorum_requests_not_allowed_total",
+        Kind::Counter(wholes(refused)),
         "Requests that their token does not allow, by reason and the token's id (empty if the client proved none): \
          refused with --auth on, counted with warn",
     );
-    family("tokens", Kind::Gauge(one(security.token_count() as u64)), "Tokens that the node knows");
+    family("kvorum_tokens", Kind::Gauge(one(security.token_count() as u64)), "Tokens that the node knows");
     let (loads, failures) = security.loads();
-    family("token_file_loads", Kind::Counter(one(loads)), "Versions of the token file that were taken");
     family(
-        "token_file_failures",
+        "kvorum_token_file_loads_total",
+        Kind::Counter(one(loads)),
+        "Versions of the token file that were taken",
+    );
+    family(
+        "kvorum_token_file_failures_total",
         Kind::Counter(one(failures)),
         "Looks at the token file that found it missing or not valid, so that the last good tokens stayed",
     );
@@ -304,48 +279,47 @@ fn tokens(security: &Security) -> Vec<Family> {
 /// The metrics of what peers prove; only the mode while they need not.
 fn proofs(auth: &PeerAuth) -> Vec<Family> {
     let mut families = Vec::new();
-    let mut family = |name, kind, help| families.push(Family { name, help, unit: None, kind });
+    let mut family = |name, kind, help| families.push(Family { name, help, kind });
     let mode = auth.mode();
     let mode_row = vec![(vec![("mode", mode.name().to_owned())], 1)];
-    family("peer_auth_mode", Kind::Gauge(mode_row), "1 for the mode of --peer-auth");
+    family("kvorum_peer_auth_mode", Kind::Gauge(wholes(mode_row)), "1 for the mode of --peer-auth");
     if mode == PeerAuthMode::Off {
         return families;
     }
     let Proven { first, later, none } = auth.proven();
     let proven = [("first", first), ("later", later), ("none", none)];
-    let rows = proven.map(|(secret, count)| (vec![("secret", secret.to_owned())], count));
     family(
-        "peer_connections_proven",
-        Kind::Gauge(rows.into()),
+        "kvorum_peer_connections_proven",
+        Kind::Gauge(wholes(proven.map(|(secret, count)| (vec![("secret", secret.to_owned())], count)))),
         "Open connections of peers by the secret that they have proved: the first of this node's file, a later one, none",
     );
     let by_reason = |counts: &mut dyn Iterator<Item = (&'static str, u64)>| {
-        counts.map(|(reason, count)| (vec![("reason", reason.to_owned())], count)).collect::<Vec<_>>()
+        wholes(counts.map(|(reason, count)| (vec![("reason", reason.to_owned())], count)))
     };
     family(
-        "peer_handshakes_refused",
+        "kvorum_peer_handshakes_refused_total",
         Kind::Counter(by_reason(&mut auth.refused())),
         "Connections of peers that were refused for lack of a proof, by reason",
     );
     family(
-        "peer_handshakes_unproven",
+        "kvorum_peer_handshakes_unproven_total",
         Kind::Counter(by_reason(&mut auth.unproven())),
         "Connections of peers that were accepted without a proof (--peer-auth prefer), by the reason for which require \
          would refuse them",
     );
     family(
-        "peer_secrets",
+        "kvorum_peer_secrets",
         Kind::Gauge(one(auth.secrets().len() as u64)),
         "Peer secrets that the node accepts",
     );
     let (loads, failures) = auth.loads();
     family(
-        "peer_secret_file_loads",
+        "kvorum_peer_secret_file_loads_total",
         Kind::Counter(one(loads)),
         "Versions of the file of peer secrets that were taken",
     );
     family(
-        "peer_secret_file_failures",
+        "kvorum_peer_secret_file_failures_total",
         Kind::Counter(one(failures)),
         "Looks at the file of peer secrets that found it missing or not valid, so that the last good secrets stayed",
     );
@@ -353,7 +327,7 @@ fn proofs(auth: &PeerAuth) -> Vec<Family> {
 }
 
 /// A reader of one figure of a peer.
-type Of = fn(&PeerStatus) -> u64;
+type Of = fn(&PeerStatus) -> f64;
 
 /// The counters of a node's work in its cluster: name, count, help.
 fn counters(shared: &Shared) -> Vec<(&'static str, u64, &'static str)> {
@@ -362,46 +336,74 @@ fn counters(shared: &Shared) -> Vec<(&'static str, u64, &'static str)> {
         (&background.anti_entropy.progress, &background.mending, &background.tombstone_gc);
     let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
     vec![
-        ("writes_without_quorum", read(&metrics.writes_failed), "Writes that found too few replicas"),
-        ("reads_without_quorum", read(&metrics.reads_failed), "Reads that found too few replicas"),
         (
-            "writes_restamped",
+            "kvorum_writes_without_quorum_total",
+            read(&metrics.writes_failed),
+            "Writes that found too few replicas",
+        ),
+        (
+            "kvorum_reads_without_quorum_total",
+            read(&metrics.reads_failed),
+            "Reads that found too few replicas",
+        ),
+        (
+            "kvorum_writes_restamped_total",
             read(&metrics.restamped),
             "Further versions that writes needed after their first",
         ),
-        ("writes_asked_first", read(&metrics.asked_first), "Writes that asked for the newest version first"),
-        ("hedges", read(&metrics.hedges), "Reads that asked one more replica"),
-        ("hints_lost", read(&metrics.hints_lost), "Hints that could not be stored"),
-        ("repair_rounds", read(&anti_entropy.rounds), "Comparisons with other replicas"),
-        ("repair_pulled_records", read(&anti_entropy.pulled), "Records that anti-entropy pulled"),
         (
-            "outlived_dropped_records",
+            "kvorum_writes_asked_first_total",
+            read(&metrics.asked_first),
+            "Writes that asked for the newest version first",
+        ),
+        ("kvorum_hedges_total", read(&metrics.hedges), "Reads that asked one more replica"),
+        ("kvorum_hints_lost_total", read(&metrics.hints_lost), "Hints that could not be stored"),
+        ("kvorum_repair_rounds_total", read(&anti_entropy.rounds), "Comparisons with other replicas"),
+        (
+            "kvorum_repair_pulled_records_total",
+            read(&anti_entropy.pulled),
+            "Records that anti-entropy pulled",
+        ),
+        (
+            "kvorum_outlived_dropped_records_total",
             read(&anti_entropy.outlived_dropped),
             "Records of an older store, dropped because the replicas that should have them have purged them",
         ),
         (
-            "kept_in_doubt_records",
+            "kvorum_kept_in_doubt_records_total",
             read(&anti_entropy.kept_in_doubt),
             "Records kept although other nodes have purged beyond them: all their replicas are older copies, and \
              some records may have been deleted since",
         ),
         (
-            "repair_transfers",
+            "kvorum_repair_transfers_total",
             read(&anti_entropy.bulk_syncs),
             "Bulk syncs: partitions or stores streamed from another node, because this one lacked most of them",
         ),
-        ("records_healed", read(&mending.rows_healed), "Damaged records replaced by another node's copy"),
-        ("stores_set_aside", read(&mending.stores_set_aside), "Damaged stores set aside while the node ran"),
-        ("scrubs", read(&mending.walks), "Scrubs of the whole store"),
-        ("scrubbed_bytes", read(&mending.bytes_walked), "Bytes of keys and values read by scrubs"),
-        ("settle_rounds", gc.rounds(), "Tombstone GC rounds that this node led"),
         (
-            "settled_partitions",
+            "kvorum_records_healed_total",
+            read(&mending.rows_healed),
+            "Damaged records replaced by another node's copy",
+        ),
+        (
+            "kvorum_stores_set_aside_total",
+            read(&mending.stores_set_aside),
+            "Damaged stores set aside while the node ran",
+        ),
+        ("kvorum_scrubs_total", read(&mending.walks), "Scrubs of the whole store"),
+        (
+            "kvorum_scrubbed_bytes_total",
+            read(&mending.bytes_walked),
+            "Bytes of keys and values read by scrubs",
+        ),
+        ("kvorum_settle_rounds_total", gc.rounds(), "Tombstone GC rounds that this node led"),
+        (
+            "kvorum_settled_partitions_total",
             read(&gc.released),
             "Partitions that tombstone GC rounds released for purging",
         ),
         (
-            "purged_dead_records",
+            "kvorum_purged_dead_records_total",
             read(&gc.purged),
             "Rows of deleted and expired keys that tombstone GC removed",
         ),
@@ -411,64 +413,64 @@ fn counters(shared: &Shared) -> Vec<(&'static str, u64, &'static str)> {
 /// The metrics of the cluster.
 fn cluster(scrape: &Scrape<'_>) -> Vec<Family> {
     let mut families = Vec::new();
-    let mut family = |name, kind, help| families.push(Family { name, help, unit: None, kind });
+    let mut family = |name, kind, help| families.push(Family { name, help, kind });
     let (shared, metrics) = (scrape.cluster, &scrape.cluster.metrics);
     for (name, count, help) in counters(shared) {
         family(name, Kind::Counter(one(count)), help);
     }
     family(
-        "peer_frame_bytes",
+        "kvorum_peer_frame_bytes",
         Kind::Gauge(one(shared.peer_limits.memory_used())),
         "Bytes of incomplete frames from peers and of replies that peers have not read",
     );
     family(
-        "timestamps_refused",
+        "kvorum_timestamps_refused_total",
         Kind::Counter(one(shared.timestamps.refused())),
         "Timestamps of peers or of the store too far ahead of this node's clock (--clock-offset-limit)",
     );
     family(
-        "clock_off",
+        "kvorum_clock_off",
         Kind::Gauge(one(u64::from(shared.timestamps.stands_down()))),
         "Whether this node's clock is too far from those of a majority to take writes (--clock-offset-limit)",
     );
     let damaged = shared.replica.damage().row_count() as u64;
-    family("damaged_records", Kind::Gauge(one(damaged)), "Damaged records that are not repaired yet");
+    family("kvorum_damaged_records", Kind::Gauge(one(damaged)), "Damaged records that are not repaired yet");
     let is_damaged = u64::from(shared.replica.damage().store().is_some());
     family(
-        "store_damaged",
+        "kvorum_store_damaged",
         Kind::Gauge(one(is_damaged)),
         "1 while the store is damaged beyond single records",
     );
     let label = |name, value: &str| vec![(name, value.to_owned())];
     let reasons = [("before-answer", &metrics.read_repairs), ("late-reply", &metrics.late_repairs)];
     let repairs = reasons.map(|(why, count)| (label("reason", why), count.load(Ordering::Relaxed)));
-    family("read_repairs", Kind::Counter(repairs.to_vec()), "Records that reads wrote back");
+    family("kvorum_read_repairs_total", Kind::Counter(wholes(repairs)), "Records that reads wrote back");
     let causes = ["write", "hint", "read-repair"];
     let applied = causes.iter().zip(&metrics.applied);
     let applied = applied.map(|(why, count)| (label("cause", why), count.load(Ordering::Relaxed)));
     family(
-        "peer_applies",
-        Kind::Counter(applied.collect()),
+        "kvorum_peer_applies_total",
+        Kind::Counter(wholes(applied)),
         "Records that peers asked this replica to apply",
     );
     let votes = u64::from(shared.cluster.votes());
-    family("store_votes", Kind::Gauge(one(votes)), "1 when this node's store is quorum-eligible");
+    family("kvorum_store_votes", Kind::Gauge(one(votes)), "1 when this node's store is quorum-eligible");
     if let Some(oldest) = shared.background.tombstone_gc.oldest_watermark() {
         let agreed = Version::from_words(oldest.agreed, 0).millis().0;
         family(
-            "agreed_until_unix_millis",
-            Kind::Gauge(one(agreed)),
+            "kvorum_agreed_until_timestamp_seconds",
+            Kind::Gauge(real(seconds(agreed.saturating_mul(1000)))),
             "The instant up to which all replicas agree in every partition; 0 while that is not known",
         );
         let held_back = oldest.held_by.map(|(node, _)| (label("node", shared.cluster.url_of(node)), 1));
         family(
-            "agreement_held_back",
-            Kind::Gauge(held_back.into_iter().collect()),
+            "kvorum_agreement_held_back",
+            Kind::Gauge(wholes(held_back)),
             "1 for the node that holds back the oldest partition",
         );
     }
     if let Some(keys) = scrape.keys {
-        family("store_keys", Kind::Gauge(one(keys)), "Keys in the store, tombstones included");
+        family("kvorum_store_keys", Kind::Gauge(one(keys)), "Keys in the store, tombstones included");
     }
     families.extend(peers(shared));
     families
@@ -477,55 +479,75 @@ fn cluster(scrape: &Scrape<'_>) -> Vec<Family> {
 /// The metrics of each peer.
 fn peers(shared: &Shared) -> Vec<Family> {
     let mut families = Vec::new();
-    let mut family = |name, kind, help| families.push(Family { name, help, unit: None, kind });
+    let mut family = |name, kind, help| families.push(Family { name, help, kind });
     let label = |value: &str| vec![("peer", value.to_owned())];
     let peers = shared.peers();
-    let per_peer = |of: fn(&PeerStatus) -> u64| {
-        peers.iter().map(|peer| (label(&peer.url), of(peer))).collect::<Vec<_>>()
-    };
+    let per_peer = |of: Of| peers.iter().map(|peer| (label(&peer.url), of(peer))).collect::<Vec<_>>();
     let gauges: [(_, Of, _); 9] = [
-        ("peer_up", |p| u64::from(p.state == "up"), "1 when a peer answers"),
-        ("peer_votes", |p| u64::from(p.votes), "1 when a peer's store is quorum-eligible"),
-        ("peer_calls_in_flight", |p| p.in_flight, "Calls that wait for a reply"),
-        ("peer_latency_mean_micros", |p| micros(p.latency_mean), "Mean time of a read"),
-        ("peer_latency_p95_micros", |p| micros(p.latency_p95), "95 % of reads take less"),
+        ("kvorum_peer_up", |p| f64::from(u8::from(p.state == "up")), "1 when a peer answers"),
+        ("kvorum_peer_votes", |p| f64::from(u8::from(p.votes)), "1 when a peer's store is quorum-eligible"),
+        ("kvorum_peer_calls_in_flight", |p| whole(p.in_flight), "Calls that wait for a reply"),
+        ("kvorum_peer_latency_mean_seconds", |p| p.latency_mean.as_secs_f64(), "Mean time of a read"),
+        ("kvorum_peer_latency_p95_seconds", |p| p.latency_p95.as_secs_f64(), "95 % of reads take less"),
         (
-            "peer_clock_offset_abs_millis",
-            |p| p.clock_offset.map_or(0, |offset| offset.millis.unsigned_abs()),
-            "How far a peer's clock is off",
+            "kvorum_peer_clock_offset_seconds",
+            |p| {
+                p.clock_offset.map_or(0.0, |offset| {
+                    Duration::from_millis(offset.millis.unsigned_abs())
+                        .as_secs_f64()
+                        .copysign(if offset.millis < 0 { -1.0 } else { 1.0 })
+                })
+            },
+            "How far a peer's clock is ahead of this node's; below 0 if it is late; 0 while it is not known",
         ),
-        ("hints_waiting", |p| p.hints.count, "Hints kept for a peer"),
-        ("hints_waiting_bytes", |p| p.hints.bytes, "Bytes of hints kept for a peer"),
-        ("partitions_to_repair", |p| p.hints.gaps, "Partitions of a peer for which a hint was dropped"),
+        ("kvorum_hints_waiting", |p| whole(p.hints.count), "Hints kept for a peer"),
+        ("kvorum_hints_waiting_bytes", |p| whole(p.hints.bytes), "Bytes of hints kept for a peer"),
+        (
+            "kvorum_partitions_to_repair",
+            |p| whole(p.hints.gaps),
+            "Partitions of a peer for which a hint was dropped",
+        ),
     ];
     for (name, of, help) in gauges {
         family(name, Kind::Gauge(per_peer(of)), help);
     }
     let counters: [(_, Of, _); 9] = [
-        ("peer_calls", |p| p.counts.calls, "Calls that were sent"),
-        ("peer_calls_not_sent", |p| p.counts.calls_not_sent, "Calls that were not sent"),
-        ("peer_calls_lost", |p| p.counts.calls_lost, "Calls lost with a connection"),
-        ("peer_calls_timed_out", |p| p.counts.calls_timed_out, "Calls that were not answered in time"),
-        ("peer_calls_refused", |p| p.counts.calls_refused, "Calls that were refused"),
-        ("peer_connects", |p| p.counts.connects, "Connections that came up"),
-        ("peer_received_bytes", |p| p.counts.bytes_in, "Bytes read from a peer"),
-        ("peer_sent_bytes", |p| p.counts.bytes_out, "Bytes written to a peer"),
-        ("hints_delivered", |p| p.hints_delivered, "Hints delivered to a peer"),
+        ("kvorum_peer_calls_total", |p| whole(p.counts.calls), "Calls that were sent"),
+        ("kvorum_peer_calls_not_sent_total", |p| whole(p.counts.calls_not_sent), "Calls that were not sent"),
+        ("kvorum_peer_calls_lost_total", |p| whole(p.counts.calls_lost), "Calls lost with a connection"),
+        (
+            "kvorum_peer_calls_timed_out_total",
+            |p| whole(p.counts.calls_timed_out),
+            "Calls that were not answered in time",
+        ),
+        ("kvorum_peer_calls_refused_total", |p| whole(p.counts.calls_refused), "Calls that were refused"),
+        ("kvorum_peer_connects_total", |p| whole(p.counts.connects), "Connections that came up"),
+        ("kvorum_peer_received_bytes_total", |p| whole(p.counts.bytes_in), "Bytes read from a peer"),
+        ("kvorum_peer_sent_bytes_total", |p| whole(p.counts.bytes_out), "Bytes written to a peer"),
+        ("kvorum_hints_delivered_total", |p| whole(p.hints_delivered), "Hints delivered to a peer"),
     ];
     for (name, of, help) in counters {
         family(name, Kind::Counter(per_peer(of)), help);
     }
+    let mut calls = Vec::new();
+    for kind in CallKind::ALL {
+        for (peer, latencies) in peers.iter().zip(shared.call_latencies(kind)) {
+            calls.push((vec![("peer", peer.url.clone()), ("kind", kind.name().to_owned())], latencies));
+        }
+    }
+    family(
+        "kvorum_peer_call_duration_seconds",
+        Kind::Histogram(calls),
+        "Time from sending a call to a peer to its answer, by peer and kind; calls without an answer are not in it",
+    );
     families
 }
 
-fn micros(duration: Duration) -> u64 {
-    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
-}
+type Requests = Vec<(Labels, f64)>;
+type Latencies = Vec<(Labels, LatencyCounts)>;
 
-type Requests = Vec<(Labels, u64)>;
-type Latencies = Vec<(Labels, Vec<u64>, u64)>;
-
-/// Requests by operation and status, and latencies by operation; only those that have occurred.
+/// Requests by operation and status, and latencies by operation. Statuses that are usual for an operation are there
+/// from the start, the others once they have occurred.
 fn requests(threads: &[Arc<ThreadMetrics>]) -> (Requests, Latencies) {
     let (mut counts, mut latencies) = (Vec::new(), Vec::new());
     for (row, operation) in Operation::ALL.into_iter().enumerate() {
@@ -539,78 +561,65 @@ fn requests(threads: &[Arc<ThreadMetrics>]) -> (Requests, Latencies) {
                     .map_or(0, |count| count.load(Ordering::Relaxed))
             };
             let count: u64 = threads.iter().map(|thread| cell(thread)).sum();
-            if count > 0 {
+            if count > 0 || operation.usual_statuses().contains(&status) {
                 let status = if status == 0 { "unlisted".to_owned() } else { status.to_string() };
                 let mut labels = labels();
                 labels.push(("status", status));
-                counts.push((labels, count));
+                counts.push((labels, whole(count)));
             }
         }
-        let mut total = Default::default();
-        threads
-            .iter()
-            .filter_map(|thread| thread.latencies.get(row))
-            .for_each(|latency| add(&mut total, latency));
-        if total.0.iter().any(|count| *count > 0) {
-            latencies.push((labels(), total.0, total.1));
-        }
+        let mut total = LatencyCounts::default();
+        let histograms = threads.iter().filter_map(|thread| thread.latencies.get(row));
+        histograms.for_each(|histogram| total.add(histogram));
+        latencies.push((labels(), total));
     }
     (counts, latencies)
 }
 
-impl Collector for Snapshot {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        for family in &self.0 {
-            let kind = family.kind.metric_type();
-            let metric = encoder.encode_descriptor(family.name, family.help, family.unit.as_ref(), kind)?;
-            family.kind.encode(metric)?;
-        }
-        Ok(())
+/// The metrics of the process, by the names that Prometheus' own libraries give them, of the build and of the disk.
+fn process(scrape: &Scrape<'_>) -> Vec<Family> {
+    let mut families = Vec::new();
+    let mut family = |name, kind, help| families.push(Family { name, help, kind });
+    let Process { cpu, resident_bytes, virtual_bytes, threads, fds_open, fds_max, started } = scrape.process;
+    let seconds_of = |duration: Option<Duration>| duration.map(|duration| duration.as_secs_f64());
+    if let Some(cpu) = seconds_of(cpu) {
+        let help = "Total user and system CPU time spent in seconds";
+        family("process_cpu_seconds_total", Kind::Counter(real(cpu)), help);
     }
-}
-
-impl EncodeMetric for Kind {
-    fn encode(&self, mut encoder: prometheus_client::encoding::MetricEncoder<'_>) -> Result<(), fmt::Error> {
-        match self {
-            Self::Counter(rows) => {
-                for (labels, value) in rows {
-                    encoder.encode_family(labels)?.encode_counter::<NoLabelSet, _, u64>(value, None)?;
-                }
-            }
-            Self::Gauge(rows) => {
-                for (labels, value) in rows {
-                    encoder.encode_family(labels)?.encode_gauge(value)?;
-                }
-            }
-            Self::Histogram(rows) => {
-                for (labels, counts, sum_micros) in rows {
-                    let bounds = LATENCY_BOUNDS_MICROS.iter().map(|bound| micros_to_seconds(*bound));
-                    let buckets: Vec<(f64, u64)> =
-                        bounds.chain([f64::INFINITY]).zip(counts.iter().copied()).collect();
-                    let count = counts.iter().sum();
-                    let sum = micros_to_seconds(*sum_micros);
-                    encoder
-                        .encode_family(labels)?
-                        .encode_histogram::<NoLabelSet>(sum, count, &buckets, None)?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn metric_type(&self) -> MetricType {
-        match self {
-            Self::Counter(_) => MetricType::Counter,
-            Self::Gauge(_) => MetricType::Gauge,
-            Self::Histogram(_) => MetricType::Histogram,
+    let gauges = [
+        ("process_resident_memory_bytes", resident_bytes.map(whole), "Resident memory size in bytes"),
+        ("process_virtual_memory_bytes", virtual_bytes.map(whole), "Virtual memory size in bytes"),
+        ("process_threads", threads.map(whole), "Number of OS threads in the process"),
+        ("process_open_fds", fds_open.map(whole), "Number of open file descriptors"),
+        ("process_max_fds", fds_max.map(whole), "Maximum number of open file descriptors"),
+        (
+            "process_start_time_seconds",
+            seconds_of(started),
+            "Start time of the process since unix epoch in seconds",
+        ),
+        (
+            "kvorum_disk_free_bytes",
+            scrape.disk.map(|disk| whole(disk.free)),
+            "Free space of the file system of the data directory",
+        ),
+        (
+            "kvorum_disk_size_bytes",
+            scrape.disk.map(|disk| whole(disk.size)),
+            "Size of the file system of the data directory",
+        ),
+    ];
+    for (name, value, help) in gauges {
+        if let Some(value) = value {
+            family(name, Kind::Gauge(real(value)), help);
         }
     }
-}
-
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "a metric's value is a float; 2^53 microseconds are 285 years"
-)]
-fn micros_to_seconds(micros: u64) -> f64 {
-    micros as f64 / 1e6
+    let build = vec![
+        ("version", machine::VERSION.to_owned()),
+        ("commit", machine::COMMIT.to_owned()),
+        ("rustc", machine::RUSTC.to_owned()),
+    ];
+    let help =
+        "1, with the version, the commit (empty if the build was told none) and the compiler of this build";
+    family("kvorum_build_info", Kind::Gauge(vec![(build, 1.0)]), help);
+    families
 }

@@ -20,10 +20,12 @@ pub mod head;
 mod instant;
 mod local;
 mod metrics_page;
+mod metrics_text;
 mod openapi;
 pub mod peer_places;
 mod range;
 mod repair;
+pub mod reports;
 pub mod routes;
 pub mod server;
 mod status;
@@ -51,6 +53,8 @@ pub struct Limits {
     pub range_timeout: Duration,
     /// How long a draining node waits for requests and connections to end.
     pub drain_timeout: Duration,
+    /// The time from which on a request is logged as slow; none for never.
+    pub slow_request: Option<Duration>,
     /// The waits on a connection.
     pub waits: connection::Waits,
 }

@@ -106,6 +106,7 @@ mod tests {
                 Path::Profile => target::parse_profile(query).err(),
                 Path::WorkerPause => target::parse_pause(query).err(),
                 Path::Status => target::parse_status(query).err(),
+                Path::History => target::parse_history(query).err(),
                 Path::Metrics | Path::Peer | Path::OpenApi | Path::Workers | Path::WorkerResume => {
                     target::parse_nothing(query).err()
                 }

@@ -5,6 +5,7 @@ use super::body::ReplyBody;
 use super::connection::Connection;
 use super::error::Failure;
 use super::handler::{self, Desk};
+use super::reports;
 use super::target::worker_of;
 use crate::security::Need;
 use bytes::Bytes;
@@ -96,11 +97,15 @@ routes! {
     }
     /// The node's state.
     Status = "/v0/status", spare true {
-        GET | HEAD, needs Need::Nothing => handler::show_status(&desk.service, &request);
+        GET | HEAD, needs Need::Nothing => reports::show_status(&desk.service, &request);
     }
     /// Counters in Prometheus text.
     Metrics = "/metrics", spare true {
-        GET | HEAD, needs Need::Right(Right::Metrics) => handler::show_metrics(&desk.service, &request);
+        GET | HEAD, needs Need::Right(Right::Metrics) => reports::show_metrics(&desk.service, &request);
+    }
+    /// The load of the last quarter of an hour.
+    History = "/v0/history", spare true {
+        GET | HEAD, needs Need::Right(Right::Metrics) => reports::show_history(&desk.service, &request);
     }
     /// Where other nodes connect.
     Peer = "/v0/peer", spare true {

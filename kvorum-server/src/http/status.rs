@@ -1,12 +1,17 @@
 //! `/v0/status`: whether the node serves, and the facts that an operator needs first.
 
 use super::converged;
+use super::reports::rounded;
 use super::server::Phase;
 use crate::authority::Authority;
 use crate::coordinator::{PeerStatus, Shared};
+use crate::history::Sample;
+use crate::machine::{self, DiskSpace, Process};
 use crate::replica::StoreState;
 use crate::supervise::Ended;
+use crate::verdict::{self, NodeView};
 use std::fmt::Write as _;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -108,33 +113,51 @@ pub struct NodeFacts {
     pub open_to: Option<&'static str>,
     /// Whether it listens beyond its machine although that is so (`--insecure yes`).
     pub insecure: bool,
+    /// The directory of its data.
+    pub data_dir: PathBuf,
+}
+
+/// The figures of the node itself, beside its cluster.
+pub(super) struct Own<'a> {
+    /// The facts that do not change.
+    pub facts: &'a NodeFacts,
+    /// How long the node has run.
+    pub uptime: Duration,
+    /// The figures of its process.
+    pub process: Process,
+    /// The file system of its data.
+    pub disk: Option<DiskSpace>,
+    /// The load of the last seconds, once it was sampled.
+    pub load: Option<&'a Sample>,
 }
 
 /// The body of `/v0/status`: one `name value` per line, or one JSON object. Facts about the store and the cluster are
 /// there only while the store is open.
 pub(super) fn render(
-    facts: &NodeFacts,
+    own: &Own<'_>,
     phase: Phase,
     serving: Serving,
     ended: Option<&Ended>,
     shared: Option<&Shared>,
     json: bool,
 ) -> String {
+    let facts = own.facts;
     let (state, serving) = (serving.state(phase), serving.name());
     let (store_state, reason) = match shared.map(|shared| shared.replica.health()) {
         None => ("opening", None),
         Some(StoreState::Failed { reason }) => ("failed", Some(reason)),
         Some(state) => (state.name(), None),
     };
-    let version = env!("CARGO_PKG_VERSION");
+    let version = machine::VERSION;
     let peers = shared.map(Shared::peers).unwrap_or_default();
     let votes = shared.map_or("unknown", Shared::votes);
     let workers = shared.map(Shared::workers).unwrap_or_default();
     let paused: Vec<&str> =
         workers.iter().filter(|worker| worker.state == "paused").map(|worker| &*worker.name).collect();
+    let waits_for = shared.filter(|shared| !shared.counts()).map(Shared::why_not_voting);
     if json {
         let id = shared.map(|shared| format!("{:032x}", shared.replica.store_id()));
-        let body = serde_json::json!({
+        let mut body = serde_json::json!({
             "state": state,
             "serving": serving,
             "ended": ended.map(|ended| serde_json::json!({"part": ended.part, "reason": ended.reason})),
@@ -153,7 +176,25 @@ pub(super) fn render(
             "workers": {"paused": paused},
             "converged": shared.map(render_converged),
             "version": version,
+            "commit": machine::COMMIT,
+            "quorum": shared.map(Shared::default_quorum).map(|quorum| serde_json::json!({"ack": quorum.ack(), "from": quorum.from()})),
+            "waits_for": waits_for,
+            "uptime_ms": millis(own.uptime),
+            "process": {"cpu_ms": own.process.cpu.map(millis), "resident_bytes": own.process.resident_bytes},
+            "disk": own.disk.map(|disk| serde_json::json!({"free_bytes": disk.free, "size_bytes": disk.size})),
+            "clock": shared.map(|shared| serde_json::json!({
+                "offset_max_ms": millis(shared.settings.clock_offset_max),
+                "offset_limit_ms": shared.timestamps.limit_millis(),
+            })),
+            "load": own.load.map(render_load),
         });
+        // Judged from the status itself, as any program can that has the statuses of all nodes.
+        if let Some(view) = NodeView::of(&body) {
+            let verdict = verdict::judge(&verdict::seen_by(&facts.url, view)).to_json();
+            if let Some(fields) = body.as_object_mut() {
+                fields.insert("verdict".to_owned(), verdict);
+            }
+        }
         return format!("{body}\n");
     }
     let mut text = format!(
@@ -164,16 +205,12 @@ pub(super) fn render(
         facts.cluster.join(" "),
         facts.durability,
     );
-    let _ = writeln!(text, "auth {}\npeer-auth {}", facts.auth, facts.peer_auth);
-    if facts.insecure {
-        let open_to = facts.open_to.unwrap_or_default();
-        let _ = writeln!(
-            text,
-            "insecure yes: everybody who reaches this port can do everything (open to {open_to})"
-        );
-    }
+    text.push_str(&security_lines(facts));
     if let Some(ended) = ended {
         let _ = writeln!(text, "ended {ended}");
+    }
+    if let Some(waits_for) = waits_for {
+        let _ = writeln!(text, "waits-for {}", one_line(&waits_for));
     }
     if let Some(reason) = reason {
         text.push_str("store-failure ");
@@ -183,15 +220,7 @@ pub(super) fn render(
     if !paused.is_empty() {
         let _ = writeln!(text, "workers-paused {}", paused.join(" "));
     }
-    if let Some(shared) = shared {
-        let damage = shared.replica.damage();
-        if damage.row_count() > 0 {
-            let _ = writeln!(text, "damaged-records {}", damage.row_count());
-        }
-        if let Some(damage) = damage.store() {
-            let _ = writeln!(text, "store-damage {}", one_line(&damage));
-        }
-    }
+    text.push_str(&shared.map(damage_lines).unwrap_or_default());
     for peer in &peers {
         let PeerStatus { url, state, hints, clock_offset, .. } = peer;
         let _ = write!(text, "peer {url} {state} hints {}", hints.count);
@@ -204,6 +233,45 @@ pub(super) fn render(
         text.push('\n');
     }
     text
+}
+
+/// The lines of whom the node lets in.
+fn security_lines(facts: &NodeFacts) -> String {
+    let mut text = format!("auth {}\npeer-auth {}\n", facts.auth, facts.peer_auth);
+    if facts.insecure {
+        let open_to = facts.open_to.unwrap_or_default();
+        let _ = writeln!(
+            text,
+            "insecure yes: everybody who reaches this port can do everything (open to {open_to})"
+        );
+    }
+    text
+}
+
+/// The lines of damage that was found and is not repaired.
+fn damage_lines(shared: &Shared) -> String {
+    let (mut text, damage) = (String::new(), shared.replica.damage());
+    if damage.row_count() > 0 {
+        let _ = writeln!(text, "damaged-records {}", damage.row_count());
+    }
+    if let Some(damage) = damage.store() {
+        let _ = writeln!(text, "store-damage {}", one_line(&damage));
+    }
+    text
+}
+
+fn render_load(sample: &Sample) -> serde_json::Value {
+    serde_json::json!({
+        "requests_per_second": rounded(sample.requests_per_second()),
+        "failures_per_second": rounded(sample.failures),
+        "latency_us_p50": sample.p50_micros,
+        "latency_us_p99": sample.p99_micros,
+        "cpu_cores": sample.cpu_cores.map(rounded),
+    })
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn render_peer(peer: &PeerStatus) -> serde_json::Value {

@@ -289,6 +289,22 @@ pub fn parse_ranks(query: Option<&str>) -> Result<Option<u16>, TargetError> {
     }
 }
 
+/// Reads the query of `/v0/history`: how many samples are asked for, if it says so.
+pub fn parse_history(query: Option<&str>) -> Result<Option<u16>, TargetError> {
+    let mut last = None;
+    for parameter in parameters(query) {
+        let (name, value) = parameter?;
+        match &*name {
+            b"last" => set(&mut last, "last", parse_count("last", &value)?)?,
+            _ => return Err(unknown(&name, "last")),
+        }
+    }
+    match last {
+        Some(0) => Err(TargetError::BadValue { name: "last", allowed: "a number from 1" }),
+        last => Ok(last),
+    }
+}
+
 /// The parsed query of a profile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProfileQuery {

@@ -21,6 +21,7 @@ use crate::cluster::{Cluster, Roster};
 use crate::config::{self, Config};
 use crate::coordinator::{Settings, Shared, Stamps};
 use crate::crash::{self, Point};
+use crate::history::History;
 use crate::http::admission::Admission;
 use crate::http::body::BodyBudget;
 use crate::http::peer_places::PEER_CONNECTIONS_MAX;
@@ -293,6 +294,8 @@ impl Names {
 
 /// The most log lines in each period about requests that failed by this node's own fault.
 const FAULT_LINES_MAX: u32 = 10;
+/// The most log lines in each period about slow requests: on a slow disk every request is one.
+const SLOW_LINES_MAX: u32 = 60;
 const FAULT_LINES_PERIOD: Duration = Duration::from_mins(1);
 
 /// The state that all of a node's threads share, before the store is open.
@@ -323,12 +326,16 @@ pub(crate) fn service(
             peer_auth: config.peer_auth.name(),
             open_to: Some(config::open_to(config)).filter(|open_to| !open_to.is_empty()),
             insecure: config.is_insecure(),
+            data_dir: config.data_dir.clone(),
         },
         thread_metrics: (0..threads).map(|_| Arc::new(ThreadMetrics::default())).collect(),
+        history: History::default(),
+        started: clock.mono(),
         desks_open: watch::Sender::new(0),
         run_id: u32::from_be_bytes(run_id),
         faults: AtomicU64::new(0),
         fault_lines: LogLimit::new(FAULT_LINES_MAX, FAULT_LINES_PERIOD),
+        slow_lines: LogLimit::new(SLOW_LINES_MAX, FAULT_LINES_PERIOD),
         phase: watch::Sender::new(Phase::Starting),
         peer_connections: AtomicU64::new(0),
         peer_places: Arc::default(),

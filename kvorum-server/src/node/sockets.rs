@@ -4,6 +4,7 @@ use super::NodeError;
 use crate::config::Config;
 use crate::http::Desk;
 use crate::http::Service;
+use crate::http::reports;
 use crate::http::server::{self, Listener};
 use crate::peer::{BoxedStream, Connector};
 use crate::sched::{self, Turns};
@@ -75,6 +76,11 @@ pub(super) fn serve_on_thread(
                         server::serve_admin(Unix(admin), Rc::clone(&desk)).await;
                     }
                 };
+                if index == 0 {
+                    let service = Arc::clone(&desk.service);
+                    let sampling = move || reports::keep_history(Arc::clone(&service));
+                    drop(desk.service.supervisor.task(Part::History, "", sampling));
+                }
                 let served = server::serve(listener, Rc::clone(&desk), Rc::new(TcpConnector), index);
                 tokio::join!(served, administered);
                 Ok(())

@@ -23,6 +23,7 @@ use super::secret::{Secret, Secrets};
 use super::terms::{MessageError, Refusal};
 use super::{BoxedStream, Connector};
 use crate::clock::{Clock, Rng, TooFarAhead};
+use crate::metrics::{CallKind, CallMetrics};
 use crate::supervise::{Part, Supervisor};
 use bytes::Bytes;
 use kvorum_core::NodeId;
@@ -291,6 +292,11 @@ impl Link {
         counts
     }
 
+    /// How long its answered calls took.
+    pub fn call_metrics(&self) -> Arc<CallMetrics> {
+        Arc::clone(&self.shared.call_metrics)
+    }
+
     /// Tries to connect at once if the link is down, because the peer was heard from.
     pub fn probe_now(&self) {
         self.shared.attempt.set(0);
@@ -346,6 +352,7 @@ struct Waiting {
     /// The kind of the reply, unless it is a refusal.
     expected: u8,
     pace: Pace,
+    kind: CallKind,
     slot: Rc<Slot>,
 }
 
@@ -413,6 +420,7 @@ struct Shared {
     reads: RefCell<Estimator>,
     applies: RefCell<Estimator>,
     counts: RefCell<LinkCounts>,
+    call_metrics: Arc<CallMetrics>,
 }
 
 impl Shared {
@@ -436,6 +444,7 @@ impl Shared {
             reads: RefCell::default(),
             applies: RefCell::default(),
             counts: RefCell::default(),
+            call_metrics: Arc::default(),
         }
     }
 
@@ -661,7 +670,7 @@ impl Shared {
         let silence = self.silence.get().unwrap_or(Silence { since, due });
         self.silence.set(Some(Silence { since: silence.since.min(since), due: silence.due.min(due) }));
         self.earliest_due.set(self.earliest_due.get().min(due));
-        calls.insert(number, Waiting { sent, due, expected, pace, slot });
+        calls.insert(number, Waiting { sent, due, expected, pace, kind: request.call_kind(), slot });
         Ok(())
     }
 
@@ -765,6 +774,7 @@ impl Inbox for Shared {
             Ok(reply) => {
                 waits::note(Wait::PeerReply, self.heard.get().saturating_sub(call.sent));
                 self.measure(&call, self.heard.get());
+                self.call_metrics.answered(call.kind, self.heard.get().saturating_sub(call.sent));
                 // The only place where the timestamps in a peer's replies are checked.
                 let believed = self.parts.limits.timestamps.check(reply.newest());
                 call.slot.settle(believed.map(|()| reply).map_err(CallError::TooFarAhead));

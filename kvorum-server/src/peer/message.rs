@@ -18,6 +18,7 @@ use super::frame::{Frame, Pieces};
 use super::table::{messages, requests};
 use super::terms::{ApplyKind, Held, HeldBack, MessageError, Refusal, ScanRow, StepKind};
 use super::terms::{StretchRow, Timestamp, VersionRow};
+use crate::metrics::CallKind;
 use crate::replica::{Applied, Fetched, Floor};
 use bytes::Bytes;
 use kvorum_core::{ClusterId, Key, Record, StoreSeen, UnixMillis, Version};
@@ -152,6 +153,26 @@ requests! {
             /// The key.
             key: Key,
         } => NewestIs,
+    }
+}
+
+impl Request {
+    /// The kind under which its time is counted.
+    pub(super) fn call_kind(&self) -> CallKind {
+        match self {
+            Self::Apply { .. } => CallKind::Apply,
+            Self::Get { .. } => CallKind::Get,
+            Self::Newest { .. } => CallKind::Newest,
+            Self::ScanOpen { .. } | Self::ScanNext { .. } | Self::ScanClose { .. } => CallKind::Scan,
+            Self::Ping { .. } => CallKind::Ping,
+            Self::TakeHints => CallKind::Hints,
+            Self::Versions { .. } | Self::Fetch { .. } | Self::Stretch { .. } | Self::Compare { .. } => {
+                CallKind::Repair
+            }
+            Self::Survey { .. } | Self::Close { .. } | Self::Step { .. } | Self::Floors => {
+                CallKind::TombstoneGc
+            }
+        }
     }
 }
 

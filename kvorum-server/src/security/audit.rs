@@ -153,11 +153,16 @@ fn request(event: &str, asked: Asked<'_>, token: &str, wall: UnixMillis) -> Valu
         "at": instant_text(wall), "event": event, "client": client, "method": method, "path": path, "token": token,
     });
     if let Some(key) = key {
-        let mut hash = SecretHash::of_bytes(key).to_string();
-        hash.truncate(KEY_DIGITS);
-        insert(&mut line, "key_sha256", json!(hash));
+        insert(&mut line, "key_sha256", json!(key_hash(key)));
     }
     line
+}
+
+/// What stands in logs for a key: the first digits of its SHA-256.
+pub fn key_hash(key: &[u8]) -> String {
+    let mut hash = SecretHash::of_bytes(key).to_string();
+    hash.truncate(KEY_DIGITS);
+    hash
 }
 
 fn insert(line: &mut Value, name: &str, value: Value) {

@@ -18,6 +18,7 @@ mod watch_file;
 
 use crate::log::Repeats;
 use audit::Audit;
+pub use audit::key_hash;
 use counts::Counts;
 pub use counts::Refused;
 use kvorum_core::{Right, Scope, UnixMillis};

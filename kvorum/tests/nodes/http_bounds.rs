@@ -253,7 +253,7 @@ fn announced_uploads_take_nothing_from_others() {
             client
         })
         .collect();
-    let in_flight = || metrics(&server)["kvorum_body_bytes_in_flight"];
+    let in_flight = || metrics(&server)["kvorum_body_in_flight_bytes"];
     wait_until("the uploads have begun", || in_flight() >= 20.0 * f64::from(16 << 10));
     assert!(in_flight() < f64::from(8 << 20), "only what has come counts");
     let value = noise(8 * MIB, 5);
@@ -274,7 +274,7 @@ fn bodies_over_the_memory_are_refused() {
     assert_eq!(first.recv().status, 100);
     let (most, last) = value.split_at(MIB - 1);
     first.send(most);
-    wait_until("nearly all has come", || metrics(&server)["kvorum_body_bytes_in_flight"] > 1_048_575.5);
+    wait_until("nearly all has come", || metrics(&server)["kvorum_body_in_flight_bytes"] > 1_048_575.5);
     for framing in ["Content-Length: 1\r\n\r\nx", "Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n"] {
         let mut second = server.connect();
         second.send(format!("PUT /v0/entity?id=second HTTP/1.1\r\nHost: a\r\n{framing}").as_bytes());
@@ -290,9 +290,9 @@ fn bodies_over_the_memory_are_refused() {
     // An upload that is broken off frees its memory.
     let mut third = server.connect();
     third.send(b"PUT /v0/entity?id=third HTTP/1.1\r\nHost: a\r\nContent-Length: 1048576\r\n\r\nx");
-    wait_until("the third has its room", || metrics(&server)["kvorum_body_bytes_in_flight"] > 0.5);
+    wait_until("the third has its room", || metrics(&server)["kvorum_body_in_flight_bytes"] > 0.5);
     drop(third);
-    wait_until("the room is given back", || metrics(&server)["kvorum_body_bytes_in_flight"] < 0.5);
+    wait_until("the room is given back", || metrics(&server)["kvorum_body_in_flight_bytes"] < 0.5);
     assert!(server.put("id=third", &value).status == 201);
 }
 

@@ -358,6 +358,7 @@ fn allow_names_the_methods_of_the_path() {
         ("/v0/entities?start=a", &["GET", "HEAD"]),
         ("/v0/status", &["GET", "HEAD"]),
         ("/metrics", &["GET", "HEAD"]),
+        ("/v0/history", &["GET", "HEAD"]),
     ] {
         let answer = server.request("OPTIONS", path);
         let named: BTreeSet<&str> = answer.header("allow").unwrap().split(", ").collect();

@@ -38,6 +38,8 @@ mod http_cases;
 mod http_contract;
 mod http_raw;
 mod lab;
+mod metrics;
 mod peer_secret;
 mod program;
+mod status;
 mod tokens;

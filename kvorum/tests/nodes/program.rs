@@ -17,6 +17,7 @@ use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+use tempfile::TempDir;
 
 // ---- Its threads ------------------------------------------------------------------------------------------------
 
@@ -419,21 +420,53 @@ fn client_commands_pass_bytes_and_exit_codes() {
         assert!(output.stdout.is_empty() && !output.stderr.is_empty());
     }
     let status = client(&["status"], b"");
-    assert!(code(&status) == 0 && text(&status.stdout).contains("ready"), "{status:?}");
+    assert!(code(&status) == 0 && text(&status.stdout).starts_with("1 of 1 node up, "), "{status:?}");
     let status = client(&["status", "--json"], b"");
     let fields: serde_json::Value = serde_json::from_slice(&status.stdout).unwrap();
+    assert_eq!((code(&status), fields["verdict"]["word"].as_str()), (0, Some("ok")), "{status:?}");
+    assert_eq!(fields["nodes"][0]["status"]["state"], "ready");
+    let status = client(&["status", "--node-only"], b"");
+    assert!(code(&status) == 0 && text(&status.stdout).contains("ready"), "{status:?}");
+    let status = client(&["status", "--node-only", "--json"], b"");
+    let fields: serde_json::Value = serde_json::from_slice(&status.stdout).unwrap();
     assert_eq!((code(&status), fields["state"].as_str()), (0, Some("ready")));
+    assert_eq!(code(&client(&["status", "--quorum"], b"")), 2);
     assert_eq!(code(&run(kvorum(&["get", "argument"]).env("KVORUM_URL", &url), b"")), 0);
     // A port on which no process listens: bound once, and released again.
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let closed = format!("http://{closed}");
-    for command in
-        [&["get", "key"][..], &["put", "key", "x"], &["delete", "key"], &["scan", "a"], &["status"]]
-    {
+    for command in [
+        &["get", "key"][..],
+        &["put", "key", "x"],
+        &["delete", "key"],
+        &["scan", "a"],
+        &["status", "--node-only"],
+    ] {
         let output = run(kvorum(command).args(["--url", &closed, "--timeout", "1"]), b"");
         assert_eq!(code(&output), 3, "{command:?}: {output:?}");
         assert!(output.stdout.is_empty() && !output.stderr.is_empty());
     }
+}
+
+/// Completions are scripts that know the flags, and manual pages are written for every command.
+#[test]
+fn completions_and_manuals_know_the_flags() {
+    let code = |output: &Output| output.status.code();
+    for shell in ["bash", "zsh", "fish"] {
+        let output = run(&mut kvorum(&["completions", shell]), b"");
+        assert_eq!(code(&output), Some(0), "{shell}");
+        assert!(String::from_utf8(output.stdout).unwrap().contains("slow-request"), "{shell}");
+    }
+    let bash = run(&mut kvorum(&["completions", "bash"]), b"");
+    assert!(run(Command::new("bash").arg("-n"), &bash.stdout).status.success());
+    assert_eq!(code(&run(&mut kvorum(&["completions", "tcsh"]), b"")), Some(2));
+    let dir = TempDir::with_prefix("kvorum-man-").unwrap();
+    let written = run(kvorum(&["man"]).arg(dir.path()), b"");
+    assert_eq!(code(&written), Some(0), "{written:?}");
+    let page = std::fs::read_to_string(dir.path().join("kvorum-serve.1")).unwrap();
+    assert!(page.contains("slow\\-request"), "{page}");
+    assert!(dir.path().join("kvorum-status.1").exists() && dir.path().join("kvorum.1").exists());
+    assert_eq!(code(&run(kvorum(&["man"]).arg(dir.path().join("absent")), b"")), Some(3));
 }
 
 /// A value over the limit of the node is a wrong request, and reported as such.

@@ -132,6 +132,7 @@ fn only_what_a_token_allows_passes() {
         ("GET", "/v0/entities?start=billing&end=billing0", &billing, "scan"),
         ("GET", "/v0/entities?start=billing/&end=billing0&scope=local", &reader, "scan"),
         ("GET", "/metrics", &reader, "metrics"),
+        ("GET", "/v0/history", &reader, "metrics"),
         ("GET", "/admin/workers", &reader, "admin"),
         ("POST", "/admin/workers/scrub/pause", &reader, "admin"),
     ] {
@@ -154,6 +155,7 @@ fn only_what_a_token_allows_passes() {
         ("GET", "/v0/topology", &billing, 200),
         ("GET", "/openapi.json", &billing, 200),
         ("GET", "/metrics", &root, 200),
+        ("GET", "/v0/history?last=1", &root, 200),
         ("GET", "/admin/workers", &root, 200),
         // Refused for what it says, once it is known who says it.
         ("GET", "/v0/entity?id=billing/1&id=other", &billing, 400),

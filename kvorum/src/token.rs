@@ -7,11 +7,13 @@ use kvorum_core::{Grant, Right, UnixMillis};
 use kvorum_server::clock::{Clock as _, SystemClock, secret_bytes};
 use kvorum_server::http::target::decode;
 use kvorum_server::security::file::{self, FileError};
+use kvorum_server::security::limit::{Limit, PER_SECOND_MAX};
 use kvorum_server::security::table::{TableError, TokenEntry, instant_text};
 use kvorum_server::security::token::{SecretHash, id_of, is_id, secret_of};
 use std::fmt::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 /// The longest time that a token can be made for, in milliseconds: 100 years of 365 days.
 const EXPIRES_MILLIS_MAX: u64 = 36_500 * 24 * 60 * 60 * 1000;
@@ -42,6 +44,12 @@ pub(super) fn command() -> Command {
                 )
                 .arg(flag("id", "ID", "Its id, which logs and metrics show [default: a random one]"))
                 .arg(flag("name", "TEXT", "What it is for, for people"))
+                .arg(flag("requests-per-second", "N", "Refuse more requests a second on each node [default: no limit]"))
+                .arg(flag(
+                    "bytes-per-second",
+                    "N",
+                    "Refuse requests while more bytes a second were received and sent on each node [default: no limit]",
+                ))
                 .arg(flag("expires-in", "DURATION", "How long it is valid, such as 12h or 90d [default: forever]")),
         )
         .subcommand(on_file(Command::new("list").about("Prints the tokens, without their secrets")))
@@ -108,6 +116,8 @@ fn create(matches: &ArgMatches, now: UnixMillis) -> Result<String, TokenError> {
         not_after,
         revoked: None,
         grants,
+        limit: limit_of(matches)?,
+        meter: Arc::default(),
     };
     file::update(path_of(matches), |table| {
         table.add(entry).map_err(|error| match error {
@@ -118,6 +128,17 @@ fn create(matches: &ArgMatches, now: UnixMillis) -> Result<String, TokenError> {
         })
     })?;
     Ok(format!("{id}.{secret}\n"))
+}
+
+fn limit_of(matches: &ArgMatches) -> Result<Limit, TokenError> {
+    let rate = |name: &str| {
+        let Some(text) = text_of(matches, name) else { return Ok(None) };
+        let rate = text.parse().ok().filter(|rate| (1..=PER_SECOND_MAX).contains(rate));
+        rate.map(Some).ok_or_else(|| {
+            TokenError::Usage(format!("--{name} {text:?}: a number from 1 to {PER_SECOND_MAX} is needed"))
+        })
+    };
+    Ok(Limit { requests: rate("requests-per-second")?, bytes: rate("bytes-per-second")? })
 }
 
 fn grant_of(text: &str) -> Result<Grant, TokenError> {
@@ -151,9 +172,15 @@ fn list(matches: &ArgMatches, now: UnixMillis) -> Result<String, TokenError> {
         };
         let end = token.not_after.map_or_else(|| "forever".to_owned(), instant_text);
         let grants: Vec<String> = token.grants.iter().map(text_of_grant).collect();
+        let mut grants = grants.join(" ");
+        for (limit, what) in [(token.limit.requests, "requests"), (token.limit.bytes, "bytes")] {
+            if let Some(limit) = limit {
+                let _ = write!(grants, " {limit} {what}/s");
+            }
+        }
         let name: String = token.name.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
         // Writing into a string cannot fail.
-        let _ = writeln!(text, "{}\t{state}\t{end}\t{}\t{name}", token.id, grants.join(" "));
+        let _ = writeln!(text, "{}\t{state}\t{end}\t{}\t{name}", token.id, grants);
     }
     Ok(text)
 }

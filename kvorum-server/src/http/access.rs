@@ -9,6 +9,7 @@ use super::handler::Desk;
 use super::local;
 use super::routes::Path;
 use super::target::{self, TargetError};
+use crate::security::limit::User;
 use crate::security::{self, AuthMode, Credentials, Need, Refusal, audit};
 use http::header::{AUTHORIZATION, HOST};
 use http::{HeaderMap, Request};
@@ -29,9 +30,12 @@ pub(super) fn check<B>(
     let Some(need) = path.need(request.method()) else { return Ok(()) };
     let is_administered = need == Need::Right(Right::Admin);
     let allowed = judge(desk, connection, request, path, need);
+    connection.charge_to(allowed.as_ref().ok().cloned().flatten());
     let service = &desk.service;
     let audit = service.security.audit();
-    if audit.is_open() && (is_administered || allowed.is_err()) {
+    // To ask for too much is no attempt to do what is not allowed, and there may be very many such requests.
+    let is_over = matches!(allowed, Err(NotAllowed::Refused(Refusal::OverLimit { .. })));
+    if audit.is_open() && !is_over && (is_administered || allowed.is_err()) {
         let asked = Asked::of(path, request.uri().query()).unwrap_or(Asked::Node);
         let noted = audit::Asked {
             client: connection.origin().client(),
@@ -41,7 +45,10 @@ pub(super) fn check<B>(
         };
         let wall = service.clock.wall();
         match &allowed {
-            Ok(token) => audit.administered(noted, token.as_deref().unwrap_or_default(), wall),
+            Ok(user) => {
+                let token = user.as_ref().map(|user| &*user.id).unwrap_or_default();
+                audit.administered(noted, token, wall);
+            }
             Err(NotAllowed::Refused(refusal)) => {
                 let token = refusal.token().map(|token| &**token).unwrap_or_default();
                 audit.refused(noted, refusal.reason(), token, (wall, service.clock.mono()));
@@ -58,14 +65,14 @@ pub(super) fn check<B>(
     }
 }
 
-/// The id of the token that allows the request; none where none is needed.
+/// The token that allows the request; none where none is needed.
 fn judge<B>(
     desk: &Desk,
     connection: &Connection,
     request: &Request<B>,
     path: Path,
     need: Need,
-) -> Result<Option<Arc<str>>, NotAllowed> {
+) -> Result<Option<User>, NotAllowed> {
     if connection.origin() == Origin::AdminSocket && is_of_node(need) {
         return Ok(None);
     }
@@ -73,12 +80,13 @@ fn judge<B>(
     let mode = security.mode();
     let judged = match (mode, need) {
         (AuthMode::Off, _) | (_, Need::Nothing) => Ok(None),
-        _ => judge_token(desk, request, path, need).map(Some),
+        _ => judge_token(desk, request, path, need),
     };
+    let now = desk.service.clock.mono();
     if let Err(NotAllowed::Refused(refusal)) = &judged {
-        security.note(refusal, desk.service.clock.mono());
+        security.note(refusal, now);
     }
-    let token = match judged {
+    let user = match judged {
         Err(error) if mode == AuthMode::On => return Err(error),
         // With `warn` all pass. What cannot be read is refused by the handler, which reads it in the same way.
         judged => judged.unwrap_or(None),
@@ -86,7 +94,13 @@ fn judge<B>(
     if need == Need::Right(Right::Admin) {
         check_site(desk, connection, request).map_err(NotAllowed::Elsewhere)?;
     }
-    Ok(token)
+    if let Some(Err(over)) = user.as_ref().map(|user| user.meter.take(user.limit, now)) {
+        let refusal = Refusal::OverLimit { id: user.map(|user| user.id).unwrap_or_default(), over };
+        security.note(&refusal, now);
+        // With `warn` it passes, and what it moves is not charged: the next ones are judged by what was allowed.
+        return if mode == AuthMode::On { Err(NotAllowed::Refused(refusal)) } else { Ok(None) };
+    }
+    Ok(user)
 }
 
 /// Refuses requests to paths about the node itself that web pages of other sites made. Without tokens, also those of other
@@ -131,7 +145,12 @@ impl From<Refusal> for NotAllowed {
     }
 }
 
-fn judge_token<B>(desk: &Desk, request: &Request<B>, path: Path, need: Need) -> Result<Arc<str>, NotAllowed> {
+fn judge_token<B>(
+    desk: &Desk,
+    request: &Request<B>,
+    path: Path,
+    need: Need,
+) -> Result<Option<User>, NotAllowed> {
     let now = desk.service.clock.wall();
     let mut tokens = desk.tokens.borrow_mut();
     let entry = security::authenticate(tokens.current(), credentials(request.headers()), now)?;
@@ -139,7 +158,8 @@ fn judge_token<B>(desk: &Desk, request: &Request<B>, path: Path, need: Need) -> 
         let asked = Asked::of(path, request.uri().query()).map_err(NotAllowed::Unreadable)?;
         security::authorize(entry, right, asked.scope(), now)?;
     }
-    Ok(Arc::clone(&entry.id))
+    let (id, meter) = (Arc::clone(&entry.id), Arc::clone(&entry.meter));
+    Ok(Some(User { id, limit: entry.limit, meter }))
 }
 
 /// The credentials in a request's headers.

@@ -5,6 +5,9 @@
 //! node does not read the rest before the value's turn. A value that would wait too long is refused with a time to
 //! retry after.
 //!
+//! The queue takes turns by token: each token has a queue of its own, and one value of each is admitted in turn. So a token
+//! with a thousand values waiting delays the first value of another by one turn. Requests without a token share a queue.
+//!
 //! The limit follows from how long writes take. It grows while writes end well within their deadlines and shrinks as
 //! soon as one does not (additive increase, multiplicative decrease: Chiu and Jain, "Analysis of the increase and
 //! decrease algorithms for congestion avoidance in computer networks", 1989).
@@ -36,11 +39,16 @@ struct State {
     /// The limit: the most bytes that may be under way at once.
     limit: u64,
     under_way: u64,
-    /// First come, first served.
-    waiting: VecDeque<Waiting>,
+    /// The requests of each token, first come, first served. The first token's turn is next; no queue is empty.
+    waiting: VecDeque<(User, VecDeque<Waiting>)>,
+    /// How many requests that are.
+    waiting_len: usize,
     /// How long the latest write took.
     took: Duration,
 }
+
+/// The id of the token of a request; none without one.
+type User = Option<Arc<str>>;
 
 #[derive(Debug)]
 struct Waiting {
@@ -71,30 +79,36 @@ impl Admission {
             limit: (2 * least).min(most),
             under_way: 0,
             waiting: VecDeque::new(),
+            waiting_len: 0,
             took: Duration::ZERO,
         };
         Arc::new_cyclic(|me| Self { state: Mutex::new(state), bounds: (least, most), me: Weak::clone(me) })
     }
 
-    /// Waits at most `wait` for the value's turn.
+    /// Waits at most `wait` for the turn of a value of `user`.
     ///
     /// # Errors
     /// [`Crowded`] when its turn does not come in time, or too many wait already.
     ///
     /// # Cancel safety
     /// Dropping the future gives the turn to the next.
-    pub async fn admit(self: &Arc<Self>, bytes: u64, wait: Duration) -> Result<Admitted, Crowded> {
+    pub async fn admit(
+        self: &Arc<Self>,
+        user: User,
+        bytes: u64,
+        wait: Duration,
+    ) -> Result<Admitted, Crowded> {
         let turn = {
             let mut state = self.lock();
             if state.waiting.is_empty() && state.has_room(bytes) {
                 state.under_way += bytes;
                 return Ok(Admitted { admission: Arc::clone(self), bytes });
             }
-            if state.waiting.len() >= WAITING_MAX {
+            if state.waiting_len >= WAITING_MAX && !state.make_room_for(&user) {
                 return Err(state.crowded());
             }
             let (turn, comes) = oneshot::channel();
-            state.waiting.push_back(Waiting { bytes, turn });
+            state.push(user, Waiting { bytes, turn });
             comes
         };
         match tokio::time::timeout(wait, turn).await {
@@ -131,8 +145,7 @@ impl Admission {
     /// Admits the requests whose turn it is.
     fn wake(&self, mut state: MutexGuard<'_, State>) {
         let mut turns = Vec::new();
-        while state.waiting.front().is_some_and(|next| next.turn.is_closed() || state.has_room(next.bytes)) {
-            let Some(next) = state.waiting.pop_front() else { break };
+        while let Some(next) = state.next() {
             if !next.turn.is_closed() {
                 state.under_way += next.bytes;
                 turns.push(next);
@@ -157,9 +170,54 @@ impl State {
         self.under_way == 0 || self.under_way.saturating_add(bytes) <= self.limit
     }
 
+    fn push(&mut self, user: User, waiting: Waiting) {
+        self.waiting_len += 1;
+        match self.waiting.iter_mut().find(|(other, _)| *other == user) {
+            Some((_, queue)) => queue.push_back(waiting),
+            None => self.waiting.push_back((user, VecDeque::from([waiting]))),
+        }
+    }
+
+    /// Takes the next request that is gone or has room; then it is the next token's turn.
+    fn next(&mut self) -> Option<Waiting> {
+        let (_, queue) = self.waiting.front()?;
+        if !queue.front().is_some_and(|next| next.turn.is_closed() || self.has_room(next.bytes)) {
+            return None;
+        }
+        let (user, mut queue) = self.waiting.pop_front()?;
+        let next = queue.pop_front()?;
+        self.waiting_len -= 1;
+        if next.turn.is_closed() {
+            // It had no turn.
+            if !queue.is_empty() {
+                self.waiting.push_front((user, queue));
+            }
+        } else if !queue.is_empty() {
+            self.waiting.push_back((user, queue));
+        }
+        Some(next)
+    }
+
+    /// Refuses the latest request of the token with the most, if that is not `user`'s own share. Returns whether there
+    /// is room now.
+    fn make_room_for(&mut self, user: &User) -> bool {
+        let own = self.waiting.iter().find(|(other, _)| other == user).map_or(0, |(_, queue)| queue.len());
+        let Some((_, longest)) = self.waiting.iter_mut().max_by_key(|(_, queue)| queue.len()) else {
+            return false;
+        };
+        if longest.len() <= own + 1 {
+            return false;
+        }
+        // Dropping it tells its request.
+        drop(longest.pop_back());
+        self.waiting_len -= 1;
+        true
+    }
+
     fn crowded(&self) -> Crowded {
         // The requests ahead in the queue, at the duration of the latest write.
-        let before: u64 = self.waiting.iter().map(|waiting| waiting.bytes).sum();
+        let queues = self.waiting.iter().flat_map(|(_, queue)| queue);
+        let before: u64 = queues.map(|waiting| waiting.bytes).sum();
         let rounds = (self.under_way + before).div_ceil(self.limit.max(1));
         let wait = self.took.saturating_mul(u32::try_from(rounds).unwrap_or(u32::MAX)).min(RETRY_AFTER_MAX);
         Crowded { retry_after: wait.as_secs() + 1 }
@@ -186,17 +244,17 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn values_wait_for_their_turn() {
         let admission = Admission::new(8 * MIB, 100 * MIB);
-        let first = admission.admit(8 * MIB, WAIT).await.unwrap();
-        let second = admission.admit(8 * MIB, WAIT).await.unwrap();
+        let first = admission.admit(None, 8 * MIB, WAIT).await.unwrap();
+        let second = admission.admit(None, 8 * MIB, WAIT).await.unwrap();
         assert_eq!(admission.bytes(), (16 * MIB, 16 * MIB));
         let gone = tokio::spawn({
             let admission = Arc::clone(&admission);
-            async move { admission.admit(8 * MIB, WAIT).await }
+            async move { admission.admit(None, 8 * MIB, WAIT).await }
         });
         tokio::task::yield_now().await;
         let third = tokio::spawn({
             let admission = Arc::clone(&admission);
-            async move { admission.admit(8 * MIB, WAIT).await }
+            async move { admission.admit(None, 8 * MIB, WAIT).await }
         });
         tokio::task::yield_now().await;
         gone.abort();
@@ -204,10 +262,10 @@ mod tests {
         drop(first);
         let third = third.await.unwrap().unwrap();
         assert_eq!(admission.bytes().0, 16 * MIB);
-        assert_eq!(admission.admit(1, WAIT).await.unwrap_err(), Crowded { retry_after: 1 });
+        assert_eq!(admission.admit(None, 1, WAIT).await.unwrap_err(), Crowded { retry_after: 1 });
         drop((second, third));
         assert_eq!(admission.bytes().0, 0);
-        let huge = admission.admit(90 * MIB, WAIT).await.unwrap();
+        let huge = admission.admit(None, 90 * MIB, WAIT).await.unwrap();
         drop(huge);
         assert_eq!(admission.bytes().0, 0, "what was not waited for any more holds nothing");
     }
@@ -221,7 +279,7 @@ mod tests {
         assert_eq!(admission.bytes().1, 16 * MIB, "nothing was under way");
         let mut held = Vec::new();
         for _ in 0..100 {
-            if let Ok(admitted) = admission.admit(8 * MIB, Duration::ZERO).await {
+            if let Ok(admitted) = admission.admit(None, 8 * MIB, Duration::ZERO).await {
                 held.push(admitted);
             }
             admission.note(8 * MIB, quick, WAIT);
@@ -231,24 +289,69 @@ mod tests {
             admission.note(8 * MIB, took, WAIT);
         }
         assert_eq!(admission.bytes().1, 8 * MIB);
-        assert!(admission.admit(8 * MIB, WAIT).await.unwrap_err().retry_after > 1);
+        assert!(admission.admit(None, 8 * MIB, WAIT).await.unwrap_err().retry_after > 1);
     }
 
     /// The number of waiting requests is bounded.
     #[tokio::test(start_paused = true)]
     async fn too_many_are_refused_at_once() {
         let admission = Admission::new(8 * MIB, 8 * MIB);
-        let _held = admission.admit(8 * MIB, WAIT).await.unwrap();
+        let _held = admission.admit(None, 8 * MIB, WAIT).await.unwrap();
         let waiting: Vec<_> = (0..WAITING_MAX + 5)
             .map(|_| {
                 let admission = Arc::clone(&admission);
-                tokio::spawn(async move { admission.admit(MIB, WAIT).await.is_ok() })
+                tokio::spawn(async move { admission.admit(None, MIB, WAIT).await.is_ok() })
             })
             .collect();
         tokio::task::yield_now().await;
-        assert!(admission.lock().waiting.len() <= WAITING_MAX);
+        assert!(admission.lock().waiting_len <= WAITING_MAX);
         for waiting in waiting {
             assert!(!waiting.await.unwrap());
         }
+    }
+
+    /// Goal: a token with many values waiting does not starve another. Method: a noisy token fills the queue; the values
+    /// of a quiet one come, are given every second turn, and find room in the full queue.
+    #[tokio::test(start_paused = true)]
+    async fn tokens_take_turns() {
+        let admission = Admission::new(8 * MIB, 8 * MIB);
+        let held = admission.admit(None, 8 * MIB, WAIT).await.unwrap();
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let ask = |user: &'static str| {
+            let (admission, order) = (Arc::clone(&admission), Arc::clone(&order));
+            tokio::spawn(async move {
+                let admitted = admission.admit(Some(user.into()), 8 * MIB, Duration::from_mins(1)).await;
+                if admitted.is_ok() {
+                    order.lock().unwrap().push(user);
+                }
+                admitted.is_ok()
+            })
+        };
+        // As many turns of the tasks as it takes for all of them to wait.
+        let settle = async || {
+            for _ in 0..WAITING_MAX {
+                tokio::task::yield_now().await;
+            }
+        };
+        let noisy: Vec<_> = (0..WAITING_MAX).map(|_| ask("noisy")).collect();
+        settle().await;
+        assert_eq!(admission.lock().waiting_len, WAITING_MAX);
+        let quiet: Vec<_> = (0..3).map(|_| ask("quiet")).collect();
+        settle().await;
+        assert_eq!(admission.lock().waiting_len, WAITING_MAX);
+        drop(held);
+        for quiet in quiet {
+            assert!(quiet.await.unwrap());
+        }
+        let mut passed = 0;
+        for noisy in noisy {
+            passed += usize::from(noisy.await.unwrap());
+        }
+        assert_eq!(passed, WAITING_MAX - 3, "the latest gave way");
+        let order = order.lock().unwrap();
+        assert_eq!(order[..7], ["noisy", "quiet", "noisy", "quiet", "noisy", "quiet", "noisy"]);
+        assert_eq!(order.len(), WAITING_MAX);
+        assert_eq!(admission.lock().waiting.len(), 0);
+        assert_eq!(admission.bytes().0, 0);
     }
 }

@@ -9,6 +9,7 @@ use super::head::{HeadScanner, HeadVerdict};
 use crate::clock::Clock;
 use crate::metrics::ThreadMetrics;
 use crate::peer::{Expected, Hello};
+use crate::security::limit::User;
 use bytes::{Buf, Bytes};
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -108,6 +109,8 @@ pub struct Connection {
     timed_out: Cell<bool>,
     lingers: Cell<bool>,
     upgraded: RefCell<Option<Upgraded>>,
+    /// The token of the latest request: bytes that come and go are charged to it.
+    user: RefCell<Option<User>>,
     waker: RefCell<Option<Waker>>,
 }
 
@@ -144,6 +147,7 @@ impl Watchdog {
             timed_out: Cell::new(false),
             lingers: Cell::new(false),
             upgraded: RefCell::new(None),
+            user: RefCell::new(None),
             waker: RefCell::new(None),
         });
         // A new connection that stays silent gets the same bound as half a head. A spare place gets less: other clients
@@ -259,6 +263,24 @@ impl Connection {
         self.lingers.set(true);
     }
 
+    /// Charges the bytes that come and go from now on to `user`, or to nobody.
+    pub fn charge_to(&self, user: Option<User>) {
+        self.user.replace(user);
+    }
+
+    /// The id of the token of the latest request.
+    pub fn user(&self) -> Option<Arc<str>> {
+        self.user.borrow().as_ref().map(|user| Arc::clone(&user.id))
+    }
+
+    fn charge(&self, bytes: usize) {
+        if let Some(User { limit, meter, .. }) = &*self.user.borrow()
+            && limit.bytes.is_some()
+        {
+            meter.charge(*limit, bytes as u64, self.thread.clock.mono());
+        }
+    }
+
     /// Notes that the connection becomes a peer's after this answer.
     pub fn upgrade(&self, peer: Upgraded) {
         *self.upgraded.borrow_mut() = Some(peer);
@@ -288,6 +310,7 @@ impl Connection {
     fn received(&self, bytes: &mut [u8]) {
         self.thread.metrics.bytes_in.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         self.has_asked.set(true);
+        self.charge(bytes.len());
         let mut scanner = self.scanner.borrow_mut();
         scanner.feed(bytes);
         if scanner.is_in_body() {
@@ -331,6 +354,7 @@ impl Connection {
     }
 
     fn sent(&self, bytes: usize) {
+        self.charge(bytes);
         self.thread.metrics.bytes_out.fetch_add(bytes as u64, Ordering::Relaxed);
         let mut taking = self.taking.get();
         taking.bytes = taking.bytes.saturating_add(bytes as u64);

@@ -50,6 +50,10 @@ impl Failure {
                     ..Self::new(StatusCode::UNAUTHORIZED, "unauthenticated", message)
                 }
             }
+            Refusal::OverLimit { over, .. } => Self {
+                retry_after: over.retry_after,
+                ..Self::new(StatusCode::TOO_MANY_REQUESTS, "over_limit", message)
+            },
             Refusal::Missing { right, .. } => Self {
                 header: with(&format!(", error=\"insufficient_scope\", scope=\"{right}\"")),
                 ..Self::new(StatusCode::FORBIDDEN, "missing_right", message)
@@ -262,7 +266,7 @@ impl Failure {
         if let Some(Ok(replicas)) = self.replicas.map(HeaderValue::try_from) {
             headers.insert("kvorum-replicas", replicas);
         }
-        if self.status == StatusCode::SERVICE_UNAVAILABLE {
+        if [StatusCode::SERVICE_UNAVAILABLE, StatusCode::TOO_MANY_REQUESTS].contains(&self.status) {
             headers.insert(RETRY_AFTER, HeaderValue::from(self.retry_after));
         }
         if self.close {

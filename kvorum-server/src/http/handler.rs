@@ -5,7 +5,7 @@ use super::access;
 use super::admission::{Admission, Admitted, LARGE_BYTES};
 use super::body::{BodyBudget, ReplyBody, Upload, read_value};
 use super::conditions::{self, check_write};
-use super::connection::{Connection, Upgraded};
+use super::connection::Connection;
 use super::converged;
 use super::error::Failure;
 use super::explain;
@@ -29,7 +29,7 @@ use crate::history::History;
 use crate::log::Repeats;
 use crate::log_limit::LogLimit;
 use crate::metrics::{Operation, StoreMetrics, ThreadMetrics};
-use crate::peer::{Answer, Challenge, HandshakeError, Hello, PeerAuth, UPGRADE_PROTOCOL};
+use crate::peer::PeerAuth;
 use crate::replica::Replica;
 use crate::security::{Security, TokenView, key_hash};
 use crate::slow::{self, Trace};
@@ -38,7 +38,7 @@ use crate::worker::Pools;
 use bytes::Bytes;
 use http::header::{
     ACCEPT, ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, DATE, ETAG, EXPECT, HOST,
-    HeaderName, LAST_MODIFIED, TRANSFER_ENCODING, UPGRADE, VARY, X_CONTENT_TYPE_OPTIONS,
+    LAST_MODIFIED, TRANSFER_ENCODING, VARY, X_CONTENT_TYPE_OPTIONS,
 };
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use http_body::Body;
@@ -472,11 +472,11 @@ where
     let wait = (timeout / 2).min(TURN_WAIT_MAX);
     // A client that sends `Expect` is not asked for a body before its value could be admitted.
     if let Some(length) = announced.filter(|_| !is_long && headers.contains_key(EXPECT)) {
-        drop(admit(service, length, wait).await?);
+        drop(admit(connection, service, length, wait).await?);
     }
     let turn = Cell::new(None);
     let take_turn = async || {
-        turn.set(admit(service, announced.unwrap_or(0), wait).await?);
+        turn.set(admit(connection, service, announced.unwrap_or(0), wait).await?);
         Ok(())
     };
     let (body, budget) = (request.into_body(), &service.body_budget);
@@ -489,7 +489,7 @@ where
     };
     let length = value.len() as u64;
     let turn = match turn.take() {
-        None => slow::step("turn", None, admit(service, length, timeout)).await?,
+        None => slow::step("turn", None, admit(connection, service, length, timeout)).await?,
         turn => turn,
     };
     let begun = turn.as_ref().map(|_| service.clock.mono());
@@ -527,11 +527,16 @@ const TURN_WAIT_MAX: Duration = Duration::from_secs(2);
 const SWIFT_BODY: Duration = Duration::from_millis(150);
 
 /// Waits until a value of `length` bytes may be written, if it is a large one.
-async fn admit(service: &Service, length: u64, wait: Duration) -> Result<Option<Admitted>, Failure> {
+async fn admit(
+    connection: &Connection,
+    service: &Service,
+    length: u64,
+    wait: Duration,
+) -> Result<Option<Admitted>, Failure> {
     if length < LARGE_BYTES {
         return Ok(None);
     }
-    let admitted = service.admission.admit(length, wait).await;
+    let admitted = service.admission.admit(connection.user(), length, wait).await;
     admitted.map(Some).map_err(|crowded| Failure::crowded(crowded.retry_after))
 }
 
@@ -590,70 +595,6 @@ pub(super) async fn range<B>(desk: &Desk, request: &Request<B>) -> Result<Respon
     let mut response = Response::new(ReplyBody::Range(body));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     vary_by_accept(response.headers_mut());
-    Ok(response)
-}
-
-/// Welcomes a peer: the handshake of `docs/wire.md`.
-pub(super) fn welcome<B: Body>(
-    service: &Service,
-    connection: &Connection,
-    request: &Request<B>,
-) -> Result<Response<ReplyBody>, Failure> {
-    target::parse_nothing(request.uri().query())?;
-    let headers = request.headers();
-    let upgrade = headers.get(UPGRADE).and_then(|upgrade| upgrade.to_str().ok());
-    if upgrade != Some(UPGRADE_PROTOCOL) {
-        return Err(Failure::upgrade_required(UPGRADE_PROTOCOL));
-    }
-    if !request.body().is_end_stream() {
-        // Frames follow the answer, and a body would be read as one.
-        return Err(Failure::malformed("an upgrade takes no body"));
-    }
-    let shared = &service.rooms()?.shared;
-    let ours = shared.cluster.hello(service.clock.wall());
-    let refuse = |reason: String| {
-        if service.refusals.admit(&reason, service.clock.mono()) {
-            tracing::warn!(
-                reason,
-                "refused the connection of another node: it gets the same reason, and tries again"
-            );
-        }
-        reason
-    };
-    let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-    let malformed = |error: HandshakeError| Failure::malformed(refuse(error.to_string()));
-    let theirs = Hello::parse(header).map_err(malformed)?;
-    let challenge = Challenge::parse(header).map_err(malformed)?;
-    // This comes before anything follows from what the caller says.
-    let answer = shared
-        .peer_auth
-        .answer((&ours, &theirs), challenge.as_ref(), &*shared.rng)
-        .map_err(|error| Failure::unproven(refuse(error.to_string())))?;
-    let is_proving = matches!(answer, Answer::Prove { .. });
-    shared.cluster.judge(&ours, &theirs, is_proving, service.clock.mono()).map_err(|error| match error {
-        // It passes, once other nodes have said the same.
-        HandshakeError::ClusterIdOpen { contradicts: None, .. } => Failure::peer_not_yet(error.to_string()),
-        error => Failure::stranger(refuse(error.to_string())),
-    })?;
-    if shared.index_of(theirs.node).is_none_or(|index| index == shared.cluster.me()) {
-        let reason = format!("node {} is no other node of this cluster", theirs.node);
-        return Err(Failure::stranger(refuse(reason)));
-    }
-    let mut response = Response::new(ReplyBody::empty());
-    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
-    let headers = response.headers_mut();
-    headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
-    headers.insert(UPGRADE, HeaderValue::from_static(UPGRADE_PROTOCOL));
-    let (proof, expected) = match answer {
-        Answer::Open => (Vec::new(), None),
-        Answer::Prove { headers, expected } => (Vec::from(headers), Some(expected)),
-    };
-    for (name, value) in ours.headers().into_iter().chain(proof) {
-        if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) {
-            headers.insert(name, value);
-        }
-    }
-    connection.upgrade(Upgraded { theirs, expected });
     Ok(response)
 }
 

@@ -33,6 +33,7 @@ pub mod target;
 #[cfg(test)]
 mod tests;
 mod topology;
+mod welcome;
 mod workers;
 
 pub use handler::{Desk, Rooms, Service};

@@ -7,6 +7,7 @@ use super::error::Failure;
 use super::handler::{self, Desk};
 use super::reports;
 use super::target::worker_of;
+use super::welcome;
 use crate::security::Need;
 use bytes::Bytes;
 use http::{Method, Request, Response};
@@ -109,7 +110,7 @@ routes! {
     }
     /// Where other nodes connect.
     Peer = "/v0/peer", spare true {
-        GET, needs Need::Nothing => handler::welcome(&desk.service, connection, &request);
+        GET, needs Need::Nothing => welcome::welcome(&desk.service, connection, &request);
     }
     /// The placement of keys.
     Topology = "/v0/topology", spare false {

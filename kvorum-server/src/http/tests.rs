@@ -578,7 +578,7 @@ fn large_values_wait_before_they_are_read() {
             (answered.then(|| String::from_utf8_lossy(&answer).into_owned()), client)
         };
         let (_, limit) = admission.bytes();
-        let others = admission.admit(limit, SECOND).await.unwrap();
+        let others = admission.admit(None, limit, SECOND).await.unwrap();
         let refused = Some("HTTP/1.1 503".to_owned());
         assert_eq!(ask(1 << 20, "Expect: 100-continue\r\n", 0).await.0, refused);
         assert_eq!(ask(1 << 20, "", 100 << 10).await.0, refused);

@@ -225,6 +225,7 @@ impl LogFile {
 #[expect(clippy::disallowed_methods, reason = "the tests look at the files themselves")]
 mod tests {
     use super::*;
+    use crate::security::limit::Limit;
     use crate::security::table::TokenEntry;
 
     fn lines(path: &Path) -> Vec<Value> {
@@ -261,6 +262,8 @@ mod tests {
             not_after: None,
             revoked,
             grants: Vec::new(),
+            limit: Limit::default(),
+            meter: Arc::default(),
         };
         let table = |entries: Vec<TokenEntry>| {
             let mut table = TokenTable::default();

@@ -170,9 +170,11 @@ fn write(file: &mut File, old: &Path, text: &str) -> io::Result<()> {
 #[expect(clippy::disallowed_methods, reason = "the tests write the files themselves")]
 mod tests {
     use super::*;
+    use crate::security::limit::Limit;
     use crate::security::table::TokenEntry;
     use crate::security::token::SecretHash;
     use std::os::unix::fs::PermissionsExt as _;
+    use std::sync::Arc;
 
     fn add(path: &Path, id: &str) -> Result<(), FileError> {
         update(path, |table| {
@@ -184,6 +186,8 @@ mod tests {
                 not_after: None,
                 revoked: None,
                 grants: Vec::new(),
+                limit: Limit::default(),
+                meter: Arc::default(),
             };
             table.add(entry).map_err(|error| FileError::Table { path: path.to_path_buf(), error })
         })

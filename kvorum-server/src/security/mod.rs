@@ -12,6 +12,7 @@ pub mod audit;
 mod counts;
 pub mod file;
 mod instant;
+pub mod limit;
 pub mod table;
 pub mod token;
 mod watch_file;
@@ -22,6 +23,7 @@ pub use audit::key_hash;
 use counts::Counts;
 pub use counts::Refused;
 use kvorum_core::{Right, Scope, UnixMillis};
+use limit::OverLimit;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -99,6 +101,13 @@ pub enum Refusal {
         /// The token's id.
         id: Arc<str>,
     },
+    /// The token has asked for more than its limit allows.
+    OverLimit {
+        /// The token's id.
+        id: Arc<str>,
+        /// The limit.
+        over: OverLimit,
+    },
     /// The token is valid, and lacks a right.
     Missing {
         /// The token's id.
@@ -117,6 +126,7 @@ impl Refusal {
             Self::Unknown => "unknown",
             Self::Revoked { .. } => "revoked",
             Self::Expired { .. } => "expired",
+            Self::OverLimit { .. } => "over-limit",
             Self::Missing { .. } => "missing-right",
         }
     }
@@ -125,7 +135,10 @@ impl Refusal {
     pub fn token(&self) -> Option<&Arc<str>> {
         match self {
             Self::NoToken | Self::Malformed | Self::Unknown => None,
-            Self::Revoked { id } | Self::Expired { id } | Self::Missing { id, .. } => Some(id),
+            Self::Revoked { id }
+            | Self::Expired { id }
+            | Self::OverLimit { id, .. }
+            | Self::Missing { id, .. } => Some(id),
         }
     }
 }
@@ -140,6 +153,9 @@ impl fmt::Display for Refusal {
             Self::Unknown => f.write_str("the token is not known here, or its secret is wrong"),
             Self::Revoked { id } => write!(f, "the token {id} was revoked"),
             Self::Expired { id } => write!(f, "the time of the token {id} is over"),
+            Self::OverLimit { id, over: OverLimit { what, per_second, .. } } => {
+                write!(f, "the token {id} is over its limit of {per_second} {what} a second on this node")
+            }
             Self::Missing { id, right } if right.is_of_keys() => {
                 write!(f, "the token {id} lacks the right {right} for ")?;
                 let what = if *right == Right::Scan { "the whole of this range" } else { "this key" };
@@ -190,8 +206,9 @@ impl Security {
     }
 
     /// Puts `table` in the place of the present one at `now`: the next request on each thread is judged by it.
-    pub fn replace(&self, table: TokenTable, now: UnixMillis) {
+    pub fn replace(&self, mut table: TokenTable, now: UnixMillis) {
         self.loads.fetch_add(1, Ordering::Relaxed);
+        table.go_on_from(&self.table.borrow());
         let table = Arc::new(table);
         let before = self.table.send_replace(Arc::clone(&table));
         self.audit.tokens_changed(&before, &table, now);
@@ -298,6 +315,7 @@ pub fn authorize(entry: &TokenEntry, right: Right, scope: Scope<'_>, now: UnixMi
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::security::limit::Limit;
     use crate::security::token::SecretHash;
     use kvorum_core::Grant;
 
@@ -313,7 +331,17 @@ mod tests {
             let secret = SecretHash::of("right");
             let name = String::new();
             table
-                .add(TokenEntry { id: id.into(), name, secret, created: None, not_after, revoked, grants })
+                .add(TokenEntry {
+                    id: id.into(),
+                    name,
+                    secret,
+                    created: None,
+                    not_after,
+                    revoked,
+                    grants,
+                    limit: Limit::default(),
+                    meter: Arc::default(),
+                })
                 .unwrap();
         }
         table

@@ -8,6 +8,8 @@
 //! created = 2026-11-26T06:00:00Z             # optional
 //! not_after = 2027-11-26T06:00:00Z           # optional
 //! revoked = 2026-12-01T00:00:00Z             # optional: from then on it is refused
+//! requests_per_second = 500                  # optional: a limit on each node
+//! bytes_per_second = 10485760                # optional: a limit on each node, received and sent
 //!
 //! [[token.grant]]
 //! prefix = "billing/"                        # or prefix_base64; absent for all keys
@@ -22,6 +24,7 @@
 //! would silently lack tokens.
 
 use super::instant;
+use super::limit::{Limit, Meter, PER_SECOND_MAX};
 use super::token::{self, SecretHash};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -55,6 +58,10 @@ pub struct TokenEntry {
     pub revoked: Option<UnixMillis>,
     /// What it allows.
     pub grants: Vec<Grant>,
+    /// How much it allows.
+    pub limit: Limit,
+    /// How much of that was used on this node.
+    pub meter: Arc<Meter>,
 }
 
 impl TokenEntry {
@@ -163,6 +170,10 @@ struct TokenText {
     not_after: Option<Datetime>,
     #[serde(skip_serializing_if = "Option::is_none")]
     revoked: Option<Datetime>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    requests_per_second: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bytes_per_second: Option<u64>,
     #[serde(default, rename = "grant")]
     grants: Vec<GrantText>,
 }
@@ -242,6 +253,16 @@ impl TokenTable {
         true
     }
 
+    /// Takes over what the tokens have used so far from `before`, the table in force: a change of the file gives nobody a
+    /// new allowance.
+    pub fn go_on_from(&mut self, before: &Self) {
+        for entry in &mut self.tokens {
+            if let Some(known) = before.get(&entry.id) {
+                entry.meter = Arc::clone(&known.meter);
+            }
+        }
+    }
+
     /// The token `id`.
     pub fn get(&self, id: &str) -> Option<&TokenEntry> {
         self.tokens.get(*self.places.get(id)?)
@@ -254,7 +275,17 @@ impl TokenTable {
 }
 
 fn entry_of(token: TokenText) -> Result<TokenEntry, String> {
-    let TokenText { id, name, secret_sha256, created, not_after, revoked, grants } = token;
+    let TokenText {
+        id,
+        name,
+        secret_sha256,
+        created,
+        not_after,
+        revoked,
+        requests_per_second,
+        bytes_per_second,
+        grants,
+    } = token;
     if !token::is_id(&id) {
         return Err("an id has 1 to 64 letters, digits, - and _".to_owned());
     }
@@ -268,6 +299,11 @@ fn entry_of(token: TokenText) -> Result<TokenEntry, String> {
         not_after: instant_of("not_after", not_after)?,
         revoked: instant_of("revoked", revoked)?,
         grants,
+        limit: Limit {
+            requests: rate_of("requests_per_second", requests_per_second)?,
+            bytes: rate_of("bytes_per_second", bytes_per_second)?,
+        },
+        meter: Arc::default(),
     })
 }
 
@@ -286,6 +322,15 @@ fn grant_of(grant: GrantText) -> Result<Grant, String> {
     Grant::new(prefix, &rights, instant_of("not_after", not_after)?).map_err(|error| error.to_string())
 }
 
+fn rate_of(name: &str, rate: Option<u64>) -> Result<Option<u64>, String> {
+    match rate {
+        Some(rate) if !(1..=PER_SECOND_MAX).contains(&rate) => {
+            Err(format!("{name} = {rate}: allowed are 1 to {PER_SECOND_MAX}"))
+        }
+        rate => Ok(rate),
+    }
+}
+
 fn instant_of(name: &str, at: Option<Datetime>) -> Result<Option<UnixMillis>, String> {
     let Some(at) = at else { return Ok(None) };
     let bad =
@@ -294,7 +339,7 @@ fn instant_of(name: &str, at: Option<Datetime>) -> Result<Option<UnixMillis>, St
 }
 
 fn text_of(entry: &TokenEntry) -> TokenText {
-    let TokenEntry { id, name, secret, created, not_after, revoked, grants } = entry;
+    let TokenEntry { id, name, secret, created, not_after, revoked, grants, limit, meter: _ } = entry;
     TokenText {
         id: id.to_string(),
         name: name.clone(),
@@ -302,6 +347,8 @@ fn text_of(entry: &TokenEntry) -> TokenText {
         created: created.and_then(instant::write),
         not_after: not_after.and_then(instant::write),
         revoked: revoked.and_then(instant::write),
+        requests_per_second: limit.requests,
+        bytes_per_second: limit.bytes,
         grants: grants.iter().map(text_of_grant).collect(),
     }
 }
@@ -337,6 +384,8 @@ mod tests {
             not_after: None,
             revoked: None,
             grants,
+            limit: Limit { requests: Some(5), bytes: None },
+            meter: Arc::default(),
         };
         let mut table = TokenTable::default();
         let both = vec![

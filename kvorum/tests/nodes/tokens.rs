@@ -549,3 +549,61 @@ fn command_line_keeps_secrets() {
     check(&["create", "--allow", "read"], 3, "the token file");
     assert_eq!(tokens.text(), before[..before.len() / 2]);
 }
+
+/// Goal: a token is kept to its limits on every path, is told when to come again, and disturbs nobody else; a change of the
+/// limit holds on an open connection, and gives no new allowance. Method: a token with limits asks as fast as it can
+/// beside one without.
+#[test]
+fn limits_of_a_token_hold() {
+    let tokens = Tokens::new();
+    let few = bearer(&tokens.create("few", &["--allow", "read,write,scan", "--requests-per-second", "2"]));
+    let slow = bearer(&tokens.create("slow", &["--allow", "read,write", "--bytes-per-second", "1000"]));
+    let free = bearer(&tokens.create("free", &["--allow", "read,write", "--allow", "metrics"]));
+    let server = tokens.serve("on");
+    let mut connection = server.connect();
+    let mut ask = |method: &str, target: &str, headers: &str| {
+        connection.send(&encode(method, target, headers, None));
+        connection.recv()
+    };
+    let key = "/v0/entity?id=k";
+    // A day's limit would not be used up by a slow machine: at most two a second pass, and 50 take far less than 25 s.
+    let answers: Vec<Answer> = (0..50).map(|_| ask("GET", key, &few)).collect();
+    let refused: Vec<&Answer> = answers.iter().filter(|answer| answer.status == 429).collect();
+    assert!(answers.iter().all(|answer| [404, 429].contains(&answer.status)), "{answers:?}");
+    assert!((1..=48).contains(&refused.len()), "{}", refused.len());
+    assert_eq!(refused[0].header("retry-after"), Some("1"), "{:?}", refused[0]);
+    let text = "the token few is over its limit of 2 requests a second on this node; nothing was done";
+    assert!(refused[0].text().starts_with(text), "{:?}", refused[0]);
+    let json = format!("{slow}Accept: application/json\r\n");
+
+    assert_eq!(put(&server, key, &slow, &"v".repeat(100_000)).status, 201, "one may be larger");
+    for (method, target) in [("GET", key), ("GET", "/v0/explain?id=k"), ("GET", "/v0/topology")] {
+        let answer = ask(method, target, &json);
+        assert_eq!(answer.status, 429, "{method} {target} {answer:?}");
+        let wait: u64 = answer.header("retry-after").unwrap().parse().unwrap();
+        assert!((50..=100).contains(&wait), "100,000 bytes at 1,000 a second: {wait} s");
+    }
+    assert!(ask("GET", key, &json).text().contains("\"over_limit\""));
+    for _ in 0..200 {
+        assert_eq!(ask("GET", key, &free).status, 200);
+    }
+    let page = ask("GET", "/metrics", &free);
+    let count = |token: &str| {
+        let label = format!("reason=\"over-limit\",token=\"{token}\"");
+        page.text().lines().filter(|line| line.contains(&label)).count()
+    };
+    assert_eq!((count("few"), count("slow"), count("free")), (1, 1, 0), "{page:?}");
+
+    // The file is written anew: the debt stays. Then the limit goes.
+    tokens.create("other", &["--allow", "read"]);
+    wait_until("the file is taken", || server.log().contains("the token file has changed"));
+    assert_eq!(ask("GET", key, &slow).status, 429);
+    std::fs::write(tokens.path(), tokens.text().replace("bytes_per_second = 1000\n", "")).unwrap();
+    wait_until("the limit is gone", || ask("GET", key, &slow).status == 200);
+    let list = String::from_utf8(tokens.command(&["list"]).stdout).unwrap();
+    assert!(list.contains("2 requests/s") && !list.contains("bytes/s"), "{list}");
+    for wrong in ["0", "-1", "x", "99999999999999999999"] {
+        let output = tokens.command(&["create", "--allow", "read", "--requests-per-second", wrong]);
+        assert_eq!(output.status.code(), Some(2), "{wrong}: {output:?}");
+    }
+}

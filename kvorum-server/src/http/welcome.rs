@@ -1,0 +1,75 @@
+//! The answering side of the handshake between nodes, as `docs/wire.md` has it.
+
+use super::body::ReplyBody;
+use super::connection::{Connection, Upgraded};
+use super::error::Failure;
+use super::handler::Service;
+use super::target;
+use crate::peer::{Answer, Challenge, HandshakeError, Hello, UPGRADE_PROTOCOL};
+use http::header::{CONNECTION, HeaderName, UPGRADE};
+use http::{HeaderValue, Request, Response, StatusCode};
+use http_body::Body;
+
+/// Welcomes a peer.
+pub(super) fn welcome<B: Body>(
+    service: &Service,
+    connection: &Connection,
+    request: &Request<B>,
+) -> Result<Response<ReplyBody>, Failure> {
+    target::parse_nothing(request.uri().query())?;
+    let headers = request.headers();
+    let upgrade = headers.get(UPGRADE).and_then(|upgrade| upgrade.to_str().ok());
+    if upgrade != Some(UPGRADE_PROTOCOL) {
+        return Err(Failure::upgrade_required(UPGRADE_PROTOCOL));
+    }
+    if !request.body().is_end_stream() {
+        // Frames follow the answer, and a body would be read as one.
+        return Err(Failure::malformed("an upgrade takes no body"));
+    }
+    let shared = &service.rooms()?.shared;
+    let ours = shared.cluster.hello(service.clock.wall());
+    let refuse = |reason: String| {
+        if service.refusals.admit(&reason, service.clock.mono()) {
+            tracing::warn!(
+                reason,
+                "refused the connection of another node: it gets the same reason, and tries again"
+            );
+        }
+        reason
+    };
+    let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let malformed = |error: HandshakeError| Failure::malformed(refuse(error.to_string()));
+    let theirs = Hello::parse(header).map_err(malformed)?;
+    let challenge = Challenge::parse(header).map_err(malformed)?;
+    // This comes before anything follows from what the caller says.
+    let answer = shared
+        .peer_auth
+        .answer((&ours, &theirs), challenge.as_ref(), &*shared.rng)
+        .map_err(|error| Failure::unproven(refuse(error.to_string())))?;
+    let is_proving = matches!(answer, Answer::Prove { .. });
+    shared.cluster.judge(&ours, &theirs, is_proving, service.clock.mono()).map_err(|error| match error {
+        // It passes, once other nodes have said the same.
+        HandshakeError::ClusterIdOpen { contradicts: None, .. } => Failure::peer_not_yet(error.to_string()),
+        error => Failure::stranger(refuse(error.to_string())),
+    })?;
+    if shared.index_of(theirs.node).is_none_or(|index| index == shared.cluster.me()) {
+        let reason = format!("node {} is no other node of this cluster", theirs.node);
+        return Err(Failure::stranger(refuse(reason)));
+    }
+    let mut response = Response::new(ReplyBody::empty());
+    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    let headers = response.headers_mut();
+    headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+    headers.insert(UPGRADE, HeaderValue::from_static(UPGRADE_PROTOCOL));
+    let (proof, expected) = match answer {
+        Answer::Open => (Vec::new(), None),
+        Answer::Prove { headers, expected } => (Vec::from(headers), Some(expected)),
+    };
+    for (name, value) in ours.headers().into_iter().chain(proof) {
+        if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) {
+            headers.insert(name, value);
+        }
+    }
+    connection.upgrade(Upgraded { theirs, expected });
+    Ok(response)
+}

@@ -2,16 +2,33 @@
 //! with the reason in both logs; and secrets and modes change without a failed request. Method: real nodes, real files, and
 //! handshakes written by hand.
 
+use kvorum_core::{Key, NodeId, Run, Topology, UnixMillis};
+use kvorum_server::clock::{Clock, SystemClock, SystemRng, TimestampBound};
+use kvorum_server::peer::{
+    BoxedStream, Connector, HandshakeError, Hello, Link, LinkObserver, LinkParts, PROTOCOL, PeerAuth,
+    PeerAuthMode, PeerLimits, Request, Secrets, Setback,
+};
+use kvorum_server::supervise::Supervisor;
 use kvorum_testkit::cluster::{Cluster, Launch};
 use kvorum_testkit::history::{Asked, Class};
 use kvorum_testkit::http::Connection;
 use kvorum_testkit::load::cluster::{Load, settle};
 use kvorum_testkit::process::{kvorum, run};
 use kvorum_testkit::{PATIENCE, metric_sum, seed, wait_until};
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::io::{self, Read as _, Write as _};
+use std::net::TcpStream;
 use std::path::PathBuf;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
 use std::thread;
 use std::time::Duration;
 use tempfile::TempDir;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 const ONE: &str = "one: a secret for tests, of more than 32 bytes";
 const TWO: &str = "two: a secret for tests, of more than 32 bytes";
@@ -355,4 +372,190 @@ fn strangers_are_refused_before_their_first_frame() {
     let lines =
         cluster.log(0).lines().filter(|line| line.contains("refused the connection of another node")).count();
     assert!(lines <= 16, "the log stays short: {lines} lines");
+}
+
+/// A stream that keeps what is written to it.
+struct Recorded {
+    stream: tokio::net::TcpStream,
+    written: Rc<RefCell<Vec<u8>>>,
+}
+
+impl AsyncRead for Recorded {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        to: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, to)
+    }
+}
+
+impl AsyncWrite for Recorded {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let polled = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        if let Poll::Ready(Ok(count)) = polled {
+            self.written.borrow_mut().extend_from_slice(&bytes[..count]);
+        }
+        polled
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+struct Recorder(Rc<RefCell<Vec<u8>>>);
+
+impl Connector for Recorder {
+    fn connect<'a>(
+        &'a self,
+        authority: &'a str,
+    ) -> Pin<Box<dyn Future<Output = io::Result<BoxedStream>> + 'a>> {
+        Box::pin(async move {
+            let stream = tokio::net::TcpStream::connect(authority).await?;
+            self.0.borrow_mut().clear();
+            Ok(Box::new(Recorded { stream, written: Rc::clone(&self.0) }) as BoxedStream)
+        })
+    }
+}
+
+struct Anybody;
+
+impl LinkObserver for Anybody {
+    fn connected(&self, _theirs: &Hello) {}
+    fn disconnected(&self, _reason: Option<&str>) {}
+    fn failed(&self, _reason: &str, _setback: Setback) {}
+    fn admit(&self, _ours: &Hello, _theirs: &Hello) -> Result<(), HandshakeError> {
+        Ok(())
+    }
+}
+
+/// The bytes of a connection to node 0 in the name of node 1, by a program that knows the secret: its handshake, its proof,
+/// and a request, which was answered.
+fn record(cluster: &Cluster) -> Vec<u8> {
+    let mut connection = Connection::open(cluster.address(1), PATIENCE).unwrap();
+    let status = connection.exchange("GET", "/v0/status", "Accept: application/json\r\n", None).unwrap();
+    let status: serde_json::Value = serde_json::from_slice(&status.body).unwrap();
+    let store = u128::from_str_radix(status["store"]["id"].as_str().unwrap(), 16).unwrap();
+    let urls: Vec<String> = (0..cluster.len()).map(|node| cluster.url(node)).collect();
+    let (topology, peer) = (Topology::of_urls(&urls).unwrap().hash(), NodeId::of_url(&urls[0]));
+    let node = NodeId::of_url(&urls[1]);
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+    let auth = PeerAuth::new(PeerAuthMode::Require);
+    auth.replace(Secrets::parse(ONE.as_bytes()).unwrap());
+    let written = Rc::new(RefCell::new(Vec::new()));
+    let timestamps = TimestampBound::new(Arc::clone(&clock), Duration::from_mins(1));
+    let parts = LinkParts {
+        authority: cluster.address(0).to_string(),
+        peer,
+        connector: Rc::new(Recorder(Rc::clone(&written))),
+        hello: Box::new(move || Hello {
+            protocol: PROTOCOL,
+            cluster: "kvorum".to_owned(),
+            cluster_id: None,
+            node,
+            topology,
+            store,
+            run: Run::default(),
+            members: urls.clone(),
+            clock: UnixMillis(1_700_000_000_000),
+        }),
+        clock,
+        limits: Arc::new(PeerLimits::new(Arc::new(timestamps), 8 << 20, 64 << 20)),
+        auth: Arc::new(auth),
+        rng: Arc::new(SystemRng),
+        observer: Rc::new(Anybody),
+        supervisor: Supervisor::default(),
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    tokio::task::LocalSet::new().block_on(&runtime, async {
+        let link = Link::start(parts);
+        let begun = std::time::Instant::now();
+        while !link.is_usable() {
+            assert!(begun.elapsed() < PATIENCE, "{:?}", link.state());
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let get = Request::Get { key: Key::new("k").unwrap(), value_bytes_max: 100 };
+        link.call(&get, PATIENCE).await.unwrap();
+    });
+    let recorded = written.borrow().clone();
+    assert!(recorded.starts_with(b"GET /v0/peer HTTP/1.1\r\n"));
+    recorded
+}
+
+/// Goal: what was recorded on the network opens nothing, and cannot keep the node itself away. Method: a whole connection
+/// of a program that knows the secret is recorded. It is sent again, with its proof; with the proof of the called node in
+/// its place; and its handshake alone, again and again, while the node that it names comes back.
+#[test]
+fn recorded_handshakes_open_nothing() {
+    let files = Files::new();
+    let mut cluster = cluster(&files, &[("require", &[ONE]), ("require", &[ONE])]);
+    cluster.start_all();
+    let recorded = record(&cluster);
+    let head = recorded.windows(4).position(|bytes| bytes == b"\r\n\r\n").unwrap() + 4;
+    assert!(recorded.len() > head + 32, "a proof and a frame follow");
+    let before = proven(&cluster, 0);
+    let refused = |reason| labelled(&cluster, 0, "kvorum_peer_handshakes_refused_total", reason);
+    let open = |bytes: &[u8]| {
+        let mut stream = TcpStream::connect(cluster.address(0)).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(bytes).unwrap();
+        stream
+    };
+    // Everything after the head of the answer: no frame may be answered.
+    let rest = |stream: &mut TcpStream| {
+        let mut all = Vec::new();
+        // A reset is an end, too: the node did not read all that came.
+        let _ = stream.read_to_end(&mut all);
+        let end = all.windows(4).position(|bytes| bytes == b"\r\n\r\n").unwrap_or_default() + 4;
+        assert!(all.starts_with(b"HTTP/1.1 101 "), "{}", String::from_utf8_lossy(&all));
+        all[end..].to_vec()
+    };
+    assert_eq!(rest(&mut open(&recorded)), b"", "replayed");
+    assert_eq!(refused("wrong-proof"), 1);
+
+    let mut stream = open(&recorded[..head]);
+    let mut answer = vec![0; 4096];
+    let count = stream.read(&mut answer).unwrap();
+    let answer = String::from_utf8_lossy(&answer[..count]).to_ascii_lowercase();
+    let proof = answer.lines().find_map(|line| line.strip_prefix("kvorum-proof: ")).unwrap();
+    let digits = proof.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).unwrap());
+    let proof: Vec<u8> = digits.map(|pair| u8::from_str_radix(pair, 16).unwrap()).collect();
+    stream.write_all(&[&proof, &recorded[head + 32..]].concat()).unwrap();
+    let mut all = Vec::new();
+    let _ = stream.read_to_end(&mut all);
+    assert_eq!((all.as_slice(), refused("wrong-proof")), (&b""[..], 2), "reflected");
+    assert_eq!(proven(&cluster, 0), before);
+
+    cluster.kill9(1);
+    let address = cluster.address(0);
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let mut silent = VecDeque::new();
+                while !is_over.load(Ordering::Relaxed) {
+                    let mut stream = TcpStream::connect(address).unwrap();
+                    let _ = stream.write_all(&recorded[..head]);
+                    silent.push_back(stream);
+                    // More than a member has places for handshakes.
+                    if silent.len() > 200 {
+                        silent.pop_front();
+                    }
+                }
+            });
+        }
+        cluster.start_node(1);
+        cluster.wait_until_connected();
+        is_over.store(true, Ordering::Relaxed);
+    });
+    wait_until("the unfinished handshakes are gone", || {
+        let open = cluster.metric(0, "kvorum_connections_open");
+        open < 20 && labelled(&cluster, 0, "kvorum_peer_handshakes_refused_total", "late") > 0
+    });
+    assert!(are_all_first(&cluster, 0), "{:?}", proven(&cluster, 0));
 }

@@ -170,6 +170,10 @@ impl Cluster {
         command.arg("serve");
         command.arg("--listen").arg(node.address.to_string()).arg("--cluster").arg(urls.join(","));
         command.arg("--data-dir").arg(&node.data_dir).args(&self.arguments);
+        if !node.address.ip().is_loopback() {
+            // A network of the test's own: nobody else reaches it.
+            command.args(["--insecure", "yes"]);
+        }
         command.envs(node.launch.environment.iter().map(|(name, value)| (name, value)));
         node.process = Some(Process::spawn(&mut command, &node.log));
     }

@@ -3,15 +3,16 @@
 //! It is generic over the listener, so that the same code serves a simulated network.
 
 use super::HEAD_BYTES_MAX;
-use super::connection::{Connection, Guarded, Origin, Returned, Upgraded, Watchdog};
+use super::connection::{Connection, Guarded, Origin, Returned, Watchdog};
 use super::error::CONNECTION_REFUSED;
 use super::handler::{Desk, handle};
 use super::peer_places::Noted;
+use super::welcome;
 use crate::background;
 use crate::coordinator::{Coordinator, PeerDesk};
 use crate::crash;
 use crate::log_limit::LogLimit;
-use crate::peer::{self, AuthError, CONNECT_TIMEOUT, Caller, Connector, Hello, PROOF_BYTES, Secret};
+use crate::peer::{self, Caller, Connector, Hello, Secret};
 use crate::supervise::Part;
 use bytes::Bytes;
 use hyper::server::conn::http1;
@@ -362,7 +363,7 @@ async fn serve_connection<S: AsyncRead + AsyncWrite + Unpin + 'static>(
     let Some(mut stream) = stream else { return };
     if let Some(peer) = connection.upgraded() {
         // Until it has proved who it is, it counts as a client's connection.
-        let proved = prove(&mut stream, &mut already_read, &desk, peer).await;
+        let proved = welcome::prove(&mut stream, &mut already_read, &desk.service, &connection, peer).await;
         // From here on it is a peer's connection: the watchdog and the drain leave it alone.
         drop((connection, place));
         if let Some((theirs, secret)) = proved {
@@ -380,57 +381,6 @@ async fn serve_connection<S: AsyncRead + AsyncWrite + Unpin + 'static>(
         let _ = tokio::time::timeout(LINGER, write).await;
     } else if connection.is_to_linger() {
         linger(stream, &desk, &connection).await;
-    }
-}
-
-/// Awaits the proof of a peer that owes one, within [`CONNECT_TIMEOUT`]. Reads nothing behind it. Returns the peer with
-/// the secret that it has proved, or none if it has not.
-///
-/// Peers that still owe it have places of their own by member. Beyond those, the oldest gives way: a member that answers
-/// at once always finds one.
-async fn prove<S: AsyncRead + Unpin>(
-    stream: &mut S,
-    already_read: &mut Bytes,
-    desk: &Desk,
-    peer: Upgraded,
-) -> Option<(Hello, Option<Secret>)> {
-    let Upgraded { theirs, expected } = peer;
-    let Some(expected) = expected else { return Some((theirs, None)) };
-    let service = &desk.service;
-    let place = service.handshake_places.take(theirs.node);
-    let mut sent = [0; PROOF_BYTES];
-    let begun = already_read.split_to(already_read.len().min(PROOF_BYTES));
-    let (head, rest) = sent.split_at_mut(begun.len());
-    head.copy_from_slice(&begun);
-    let read = tokio::time::timeout(CONNECT_TIMEOUT, stream.read_exact(rest));
-    let is_read = tokio::select! {
-        biased;
-        read = read => matches!(read, Ok(Ok(_))),
-        () = place.gives_way() => false,
-    };
-    let cluster = &service.rooms.get()?.shared.cluster;
-    let name = cluster.hello(service.clock.wall()).name_of(theirs.node);
-    let proved = if is_read {
-        expected.check(&sent).ok_or(AuthError::WrongProof { theirs: name })
-    } else {
-        Err(AuthError::Late { theirs: name })
-    };
-    match proved {
-        Ok(secret) => {
-            cluster.note_proven(&theirs, service.clock.mono());
-            Some((theirs, Some(secret)))
-        }
-        Err(error) => {
-            service.peer_auth.note_refused(&error);
-            let reason = error.to_string();
-            if service.refusals.admit(&reason, service.clock.mono()) {
-                tracing::warn!(
-                    reason,
-                    "closed the connection of another node: nothing that it sent was used"
-                );
-            }
-            None
-        }
     }
 }
 

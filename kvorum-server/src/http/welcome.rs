@@ -5,10 +5,16 @@ use super::connection::{Connection, Upgraded};
 use super::error::Failure;
 use super::handler::Service;
 use super::target;
-use crate::peer::{Answer, Challenge, HandshakeError, Hello, UPGRADE_PROTOCOL};
+use crate::peer::{
+    Answer, AuthError, CONNECT_TIMEOUT, Challenge, HandshakeError, Hello, PROOF_BYTES, Secret, UPGRADE_PATH,
+    UPGRADE_PROTOCOL,
+};
+use crate::security::audit;
+use bytes::Bytes;
 use http::header::{CONNECTION, HeaderName, UPGRADE};
 use http::{HeaderValue, Request, Response, StatusCode};
 use http_body::Body;
+use tokio::io::{AsyncRead, AsyncReadExt as _};
 
 /// Welcomes a peer.
 pub(super) fn welcome<B: Body>(
@@ -42,10 +48,11 @@ pub(super) fn welcome<B: Body>(
     let theirs = Hello::parse(header).map_err(malformed)?;
     let challenge = Challenge::parse(header).map_err(malformed)?;
     // This comes before anything follows from what the caller says.
-    let answer = shared
-        .peer_auth
-        .answer((&ours, &theirs), challenge.as_ref(), &*shared.rng)
-        .map_err(|error| Failure::unproven(refuse(error.to_string())))?;
+    let answer =
+        shared.peer_auth.answer((&ours, &theirs), challenge.as_ref(), &*shared.rng).map_err(|error| {
+            note_refused(service, connection, &error);
+            Failure::unproven(refuse(error.to_string()))
+        })?;
     let is_proving = matches!(answer, Answer::Prove { .. });
     shared.cluster.judge(&ours, &theirs, is_proving, service.clock.mono()).map_err(|error| match error {
         // It passes, once other nodes have said the same.
@@ -72,4 +79,63 @@ pub(super) fn welcome<B: Body>(
     }
     connection.upgrade(Upgraded { theirs, expected });
     Ok(response)
+}
+
+/// Awaits the proof of a peer that owes one, within [`CONNECT_TIMEOUT`]. Reads nothing behind it. Returns the peer with
+/// the secret that it has proved, or none if it has not.
+///
+/// Peers that still owe it have places of their own by member. Beyond those, the oldest gives way: a member that answers
+/// at once always finds one.
+pub(super) async fn prove<S: AsyncRead + Unpin>(
+    stream: &mut S,
+    already_read: &mut Bytes,
+    service: &Service,
+    connection: &Connection,
+    peer: Upgraded,
+) -> Option<(Hello, Option<Secret>)> {
+    let Upgraded { theirs, expected } = peer;
+    let Some(expected) = expected else { return Some((theirs, None)) };
+    let place = service.handshake_places.take(theirs.node);
+    let mut sent = [0; PROOF_BYTES];
+    let begun = already_read.split_to(already_read.len().min(PROOF_BYTES));
+    let (head, rest) = sent.split_at_mut(begun.len());
+    head.copy_from_slice(&begun);
+    let read = tokio::time::timeout(CONNECT_TIMEOUT, stream.read_exact(rest));
+    let is_read = tokio::select! {
+        biased;
+        read = read => matches!(read, Ok(Ok(_))),
+        () = place.gives_way() => false,
+    };
+    let cluster = &service.rooms.get()?.shared.cluster;
+    let name = cluster.hello(service.clock.wall()).name_of(theirs.node);
+    let proved = if is_read {
+        expected.check(&sent).ok_or(AuthError::WrongProof { theirs: name })
+    } else {
+        Err(AuthError::Late { theirs: name })
+    };
+    match proved {
+        Ok(secret) => {
+            cluster.note_proven(&theirs, service.clock.mono());
+            Some((theirs, Some(secret)))
+        }
+        Err(error) => {
+            service.peer_auth.note_refused(&error);
+            note_refused(service, connection, &error);
+            let reason = error.to_string();
+            if service.refusals.admit(&reason, service.clock.mono()) {
+                tracing::warn!(
+                    reason,
+                    "closed the connection of another node: nothing that it sent was used"
+                );
+            }
+            None
+        }
+    }
+}
+
+/// Notes in the audit log that a node was refused because it has not proved the peer secret.
+fn note_refused(service: &Service, connection: &Connection, error: &AuthError) {
+    let asked =
+        audit::Asked { client: connection.origin().client(), method: "GET", path: UPGRADE_PATH, key: None };
+    service.security.audit().refused(asked, error.reason(), "", (service.clock.wall(), service.clock.mono()));
 }

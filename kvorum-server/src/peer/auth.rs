@@ -104,6 +104,11 @@ const REASONS: [&str; 6] =
     ["no-proof", "no-shared-secret", "not-proved-here", "other-node", "wrong-proof", "late"];
 
 impl AuthError {
+    /// Its kind, as metrics and the audit log name it.
+    pub fn reason(&self) -> &'static str {
+        REASONS.get(self.index()).copied().unwrap_or_default()
+    }
+
     fn index(&self) -> usize {
         match self {
             Self::NoProof { .. } => 0,

@@ -494,11 +494,16 @@ fn record(cluster: &Cluster) -> Vec<u8> {
 fn recorded_handshakes_open_nothing() {
     let files = Files::new();
     let mut cluster = cluster(&files, &[("require", &[ONE]), ("require", &[ONE])]);
+    let audit = files.folder.path().join("audit.log");
+    let mut launch = files.launch(0, "require", true);
+    launch.environment.push(("KVORUM_AUDIT_LOG".to_owned(), audit.to_str().unwrap().to_owned()));
+    cluster.set_launch(0, launch);
     cluster.start_all();
+    let before = proven(&cluster, 0);
     let recorded = record(&cluster);
+    wait_until("the recorded connection has ended", || proven(&cluster, 0) == before);
     let head = recorded.windows(4).position(|bytes| bytes == b"\r\n\r\n").unwrap() + 4;
     assert!(recorded.len() > head + 32, "a proof and a frame follow");
-    let before = proven(&cluster, 0);
     let refused = |reason| labelled(&cluster, 0, "kvorum_peer_handshakes_refused_total", reason);
     let open = |bytes: &[u8]| {
         let mut stream = TcpStream::connect(cluster.address(0)).unwrap();
@@ -529,7 +534,12 @@ fn recorded_handshakes_open_nothing() {
     let mut all = Vec::new();
     let _ = stream.read_to_end(&mut all);
     assert_eq!((all.as_slice(), refused("wrong-proof")), (&b""[..], 2), "reflected");
-    assert_eq!(proven(&cluster, 0), before);
+    assert_eq!(proven(&cluster, 0), before, "nothing was opened");
+    wait_until("the audit log has both", || {
+        let lines = std::fs::read_to_string(&audit).unwrap_or_default();
+        let is_it = |line: &&str| line.contains("\"wrong-proof\"") && line.contains("\"/v0/peer\"");
+        lines.lines().filter(is_it).count() == 2
+    });
 
     cluster.kill9(1);
     let address = cluster.address(0);

@@ -107,7 +107,9 @@ fn row(shown: &Seen, seen: &[Seen]) -> Vec<String> {
     let none = || "-".to_owned();
     let view = match &shown.known {
         Known::Status(view) => view,
-        Known::Up { .. } | Known::Silent { .. } => return vec![shown.url.clone(), "down".to_owned()],
+        Known::Up { .. } | Known::Unheard | Known::Silent { .. } => {
+            return vec![shown.url.clone(), "down".to_owned()];
+        }
     };
     let load = view.load.as_ref();
     vec![

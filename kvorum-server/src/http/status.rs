@@ -155,45 +155,44 @@ pub(super) fn render(
     let paused: Vec<&str> =
         workers.iter().filter(|worker| worker.state == "paused").map(|worker| &*worker.name).collect();
     let waits_for = shared.filter(|shared| !shared.counts()).map(Shared::why_not_voting);
+    let id = shared.map(|shared| format!("{:032x}", shared.replica.store_id()));
+    let mut body = serde_json::json!({
+        "state": state,
+        "serving": serving,
+        "ended": ended.map(|ended| serde_json::json!({"part": ended.part, "reason": ended.reason})),
+        "node": facts.node,
+        "url": facts.url,
+        "cluster": facts.cluster,
+        "durability": facts.durability,
+        "security": {"auth": facts.auth, "peer_auth": facts.peer_auth, "open_to": facts.open_to,
+            "insecure": facts.insecure},
+        "store": {"id": id, "state": store_state, "reason": &reason, "votes": votes,
+            "damage": shared.and_then(|shared| shared.replica.damage().store()),
+            "damaged_records": shared.map_or(0, |shared| shared.replica.damage().row_count())},
+        "peers": peers.iter().map(render_peer).collect::<Vec<_>>(),
+        "requests": shared.map(render_requests),
+        "repair": shared.map(render_repair),
+        "workers": {"paused": &paused},
+        "converged": shared.map(render_converged),
+        "version": version,
+        "commit": machine::COMMIT,
+        "quorum": shared.map(Shared::default_quorum).map(|quorum| serde_json::json!({"ack": quorum.ack(), "from": quorum.from()})),
+        "waits_for": &waits_for,
+        "uptime_ms": millis(own.uptime),
+        "process": {"cpu_ms": own.process.cpu.map(millis), "resident_bytes": own.process.resident_bytes},
+        "disk": own.disk.map(|disk| serde_json::json!({"free_bytes": disk.free, "size_bytes": disk.size})),
+        "clock": shared.map(|shared| serde_json::json!({
+            "offset_max_ms": millis(shared.settings.clock_offset_max),
+            "offset_limit_ms": shared.timestamps.limit_millis(),
+        })),
+        "load": own.load.map(render_load),
+    });
+    // Judged from the status itself, as any program can that has the statuses of all nodes.
+    let view = NodeView::of(&body).unwrap_or_default();
+    let verdict = verdict::judge(&verdict::seen_by(&facts.url, view));
     if json {
-        let id = shared.map(|shared| format!("{:032x}", shared.replica.store_id()));
-        let mut body = serde_json::json!({
-            "state": state,
-            "serving": serving,
-            "ended": ended.map(|ended| serde_json::json!({"part": ended.part, "reason": ended.reason})),
-            "node": facts.node,
-            "url": facts.url,
-            "cluster": facts.cluster,
-            "durability": facts.durability,
-            "security": {"auth": facts.auth, "peer_auth": facts.peer_auth, "open_to": facts.open_to,
-                "insecure": facts.insecure},
-            "store": {"id": id, "state": store_state, "reason": reason, "votes": votes,
-                "damage": shared.and_then(|shared| shared.replica.damage().store()),
-                "damaged_records": shared.map_or(0, |shared| shared.replica.damage().row_count())},
-            "peers": peers.iter().map(render_peer).collect::<Vec<_>>(),
-            "requests": shared.map(render_requests),
-            "repair": shared.map(render_repair),
-            "workers": {"paused": paused},
-            "converged": shared.map(render_converged),
-            "version": version,
-            "commit": machine::COMMIT,
-            "quorum": shared.map(Shared::default_quorum).map(|quorum| serde_json::json!({"ack": quorum.ack(), "from": quorum.from()})),
-            "waits_for": waits_for,
-            "uptime_ms": millis(own.uptime),
-            "process": {"cpu_ms": own.process.cpu.map(millis), "resident_bytes": own.process.resident_bytes},
-            "disk": own.disk.map(|disk| serde_json::json!({"free_bytes": disk.free, "size_bytes": disk.size})),
-            "clock": shared.map(|shared| serde_json::json!({
-                "offset_max_ms": millis(shared.settings.clock_offset_max),
-                "offset_limit_ms": shared.timestamps.limit_millis(),
-            })),
-            "load": own.load.map(render_load),
-        });
-        // Judged from the status itself, as any program can that has the statuses of all nodes.
-        if let Some(view) = NodeView::of(&body) {
-            let verdict = verdict::judge(&verdict::seen_by(&facts.url, view)).to_json();
-            if let Some(fields) = body.as_object_mut() {
-                fields.insert("verdict".to_owned(), verdict);
-            }
+        if let Some(fields) = body.as_object_mut() {
+            fields.insert("verdict".to_owned(), verdict.to_json());
         }
         return format!("{body}\n");
     }
@@ -221,6 +220,10 @@ pub(super) fn render(
         let _ = writeln!(text, "workers-paused {}", paused.join(" "));
     }
     text.push_str(&shared.map(damage_lines).unwrap_or_default());
+    let _ = writeln!(text, "verdict {}: {}", verdict.word(), one_line(&verdict.sentence));
+    for alarm in &verdict.alarms {
+        let _ = writeln!(text, "alarm {}: {}", alarm.name, one_line(&alarm.sentence));
+    }
     for peer in &peers {
         let PeerStatus { url, state, hints, clock_offset, .. } = peer;
         let _ = write!(text, "peer {url} {state} hints {}", hints.count);

@@ -36,6 +36,8 @@ pub enum Known {
         /// Whether its store is quorum-eligible.
         votes: bool,
     },
+    /// It was not asked yet: the node that is asked has just started.
+    Unheard,
     /// It does not answer.
     Silent {
         /// Why.
@@ -154,8 +156,8 @@ impl Seen {
         }
     }
 
-    fn is_silent(&self) -> bool {
-        matches!(self.known, Known::Silent { .. })
+    fn is_up(&self) -> bool {
+        matches!(self.known, Known::Status(_) | Known::Up { .. })
     }
 
     /// Whether a replica there takes a record and counts.
@@ -167,7 +169,7 @@ impl Seen {
                     && matches!(view.serving.as_str(), "ok" | "no-quorum")
             }
             Known::Up { votes } => *votes,
-            Known::Silent { .. } => false,
+            Known::Unheard | Known::Silent { .. } => false,
         }
     }
 }
@@ -182,7 +184,11 @@ pub fn seen_by(url: &str, view: NodeView) -> Vec<Seen> {
         };
         Seen { url: peer.url.clone(), known }
     };
-    let others: Vec<Seen> = view.peers.iter().map(other).collect();
+    let mut others: Vec<Seen> = view.peers.iter().map(other).collect();
+    if others.is_empty() {
+        let unheard = view.cluster.iter().filter(|other| *other != url);
+        others = unheard.map(|url| Seen { url: url.clone(), known: Known::Unheard }).collect();
+    }
     std::iter::once(Seen::answered(url, view)).chain(others).collect()
 }
 
@@ -214,7 +220,7 @@ pub fn judge(nodes: &[Seen]) -> Verdict {
 }
 
 fn sentence(nodes: &[Seen], views: &[(&str, &NodeView)], reads: bool, writes: bool) -> String {
-    let up = nodes.iter().filter(|node| !node.is_silent()).count();
+    let up = nodes.iter().filter(|node| node.is_up()).count();
     let quorum = match (reads, writes) {
         (true, true) => "default reads and writes have a quorum",
         (true, false) => "default reads have a quorum, default writes do not",
@@ -237,7 +243,7 @@ fn alarms_of(node: &Seen) -> Vec<Alarm> {
     let url = node.url.as_str();
     let view = match &node.known {
         Known::Silent { reason } => return vec![Alarm::new(alarms::NODE_DOWN, url, reason)],
-        Known::Up { votes: true } => return Vec::new(),
+        Known::Unheard | Known::Up { votes: true } => return Vec::new(),
         Known::Up { votes: false } => return vec![Alarm::new(alarms::NOT_ELIGIBLE, url, "")],
         Known::Status(view) => view,
     };

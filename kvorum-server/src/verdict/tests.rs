@@ -139,6 +139,19 @@ fn other_states_have_their_alarms() {
     }
 }
 
+/// A node that has just started knows of no other yet: that is no alarm about the others.
+#[test]
+fn starting_nodes_do_not_accuse_others() {
+    let starting = status(
+        0,
+        &json!({"/serving": "starting", "/store/state": "opening", "/store/votes": "unknown",
+        "/peers": [], "/cluster": URLS, "/converged": null}),
+    );
+    let sentence = "1 of 3 nodes up, default reads and writes have no quorum, it is not known yet up to when replicas agree";
+    let alarm = ("not-ready", "http://a:1 does not serve yet or no longer: it is starting");
+    check(&seen_by(URLS[0], starting), (false, false), sentence, &[alarm]);
+}
+
 /// A node's texts cannot change another part of a sentence, and are cut; what is no status is none.
 #[test]
 fn hostile_statuses_change_nothing_else() {

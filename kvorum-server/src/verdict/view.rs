@@ -55,7 +55,9 @@ pub struct NodeView {
     pub resident: Option<u64>,
     /// Its load in the last seconds.
     pub load: Option<LoadView>,
-    /// The other nodes as it sees them.
+    /// The URLs of all nodes.
+    pub cluster: Vec<String>,
+    /// The other nodes as it sees them; none while it starts.
     pub peers: Vec<PeerView>,
 }
 
@@ -155,6 +157,7 @@ impl NodeView {
             disk_size: number(status, "/disk/size_bytes"),
             resident: number(status, "/process/resident_bytes"),
             load,
+            cluster: list(status, "/cluster").map(|url| text(url, "")).collect(),
             peers: list(status, "/peers").map(PeerView::of).collect(),
         })
     }

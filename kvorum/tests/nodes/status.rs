@@ -178,6 +178,48 @@ fn top_shows_the_hottest_partition() {
     }
 }
 
+/// The history has one place for each sample in every list, and only as many samples as were asked for.
+#[test]
+fn history_has_the_last_samples() {
+    let cluster = Cluster::start(3);
+    let read = |query: &str| -> Value {
+        let answer = cluster.ask(0, "GET", &format!("/v0/history{query}"), None);
+        assert_eq!(answer.status, 200, "{answer:?}");
+        serde_json::from_slice(&answer.body).unwrap()
+    };
+    let mut all = Value::Null;
+    wait_until("three samples are there", || {
+        assert_eq!(cluster.ask(0, "PUT", "/v0/entity?id=k", Some(b"v")).status, 201);
+        all = read("");
+        all["at_ms"].as_array().unwrap().len() >= 3
+    });
+    let count = all["at_ms"].as_array().unwrap().len();
+    let lists = [
+        "failures_per_second",
+        "latency_us_p50",
+        "latency_us_p99",
+        "cpu_cores",
+        "resident_bytes",
+        "disk_free_bytes",
+    ];
+    let operations =
+        ["get", "head", "put", "delete", "range", "other"].map(|name| &all["requests_per_second"][name]);
+    let peers = all["peers"].as_array().unwrap();
+    assert_eq!(peers.len(), 2);
+    let of_peers =
+        peers.iter().flat_map(|peer| ["up", "latency_us_mean", "clock_offset_ms"].map(|name| &peer[name]));
+    for list in lists.map(|name| &all[name]).into_iter().chain(operations).chain(of_peers) {
+        assert_eq!(list.as_array().map(Vec::len), Some(count), "{all}");
+    }
+    assert!(
+        all["requests_per_second"]["put"].as_array().unwrap().iter().any(|rate| rate.as_f64() > Some(0.0))
+    );
+    assert_eq!(read("?last=2")["at_ms"].as_array().unwrap().len(), 2);
+    for bad in ["?last=0", "?last=x", "?first=1"] {
+        assert_eq!(cluster.ask(0, "GET", &format!("/v0/history{bad}"), None).status, 400, "{bad}");
+    }
+}
+
 /// Goal: the log names the replica that made a request slow, with `--slow-request` only, and no key. Method: one of three
 /// nodes is stopped, and a write and a read ask for all three.
 #[test]

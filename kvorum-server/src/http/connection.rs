@@ -6,6 +6,7 @@
 //! time-out, which is therefore off (hyper's runs while a connection idles, too).
 
 use super::head::{HeadScanner, HeadVerdict};
+use super::peer_places::PeerPlace;
 use crate::clock::Clock;
 use crate::metrics::ThreadMetrics;
 use crate::peer::{Expected, Hello};
@@ -85,8 +86,8 @@ impl Origin {
 pub struct Upgraded {
     /// What it has said of itself.
     pub theirs: Hello,
-    /// The proof that it is to send before anything else; none if it need prove nothing.
-    pub expected: Option<Expected>,
+    /// The proof that it is to send before anything else, and its place until then; none if it need prove nothing.
+    pub expected: Option<(Expected, PeerPlace)>,
 }
 
 /// The state that the parts of one connection share.

@@ -3,7 +3,7 @@
 //! A node that handshakes as a member takes only that member's places. Beyond the bound, the oldest connection without
 //! any request yet gives way, else the oldest. So idle handshakes cannot keep the member itself away.
 
-use crate::peer::{Caller, Reply, Request, Service};
+use crate::peer::{Caller, NONCE_BYTES, Reply, Request, Service};
 use kvorum_core::NodeId;
 use std::collections::{BTreeMap, VecDeque};
 use std::pin::Pin;
@@ -24,6 +24,8 @@ pub struct PeerPlaces {
 
 #[derive(Debug, Default)]
 struct Slot {
+    /// What the connection must have alone; none for nothing.
+    nonce: Option<[u8; NONCE_BYTES]>,
     has_asked: AtomicBool,
     gives_way: Notify,
 }
@@ -39,9 +41,21 @@ pub struct PeerPlace {
 impl PeerPlaces {
     /// Takes a place for a connection of `peer`; if all are taken, another connection gives way.
     pub fn take(self: &Arc<Self>, peer: NodeId) -> PeerPlace {
-        let slot = Arc::new(Slot::default());
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        self.place(peer, taken.entry(peer).or_default(), Slot::default())
+    }
+
+    /// Like [`Self::take`], but none if another connection of `peer` has a place with this `nonce`: so one handshake that
+    /// was recorded takes one place, however often it is sent.
+    pub fn take_once(self: &Arc<Self>, peer: NodeId, nonce: [u8; NONCE_BYTES]) -> Option<PeerPlace> {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         let slots = taken.entry(peer).or_default();
+        let is_taken = slots.iter().any(|slot| slot.nonce == Some(nonce));
+        (!is_taken).then(|| self.place(peer, slots, Slot { nonce: Some(nonce), ..Slot::default() }))
+    }
+
+    fn place(self: &Arc<Self>, peer: NodeId, slots: &mut VecDeque<Arc<Slot>>, slot: Slot) -> PeerPlace {
+        let slot = Arc::new(slot);
         if slots.len() >= PEER_CONNECTIONS_MAX {
             let silent = slots.iter().position(|slot| !slot.has_asked.load(Ordering::Relaxed));
             if let Some(slot) = slots.remove(silent.unwrap_or(0)) {
@@ -136,5 +150,18 @@ mod tests {
         assert!(!has_to_go(&used).await && !has_to_go(&other).await);
         drop((idle, used));
         assert_eq!(places.count(), 1);
+    }
+
+    /// A nonce has one place of a member at a time.
+    #[test]
+    fn nonces_have_one_place() {
+        let places = Arc::new(PeerPlaces::default());
+        let one = places.take_once(NodeId(1), [1; NONCE_BYTES]);
+        assert!(one.is_some() && places.take_once(NodeId(1), [1; NONCE_BYTES]).is_none());
+        let others =
+            (places.take_once(NodeId(1), [2; NONCE_BYTES]), places.take_once(NodeId(2), [1; NONCE_BYTES]));
+        assert!(others.0.is_some() && others.1.is_some());
+        drop(one);
+        assert!(places.take_once(NodeId(1), [1; NONCE_BYTES]).is_some());
     }
 }

@@ -47,12 +47,13 @@ pub(super) fn welcome<B: Body>(
     let malformed = |error: HandshakeError| Failure::malformed(refuse(error.to_string()));
     let theirs = Hello::parse(header).map_err(malformed)?;
     let challenge = Challenge::parse(header).map_err(malformed)?;
+    let unproven = |error: AuthError| {
+        note_refused(service, connection, &error);
+        Failure::unproven(refuse(error.to_string()))
+    };
     // This comes before anything follows from what the caller says.
     let answer =
-        shared.peer_auth.answer((&ours, &theirs), challenge.as_ref(), &*shared.rng).map_err(|error| {
-            note_refused(service, connection, &error);
-            Failure::unproven(refuse(error.to_string()))
-        })?;
+        shared.peer_auth.answer((&ours, &theirs), challenge.as_ref(), &*shared.rng).map_err(unproven)?;
     let is_proving = matches!(answer, Answer::Prove { .. });
     shared.cluster.judge(&ours, &theirs, is_proving, service.clock.mono()).map_err(|error| match error {
         // It passes, once other nodes have said the same.
@@ -63,15 +64,23 @@ pub(super) fn welcome<B: Body>(
         let reason = format!("node {} is no other node of this cluster", theirs.node);
         return Err(Failure::stranger(refuse(reason)));
     }
+    let (proof, expected) = match answer {
+        Answer::Open => (Vec::new(), None),
+        Answer::Prove { headers, expected } => {
+            let nonce = challenge.map(|challenge| *challenge.nonce()).unwrap_or_default();
+            let Some(place) = service.handshake_places.take_once(theirs.node, nonce) else {
+                let error = AuthError::Replayed { theirs: ours.name_of(theirs.node) };
+                service.peer_auth.note_refused(&error);
+                return Err(unproven(error));
+            };
+            (Vec::from(headers), Some((expected, place)))
+        }
+    };
     let mut response = Response::new(ReplyBody::empty());
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     let headers = response.headers_mut();
     headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
     headers.insert(UPGRADE, HeaderValue::from_static(UPGRADE_PROTOCOL));
-    let (proof, expected) = match answer {
-        Answer::Open => (Vec::new(), None),
-        Answer::Prove { headers, expected } => (Vec::from(headers), Some(expected)),
-    };
     for (name, value) in ours.headers().into_iter().chain(proof) {
         if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) {
             headers.insert(name, value);
@@ -84,8 +93,8 @@ pub(super) fn welcome<B: Body>(
 /// Awaits the proof of a peer that owes one, within [`CONNECT_TIMEOUT`]. Reads nothing behind it. Returns the peer with
 /// the secret that it has proved, or none if it has not.
 ///
-/// Peers that still owe it have places of their own by member. Beyond those, the oldest gives way: a member that answers
-/// at once always finds one.
+/// Peers that still owe it have places of their own by member, and a handshake that is sent again takes none. Beyond the
+/// places the oldest gives way, so that a member that answers at once finds one.
 pub(super) async fn prove<S: AsyncRead + Unpin>(
     stream: &mut S,
     already_read: &mut Bytes,
@@ -94,8 +103,7 @@ pub(super) async fn prove<S: AsyncRead + Unpin>(
     peer: Upgraded,
 ) -> Option<(Hello, Option<Secret>)> {
     let Upgraded { theirs, expected } = peer;
-    let Some(expected) = expected else { return Some((theirs, None)) };
-    let place = service.handshake_places.take(theirs.node);
+    let Some((expected, place)) = expected else { return Some((theirs, None)) };
     let mut sent = [0; PROOF_BYTES];
     let begun = already_read.split_to(already_read.len().min(PROOF_BYTES));
     let (head, rest) = sent.split_at_mut(begun.len());

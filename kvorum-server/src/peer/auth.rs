@@ -92,6 +92,11 @@ pub enum AuthError {
         /// The peer.
         theirs: String,
     },
+    /// The peer's handshake has the nonce of another one that is under way: it was recorded and sent again.
+    Replayed {
+        /// The peer.
+        theirs: String,
+    },
     /// The peer's proof did not come in time, or its connection ended before.
     Late {
         /// The peer.
@@ -100,8 +105,8 @@ pub enum AuthError {
 }
 
 /// The kinds of [`AuthError`] as metrics name them.
-const REASONS: [&str; 6] =
-    ["no-proof", "no-shared-secret", "not-proved-here", "other-node", "wrong-proof", "late"];
+const REASONS: [&str; 7] =
+    ["no-proof", "no-shared-secret", "not-proved-here", "other-node", "wrong-proof", "late", "replayed"];
 
 impl AuthError {
     /// Its kind, as metrics and the audit log name it.
@@ -117,6 +122,7 @@ impl AuthError {
             Self::OtherNode { .. } => 3,
             Self::WrongProof { .. } => 4,
             Self::Late { .. } => 5,
+            Self::Replayed { .. } => 6,
         }
     }
 }
@@ -142,6 +148,12 @@ impl fmt::Display for AuthError {
                 write!(f, "{theirs} calls {meant}, and reaches {ours}: an address leads to the wrong node")
             }
             Self::WrongProof { theirs } => write!(f, "{theirs} sent a wrong proof of the peer secret"),
+            Self::Replayed { theirs } => {
+                write!(
+                    f,
+                    "{theirs} sent a handshake that is under way already: somebody may have recorded it"
+                )
+            }
             Self::Late { theirs } => write!(f, "{theirs} sent no proof of the peer secret in time"),
         }
     }
@@ -161,6 +173,11 @@ pub struct Challenge {
 }
 
 impl Challenge {
+    /// The caller's nonce, which no other handshake has.
+    pub fn nonce(&self) -> &Nonce {
+        &self.nonce
+    }
+
     pub(super) fn headers(&self) -> Vec<(&'static str, String)> {
         let claims: Vec<String> = self.claims.iter().map(|claim| secret::hex(claim)).collect();
         let mode = if self.is_required { PeerAuthMode::Require } else { PeerAuthMode::Prefer };

@@ -45,7 +45,7 @@ pub use link::{
 };
 pub use message::{DETAIL_BYTES_MAX, ROSTER_LEN_MAX, Reply, Request};
 pub use pump::OUT_BYTES_MAX;
-pub use secret::{PROOF_BYTES, SECRET_BYTES_MIN, Secret, Secrets, SecretsError};
+pub use secret::{NONCE_BYTES, PROOF_BYTES, SECRET_BYTES_MIN, Secret, Secrets, SecretsError};
 pub use server::{Caller, IDLE_MAX, SERVED_IN_FLIGHT_MAX, Service, serve};
 pub use terms::{
     ApplyKind, Held, HeldBack, MessageError, Refusal, ScanRow, StepKind, StretchRow, Timestamp, VersionRow,

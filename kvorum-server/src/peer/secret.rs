@@ -27,7 +27,7 @@ pub(super) const SECRET_BYTES_MAX: usize = 1024;
 /// The most secrets that hold at once: a rotation needs two.
 pub(super) const SECRETS_MAX: usize = 8;
 /// The length of a nonce, in bytes.
-pub(super) const NONCE_BYTES: usize = 32;
+pub const NONCE_BYTES: usize = 32;
 /// The length of a proof, in bytes.
 pub const PROOF_BYTES: usize = 32;
 /// The length of a claim, in bytes. It only picks a secret; the proof of full length is checked after it.

@@ -567,5 +567,6 @@ fn recorded_handshakes_open_nothing() {
         let open = cluster.metric(0, "kvorum_connections_open");
         open < 20 && labelled(&cluster, 0, "kvorum_peer_handshakes_refused_total", "late") > 0
     });
+    assert!(labelled(&cluster, 0, "kvorum_peer_handshakes_refused_total", "replayed") > 0);
     assert!(are_all_first(&cluster, 0), "{:?}", proven(&cluster, 0));
 }

@@ -5,9 +5,9 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use kvorum_testkit::http::{Answer, Ended, one};
-use kvorum_testkit::node::{Node, metrics};
+use kvorum_testkit::node::Node;
 use kvorum_testkit::{MIB, escape, noise, unix_millis, wait_until};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// The version in an `ETag`: timestamp and node.
@@ -749,122 +749,4 @@ fn status_in_text_and_json() {
     assert_eq!(fields["node"], rows["node"]);
     let head = server.request("HEAD", "/v0/status");
     assert_eq!((head.status, head.header("content-length")), (200, text.header("content-length")));
-}
-
-/// Every line of a page of metrics belongs to its format, and no series is there twice.
-#[track_caller]
-fn assert_page(page: &str, is_open: bool) {
-    let mut lines: Vec<&str> = page.split('\n').collect();
-    assert_eq!(lines.pop(), Some(""));
-    if is_open {
-        assert_eq!(lines.pop(), Some("# EOF"));
-    }
-    let mut families: BTreeMap<&str, &str> = BTreeMap::new();
-    let mut readings = BTreeSet::new();
-    for line in lines {
-        if let Some(comment) = line.strip_prefix("# ") {
-            let mut words = comment.splitn(3, ' ');
-            let (kind, name, rest) = (words.next().unwrap(), words.next().unwrap(), words.next().unwrap());
-            let kinds: &[&str] = if is_open { &["HELP", "TYPE", "UNIT"] } else { &["HELP", "TYPE"] };
-            assert!(kinds.contains(&kind), "{line}");
-            assert!(name.starts_with("kvorum_") || name.starts_with("process_"), "{line}");
-            if kind == "TYPE" {
-                assert!(["counter", "gauge", "histogram"].contains(&rest), "{line}");
-                assert_eq!(families.insert(name, rest), None, "a family twice: {line}");
-            }
-            if kind == "UNIT" {
-                assert!(name.ends_with(&format!("_{rest}")), "{line}");
-            }
-            continue;
-        }
-        let (series, value) = line.rsplit_once(' ').unwrap();
-        let value: f64 = value.parse().unwrap_or_else(|_| panic!("no number: {line}"));
-        assert!(value.is_finite() && readings.insert(series), "{line}");
-        let name = series.split('{').next().unwrap();
-        assert!(
-            name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_'),
-            "{line}"
-        );
-        if let Some(labels) = series.strip_prefix(name).filter(|labels| !labels.is_empty()) {
-            let inner = labels.strip_prefix('{').and_then(|labels| labels.strip_suffix("\"}")).unwrap();
-            assert!(inner.split("\",").all(|label| label.contains("=\"")), "{line}");
-        }
-        let endings: &[&str] = if is_open {
-            &["_total", "_bucket", "_sum", "_count", ""]
-        } else {
-            &["_bucket", "_sum", "_count", ""]
-        };
-        let family = endings
-            .iter()
-            .find_map(|suffix| families.get(name.strip_suffix(suffix)?).map(|kind| (*suffix, *kind)));
-        match family {
-            Some(("_total", "counter")) if is_open => {}
-            Some(("", "counter")) if !is_open => assert!(name.ends_with("_total"), "{line}"),
-            Some(("", "gauge") | ("_bucket" | "_sum" | "_count", "histogram")) => {}
-            other => panic!("{line} belongs to {other:?}"),
-        }
-    }
-}
-
-/// `/metrics` is classic text, or `OpenMetrics` on demand, each line of it; and the counters count.
-#[test]
-fn metrics_can_be_parsed_and_count() {
-    let server = Node::start_new(&[]);
-    let zero = metrics(&server);
-    for series in [
-        "kvorum_requests_total{operation=\"put\",status=\"504\"}",
-        "kvorum_request_duration_seconds_count{operation=\"delete\"}",
-        "kvorum_request_duration_seconds_bucket{operation=\"get\",le=\"0.005\"}",
-        "kvorum_writes_without_quorum_total",
-    ] {
-        assert_eq!(zero.get(series), Some(&0.0), "{series} is not there before the first event");
-    }
-    for index in 0..3 {
-        assert_eq!(server.put(&format!("id=metrics-{index}"), b"12345").status, 201);
-    }
-    assert_eq!(server.get("id=metrics-0").status, 200);
-    assert_eq!(server.get("id=absent").status, 404);
-    assert_eq!(status_of(&server, "HEAD", "id=metrics-1"), 200);
-    assert_eq!(status_of(&server, "DELETE", "id=metrics-2"), 202);
-    assert_eq!(server.request("GET", "/v0/entity").status, 400);
-    assert_eq!(records(&server, "start=metrics-").len(), 2);
-    let classic = server.request("GET", "/metrics");
-    assert_eq!(classic.header("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"));
-    assert_page(classic.text(), false);
-    let accept = "Accept: application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5\r\n";
-    let open = server.request_with("GET", "/metrics", accept);
-    assert!(open.header("content-type").unwrap().starts_with("application/openmetrics-text; version=1.0.0"));
-    assert_page(open.text(), true);
-    for answer in [classic, open] {
-        assert!(answer.header("vary").unwrap().eq_ignore_ascii_case("accept"));
-    }
-    let readings = metrics(&server);
-    let count =
-        |name: &str| readings.get(name).copied().unwrap_or_else(|| panic!("no {name} in {readings:#?}"));
-    for (operation, status, expect) in [
-        ("put", 201, 3.0),
-        ("get", 200, 1.0),
-        ("get", 404, 1.0),
-        ("get", 400, 1.0),
-        ("head", 200, 1.0),
-        ("delete", 202, 1.0),
-        ("range", 200, 1.0),
-    ] {
-        let name = format!("kvorum_requests_total{{operation=\"{operation}\",status=\"{status}\"}}");
-        assert!((count(&name) - expect).abs() < 0.5, "{name} is {}", count(&name));
-    }
-    assert!((count("kvorum_request_duration_seconds_count{operation=\"put\"}") - 3.0).abs() < 0.5);
-    assert!((count("kvorum_range_records_total") - 2.0).abs() < 0.5);
-    assert!((count("kvorum_commit_records_total") - 4.0).abs() < 0.5);
-    assert!((count("kvorum_store_state{state=\"ok\"}") - 1.0).abs() < 0.5);
-    assert!((count("kvorum_durability{mode=\"always\"}") - 1.0).abs() < 0.5);
-    // Each request here was on a connection of its own, and a node may see the end of one a moment later.
-    wait_until("one connection is left", || (metrics(&server)["kvorum_connections_open"] - 1.0).abs() < 0.5);
-    let build = readings.keys().find(|series| series.starts_with("kvorum_build_info{version=\"")).unwrap();
-    assert!(build.contains(",commit=\"") && build.contains(",rustc=\"1."), "{build}");
-    assert!(count("process_cpu_seconds_total") > 0.0 && count("process_resident_memory_bytes") > 1e6);
-    assert!(count("process_open_fds") > 3.0 && count("process_max_fds") >= count("process_open_fds"));
-    assert!(count("process_start_time_seconds") > 1.6e9 && count("process_threads") >= 3.0);
-    assert!(count("kvorum_disk_free_bytes") <= count("kvorum_disk_size_bytes"));
-    assert!(count("kvorum_received_bytes_total") > 500.0 && count("kvorum_sent_bytes_total") > 500.0);
 }

@@ -166,7 +166,8 @@ fn violations(rule: &Rule) -> Vec<String> {
     let mut found = Vec::new();
     for file in files {
         let name = file.file_name().unwrap().to_str().unwrap();
-        if rule.except.contains(&name) || ["tests.rs", "contract.rs"].contains(&name) {
+        let is_test = file.components().any(|part| part.as_os_str() == "tests");
+        if is_test || rule.except.contains(&name) || ["tests.rs", "contract.rs"].contains(&name) {
             continue;
         }
         for (index, line) in product_lines(&std::fs::read_to_string(&file).unwrap()) {

@@ -3,13 +3,10 @@
 // In light and dark, wide and narrow. Needs `chromium` (or CHROMIUM=…) and Node.js 22, or 20 with its flag:
 //
 //   node --experimental-websocket scripts/report_check.mjs REPORT.html [FOLDER for pictures]
-import { spawn } from "node:child_process";
-import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
-import { tmpdir } from "node:os";
-import { join, resolve } from "node:path";
+import { resolve } from "node:path";
+import { VIEWS, browse } from "./browser.mjs";
 
 const [report, pictures] = process.argv.slice(2);
-const VIEWS = [["light", 1280], ["dark", 1280], ["light", 390], ["dark", 390]];
 
 // What runs in the page; says what it has seen, and what is wrong.
 async function look() {
@@ -78,81 +75,23 @@ async function look() {
   return { seen, wrong };
 }
 
-const home = mkdtempSync(join(tmpdir(), "kvorum-report-"));
-const flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0", `--user-data-dir=${home}`];
-const browser = spawn(process.env.CHROMIUM ?? "chromium", [...flags, "about:blank"], { stdio: ["ignore", "ignore", "pipe"] });
-const gone = new Promise((done) => { browser.on("exit", done); });
-const address = await new Promise((done, fail) => {
-  let said = "";
-  browser.on("error", fail);
-  browser.on("exit", () => fail(new Error(said)));
-  browser.stderr.on("data", (data) => {
-    said += data;
-    const found = said.match(/ws:\/\/\S+/);
-    if (found) done(found[0]);
-  });
-});
-const socket = new WebSocket(address);
-await new Promise((done) => { socket.onopen = done; });
-
-let last = 0;
-let sessionId;
-let loaded = () => {};
-const answers = new Map();
 const wrong = [];
-socket.onmessage = ({ data }) => {
-  const { id, method, params, result, error } = JSON.parse(data);
-  if (id) {
-    const { done, fail } = answers.get(id);
-    if (error) fail(new Error(error.message)); else done(result);
-  } else if (method === "Page.loadEventFired") {
-    loaded();
-  } else if (method === "Runtime.exceptionThrown") {
-    wrong.push(params.exceptionDetails.exception?.description ?? params.exceptionDetails.text);
-  } else if (method === "Log.entryAdded") {
-    wrong.push(params.entry.text);
-  } else if (method === "Network.requestWillBeSent" && !/^(file|data):/.test(params.request.url)) {
-    wrong.push(`a request to ${params.request.url}`);
-  }
-};
-const send = (method, params = {}) => new Promise((done, fail) => {
-  last += 1;
-  answers.set(last, { done, fail });
-  socket.send(JSON.stringify({ id: last, method, params, sessionId }));
-});
+function told(method, params) {
+  if (method === "Runtime.exceptionThrown") wrong.push(params.exceptionDetails.exception?.description ?? params.exceptionDetails.text);
+  else if (method === "Log.entryAdded") wrong.push(params.entry.text);
+  else if (method === "Network.requestWillBeSent" && !/^(file|data):/.test(params.request.url)) wrong.push(`a request to ${params.request.url}`);
+}
 
-try {
-  const { targetId } = await send("Target.createTarget", { url: "about:blank" });
-  ({ sessionId } = await send("Target.attachToTarget", { targetId, flatten: true }));
-  for (const domain of ["Page", "Runtime", "Log", "Network"]) await send(`${domain}.enable`);
+await browse(told, async (page) => {
   for (const [scheme, width] of VIEWS) {
-    const size = { width, height: 900, deviceScaleFactor: 1, mobile: width < 500 };
-    await send("Emulation.setDeviceMetricsOverride", size);
-    await send("Emulation.setEmulatedMedia", { features: [{ name: "prefers-color-scheme", value: scheme }] });
-    const isLoaded = new Promise((done) => { loaded = done; });
-    await send("Page.navigate", { url: `file://${resolve(report)}` });
-    await isLoaded;
-    const asked = { expression: `(${look})()`, returnByValue: true, awaitPromise: true };
-    const { result, exceptionDetails } = await send("Runtime.evaluate", asked);
-    if (exceptionDetails) throw new Error(exceptionDetails.exception?.description ?? exceptionDetails.text);
-    const { seen, wrong: found } = result.value;
+    await page.view(scheme, width);
+    await page.open(`file://${resolve(report)}`);
+    const { seen, wrong: found } = await page.run(look);
     if (seen.plots === 0) wrong.push("no plots");
     wrong.push(...found.map((text) => `${scheme}, ${width} pixels: ${text}`));
     console.log(`${scheme}, ${width} pixels:`, JSON.stringify(seen));
-    if (pictures) {
-      mkdirSync(pictures, { recursive: true });
-      const height = await send("Runtime.evaluate", { expression: "document.documentElement.scrollHeight" });
-      const clip = { x: 0, y: 0, width, height: Math.min(height.result.value, 8000), scale: 1 };
-      const shot = await send("Page.captureScreenshot", { format: "png", captureBeyondViewport: true, clip });
-      writeFileSync(join(pictures, `${scheme}-${width}.png`), Buffer.from(shot.data, "base64"));
-    }
+    if (pictures) await page.picture(pictures, `${scheme}-${width}`, width);
   }
-} finally {
-  socket.close();
-  browser.kill();
-  await gone;
-  // Processes that the browser had started may still write there for a moment.
-  rmSync(home, { recursive: true, force: true, maxRetries: 20, retryDelay: 200 });
-}
+});
 for (const text of wrong) console.log(`WRONG: ${text}`);
 process.exitCode = wrong.length > 0 ? 1 : 0;

@@ -228,8 +228,10 @@ impl Operation {
 }
 
 /// The statuses that the node answers with; any other status counts under the last.
-pub const STATUSES: [u16; 21] =
-    [200, 201, 202, 304, 404, 400, 401, 403, 405, 409, 411, 412, 413, 429, 431, 500, 501, 503, 504, 507, 0];
+pub const STATUSES: [u16; 22] = [
+    200, 201, 202, 302, 304, 404, 400, 401, 403, 405, 409, 411, 412, 413, 429, 431, 500, 501, 503, 504, 507,
+    0,
+];
 
 impl Operation {
     /// Whether it is about one key.

@@ -196,6 +196,10 @@ impl Asked {
                 Self::Range { start: range.start, end: range.end }
             }
             Path::Status
+            | Path::Root
+            | Path::Console
+            | Path::ConsoleScript
+            | Path::ConsoleStyle
             | Path::Metrics
             | Path::History
             | Path::Peer
@@ -304,7 +308,10 @@ mod tests {
                       HEAD /v0/topology token, GET /v0/explain read, HEAD /v0/explain read, GET /v0/converged token, \
                       HEAD /v0/converged token, POST /admin/repair admin, GET /openapi.json token, \
                       HEAD /openapi.json token, GET /debug/profile admin, GET /admin/workers admin, \
-                      HEAD /admin/workers admin, POST /admin/workers/{name}/pause admin, \
+                      HEAD /admin/workers admin, GET / nothing, HEAD / nothing, GET /console nothing, HEAD /console nothing, \
+                      GET /console/console.js nothing, HEAD /console/console.js nothing, \
+                      GET /console/console.css nothing, HEAD /console/console.css nothing, \
+                      POST /admin/workers/{name}/pause admin, \
                       POST /admin/workers/{name}/resume admin";
         assert_eq!(needs.collect::<Vec<_>>().join(", "), expect);
         assert_eq!(Path::Entity.need(&Method::POST), None);

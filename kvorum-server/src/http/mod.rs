@@ -12,6 +12,7 @@ pub mod admission;
 pub mod body;
 mod conditions;
 pub mod connection;
+mod console;
 mod converged;
 pub mod error;
 mod explain;

@@ -19,6 +19,7 @@ mod tests {
 
     const ERROR_SOURCE: &str = include_str!("error.rs");
     const HANDLER_SOURCE: &str = include_str!("handler.rs");
+    const CONSOLE_SOURCE: &str = include_str!("console.rs");
 
     fn document() -> Value {
         serde_json::from_str(DOCUMENT).unwrap()
@@ -64,7 +65,7 @@ mod tests {
                 Some((reason.to_ascii_uppercase().replace([' ', '-'], "_"), code))
             })
             .collect();
-        let constants = [ERROR_SOURCE, HANDLER_SOURCE]
+        let constants = [ERROR_SOURCE, HANDLER_SOURCE, CONSOLE_SOURCE]
             .into_iter()
             .flat_map(|source| scan(source, "StatusCode::", |c| c.is_ascii_uppercase() || c == '_'));
         let mut statuses: BTreeSet<u16> = constants.map(|name| named[name]).collect();
@@ -107,9 +108,15 @@ mod tests {
                 Path::WorkerPause => target::parse_pause(query).err(),
                 Path::Status => target::parse_status(query).err(),
                 Path::History => target::parse_history(query).err(),
-                Path::Metrics | Path::Peer | Path::OpenApi | Path::Workers | Path::WorkerResume => {
-                    target::parse_nothing(query).err()
-                }
+                Path::Metrics
+                | Path::Peer
+                | Path::OpenApi
+                | Path::Workers
+                | Path::WorkerResume
+                | Path::Root
+                | Path::Console
+                | Path::ConsoleScript
+                | Path::ConsoleStyle => target::parse_nothing(query).err(),
             };
             let Some(TargetError::UnknownParameter { known, .. }) = error else {
                 panic!("{text}: {error:?}")

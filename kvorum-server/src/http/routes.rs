@@ -3,6 +3,7 @@
 
 use super::body::ReplyBody;
 use super::connection::Connection;
+use super::console;
 use super::error::Failure;
 use super::handler::{self, Desk};
 use super::reports;
@@ -139,6 +140,22 @@ routes! {
     /// The node's background workers.
     Workers = "/admin/workers", spare false {
         GET | HEAD, needs Need::Right(Right::Admin) => handler::show_workers(&desk.service, &request);
+    }
+    /// Where a browser is sent to the console.
+    Root = "/", spare false {
+        GET | HEAD, needs Need::Nothing => console::welcome(&request);
+    }
+    /// The page for people.
+    Console = "/console", spare false {
+        GET | HEAD, needs Need::Nothing => console::show(&request, &console::PAGE);
+    }
+    /// Its program.
+    ConsoleScript = "/console/console.js", spare false {
+        GET | HEAD, needs Need::Nothing => console::show(&request, &console::SCRIPT);
+    }
+    /// Its style.
+    ConsoleStyle = "/console/console.css", spare false {
+        GET | HEAD, needs Need::Nothing => console::show(&request, &console::STYLE);
     }
     /// Pauses a worker.
     WorkerPause = "/admin/workers/{name}/pause", spare false {

@@ -25,6 +25,7 @@ mod cluster_network;
 mod cluster_purge;
 mod cluster_quorums;
 mod cluster_rot;
+mod console;
 mod crash_points;
 mod diagnostics;
 mod faults_crash;

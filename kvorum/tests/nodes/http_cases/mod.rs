@@ -139,7 +139,8 @@ pub(crate) fn methods() -> Vec<Case> {
 pub(crate) fn targets() -> Vec<Case> {
     let mut cases = Vec::new();
     for target in [
-        "/",
+        "/console/",
+        "/console/other.js",
         "/v0",
         "/v0/",
         "/v0/entity/",
@@ -211,8 +212,8 @@ pub(crate) fn targets() -> Vec<Case> {
         cases.push(case(format!("target {target}"), get(target), Served(404)));
     }
     for target in [
-        "http://localhost",
-        "http://localhost/",
+        "http://localhost/other",
+        "http://localhost/console/",
         "http://localhost?id=raw",
         "http://localhost/v0",
         "http://localhost//v0/status",

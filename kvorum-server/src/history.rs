@@ -13,7 +13,7 @@ use std::time::Duration;
 pub const SAMPLE_EVERY: Duration = Duration::from_secs(5);
 /// The most samples that are kept: 15 minutes.
 pub const SAMPLES_MAX: usize = 180;
-/// The most peers of which a sample has figures: the first in the order of the cluster's list.
+/// A sample has figures of at most this many peers: the first ones in the cluster's list.
 pub const PEERS_MAX: usize = 64;
 /// How many of the hottest partitions are kept.
 pub const HOTTEST_MAX: usize = 10;

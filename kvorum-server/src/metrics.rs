@@ -19,8 +19,8 @@ pub const LATENCY_BOUNDS_MICROS: [u64; 61] = [
     10_000_000,
 ];
 
-/// Upper bounds of the buckets on `/metrics`, in microseconds: round numbers, of which dashboards and alerts speak. Each
-/// is one of [`LATENCY_BOUNDS_MICROS`], so the shown counts are exact.
+/// Upper bounds of the buckets on `/metrics`, in microseconds: round numbers, as dashboards and alerts use. Each is one of
+/// [`LATENCY_BOUNDS_MICROS`], so the shown counts are exact.
 pub const SHOWN_BOUNDS_MICROS: [u64; 17] = [
     50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000,
     2_500_000, 5_000_000, 10_000_000,

@@ -137,7 +137,7 @@ fn clock_of(url: &str, seen: &[Seen]) -> Option<i64> {
     let said = |view: &NodeView| view.peers.iter().find(|peer| peer.url == url)?.clock_offset_millis;
     let mut offsets: Vec<i64> = views.filter_map(|view| said(view)).collect();
     offsets.sort_unstable();
-    // Of an even number the one nearer to zero: with two others, one of which is off itself, the node is not.
+    // The median; of an even number, the middle one nearer to zero. So one of two others with a wrong clock accuses nobody.
     let (low, high) = (offsets.get(offsets.len().checked_sub(1)? / 2)?, offsets.get(offsets.len() / 2)?);
     Some(if low.unsigned_abs() <= high.unsigned_abs() { *low } else { *high })
 }

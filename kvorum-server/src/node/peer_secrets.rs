@@ -124,7 +124,7 @@ impl Watched for PeerSecretFile {
     fn warn(&self, problem: &str) {
         tracing::error!(
             reason = problem,
-            "the file of peer secrets cannot be used: the last good secrets stay in force until it is mended"
+            "the file of peer secrets cannot be used: the last good secrets stay in force until it is repaired"
         );
     }
 }

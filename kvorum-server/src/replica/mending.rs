@@ -7,7 +7,7 @@ use super::queue::Request;
 use super::{Digests, Replica, ReplicaError};
 use crate::storage::damage::Damage;
 use crate::storage::format::{self, Mark};
-use crate::storage::{Engine, EngineError, Keyspace, Known};
+use crate::storage::{CheckedFile, Engine, EngineError, Keyspace, Known};
 use bytes::Bytes;
 use kvorum_core::{Key, UnixMillis, Version};
 use std::ops::Bound;
@@ -30,7 +30,25 @@ pub struct Place {
 #[derive(Debug, Clone)]
 enum After {
     Row(Option<Bytes>),
-    File(Option<u64>),
+    File(Option<Files>),
+}
+
+/// How far a keyspace's files were checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Files {
+    checked: u64,
+    /// The newest file when the first one was checked: later ones are the next walk's.
+    until: u64,
+}
+
+impl Files {
+    fn and(before: Option<Self>, file: CheckedFile) -> Self {
+        Self { checked: file.number, until: before.map_or(file.newest, |before| before.until) }
+    }
+
+    fn is_end(self) -> bool {
+        self.checked >= self.until
+    }
 }
 
 impl Default for After {
@@ -151,10 +169,11 @@ fn walk(engine: &dyn Engine, from: Place, bytes_max: u64) -> Result<Walked, Repl
                 Some(last) => Some(After::Row(Some(last))),
                 None => Some(After::File(None)),
             },
-            After::File(after) => match engine.check_file(*keyspace, after) {
+            After::File(Some(files)) if files.is_end() => None,
+            After::File(before) => match engine.check_file(*keyspace, before.map(|files| files.checked)) {
                 Ok(Some(file)) => {
                     bytes += file.bytes;
-                    Some(After::File(Some(file.number)))
+                    Some(After::File(Some(Files::and(before, file))))
                 }
                 // The whole store has been noted as damaged.
                 Ok(None) | Err(EngineError::Corrupt { .. }) => None,
@@ -215,6 +234,19 @@ mod tests {
     use kvorum_core::{NodeId, Record, Run, StoreSeen, Value};
 
     const SEEN: StoreSeen = StoreSeen { node: NodeId(9), store: 99, run: Run { number: 4, nonce: 7 } };
+
+    /// A walk over files ends at the newest that was there when it began, though newer ones come all the time.
+    #[test]
+    fn files_that_come_meanwhile_are_the_next_walks() {
+        let (mut files, mut steps) = (None, 0);
+        while !files.is_some_and(Files::is_end) {
+            let number = files.map_or(1, |files: Files| files.checked + 1);
+            files = Some(Files::and(files, CheckedFile { number, bytes: 1, newest: number + 5 }));
+            steps += 1;
+            assert!(steps <= 6, "{files:?}");
+        }
+        assert_eq!((steps, files), (6, Some(Files { checked: 6, until: 6 })));
+    }
 
     fn replica(engine: &Arc<MemoryEngine>) -> (Replica, ReplicaThreads) {
         let parts = ReplicaParts {

@@ -130,7 +130,7 @@ impl Watched for TokenFile {
     fn warn(&self, problem: &str) {
         tracing::error!(
             reason = problem,
-            "the token file cannot be used: the last good tokens stay in force until it is mended, and \
+            "the token file cannot be used: the last good tokens stay in force until it is repaired, and \
              revocations in it are not in force"
         );
     }

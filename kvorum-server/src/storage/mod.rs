@@ -241,6 +241,8 @@ pub struct CheckedFile {
     pub number: u64,
     /// Its length in bytes.
     pub bytes: u64,
+    /// The number of the newest file now. A walk that ends there cannot go on for ever, however much is written.
+    pub newest: u64,
 }
 
 /// A store of bytes in ordered keyspaces.

@@ -1,7 +1,6 @@
-//! One node's status as the verdict reads it: from the JSON of `/v0/status`, whoever sent it.
+//! One node's status as the verdict reads it, from the JSON of `/v0/status`.
 //!
-//! Nothing in it is believed further than that a number is a number: a field that is missing or of another type is none,
-//! and texts are cut.
+//! A node may send anything. A field that is missing or has another type counts as absent, and long texts are cut.
 
 use serde_json::Value;
 

@@ -1,5 +1,5 @@
-//! Goal: nodes prove to each other that they know the peer secret; whoever does not is refused before it is listened to,
-//! with the reason in both logs; and secrets and modes change without a failed request. Method: real nodes, real files, and
+//! Goal: nodes prove to each other that they know the peer secret. Others are refused before anything that they send is
+//! used, with the reason in both logs. Secrets and modes change without a failed request. Method: real nodes, real files, and
 //! handshakes written by hand.
 
 use kvorum_core::{Key, NodeId, Run, Topology, UnixMillis};
@@ -305,8 +305,8 @@ fn id_of(cluster: &Cluster, node: usize) -> String {
     status.text().lines().find_map(|line| line.strip_prefix("node ")).unwrap().to_owned()
 }
 
-/// Goal: whoever does not know the secret is refused before a frame of it is read, whatever it sends and however often,
-/// and nothing grows. Method: forged hellos, frames behind them, claims and proofs made up, a client's token, and
+/// Goal: a stranger is refused before one of its frames is read, whatever it sends and however often, and nothing grows.
+/// Method: forged hellos, frames behind them, claims and proofs made up, a client's token, and
 /// thousands of handshakes at once.
 #[test]
 fn strangers_are_refused_before_their_first_frame() {

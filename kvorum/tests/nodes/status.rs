@@ -1,5 +1,5 @@
-//! Goal: `kvorum status` and `kvorum top` say what is true of a whole cluster. Method: three real nodes, of which some
-//! are killed, have a full disk or a wrong clock; each state has its verdict, its alarms and its exit code, and
+//! Goal: `kvorum status` and `kvorum top` say what is true of a whole cluster. Method: three real nodes. Some are
+//! killed, or have a full disk or a wrong clock. Each state has its verdict, its alarms and its exit code, and
 //! `/v0/status` of a node says the same.
 
 use kvorum_testkit::cluster::{Cluster, Launch};

@@ -169,7 +169,7 @@ impl Node {
     }
 }
 
-/// One of two nodes, and a key of which it is the first replica.
+/// The first of two nodes, and a key that has its first replica there.
 fn one_of_two(engine: &Arc<MemoryEngine>, clock: &Arc<ManualClock>) -> (Node, Key) {
     let urls = ["http://n:1", "http://n:2"];
     let node = node_among(&urls, engine, clock, Execution::Inline, DurabilityMode::Always);

@@ -130,8 +130,8 @@ async fn store_that_stopped_while_it_was_opened_is_opened_again() {
     run.await;
 }
 
-/// Goal: a write that the commit thread had taken when it died is of unknown outcome; it used to end as a refusal, of which
-/// nothing was done. Method: the commit task is ended while it waits for the disk.
+/// Goal: the commit thread dies after it has taken a write: the outcome is unknown. Once it was told as a refusal, which
+/// says that nothing was done. Method: the commit task is ended while it waits for the disk.
 #[tokio::test(start_paused = true)]
 async fn write_whose_commit_thread_died_is_unknown() {
     let engine = Arc::new(MemoryEngine::new());

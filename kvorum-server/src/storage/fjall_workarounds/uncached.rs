@@ -28,6 +28,7 @@ pub(in crate::storage) fn check_table(
 ) -> Result<Option<CheckedFile>, EngineError> {
     let version = keyspace.tree.current_version();
     let later = version.iter_tables().filter(|table| after.is_none_or(|after| table.id() > after));
+    let newest = version.iter_tables().fold(0, |newest, table| table.id().max(newest));
     // The version keeps the file from being removed meanwhile.
     let Some(table) = later.min_by_key(|table| table.id()) else { return Ok(None) };
     let damaged = |how| {
@@ -36,7 +37,7 @@ pub(in crate::storage) fn check_table(
     };
     match digest(&table.path) {
         Ok((checksum, bytes)) if checksum == table.checksum().into_u128() => {
-            Ok(Some(CheckedFile { number: table.id(), bytes }))
+            Ok(Some(CheckedFile { number: table.id(), bytes, newest }))
         }
         Ok(_) => Err(damaged("is not as it was written: its checksum differs")),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Err(damaged("is missing")),
@@ -91,6 +92,7 @@ mod tests {
         let first = check_table(&keyspace, None).unwrap().unwrap();
         let second = check_table(&keyspace, Some(first.number)).unwrap().unwrap();
         assert!(second.number > first.number && second.bytes > 1000);
+        assert_eq!((first.newest, second.newest), (second.number, second.number));
         assert_eq!(check_table(&keyspace, Some(second.number)).unwrap(), None);
 
         let version = keyspace.tree.current_version();

@@ -93,7 +93,7 @@ fn tell(configs: &[Config]) {
     }
     if let Some(first) = configs.first() {
         tracing::info!(
-            "any node answers: curl -X PUT --data hello '{}/v0/entity?id=greeting'; Ctrl-C stops all",
+            "any node answers: curl -X PUT --data hello '{0}/v0/entity?id=greeting', or {0}/console in a browser; Ctrl-C stops all",
             first.advertise
         );
     }

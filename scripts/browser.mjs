@@ -8,6 +8,10 @@ import { join } from "node:path";
 /** Every view in which a page is looked at: scheme and width. */
 export const VIEWS = [["light", 1280], ["dark", 1280], ["light", 390], ["dark", 390]];
 
+/** How long a browser may take to start, and a whole check, in milliseconds: what takes longer hangs. */
+const START_MAX = 60_000;
+const CHECK_MAX = 300_000;
+
 /**
  * Opens a browser with one page, calls `work` with what drives it, and ends the browser. `told(method, params)` hears every event.
  */
@@ -16,6 +20,14 @@ export async function browse(told, work) {
   const flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0", `--user-data-dir=${home}`];
   const browser = spawn(process.env.CHROMIUM ?? "chromium", [...flags, "about:blank"], { stdio: ["ignore", "ignore", "pipe"] });
   const gone = new Promise((done) => { browser.on("exit", done); });
+  let doing = "the browser does not start";
+  const hangs = () => {
+    console.error(`hung: ${doing}`);
+    browser.kill("SIGKILL");
+    process.exit(1);
+  };
+  const starting = setTimeout(hangs, START_MAX);
+  setTimeout(hangs, CHECK_MAX).unref();
   const address = await new Promise((done, fail) => {
     let said = "";
     browser.on("error", fail);
@@ -27,7 +39,11 @@ export async function browse(told, work) {
     });
   });
   const socket = new WebSocket(address);
-  await new Promise((done) => { socket.onopen = done; });
+  await new Promise((done, fail) => {
+    socket.onopen = done;
+    socket.onerror = () => fail(new Error("the browser's socket cannot be opened"));
+  });
+  clearTimeout(starting);
 
   let last = 0;
   let sessionId;
@@ -45,6 +61,7 @@ export async function browse(told, work) {
   };
   const send = (method, params = {}) => new Promise((done, fail) => {
     last += 1;
+    doing = method;
     answers.set(last, { done, fail });
     socket.send(JSON.stringify({ id: last, method, params, sessionId }));
   });

@@ -6,6 +6,7 @@
 #
 #   FUZZ_SECONDS=5      for each fuzz target; 0 leaves them out, and says so
 #   SIM_SEEDS=240       seeds of the simulation; 0 likewise
+#   TEST_MINUTES=60     after which cargo's tests count as hung
 #   OPENAPI_SECONDS=8   for each of three rounds of requests from the OpenAPI document; 0 likewise
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -61,8 +62,10 @@ if [ $result -ne 0 ]; then
 fi
 
 # Output of passing tests is kept, so that a skip inside one is seen below.
-cargo test --workspace --locked --no-fail-fast -- --show-output >"$log" 2>&1
+# No test may hang: what is not done by then is, and the log names it ("has been running for over 60 seconds").
+timeout --kill-after=10 "${TEST_MINUTES:-60}m" cargo test --workspace --locked --no-fail-fast -- --show-output >"$log" 2>&1
 result=$?
+[ $result -ne 124 ] || printf '\nFAILED: the tests hang\n' >>"$log"
 if [ $result -ne 0 ]; then
   cat "$log"
 else

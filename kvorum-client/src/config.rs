@@ -7,8 +7,9 @@ use crate::flight::{Flight, Overflow};
 use crate::hedging::{Budget, Hedging};
 use crate::nodes::Nodes;
 use crate::operation::Replicas;
-use crate::pool::{Node, PoolLimits};
+use crate::pool::{Access, Node, PoolLimits};
 use http::HeaderValue;
+use kvorum_tls::ClientTls;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -104,6 +105,7 @@ pub struct Builder {
     hedging: Option<Hedging>,
     routing: bool,
     token: Option<Token>,
+    tls: Option<ClientTls>,
 }
 
 /// A token's text, which no output shows.
@@ -149,6 +151,7 @@ impl Default for Builder {
             hedging: None,
             routing: true,
             token: None,
+            tls: None,
         }
     }
 }
@@ -262,7 +265,7 @@ impl Builder {
     /// Sets the token that is sent with every request, `ID.SECRET`; white space around it is dropped. Default: none,
     /// which is right where nodes run without `--auth`.
     ///
-    /// It goes to the given nodes and to those that they name ([`Builder::routing`]). There is no TLS here: a
+    /// It goes to the given nodes and to those that they name ([`Builder::routing`]). Without [`Builder::tls`], a
     /// program that can read the network's packets can read the token.
     #[must_use]
     pub fn token(mut self, token: impl Into<String>) -> Self {
@@ -270,10 +273,18 @@ impl Builder {
         self
     }
 
+    /// Sets which nodes the client believes, and the certificate that it shows to them. Nodes with `https` URLs need it.
+    /// A client whose given nodes are all `https` follows to no `http` one. Default: none.
+    #[must_use]
+    pub fn tls(mut self, tls: ClientTls) -> Self {
+        self.tls = Some(tls);
+        self
+    }
+
     /// Makes the client. Nothing is connected yet, and no runtime is needed yet.
     ///
     /// # Errors
-    /// [`Error::InvalidConfig`] without a node, with a URL that is not `http://host:port`, with no connection or operation
+    /// [`Error::InvalidConfig`] without a node, with a URL that is not `http://host:port` (or `https`, with [`Builder::tls`]), with no connection or operation
     /// allowed, with a budget of hedging that is out of its range, or with a token that is not `ID.SECRET`.
     pub fn build(self) -> Result<Client, Error> {
         let invalid = |message: String| Err(Error::InvalidConfig { message });
@@ -297,7 +308,7 @@ impl Builder {
             // It may be a secret all the same, so it is not repeated.
             return invalid("the token is not one: a token is ID.SECRET".to_owned());
         }
-        let authorization = authorization.flatten();
+        let access = Access { authorization: authorization.flatten(), tls: self.tls };
         let limits = PoolLimits {
             connections_max: self.connections_per_node_max,
             connect_timeout: self.connect_timeout,
@@ -305,13 +316,13 @@ impl Builder {
         };
         let mut nodes = Vec::with_capacity(self.nodes.len());
         for url in &self.nodes {
-            match Node::new(url, limits, authorization.clone()) {
+            match Node::new(url, limits, &access) {
                 Ok(node) => nodes.push(Arc::new(node)),
-                Err(why) => return invalid(format!("node {url:?}: {why}; a node is http://host:port")),
+                Err(why) => return invalid(format!("node {url:?}: {why}; a node is http://host:port or https://host:port")),
             }
         }
         Ok(Client::new(Exchange {
-            nodes: Arc::new(Nodes::new(nodes, limits, authorization, self.routing)),
+            nodes: Arc::new(Nodes::new(nodes, limits, access, self.routing)),
             flight: Flight::new(self.in_flight_max, self.overflow),
             timeout: self.timeout,
             default_replicas: self.default_replicas,

@@ -9,25 +9,24 @@ use std::io::{IoSlice, Result};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 
 /// The most that one read takes from the socket, in bytes: small enough to be held for every idle
 /// connection, large enough that a value of the usual size is one read.
 const READ_BYTES_MAX: usize = 16 * 1024;
 
-/// A TCP stream that hyper can drive.
-pub(crate) struct TokioIo {
-    stream: TcpStream,
+/// A stream that hyper can drive.
+pub(crate) struct TokioIo<S> {
+    stream: S,
     buffer: Box<[u8]>,
 }
 
-impl TokioIo {
-    pub(crate) fn new(stream: TcpStream) -> Self {
+impl<S> TokioIo<S> {
+    pub(crate) fn new(stream: S) -> Self {
         Self { stream, buffer: vec![0; READ_BYTES_MAX].into_boxed_slice() }
     }
 }
 
-impl Read for TokioIo {
+impl<S: AsyncRead + Unpin> Read for TokioIo<S> {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -42,7 +41,7 @@ impl Read for TokioIo {
     }
 }
 
-impl Write for TokioIo {
+impl<S: AsyncWrite + Unpin> Write for TokioIo<S> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, source: &[u8]) -> Poll<Result<usize>> {
         Pin::new(&mut self.get_mut().stream).poll_write(cx, source)
     }

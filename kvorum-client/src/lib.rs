@@ -82,5 +82,6 @@ pub use entry::{Entry, Head, Page, Status, Version};
 pub use error::{BoxError, Error};
 pub use flight::Overflow;
 pub use hedging::Hedging;
+pub use kvorum_tls::{ClientTls, PemError};
 pub use operation::{DeleteOptions, Operation, PutOptions, ReadOptions, Replicas, ScanOptions, Scope};
 pub use scan::Scan;

@@ -9,12 +9,12 @@
 //! each time up to [`PROBE_DELAY_MAX`], until it says that it accepts requests.
 
 use crate::choice::choose;
-use crate::pool::{Health, Node, PoolLimits};
+use crate::pool::{Access, Health, Node, PoolLimits};
 use crate::request::{Call, Wanted};
 use crate::retry::{later, mix};
 use crate::topology::Topology;
 use http::header::HeaderName;
-use http::{HeaderMap, HeaderValue, StatusCode};
+use http::{HeaderMap, StatusCode};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -51,8 +51,8 @@ const FROM_DEFAULT: u32 = 3;
 pub(crate) struct Nodes {
     configured: Vec<Arc<Node>>,
     limits: PoolLimits,
-    /// The `Authorization` of requests to nodes that are learned.
-    authorization: Option<HeaderValue>,
+    /// What nodes that are learned are shown.
+    access: Access,
     is_routing: bool,
     /// How many operations have begun: they take turns over the nodes.
     turn: AtomicUsize,
@@ -74,13 +74,13 @@ impl Nodes {
     pub(crate) fn new(
         configured: Vec<Arc<Node>>,
         limits: PoolLimits,
-        authorization: Option<HeaderValue>,
+        access: Access,
         is_routing: bool,
     ) -> Self {
         Self {
             configured,
             limits,
-            authorization,
+            access,
             is_routing,
             turn: AtomicUsize::new(0),
             view: Mutex::default(),
@@ -163,7 +163,11 @@ impl Nodes {
             before.placed.iter().chain(&self.configured).map(|node| (node.address(), node)).collect();
         let mut placed = Vec::with_capacity(topology.urls().len());
         for url in topology.urls() {
-            let Ok(node) = Node::new(url, self.limits, self.authorization.clone()) else { return };
+            let Ok(node) = Node::new(url, self.limits, &self.access) else { return };
+            // Who was told to call nodes by https is not led to others: its token would go over the network in clear.
+            if !node.is_secured() && self.configured.iter().all(|node| node.is_secured()) {
+                return;
+            }
             // A node that was known already stays the same value, with its connections and its health.
             placed.push(known.get(node.address()).map_or_else(|| Arc::new(node), |&node| Arc::clone(node)));
         }

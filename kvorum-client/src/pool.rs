@@ -11,12 +11,14 @@ use crate::retry::{Cause, later};
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, HOST};
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Uri};
-use http_body_util::Full;
+use http_body_util::{Either, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::TrySendError;
 use hyper::client::conn::http1::{SendRequest, handshake};
+use kvorum_tls::ClientTls;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::AbortHandle;
@@ -37,6 +39,15 @@ pub(crate) struct PoolLimits {
     pub(crate) idle_timeout: Duration,
 }
 
+/// What the client shows to nodes.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Access {
+    /// The `Authorization` of requests, if the client has a token.
+    pub(crate) authorization: Option<HeaderValue>,
+    /// For `https` nodes.
+    pub(crate) tls: Option<ClientTls>,
+}
+
 /// A node as the client sees it.
 #[derive(Debug)]
 pub(crate) struct Node {
@@ -46,8 +57,10 @@ pub(crate) struct Node {
     address: String,
     /// The `Host` of requests.
     host: HeaderValue,
-    /// The `Authorization` of requests, if the client has a token.
-    authorization: Option<HeaderValue>,
+    /// What the client shows to nodes.
+    access: Access,
+    /// The host to which a connection is encrypted; none for one without TLS.
+    secured: Option<String>,
     limits: PoolLimits,
     /// One permit for each operation under way; tokio hands them out in the order of the requests for them.
     permits: Arc<Semaphore>,
@@ -88,6 +101,19 @@ struct Connection {
     driver: AbortHandle,
 }
 
+impl Connection {
+    async fn open<S>(stream: S) -> Result<Self, Cause>
+    where
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        let (sender, driver) =
+            handshake(TokioIo::new(stream)).await.map_err(|error| Cause::Connect(error.into()))?;
+        // The operation that waits for an answer learns of the driver's end; nothing else needs to know it.
+        let driver = tokio::spawn(async move { drop(driver.await) }).abort_handle();
+        Ok(Self { sender, driver })
+    }
+}
+
 impl Drop for Connection {
     fn drop(&mut self) {
         // Without it, a driver that still writes a request would keep the socket beyond the bound on connections.
@@ -106,16 +132,17 @@ pub(crate) struct Lease {
 }
 
 impl Node {
-    /// Makes a node of `http://host:port`, whose requests have this `Authorization`; the error is a text.
-    pub(crate) fn new(
-        url: &str,
-        limits: PoolLimits,
-        authorization: Option<HeaderValue>,
-    ) -> Result<Self, String> {
+    /// Makes a node of `http://host:port` or `https://host:port`; the error is a text.
+    pub(crate) fn new(url: &str, limits: PoolLimits, access: &Access) -> Result<Self, String> {
         let uri: Uri = url.parse().map_err(|error| format!("not a URL ({error})"))?;
-        if !matches!(uri.scheme_str(), Some("http")) {
-            return Err("the scheme is not http".to_owned());
-        }
+        let default_port = match uri.scheme_str() {
+            Some("http") => 80,
+            Some("https") if access.tls.is_none() => {
+                return Err("https needs the authorities of the nodes' certificates".to_owned());
+            }
+            Some("https") => 443,
+            _ => return Err("the scheme is neither http nor https".to_owned()),
+        };
         if uri.path_and_query().is_some_and(|path| path != "/") {
             return Err("a path is not allowed".to_owned());
         }
@@ -129,10 +156,11 @@ impl Node {
             address: format!(
                 "{}:{}",
                 authority.host().to_ascii_lowercase(),
-                authority.port_u16().unwrap_or(80)
+                authority.port_u16().unwrap_or(default_port)
             ),
+            secured: (default_port == 443).then(|| authority.host().to_ascii_lowercase()),
             host,
-            authorization,
+            access: access.clone(),
             limits,
             permits: Arc::new(Semaphore::new(limits.connections_max)),
             idle: Mutex::default(),
@@ -147,7 +175,7 @@ impl Node {
     /// Adds the headers of every request to the node: its `Host`, and the client's token.
     pub(crate) fn address_head(&self, headers: &mut HeaderMap) {
         headers.insert(HOST, self.host.clone());
-        if let Some(authorization) = &self.authorization {
+        if let Some(authorization) = &self.access.authorization {
             headers.insert(AUTHORIZATION, authorization.clone());
         }
     }
@@ -230,7 +258,16 @@ impl Node {
     #[expect(clippy::disallowed_methods, reason = "the client owns its sockets")]
     async fn connect(&self, deadline: Instant) -> Result<Connection, Cause> {
         let connect_by = later(Instant::now(), self.limits.connect_timeout);
-        let stream = match timeout_at(connect_by.min(deadline), TcpStream::connect(&self.address)).await {
+        let connect = async {
+            let stream = TcpStream::connect(&self.address).await?;
+            // A request is one write, and its answer is waited for: delaying small packets gains nothing.
+            stream.set_nodelay(true)?;
+            match (&self.secured, &self.access.tls) {
+                (Some(host), Some(tls)) => tls.connect(host, stream).await.map(Either::Right),
+                _ => Ok(Either::Left(stream)),
+            }
+        };
+        let stream = match timeout_at(connect_by.min(deadline), connect).await {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => return Err(Cause::Connect(error.into())),
             Err(_) if connect_by < deadline => {
@@ -240,13 +277,15 @@ impl Node {
             }
             Err(_) => return Err(Cause::DeadlinePassed { waiting_for: "connection" }),
         };
-        // A request is one write, and its answer is waited for: delaying small packets gains nothing.
-        stream.set_nodelay(true).map_err(|error| Cause::Connect(error.into()))?;
-        let (sender, driver) =
-            handshake(TokioIo::new(stream)).await.map_err(|error| Cause::Connect(error.into()))?;
-        // The operation that waits for an answer learns of the driver's end; nothing else needs to know it.
-        let driver = tokio::spawn(async move { drop(driver.await) }).abort_handle();
-        Ok(Connection { sender, driver })
+        match stream {
+            Either::Left(stream) => Connection::open(stream).await,
+            Either::Right(stream) => Connection::open(stream).await,
+        }
+    }
+
+    /// Whether connections to it are encrypted.
+    pub(crate) fn is_secured(&self) -> bool {
+        self.secured.is_some()
     }
 
     /// Keeps `connection` for the next operation, and starts a sweep task that closes connections which are
@@ -326,7 +365,7 @@ pub(crate) mod tests {
     pub(crate) fn nodes(count: usize) -> Vec<Arc<Node>> {
         let limits =
             PoolLimits { connections_max: 1, connect_timeout: Duration::MAX, idle_timeout: Duration::MAX };
-        (0..count).map(|n| Arc::new(Node::new(&format!("http://n{n}:1"), limits, None).unwrap())).collect()
+        (0..count).map(|n| Arc::new(Node::new(&format!("http://n{n}:1"), limits, &Access::default()).unwrap())).collect()
     }
 
     #[test]
@@ -334,7 +373,7 @@ pub(crate) mod tests {
         let limits =
             PoolLimits { connections_max: 1, connect_timeout: Duration::MAX, idle_timeout: Duration::MAX };
         let check = |url: &str, expect: Option<(&str, &str)>| {
-            let node = Node::new(url, limits, None);
+            let node = Node::new(url, limits, &Access::default());
             let seen = node.as_ref().ok().map(|node| (node.address.as_str(), &*node.name));
             assert_eq!(seen, expect, "{url}: {node:?}");
         };

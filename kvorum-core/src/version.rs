@@ -29,9 +29,14 @@ impl UnixMillis {
 pub struct NodeId(pub u64);
 
 impl NodeId {
-    /// The id of the node that is reached at `url`: xxh3-64 of the URL's bytes, seed 0.
+    /// The id of the node that is reached at `url`: xxh3-64 of the URL's bytes, seed 0. An `https` URL counts as the `http`
+    /// one, so that a node stays the same when its connections are encrypted.
     pub fn of_url(url: &str) -> Self {
-        Self(xxhash_rust::xxh3::xxh3_64(url.as_bytes()))
+        let hash = xxhash_rust::xxh3::xxh3_64;
+        match url.strip_prefix("https://") {
+            Some(authority) => Self(hash(format!("http://{authority}").as_bytes())),
+            None => Self(hash(url.as_bytes())),
+        }
     }
 }
 

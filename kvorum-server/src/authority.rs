@@ -9,12 +9,40 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// The port of an `http` URL without one.
 const HTTP_PORT: u16 = 80;
+/// The port of an `https` URL without one.
+const HTTPS_PORT: u16 = 443;
 
 /// A host, and its port if the text names one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Authority {
     host: Host,
     port: Option<u16>,
+}
+
+/// The scheme of a node's URL.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scheme {
+    /// Without TLS.
+    Http,
+    /// With TLS.
+    Https,
+}
+
+impl Scheme {
+    /// Its name in URLs.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Https => "https",
+        }
+    }
+
+    fn port(self) -> u16 {
+        match self {
+            Self::Http => HTTP_PORT,
+            Self::Https => HTTPS_PORT,
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,16 +71,24 @@ impl Authority {
         Some(Self { host: parse_name(host)?, port })
     }
 
-    /// Parses the URL of a node: `http`, a host, optionally a port, and no path beyond `/`. The default port is 80.
-    pub fn of_url(url: &str) -> Option<Self> {
+    /// Parses the URL of a node: a scheme, a host, optionally a port, and no path beyond `/`. The default port is the
+    /// scheme's.
+    pub fn of_url(url: &str) -> Option<(Scheme, Self)> {
         let (scheme, rest) = url.split_once("://")?;
         let authority = rest.strip_suffix('/').unwrap_or(rest);
-        if !scheme.eq_ignore_ascii_case("http") {
-            return None;
-        }
+        let scheme = [Scheme::Http, Scheme::Https].into_iter().find(|known| known.name().eq_ignore_ascii_case(scheme))?;
         let parsed = Self::parse(authority)?;
-        let port = parsed.port.unwrap_or(HTTP_PORT);
-        (port > 0).then_some(Self { port: Some(port), ..parsed })
+        let port = parsed.port.unwrap_or(scheme.port());
+        (port > 0).then_some((scheme, Self { port: Some(port), ..parsed }))
+    }
+
+    /// The host, without the brackets of an IPv6 address.
+    pub fn host(&self) -> String {
+        match &self.host {
+            Host::Name(name) => name.clone(),
+            Host::V4(address) => address.to_string(),
+            Host::V6(address) => address.to_string(),
+        }
     }
 
     /// Whether both have the same host, whatever their ports are.
@@ -128,7 +164,7 @@ mod tests {
     #[test]
     fn spellings_of_a_url_are_one() {
         let check = |url: &str, expect: Option<&str>| {
-            let canonical = Authority::of_url(url).map(|authority| authority.to_string());
+            let canonical = Authority::of_url(url).map(|(_, authority)| authority.to_string());
             assert_eq!(canonical.as_deref(), expect, "{url}");
         };
         for url in [
@@ -149,13 +185,15 @@ mod tests {
         }
         check("http://[2001:DB8::A]:1", Some("[2001:db8::a]:1"));
         check("http://10.0.0.1:1", Some("10.0.0.1:1"));
+        check("HTTPS://A:1", Some("a:1"));
+        check("https://a", Some("a:443"));
         for bad in [
             "",
             "a:1",
             "http://",
             "http:///",
             "http://:1",
-            "https://a:1",
+            "ftp://a:1",
             "http://a:1/x",
             "http://a:1?x",
             "http://a:1#x",

@@ -30,5 +30,6 @@ pub mod security;
 pub mod slow;
 pub mod storage;
 pub mod supervise;
+pub mod tls;
 pub mod verdict;
 pub mod worker;

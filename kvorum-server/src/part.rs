@@ -66,6 +66,8 @@ parts! {
     TokenWatch = "tokens", Restart;
     /// The thread that watches the file of peer secrets.
     PeerSecretWatch = "secrets", Restart;
+    /// The thread that watches the files of certificates and keys.
+    TlsWatch = "tls", Restart;
     /// The thread that writes the audit log.
     Audit = "audit", Restart;
     /// A thread's task that ends connections which take too long.

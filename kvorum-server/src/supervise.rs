@@ -439,6 +439,7 @@ mod tests {
             Part::FileFree,
             Part::TokenWatch,
             Part::PeerSecretWatch,
+            Part::TlsWatch,
             Part::Audit,
         ];
         for (part, number) in numbered.into_iter().chain(single.map(|part| (part, ""))) {

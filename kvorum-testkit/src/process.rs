@@ -6,8 +6,9 @@ use std::io::{Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Child, ChildStderr, Command, ExitStatus, Output, Stdio};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
+use std::time::Duration;
 
 /// The program that the tests start: cargo builds it beside the tests of its own package.
 pub fn program() -> PathBuf {
@@ -34,9 +35,42 @@ pub(crate) fn remove_settings(command: &mut Command) {
     }
 }
 
-/// Runs a command to its end with `input` on its standard input.
+/// How long a command may take. It is no measurement: what takes longer hangs.
+const COMMAND_MAX: Duration = Duration::from_mins(10);
+
+/// Runs a command to its end, with nothing on its standard input. One that hangs is killed, with all that it has started,
+/// and fails the test.
+pub fn finish(command: &mut Command) -> Output {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+    let what = format!("{command:?}");
+    let child = command.spawn().unwrap_or_else(|error| panic!("{what}: {error}"));
+    wait_for(child, &what)
+}
+
+/// Waits until `child`, the leader of a process group, has ended; see [`finish`].
+fn wait_for(mut child: Child, what: &str) -> Output {
+    let group = child.id();
+    let (ended, is_over) = mpsc::channel::<()>();
+    let killer = thread::spawn(move || {
+        let hangs = is_over.recv_timeout(COMMAND_MAX) == Err(mpsc::RecvTimeoutError::Timeout);
+        if hangs {
+            let _ = Command::new("kill").args(["-KILL", &format!("-{group}")]).status();
+        }
+        hangs
+    });
+    drop(child.stdin.take());
+    let output = child.wait_with_output().unwrap();
+    drop(ended);
+    let hung = killer.join().unwrap();
+    let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(!hung, "{what} hung:\n{}\n{}", said(&output.stdout), said(&output.stderr));
+    output
+}
+
+/// Runs a command to its end with `input` on its standard input; see [`finish`].
 pub fn run(command: &mut Command, input: &[u8]) -> Output {
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let what = format!("{command:?}");
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
     let mut child = command.spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
     let input = input.to_vec();
@@ -44,7 +78,7 @@ pub fn run(command: &mut Command, input: &[u8]) -> Output {
         // A command that does not read its input may close it.
         let _ = stdin.write_all(&input);
     });
-    let output = child.wait_with_output().unwrap();
+    let output = wait_for(child, &what);
     writer.join().unwrap();
     output
 }

@@ -94,7 +94,7 @@ impl Authority {
     /// [`MakeError::Failed`].
     pub fn new(name: &str) -> Result<Self, MakeError> {
         let key = KeyPair::generate()?;
-        let mut params = params_of(name, AUTHORITY_DAYS);
+        let mut params = params_of(name, in_days(AUTHORITY_DAYS));
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         let cert = params.self_signed(&key)?;
@@ -127,18 +127,24 @@ impl Authority {
     /// # Errors
     /// [`MakeError`] for a name that no certificate can have.
     pub fn issue(&self, name: &str, names: &[String], of: Use) -> Result<Made, MakeError> {
-        self.issue_for(CERTIFICATE_DAYS, name, names, of)
+        self.issue_until(in_days(CERTIFICATE_DAYS), name, names, of)
     }
 
-    /// The same for `days`.
+    /// The same, valid until `end`.
     ///
     /// # Errors
     /// [`MakeError`] for a name that no certificate can have.
-    pub fn issue_for(&self, days: u64, name: &str, names: &[String], of: Use) -> Result<Made, MakeError> {
+    pub fn issue_until(
+        &self,
+        end: SystemTime,
+        name: &str,
+        names: &[String],
+        of: Use,
+    ) -> Result<Made, MakeError> {
         let refused = |error: rcgen::Error| MakeError::NotAnAuthority { reason: error.to_string() };
         let issuer = Issuer::from_ca_cert_pem(&self.cert, KeyPair::from_pem(&self.key).map_err(refused)?);
         let issuer = issuer.map_err(refused)?;
-        let mut params = params_of(name, days);
+        let mut params = params_of(name, end);
         params.subject_alt_names = names.iter().map(|name| san_of(name)).collect::<Result<_, _>>()?;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = match of {
@@ -152,13 +158,16 @@ impl Authority {
     }
 }
 
-fn params_of(name: &str, days: u64) -> CertificateParams {
+fn in_days(days: u64) -> SystemTime {
+    SystemTime::now() + Duration::from_hours(24 * days)
+}
+
+fn params_of(name: &str, end: SystemTime) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
     params.distinguished_name.push(DnType::CommonName, name);
-    let now = SystemTime::now();
-    params.not_before = (now - SLOW_CLOCKS).into();
-    params.not_after = (now + Duration::from_hours(24 * days)).into();
+    params.not_before = (SystemTime::now() - SLOW_CLOCKS).into();
+    params.not_after = end.into();
     params
 }
 

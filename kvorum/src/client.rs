@@ -10,10 +10,12 @@ use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use kvorum_client::{
     Builder, Client, DeleteOptions, Entry, Error, PutOptions, ReadOptions, Replicas, ScanOptions, Scope,
 };
+use kvorum_client::ClientTls;
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Read};
 use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
@@ -37,7 +39,7 @@ pub(super) fn commands() -> Vec<Command> {
                 flag("timeout", "SECONDS", "How long to try [default: 5]")
                     .value_parser(value_parser!(u64).range(1..)),
             )
-            .arg(token_flag())
+            .args(access_flags())
     };
     vec![
         on_node(Command::new("get").about("Writes a key's value to standard output"))
@@ -179,13 +181,42 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// The flag that [`with_token`] reads.
-pub(super) fn token_flag() -> Arg {
-    flag("token-file", "FILE", "File with the token to send, ID.SECRET [env: KVORUM_TOKEN, the token itself]")
+/// The flags that [`with_access`] reads.
+pub(super) fn access_flags() -> [Arg; 4] {
+    [
+        flag("token-file", "FILE", "File with the token to send, ID.SECRET [env: KVORUM_TOKEN, the token itself]"),
+        flag("ca", "FILE", "PEM file with the authorities of the nodes' certificates, for https [env: KVORUM_CA]"),
+        flag("cert", "FILE", "PEM file with the certificate to show to nodes [env: KVORUM_CERT]"),
+        // Commands have a KEY of their own.
+        flag("key", "FILE", "PEM file with its key [env: KVORUM_KEY]").id("cert-key"),
+    ]
 }
 
-/// Gives the client its token: from the file that a flag names, or from the environment.
-pub(super) fn with_token(builder: Builder, matches: &ArgMatches) -> Result<Builder, Failure> {
+/// Gives the client what it shows to nodes, and whom it believes: from the files that flags name, or from the environment.
+pub(super) fn with_access(builder: Builder, matches: &ArgMatches) -> Result<Builder, Failure> {
+    let builder = with_token(builder, matches)?;
+    // An empty variable is how scripts unset one.
+    let path = |flag: &str, variable: &str| {
+        let variable = || std::env::var(variable).ok().filter(|path| !path.is_empty());
+        text_of(matches, flag).map(str::to_owned).or_else(variable).map(PathBuf::from)
+    };
+    let identity = match (path("cert", "KVORUM_CERT"), path("cert-key", "KVORUM_KEY")) {
+        (Some(cert), Some(key)) => Some((cert, key)),
+        (None, None) => None,
+        _ => return Err(Failure::Usage("--cert and --key belong together".to_owned())),
+    };
+    let Some(ca) = path("ca", "KVORUM_CA") else {
+        return match identity {
+            Some(_) => Err(Failure::Usage("--cert needs --ca, the authorities of the nodes".to_owned())),
+            None => Ok(builder),
+        };
+    };
+    let identity = identity.as_ref().map(|(cert, key)| (cert.as_path(), key.as_path()));
+    let tls = ClientTls::load(&ca, identity).map_err(|error| Failure::Usage(error.to_string()))?;
+    Ok(builder.tls(tls))
+}
+
+fn with_token(builder: Builder, matches: &ArgMatches) -> Result<Builder, Failure> {
     let token = match text_of(matches, "token-file") {
         #[expect(clippy::disallowed_methods, reason = "the user names this file")]
         Some(path) => Some(
@@ -208,7 +239,7 @@ fn connect(matches: &ArgMatches) -> Result<Client, Failure> {
     let builder =
         Client::builder().nodes(urls.split(',').map(str::trim)).timeout(Duration::from_secs(seconds));
     // For one operation, a request for the topology costs more than it saves.
-    Ok(with_token(builder.answer_bytes_max(usize::MAX).routing(false), matches)?.build()?)
+    Ok(with_access(builder.answer_bytes_max(usize::MAX).routing(false), matches)?.build()?)
 }
 
 fn key_of(matches: &ArgMatches, name: &str) -> Option<Vec<u8>> {

@@ -1,6 +1,6 @@
 //! All nodes of a cluster at once: one node names the others, then each is asked on its own, at the same time.
 
-use crate::client::{DEFAULT_URL, Failure, with_token};
+use crate::client::{DEFAULT_URL, Failure, with_access};
 use crate::text_of;
 use clap::ArgMatches;
 use kvorum_client::{Client, RetryPolicy};
@@ -91,7 +91,7 @@ pub(super) async fn ask(
     for url in urls {
         let builder = Client::builder().node(url).timeout(timeout).retry(RetryPolicy::NONE).routing(false);
         // A URL that a node made up is that node's fault, not the user's.
-        let client = with_token(builder, matches)?.build();
+        let client = with_access(builder, matches)?.build();
         let url = url.clone();
         asking.push(tokio::spawn(async move {
             let client = match client {

@@ -13,6 +13,7 @@ mod serve;
 mod shell;
 mod status;
 mod table;
+mod tls;
 mod token;
 mod top;
 mod vouch;
@@ -61,6 +62,7 @@ fn run_command(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             },
             Some(("profile", matches)) => profile::run(matches),
             Some(("token", matches)) => token::run(matches),
+            Some(("tls", matches)) => tls::run(matches),
             Some(("lab", matches)) => match LabArgs::from_arg_matches(matches) {
                 Ok(arguments) => kvorum_lab::lab::run_command(&arguments),
                 Err(error) => complain(error, USAGE),
@@ -91,6 +93,7 @@ fn command() -> Command {
         .subcommands(vouch::commands())
         .subcommands(client::commands())
         .subcommand(token::command())
+        .subcommand(tls::command())
         .subcommand(profile::command())
         .subcommand(BenchArgs::augment_args(
             Command::new("bench").about("Loads a node at a fixed rate and prints latencies").after_help(

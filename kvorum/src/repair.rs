@@ -1,7 +1,7 @@
 //! `kvorum repair`: makes nodes compare themselves with the others now, and waits. One node after the other, each with
 //! a line of progress on a terminal.
 
-use super::client::{Failure, with_token, write_out};
+use super::client::{Failure, with_access, write_out};
 use super::{FAILED, text_of};
 use clap::ArgMatches;
 use kvorum_client::Client;
@@ -29,7 +29,7 @@ pub(super) async fn run(client: &Client, matches: &ArgMatches) -> Result<ExitCod
     }
     let mut is_whole = true;
     for (done, node) in nodes.iter().enumerate() {
-        let client = with_token(Client::builder().node(node).timeout(timeout), matches)?.build()?;
+        let client = with_access(Client::builder().node(node).timeout(timeout), matches)?.build()?;
         let is_shown = io::stderr().is_terminal();
         let mut progress = Progress { node, done, count: nodes.len(), most: 0, is_shown };
         let answer = {
@@ -54,7 +54,7 @@ async fn drop_unbelievable(
     matches: &ArgMatches,
 ) -> Result<bool, Failure> {
     for node in nodes {
-        let client = with_token(Client::builder().node(node).timeout(timeout), matches)?.build()?;
+        let client = with_access(Client::builder().node(node).timeout(timeout), matches)?.build()?;
         let body: serde_json::Value = match client.drop_unbelievable().await {
             Ok(body) => serde_json::from_str(&body).unwrap_or_default(),
             Err(error) => {

@@ -8,7 +8,7 @@ use kvorum_server::clock::{Clock as _, SystemClock, secret_bytes};
 use kvorum_server::http::target::decode;
 use kvorum_server::security::file::{self, FileError};
 use kvorum_server::security::limit::{Limit, PER_SECOND_MAX};
-use kvorum_server::security::table::{TableError, TokenEntry, instant_text};
+use kvorum_server::security::table::{TableError, TokenEntry, certificate_name, instant_text};
 use kvorum_server::security::token::{SecretHash, id_of, is_id, secret_of};
 use std::fmt::Write as _;
 use std::path::Path;
@@ -44,6 +44,11 @@ pub(super) fn command() -> Command {
                 )
                 .arg(flag("id", "ID", "Its id, which logs and metrics show [default: a random one]"))
                 .arg(flag("name", "TEXT", "What it is for, for people"))
+                .arg(flag(
+                    "certificate",
+                    "NAME",
+                    "Let clients whose certificate has this name be the token, without a secret (nodes: --tls-client-ca)",
+                ))
                 .arg(flag("requests-per-second", "N", "Refuse more requests a second on each node [default: no limit]"))
                 .arg(flag(
                     "bytes-per-second",
@@ -108,10 +113,17 @@ fn create(matches: &ArgMatches, now: UnixMillis) -> Result<String, TokenError> {
     };
     let not_after = text_of(matches, "expires-in").map(|text| expiry_of(text, now)).transpose()?;
     let secret = secret_of(secret_bytes().map_err(TokenError::Random)?);
+    let certificate = text_of(matches, "certificate").map(certificate_name).transpose();
+    let certificate = certificate.map_err(|reason| TokenError::Usage(format!("--certificate: {reason}")))?;
+    let said = match &certificate {
+        Some(name) => format!("{id}: clients whose certificate names {name}\n"),
+        None => format!("{id}.{secret}\n"),
+    };
     let entry = TokenEntry {
         id: id.as_str().into(),
         name: text_of(matches, "name").unwrap_or_default().to_owned(),
-        secret: SecretHash::of(&secret),
+        secret: certificate.is_none().then(|| SecretHash::of(&secret)),
+        certificate,
         created: Some(now),
         not_after,
         revoked: None,
@@ -127,6 +139,39 @@ fn create(matches: &ArgMatches, now: UnixMillis) -> Result<String, TokenError> {
             error => TokenError::Usage(error.to_string()),
         })
     })?;
+    Ok(said)
+}
+
+/// Adds the operator's token to the file at `path`, which allows everything and also holds for the certificate `name`.
+/// Returns the token's text.
+pub(super) fn make_operator(path: &Path, name: &str) -> Result<String, String> {
+    let random = |error: std::io::Error| format!("the operating system provides no random bytes: {error}");
+    let now = SystemClock::new().wall();
+    let id = format!("operator-{}", id_of(secret_bytes().map_err(random)?));
+    let secret = secret_of(secret_bytes().map_err(random)?);
+    let grants = ["read,write,delete,scan", "admin,metrics"].map(grant_of);
+    let grants = grants.into_iter().collect::<Result<Vec<_>, _>>().map_err(|_| "no such right".to_owned())?;
+    let entry = TokenEntry {
+        id: id.as_str().into(),
+        name: "the operator".to_owned(),
+        secret: Some(SecretHash::of(&secret)),
+        certificate: Some(name.to_owned()),
+        created: Some(now),
+        not_after: None,
+        revoked: None,
+        grants,
+        limit: Limit::default(),
+        meter: Arc::default(),
+    };
+    file::update(path, |table| {
+        // One that was made before and whose text is lost.
+        let former: Vec<Arc<str>> = table.tokens().iter().map(|token| Arc::clone(&token.id)).collect();
+        for id in former.iter().filter(|id| id.starts_with("operator-")) {
+            table.revoke(id, now);
+        }
+        table.add(entry).map_err(|error| FileError::Table { path: path.to_path_buf(), error })
+    })
+    .map_err(|error| error.to_string())?;
     Ok(format!("{id}.{secret}\n"))
 }
 
@@ -177,6 +222,9 @@ fn list(matches: &ArgMatches, now: UnixMillis) -> Result<String, TokenError> {
             if let Some(limit) = limit {
                 let _ = write!(grants, " {limit} {what}/s");
             }
+        }
+        if let Some(certificate) = &token.certificate {
+            let _ = write!(grants, " certificate {certificate}");
         }
         let name: String = token.name.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
         // Writing into a string cannot fail.

@@ -17,6 +17,7 @@ use crate::log::LogFormat;
 use crate::peer::PeerAuthMode;
 use crate::replica::{DurabilityMode, Execution, HintBounds};
 use crate::security::AuthMode;
+use crate::tls::TlsMode;
 use kvorum_core::ReplicationFactor;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -83,6 +84,12 @@ pub struct Config {
     pub peer_auth: PeerAuthMode,
     /// The file of the peer secrets.
     pub peer_secret_file: Option<PathBuf>,
+    /// The node's certificate and key.
+    pub tls: Option<TlsConfig>,
+    /// The authorities of clients' certificates.
+    pub tls_client_ca: Option<PathBuf>,
+    /// The authorities of other nodes' certificates.
+    pub peer_ca: Option<PathBuf>,
     /// Whether the node may be reached from other machines although strangers can use it there.
     pub insecure: bool,
     /// The audit log.
@@ -91,6 +98,17 @@ pub struct Config {
     pub admin_socket: Option<PathBuf>,
     /// The format of log lines.
     pub log_format: LogFormat,
+}
+
+/// What a node shows on its port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TlsConfig {
+    /// Its chain of certificates.
+    pub cert: PathBuf,
+    /// Its key.
+    pub key: PathBuf,
+    /// How connections without TLS are treated.
+    pub mode: TlsMode,
 }
 
 impl Config {
@@ -201,6 +219,9 @@ struct Draft {
     config: Config,
     advertise: Option<String>,
     peer_auth: Option<PeerAuthMode>,
+    tls_cert: Option<PathBuf>,
+    tls_key: Option<PathBuf>,
+    tls_mode: Option<TlsMode>,
 }
 
 /// A setting's value and its source.
@@ -351,17 +372,20 @@ impl Draft {
             token_file: None,
             peer_auth: PeerAuthMode::Off,
             peer_secret_file: None,
+            tls: None,
+            tls_client_ca: None,
+            peer_ca: None,
             insecure: false,
             audit_log: None,
             admin_socket: None,
             log_format: LogFormat::Text,
         };
-        Self { config, advertise: None, peer_auth: None }
+        Self { config, advertise: None, peer_auth: None, tls_cert: None, tls_key: None, tls_mode: None }
     }
 
     /// Checks the settings that depend on each other.
     fn finish(self, resolved: &[Resolved]) -> Result<Config, ConfigError> {
-        let Self { mut config, advertise, peer_auth } = self;
+        let Self { mut config, advertise, peer_auth, tls_cert, tls_key, tls_mode } = self;
         let bad = |name: &'static str, reason: String| {
             let row = resolved.iter().find(|row| row.name == name);
             let (value, origin) =
@@ -389,23 +413,40 @@ impl Draft {
         if config.auth != AuthMode::Off && config.token_file.is_none() {
             return Err(bad("auth", "it needs --token-file: there are no tokens without it".into()));
         }
-        let by_file =
-            if config.peer_secret_file.is_some() { PeerAuthMode::Require } else { PeerAuthMode::Off };
+        config.tls = match (tls_cert, tls_key) {
+            (Some(cert), Some(key)) => Some(TlsConfig { cert, key, mode: tls_mode.unwrap_or_default() }),
+            (None, None) => None,
+            (Some(_), None) => return Err(bad("tls-cert", "it needs --tls-key, the key of the certificate".into())),
+            (None, Some(_)) => return Err(bad("tls-key", "it needs --tls-cert, the certificate of the key".into())),
+        };
+        for (name, is_given) in [
+            ("tls", tls_mode.is_some()),
+            ("tls-client-ca", config.tls_client_ca.is_some()),
+            ("peer-ca", config.peer_ca.is_some()),
+        ] {
+            if is_given && config.tls.is_none() {
+                return Err(bad(name, "it needs --tls-cert and --tls-key: there is no TLS without them".into()));
+            }
+        }
+        let has_means = config.peer_secret_file.is_some() || config.peer_ca.is_some();
+        let by_file = if has_means { PeerAuthMode::Require } else { PeerAuthMode::Off };
         config.peer_auth = peer_auth.unwrap_or(by_file);
-        if config.peer_auth == PeerAuthMode::Require && config.peer_secret_file.is_none() {
+        if config.peer_auth == PeerAuthMode::Require && !has_means {
             return Err(bad(
                 "peer-auth",
-                "it needs --peer-secret-file: there is no secret without it".into(),
+                "it needs --peer-ca or --peer-secret-file: there is nothing to prove without them".into(),
             ));
         }
         if config.is_insecure() && !config.insecure {
             return Err(bad("insecure", insecure_reason(&config)));
         }
-        let own = format!("http://{}", config.listen);
+        // A port that still takes plain connections is called by its `http` URL, until that is changed.
+        let is_secure = config.tls.as_ref().is_some_and(|tls| tls.mode == TlsMode::Require);
+        let own = format!("{}://{}", if is_secure { "https" } else { "http" }, config.listen);
         if config.cluster.is_empty() {
             config.advertise = advertise.unwrap_or(own);
             config.cluster = vec![config.advertise.clone()];
-            return Ok(config);
+            return checked_schemes(config, bad);
         }
         let mut sorted: Vec<&String> = config.cluster.iter().collect();
         sorted.sort();
@@ -426,8 +467,41 @@ impl Draft {
                 ));
             }
         };
-        Ok(config)
+        checked_schemes(config, bad)
     }
+}
+
+/// Checks that the schemes of the URLs fit the node's TLS.
+fn checked_schemes(
+    config: Config,
+    bad: impl Fn(&'static str, String) -> ConfigError,
+) -> Result<Config, ConfigError> {
+    let secure = |url: &String| url.starts_with("https://");
+    let own_name = if config.cluster.len() > 1 { "cluster" } else { "advertise" };
+    if secure(&config.advertise) && config.tls.is_none() {
+        let reason = format!("{} is this node, which has no --tls-cert", config.advertise);
+        return Err(bad(own_name, reason));
+    }
+    let refuses_plain = config.tls.as_ref().is_some_and(|tls| tls.mode == TlsMode::Require);
+    if refuses_plain && !secure(&config.advertise) {
+        let reason = format!(
+            "{} is this node, which refuses connections without TLS: name it by https, or give --tls allow",
+            config.advertise
+        );
+        return Err(bad(own_name, reason));
+    }
+    let mut others = config.cluster.iter().filter(|url| **url != config.advertise);
+    if config.peer_ca.is_none() && others.clone().any(secure) {
+        return Err(bad("cluster", "https URLs of other nodes need --peer-ca, the authorities of their certificates".into()));
+    }
+    let is_required = config.peer_auth == PeerAuthMode::Require && config.peer_ca.is_some();
+    if is_required && let Some(url) = others.find(|url| !secure(url)) {
+        let reason = format!(
+            "{url} is called without TLS, so that it cannot show a certificate: name it by https, or give --peer-auth prefer"
+        );
+        return Err(bad("cluster", reason));
+    }
+    Ok(config)
 }
 
 /// Whom a node lets do everything that reaches its port; empty if nobody.
@@ -449,7 +523,7 @@ fn insecure_reason(config: &Config) -> String {
         needed.push("--auth on with --token-file");
     }
     if open_to.contains("peers") {
-        needed.push("--peer-secret-file");
+        needed.push("--peer-ca or --peer-secret-file");
     }
     format!(
         "the node would listen on {}, beyond this machine, and be open to {open_to}: everybody who reaches the port could \

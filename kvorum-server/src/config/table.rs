@@ -7,6 +7,7 @@ use crate::log::LogFormat;
 use crate::peer::PeerAuthMode;
 use crate::replica::Execution;
 use crate::security::AuthMode;
+use crate::tls::TlsMode;
 use std::path::PathBuf;
 
 /// A setting.
@@ -375,7 +376,7 @@ pub const SETTINGS: &[Setting] = &[
         old_names: &[],
         value_name: "off|prefer|require",
         default: "",
-        help: "Let every node connect (off), prove and only count nodes that do not (prefer), or refuse them (require); without it: require with --peer-secret-file, off without",
+        help: "Let every node connect (off), prove and only count nodes that do not (prefer), or refuse them (require); without it: require with --peer-secret-file or --peer-ca, off without",
         set: |draft, text| {
             let mode = match text {
                 "" => Ok(None),
@@ -384,6 +385,64 @@ pub const SETTINGS: &[Setting] = &[
                     .ok_or_else(|| "allowed are off, prefer and require".to_owned()),
             };
             set(&mut draft.peer_auth, mode)
+        },
+    },
+    Setting {
+        name: "tls-cert",
+        old_names: &[],
+        value_name: "FILE",
+        default: "",
+        help: "Speak TLS and show the certificates in this PEM file, the node's own first; changes hold within 5 s, without a restart; needs --tls-key",
+        set: |draft, text| {
+            let file = (!text.is_empty()).then(|| PathBuf::from(text));
+            set(&mut draft.tls_cert, Ok(file))
+        },
+    },
+    Setting {
+        name: "tls-key",
+        old_names: &[],
+        value_name: "FILE",
+        default: "",
+        help: "The key of the node's certificate, a PEM file that only its user should read",
+        set: |draft, text| {
+            let file = (!text.is_empty()).then(|| PathBuf::from(text));
+            set(&mut draft.tls_key, Ok(file))
+        },
+    },
+    Setting {
+        name: "tls-client-ca",
+        old_names: &[],
+        value_name: "FILE",
+        default: "",
+        help: "Believe clients' certificates that these authorities (PEM) have signed: each is the token whose certificate names it",
+        set: |draft, text| {
+            let file = (!text.is_empty()).then(|| PathBuf::from(text));
+            set(&mut draft.config.tls_client_ca, Ok(file))
+        },
+    },
+    Setting {
+        name: "peer-ca",
+        old_names: &[],
+        value_name: "FILE",
+        default: "",
+        help: "Believe other nodes only with a certificate that these authorities (PEM) have signed and that names the host of the node's URL",
+        set: |draft, text| {
+            let file = (!text.is_empty()).then(|| PathBuf::from(text));
+            set(&mut draft.config.peer_ca, Ok(file))
+        },
+    },
+    Setting {
+        name: "tls",
+        old_names: &[],
+        value_name: "allow|require",
+        default: "",
+        help: "Serve connections without TLS as well (allow), or refuse them (require); without it: require with --tls-cert",
+        set: |draft, text| {
+            let mode = match text {
+                "" => Ok(None),
+                text => TlsMode::of_name(text).map(Some).ok_or_else(|| "allowed are allow and require".to_owned()),
+            };
+            set(&mut draft.tls_mode, mode)
         },
     },
     Setting {

@@ -68,7 +68,7 @@ fn nonsense_is_refused_by_name() {
         ("cluster", "http://a:1,http://a:1"),
         ("cluster", "http://127.0.0.1:8080,http://127.0.0.1:08080/"),
         ("cluster", "http://127.0.0.1:8080,http://a:80,http://A."),
-        ("cluster", "https://a:1"),
+        ("cluster", "ftp://a:1"),
         ("cluster", "http://a"),
         ("cluster", "http://a:1/x"),
         ("cluster", "http://a:1"),

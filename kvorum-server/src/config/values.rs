@@ -9,10 +9,10 @@ use std::time::Duration;
 pub(super) fn parse_urls(text: &str) -> Result<Vec<String>, String> {
     let urls = text.split(',').map(str::trim).filter(|url| !url.is_empty());
     urls.map(|url| {
-        let authority = Authority::of_url(url);
-        let authority =
-            authority.ok_or_else(|| format!("{url:?} is not a URL such as http://10.0.0.1:8080"))?;
-        Ok(format!("http://{authority}"))
+        let parsed = Authority::of_url(url);
+        let (scheme, authority) =
+            parsed.ok_or_else(|| format!("{url:?} is not a URL such as http://10.0.0.1:8080"))?;
+        Ok(format!("{}://{authority}", scheme.name()))
     })
     .collect()
 }

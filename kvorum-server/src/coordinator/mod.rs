@@ -458,7 +458,7 @@ fn start_link(shared: &Arc<Shared>, connector: &Rc<dyn Connector>, index: NodeIn
     let url = shared.cluster.url_of(index);
     let greeting = Arc::clone(shared);
     Some(Link::start(LinkParts {
-        authority: url.strip_prefix("http://").unwrap_or(url).to_owned(),
+        authority: url.split_once("://").map_or(url, |(_, authority)| authority).to_owned(),
         peer: shared.cluster.id_of(index),
         connector: Rc::clone(connector),
         hello: Box::new(move || greeting.cluster.hello(greeting.clock.wall())),

@@ -11,9 +11,10 @@ use super::routes::Path;
 use super::target::{self, TargetError};
 use crate::security::limit::User;
 use crate::security::{self, AuthMode, Credentials, Need, Refusal, audit};
+use crate::tls::Shown;
 use http::header::{AUTHORIZATION, HOST};
 use http::{HeaderMap, Request};
-use kvorum_core::{Key, Right, Scope};
+use kvorum_core::{Key, Right, Scope, UnixMillis};
 use std::sync::Arc;
 
 /// Checks that `request`, to `path`, is allowed, and notes in the audit log who was refused and who administers the node.
@@ -80,7 +81,7 @@ fn judge<B>(
     let mode = security.mode();
     let judged = match (mode, need) {
         (AuthMode::Off, _) | (_, Need::Nothing) => Ok(None),
-        _ => judge_token(desk, request, path, need),
+        _ => judge_token(desk, connection, request, path, need),
     };
     let now = desk.service.clock.mono();
     if let Err(NotAllowed::Refused(refusal)) = &judged {
@@ -116,7 +117,7 @@ fn check_site<B>(desk: &Desk, connection: &Connection, request: &Request<B>) -> 
         None => request.headers().get(HOST).and_then(|host| host.to_str().ok()),
     };
     let own = desk.service.facts.own_host.as_ref();
-    let mut checked = local::check_site(request.headers(), host, own);
+    let mut checked = local::check_site(request.headers(), host, own, connection.scheme());
     if !is_judged {
         checked = checked.and_then(|()| local::check_proxy(request.headers()));
     }
@@ -147,19 +148,31 @@ impl From<Refusal> for NotAllowed {
 
 fn judge_token<B>(
     desk: &Desk,
+    connection: &Connection,
     request: &Request<B>,
     path: Path,
     need: Need,
 ) -> Result<Option<User>, NotAllowed> {
     let now = desk.service.clock.wall();
     let mut tokens = desk.tokens.borrow_mut();
-    let entry = security::authenticate(tokens.current(), credentials(request.headers()), now)?;
+    let credentials = match (credentials(request.headers()), certified(desk, connection, now)) {
+        // What a request says itself counts more than who has connected.
+        (Credentials::Absent, Some(shown)) => Credentials::Certificate(&shown.names),
+        (credentials, _) => credentials,
+    };
+    let entry = security::authenticate(tokens.current(), credentials, now)?;
     if let Need::Right(right) = need {
         let asked = Asked::of(path, request.uri().query()).map_err(NotAllowed::Unreadable)?;
         security::authorize(entry, right, asked.scope(), now)?;
     }
     let (id, meter) = (Arc::clone(&entry.id), Arc::clone(&entry.meter));
     Ok(Some(User { id, limit: entry.limit, meter }))
+}
+
+/// The certificate that the client showed, if an authority of clients vouches for it.
+fn certified<'a>(desk: &Desk, connection: &'a Connection, now: UnixMillis) -> Option<&'a Shown> {
+    let (tls, shown) = desk.service.tls.as_ref().zip(connection.shown())?;
+    tls.roles(shown, now).client.then_some(shown)
 }
 
 /// The credentials in a request's headers.

@@ -10,9 +10,11 @@ use super::peer_places::PeerPlace;
 use crate::clock::Clock;
 use crate::metrics::ThreadMetrics;
 use crate::peer::{Expected, Hello};
+use crate::authority::Scheme;
 use crate::security::limit::User;
+use crate::tls::Shown;
 use bytes::{Buf, Bytes};
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::io;
 use std::net::IpAddr;
 use std::pin::Pin;
@@ -88,12 +90,16 @@ pub struct Upgraded {
     pub theirs: Hello,
     /// The proof that it is to send before anything else, and its place until then; none if it need prove nothing.
     pub expected: Option<(Expected, PeerPlace)>,
+    /// The certificate by which it is known; none if none is needed.
+    pub shown: Option<Rc<Shown>>,
 }
 
 /// The state that the parts of one connection share.
 pub struct Connection {
     thread: Rc<Watchdog>,
     origin: Origin,
+    /// Whether it is encrypted, and the certificate that its client showed.
+    secured: OnceCell<Option<Rc<Shown>>>,
     /// Whether its place is one of those kept for peers, `/v0/status` and `/metrics`.
     is_spare: bool,
     scanner: RefCell<HeadScanner>,
@@ -137,6 +143,7 @@ impl Watchdog {
         let connection = Rc::new(Connection {
             thread: Rc::clone(self),
             origin,
+            secured: OnceCell::new(),
             is_spare,
             scanner: RefCell::default(),
             in_flight: Cell::new(0),
@@ -216,6 +223,21 @@ impl Connection {
     /// Where it comes from.
     pub fn origin(&self) -> Origin {
         self.origin
+    }
+
+    /// Notes that the connection is encrypted, and what its client has shown of itself.
+    pub fn secure(&self, shown: Option<Shown>) {
+        let _ = self.secured.set(shown.map(Rc::new));
+    }
+
+    /// How clients name the node to reach it like this.
+    pub fn scheme(&self) -> Scheme {
+        if self.secured.get().is_some() { Scheme::Https } else { Scheme::Http }
+    }
+
+    /// The certificate that the client showed, which was valid then; none if it showed none.
+    pub fn shown(&self) -> Option<&Rc<Shown>> {
+        self.secured.get().and_then(Option::as_ref)
     }
 
     /// Whether the connection has a spare place, which serves only peers, the status and the metrics.
@@ -469,7 +491,14 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.poll_substitute(cx) {
-            Poll::Ready(Ok(())) => self.stream()?.poll_flush(cx),
+            // A stream that encrypts holds back what its socket does not take, and gives it out here.
+            Poll::Ready(Ok(())) => {
+                let polled = self.stream()?.poll_flush(cx);
+                if polled.is_pending() {
+                    self.connection.expect_taking();
+                }
+                polled
+            }
             other => other,
         }
     }

@@ -41,7 +41,7 @@ impl Failure {
         let message = format!("{refusal}; nothing was done");
         let with = |error: &str| Some(("www-authenticate", format!("Bearer realm=\"kvorum\"{error}")));
         match refusal {
-            Refusal::NoToken => {
+            Refusal::NoToken | Refusal::NoSuchCertificate => {
                 Self { header: with(""), ..Self::new(StatusCode::UNAUTHORIZED, "unauthenticated", message) }
             }
             Refusal::Malformed | Refusal::Unknown | Refusal::Revoked { .. } | Refusal::Expired { .. } => {
@@ -360,6 +360,13 @@ const HEADERS_TOO_LARGE: BareAnswer = BareAnswer {
     text: "the head is over 64 KiB or has more than 100 headers",
 };
 
+/// The answer to a connection without TLS to a port that requires it.
+pub(super) const TLS_REQUIRED: BareAnswer = BareAnswer {
+    line: "400 Bad Request",
+    header: "",
+    text: "this port speaks TLS alone: use https://",
+};
+
 /// The answer to a connection over the cap.
 pub(super) const CONNECTION_REFUSED: BareAnswer = BareAnswer {
     line: "503 Service Unavailable",
@@ -405,7 +412,7 @@ mod tests {
     /// Fixed answers are complete: their `Content-Length` matches their body, and they have a date.
     #[test]
     fn fixed_answers_are_consistent() {
-        for answer in [MALFORMED, HEADERS_TOO_LARGE, CONNECTION_REFUSED] {
+        for answer in [MALFORMED, HEADERS_TOO_LARGE, TLS_REQUIRED, CONNECTION_REFUSED] {
             let bytes = answer.bytes(UnixMillis(0));
             let text = std::str::from_utf8(&bytes).unwrap();
             let (head, body) = text.split_once("\r\n\r\n").unwrap();

@@ -34,6 +34,7 @@ use crate::replica::Replica;
 use crate::security::{Security, TokenView, key_hash};
 use crate::slow::{self, Trace};
 use crate::supervise::Supervisor;
+use crate::tls::Tls;
 use crate::worker::Pools;
 use bytes::Bytes;
 use http::header::{
@@ -100,6 +101,8 @@ pub struct Service {
     pub handshake_places: Arc<PeerPlaces>,
     /// What peers must prove, and what this node proves to them.
     pub peer_auth: Arc<PeerAuth>,
+    /// TLS on the port; none without.
+    pub tls: Option<Arc<Tls>>,
     /// Limits the log lines about refused nodes.
     pub refusals: Repeats,
     /// The tokens, and whether they are needed.
@@ -321,7 +324,7 @@ fn check_head<B>(
         // RFC 9112, 3.2.2: the absolute form, as clients send it to proxies. This node is not a proxy, so the target
         // must name it.
         (Some(scheme), Some(authority)) => {
-            scheme.eq_ignore_ascii_case("http")
+            scheme.eq_ignore_ascii_case(connection.scheme().name())
                 && Authority::parse(authority.as_str()).is_some_and(|named| local::is_own(&named, own))
         }
         _ => false,

@@ -4,7 +4,7 @@
 //! A loopback connection is not enough. A browser lets any page send requests to `localhost`. DNS rebinding (a name
 //! whose owner points it at 127.0.0.1) gives a page the same origin. A proxy lends its own address to all its clients.
 
-use crate::authority::Authority;
+use crate::authority::{Authority, Scheme};
 use http::HeaderMap;
 use http::header::{FORWARDED, HeaderName, ORIGIN, VIA};
 
@@ -20,7 +20,7 @@ pub(super) fn is_own(named: &Authority, own: Option<&Authority>) -> bool {
 }
 
 /// Checks that a request was made for this node, which is `own`, and not by a web page of another site; `host` is the host
-/// that the request names.
+/// that the request names, and `scheme` how it came.
 ///
 /// # Errors
 /// The evidence that it was not.
@@ -28,6 +28,7 @@ pub(super) fn check_site(
     headers: &HeaderMap,
     host: Option<&str>,
     own: Option<&Authority>,
+    scheme: Scheme,
 ) -> Result<(), String> {
     let Some(host) = host.and_then(Authority::parse).filter(|host| is_own(host, own)) else {
         return Err("its Host is not this node's".to_owned());
@@ -35,7 +36,7 @@ pub(super) fn check_site(
     // A page of this node has the same scheme, host and port, so it is not foreign.
     let is_foreign = |origin: &[u8]| {
         let origin = std::str::from_utf8(origin).ok().and_then(Authority::of_url);
-        let itself = Authority::of_url(&format!("http://{host}"));
+        let itself = Authority::of_url(&format!("{}://{host}", scheme.name()));
         origin.is_none() || origin != itself
     };
     if headers.get_all(ORIGIN).iter().any(|origin| is_foreign(origin.as_bytes())) {
@@ -65,11 +66,11 @@ mod tests {
     use super::*;
 
     fn checked(host: Option<&str>, headers: &[(&'static str, &str)]) -> Result<(), String> {
-        let own = Authority::of_url("http://node-a:8080").unwrap();
+        let own = Authority::of_url("http://node-a:8080").unwrap().1;
         let headers =
             headers.iter().map(|(name, value)| (HeaderName::from_static(name), value.parse().unwrap()));
         let headers = headers.collect();
-        check_site(&headers, host, Some(&own)).and_then(|()| check_proxy(&headers))
+        check_site(&headers, host, Some(&own), Scheme::Http).and_then(|()| check_proxy(&headers))
     }
 
     /// Requests of tools and of the node's own pages pass; requests that a page of another site or a proxy would send

@@ -4,7 +4,7 @@
 
 use super::HEAD_BYTES_MAX;
 use super::connection::{Connection, Guarded, Origin, Returned, Watchdog};
-use super::error::CONNECTION_REFUSED;
+use super::error::{CONNECTION_REFUSED, TLS_REQUIRED};
 use super::handler::{Desk, handle};
 use super::peer_places::Noted;
 use super::welcome;
@@ -12,8 +12,9 @@ use crate::background;
 use crate::coordinator::{Coordinator, PeerDesk};
 use crate::crash;
 use crate::log_limit::LogLimit;
-use crate::peer::{self, Caller, Connector, Hello, Secret};
+use crate::peer::{self, BoxedStream, Caller, Connector, Hello, Secret};
 use crate::supervise::Part;
+use crate::tls::{self, Arrived, Handshake, Shown, Tls, TlsMode};
 use bytes::Bytes;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -224,7 +225,59 @@ fn accept<S: AsyncRead + AsyncWrite + Unpin + 'static>(
     let origin = if is_this_machine(client) { Origin::Machine(client) } else { Origin::Network(client) };
     let connection = watchdog.connect(origin, is_spare);
     desk.metrics.connections_accepted.fetch_add(1, Ordering::Relaxed);
-    tokio::task::spawn_local(serve_connection(stream, Rc::clone(desk), connection, place));
+    match &desk.service.tls {
+        None => tokio::task::spawn_local(serve_connection(stream, Rc::clone(desk), connection, place)),
+        Some(tls) => {
+            let tls = Arc::clone(tls);
+            tokio::task::spawn_local(secure_connection(stream, tls, Rc::clone(desk), connection, place))
+        }
+    };
+}
+
+/// Serves a connection to a port with TLS, once it has shaken hands or begun without. The handshake is part of the wait
+/// for the first head.
+async fn secure_connection<S: AsyncRead + AsyncWrite + Unpin + 'static>(
+    stream: S,
+    tls: Arc<Tls>,
+    desk: Rc<Desk>,
+    connection: Rc<Connection>,
+    place: Place,
+) {
+    let stream: BoxedStream = match unless_cut(&connection, tls::arrive(stream)).await.flatten() {
+        Some(Arrived::Tls(stream)) => {
+            let Some(Ok(Handshake { stream, shown })) = unless_cut(&connection, tls.shake_hands(stream)).await
+            else {
+                return;
+            };
+            connection.secure(shown);
+            stream
+        }
+        Some(Arrived::Plain(stream)) if tls.mode() == TlsMode::Allow => Box::new(stream),
+        Some(Arrived::Plain(mut stream)) => {
+            let answer = TLS_REQUIRED.bytes(desk.service.clock.wall());
+            let write = async {
+                let _ = stream.write_all(&answer).await;
+                linger(stream, &desk, &connection).await;
+            };
+            let _ = tokio::time::timeout(LINGER, write).await;
+            return;
+        }
+        None => return,
+    };
+    serve_connection(stream, desk, connection, place).await;
+}
+
+/// What `future` gives, unless the connection times out or the node drains first.
+async fn unless_cut<T>(connection: &Connection, future: impl Future<Output = T>) -> Option<T> {
+    let mut future = std::pin::pin!(future);
+    std::future::poll_fn(|cx| {
+        connection.register(cx);
+        if connection.has_timed_out() || connection.is_draining() {
+            return Poll::Ready(None);
+        }
+        future.as_mut().poll(cx).map(Some)
+    })
+    .await
 }
 
 /// Connections to the socket for administration have places of their own, so that clients cannot take them.
@@ -363,11 +416,12 @@ async fn serve_connection<S: AsyncRead + AsyncWrite + Unpin + 'static>(
     let Some(mut stream) = stream else { return };
     if let Some(peer) = connection.upgraded() {
         // Until it has proved who it is, it counts as a client's connection.
+        let shown = peer.shown.clone();
         let proved = welcome::prove(&mut stream, &mut already_read, &desk.service, &connection, peer).await;
         // From here on it is a peer's connection: the watchdog and the drain leave it alone.
         drop((connection, place));
         if let Some((theirs, secret)) = proved {
-            serve_peer(stream, already_read, &desk, theirs, secret).await;
+            serve_peer(stream, already_read, &desk, theirs, (secret, shown)).await;
         }
     } else if connection.is_spare() && !connection.has_asked() {
         // The client sent nothing, perhaps because it opened the connection for later use. It is told that it is
@@ -384,13 +438,13 @@ async fn serve_connection<S: AsyncRead + AsyncWrite + Unpin + 'static>(
     }
 }
 
-/// Answers a peer until it closes the connection, or until the secret that it has proved is withdrawn.
+/// Answers a peer until it closes the connection, or until what it has proved itself by is withdrawn.
 async fn serve_peer<S: AsyncRead + AsyncWrite + Unpin + 'static>(
     stream: S,
     already_read: Bytes,
     desk: &Rc<Desk>,
     theirs: Hello,
-    secret: Option<Secret>,
+    (secret, shown): (Option<Secret>, Option<Rc<Shown>>),
 ) {
     let Some(rooms) = desk.service.rooms.get() else { return };
     let peers = PeerDesk::new(Arc::clone(&rooms.shared));
@@ -409,7 +463,18 @@ async fn serve_peer<S: AsyncRead + AsyncWrite + Unpin + 'static>(
         () = auth.withdrawn(secret.as_ref()) => {
             tracing::debug!(peer = %theirs.node, "closed a connection whose peer secret was withdrawn");
         }
+        () = withdrawn(&desk.service, shown.as_deref()) => {
+            tracing::debug!(peer = %theirs.node, "closed a connection whose certificate holds no more");
+        }
         () = peer::serve(stream, already_read, serving, caller, clock, limits) => {}
+    }
+}
+
+/// Waits until the certificate `shown`, if there is one, holds no more.
+async fn withdrawn(service: &super::Service, shown: Option<&Shown>) {
+    match &service.tls {
+        Some(tls) => tls.withdrawn(shown, || service.clock.wall()).await,
+        None => std::future::pending().await,
     }
 }
 

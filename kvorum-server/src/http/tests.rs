@@ -80,7 +80,7 @@ impl Node {
         config.request_timeout = 3600 * SECOND;
         let names = Names::new(&config, config.listen);
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-        let service = node::service(&config, &names, &clock, &SystemRng, threads, Supervisor::default());
+        let service = node::service(&config, &names, &clock, &SystemRng, (threads, None), Supervisor::default());
         let (connections, given) = mpsc::channel(10);
         let desk = Desk::new(Arc::clone(&service), Arc::clone(&service.thread_metrics[0]));
         let serving = tokio::task::spawn_local(serve(Given(Mutex::new(given)), desk, Rc::new(Nowhere), 0));
@@ -169,7 +169,7 @@ fn wrong_list_of_nodes_changes_nothing() {
         let (config, _) = config::resolve(&flags, &std::collections::BTreeMap::new(), None).unwrap();
         let names = Names::new(&config, config.listen);
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-        let service = node::service(&config, &names, &clock, &SystemRng, 1, Supervisor::default());
+        let service = node::service(&config, &names, &clock, &SystemRng, (1, None), Supervisor::default());
         open_store(&config, &names, &service, Arc::clone(&engine) as Arc<dyn Engine>).map(drop)
     };
     let rows = || {

@@ -5,15 +5,18 @@ use super::connection::{Connection, Upgraded};
 use super::error::Failure;
 use super::handler::Service;
 use super::target;
+use crate::authority::Authority;
 use crate::peer::{
     Answer, AuthError, CONNECT_TIMEOUT, Challenge, HandshakeError, Hello, PROOF_BYTES, Secret, UPGRADE_PATH,
     UPGRADE_PROTOCOL,
 };
 use crate::security::audit;
+use crate::tls::Shown;
 use bytes::Bytes;
 use http::header::{CONNECTION, HeaderName, UPGRADE};
 use http::{HeaderValue, Request, Response, StatusCode};
 use http_body::Body;
+use std::rc::Rc;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
 /// Welcomes a peer.
@@ -51,7 +54,8 @@ pub(super) fn welcome<B: Body>(
         note_refused(service, connection, &error);
         Failure::unproven(refuse(error.to_string()))
     };
-    // This comes before anything follows from what the caller says.
+    // These two come before anything follows from what the caller says.
+    let shown = judge_certificate(service, connection, (&ours, &theirs)).map_err(unproven)?;
     let answer =
         shared.peer_auth.answer((&ours, &theirs), challenge.as_ref(), &*shared.rng).map_err(unproven)?;
     let is_proving = matches!(answer, Answer::Prove { .. });
@@ -86,8 +90,31 @@ pub(super) fn welcome<B: Body>(
             headers.insert(name, value);
         }
     }
-    connection.upgrade(Upgraded { theirs, expected });
+    connection.upgrade(Upgraded { theirs, expected, shown });
     Ok(response)
+}
+
+/// The certificate by which the caller `theirs` is known; none if this node has no authorities of nodes, or lets the caller
+/// pass without.
+fn judge_certificate(
+    service: &Service,
+    connection: &Connection,
+    (ours, theirs): (&Hello, &Hello),
+) -> Result<Option<Rc<Shown>>, AuthError> {
+    let Some(tls) = service.tls.as_ref().filter(|tls| tls.files().peer_ca.is_some()) else { return Ok(None) };
+    let name = ours.name_of(theirs.node);
+    let shown = connection.shown().filter(|shown| tls.roles(shown, service.clock.wall()).peer);
+    let Some(shown) = shown else {
+        let error = AuthError::NoCertificate { ours: ours.name_of(ours.node), theirs: name };
+        return service.peer_auth.without_certificate(error).map(|()| None);
+    };
+    // The name of a node that is none of this cluster is no URL: it is refused for that afterwards.
+    let names_it = Authority::of_url(&name).is_none_or(|(_, authority)| shown.names_host(&authority.host()));
+    if names_it {
+        return Ok(Some(Rc::clone(shown)));
+    }
+    let error = AuthError::OtherCertificate { theirs: name, names: shown.names.join(", ") };
+    service.peer_auth.without_certificate(error).map(|()| None)
 }
 
 /// Awaits the proof of a peer that owes one, within [`CONNECT_TIMEOUT`]. Reads nothing behind it. Returns the peer with
@@ -102,7 +129,7 @@ pub(super) async fn prove<S: AsyncRead + Unpin>(
     connection: &Connection,
     peer: Upgraded,
 ) -> Option<(Hello, Option<Secret>)> {
-    let Upgraded { theirs, expected } = peer;
+    let Upgraded { theirs, expected, shown: _ } = peer;
     let Some((expected, place)) = expected else { return Some((theirs, None)) };
     let mut sent = [0; PROOF_BYTES];
     let begun = already_read.split_to(already_read.len().min(PROOF_BYTES));

@@ -6,6 +6,7 @@ use crate::security::file::FileError;
 use crate::storage::EngineError;
 use crate::storage::data_dir::DataDirError;
 use kvorum_core::TopologyError;
+use crate::tls::TlsError;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -56,6 +57,8 @@ pub enum NodeError {
     Tokens(FileError),
     /// The peer secrets cannot be read.
     PeerSecrets(SecretFileError),
+    /// The certificates and keys cannot be used.
+    Tls(TlsError),
     /// The audit log cannot be written.
     Audit {
         /// Its file.
@@ -99,6 +102,7 @@ impl fmt::Display for NodeError {
             Self::Listen { address, source } => write!(f, "cannot listen on {address}: {source}"),
             Self::Tokens(error) => error.fmt(f),
             Self::PeerSecrets(error) => error.fmt(f),
+            Self::Tls(error) => error.fmt(f),
             Self::Audit { path, source } => {
                 write!(f, "cannot write --audit-log {}: {source}", path.display())
             }
@@ -113,7 +117,7 @@ impl fmt::Display for NodeError {
 impl std::error::Error for NodeError {}
 
 impl NodeError {
-    /// Whether the operator named a data directory, a token file or a file of peer secrets that this node may not use.
+    /// Whether the operator named a data directory, a token file, or secrets or certificates that this node may not use.
     pub fn is_misconfigured(&self) -> bool {
         matches!(
             self,
@@ -122,6 +126,7 @@ impl NodeError {
                 | Self::OtherNode { .. }
                 | Self::Tokens(_)
                 | Self::PeerSecrets(_)
+                | Self::Tls(_)
         )
     }
 }

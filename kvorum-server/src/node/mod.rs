@@ -41,6 +41,7 @@ use crate::storage::identity::{DirectoryIdentity, DiskIdentity, Vouch};
 use crate::storage::lsm::{LsmConfig, LsmEngine};
 use crate::storage::{self, Engine, EngineError};
 use crate::supervise::{Supervisor, Thread};
+use crate::tls::Tls;
 use crate::worker::Pools;
 use kvorum_core::{NodeId, Run, StoreSeen, Topology};
 use std::net::SocketAddr;
@@ -79,7 +80,8 @@ impl Node {
         let address = listeners.first().map_or(config.listen, |(_, address)| *address);
         let names = Names::new(config, address);
         let supervisor = Supervisor::default();
-        let service = service(config, &names, &clock, &*rng, listeners.len(), supervisor.clone());
+        let (tls, tls_files) = watches::open_tls(config, &names.url)?.unzip();
+        let service = service(config, &names, &clock, &*rng, (listeners.len(), tls), supervisor.clone());
         let mut node = Self {
             address,
             network: Vec::new(),
@@ -94,6 +96,7 @@ impl Node {
         watches::warn_if_open(config);
         node.watches.extend(watches::tokens(config, &service)?);
         node.watches.extend(watches::peer_secrets(config, &service)?);
+        node.watches.extend(watches::tls(tls_files, &service)?);
         let mut admin = None;
         if let Some(path) = &config.admin_socket {
             let failed = |source| NodeError::AdminSocket { path: path.clone(), source };
@@ -261,7 +264,7 @@ pub async fn run_local<L: Listener>(parts: LocalParts<L>) -> Result<(), NodeErro
     let LocalParts { config, clock, rng, disk, engine, index_bytes, listener, connector, secrets, started } =
         parts;
     let names = Names::new(&config, config.listen);
-    let service = service(&config, &names, &clock, &*rng, 1, Supervisor::default());
+    let service = service(&config, &names, &clock, &*rng, (1, None), Supervisor::default());
     service.peer_auth.replace(secrets);
     let pools = Arc::new(Pools::inline());
     let workers = Workers::Tasks;
@@ -284,9 +287,10 @@ pub(crate) struct Names {
 impl Names {
     /// If the port is configured as 0, `address` has the port that the system has chosen.
     pub(crate) fn new(config: &Config, address: SocketAddr) -> Self {
-        let configured = format!("http://{}", config.listen);
-        let actual = |url: &String| {
-            if *url == configured { format!("http://{address}") } else { url.clone() }
+        let configured = ["http", "https"].map(|scheme| (scheme, format!("{scheme}://{}", config.listen)));
+        let actual = |url: &String| match configured.iter().find(|(_, configured)| configured == url) {
+            Some((scheme, _)) => format!("{scheme}://{address}"),
+            None => url.clone(),
         };
         Self { url: actual(&config.advertise), cluster: config.cluster.iter().map(actual).collect() }
     }
@@ -304,7 +308,7 @@ pub(crate) fn service(
     names: &Names,
     clock: &Arc<dyn Clock>,
     rng: &dyn Rng,
-    threads: usize,
+    (threads, tls): (usize, Option<Arc<Tls>>),
     supervisor: Supervisor,
 ) -> Arc<Service> {
     let mut run_id = [0; 4];
@@ -319,7 +323,7 @@ pub(crate) fn service(
         facts: NodeFacts {
             node: NodeId::of_url(&names.url).to_string(),
             url: names.url.clone(),
-            own_host: Authority::of_url(&names.url),
+            own_host: Authority::of_url(&names.url).map(|(_, authority)| authority),
             cluster: names.cluster.clone(),
             durability: durability_name(config.durability),
             auth: config.auth.name(),
@@ -341,6 +345,7 @@ pub(crate) fn service(
         peer_places: Arc::default(),
         handshake_places: Arc::default(),
         peer_auth: Arc::new(PeerAuth::new(config.peer_auth)),
+        tls,
         refusals: Repeats::default(),
         security: Arc::new(Security::new(config.auth)),
         supervisor,

@@ -96,6 +96,8 @@ pub fn others_can_read(path: &Path) -> bool {
 
 /// The file of peer secrets, watched.
 pub struct PeerSecretFile {
+    /// Where it is.
+    pub path: PathBuf,
     /// Takes the secrets.
     pub auth: Arc<PeerAuth>,
 }
@@ -103,12 +105,14 @@ pub struct PeerSecretFile {
 impl Watched for PeerSecretFile {
     const PART: Part = Part::PeerSecretWatch;
 
-    fn read(&self, path: &Path) -> Result<Vec<u8>, String> {
-        read(path).map_err(|error| error.to_string())
+    type Content = Vec<u8>;
+
+    fn read(&self) -> Result<Vec<u8>, String> {
+        read(&self.path).map_err(|error| error.to_string())
     }
 
-    fn take(&self, path: &Path, content: &[u8]) -> Result<(), String> {
-        let secrets = parse(path, content).map_err(|error| error.to_string())?;
+    fn take(&self, content: &Vec<u8>) -> Result<(), String> {
+        let secrets = parse(&self.path, content).map_err(|error| error.to_string())?;
         tracing::info!(
             secrets = secrets.len(),
             "the file of peer secrets has changed: its secrets hold from now on"

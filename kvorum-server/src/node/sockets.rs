@@ -1,6 +1,7 @@
 //! The sockets of a node: listeners, one per network thread, and connections to other nodes.
 
 use super::NodeError;
+use crate::authority::{Authority, Scheme};
 use crate::config::Config;
 use crate::http::Desk;
 use crate::http::Service;
@@ -9,7 +10,9 @@ use crate::http::server::{self, Listener};
 use crate::peer::{BoxedStream, Connector};
 use crate::sched::{self, Turns};
 use crate::supervise::{Part, Thread};
+use crate::tls::Tls;
 use rustix::net::sockopt;
+use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::pin::Pin;
@@ -81,7 +84,8 @@ pub(super) fn serve_on_thread(
                     let sampling = move || reports::keep_history(Arc::clone(&service));
                     drop(desk.service.supervisor.task(Part::History, "", sampling));
                 }
-                let served = server::serve(listener, Rc::clone(&desk), Rc::new(TcpConnector), index);
+                let connector = Rc::new(TcpConnector::new(&desk.service));
+                let served = server::serve(listener, Rc::clone(&desk), connector, index);
                 tokio::join!(served, administered);
                 Ok(())
             })
@@ -127,8 +131,21 @@ fn prepare(stream: &TcpStream) -> io::Result<()> {
     Ok(sockopt::set_tcp_keepintvl(stream, KEEP_ALIVE)?)
 }
 
-/// Connects over TCP.
-struct TcpConnector;
+/// Connects over TCP, with TLS to nodes that are named so.
+struct TcpConnector {
+    tls: Option<Arc<Tls>>,
+    /// The hosts and ports of nodes with `https` URLs.
+    secure: HashMap<String, Authority>,
+}
+
+impl TcpConnector {
+    fn new(service: &Service) -> Self {
+        let urls = service.facts.cluster.iter().filter_map(|url| Authority::of_url(url));
+        let secure = urls.filter(|(scheme, _)| *scheme == Scheme::Https);
+        let secure = secure.map(|(_, authority)| (authority.to_string(), authority)).collect();
+        Self { tls: service.tls.clone(), secure }
+    }
+}
 
 impl Connector for TcpConnector {
     fn connect<'a>(
@@ -139,7 +156,10 @@ impl Connector for TcpConnector {
             #[expect(clippy::disallowed_methods, reason = "this room owns the sockets")]
             let stream = TcpStream::connect(authority).await?;
             prepare(&stream)?;
-            Ok(Box::new(stream) as BoxedStream)
+            let Some(named) = self.secure.get(authority) else { return Ok(Box::new(stream) as BoxedStream) };
+            let dial = self.tls.as_ref().and_then(|tls| tls.dial());
+            let dial = dial.ok_or_else(|| io::Error::other("there are no authorities of nodes (--peer-ca)"))?;
+            Ok(Box::new(dial.connect(&named.host(), stream).await?) as BoxedStream)
         })
     }
 }

@@ -2,12 +2,13 @@
 
 use super::NodeError;
 use super::peer_secrets::{self, PeerSecretFile};
-use crate::config::{self, Config};
+use crate::config::{self, Config, TlsConfig};
 use crate::http::Service;
-use crate::peer::PeerAuthMode;
+use crate::authority::Authority;
+use crate::peer::{PeerAuth, PeerAuthMode};
 use crate::security::{self, AuthMode, TokenFile, Watched};
-use crate::supervise::Thread;
-use std::path::Path;
+use crate::supervise::{Part, Thread};
+use crate::tls::{Contents, Tls, TlsFiles};
 use std::sync::{Arc, mpsc};
 
 /// A thread that watches a file, and what ends it.
@@ -17,14 +18,9 @@ pub(super) struct FileWatch {
 }
 
 impl FileWatch {
-    fn start<W: Watched>(
-        watched: W,
-        path: &Path,
-        content: Vec<u8>,
-        service: &Service,
-    ) -> Result<Self, NodeError> {
+    fn start<W: Watched>(watched: W, content: W::Content, service: &Service) -> Result<Self, NodeError> {
         let (end, ended) = mpsc::channel();
-        let thread = security::watch_file(watched, path.to_path_buf(), content, ended, &service.supervisor);
+        let thread = security::watch_file(watched, content, ended, &service.supervisor);
         Ok(Self { end, thread: thread.map_err(NodeError::Thread)? })
     }
 
@@ -66,8 +62,9 @@ pub(super) fn tokens(config: &Config, service: &Arc<Service>) -> Result<Option<F
     );
     let security = &service.security;
     security.replace(table, service.clock.wall());
-    let watched = TokenFile { security: Arc::clone(security), clock: Arc::clone(&service.clock) };
-    FileWatch::start(watched, path, text.into_bytes(), service).map(Some)
+    let (path, clock) = (path.clone(), Arc::clone(&service.clock));
+    let watched = TokenFile { path, security: Arc::clone(security), clock };
+    FileWatch::start(watched, text, service).map(Some)
 }
 
 /// Reads the peer secrets, if they are needed, and starts the thread that watches their file.
@@ -93,6 +90,67 @@ pub(super) fn peer_secrets(config: &Config, service: &Arc<Service>) -> Result<Op
         "peers prove that they know the peer secret"
     );
     service.peer_auth.replace(secrets);
-    let watched = PeerSecretFile { auth: Arc::clone(&service.peer_auth) };
-    FileWatch::start(watched, path, content, service).map(Some)
+    let watched = PeerSecretFile { path: path.clone(), auth: Arc::clone(&service.peer_auth) };
+    FileWatch::start(watched, content, service).map(Some)
+}
+
+/// The certificates and keys of the node with this URL, if it has any.
+pub(super) fn open_tls(config: &Config, url: &str) -> Result<Option<(Arc<Tls>, Contents)>, NodeError> {
+    let Some(TlsConfig { cert, key, mode }) = &config.tls else { return Ok(None) };
+    let files = TlsFiles {
+        cert: cert.clone(),
+        key: key.clone(),
+        client_ca: config.tls_client_ca.clone(),
+        peer_ca: config.peer_ca.clone(),
+    };
+    if peer_secrets::others_can_read(key) {
+        tracing::warn!(
+            path = %key.display(),
+            "every user of this machine can read the key of the certificate: take the right away (chmod o-rwx)"
+        );
+    }
+    let host = Authority::of_url(url).map(|(_, authority)| authority.host()).unwrap_or_default();
+    let (tls, contents) = Tls::open(files, &host, *mode).map_err(NodeError::Tls)?;
+    tracing::info!(tls = mode.name(), peers = config.peer_ca.is_some(), "the port speaks TLS");
+    Ok(Some((Arc::new(tls), contents)))
+}
+
+/// Starts the thread that watches the files of certificates and keys, if there are any.
+pub(super) fn tls(contents: Option<Contents>, service: &Arc<Service>) -> Result<Option<FileWatch>, NodeError> {
+    let Some((tls, contents)) = service.tls.as_ref().zip(contents) else { return Ok(None) };
+    let watched = TlsWatch { tls: Arc::clone(tls), peer_auth: Arc::clone(&service.peer_auth) };
+    FileWatch::start(watched, contents, service).map(Some)
+}
+
+/// The files of certificates and keys, watched.
+struct TlsWatch {
+    tls: Arc<Tls>,
+    peer_auth: Arc<PeerAuth>,
+}
+
+impl Watched for TlsWatch {
+    const PART: Part = Part::TlsWatch;
+    type Content = Contents;
+
+    fn read(&self) -> Result<Contents, String> {
+        self.tls.files().read().map_err(|error| error.to_string())
+    }
+
+    fn take(&self, contents: &Contents) -> Result<(), String> {
+        self.tls.replace(contents).map_err(|error| error.to_string())?;
+        tracing::info!("the certificates or keys have changed: they hold from now on");
+        self.peer_auth.note_certificates();
+        Ok(())
+    }
+
+    fn note_failure(&self) {
+        self.tls.note_load_failure();
+    }
+
+    fn warn(&self, problem: &str) {
+        tracing::error!(
+            reason = problem,
+            "the certificates and keys cannot be used: the last good ones stay in force until they are repaired"
+        );
+    }
 }

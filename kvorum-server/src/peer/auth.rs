@@ -102,11 +102,34 @@ pub enum AuthError {
         /// The peer.
         theirs: String,
     },
+    /// The peer has shown no certificate that an authority of nodes vouches for.
+    NoCertificate {
+        /// This node.
+        ours: String,
+        /// The peer.
+        theirs: String,
+    },
+    /// The peer's certificate does not name the host of its URL.
+    OtherCertificate {
+        /// The peer.
+        theirs: String,
+        /// What the certificate names.
+        names: String,
+    },
 }
 
 /// The kinds of [`AuthError`] as metrics name them.
-const REASONS: [&str; 7] =
-    ["no-proof", "no-shared-secret", "not-proved-here", "other-node", "wrong-proof", "late", "replayed"];
+const REASONS: [&str; 9] = [
+    "no-proof",
+    "no-shared-secret",
+    "not-proved-here",
+    "other-node",
+    "wrong-proof",
+    "late",
+    "replayed",
+    "no-certificate",
+    "other-certificate",
+];
 
 impl AuthError {
     /// Its kind, as metrics and the audit log name it.
@@ -123,6 +146,8 @@ impl AuthError {
             Self::WrongProof { .. } => 4,
             Self::Late { .. } => 5,
             Self::Replayed { .. } => 6,
+            Self::NoCertificate { .. } => 7,
+            Self::OtherCertificate { .. } => 8,
         }
     }
 }
@@ -155,6 +180,14 @@ impl fmt::Display for AuthError {
                 )
             }
             Self::Late { theirs } => write!(f, "{theirs} sent no proof of the peer secret in time"),
+            Self::NoCertificate { ours, theirs } => write!(
+                f,
+                "{ours} requires a certificate of its --peer-ca, and {theirs} has shown none: start it with --tls-cert, and \
+                 name {ours} by https in its --cluster"
+            ),
+            Self::OtherCertificate { theirs, names } => {
+                write!(f, "{theirs} has shown a certificate of {names}, which is not its host")
+            }
         }
     }
 }
@@ -298,6 +331,17 @@ pub struct PeerAuth {
     connections: Mutex<BTreeMap<u64, Option<Secret>>>,
     loads: AtomicU64,
     load_failures: AtomicU64,
+    /// Counts the changes of the certificates by which peers know each other.
+    certificates: AtomicU64,
+}
+
+/// What peers prove each other with at some moment.
+#[derive(Debug, Clone)]
+pub struct Known {
+    /// The secrets.
+    pub secrets: Arc<Secrets>,
+    /// How often the certificates had changed.
+    pub certificates: u64,
 }
 
 /// The open connections of callers, by what they have proved.
@@ -329,6 +373,7 @@ impl PeerAuth {
             connections: Mutex::default(),
             loads: AtomicU64::new(0),
             load_failures: AtomicU64::new(0),
+            certificates: AtomicU64::new(0),
         }
     }
 
@@ -354,12 +399,30 @@ impl PeerAuth {
         Arc::clone(&self.secrets.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Waits until the secrets are others than `known`, and returns them.
+    /// Notes that the certificates by which peers know each other have changed: connections are made anew.
+    pub fn note_certificates(&self) {
+        self.certificates.fetch_add(1, Ordering::Release);
+        self.changes.notify_waiters();
+    }
+
+    /// What peers prove each other with now.
+    pub fn known(&self) -> Known {
+        Known { secrets: self.secrets(), certificates: self.certificates.load(Ordering::Acquire) }
+    }
+
+    /// Waits until peers prove each other with something else than `known`, and returns it.
     ///
     /// # Cancel safety
     /// Dropping the future changes nothing.
-    pub async fn changed_from(&self, known: &Secrets) -> Arc<Secrets> {
-        self.until(|secrets| secrets != known).await
+    pub async fn changed_from(&self, known: &Known) -> Known {
+        loop {
+            let changed = self.changes.notified();
+            let now = self.known();
+            if now.certificates != known.certificates || now.secrets != known.secrets {
+                return now;
+            }
+            changed.await;
+        }
     }
 
     /// Waits until `secret` is none of the secrets any more. Without one, waits for ever.
@@ -410,7 +473,8 @@ impl PeerAuth {
         let secrets = self.secrets();
         let is_required = self.mode == PeerAuthMode::Require;
         let Some(challenge) = challenge else {
-            if self.mode == PeerAuthMode::Off {
+            // Without a secret there is nothing to prove by one: certificates are judged elsewhere.
+            if self.mode == PeerAuthMode::Off || secrets.is_empty() {
                 return Ok(Answer::Open);
             }
             let (ours, theirs) = names();
@@ -458,6 +522,17 @@ impl PeerAuth {
             count.fetch_add(1, Ordering::Relaxed);
         }
         Ok(Answer::Open)
+    }
+
+    /// Judges a caller whose certificate has the fault `error`: refuses it, or counts it and lets it pass.
+    ///
+    /// # Errors
+    /// `error`, if this node requires that peers prove themselves.
+    pub fn without_certificate(&self, error: AuthError) -> Result<(), AuthError> {
+        match self.mode {
+            PeerAuthMode::Off => Ok(()),
+            mode => self.without_proof(mode == PeerAuthMode::Require, error).map(drop),
+        }
     }
 
     /// Counts a caller that was refused for `error`.

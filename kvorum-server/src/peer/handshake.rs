@@ -502,7 +502,8 @@ pub(super) async fn ask(
             let proved = offer.check((ours, &theirs), &sent);
             Some(proved.ok_or_else(|| ConnectError::Auth(AuthError::WrongProof { theirs: name() }))?)
         }
-        _ if auth.mode() == PeerAuthMode::Require => {
+        // A node without a secret knows the other by its certificate, if by anything.
+        _ if auth.mode() == PeerAuthMode::Require && !auth.secrets().is_empty() => {
             let error = AuthError::NoProof { ours: ours.name_of(ours.node), theirs: name() };
             return Err(ConnectError::Auth(error));
         }

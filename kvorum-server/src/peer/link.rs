@@ -12,14 +12,14 @@
 //! A call that its caller dropped stays in flight until its reply or deadline: the peer works on it all the same, and
 //! leaving it out would make a slow peer look fast.
 
-use super::auth::PeerAuth;
+use super::auth::{Known, PeerAuth};
 use super::frame::{FRAME_BYTES_MAX, Frame, PushError};
 use super::handshake::{self, Accepted, ConnectError, HandshakeError, Hello};
 use super::latency::{Estimator, Latency};
 use super::limits::PeerLimits;
 use super::message::{Reply, Request};
 use super::pump::{End, Inbox, Outbox, Pump};
-use super::secret::{Secret, Secrets};
+use super::secret::Secret;
 use super::terms::{MessageError, Refusal};
 use super::{BoxedStream, Connector};
 use crate::clock::{Clock, Rng, TooFarAhead};
@@ -389,8 +389,8 @@ struct Silence {
 struct Opened {
     stream: BoxedStream,
     accepted: Accepted,
-    /// This node's secrets when it was opened.
-    known: Arc<Secrets>,
+    /// What this node could prove when it was opened.
+    known: Known,
 }
 
 /// The state that a link and its task share. No borrow is held while a slot gets its outcome or the observer is called.
@@ -462,7 +462,7 @@ impl Shared {
     /// One attempt, bounded by [`CONNECT_TIMEOUT`].
     async fn connect(&self) -> Result<Opened, ConnectError> {
         let LinkParts { authority, connector, hello, peer, observer, auth, rng, .. } = &self.parts;
-        let known = auth.secrets();
+        let known = auth.known();
         let attempt = async {
             let failed = |source| ConnectError::Io { attempted: "connect", source };
             let mut stream = connector.connect(authority).await.map_err(failed)?;
@@ -522,24 +522,25 @@ impl Shared {
         (pump, outbox)
     }
 
-    /// Waits until the node's secrets are others than `known` and `used` is not the first of them. Then opens a
-    /// connection that is proved by what the nodes have now. The present connection goes on meanwhile, so that no call
-    /// fails because a secret is exchanged. Returns none if it must end, because its secret was withdrawn and the nodes
-    /// have no other in common.
-    async fn renew(&self, used: Option<&Secret>, known: &Secrets) -> Option<Opened> {
+    /// Waits until the node's certificates have changed since `known`, or its secrets have and `used` is not the first of
+    /// them. Then opens a connection that is proved by what the nodes have now. The present connection goes on meanwhile,
+    /// so that no call fails because a secret or a certificate is exchanged. Returns none if it must end, because what it
+    /// was proved by may hold no more and the nodes cannot prove each other anything else.
+    async fn renew(&self, used: Option<&Secret>, known: &Known) -> Option<Opened> {
         let auth = &self.parts.auth;
-        let mut secrets = auth.changed_from(known).await;
-        while used.is_some_and(|used| secrets.is_first(used)) {
-            secrets = auth.changed_from(&secrets).await;
+        let mut now = auth.changed_from(known).await;
+        while now.certificates == known.certificates && used.is_some_and(|used| now.secrets.is_first(used)) {
+            now = auth.changed_from(&now).await;
         }
+        let are_certificates_new = now.certificates != known.certificates;
         let begun = self.parts.clock.mono();
         loop {
             let error = match self.connect().await {
                 Ok(opened) => return Some(opened),
                 Err(error) => error,
             };
-            tracing::debug!(peer = %self.parts.peer, %error, "cannot prove the new peer secret yet");
-            let is_withdrawn = used.is_some_and(|used| !auth.secrets().contains(used));
+            tracing::debug!(peer = %self.parts.peer, %error, "cannot prove by a new peer secret or certificate yet");
+            let is_withdrawn = are_certificates_new || used.is_some_and(|used| !auth.secrets().contains(used));
             if is_withdrawn && self.parts.clock.mono().saturating_sub(begun) >= RENEW_MAX {
                 return None;
             }

@@ -34,7 +34,7 @@ mod terms;
 #[cfg(test)]
 mod tests;
 
-pub use auth::{Answer, AuthError, Challenge, Connected, Expected, PeerAuth, PeerAuthMode, Proven};
+pub use auth::{Answer, AuthError, Challenge, Connected, Expected, Known, PeerAuth, PeerAuthMode, Proven};
 pub use frame::{FRAME_BYTES_MAX, FrameError};
 pub use handshake::{CLUSTER_BYTES_MAX, HandshakeError, Hello, PROTOCOL, UPGRADE_PATH, UPGRADE_PROTOCOL};
 pub use latency::{Estimator, Latency};

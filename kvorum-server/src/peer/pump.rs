@@ -46,7 +46,7 @@ pub(super) enum End {
     Stalled,
     /// The other side has not used it for long.
     Unused,
-    /// The peer secret that it was proved by is no secret of this node any more.
+    /// What it was proved by, a peer secret or a certificate, does not hold any more.
     Withdrawn,
     /// The local side has no more use for it.
     Dropped,
@@ -69,7 +69,7 @@ impl fmt::Display for End {
             Self::Silent => f.write_str("the peer does not answer"),
             Self::Stalled => f.write_str("the peer stopped in the middle of a message"),
             Self::Unused => f.write_str("the peer has not used the connection for a minute"),
-            Self::Withdrawn => f.write_str("the peer secret of the connection was withdrawn"),
+            Self::Withdrawn => f.write_str("the peer secret or certificate of the connection was withdrawn"),
             Self::Dropped => f.write_str("the connection is not needed any more"),
         }
     }

@@ -257,7 +257,8 @@ mod tests {
         let entry = |id: &str, revoked| TokenEntry {
             id: id.into(),
             name: String::new(),
-            secret: SecretHash::of("x"),
+            secret: Some(SecretHash::of("x")),
+            certificate: None,
             created: None,
             not_after: None,
             revoked,

@@ -181,7 +181,8 @@ mod tests {
             let entry = TokenEntry {
                 id: id.into(),
                 name: String::new(),
-                secret: SecretHash::of(id),
+                secret: Some(SecretHash::of(id)),
+                certificate: None,
                 created: None,
                 not_after: None,
                 revoked: None,

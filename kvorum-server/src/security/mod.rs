@@ -80,6 +80,8 @@ pub enum Credentials<'a> {
     Malformed,
     /// A token's text.
     Bearer(&'a str),
+    /// The names in a certificate that an authority of clients vouches for.
+    Certificate(&'a [String]),
 }
 
 /// Why a request is not allowed.
@@ -91,6 +93,8 @@ pub enum Refusal {
     Malformed,
     /// There is no such token, or its secret is wrong.
     Unknown,
+    /// There is a certificate, and no token for any of its names.
+    NoSuchCertificate,
     /// The token was revoked.
     Revoked {
         /// The token's id.
@@ -124,6 +128,7 @@ impl Refusal {
             Self::NoToken => "no-token",
             Self::Malformed => "malformed",
             Self::Unknown => "unknown",
+            Self::NoSuchCertificate => "unknown-certificate",
             Self::Revoked { .. } => "revoked",
             Self::Expired { .. } => "expired",
             Self::OverLimit { .. } => "over-limit",
@@ -134,7 +139,7 @@ impl Refusal {
     /// The id of the token, if the client has proved that it holds it.
     pub fn token(&self) -> Option<&Arc<str>> {
         match self {
-            Self::NoToken | Self::Malformed | Self::Unknown => None,
+            Self::NoToken | Self::Malformed | Self::Unknown | Self::NoSuchCertificate => None,
             Self::Revoked { id }
             | Self::Expired { id }
             | Self::OverLimit { id, .. }
@@ -151,6 +156,7 @@ impl fmt::Display for Refusal {
                 f.write_str("the Authorization header is not one bearer token: Bearer ID.SECRET is needed")
             }
             Self::Unknown => f.write_str("the token is not known here, or its secret is wrong"),
+            Self::NoSuchCertificate => f.write_str("no token is for any name of the certificate of this connection"),
             Self::Revoked { id } => write!(f, "the token {id} was revoked"),
             Self::Expired { id } => write!(f, "the time of the token {id} is over"),
             Self::OverLimit { id, over: OverLimit { what, per_second, .. } } => {
@@ -283,13 +289,22 @@ pub fn authenticate<'a>(
     now: UnixMillis,
 ) -> Result<&'a TokenEntry, Refusal> {
     let text = match credentials {
+        Credentials::Certificate(names) => {
+            let entry = names.iter().find_map(|name| table.certified(name)).ok_or(Refusal::NoSuchCertificate)?;
+            return valid(entry, now);
+        }
         Credentials::Absent => return Err(Refusal::NoToken),
         Credentials::Malformed => return Err(Refusal::Malformed),
         Credentials::Bearer(text) => text,
     };
     let (id, secret) = token::split(text).ok_or(Refusal::Malformed)?;
     // Nobody but the token's holder is told that it exists.
-    let entry = table.get(id).filter(|entry| entry.secret.is_of(secret)).ok_or(Refusal::Unknown)?;
+    let is_of = |entry: &&TokenEntry| entry.secret.as_ref().is_some_and(|known| known.is_of(secret));
+    valid(table.get(id).filter(is_of).ok_or(Refusal::Unknown)?, now)
+}
+
+/// `entry`, if it is valid at `now`.
+fn valid(entry: &TokenEntry, now: UnixMillis) -> Result<&TokenEntry, Refusal> {
     let id = || Arc::clone(&entry.id);
     if entry.is_revoked(now) {
         Err(Refusal::Revoked { id: id() })
@@ -328,13 +343,14 @@ mod tests {
         {
             let grants = vec![Grant::new(&b"a/"[..], &[Right::Read], None).unwrap()];
             let (not_after, revoked) = (not_after.map(UnixMillis), revoked.map(UnixMillis));
-            let secret = SecretHash::of("right");
+            let secret = Some(SecretHash::of("right"));
             let name = String::new();
             table
                 .add(TokenEntry {
                     id: id.into(),
                     name,
                     secret,
+                    certificate: Some(format!("{id}.example")),
                     created: None,
                     not_after,
                     revoked,
@@ -367,6 +383,14 @@ mod tests {
         check("old.wrong", Err("unknown"));
         check("gone.right", Err("revoked"));
         check("gone.wrong", Err("unknown"));
+        let by = |name: &str| {
+            let names = ["other.example".to_owned(), name.to_owned()];
+            judge(Credentials::Certificate(&names), Right::Read).map_err(|refusal| refusal.reason())
+        };
+        assert_eq!(by("ok.example"), Ok(()));
+        assert_eq!(by("old.example"), Err("expired"));
+        assert_eq!(by("gone.example"), Err("revoked"));
+        assert_eq!(by("ok"), Err("unknown-certificate"));
         assert_eq!(judge(Credentials::Absent, Right::Read), Err(Refusal::NoToken));
         assert_eq!(judge(Credentials::Malformed, Right::Read), Err(Refusal::Malformed));
         let write = judge(Credentials::Bearer("ok.right"), Right::Write).unwrap_err();

@@ -5,6 +5,7 @@
 //! id = "billing"
 //! name = "the billing service"               # optional, for people
 //! secret_sha256 = "ba7816bf…"                # SHA-256 of the secret's text, in hexadecimal
+//! certificate = "billing.example"            # instead or as well: a name in the client's certificate
 //! created = 2026-11-26T06:00:00Z             # optional
 //! not_after = 2027-11-26T06:00:00Z           # optional
 //! revoked = 2026-12-01T00:00:00Z             # optional: from then on it is refused
@@ -48,8 +49,10 @@ pub struct TokenEntry {
     pub id: Arc<str>,
     /// What it is for, for people; may be empty.
     pub name: String,
-    /// The hash of its secret.
-    pub secret: SecretHash,
+    /// The hash of its secret; none if only a certificate proves it.
+    pub secret: Option<SecretHash>,
+    /// A subject alternative name: a client whose certificate has it is this token. A DNS name is in lower case.
+    pub certificate: Option<String>,
     /// When it was made.
     pub created: Option<UnixMillis>,
     /// The last instant at which it is valid.
@@ -86,6 +89,7 @@ impl TokenEntry {
 pub struct TokenTable {
     tokens: Vec<TokenEntry>,
     places: HashMap<Arc<str>, usize>,
+    certified: HashMap<String, usize>,
 }
 
 /// Why a text is not a table of tokens.
@@ -113,6 +117,11 @@ pub enum TableError {
         /// The id.
         id: String,
     },
+    /// Two tokens have one name of a certificate.
+    CertificateTwice {
+        /// The name.
+        name: String,
+    },
     /// A token is not valid.
     Token {
         /// Its id.
@@ -136,6 +145,9 @@ impl fmt::Display for TableError {
             }
             Self::TooMany { found } => write!(f, "it has {found} tokens; at most {TOKENS_MAX} are allowed"),
             Self::Twice { id } => write!(f, "it has two tokens with the id {id:?}"),
+            Self::CertificateTwice { name } => {
+                write!(f, "it has two tokens for certificates of {name:?}: whose rights count would be a guess")
+            }
             Self::Token { id, reason } => write!(f, "token {id:?}: {reason}"),
         }
     }
@@ -163,7 +175,10 @@ struct TokenText {
     id: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     name: String,
-    secret_sha256: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    secret_sha256: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    certificate: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     created: Option<Datetime>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -239,6 +254,16 @@ impl TokenTable {
         if self.places.contains_key(&entry.id) {
             return Err(TableError::Twice { id: entry.id.to_string() });
         }
+        if let Some(name) = &entry.certificate {
+            let known = self.certified(name);
+            // A revoked token says who was refused, until another one is for that certificate.
+            if known.is_some_and(|known| known.revoked.is_none()) && entry.revoked.is_none() {
+                return Err(TableError::CertificateTwice { name: name.clone() });
+            }
+            if known.is_none_or(|known| known.revoked.is_some()) {
+                self.certified.insert(name.clone(), self.tokens.len());
+            }
+        }
         self.places.insert(Arc::clone(&entry.id), self.tokens.len());
         self.tokens.push(entry);
         Ok(())
@@ -268,6 +293,11 @@ impl TokenTable {
         self.tokens.get(*self.places.get(id)?)
     }
 
+    /// The token of clients whose certificate has `name`.
+    pub fn certified(&self, name: &str) -> Option<&TokenEntry> {
+        self.tokens.get(*self.certified.get(name)?)
+    }
+
     /// All tokens, in the order of their file.
     pub fn tokens(&self) -> &[TokenEntry] {
         &self.tokens
@@ -279,6 +309,7 @@ fn entry_of(token: TokenText) -> Result<TokenEntry, String> {
         id,
         name,
         secret_sha256,
+        certificate,
         created,
         not_after,
         revoked,
@@ -289,12 +320,20 @@ fn entry_of(token: TokenText) -> Result<TokenEntry, String> {
     if !token::is_id(&id) {
         return Err("an id has 1 to 64 letters, digits, - and _".to_owned());
     }
-    let secret = SecretHash::parse(&secret_sha256).ok_or("secret_sha256 must have 64 hexadecimal digits")?;
+    let secret = secret_sha256.map(|text| {
+        SecretHash::parse(&text).ok_or("secret_sha256 must have 64 hexadecimal digits")
+    });
+    let secret = secret.transpose()?;
+    let certificate = certificate.map(|name| certificate_name(&name)).transpose()?;
+    if secret.is_none() && certificate.is_none() {
+        return Err("secret_sha256 or certificate is needed: nothing else proves it".to_owned());
+    }
     let grants = grants.into_iter().map(grant_of).collect::<Result<_, _>>()?;
     Ok(TokenEntry {
         id: id.into(),
         name,
         secret,
+        certificate,
         created: instant_of("created", created)?,
         not_after: instant_of("not_after", not_after)?,
         revoked: instant_of("revoked", revoked)?,
@@ -305,6 +344,23 @@ fn entry_of(token: TokenText) -> Result<TokenEntry, String> {
         },
         meter: Arc::default(),
     })
+}
+
+/// The longest name of a certificate, in bytes.
+const CERTIFICATE_NAME_BYTES_MAX: usize = 512;
+
+/// The name of a certificate as it is compared: a DNS name in lower case, anything else as it is.
+///
+/// # Errors
+/// For a text that no certificate has.
+pub fn certificate_name(text: &str) -> Result<String, String> {
+    if !(1..=CERTIFICATE_NAME_BYTES_MAX).contains(&text.len()) || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err(format!(
+            "a name of a certificate has 1 to {CERTIFICATE_NAME_BYTES_MAX} visible ASCII characters"
+        ));
+    }
+    let is_dns = !text.contains([':', '@', '/']);
+    Ok(if is_dns { text.to_ascii_lowercase() } else { text.to_owned() })
 }
 
 fn grant_of(grant: GrantText) -> Result<Grant, String> {
@@ -339,11 +395,12 @@ fn instant_of(name: &str, at: Option<Datetime>) -> Result<Option<UnixMillis>, St
 }
 
 fn text_of(entry: &TokenEntry) -> TokenText {
-    let TokenEntry { id, name, secret, created, not_after, revoked, grants, limit, meter: _ } = entry;
+    let TokenEntry { id, name, secret, certificate, created, not_after, revoked, grants, limit, meter: _ } = entry;
     TokenText {
         id: id.to_string(),
         name: name.clone(),
-        secret_sha256: secret.to_string(),
+        secret_sha256: secret.as_ref().map(ToString::to_string),
+        certificate: certificate.clone(),
         created: created.and_then(instant::write),
         not_after: not_after.and_then(instant::write),
         revoked: revoked.and_then(instant::write),
@@ -379,7 +436,8 @@ mod tests {
         let entry = |id: &str, grants| TokenEntry {
             id: id.into(),
             name: String::new(),
-            secret: SecretHash::of(id),
+            secret: Some(SecretHash::of(id)),
+            certificate: Some(format!("{id}.example")),
             created: Some(UnixMillis(5000)),
             not_after: None,
             revoked: None,
@@ -417,7 +475,8 @@ mod tests {
     fn every_cut_file_is_refused() {
         let mut table = table();
         for number in 0..9 {
-            let entry = TokenEntry { id: format!("n{number}").into(), ..table.tokens()[1].clone() };
+            let (id, certificate) = (format!("n{number}").into(), Some(format!("n{number}.example")));
+            let entry = TokenEntry { id, certificate, ..table.tokens()[1].clone() };
             table.add(entry).unwrap();
         }
         let text = table.render().unwrap();
@@ -450,6 +509,17 @@ mod tests {
         let twice = format!("[[token]]\nid = \"a\"\nsecret_sha256 = \"{hash}\"\n").repeat(2);
         assert_eq!(parse(&format!("{twice}[end]\ntokens = 2\n")), TableError::Twice { id: "a".to_owned() });
         assert_eq!(parse(&twice), TableError::Cut { found: 2, announced: None });
+        let of = |id: &str, more: &str| format!("[[token]]\nid = \"{id}\"\ncertificate = \"X.example\"\n{more}");
+        let revoked = "revoked = 2026-12-01T00:00:00Z\n";
+        let end = "[end]\ntokens = 2\n";
+        let two = TokenTable::parse(&format!("{}{}{end}", of("a", ""), of("b", ""))).unwrap_err();
+        assert_eq!(two, TableError::CertificateTwice { name: "x.example".to_owned() });
+        for (first, second, expect) in [(revoked, "", "b"), ("", revoked, "a"), (revoked, revoked, "b")] {
+            let table = TokenTable::parse(&format!("{}{}{end}", of("a", first), of("b", second))).unwrap();
+            assert_eq!(&*table.certified("x.example").unwrap().id, expect, "{first}{second}");
+        }
+        let none = TokenTable::parse("[[token]]\nid = \"a\"\n[end]\ntokens = 1\n").unwrap_err();
+        assert!(none.to_string().contains("nothing else proves it"), "{none}");
         let id = "[[token]]\nid = \"a b\"\nsecret_sha256 = \"00\"\n[end]\ntokens = 1\n";
         assert!(matches!(parse(id), TableError::Token { id, .. } if id == "a b"));
         assert!(matches!(parse("\0"), TableError::Form { .. }));

@@ -1,6 +1,6 @@
-//! The threads that watch a file: of tokens, and of peer secrets.
+//! The threads that watch files: of tokens, of peer secrets, of certificates and keys.
 //!
-//! Each reads the whole file each time instead of comparing times: such a file is small, and times of change are too
+//! Each reads the whole files each time instead of comparing times: such files are small, and times of change are too
 //! coarse, or come from another machine.
 
 use super::Security;
@@ -9,7 +9,7 @@ use crate::clock::Clock;
 use crate::crash;
 use crate::supervise::{Part, Supervisor, Thread};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
@@ -18,22 +18,24 @@ use std::time::Duration;
 /// read.
 pub const LOOK_EVERY: Duration = Duration::from_secs(2);
 
-/// Something that a file holds, and that changes while the node runs.
+/// Something that files hold, and that changes while the node runs.
 pub trait Watched: Send + 'static {
     /// The thread that watches it.
     const PART: Part;
+    /// What the files have at one moment.
+    type Content: PartialEq + Send;
 
-    /// Reads the content of the file at `path`.
+    /// Reads the files.
     ///
     /// # Errors
-    /// Why it cannot be read.
-    fn read(&self, path: &Path) -> Result<Vec<u8>, String>;
+    /// Why they cannot be read.
+    fn read(&self) -> Result<Self::Content, String>;
 
     /// Checks `content` as a whole, and only then puts it in the place of the present one.
     ///
     /// # Errors
     /// What is wrong with it. Nothing has changed.
-    fn take(&self, path: &Path, content: &[u8]) -> Result<(), String>;
+    fn take(&self, content: &Self::Content) -> Result<(), String>;
 
     /// Counts a look that found no content to take.
     fn note_failure(&self);
@@ -42,7 +44,7 @@ pub trait Watched: Send + 'static {
     fn warn(&self, problem: &str);
 }
 
-/// Starts the thread, which takes the content of the file at `path` whenever it changes. A content that is not valid is
+/// Starts the thread, which takes the content of the files whenever it changes. A content that is not valid is
 /// logged and counted, and changes nothing. `content` is the one that `watched` has already. The thread ends when the
 /// sender of `end` is dropped.
 ///
@@ -50,12 +52,11 @@ pub trait Watched: Send + 'static {
 /// When the operating system cannot start a thread.
 pub fn watch_file<W: Watched>(
     watched: W,
-    path: PathBuf,
-    content: Vec<u8>,
+    content: W::Content,
     end: Receiver<()>,
     supervisor: &Supervisor,
 ) -> io::Result<Thread> {
-    let mut watch = Watch { watched, path, content, problem: None };
+    let mut watch = Watch { watched, content, problem: None };
     supervisor.thread_again(W::PART, move || {
         while end.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
             crash::step(W::PART);
@@ -64,21 +65,20 @@ pub fn watch_file<W: Watched>(
     })
 }
 
-struct Watch<W> {
+struct Watch<W: Watched> {
     watched: W,
-    path: PathBuf,
     /// What was read last, valid or not.
-    content: Vec<u8>,
+    content: W::Content,
     /// What was wrong at the last look.
     problem: Option<String>,
 }
 
 impl<W: Watched> Watch<W> {
     fn look(&mut self) {
-        let taken = match self.watched.read(&self.path) {
+        let taken = match self.watched.read() {
             Ok(content) if content == self.content && self.problem.is_none() => return,
             Ok(content) => {
-                let taken = self.watched.take(&self.path, &content);
+                let taken = self.watched.take(&content);
                 self.content = content;
                 taken
             }
@@ -99,6 +99,8 @@ impl<W: Watched> Watch<W> {
 
 /// The file of tokens.
 pub struct TokenFile {
+    /// Where it is.
+    pub path: PathBuf,
     /// Takes the tokens.
     pub security: Arc<Security>,
     /// For the audit log.
@@ -108,13 +110,14 @@ pub struct TokenFile {
 impl Watched for TokenFile {
     const PART: Part = Part::TokenWatch;
 
-    fn read(&self, path: &Path) -> Result<Vec<u8>, String> {
-        file::read(path).map(String::into_bytes).map_err(|error| error.to_string())
+    type Content = String;
+
+    fn read(&self) -> Result<String, String> {
+        file::read(&self.path).map_err(|error| error.to_string())
     }
 
-    fn take(&self, path: &Path, content: &[u8]) -> Result<(), String> {
-        let table =
-            file::parse(path, &String::from_utf8_lossy(content)).map_err(|error| error.to_string())?;
+    fn take(&self, content: &String) -> Result<(), String> {
+        let table = file::parse(&self.path, content).map_err(|error| error.to_string())?;
         tracing::info!(
             tokens = table.tokens().len(),
             "the token file has changed: its tokens hold from now on"
@@ -155,9 +158,8 @@ mod tests {
         let (good, mut view) = (text("a"), security.view());
         let clock: Arc<dyn Clock> = Arc::new(crate::clock::SystemClock::new());
         security.replace(file::parse(&path, &good).unwrap(), clock.wall());
-        let watched = TokenFile { security: Arc::clone(&security), clock };
-        let mut watch =
-            Watch { watched, path: path.clone(), content: good.clone().into_bytes(), problem: None };
+        let watched = TokenFile { path: path.clone(), security: Arc::clone(&security), clock };
+        let mut watch = Watch { watched, content: good.clone(), problem: None };
         let mut check = |content: Option<&str>, id: &str, loads| {
             match content {
                 Some(content) => std::fs::write(&path, content).unwrap(),

@@ -2,7 +2,7 @@
 //!
 //! [`all`] takes those of all nodes into a folder, [`diff`] compares two files.
 
-use super::client::{DEFAULT_URL, Failure, token_flag, with_token, write_out};
+use super::client::{DEFAULT_URL, Failure, access_flags, with_access, write_out};
 use super::{complain_of, flag, text_of};
 use bytes::Bytes;
 use clap::parser::ValueSource;
@@ -44,7 +44,7 @@ pub(super) fn command() -> Command {
                 .default_value(Format::Svg.name()),
         )
         .arg(flag("url", "URL", format!("The node [env: KVORUM_URL, its first] [default: {DEFAULT_URL}]")))
-        .arg(token_flag())
+        .args(access_flags())
         .arg(
             flag("output", "FILE", "Writes to a file instead of standard output; with --all to a folder")
                 .short('o')
@@ -85,7 +85,7 @@ async fn profile(matches: &ArgMatches) -> Result<(), Failure> {
     let seconds = matches.get_one::<u16>("seconds").copied().unwrap_or_default();
     let urls = urls_of(matches);
     let url = urls.first().map(String::as_str).unwrap_or_default();
-    let builder = with_token(Client::builder(), matches)?;
+    let builder = with_access(Client::builder(), matches)?;
     let profile = fetch(builder, url, event, seconds, format).await.map_err(|refused| refused.failure)?;
     match output {
         #[expect(clippy::disallowed_methods, reason = "the user asks for this file")]
@@ -104,7 +104,7 @@ async fn profile_all(matches: &ArgMatches) -> Result<ExitCode, Failure> {
     };
     let seconds = matches.get_one::<u16>("seconds").copied().unwrap_or_default();
     let folder = matches.get_one::<OsString>("output").cloned().unwrap_or_default();
-    let builder = with_token(Client::builder(), matches)?;
+    let builder = with_access(Client::builder(), matches)?;
     all::run(&builder, urls_of(matches), &events, seconds, folder.as_ref()).await
 }
 

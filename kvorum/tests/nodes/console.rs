@@ -3,6 +3,7 @@
 
 use kvorum_testkit::cluster::Cluster;
 use kvorum_testkit::node::Node;
+use kvorum_testkit::process::finish;
 use std::process::Command;
 
 fn use_console(node: &str, verdict: &str) {
@@ -16,7 +17,7 @@ fn use_console(node: &str, verdict: &str) {
     }
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/console_check.mjs");
     let mut check = Command::new("node");
-    let output = check.args(["--experimental-websocket", script, node, verdict]).output().unwrap();
+    let output = finish(check.args(["--experimental-websocket", script, node, verdict]));
     let said =
         [output.stdout, output.stderr].map(|said| String::from_utf8_lossy(&said).into_owned()).concat();
     assert!(output.status.success(), "{said}");

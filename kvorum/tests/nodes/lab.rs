@@ -1,5 +1,5 @@
 //! `kvorum lab` with the real program: a tiny lab, its files, and what happens when it is told to stop.
-use kvorum_testkit::process::program;
+use kvorum_testkit::process::{finish, program};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -84,7 +84,7 @@ fn read(path: &Path) -> String {
 #[test]
 fn a_tiny_lab() {
     let place = Place::new(TINY);
-    let output = place.run().output().unwrap();
+    let output = finish(&mut place.run());
     // A machine that is too busy for 100/s makes the exit code 1, and the report is written all the same.
     assert!(matches!(output.status.code(), Some(0 | 1)), "{}", said(&output));
     assert_eq!((place.nodes(), place.leftovers()), (0, 0), "something was left behind");
@@ -123,7 +123,7 @@ fn a_tiny_lab() {
     independent_reader(&out.join("histograms/one-put-1.hgrm"));
     in_a_browser(&out.join("report.html"));
 
-    let again = place.run().output().unwrap();
+    let again = finish(&mut place.run());
     assert_eq!(again.status.code(), output.status.code(), "{}", said(&again));
     let after: serde_json::Value = serde_json::from_str(&read(&out.join("results.json"))).unwrap();
     assert_eq!(after, results, "something was measured again");
@@ -131,7 +131,7 @@ fn a_tiny_lab() {
     let compare = |words: &[&str]| {
         let mut command = Command::new(program());
         command.args(["lab", "compare"]).arg(&out).arg(&out).args(words);
-        command.output().unwrap()
+        finish(&mut command)
     };
     let code = |words: &[&str]| compare(words).status.code().unwrap();
     let same = compare(&["-o", place.path("both").to_str().unwrap()]);
@@ -151,7 +151,7 @@ fn in_a_browser(report: &Path) {
     }
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/report_check.mjs");
     let mut check = Command::new("node");
-    let output = check.arg("--experimental-websocket").arg(script).arg(report).output().unwrap();
+    let output = finish(check.arg("--experimental-websocket").arg(script).arg(report));
     assert!(output.status.success(), "{}", said(&output));
 }
 
@@ -196,7 +196,7 @@ fn an_interrupted_lab() {
     let before: serde_json::Value = serde_json::from_str(&read(&results)).unwrap();
     let kept = before["steps"].as_array().unwrap();
     assert!(!kept.is_empty());
-    let more = place.run().args(["--stop-after", "1ms"]).output().unwrap();
+    let more = finish(place.run().args(["--stop-after", "1ms"]));
     assert!(matches!(more.status.code(), Some(0 | 1)), "{}", said(&more));
     let after: serde_json::Value = serde_json::from_str(&read(&results)).unwrap();
     assert_eq!(
@@ -212,7 +212,7 @@ fn an_interrupted_lab() {
 fn mistakes_are_refused() {
     let check = |lab: &str, expect: &str| {
         let place = Place::new(lab);
-        let output = place.run().output().unwrap();
+        let output = finish(&mut place.run());
         assert_eq!(output.status.code(), Some(2), "{}", said(&output));
         assert!(said(&output).contains(expect), "{}", said(&output));
         assert!(!place.path("out/results.json").exists());
@@ -228,14 +228,14 @@ fn mistakes_are_refused() {
         &["lab", "compare", "/no/such/a", "/no/such/b"],
         &["lab", "nothing"],
     ] {
-        let output = Command::new(program()).args(arguments).output().unwrap();
+        let output = finish(Command::new(program()).args(arguments));
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", said(&output));
         assert!(!output.stderr.is_empty(), "{arguments:?}");
     }
     let place = Place::new(TINY);
     std::fs::create_dir(place.path("out")).unwrap();
     std::fs::write(place.path("out/results.json"), "{\"format\": 99}").unwrap();
-    let output = place.run().output().unwrap();
+    let output = finish(&mut place.run());
     assert_eq!(output.status.code(), Some(2), "{}", said(&output));
     assert!(said(&output).contains("format 99"), "{}", said(&output));
 }
@@ -315,7 +315,7 @@ fn marked(lab: u32) -> usize {
 #[test]
 fn a_foreign_server_is_measured() {
     let place = foreign(FOREIGN);
-    let output = place.run().output().unwrap();
+    let output = finish(&mut place.run());
     let said = String::from_utf8_lossy(&output.stderr);
     let results = std::fs::read_to_string(place.path("out/results.json")).expect(&said);
     let results: serde_json::Value = serde_json::from_str(&results).unwrap();
@@ -374,7 +374,7 @@ fn the_example_of_the_documentation() {
     let text = include_str!("../../../docs/lab-foreign.md");
     let lab = text.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
     let place = Place::new(&lab.replace("--keys 20000", "--keys 200"));
-    let output = place.run().args(["--quick", "--stop-after", "1ms"]).output().unwrap();
+    let output = finish(place.run().args(["--quick", "--stop-after", "1ms"]));
     let results: serde_json::Value = serde_json::from_str(&read(&place.path("out/results.json"))).unwrap();
     let [step] = &results["steps"].as_array().unwrap()[..] else { panic!("{}", said(&output)) };
     assert!(step["error"].is_null(), "{step}");
@@ -416,7 +416,7 @@ name = "PUT"
 bench = "put -R400 -c2 -t1 --keys 200"
 "#;
     let place = Place::new(lab);
-    let output = place.run().output().unwrap();
+    let output = finish(&mut place.run());
     let results: serde_json::Value = serde_json::from_str(&read(&place.path("out/results.json"))).unwrap();
     let steps = results["steps"].as_array().unwrap();
     let step = steps.iter().find(|step| step["task"] == "profile").unwrap();
@@ -492,11 +492,11 @@ bench = "put -R1000 -c4 -t1 --keys 200 --value-size 4096"
     let server = place.path("server");
     let mut build = Command::new("go");
     build.arg("build").arg("-o").arg(&server).arg(place.path("main.go")).current_dir(place.path(""));
-    let done = build.output().unwrap();
+    let done = finish(&mut build);
     assert!(done.status.success(), "{}", said(&done));
     let lab = lab.replace("SERVER", &server.display().to_string());
     std::fs::write(place.path("lab.toml"), lab).unwrap();
-    let output = place.run().output().unwrap();
+    let output = finish(&mut place.run());
     let stacks = std::fs::read_to_string(place.path("out/profiles/go-put-alloc.collapsed"));
     let stacks = stacks.unwrap_or_else(|error| panic!("{error}: {}", said(&output)));
     assert!(stacks.contains("main.serve"), "{stacks}");
@@ -574,7 +574,7 @@ bench = "put -R200 -c2 -t1 --keys 2000 --value-size 4096"
     std::fs::write(&server, PYTHON_SERVER).unwrap();
     let lab = lab.replace("SERVER", &server.display().to_string());
     std::fs::write(place.path("lab.toml"), lab).unwrap();
-    let output = place.run().output().unwrap();
+    let output = finish(&mut place.run());
     let results = read(&place.path("out/results.json"));
     if results.contains("Permission denied") || results.contains("Operation not permitted") {
         println!("SKIPPED: a_python_server_is_profiled: another process may not be read here");

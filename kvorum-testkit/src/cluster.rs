@@ -28,6 +28,10 @@ pub struct Launch {
     pub prefix: Vec<String>,
     /// Variables of its environment.
     pub environment: Vec<(String, String)>,
+    /// More arguments.
+    pub arguments: Vec<String>,
+    /// Whether it names all nodes by `https`.
+    pub is_secure: bool,
 }
 
 /// A copy of a record, as a node stores it.
@@ -155,7 +159,8 @@ impl Cluster {
 
     /// Starts the process, and does not wait.
     pub fn spawn(&mut self, index: usize) {
-        let urls: Vec<String> = (0..self.len()).map(|index| self.url(index)).collect();
+        let scheme = if self.nodes[index].launch.is_secure { "https" } else { "http" };
+        let urls: Vec<String> = self.nodes.iter().map(|node| format!("{scheme}://{}", node.address)).collect();
         let node = &mut self.nodes[index];
         assert!(node.process.is_none(), "node {index} runs");
         let mut command = match node.launch.prefix.split_first() {
@@ -169,7 +174,7 @@ impl Cluster {
         };
         command.arg("serve");
         command.arg("--listen").arg(node.address.to_string()).arg("--cluster").arg(urls.join(","));
-        command.arg("--data-dir").arg(&node.data_dir).args(&self.arguments);
+        command.arg("--data-dir").arg(&node.data_dir).args(&self.arguments).args(&node.launch.arguments);
         if !node.address.ip().is_loopback() {
             // A network of the test's own: nobody else reaches it.
             command.args(["--insecure", "yes"]);

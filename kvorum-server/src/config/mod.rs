@@ -459,8 +459,12 @@ impl Draft {
         config.advertise = match advertise {
             Some(url) if config.cluster.contains(&url) => url,
             Some(url) => return Err(bad("advertise", format!("{url} is not among the cluster's URLs"))),
-            None if config.cluster.contains(&own) => own,
             None => {
+                let named = ["http", "https"].map(|scheme| format!("{scheme}://{}", config.listen));
+                if let Some(url) = named.into_iter().find(|url| config.cluster.contains(url)) {
+                    config.advertise = url;
+                    return checked_schemes(config, bad);
+                }
                 return Err(bad(
                     "cluster",
                     format!("{own} (from --listen) is not among them; name this node's URL with --advertise"),

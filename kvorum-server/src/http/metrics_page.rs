@@ -7,6 +7,7 @@ use crate::metrics::{CallKind, LatencyCounts, Operation, STATUSES, StoreMetrics,
 use crate::peer::{PeerAuth, PeerAuthMode, Proven};
 use crate::replica::{EngineStats, ReclaimState, StoreState};
 use crate::security::{Refused, Security};
+use crate::tls::Tls;
 use crate::supervise::{Part, Supervisor};
 use crate::worker::{Pool, Pools};
 use kvorum_core::Version;
@@ -44,6 +45,8 @@ pub(super) struct Scrape<'a> {
     pub supervisor: &'a Supervisor,
     /// The tokens, and whom they refused.
     pub security: &'a Security,
+    /// Its TLS; none without.
+    pub tls: Option<&'a Tls>,
     /// The cluster as this node sees it.
     pub cluster: &'a Shared,
     /// Keys in the store, tombstones included; none if they are not counted.
@@ -236,6 +239,7 @@ fn families(scrape: &Scrape<'_>) -> Vec<Family> {
     family("kvorum_durability", stated("mode", scrape.durability, &[]), "1 for the active durability mode");
     families.extend(tokens(scrape.security));
     families.extend(proofs(&scrape.cluster.peer_auth));
+    families.extend(scrape.tls.map(tls).unwrap_or_default());
     families.extend(cluster(scrape));
     families.extend(process(scrape));
     families
@@ -272,6 +276,33 @@ fn tokens(security: &Security) -> Vec<Family> {
         "kvorum_token_file_failures_total",
         Kind::Counter(one(failures)),
         "Looks at the token file that found it missing or not valid, so that the last good tokens stayed",
+    );
+    families
+}
+
+/// The metrics of TLS.
+fn tls(tls: &Tls) -> Vec<Family> {
+    let mut families = Vec::new();
+    let mut family = |name, kind, help| families.push(Family { name, help, kind });
+    let mode = vec![(vec![("mode", tls.mode().name().to_owned())], 1)];
+    family("kvorum_tls_mode", Kind::Gauge(wholes(mode)), "1 for the mode of --tls");
+    family(
+        "kvorum_tls_certificate_expiry_timestamp_seconds",
+        Kind::Gauge(one(u64::try_from(tls.not_after()).unwrap_or_default())),
+        "The last second at which the node's certificate and those that it comes with hold",
+    );
+    let (done, failed) = tls.handshakes();
+    let outcomes = [("done", done), ("failed", failed)];
+    family(
+        "kvorum_tls_handshakes_total",
+        Kind::Counter(wholes(outcomes.map(|(outcome, count)| (vec![("outcome", outcome.to_owned())], count)))),
+        "Handshakes of TLS with those who connected",
+    );
+    family("kvorum_tls_file_loads_total", Kind::Counter(one(tls.generation())), "Sets of certificates and keys that were taken");
+    family(
+        "kvorum_tls_file_failures_total",
+        Kind::Counter(one(tls.load_failures())),
+        "Looks at the certificates and keys that found them missing or not valid, so that the last good ones stayed",
     );
     families
 }

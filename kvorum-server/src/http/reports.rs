@@ -36,6 +36,7 @@ pub(super) fn show_status<B>(
         process: Process::read(),
         disk: DiskSpace::of(&service.facts.data_dir),
         load: samples.first(),
+        tls: service.tls.as_ref().map(|tls| (tls.mode().name(), tls.seconds_left(service.clock.wall()))),
     };
     let body = status::render(&own, phase, serving, ended.as_ref(), shared, json);
     let mut response = Response::new(ReplyBody::full(Bytes::from(body)));
@@ -70,6 +71,7 @@ pub(super) fn show_metrics<B>(
         store_state: replica.health(),
         supervisor: &service.supervisor,
         security: &service.security,
+        tls: service.tls.as_deref(),
         cluster: shared,
         keys: replica.digests().map(Digests::keys),
         process: Process::read(),

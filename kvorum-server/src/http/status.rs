@@ -129,6 +129,8 @@ pub(super) struct Own<'a> {
     pub disk: Option<DiskSpace>,
     /// The load of the last seconds, once it was sampled.
     pub load: Option<&'a Sample>,
+    /// How the port treats connections without TLS, and for how many seconds its certificate holds; none without TLS.
+    pub tls: Option<(&'static str, i64)>,
 }
 
 /// The body of `/v0/status`: one `name value` per line, or one JSON object. Facts about the store and the cluster are
@@ -165,7 +167,7 @@ pub(super) fn render(
         "cluster": facts.cluster,
         "durability": facts.durability,
         "security": {"auth": facts.auth, "peer_auth": facts.peer_auth, "open_to": facts.open_to,
-            "insecure": facts.insecure},
+            "insecure": facts.insecure, "tls": own.tls.map(|(mode, _)| mode), "certificate_s": own.tls.map(|(_, left)| left)},
         "store": {"id": id, "state": store_state, "reason": &reason, "votes": votes,
             "damage": shared.and_then(|shared| shared.replica.damage().store()),
             "damaged_records": shared.map_or(0, |shared| shared.replica.damage().row_count())},
@@ -205,6 +207,9 @@ pub(super) fn render(
         facts.durability,
     );
     text.push_str(&security_lines(facts));
+    if let Some((mode, left)) = own.tls {
+        let _ = writeln!(text, "tls {mode} certificate-s {left}");
+    }
     if let Some(ended) = ended {
         let _ = writeln!(text, "ended {ended}");
     }

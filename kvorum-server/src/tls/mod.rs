@@ -259,21 +259,6 @@ impl Tls {
         }
     }
 
-    /// Waits for the next change of what holds.
-    ///
-    /// # Cancel safety
-    /// Dropping the future changes nothing.
-    pub async fn changed_from(&self, generation: u64) -> u64 {
-        loop {
-            let changed = self.changes.notified();
-            let now = self.generation();
-            if now != generation {
-                return now;
-            }
-            changed.await;
-        }
-    }
-
     /// How often what holds was put in place; from 1.
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
@@ -282,6 +267,11 @@ impl Tls {
     /// The last second at which the node's own chain holds, in Unix time.
     pub fn not_after(&self) -> i64 {
         self.current().not_after
+    }
+
+    /// For how many seconds from `now` on it holds; below 0 once it does not.
+    pub fn seconds_left(&self, now: UnixMillis) -> i64 {
+        self.not_after().saturating_sub(i64::try_from(now.0 / 1000).unwrap_or(i64::MAX))
     }
 
     /// Counts files that could not be used.

@@ -132,6 +132,16 @@ alarms! {
         "{node} lacks writes of {detail} partitions, for which hints were dropped",
         "Wait for anti-entropy, or run kvorum repair. If it happens often, raise --hint-max-size or --hint-max-age.",
         Some(("kvorum_partitions_to_repair > 0 and kvorum_peer_up == 1", "30m"));
+    CERTIFICATE_EXPIRES = "certificate-expires", Warning,
+        "The certificate of a node holds for less than 14 days.",
+        "the certificate of {node} {detail}",
+        "Renew it (kvorum tls init --renew URL, or as your authority does it) and replace the two files: the node takes them within 5 s. After its end no client and no other node connects to it.",
+        Some(("kvorum_tls_certificate_expiry_timestamp_seconds - time() < 14 * 86400", "0m"));
+    TLS_FILES = "tls-files", Warning,
+        "A node cannot use its certificates and keys.",
+        "{node} goes on with the last good certificates and keys: {detail}",
+        "Repair the files that the node's log names. Until then a renewal or a withdrawal in them is not in force.",
+        Some(("increase(kvorum_tls_file_failures_total[5m]) > 0", "1m"));
     NOT_READY = "not-ready", Info,
         "The node starts or drains.",
         "{node} does not serve yet or no longer: it is {detail}",

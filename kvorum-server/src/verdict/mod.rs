@@ -12,6 +12,11 @@ pub use view::{LoadView, NodeView, PeerView};
 use std::collections::BTreeSet;
 use std::fmt;
 
+/// The seconds of a day.
+const DAY_SECONDS: i64 = 24 * 60 * 60;
+/// A certificate that holds for less is to be renewed: 14 days, in seconds.
+const CERTIFICATE_SECONDS_MIN: i64 = 14 * DAY_SECONDS;
+
 /// The lag of the replicas from which on it is an alarm, in milliseconds: an hour.
 const LAG_MILLIS_MAX: u64 = 3_600_000;
 /// `--max-clock-offset` of a node that does not say it, in milliseconds.
@@ -276,6 +281,13 @@ fn alarms_of(node: &Seen) -> Vec<Alarm> {
         && view.store != "disk-full"
     {
         raise(alarms::DISK_LOW, format!("{} of {}", bytes(free), bytes(size)));
+    }
+    if let Some(seconds) = view.certificate_seconds.filter(|seconds| *seconds < CERTIFICATE_SECONDS_MIN) {
+        let when = match seconds {
+            ..0 => "has expired".to_owned(),
+            seconds => format!("expires in {} days", seconds / DAY_SECONDS),
+        };
+        raise(alarms::CERTIFICATE_EXPIRES, when);
     }
     if !view.paused.is_empty() {
         raise(alarms::WORKER_PAUSED, view.paused.join(", "));

@@ -128,6 +128,8 @@ fn other_states_have_their_alarms() {
         (json!({"/disk/free_bytes": 99}), "disk-low", "99 B of 1000 B"),
         (json!({"/converged/lag_ms": 7_200_000, "/converged/held_by": "http://b:1"}), "replicas-lag", "2 h"),
         (json!({"/peers/0/hints": {"partitions_to_repair": 5}}), "partitions-to-repair", "5"),
+        (json!({"/security": {"certificate_s": 300_000}}), "certificate-expires", "expires in 3 days"),
+        (json!({"/security": {"certificate_s": -1}}), "certificate-expires", "has expired"),
         (json!({"/workers": {"paused": ["scrub"]}}), "worker-paused", "scrub"),
         (json!({"/version": "2"}), "mixed-versions", "1, 2"),
     ] {

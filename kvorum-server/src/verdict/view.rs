@@ -50,6 +50,8 @@ pub struct NodeView {
     pub disk_free: Option<u64>,
     /// The size of that file system, in bytes.
     pub disk_size: Option<u64>,
+    /// For how many seconds its certificate holds; none without TLS.
+    pub certificate_seconds: Option<i64>,
     /// Memory of its process, in bytes.
     pub resident: Option<u64>,
     /// Its load in the last seconds.
@@ -154,6 +156,7 @@ impl NodeView {
             uptime_millis: number(status, "/uptime_ms"),
             disk_free: number(status, "/disk/free_bytes"),
             disk_size: number(status, "/disk/size_bytes"),
+            certificate_seconds: status.pointer("/security/certificate_s").and_then(Value::as_i64),
             resident: number(status, "/process/resident_bytes"),
             load,
             cluster: list(status, "/cluster").map(|url| text(url, "")).collect(),

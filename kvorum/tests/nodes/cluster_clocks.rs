@@ -24,7 +24,7 @@ fn cluster(offsets: [&str; 3], test: &str) -> Option<Cluster> {
         let set = |name: &str, value: &str| (name.to_owned(), value.to_owned());
         let environment =
             vec![set("LD_PRELOAD", FAKETIME), set("FAKETIME", offset), set("DONT_FAKE_MONOTONIC", "1")];
-        cluster.set_launch(node, Launch { prefix: Vec::new(), environment });
+        cluster.set_launch(node, Launch { environment, ..Launch::default() });
     }
     cluster.start_all();
     Some(cluster)

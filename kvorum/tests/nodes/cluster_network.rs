@@ -37,7 +37,7 @@ fn partition(test: &str, number: u8, cut: Cut) {
     let mut cluster = Cluster::at(&network.addresses(), &["--memory-budget", "16MiB"]);
     for node in 0..3 {
         let prefix = network.prefix(node);
-        cluster.set_launch(usize::from(node), Launch { prefix, environment: Vec::new() });
+        cluster.set_launch(usize::from(node), Launch { prefix, ..Launch::default() });
     }
     cluster.start_all();
     let load = Load {

@@ -32,7 +32,7 @@ fn try_status(address: SocketAddr, query: &str) -> Option<(u16, serde_json::Valu
 fn log_to(redirection: &str) -> Launch {
     let command = format!("exec \"$@\" {redirection}");
     let prefix = ["bash", "-c", &command, "bash"].map(ToOwned::to_owned).to_vec();
-    Launch { prefix, environment: Vec::new() }
+    Launch { prefix, ..Launch::default() }
 }
 
 /// Writes through the node to all replicas until that succeeds.
@@ -276,7 +276,7 @@ fn cluster_that_loses(part: Part) -> Cluster {
         ("KVORUM_AUDIT_LOG", audit.display().to_string()),
     ];
     let environment = environment.map(|(name, value)| (name.to_owned(), value)).to_vec();
-    cluster.set_launch(0, Launch { prefix: Vec::new(), environment });
+    cluster.set_launch(0, Launch { environment, ..Launch::default() });
     for index in 0..3 {
         cluster.spawn(index);
     }

@@ -143,7 +143,7 @@ fn status_names_the_wrong_clock() {
     let set = |name: &str, value: &str| (name.to_owned(), value.to_owned());
     let environment =
         vec![set("LD_PRELOAD", FAKETIME), set("FAKETIME", "+30s"), set("DONT_FAKE_MONOTONIC", "1")];
-    cluster.set_launch(1, Launch { prefix: Vec::new(), environment });
+    cluster.set_launch(1, Launch { environment, ..Launch::default() });
     cluster.start_all();
     wait_for(&cluster, 0, WELL, &[("clock-drift", 1)]);
     for index in 0..3 {

@@ -318,7 +318,11 @@ impl Builder {
         for url in &self.nodes {
             match Node::new(url, limits, &access) {
                 Ok(node) => nodes.push(Arc::new(node)),
-                Err(why) => return invalid(format!("node {url:?}: {why}; a node is http://host:port or https://host:port")),
+                Err(why) => {
+                    return invalid(format!(
+                        "node {url:?}: {why}; a node is http://host:port or https://host:port"
+                    ));
+                }
             }
         }
         Ok(Client::new(Exchange {

@@ -365,7 +365,9 @@ pub(crate) mod tests {
     pub(crate) fn nodes(count: usize) -> Vec<Arc<Node>> {
         let limits =
             PoolLimits { connections_max: 1, connect_timeout: Duration::MAX, idle_timeout: Duration::MAX };
-        (0..count).map(|n| Arc::new(Node::new(&format!("http://n{n}:1"), limits, &Access::default()).unwrap())).collect()
+        (0..count)
+            .map(|n| Arc::new(Node::new(&format!("http://n{n}:1"), limits, &Access::default()).unwrap()))
+            .collect()
     }
 
     #[test]

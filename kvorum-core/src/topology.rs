@@ -4,7 +4,7 @@
 //! what.
 
 use crate::token::{PARTITION_BITS_DEFAULT, PARTITION_BITS_MAX};
-use crate::version::NodeId;
+use crate::version::{NodeId, without_tls};
 use std::fmt;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -169,7 +169,7 @@ fn canonical_bytes(members: &[Member], partition_bits: u8) -> Vec<u8> {
     for member in members {
         bytes.extend_from_slice(&member.id.0.to_le_bytes());
         bytes.extend_from_slice(&member.weight.to_le_bytes());
-        for text in [&member.url, &member.zone] {
+        for text in [&*without_tls(&member.url), &member.zone] {
             // No text has 4 GiB. The length keeps ("ab", "c") apart from ("a", "bc").
             bytes.extend_from_slice(&u32::try_from(text.len()).unwrap_or(u32::MAX).to_le_bytes());
             bytes.extend_from_slice(text.as_bytes());
@@ -242,6 +242,11 @@ mod tests {
         assert_eq!(topology.index_of(NodeId(4)), None);
         assert_eq!(topology.member(NodeIndex(3)), None);
         let by_url = Topology::of_urls(["http://a", "http://b"]).unwrap();
+        // A node and its cluster stay the same when their connections are encrypted.
+        let secured = Topology::of_urls(["https://a", "http://b"]).unwrap();
+        assert_eq!(secured.hash(), by_url.hash());
+        assert!(secured.index_of(NodeId::of_url("http://a")).is_some());
+        assert_ne!(Topology::of_urls(["https://a", "http://c"]).unwrap().hash(), by_url.hash());
         assert!(by_url.index_of(NodeId::of_url("http://b")).is_some());
         assert_eq!(by_url.partition_bits(), 12);
     }

@@ -6,6 +6,7 @@
 //!
 //! Shown to people and as `ETag`: 16 hexadecimal digits of clock, a dash, 16 of node id.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
@@ -32,11 +33,15 @@ impl NodeId {
     /// The id of the node that is reached at `url`: xxh3-64 of the URL's bytes, seed 0. An `https` URL counts as the `http`
     /// one, so that a node stays the same when its connections are encrypted.
     pub fn of_url(url: &str) -> Self {
-        let hash = xxhash_rust::xxh3::xxh3_64;
-        match url.strip_prefix("https://") {
-            Some(authority) => Self(hash(format!("http://{authority}").as_bytes())),
-            None => Self(hash(url.as_bytes())),
-        }
+        Self(xxhash_rust::xxh3::xxh3_64(without_tls(url).as_bytes()))
+    }
+}
+
+/// The `http` URL of a node, whether or not its connections are encrypted: what stores and handshakes identify it by.
+pub(crate) fn without_tls(url: &str) -> Cow<'_, str> {
+    match url.strip_prefix("https://") {
+        Some(authority) => Cow::Owned(format!("http://{authority}")),
+        None => Cow::Borrowed(url),
     }
 }
 

@@ -76,7 +76,9 @@ impl Authority {
     pub fn of_url(url: &str) -> Option<(Scheme, Self)> {
         let (scheme, rest) = url.split_once("://")?;
         let authority = rest.strip_suffix('/').unwrap_or(rest);
-        let scheme = [Scheme::Http, Scheme::Https].into_iter().find(|known| known.name().eq_ignore_ascii_case(scheme))?;
+        let scheme = [Scheme::Http, Scheme::Https]
+            .into_iter()
+            .find(|known| known.name().eq_ignore_ascii_case(scheme))?;
         let parsed = Self::parse(authority)?;
         let port = parsed.port.unwrap_or(scheme.port());
         (port > 0).then_some((scheme, Self { port: Some(port), ..parsed }))

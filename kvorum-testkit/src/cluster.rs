@@ -160,7 +160,8 @@ impl Cluster {
     /// Starts the process, and does not wait.
     pub fn spawn(&mut self, index: usize) {
         let scheme = if self.nodes[index].launch.is_secure { "https" } else { "http" };
-        let urls: Vec<String> = self.nodes.iter().map(|node| format!("{scheme}://{}", node.address)).collect();
+        let urls: Vec<String> =
+            self.nodes.iter().map(|node| format!("{scheme}://{}", node.address)).collect();
         let node = &mut self.nodes[index];
         assert!(node.process.is_none(), "node {index} runs");
         let mut command = match node.launch.prefix.split_first() {

@@ -191,8 +191,12 @@ mod tests {
         let made = Authority::new("test").unwrap().issue("a", &["a".to_owned()], Use::Client).unwrap();
         let path = Path::new("some.pem");
         let check = |cert: &str, key: &str, expect: &str| {
-            let error = Identity::parse((path, cert.as_bytes()), (path, key.as_bytes())).unwrap_err().to_string();
-            assert!(error.contains("some.pem") && error.contains(expect) && !error.contains("secret"), "{error}");
+            let error =
+                Identity::parse((path, cert.as_bytes()), (path, key.as_bytes())).unwrap_err().to_string();
+            assert!(
+                error.contains("some.pem") && error.contains(expect) && !error.contains("secret"),
+                "{error}"
+            );
         };
         check("", &made.key, "no certificate");
         check(&made.key, &made.key, "no certificate");

@@ -7,10 +7,10 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use kvorum_client::ClientTls;
 use kvorum_client::{
     Builder, Client, DeleteOptions, Entry, Error, PutOptions, ReadOptions, Replicas, ScanOptions, Scope,
 };
-use kvorum_client::ClientTls;
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Read};
@@ -184,8 +184,16 @@ impl From<io::Error> for Failure {
 /// The flags that [`with_access`] reads.
 pub(super) fn access_flags() -> [Arg; 4] {
     [
-        flag("token-file", "FILE", "File with the token to send, ID.SECRET [env: KVORUM_TOKEN, the token itself]"),
-        flag("ca", "FILE", "PEM file with the authorities of the nodes' certificates, for https [env: KVORUM_CA]"),
+        flag(
+            "token-file",
+            "FILE",
+            "File with the token to send, ID.SECRET [env: KVORUM_TOKEN, the token itself]",
+        ),
+        flag(
+            "ca",
+            "FILE",
+            "PEM file with the authorities of the nodes' certificates, for https [env: KVORUM_CA]",
+        ),
         flag("cert", "FILE", "PEM file with the certificate to show to nodes [env: KVORUM_CERT]"),
         // Commands have a KEY of their own.
         flag("key", "FILE", "PEM file with its key [env: KVORUM_KEY]").id("cert-key"),

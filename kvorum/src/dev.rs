@@ -117,10 +117,7 @@ fn tell(configs: &[Config], secured: Option<&Secured>) {
 }
 
 /// The nodes' configurations, and the sources of their values.
-fn configs(
-    matches: &ArgMatches,
-    secured: Option<&Secured>,
-) -> Result<Vec<(Config, Vec<Resolved>)>, String> {
+fn configs(matches: &ArgMatches, secured: Option<&Secured>) -> Result<Vec<(Config, Vec<Resolved>)>, String> {
     let ports = ports_of(matches)?;
     let scheme = if secured.is_some() { "https" } else { "http" };
     let url = |port: u16| format!("{scheme}://127.0.0.1:{port}");
@@ -222,7 +219,9 @@ impl Secured {
         tracing::info!(
             "a token: curl --cacert {ca} -H \"Authorization: Bearer $(cat {operator})\" -X PUT --data hello '{url}/v0/entity?id=greeting'"
         );
-        tracing::info!("a certificate: curl --cacert {ca} --cert {cert} --key {key} '{url}/v0/entity?id=greeting'");
+        tracing::info!(
+            "a certificate: curl --cacert {ca} --cert {cert} --key {key} '{url}/v0/entity?id=greeting'"
+        );
         tracing::info!("the program: kvorum get --url {url} --ca {ca} --token-file {operator} greeting");
         tracing::info!("Ctrl-C stops all");
     }

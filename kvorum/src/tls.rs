@@ -7,7 +7,7 @@
 use super::{FAILED, USAGE, complain, flag, print, text_of};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use kvorum_server::authority::Authority as Named;
-use kvorum_tls::authority::{Authority, MakeError, Made, Use};
+use kvorum_tls::authority::{Authority, Made, MakeError, Use};
 use std::fmt;
 use std::fmt::Write as _;
 use std::fs::{DirBuilder, OpenOptions};
@@ -82,7 +82,9 @@ impl fmt::Display for TlsFailure {
         match self {
             Self::Usage(reason) => f.write_str(reason),
             Self::Make(error) => error.fmt(f),
-            Self::Io { attempted, path, source } => write!(f, "cannot {attempted} {}: {source}", path.display()),
+            Self::Io { attempted, path, source } => {
+                write!(f, "cannot {attempted} {}: {source}", path.display())
+            }
         }
     }
 }
@@ -127,9 +129,15 @@ impl Folder {
 
     /// Makes the certificate of the node at `url` unless it is there, or always if it `is_renewed`. Returns its name, and
     /// whether it was made.
-    pub(super) fn node(&self, of: &Authority, url: &str, is_renewed: bool) -> Result<(String, bool), TlsFailure> {
+    pub(super) fn node(
+        &self,
+        of: &Authority,
+        url: &str,
+        is_renewed: bool,
+    ) -> Result<(String, bool), TlsFailure> {
         let named = Named::of_url(url).map(|(_, named)| named);
-        let named = named.ok_or_else(|| TlsFailure::Usage(format!("{url:?} is not a URL such as https://node-a:8080")))?;
+        let named = named
+            .ok_or_else(|| TlsFailure::Usage(format!("{url:?} is not a URL such as https://node-a:8080")))?;
         let name = format!("node-{}", named.to_string().replace([':', '[', ']'], "-"));
         if self.cert(&name).exists() && !is_renewed {
             return Ok((name, false));

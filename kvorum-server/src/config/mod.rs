@@ -416,8 +416,12 @@ impl Draft {
         config.tls = match (tls_cert, tls_key) {
             (Some(cert), Some(key)) => Some(TlsConfig { cert, key, mode: tls_mode.unwrap_or_default() }),
             (None, None) => None,
-            (Some(_), None) => return Err(bad("tls-cert", "it needs --tls-key, the key of the certificate".into())),
-            (None, Some(_)) => return Err(bad("tls-key", "it needs --tls-cert, the certificate of the key".into())),
+            (Some(_), None) => {
+                return Err(bad("tls-cert", "it needs --tls-key, the key of the certificate".into()));
+            }
+            (None, Some(_)) => {
+                return Err(bad("tls-key", "it needs --tls-cert, the certificate of the key".into()));
+            }
         };
         for (name, is_given) in [
             ("tls", tls_mode.is_some()),
@@ -425,7 +429,10 @@ impl Draft {
             ("peer-ca", config.peer_ca.is_some()),
         ] {
             if is_given && config.tls.is_none() {
-                return Err(bad(name, "it needs --tls-cert and --tls-key: there is no TLS without them".into()));
+                return Err(bad(
+                    name,
+                    "it needs --tls-cert and --tls-key: there is no TLS without them".into(),
+                ));
             }
         }
         let has_means = config.peer_secret_file.is_some() || config.peer_ca.is_some();
@@ -496,7 +503,10 @@ fn checked_schemes(
     }
     let mut others = config.cluster.iter().filter(|url| **url != config.advertise);
     if config.peer_ca.is_none() && others.clone().any(secure) {
-        return Err(bad("cluster", "https URLs of other nodes need --peer-ca, the authorities of their certificates".into()));
+        return Err(bad(
+            "cluster",
+            "https URLs of other nodes need --peer-ca, the authorities of their certificates".into(),
+        ));
     }
     let is_required = config.peer_auth == PeerAuthMode::Require && config.peer_ca.is_some();
     if is_required && let Some(url) = others.find(|url| !secure(url)) {

@@ -440,7 +440,9 @@ pub const SETTINGS: &[Setting] = &[
         set: |draft, text| {
             let mode = match text {
                 "" => Ok(None),
-                text => TlsMode::of_name(text).map(Some).ok_or_else(|| "allowed are allow and require".to_owned()),
+                text => {
+                    TlsMode::of_name(text).map(Some).ok_or_else(|| "allowed are allow and require".to_owned())
+                }
             };
             set(&mut draft.tls_mode, mode)
         },

@@ -237,8 +237,10 @@ fn open_nodes_stay_on_their_machine() {
             (Err(error), Err(named)) => {
                 let error = error.to_string();
                 assert!(error.starts_with("insecure = "), "{flags:?}: {error}");
-                for name in ["--token-file", "--peer-secret-file"] {
-                    assert_eq!(error.contains(name), named.contains(&name), "{flags:?}: {error}");
+                for name in ["--token-file", "--peer-ca or --peer-secret-file"] {
+                    let named: Vec<_> =
+                        named.iter().map(|name| name.replace("--peer-s", "--peer-ca or --peer-s")).collect();
+                    assert_eq!(error.contains(name), named.iter().any(|it| it == name), "{flags:?}: {error}");
                 }
             }
             (found, _) => panic!("{flags:?}: {found:?}"),
@@ -271,4 +273,40 @@ fn open_nodes_stay_on_their_machine() {
         );
         check(other, &[&cluster[..], &[("insecure", "yes")]].concat(), Ok(()));
     }
+}
+
+/// Goal: a node whose TLS cannot work as it is named does not start, and is told why.
+#[test]
+fn tls_fits_the_urls() {
+    let check =
+        |flags: &[(&'static str, &str)], expect: Result<&str, &str>| match (with(flags, &[], None), expect) {
+            (Ok((config, _)), Ok(advertise)) => assert_eq!(config.advertise, advertise, "{flags:?}"),
+            (Err(error), Err(reason)) => assert!(error.to_string().contains(reason), "{flags:?}: {error}"),
+            (found, _) => panic!("{flags:?}: {found:?}"),
+        };
+    let tls = [("listen", "127.0.0.1:80"), ("tls-cert", "c"), ("tls-key", "k")];
+    let also = |more: &[(&'static str, &'static str)]| [&tls[..], more].concat();
+    check(&also(&[]), Ok("https://127.0.0.1:80"));
+    check(&also(&[("tls", "allow")]), Ok("http://127.0.0.1:80"));
+    check(&also(&[("tls", "allow"), ("advertise", "https://a:1")]), Ok("https://a:1"));
+    check(&also(&[("advertise", "http://a:1")]), Err("refuses connections without TLS"));
+    check(&[("advertise", "https://a:1")], Err("has no --tls-cert"));
+    check(&[("tls-cert", "c")], Err("needs --tls-key"));
+    check(&[("tls-key", "k")], Err("needs --tls-cert"));
+    for name in ["tls-client-ca", "peer-ca"] {
+        check(&[(name, "f")], Err("there is no TLS without them"));
+    }
+    check(&[("tls", "allow")], Err("there is no TLS without them"));
+    check(&also(&[("tls", "off")]), Err("allowed are allow and require"));
+
+    let secure = ("cluster", "https://127.0.0.1:80,https://b:1");
+    let plain = ("cluster", "http://127.0.0.1:80,http://b:1");
+    check(&also(&[secure]), Err("need --peer-ca"));
+    check(&also(&[secure, ("peer-ca", "p")]), Ok("https://127.0.0.1:80"));
+    check(&also(&[plain, ("tls", "allow")]), Ok("http://127.0.0.1:80"));
+    check(&also(&[plain, ("tls", "allow"), ("peer-ca", "p")]), Err("cannot show a certificate"));
+    check(
+        &also(&[plain, ("tls", "allow"), ("peer-ca", "p"), ("peer-auth", "prefer")]),
+        Ok("http://127.0.0.1:80"),
+    );
 }

@@ -7,10 +7,10 @@
 
 use super::head::{HeadScanner, HeadVerdict};
 use super::peer_places::PeerPlace;
+use crate::authority::Scheme;
 use crate::clock::Clock;
 use crate::metrics::ThreadMetrics;
 use crate::peer::{Expected, Hello};
-use crate::authority::Scheme;
 use crate::security::limit::User;
 use crate::tls::Shown;
 use bytes::{Buf, Bytes};

@@ -361,11 +361,8 @@ const HEADERS_TOO_LARGE: BareAnswer = BareAnswer {
 };
 
 /// The answer to a connection without TLS to a port that requires it.
-pub(super) const TLS_REQUIRED: BareAnswer = BareAnswer {
-    line: "400 Bad Request",
-    header: "",
-    text: "this port speaks TLS alone: use https://",
-};
+pub(super) const TLS_REQUIRED: BareAnswer =
+    BareAnswer { line: "400 Bad Request", header: "", text: "this port speaks TLS alone: use https://" };
 
 /// The answer to a connection over the cap.
 pub(super) const CONNECTION_REFUSED: BareAnswer = BareAnswer {

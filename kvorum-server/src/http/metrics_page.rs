@@ -7,8 +7,8 @@ use crate::metrics::{CallKind, LatencyCounts, Operation, STATUSES, StoreMetrics,
 use crate::peer::{PeerAuth, PeerAuthMode, Proven};
 use crate::replica::{EngineStats, ReclaimState, StoreState};
 use crate::security::{Refused, Security};
-use crate::tls::Tls;
 use crate::supervise::{Part, Supervisor};
+use crate::tls::Tls;
 use crate::worker::{Pool, Pools};
 use kvorum_core::Version;
 use std::sync::Arc;
@@ -295,10 +295,16 @@ fn tls(tls: &Tls) -> Vec<Family> {
     let outcomes = [("done", done), ("failed", failed)];
     family(
         "kvorum_tls_handshakes_total",
-        Kind::Counter(wholes(outcomes.map(|(outcome, count)| (vec![("outcome", outcome.to_owned())], count)))),
+        Kind::Counter(wholes(
+            outcomes.map(|(outcome, count)| (vec![("outcome", outcome.to_owned())], count)),
+        )),
         "Handshakes of TLS with those who connected",
     );
-    family("kvorum_tls_file_loads_total", Kind::Counter(one(tls.generation())), "Sets of certificates and keys that were taken");
+    family(
+        "kvorum_tls_file_loads_total",
+        Kind::Counter(one(tls.generation())),
+        "Sets of certificates and keys that were taken",
+    );
     family(
         "kvorum_tls_file_failures_total",
         Kind::Counter(one(tls.load_failures())),
@@ -317,12 +323,12 @@ fn proofs(auth: &PeerAuth) -> Vec<Family> {
     if mode == PeerAuthMode::Off {
         return families;
     }
-    let Proven { first, later, none } = auth.proven();
-    let proven = [("first", first), ("later", later), ("none", none)];
+    let Proven { first, later, certificate, none } = auth.proven();
+    let proven = [("first", first), ("later", later), ("certificate", certificate), ("none", none)];
     family(
         "kvorum_peer_connections_proven",
         Kind::Gauge(wholes(proven.map(|(secret, count)| (vec![("secret", secret.to_owned())], count)))),
-        "Open connections of peers by the secret that they have proved: the first of this node's file, a later one, none",
+        "Open connections of peers by the secret that they have proved: the first of this node's file, a later one, a certificate instead, none",
     );
     let by_reason = |counts: &mut dyn Iterator<Item = (&'static str, u64)>| {
         wholes(counts.map(|(reason, count)| (vec![("reason", reason.to_owned())], count)))

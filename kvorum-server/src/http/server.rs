@@ -245,7 +245,8 @@ async fn secure_connection<S: AsyncRead + AsyncWrite + Unpin + 'static>(
 ) {
     let stream: BoxedStream = match unless_cut(&connection, tls::arrive(stream)).await.flatten() {
         Some(Arrived::Tls(stream)) => {
-            let Some(Ok(Handshake { stream, shown })) = unless_cut(&connection, tls.shake_hands(stream)).await
+            let Some(Ok(Handshake { stream, shown })) =
+                unless_cut(&connection, tls.shake_hands(stream)).await
             else {
                 return;
             };
@@ -456,7 +457,7 @@ async fn serve_peer<S: AsyncRead + AsyncWrite + Unpin + 'static>(
     let place = desk.service.peer_places.take(theirs.node);
     let serving = Rc::new(Noted::new(peers, &place));
     let auth = &desk.service.peer_auth;
-    let _connected = auth.connected(number, secret.clone());
+    let _connected = auth.connected(number, secret.clone(), shown.is_some());
     tokio::select! {
         biased;
         () = place.gives_way() => {}

@@ -80,7 +80,8 @@ impl Node {
         config.request_timeout = 3600 * SECOND;
         let names = Names::new(&config, config.listen);
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-        let service = node::service(&config, &names, &clock, &SystemRng, (threads, None), Supervisor::default());
+        let service =
+            node::service(&config, &names, &clock, &SystemRng, (threads, None), Supervisor::default());
         let (connections, given) = mpsc::channel(10);
         let desk = Desk::new(Arc::clone(&service), Arc::clone(&service.thread_metrics[0]));
         let serving = tokio::task::spawn_local(serve(Given(Mutex::new(given)), desk, Rc::new(Nowhere), 0));

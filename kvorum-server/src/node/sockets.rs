@@ -158,7 +158,8 @@ impl Connector for TcpConnector {
             prepare(&stream)?;
             let Some(named) = self.secure.get(authority) else { return Ok(Box::new(stream) as BoxedStream) };
             let dial = self.tls.as_ref().and_then(|tls| tls.dial());
-            let dial = dial.ok_or_else(|| io::Error::other("there are no authorities of nodes (--peer-ca)"))?;
+            let dial =
+                dial.ok_or_else(|| io::Error::other("there are no authorities of nodes (--peer-ca)"))?;
             Ok(Box::new(dial.connect(&named.host(), stream).await?) as BoxedStream)
         })
     }

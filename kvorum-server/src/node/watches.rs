@@ -2,9 +2,9 @@
 
 use super::NodeError;
 use super::peer_secrets::{self, PeerSecretFile};
+use crate::authority::Authority;
 use crate::config::{self, Config, TlsConfig};
 use crate::http::Service;
-use crate::authority::Authority;
 use crate::peer::{PeerAuth, PeerAuthMode};
 use crate::security::{self, AuthMode, TokenFile, Watched};
 use crate::supervise::{Part, Thread};
@@ -116,7 +116,10 @@ pub(super) fn open_tls(config: &Config, url: &str) -> Result<Option<(Arc<Tls>, C
 }
 
 /// Starts the thread that watches the files of certificates and keys, if there are any.
-pub(super) fn tls(contents: Option<Contents>, service: &Arc<Service>) -> Result<Option<FileWatch>, NodeError> {
+pub(super) fn tls(
+    contents: Option<Contents>,
+    service: &Arc<Service>,
+) -> Result<Option<FileWatch>, NodeError> {
     let Some((tls, contents)) = service.tls.as_ref().zip(contents) else { return Ok(None) };
     let watched = TlsWatch { tls: Arc::clone(tls), peer_auth: Arc::clone(&service.peer_auth) };
     FileWatch::start(watched, contents, service).map(Some)

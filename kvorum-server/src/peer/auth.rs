@@ -326,9 +326,9 @@ pub struct PeerAuth {
     changes: Notify,
     refused: [AtomicU64; REASONS.len()],
     unproven: [AtomicU64; REASONS.len()],
-    // Guards the open connections of callers by number, with the secret of each. Held for an insertion, a removal, or a
+    // Guards the open connections of callers by number, with the secret of each and whether it showed a certificate. Held for an insertion, a removal, or a
     // walk over at most a few hundred.
-    connections: Mutex<BTreeMap<u64, Option<Secret>>>,
+    connections: Mutex<BTreeMap<u64, (Option<Secret>, bool)>>,
     loads: AtomicU64,
     load_failures: AtomicU64,
     /// Counts the changes of the certificates by which peers know each other.
@@ -351,6 +351,8 @@ pub struct Proven {
     pub first: u64,
     /// By another of its secrets.
     pub later: u64,
+    /// By a certificate, and by no secret.
+    pub certificate: u64,
     /// Nothing.
     pub none: u64,
 }
@@ -542,9 +544,15 @@ impl PeerAuth {
         }
     }
 
-    /// Notes the connection `number` of a caller, which has proved `secret`, until the guard is dropped.
-    pub fn connected(self: &Arc<Self>, number: u64, secret: Option<Secret>) -> Connected {
-        self.lock().insert(number, secret);
+    /// Notes the connection `number` of a caller, which has proved `secret` and may be known by a certificate, until the
+    /// guard is dropped.
+    pub fn connected(
+        self: &Arc<Self>,
+        number: u64,
+        secret: Option<Secret>,
+        has_certificate: bool,
+    ) -> Connected {
+        self.lock().insert(number, (secret, has_certificate));
         Connected { auth: Arc::clone(self), number }
     }
 
@@ -553,9 +561,10 @@ impl PeerAuth {
         let secrets = self.secrets();
         self.lock().values().fold(Proven::default(), |mut proven, secret| {
             match secret {
-                None => proven.none += 1,
-                Some(secret) if secrets.is_first(secret) => proven.first += 1,
-                Some(_) => proven.later += 1,
+                (None, true) => proven.certificate += 1,
+                (None, false) => proven.none += 1,
+                (Some(secret), _) if secrets.is_first(secret) => proven.first += 1,
+                (Some(_), _) => proven.later += 1,
             }
             proven
         })
@@ -576,7 +585,7 @@ impl PeerAuth {
         (self.loads.load(Ordering::Relaxed), self.load_failures.load(Ordering::Relaxed))
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, Option<Secret>>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, (Option<Secret>, bool)>> {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -751,10 +760,11 @@ mod tests {
         let secrets = auth.secrets();
         let of = |index| secrets.iter().nth(index).cloned();
         let connected =
-            [(1, of(0)), (2, of(1)), (3, None)].map(|(number, secret)| auth.connected(number, secret));
-        assert_eq!(auth.proven(), Proven { first: 1, later: 1, none: 1 });
+            [(1, of(0)), (2, of(1)), (3, None)].map(|(number, secret)| auth.connected(number, secret, false));
+        let certified = auth.connected(4, None, true);
+        assert_eq!(auth.proven(), Proven { first: 1, later: 1, certificate: 1, none: 1 });
         auth.replace(Secrets::parse(format!("{:x<40}", "b").as_bytes()).unwrap());
-        assert_eq!(auth.proven(), Proven { first: 1, later: 1, none: 1 }, "b is first now");
+        assert_eq!(auth.proven(), Proven { first: 1, later: 1, certificate: 1, none: 1 }, "b is first now");
         auth.withdrawn(of(0).as_ref()).await;
         let later = of(1);
         tokio::select! {
@@ -763,7 +773,7 @@ mod tests {
             () = auth.withdrawn(None) => panic!("nothing was proved"),
             () = std::future::ready(()) => {}
         }
-        drop(connected);
+        drop((connected, certified));
         assert_eq!(auth.proven(), Proven::default());
     }
 }

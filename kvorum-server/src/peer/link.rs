@@ -540,7 +540,8 @@ impl Shared {
                 Err(error) => error,
             };
             tracing::debug!(peer = %self.parts.peer, %error, "cannot prove by a new peer secret or certificate yet");
-            let is_withdrawn = are_certificates_new || used.is_some_and(|used| !auth.secrets().contains(used));
+            let is_withdrawn =
+                are_certificates_new || used.is_some_and(|used| !auth.secrets().contains(used));
             if is_withdrawn && self.parts.clock.mono().saturating_sub(begun) >= RENEW_MAX {
                 return None;
             }

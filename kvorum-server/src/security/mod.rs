@@ -156,7 +156,9 @@ impl fmt::Display for Refusal {
                 f.write_str("the Authorization header is not one bearer token: Bearer ID.SECRET is needed")
             }
             Self::Unknown => f.write_str("the token is not known here, or its secret is wrong"),
-            Self::NoSuchCertificate => f.write_str("no token is for any name of the certificate of this connection"),
+            Self::NoSuchCertificate => {
+                f.write_str("no token is for any name of the certificate of this connection")
+            }
             Self::Revoked { id } => write!(f, "the token {id} was revoked"),
             Self::Expired { id } => write!(f, "the time of the token {id} is over"),
             Self::OverLimit { id, over: OverLimit { what, per_second, .. } } => {
@@ -290,7 +292,8 @@ pub fn authenticate<'a>(
 ) -> Result<&'a TokenEntry, Refusal> {
     let text = match credentials {
         Credentials::Certificate(names) => {
-            let entry = names.iter().find_map(|name| table.certified(name)).ok_or(Refusal::NoSuchCertificate)?;
+            let entry =
+                names.iter().find_map(|name| table.certified(name)).ok_or(Refusal::NoSuchCertificate)?;
             return valid(entry, now);
         }
         Credentials::Absent => return Err(Refusal::NoToken),

@@ -146,7 +146,10 @@ impl fmt::Display for TableError {
             Self::TooMany { found } => write!(f, "it has {found} tokens; at most {TOKENS_MAX} are allowed"),
             Self::Twice { id } => write!(f, "it has two tokens with the id {id:?}"),
             Self::CertificateTwice { name } => {
-                write!(f, "it has two tokens for certificates of {name:?}: whose rights count would be a guess")
+                write!(
+                    f,
+                    "it has two tokens for certificates of {name:?}: whose rights count would be a guess"
+                )
             }
             Self::Token { id, reason } => write!(f, "token {id:?}: {reason}"),
         }
@@ -320,9 +323,8 @@ fn entry_of(token: TokenText) -> Result<TokenEntry, String> {
     if !token::is_id(&id) {
         return Err("an id has 1 to 64 letters, digits, - and _".to_owned());
     }
-    let secret = secret_sha256.map(|text| {
-        SecretHash::parse(&text).ok_or("secret_sha256 must have 64 hexadecimal digits")
-    });
+    let secret = secret_sha256
+        .map(|text| SecretHash::parse(&text).ok_or("secret_sha256 must have 64 hexadecimal digits"));
     let secret = secret.transpose()?;
     let certificate = certificate.map(|name| certificate_name(&name)).transpose()?;
     if secret.is_none() && certificate.is_none() {
@@ -354,7 +356,9 @@ const CERTIFICATE_NAME_BYTES_MAX: usize = 512;
 /// # Errors
 /// For a text that no certificate has.
 pub fn certificate_name(text: &str) -> Result<String, String> {
-    if !(1..=CERTIFICATE_NAME_BYTES_MAX).contains(&text.len()) || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+    if !(1..=CERTIFICATE_NAME_BYTES_MAX).contains(&text.len())
+        || !text.bytes().all(|byte| byte.is_ascii_graphic())
+    {
         return Err(format!(
             "a name of a certificate has 1 to {CERTIFICATE_NAME_BYTES_MAX} visible ASCII characters"
         ));
@@ -395,7 +399,8 @@ fn instant_of(name: &str, at: Option<Datetime>) -> Result<Option<UnixMillis>, St
 }
 
 fn text_of(entry: &TokenEntry) -> TokenText {
-    let TokenEntry { id, name, secret, certificate, created, not_after, revoked, grants, limit, meter: _ } = entry;
+    let TokenEntry { id, name, secret, certificate, created, not_after, revoked, grants, limit, meter: _ } =
+        entry;
     TokenText {
         id: id.to_string(),
         name: name.clone(),
@@ -509,7 +514,8 @@ mod tests {
         let twice = format!("[[token]]\nid = \"a\"\nsecret_sha256 = \"{hash}\"\n").repeat(2);
         assert_eq!(parse(&format!("{twice}[end]\ntokens = 2\n")), TableError::Twice { id: "a".to_owned() });
         assert_eq!(parse(&twice), TableError::Cut { found: 2, announced: None });
-        let of = |id: &str, more: &str| format!("[[token]]\nid = \"{id}\"\ncertificate = \"X.example\"\n{more}");
+        let of =
+            |id: &str, more: &str| format!("[[token]]\nid = \"{id}\"\ncertificate = \"X.example\"\n{more}");
         let revoked = "revoked = 2026-12-01T00:00:00Z\n";
         let end = "[end]\ntokens = 2\n";
         let two = TokenTable::parse(&format!("{}{}{end}", of("a", ""), of("b", ""))).unwrap_err();

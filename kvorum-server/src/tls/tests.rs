@@ -143,7 +143,10 @@ async fn certificates_tell_who_calls() {
     let client = place.clients.issue("b", &names("billing.example"), Use::Client).unwrap();
     let (shown, _) = call(&tls, &place.client(Some(&client)), "node-a").await.unwrap();
     let shown = shown.unwrap();
-    assert_eq!((roles(&shown), &shown.names), (Roles { peer: false, client: true }, &names("billing.example")));
+    assert_eq!(
+        (roles(&shown), &shown.names),
+        (Roles { peer: false, client: true }, &names("billing.example"))
+    );
     let node = place.nodes.issue("b", &names("node-b"), Use::Node).unwrap();
     let (shown, _) = call(&tls, &place.client(Some(&node)), "node-a").await.unwrap();
     let shown = shown.unwrap();

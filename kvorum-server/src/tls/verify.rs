@@ -8,7 +8,9 @@ use kvorum_tls::rustls::client::danger::HandshakeSignatureValid;
 use kvorum_tls::rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use kvorum_tls::rustls::pki_types::{CertificateDer, UnixTime};
 use kvorum_tls::rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use kvorum_tls::rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
+use kvorum_tls::rustls::{
+    CertificateError, DigitallySignedStruct, DistinguishedName, Error, SignatureScheme,
+};
 use std::sync::Arc;
 
 #[derive(Debug)]

@@ -250,7 +250,12 @@ fn steps(part: Part) -> u32 {
         Part::Commit | Part::Worker | Part::BackgroundPool => 10,
         Part::Network => 30,
         Part::FilePin => 100,
-        Part::Sweep | Part::Reclaim | Part::Reconnect | Part::TokenWatch | Part::PeerSecretWatch | Part::TlsWatch => 2,
+        Part::Sweep
+        | Part::Reclaim
+        | Part::Reconnect
+        | Part::TokenWatch
+        | Part::PeerSecretWatch
+        | Part::TlsWatch => 2,
         _ => 5,
     }
 }

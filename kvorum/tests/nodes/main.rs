@@ -43,4 +43,5 @@ mod metrics;
 mod peer_secret;
 mod program;
 mod status;
+mod tls;
 mod tokens;

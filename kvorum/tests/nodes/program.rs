@@ -140,7 +140,7 @@ fn signal_at_the_very_beginning_is_heard() {
 }
 
 /// The first of three ports in a row that are free now.
-fn three_ports() -> u16 {
+pub(crate) fn three_ports() -> u16 {
     loop {
         let first = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = first.local_addr().unwrap().port();

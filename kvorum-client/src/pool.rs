@@ -263,7 +263,8 @@ impl Node {
             // A request is one write, and its answer is waited for: delaying small packets gains nothing.
             stream.set_nodelay(true)?;
             match (&self.secured, &self.access.tls) {
-                (Some(host), Some(tls)) => tls.connect(host, stream).await.map(Either::Right),
+                // In a box: it is large, and a connection without TLS has no place for it.
+                (Some(host), Some(tls)) => Box::pin(tls.connect(host, stream)).await.map(Either::Right),
                 _ => Ok(Either::Left(stream)),
             }
         };

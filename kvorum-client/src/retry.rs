@@ -281,14 +281,14 @@ pub(crate) fn mix(value: u64) -> u64 {
 mod tests {
     use super::*;
     use crate::operation::{PutOptions, ReadOptions};
-    use crate::pool::PoolLimits;
     use crate::pool::tests::nodes as list;
+    use crate::pool::{Access, PoolLimits};
     use bytes::Bytes;
 
     fn nodes(count: usize) -> Arc<Nodes> {
         let limits =
             PoolLimits { connections_max: 1, connect_timeout: Duration::MAX, idle_timeout: Duration::MAX };
-        Arc::new(Nodes::new(list(count), limits, None, true))
+        Arc::new(Nodes::new(list(count), limits, Access::default(), true))
     }
 
     fn course(is_write: bool, policy: RetryPolicy, nodes: &Arc<Nodes>, now: Instant) -> Course {
@@ -462,7 +462,8 @@ mod tests {
         list[1].set_aside();
         let limits =
             PoolLimits { connections_max: 1, connect_timeout: Duration::MAX, idle_timeout: Duration::MAX };
-        let mut course = course(false, default, &Arc::new(Nodes::new(list, limits, None, true)), now);
+        let mut course =
+            course(false, default, &Arc::new(Nodes::new(list, limits, Access::default(), true)), now);
         course.aim(now);
         assert_eq!(course.patience(now), (None, None));
     }

@@ -38,8 +38,8 @@ impl Facts {
     /// [`NotACertificate`].
     pub fn of(der: &[u8]) -> Result<Self, NotACertificate> {
         let (_, certificate) = X509Certificate::from_der(der).map_err(|_| NotACertificate)?;
-        let named = certificate.subject_alternative_name().map_err(|_| NotACertificate)?;
-        let names = named.map(|named| named.value.general_names.as_slice()).unwrap_or_default();
+        let extension = certificate.subject_alternative_name().map_err(|_| NotACertificate)?;
+        let names = extension.map(|extension| extension.value.general_names.as_slice()).unwrap_or_default();
         let validity = certificate.validity();
         Ok(Self {
             names: names.iter().filter_map(name_of).take(NAMES_LEN_MAX).collect(),

@@ -135,19 +135,20 @@ impl Folder {
         url: &str,
         is_renewed: bool,
     ) -> Result<(String, bool), TlsFailure> {
-        let named = Named::of_url(url).map(|(_, named)| named);
-        let named = named
+        let parsed = Named::of_url(url);
+        let (_, at) = parsed
             .ok_or_else(|| TlsFailure::Usage(format!("{url:?} is not a URL such as https://node-a:8080")))?;
-        let name = format!("node-{}", named.to_string().replace([':', '[', ']'], "-"));
+        let name = format!("node-{}", at.to_string().replace([':', '[', ']'], "-"));
         if self.cert(&name).exists() && !is_renewed {
             return Ok((name, false));
         }
-        let mut names = vec![named.host()];
-        if named.is_loopback() {
-            names.extend(["localhost", "127.0.0.1", "::1"].map(str::to_owned));
-            names.dedup();
+        let mut hosts = vec![at.host()];
+        if at.is_loopback() {
+            hosts.extend(["localhost", "127.0.0.1", "::1"].map(str::to_owned));
+            hosts.sort();
+            hosts.dedup();
         }
-        self.put(&name, &of.issue(&named.host(), &names, Use::Node)?)?;
+        self.put(&name, &of.issue(&at.host(), &hosts, Use::Node)?)?;
         Ok((name, true))
     }
 

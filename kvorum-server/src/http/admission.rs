@@ -5,14 +5,13 @@
 //! node does not read the rest before the value's turn. A value that would wait too long is refused with a time to
 //! retry after.
 //!
-//! The queue takes turns by token: each token has a queue of its own, and one value of each is admitted in turn. So a token
-//! with a thousand values waiting delays the first value of another by one turn. Requests without a token share a queue.
+//! The queue takes turns by token ([`super::by_token`]).
 //!
 //! The limit follows from how long writes take. It grows while writes end well within their deadlines and shrinks as
 //! soon as one does not (additive increase, multiplicative decrease: Chiu and Jain, "Analysis of the increase and
 //! decrease algorithms for congestion avoidance in computer networks", 1989).
 
-use std::collections::VecDeque;
+use super::by_token::{ByToken, User};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -39,16 +38,10 @@ struct State {
     /// The limit: the most bytes that may be under way at once.
     limit: u64,
     under_way: u64,
-    /// The requests of each token, first come, first served. The first token's turn is next; no queue is empty.
-    waiting: VecDeque<(User, VecDeque<Waiting>)>,
-    /// How many requests that are.
-    waiting_len: usize,
+    waiting: ByToken<Waiting>,
     /// How long the latest write took.
     took: Duration,
 }
-
-/// The id of the token of a request; none without one.
-type User = Option<Arc<str>>;
 
 #[derive(Debug)]
 struct Waiting {
@@ -78,8 +71,7 @@ impl Admission {
         let state = State {
             limit: (2 * least).min(most),
             under_way: 0,
-            waiting: VecDeque::new(),
-            waiting_len: 0,
+            waiting: ByToken::default(),
             took: Duration::ZERO,
         };
         Arc::new_cyclic(|me| Self { state: Mutex::new(state), bounds: (least, most), me: Weak::clone(me) })
@@ -104,11 +96,12 @@ impl Admission {
                 state.under_way += bytes;
                 return Ok(Admitted { admission: Arc::clone(self), bytes });
             }
-            if state.waiting_len >= WAITING_MAX && !state.make_room_for(&user) {
+            // Dropping the one that gives way tells its request.
+            if state.waiting.len() >= WAITING_MAX && state.waiting.pop_for(&user).is_none() {
                 return Err(state.crowded());
             }
             let (turn, comes) = oneshot::channel();
-            state.push(user, Waiting { bytes, turn });
+            state.waiting.push(user, Waiting { bytes, turn });
             comes
         };
         match tokio::time::timeout(wait, turn).await {
@@ -170,54 +163,18 @@ impl State {
         self.under_way == 0 || self.under_way.saturating_add(bytes) <= self.limit
     }
 
-    fn push(&mut self, user: User, waiting: Waiting) {
-        self.waiting_len += 1;
-        match self.waiting.iter_mut().find(|(other, _)| *other == user) {
-            Some((_, queue)) => queue.push_back(waiting),
-            None => self.waiting.push_back((user, VecDeque::from([waiting]))),
-        }
-    }
-
-    /// Takes the next request that is gone or has room; then it is the next token's turn.
+    /// Takes the next request that is gone or has room.
     fn next(&mut self) -> Option<Waiting> {
-        let (_, queue) = self.waiting.front()?;
-        if !queue.front().is_some_and(|next| next.turn.is_closed() || self.has_room(next.bytes)) {
+        let next = self.waiting.front()?;
+        if !next.turn.is_closed() && !self.has_room(next.bytes) {
             return None;
         }
-        let (user, mut queue) = self.waiting.pop_front()?;
-        let next = queue.pop_front()?;
-        self.waiting_len -= 1;
-        if next.turn.is_closed() {
-            // It had no turn.
-            if !queue.is_empty() {
-                self.waiting.push_front((user, queue));
-            }
-        } else if !queue.is_empty() {
-            self.waiting.push_back((user, queue));
-        }
-        Some(next)
-    }
-
-    /// Refuses the latest request of the token with the most, if that is not `user`'s own share. Returns whether there
-    /// is room now.
-    fn make_room_for(&mut self, user: &User) -> bool {
-        let own = self.waiting.iter().find(|(other, _)| other == user).map_or(0, |(_, queue)| queue.len());
-        let Some((_, longest)) = self.waiting.iter_mut().max_by_key(|(_, queue)| queue.len()) else {
-            return false;
-        };
-        if longest.len() <= own + 1 {
-            return false;
-        }
-        // Dropping it tells its request.
-        drop(longest.pop_back());
-        self.waiting_len -= 1;
-        true
+        self.waiting.pop(|next| next.turn.is_closed())
     }
 
     fn crowded(&self) -> Crowded {
         // The requests ahead in the queue, at the duration of the latest write.
-        let queues = self.waiting.iter().flat_map(|(_, queue)| queue);
-        let before: u64 = queues.map(|waiting| waiting.bytes).sum();
+        let before: u64 = self.waiting.iter().map(|waiting| waiting.bytes).sum();
         let rounds = (self.under_way + before).div_ceil(self.limit.max(1));
         let wait = self.took.saturating_mul(u32::try_from(rounds).unwrap_or(u32::MAX)).min(RETRY_AFTER_MAX);
         Crowded { retry_after: wait.as_secs() + 1 }
@@ -304,7 +261,7 @@ mod tests {
             })
             .collect();
         tokio::task::yield_now().await;
-        assert!(admission.lock().waiting_len <= WAITING_MAX);
+        assert!(admission.lock().waiting.len() <= WAITING_MAX);
         for waiting in waiting {
             assert!(!waiting.await.unwrap());
         }
@@ -335,10 +292,10 @@ mod tests {
         };
         let noisy: Vec<_> = (0..WAITING_MAX).map(|_| ask("noisy")).collect();
         settle().await;
-        assert_eq!(admission.lock().waiting_len, WAITING_MAX);
+        assert_eq!(admission.lock().waiting.len(), WAITING_MAX);
         let quiet: Vec<_> = (0..3).map(|_| ask("quiet")).collect();
         settle().await;
-        assert_eq!(admission.lock().waiting_len, WAITING_MAX);
+        assert_eq!(admission.lock().waiting.len(), WAITING_MAX);
         drop(held);
         for quiet in quiet {
             assert!(quiet.await.unwrap());

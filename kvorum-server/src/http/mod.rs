@@ -10,6 +10,7 @@
 mod access;
 pub mod admission;
 pub mod body;
+mod by_token;
 mod conditions;
 pub mod connection;
 mod console;
@@ -34,6 +35,7 @@ pub mod target;
 #[cfg(test)]
 mod tests;
 mod topology;
+mod turns;
 mod welcome;
 mod workers;
 

@@ -2,14 +2,12 @@
 
 use super::TlsError;
 use super::verify::EitherAuthority;
-use kvorum_tls::rustls::pki_types::{CertificateDer, UnixTime};
+use kvorum_tls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use kvorum_tls::rustls::server::danger::ClientCertVerifier;
 use kvorum_tls::rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
-use kvorum_tls::rustls::{ClientConnection, pki_types::ServerName};
-use kvorum_tls::rustls::{RootCertStore, ServerConfig, ServerConnection};
+use kvorum_tls::rustls::{ClientConnection, Connection, RootCertStore, ServerConfig, ServerConnection};
 use kvorum_tls::{ClientTls, Facts, Identity, pem, provider};
 use std::fmt;
-use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -157,39 +155,28 @@ fn share(one: &RootCertStore, other: &RootCertStore) -> bool {
 /// The handshake of the node, called by `host`, with itself, in memory.
 fn shake_hands(dial: &ClientTls, server: &Arc<ServerConfig>, host: &str) -> Result<(), String> {
     let name = ServerName::try_from(host.to_owned()).map_err(|error| error.to_string())?;
-    let text = |error: kvorum_tls::rustls::Error| error.to_string();
-    let mut caller = ClientConnection::new(dial.config(), name).map_err(text)?;
-    let mut called = ServerConnection::new(Arc::clone(server)).map_err(text)?;
-    let io_text = |error: io::Error| error.to_string();
-    while caller.is_handshaking() || called.is_handshaking() {
-        let (mut there, mut back) = (Vec::new(), Vec::new());
-        while caller.wants_write() && there.len() < HANDSHAKE_BYTES_MAX {
-            caller.write_tls(&mut there).map_err(io_text)?;
-        }
-        pass(&mut there.as_slice(), &mut called)?;
-        while called.wants_write() && back.len() < HANDSHAKE_BYTES_MAX {
-            called.write_tls(&mut back).map_err(io_text)?;
-        }
-        if there.is_empty() && back.is_empty() {
+    let near = ClientConnection::new(dial.config(), name).map_err(|error| error.to_string())?;
+    let far = ServerConnection::new(Arc::clone(server)).map_err(|error| error.to_string())?;
+    let (mut near, mut far) = (Connection::Client(near), Connection::Server(far));
+    while near.is_handshaking() || far.is_handshaking() {
+        let bytes = pass(&mut near, &mut far)? + pass(&mut far, &mut near)?;
+        if bytes == 0 {
             return Err("the handshake of the node with itself does not end".to_owned());
         }
-        pass_back(&mut back.as_slice(), &mut caller)?;
     }
     Ok(())
 }
 
-fn pass(mut bytes: &[u8], called: &mut ServerConnection) -> Result<(), String> {
-    while !bytes.is_empty() {
-        called.read_tls(&mut bytes).map_err(|error| error.to_string())?;
-        called.process_new_packets().map_err(|error| error.to_string())?;
+/// Gives `to` what `from` has to send, and returns how many bytes that was.
+fn pass(from: &mut Connection, to: &mut Connection) -> Result<usize, String> {
+    let mut sent = Vec::new();
+    while from.wants_write() && sent.len() < HANDSHAKE_BYTES_MAX {
+        from.write_tls(&mut sent).map_err(|error| error.to_string())?;
     }
-    Ok(())
-}
-
-fn pass_back(mut bytes: &[u8], caller: &mut ClientConnection) -> Result<(), String> {
-    while !bytes.is_empty() {
-        caller.read_tls(&mut bytes).map_err(|error| error.to_string())?;
-        caller.process_new_packets().map_err(|error| error.to_string())?;
+    let mut rest = sent.as_slice();
+    while !rest.is_empty() {
+        to.read_tls(&mut rest).map_err(|error| error.to_string())?;
+        to.process_new_packets().map_err(|error| error.to_string())?;
     }
-    Ok(())
+    Ok(sent.len())
 }

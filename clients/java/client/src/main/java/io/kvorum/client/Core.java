@@ -67,12 +67,15 @@ final class Core {
         this.timer = new ScheduledThreadPoolExecutor(1, task -> new ClientThread(task, name + "-timer"));
         // Nearly every timer is cancelled: the answer comes in time. They must not stay until then.
         timer.setRemoveOnCancelPolicy(true);
-        this.http = HttpClient.newBuilder()
+        HttpClient.Builder making = HttpClient.newBuilder()
                 .version(HttpClient.Version.HTTP_1_1)
                 .followRedirects(HttpClient.Redirect.NEVER)
                 .connectTimeout(builder.connectTimeout)
-                .executor(executor)
-                .build();
+                .executor(executor);
+        if (builder.sslContext != null) {
+            making.sslContext(builder.sslContext);
+        }
+        this.http = making.build();
     }
 
     /** A few threads that end when nothing was to do for a while, so that nobody needs to end them. */

@@ -11,6 +11,7 @@ import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.Executor;
 import java.util.concurrent.Flow;
+import javax.net.ssl.SSLContext;
 
 /**
  * An asynchronous client of a kvorum cluster.
@@ -78,11 +79,13 @@ public final class KvorumClient implements AutoCloseable {
         String authorization;
         int answerBytesMax = 64 << 20;
         Executor executor;
+        /** Null for the one of the JDK. */
+        SSLContext sslContext;
 
         private Builder() {}
 
         /**
-         * Adds nodes by their URLs, {@code http://host:port}. One is enough, since it tells of the others; with more,
+         * Adds nodes by their URLs, {@code http://host:port} or {@code https://host:port}. One is enough, since it tells of the others; with more,
          * the client also begins while one is down.
          *
          * @throws IllegalArgumentException if one is not such a URL
@@ -92,7 +95,7 @@ public final class KvorumClient implements AutoCloseable {
         }
 
         /**
-         * Adds nodes by their URLs, {@code http://host:port}.
+         * Adds nodes by their URLs, {@code http://host:port} or {@code https://host:port}.
          *
          * @throws IllegalArgumentException if one is not such a URL
          */
@@ -104,7 +107,7 @@ public final class KvorumClient implements AutoCloseable {
 
         /**
          * Sets the token that is sent with every request, {@code ID.SECRET}. Default: none, which is right where nodes
-         * run without {@code --auth}. There is no TLS here: whoever reads the network's packets reads the token.
+         * run without {@code --auth}. Where nodes have no TLS, whoever reads the network's packets reads the token.
          *
          * @throws IllegalArgumentException if it is not a token
          */
@@ -114,6 +117,16 @@ public final class KvorumClient implements AutoCloseable {
                 throw new IllegalArgumentException("not a token; a token is ID.SECRET");
             }
             authorization = "Bearer " + token.strip();
+            return this;
+        }
+
+        /**
+         * Sets which nodes with {@code https} URLs are believed, and the certificate that they are shown. Default: the
+         * authorities of the JDK, and none. A client whose given nodes are all {@code https} follows to no
+         * {@code http} one.
+         */
+        public Builder sslContext(SSLContext context) {
+            sslContext = Objects.requireNonNull(context, "context");
             return this;
         }
 

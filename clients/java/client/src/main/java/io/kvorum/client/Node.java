@@ -37,7 +37,7 @@ final class Node {
         boolean isBare = (uri.getRawPath() == null || uri.getRawPath().isEmpty() || uri.getRawPath().equals("/"))
                 && uri.getRawQuery() == null && uri.getRawFragment() == null && uri.getRawUserInfo() == null;
         if (!isHttp || uri.getHost() == null || !isBare) {
-            throw new IllegalArgumentException("a node is http://host:port; this is " + url);
+            throw new IllegalArgumentException("a node is http://host:port or https://host:port; this is " + url);
         }
         String base = uri.getScheme().toLowerCase(Locale.ROOT) + "://" + uri.getHost().toLowerCase(Locale.ROOT);
         return uri.getPort() < 0 ? base : base + ":" + uri.getPort();
@@ -45,6 +45,11 @@ final class Node {
 
     String base() {
         return base;
+    }
+
+    /** Whether it is called with TLS. */
+    boolean isSecured() {
+        return base.startsWith("https:");
     }
 
     URI uri() {

@@ -154,6 +154,10 @@ final class Nodes {
                     .log(System.Logger.Level.WARNING, "a topology was not understood: {0}", notUnderstood.getMessage());
             return;
         }
+        // Who was told to call nodes by https is not led to others: its token would go over the network in clear.
+        if (configured.stream().allMatch(Node::isSecured) && !placed.stream().allMatch(Node::isSecured)) {
+            return;
+        }
         view = new View(topology, List.copyOf(placed), List.of(List.copyOf(placed), configured));
     }
 

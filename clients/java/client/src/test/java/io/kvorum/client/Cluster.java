@@ -44,7 +44,7 @@ final class Cluster implements AutoCloseable {
     }
 
     /** The node's binary: the property, the environment, or built from the workspace that this file is in. */
-    private static Path binary() throws Exception {
+    static Path binary() throws Exception {
         String given = System.getProperty("kvorum.binary", "");
         if (given.isEmpty()) {
             given = System.getenv().getOrDefault("KVORUM_BINARY", "");

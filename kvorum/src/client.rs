@@ -146,7 +146,7 @@ pub(super) fn run(name: &str, matches: &ArgMatches) -> ExitCode {
             "delete" => delete(&client, matches).await,
             "scan" => scan(&client, matches).await,
             "explain" => explain(&client, matches).await,
-            "repair" => super::repair::run(&client, matches).await,
+            "repair" => Box::pin(super::repair::run(&client, matches)).await,
             "status" => super::status::run(&client, matches).await,
             "top" => super::top::run(&client, matches).await,
             _ => Err(Failure::Usage(format!("no such command: {name}"))),

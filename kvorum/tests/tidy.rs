@@ -207,6 +207,7 @@ const ROOMS: &[&str] = &[
     "worker",
     "clock",
     "security",
+    "tls",
     "pause",
     "storage",
     "verdict",

@@ -79,6 +79,7 @@ impl<T> ByToken<T> {
 mod tests {
     use super::*;
 
+    #[expect(clippy::unnecessary_wraps, reason = "a user is what requests have")]
     fn user(id: &str) -> User {
         Some(id.into())
     }

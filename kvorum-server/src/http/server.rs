@@ -251,7 +251,7 @@ async fn secure_connection<S: AsyncRead + AsyncWrite + Unpin + 'static>(
                 return;
             };
             connection.secure(shown);
-            stream
+            Box::new(stream)
         }
         Some(Arrived::Plain(stream)) if tls.mode() == TlsMode::Allow => Box::new(stream),
         Some(Arrived::Plain(mut stream)) => {

@@ -80,6 +80,7 @@ mod tests {
     use std::pin::pin;
     use std::task::{Context, Poll, Waker};
 
+    #[expect(clippy::unnecessary_wraps, reason = "a user is what requests have")]
     fn user(id: &str) -> User {
         Some(id.into())
     }

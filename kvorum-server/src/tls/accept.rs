@@ -1,8 +1,8 @@
 //! The answering side of a handshake.
 
 use super::{Shown, Tls};
-use crate::peer::BoxedStream;
 use kvorum_tls::tokio_rustls::TlsAcceptor;
+use kvorum_tls::tokio_rustls::server::TlsStream;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -33,9 +33,9 @@ pub async fn arrive<S: AsyncRead + Unpin>(mut stream: S) -> Option<Arrived<S>> {
 }
 
 /// What a handshake gave.
-pub struct Handshake {
+pub struct Handshake<S> {
     /// The connection.
-    pub stream: BoxedStream,
+    pub stream: TlsStream<Rewound<S>>,
     /// The certificate that the caller showed; none if it showed none.
     pub shown: Option<Shown>,
 }
@@ -48,9 +48,9 @@ impl Tls {
     ///
     /// # Cancel safety
     /// Dropping the future drops the stream.
-    pub async fn shake_hands<S>(&self, stream: Rewound<S>) -> io::Result<Handshake>
+    pub async fn shake_hands<S>(&self, stream: Rewound<S>) -> io::Result<Handshake<S>>
     where
-        S: AsyncRead + AsyncWrite + Unpin + 'static,
+        S: AsyncRead + AsyncWrite + Unpin,
     {
         let server = Arc::clone(&self.current().server);
         let done = TlsAcceptor::from(server).accept(stream).await;
@@ -59,7 +59,7 @@ impl Tls {
         let stream = done?;
         let chain = stream.get_ref().1.peer_certificates().map(<[_]>::to_vec);
         let shown = chain.and_then(Shown::of);
-        Ok(Handshake { stream: Box::new(stream), shown })
+        Ok(Handshake { stream, shown })
     }
 }
 

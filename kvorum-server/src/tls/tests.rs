@@ -66,7 +66,7 @@ impl Place {
 }
 
 fn a_minute_ago() -> std::time::SystemTime {
-    std::time::SystemTime::now() - Duration::from_mins(1)
+    std::time::UNIX_EPOCH + Duration::from_millis(now().0) - Duration::from_mins(1)
 }
 
 fn now() -> UnixMillis {

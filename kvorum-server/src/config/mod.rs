@@ -98,6 +98,8 @@ pub struct Config {
     pub admin_socket: Option<PathBuf>,
     /// The format of log lines.
     pub log_format: LogFormat,
+    /// All settings as they were given, each with its source.
+    pub settings: Vec<Resolved>,
 }
 
 /// What a node shows on its port.
@@ -287,7 +289,8 @@ pub fn resolve(
         })?;
         resolved.push(Resolved { name: setting.name, value, origin, old_name });
     }
-    let config = draft.finish(&resolved)?;
+    let mut config = draft.finish(&resolved)?;
+    config.settings.clone_from(&resolved);
     Ok((config, resolved))
 }
 
@@ -379,6 +382,7 @@ impl Draft {
             audit_log: None,
             admin_socket: None,
             log_format: LogFormat::Text,
+            settings: Vec::new(),
         };
         Self { config, advertise: None, peer_auth: None, tls_cert: None, tls_key: None, tls_mode: None }
     }

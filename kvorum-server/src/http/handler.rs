@@ -11,6 +11,7 @@ use super::error::Failure;
 use super::explain;
 use super::instant;
 use super::local;
+use super::members;
 use super::openapi;
 use super::peer_places::PeerPlaces;
 use super::range::{RangeBody, RangeFormat, RangeSource, Reader};
@@ -227,6 +228,7 @@ where
 {
     let Desk { service, metrics, .. } = desk;
     let begun = service.clock.mono();
+    let reader = service.facts.pages.reader(&request);
     let operation = operation_of(&request);
     let json = accepts(request.headers(), "application/json");
     let (head, body) = request.into_parts();
@@ -262,6 +264,9 @@ where
     // No cache may answer for the store, and no browser may treat a value as a page.
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    if let Some(reader) = reader {
+        members::allow(headers, reader);
+    }
     let took = service.clock.mono().saturating_sub(begun);
     metrics.answered(operation, response.status().as_u16(), took);
     if let (Some(trace), Some(bound)) = (trace, service.limits.slow_request)
@@ -373,6 +378,9 @@ where
 {
     if is_asterisk(&request) {
         return Ok(show_methods());
+    }
+    if let Some(allowed) = desk.service.facts.pages.answer_preflight(&request) {
+        return Ok(allowed);
     }
     let path = Path::parse(request.uri().path()).ok_or_else(Failure::unknown_path)?;
     if connection.is_spare() && !path.is_spare() {

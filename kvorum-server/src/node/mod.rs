@@ -18,7 +18,7 @@ use crate::authority::Authority;
 use crate::canary::{self, Canary};
 use crate::clock::{Clock, Rng, SystemClock, SystemRng, TimestampBound};
 use crate::cluster::{Cluster, Roster};
-use crate::config::{self, Config};
+use crate::config::{self, Config, Resolved, SETTINGS};
 use crate::coordinator::{Settings, Shared, Stamps};
 use crate::crash::{self, Point};
 use crate::history::History;
@@ -26,7 +26,7 @@ use crate::http::admission::Admission;
 use crate::http::body::BodyBudget;
 use crate::http::peer_places::PEER_CONNECTIONS_MAX;
 use crate::http::server::{self, Addresses, Listener, Phase};
-use crate::http::{Desk, NodeFacts, Rooms, Service};
+use crate::http::{Desk, MemberPages, NodeFacts, Rooms, Service, ShownSetting};
 use crate::log::Repeats;
 use crate::log_limit::LogLimit;
 use crate::metrics::{StoreMetrics, ThreadMetrics};
@@ -331,6 +331,8 @@ pub(crate) fn service(
             open_to: Some(config::open_to(config)).filter(|open_to| !open_to.is_empty()),
             insecure: config.is_insecure(),
             data_dir: config.data_dir.clone(),
+            pages: MemberPages::of(&names.cluster),
+            settings: shown_settings(config),
         },
         thread_metrics: (0..threads).map(|_| Arc::new(ThreadMetrics::default())).collect(),
         history: History::default(),
@@ -599,6 +601,21 @@ fn timestamp_bound(config: &Config, is_alone: bool, clock: &Arc<dyn Clock>) -> A
     } else {
         TimestampBound::new(clock, config.clock_offset_limit)
     })
+}
+
+/// The settings as operators see them.
+fn shown_settings(config: &Config) -> Vec<ShownSetting> {
+    let shown = |resolved: &Resolved| {
+        let setting = SETTINGS.iter().find(|setting| setting.name == resolved.name);
+        ShownSetting {
+            name: resolved.name,
+            value: resolved.value.clone(),
+            default: setting.map_or("", |setting| setting.default),
+            origin: resolved.origin.to_string(),
+            help: setting.map_or("", |setting| setting.help),
+        }
+    };
+    config.settings.iter().map(shown).collect()
 }
 
 /// The coordinator's settings.

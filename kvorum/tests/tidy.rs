@@ -112,6 +112,12 @@ const RULES: &[Rule] = &[
         why: "the profiler knows its process, not what runs in it",
     },
     Rule {
+        room: "kvorum-backup/src",
+        except: &[],
+        forbidden: &["kvorum_core", "kvorum_server", "SystemTime::now"],
+        why: "backups go through the public API, and time comes in",
+    },
+    Rule {
         room: "kvorum-client/src",
         except: &[],
         forbidden: &["kvorum_core", "kvorum_server"],

@@ -15,6 +15,7 @@
     reason = "a test"
 )]
 
+mod backup;
 mod cluster_client;
 mod cluster_clocks;
 mod cluster_failure;

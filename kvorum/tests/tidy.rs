@@ -7,6 +7,7 @@
     reason = "a test reads the source tree"
 )]
 
+mod tidy_links;
 mod tidy_texts;
 
 use std::collections::BTreeSet;
@@ -330,4 +331,16 @@ fn list_of_texts_is_up_to_date() {
         "{TEXTS} is out of date, first at {differs:?}: read what has changed, then write it by\n\
          KVORUM_WRITE_TEXTS=1 cargo test -p kvorum --test tidy"
     );
+}
+
+/// Links between pages lead to a file, and to a heading where they name one.
+#[test]
+fn links_lead_somewhere() {
+    let root = root();
+    let pages = tidy_links::pages(&root);
+    let broken: Vec<String> = pages
+        .iter()
+        .flat_map(|page| tidy_links::broken(&root, page, &std::fs::read_to_string(page).unwrap()))
+        .collect();
+    assert!(broken.is_empty(), "links that lead nowhere:\n{}", broken.join("\n"));
 }

@@ -221,6 +221,7 @@ const ROOMS: &[&str] = &[
     "metrics",
     "history",
     "slow",
+    "spans",
     "replica",
     "peer",
     "cluster",

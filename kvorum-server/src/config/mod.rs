@@ -17,6 +17,7 @@ use crate::log::LogFormat;
 use crate::peer::PeerAuthMode;
 use crate::replica::{DurabilityMode, Execution, HintBounds};
 use crate::security::AuthMode;
+use crate::spans::Endpoint;
 use crate::tls::TlsMode;
 use kvorum_core::ReplicationFactor;
 use std::collections::BTreeMap;
@@ -96,6 +97,10 @@ pub struct Config {
     pub audit_log: Option<PathBuf>,
     /// The socket for administration on this machine.
     pub admin_socket: Option<PathBuf>,
+    /// Where traces of requests go.
+    pub trace_endpoint: Option<Endpoint>,
+    /// The share of requests that are traced, 0 to 1.
+    pub trace_sample: f64,
     /// The format of log lines.
     pub log_format: LogFormat,
     /// All settings as they were given, each with its source.
@@ -381,6 +386,8 @@ impl Draft {
             insecure: false,
             audit_log: None,
             admin_socket: None,
+            trace_endpoint: None,
+            trace_sample: 0.0,
             log_format: LogFormat::Text,
             settings: Vec::new(),
         };

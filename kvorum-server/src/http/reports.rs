@@ -72,6 +72,7 @@ pub(super) fn show_metrics<B>(
         store_state: replica.health(),
         supervisor: &service.supervisor,
         security: &service.security,
+        spans: &service.spans,
         tls: service.tls.as_deref(),
         cluster: shared,
         keys: replica.digests().map(Digests::keys),

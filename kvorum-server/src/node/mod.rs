@@ -8,6 +8,7 @@ mod error;
 pub mod peer_secrets;
 mod signals;
 mod sockets;
+mod span_export;
 mod watches;
 
 pub use error::NodeError;
@@ -36,6 +37,7 @@ use crate::replica::{
     Workers,
 };
 use crate::security::Security;
+use crate::spans::Spans;
 use crate::storage::data_dir::DataDir;
 use crate::storage::identity::{DirectoryIdentity, DiskIdentity, Vouch};
 use crate::storage::lsm::{LsmConfig, LsmEngine};
@@ -313,6 +315,8 @@ pub(crate) fn service(
 ) -> Arc<Service> {
     let mut run_id = [0; 4];
     rng.fill(&mut run_id);
+    // Of this run of this node: two must not make the same ids.
+    let seed = NodeId::of_url(&names.url).0 ^ u64::from(u32::from_be_bytes(run_id)) << 32;
     Arc::new(Service {
         clock: Arc::clone(clock),
         limits: config.limits,
@@ -349,6 +353,7 @@ pub(crate) fn service(
         peer_auth: Arc::new(PeerAuth::new(config.peer_auth)),
         tls,
         refusals: Repeats::default(),
+        spans: Spans::new(config.trace_endpoint.clone(), config.trace_sample, seed),
         security: Arc::new(Security::new(config.auth)),
         supervisor,
         rooms: OnceLock::new(),

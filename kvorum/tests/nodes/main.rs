@@ -46,3 +46,4 @@ mod program;
 mod status;
 mod tls;
 mod tokens;
+mod traces;

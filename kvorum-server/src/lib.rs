@@ -28,6 +28,7 @@ pub mod replica;
 pub mod sched;
 pub mod security;
 pub mod slow;
+pub mod spans;
 pub mod storage;
 pub mod supervise;
 pub mod tls;

@@ -82,6 +82,8 @@ parts! {
     Gauges = "gauges", Restart;
     /// The task that samples the node's load.
     History = "history", Restart;
+    /// The task that sends traces to a collector.
+    SpanExport = "span-export", Restart;
     /// A thread's task that retries its link when another message shows that the peer is alive.
     Reconnect = "reconnect", Restart;
     /// The task that asks one peer once what it has purged.

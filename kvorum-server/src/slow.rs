@@ -1,4 +1,5 @@
-//! Traces of slow requests: what a request waited for, and how long, kept only while `--slow-request` is on.
+//! Traces of requests: what a request waited for, and how long, kept only while `--slow-request` is on, and for those requests
+//! that go to a collector of traces ([`crate::spans`]).
 //!
 //! A request and all its calls stay on one thread, so its trace goes with the task ([`within`]) and no function takes
 //! it as an argument. A wait is noted where it is awaited ([`step`]). Without a trace, a step costs the look for one.
@@ -70,6 +71,12 @@ impl Trace {
         if let Some(step) = self.steps.borrow_mut().get_mut(place) {
             step.took = Some(now.saturating_sub(step.begun));
         }
+    }
+
+    /// The steps, in the order in which they began: what, at which node, when since the request's begin, and how long if it
+    /// has ended.
+    pub fn steps(&self) -> Vec<(&'static str, Option<NodeIndex>, Duration, Option<Duration>)> {
+        self.steps.borrow().iter().map(|step| (step.what, step.node, step.begun, step.took)).collect()
     }
 
     /// The steps in words, in the order in which they began; `url_of` names nodes.

@@ -32,15 +32,6 @@ pub(super) fn commands() -> Vec<Command> {
         Arg::new(name).value_name("KEY").help(help).value_parser(value_parser!(OsString))
     };
     let replicas = || flag("replicas", "ACK/FROM", "How many of how many replicas must confirm, such as 2/3");
-    let on_node = |command: Command| {
-        command
-            .arg(flag("url", "URL,…", format!("Nodes to ask [env: KVORUM_URL] [default: {DEFAULT_URL}]")))
-            .arg(
-                flag("timeout", "SECONDS", "How long to try [default: 5]")
-                    .value_parser(value_parser!(u64).range(1..)),
-            )
-            .args(access_flags())
-    };
     vec![
         on_node(Command::new("get").about("Writes a key's value to standard output"))
             .arg(key("key", "The key").required(true))
@@ -125,11 +116,22 @@ pub(super) fn commands() -> Vec<Command> {
     ]
 }
 
+/// Adds the flags that [`connect`] reads.
+pub(super) fn on_node(command: Command) -> Command {
+    command
+        .arg(flag("url", "URL,…", format!("Nodes to ask [env: KVORUM_URL] [default: {DEFAULT_URL}]")))
+        .arg(
+            flag("timeout", "SECONDS", "How long to try [default: 5]")
+                .value_parser(value_parser!(u64).range(1..)),
+        )
+        .args(access_flags())
+}
+
 fn watch(name: &'static str, help: &'static str) -> Arg {
     flag(name, "SECONDS", help).num_args(0..=1).value_parser(value_parser!(u64).range(1..=86_400))
 }
 
-fn switch(name: &'static str, help: &'static str) -> Arg {
+pub(super) fn switch(name: &'static str, help: &'static str) -> Arg {
     Arg::new(name).long(name).help(help).action(ArgAction::SetTrue)
 }
 
@@ -240,7 +242,7 @@ fn with_token(builder: Builder, matches: &ArgMatches) -> Result<Builder, Failure
     })
 }
 
-fn connect(matches: &ArgMatches) -> Result<Client, Failure> {
+pub(super) fn connect(matches: &ArgMatches) -> Result<Client, Failure> {
     let urls = text_of(matches, "url").map(str::to_owned);
     let urls = urls.or_else(|| std::env::var("KVORUM_URL").ok()).unwrap_or_else(|| DEFAULT_URL.to_owned());
     let seconds = matches.get_one::<u64>("timeout").copied().unwrap_or(5);

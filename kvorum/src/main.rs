@@ -4,6 +4,7 @@
 
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
+mod backup;
 mod client;
 mod cluster;
 mod dev;
@@ -60,6 +61,7 @@ fn run_command(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
                 }
                 Err(error) => complain(error, USAGE),
             },
+            Some(("backup", matches)) => backup::run(matches),
             Some(("profile", matches)) => profile::run(matches),
             Some(("token", matches)) => token::run(matches),
             Some(("tls", matches)) => tls::run(matches),
@@ -92,6 +94,7 @@ fn command() -> Command {
         .subcommand(dev::command())
         .subcommands(vouch::commands())
         .subcommands(client::commands())
+        .subcommand(backup::command())
         .subcommand(token::command())
         .subcommand(tls::command())
         .subcommand(profile::command())

@@ -7,6 +7,7 @@
     reason = "a test reads the source tree"
 )]
 
+mod tidy_links;
 mod tidy_texts;
 
 use std::collections::BTreeSet;
@@ -112,6 +113,12 @@ const RULES: &[Rule] = &[
         why: "the profiler knows its process, not what runs in it",
     },
     Rule {
+        room: "kvorum-backup/src",
+        except: &[],
+        forbidden: &["kvorum_core", "kvorum_server", "SystemTime::now"],
+        why: "backups go through the public API, and time comes in",
+    },
+    Rule {
         room: "kvorum-client/src",
         except: &[],
         forbidden: &["kvorum_core", "kvorum_server"],
@@ -215,6 +222,7 @@ const ROOMS: &[&str] = &[
     "metrics",
     "history",
     "slow",
+    "spans",
     "replica",
     "peer",
     "cluster",
@@ -325,4 +333,16 @@ fn list_of_texts_is_up_to_date() {
         "{TEXTS} is out of date, first at {differs:?}: read what has changed, then write it by\n\
          KVORUM_WRITE_TEXTS=1 cargo test -p kvorum --test tidy"
     );
+}
+
+/// Links between pages lead to a file, and to a heading where they name one.
+#[test]
+fn links_lead_somewhere() {
+    let root = root();
+    let pages = tidy_links::pages(&root);
+    let broken: Vec<String> = pages
+        .iter()
+        .flat_map(|page| tidy_links::broken(&root, page, &std::fs::read_to_string(page).unwrap()))
+        .collect();
+    assert!(broken.is_empty(), "links that lead nowhere:\n{}", broken.join("\n"));
 }

@@ -17,6 +17,7 @@ use crate::log::LogFormat;
 use crate::peer::PeerAuthMode;
 use crate::replica::{DurabilityMode, Execution, HintBounds};
 use crate::security::AuthMode;
+use crate::spans::Endpoint;
 use crate::tls::TlsMode;
 use kvorum_core::ReplicationFactor;
 use std::collections::BTreeMap;
@@ -96,8 +97,14 @@ pub struct Config {
     pub audit_log: Option<PathBuf>,
     /// The socket for administration on this machine.
     pub admin_socket: Option<PathBuf>,
+    /// Where traces of requests go.
+    pub trace_endpoint: Option<Endpoint>,
+    /// The share of requests that are traced, 0 to 1.
+    pub trace_sample: f64,
     /// The format of log lines.
     pub log_format: LogFormat,
+    /// All settings as they were given, each with its source.
+    pub settings: Vec<Resolved>,
 }
 
 /// What a node shows on its port.
@@ -287,7 +294,8 @@ pub fn resolve(
         })?;
         resolved.push(Resolved { name: setting.name, value, origin, old_name });
     }
-    let config = draft.finish(&resolved)?;
+    let mut config = draft.finish(&resolved)?;
+    config.settings.clone_from(&resolved);
     Ok((config, resolved))
 }
 
@@ -378,7 +386,10 @@ impl Draft {
             insecure: false,
             audit_log: None,
             admin_socket: None,
+            trace_endpoint: None,
+            trace_sample: 0.0,
             log_format: LogFormat::Text,
+            settings: Vec::new(),
         };
         Self { config, advertise: None, peer_auth: None, tls_cert: None, tls_key: None, tls_mode: None }
     }

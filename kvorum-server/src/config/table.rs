@@ -7,6 +7,7 @@ use crate::log::LogFormat;
 use crate::peer::PeerAuthMode;
 use crate::replica::Execution;
 use crate::security::AuthMode;
+use crate::spans::Endpoint;
 use crate::tls::TlsMode;
 use std::path::PathBuf;
 
@@ -482,6 +483,36 @@ pub const SETTINGS: &[Setting] = &[
         set: |draft, text| {
             let file = (!text.is_empty()).then(|| PathBuf::from(text));
             set(&mut draft.config.admin_socket, Ok(file))
+        },
+    },
+    Setting {
+        name: "trace-endpoint",
+        old_names: &[],
+        value_name: "URL",
+        default: "",
+        help: "Send traces of requests for keys to this collector (OTLP over HTTP, JSON), such as http://127.0.0.1:4318/v1/traces; without it there are none",
+        set: |draft, text| {
+            let endpoint = match text {
+                "" => Ok(None),
+                url => Endpoint::parse(url)
+                    .map(Some)
+                    .ok_or_else(|| "a URL such as http://127.0.0.1:4318/v1/traces is needed".to_owned()),
+            };
+            set(&mut draft.config.trace_endpoint, endpoint)
+        },
+    },
+    Setting {
+        name: "trace-sample",
+        old_names: &[],
+        value_name: "SHARE",
+        default: "0.01",
+        help: "Trace this share of requests, 0 to 1. A traceparent header decides for its request: always if it says sampled, else never",
+        set: |draft, text| {
+            let share = text.parse().ok().filter(|share| (0.0..=1.0).contains(share));
+            set(
+                &mut draft.config.trace_sample,
+                share.ok_or_else(|| "allowed is a number from 0 to 1".to_owned()),
+            )
         },
     },
     Setting {

@@ -117,7 +117,9 @@ fn check_site<B>(desk: &Desk, connection: &Connection, request: &Request<B>) -> 
         None => request.headers().get(HOST).and_then(|host| host.to_str().ok()),
     };
     let own = desk.service.facts.own_host.as_ref();
-    let mut checked = local::check_site(request.headers(), host, own, connection.scheme());
+    // A page of another member is no foreign page where it may read.
+    let is_of_member = desk.service.facts.pages.reader(request).is_some();
+    let mut checked = local::check_site(request.headers(), host, own, connection.scheme(), is_of_member);
     if !is_judged {
         checked = checked.and_then(|()| local::check_proxy(request.headers()));
     }
@@ -222,6 +224,8 @@ impl Asked {
             | Path::OpenApi
             | Path::Profile
             | Path::Workers
+            | Path::Settings
+            | Path::ConsoleProfile
             | Path::WorkerPause
             | Path::WorkerResume => Self::Node,
         })
@@ -321,9 +325,10 @@ mod tests {
                       HEAD /v0/topology token, GET /v0/explain read, HEAD /v0/explain read, GET /v0/converged token, \
                       HEAD /v0/converged token, POST /admin/repair admin, GET /openapi.json token, \
                       HEAD /openapi.json token, GET /debug/profile admin, GET /admin/workers admin, \
-                      HEAD /admin/workers admin, GET / nothing, HEAD / nothing, GET /console nothing, HEAD /console nothing, \
+                      HEAD /admin/workers admin, GET /admin/settings admin, HEAD /admin/settings admin, GET / nothing, HEAD / nothing, GET /console nothing, HEAD /console nothing, \
                       GET /console/console.js nothing, HEAD /console/console.js nothing, \
                       GET /console/console.css nothing, HEAD /console/console.css nothing, \
+                      GET /console/profile.js nothing, HEAD /console/profile.js nothing, \
                       POST /admin/workers/{name}/pause admin, \
                       POST /admin/workers/{name}/resume admin";
         assert_eq!(needs.collect::<Vec<_>>().join(", "), expect);

@@ -1,11 +1,12 @@
 //! `/console`: the page for people. It draws what the public API says; nothing is computed for it here.
 //!
-//! Its three files are in the program, so it works offline, and nothing else may be loaded: the policy in its headers lets
-//! it run and ask only what this node serves. The files hold no data and need no token; what they ask for does.
+//! Its files are in the program, so it works offline, and nothing else may be loaded: the policy in its headers lets it run
+//! only what this node serves, and ask only this node and the reports of other members ([`super::members`]). The files
+//! hold no data and need no token; what they ask for does.
 
 use super::body::ReplyBody;
 use super::error::Failure;
-use super::handler::{accepts, vary_by_accept};
+use super::handler::{Service, accepts, vary_by_accept};
 use super::target;
 use crate::machine;
 use bytes::Bytes;
@@ -20,9 +21,9 @@ pub(super) const SCRIPT: Asset =
 pub(super) const STYLE: Asset =
     Asset { text: include_str!("console/console.css"), kind: "text/css; charset=utf-8" };
 
-/// What a browser lets the page do: run its own program, and ask this node.
-const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'; \
-     form-action 'none'; frame-ancestors 'none'";
+/// The program of the page of profiles.
+pub(super) const PROFILE: Asset =
+    Asset { text: include_str!("console/profile.js"), kind: "text/javascript; charset=utf-8" };
 
 /// A file of the console.
 pub(super) struct Asset {
@@ -31,12 +32,16 @@ pub(super) struct Asset {
 }
 
 /// Sends one of the console's files.
-pub(super) fn show<B>(request: &Request<B>, asset: &'static Asset) -> Result<Response<ReplyBody>, Failure> {
+pub(super) fn show<B>(
+    service: &Service,
+    request: &Request<B>,
+    asset: &'static Asset,
+) -> Result<Response<ReplyBody>, Failure> {
     target::parse_nothing(request.uri().query())?;
     let mut response = Response::new(ReplyBody::full(Bytes::from_static(asset.text.as_bytes())));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(asset.kind));
-    headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
+    headers.insert(CONTENT_SECURITY_POLICY, service.facts.pages.policy());
     headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
     Ok(response)
 }
@@ -64,7 +69,7 @@ mod tests {
     /// The page loads nothing but its own files, and has nothing that its policy forbids. Texts are never set as markup.
     #[test]
     fn page_keeps_its_own_policy() {
-        for Asset { text, .. } in [PAGE, SCRIPT, STYLE] {
+        for Asset { text, .. } in [PAGE, SCRIPT, STYLE, PROFILE] {
             for word in [
                 "innerHTML",
                 "outerHTML",
@@ -83,7 +88,7 @@ mod tests {
             let others = text.matches("http://").count() - text.matches("http://www.w3.org/2000/svg").count();
             assert_eq!(others + text.matches("https://").count(), 0);
         }
-        let total: usize = [PAGE, SCRIPT, STYLE].iter().map(|asset| asset.text.len()).sum();
+        let total: usize = [PAGE, SCRIPT, STYLE, PROFILE].iter().map(|asset| asset.text.len()).sum();
         assert!(total <= 150 << 10, "{total} bytes");
     }
 }

@@ -11,6 +11,7 @@ use super::error::Failure;
 use super::explain;
 use super::instant;
 use super::local;
+use super::members;
 use super::openapi;
 use super::peer_places::PeerPlaces;
 use super::range::{RangeBody, RangeFormat, RangeSource, Reader};
@@ -34,6 +35,7 @@ use crate::peer::PeerAuth;
 use crate::replica::Replica;
 use crate::security::{Security, TokenView, key_hash};
 use crate::slow::{self, Trace};
+use crate::spans::{Answer, Spans, Traced};
 use crate::supervise::Supervisor;
 use crate::tls::Tls;
 use crate::worker::Pools;
@@ -106,6 +108,8 @@ pub struct Service {
     pub tls: Option<Arc<Tls>>,
     /// Limits the log lines about refused nodes.
     pub refusals: Repeats,
+    /// Traces for a collector.
+    pub spans: Spans,
     /// The tokens, and whether they are needed.
     pub security: Arc<Security>,
     /// Notices when a thread or task of the node ends.
@@ -201,6 +205,20 @@ impl Service {
 }
 
 impl Service {
+    /// Hands an answered request over to the exporter of traces.
+    fn finish_span(&self, traced: Traced, method: Method, status: StatusCode, took: Duration, trace: &Trace) {
+        let key_hash = trace.key().map(|key| key_hash(key.as_ref())).unwrap_or_default();
+        let taken = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+        let begun_millis = self.clock.wall().0.saturating_sub(taken);
+        let answer = Answer { method, status: status.as_u16(), key_hash, begun_millis, took };
+        let shared = self.rooms.get().map(|rooms| &rooms.shared);
+        self.spans.finish(traced, answer, trace, |node| {
+            let url = shared.map_or_else(String::new, |shared| shared.cluster.url_of(node).to_owned());
+            let is_own = url == self.facts.url;
+            (url, is_own)
+        });
+    }
+
     /// Logs a slow request: keys as hashes, as in the audit log.
     fn log_slow(&self, operation: Operation, status: StatusCode, took: Duration, trace: &Trace) {
         let Some(left_out) = self.slow_lines.admit(self.clock.mono()) else { return };
@@ -231,13 +249,16 @@ where
 {
     let Desk { service, metrics, .. } = desk;
     let begun = service.clock.mono();
+    let reader = service.facts.pages.reader(&request);
     let operation = operation_of(&request);
     let json = accepts(request.headers(), "application/json");
     let (head, body) = request.into_parts();
     let asks_first = head.headers.contains_key(EXPECT);
     let mut upload = Upload::new(body);
     let request = Request::from_parts(head, &mut upload);
-    let is_traced = service.limits.slow_request.is_some() && operation.is_of_a_key();
+    let traced = operation.is_of_a_key().then(|| service.spans.begin(request.headers())).flatten();
+    let method = traced.map(|_| request.method().clone());
+    let is_traced = traced.is_some() || service.limits.slow_request.is_some() && operation.is_of_a_key();
     let trace = is_traced.then(Trace::begin);
     let answered = match (check_head(connection, &request, service.facts.own_host.as_ref()), &trace) {
         (Ok(()), None) => route(desk, connection, request).await,
@@ -266,8 +287,14 @@ where
     // No cache may answer for the store, and no browser may treat a value as a page.
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    if let Some(reader) = reader {
+        members::allow(headers, reader);
+    }
     let took = service.clock.mono().saturating_sub(begun);
     metrics.answered(operation, response.status().as_u16(), took);
+    if let (Some(trace), Some(traced), Some(method)) = (&trace, traced, method) {
+        service.finish_span(traced, method, response.status(), took, trace);
+    }
     if let (Some(trace), Some(bound)) = (trace, service.limits.slow_request)
         && took >= bound
     {
@@ -377,6 +404,9 @@ where
 {
     if is_asterisk(&request) {
         return Ok(show_methods());
+    }
+    if let Some(allowed) = desk.service.facts.pages.answer_preflight(&request) {
+        return Ok(allowed);
     }
     let path = Path::parse(request.uri().path()).ok_or_else(Failure::unknown_path)?;
     if connection.is_spare() && !path.is_spare() {

@@ -19,8 +19,8 @@ pub(super) fn is_own(named: &Authority, own: Option<&Authority>) -> bool {
     named.is_loopback() || own.is_some_and(|own| named.has_host_of(own))
 }
 
-/// Checks that a request was made for this node, which is `own`, and not by a web page of another site; `host` is the host
-/// that the request names, and `scheme` how it came.
+/// Checks that a request was made for this node, which is `own`, and not by a web page of another site, unless `is_of_member`;
+/// `host` is the host that the request names, and `scheme` how it came.
 ///
 /// # Errors
 /// The evidence that it was not.
@@ -29,10 +29,14 @@ pub(super) fn check_site(
     host: Option<&str>,
     own: Option<&Authority>,
     scheme: Scheme,
+    is_of_member: bool,
 ) -> Result<(), String> {
     let Some(host) = host.and_then(Authority::parse).filter(|host| is_own(host, own)) else {
         return Err("its Host is not this node's".to_owned());
     };
+    if is_of_member {
+        return Ok(());
+    }
     // A page of this node has the same scheme, host and port, so it is not foreign.
     let is_foreign = |origin: &[u8]| {
         let origin = std::str::from_utf8(origin).ok().and_then(Authority::of_url);
@@ -70,7 +74,7 @@ mod tests {
         let headers =
             headers.iter().map(|(name, value)| (HeaderName::from_static(name), value.parse().unwrap()));
         let headers = headers.collect();
-        check_site(&headers, host, Some(&own), Scheme::Http).and_then(|()| check_proxy(&headers))
+        check_site(&headers, host, Some(&own), Scheme::Http, false).and_then(|()| check_proxy(&headers))
     }
 
     /// Requests of tools and of the node's own pages pass; requests that a page of another site or a proxy would send

@@ -7,6 +7,7 @@ use crate::metrics::{CallKind, LatencyCounts, Operation, STATUSES, StoreMetrics,
 use crate::peer::{PeerAuth, PeerAuthMode, Proven};
 use crate::replica::{EngineStats, ReclaimState, StoreState};
 use crate::security::{Refused, Security};
+use crate::spans::{Sent, Spans};
 use crate::supervise::{Part, Supervisor};
 use crate::tls::Tls;
 use crate::worker::{Pool, Pools};
@@ -45,6 +46,8 @@ pub(super) struct Scrape<'a> {
     pub supervisor: &'a Supervisor,
     /// The tokens, and whom they refused.
     pub security: &'a Security,
+    /// Traces for a collector.
+    pub spans: &'a Spans,
     /// Its TLS; none without.
     pub tls: Option<&'a Tls>,
     /// The cluster as this node sees it.
@@ -238,11 +241,24 @@ fn families(scrape: &Scrape<'_>) -> Vec<Family> {
     );
     family("kvorum_durability", stated("mode", scrape.durability, &[]), "1 for the active durability mode");
     families.extend(tokens(scrape.security));
+    families.push(traces(scrape.spans));
     families.extend(proofs(&scrape.cluster.peer_auth));
     families.extend(scrape.tls.map(tls).unwrap_or_default());
     families.extend(cluster(scrape));
     families.extend(process(scrape));
     families
+}
+
+/// The metrics of traces.
+fn traces(spans: &Spans) -> Family {
+    let Sent { sent, lost } = spans.counts();
+    let results = [("sent", sent), ("lost", lost)];
+    let counts = results.map(|(result, count)| (vec![("result", result.to_owned())], count));
+    Family {
+        name: "kvorum_traces_total",
+        help: "Traced requests that the collector of traces took (sent), and that it did not or that found the queue full (lost)",
+        kind: Kind::Counter(wholes(counts)),
+    }
 }
 
 /// The metrics of tokens.

@@ -21,6 +21,7 @@ pub mod handler;
 pub mod head;
 mod instant;
 mod local;
+mod members;
 mod metrics_page;
 mod metrics_text;
 mod openapi;
@@ -30,6 +31,7 @@ mod repair;
 pub mod reports;
 pub mod routes;
 pub mod server;
+mod settings;
 mod status;
 pub mod target;
 #[cfg(test)]
@@ -40,6 +42,8 @@ mod welcome;
 mod workers;
 
 pub use handler::{Desk, Rooms, Service};
+pub use members::MemberPages;
+pub use settings::ShownSetting;
 pub use status::NodeFacts;
 
 use std::time::Duration;

@@ -116,7 +116,9 @@ mod tests {
                 | Path::Root
                 | Path::Console
                 | Path::ConsoleScript
-                | Path::ConsoleStyle => target::parse_nothing(query).err(),
+                | Path::ConsoleStyle
+                | Path::ConsoleProfile
+                | Path::Settings => target::parse_nothing(query).err(),
             };
             let Some(TargetError::UnknownParameter { known, .. }) = error else {
                 panic!("{text}: {error:?}")

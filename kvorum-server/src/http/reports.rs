@@ -5,6 +5,7 @@ use super::error::Failure;
 use super::handler::{Rooms, Service, accepts, vary_by_accept};
 use super::metrics_page;
 use super::metrics_text::Format;
+use super::settings;
 use super::status::{self, Own, Serving};
 use super::target;
 use crate::history::{
@@ -71,6 +72,7 @@ pub(super) fn show_metrics<B>(
         store_state: replica.health(),
         supervisor: &service.supervisor,
         security: &service.security,
+        spans: &service.spans,
         tls: service.tls.as_deref(),
         cluster: shared,
         keys: replica.digests().map(Digests::keys),
@@ -81,6 +83,21 @@ pub(super) fn show_metrics<B>(
     let format = if is_open { Format::OpenMetrics } else { Format::Classic };
     let mut response = Response::new(ReplyBody::full(Bytes::from(metrics_page::render(&scrape, format))));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(format.content_type()));
+    vary_by_accept(response.headers_mut());
+    Ok(response)
+}
+
+/// Shows the settings, each with its source.
+pub(super) fn show_settings<B>(
+    service: &Service,
+    request: &Request<B>,
+) -> Result<Response<ReplyBody>, Failure> {
+    target::parse_nothing(request.uri().query())?;
+    let json = accepts(request.headers(), "application/json");
+    let body = settings::render(&service.facts.settings, json);
+    let mut response = Response::new(ReplyBody::full(Bytes::from(body)));
+    let content_type = if json { "application/json" } else { "text/plain; charset=utf-8" };
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     vary_by_accept(response.headers_mut());
     Ok(response)
 }

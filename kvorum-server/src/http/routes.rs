@@ -141,21 +141,29 @@ routes! {
     Workers = "/admin/workers", spare false {
         GET | HEAD, needs Need::Right(Right::Admin) => handler::show_workers(&desk.service, &request);
     }
+    /// The node's settings.
+    Settings = "/admin/settings", spare false {
+        GET | HEAD, needs Need::Right(Right::Admin) => reports::show_settings(&desk.service, &request);
+    }
     /// Where a browser is sent to the console.
     Root = "/", spare false {
         GET | HEAD, needs Need::Nothing => console::welcome(&request);
     }
     /// The page for people.
     Console = "/console", spare false {
-        GET | HEAD, needs Need::Nothing => console::show(&request, &console::PAGE);
+        GET | HEAD, needs Need::Nothing => console::show(&desk.service, &request, &console::PAGE);
     }
     /// Its program.
     ConsoleScript = "/console/console.js", spare false {
-        GET | HEAD, needs Need::Nothing => console::show(&request, &console::SCRIPT);
+        GET | HEAD, needs Need::Nothing => console::show(&desk.service, &request, &console::SCRIPT);
     }
     /// Its style.
     ConsoleStyle = "/console/console.css", spare false {
-        GET | HEAD, needs Need::Nothing => console::show(&request, &console::STYLE);
+        GET | HEAD, needs Need::Nothing => console::show(&desk.service, &request, &console::STYLE);
+    }
+    /// The program of its page of profiles.
+    ConsoleProfile = "/console/profile.js", spare false {
+        GET | HEAD, needs Need::Nothing => console::show(&desk.service, &request, &console::PROFILE);
     }
     /// Pauses a worker.
     WorkerPause = "/admin/workers/{name}/pause", spare false {

@@ -1,8 +1,10 @@
 //! `/v0/status`: whether the node serves, and the facts that an operator needs first.
 
 use super::converged;
+use super::members::MemberPages;
 use super::reports::rounded;
 use super::server::Phase;
+use super::settings::ShownSetting;
 use crate::authority::Authority;
 use crate::coordinator::{PeerStatus, Shared};
 use crate::history::Sample;
@@ -115,6 +117,10 @@ pub struct NodeFacts {
     pub insecure: bool,
     /// The directory of its data.
     pub data_dir: PathBuf,
+    /// The pages of the cluster's nodes.
+    pub pages: MemberPages,
+    /// The settings, each with its source.
+    pub settings: Vec<ShownSetting>,
 }
 
 /// The figures of the node itself, beside its cluster.

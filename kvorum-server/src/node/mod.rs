@@ -8,6 +8,7 @@ mod error;
 pub mod peer_secrets;
 mod signals;
 mod sockets;
+mod span_export;
 mod watches;
 
 pub use error::NodeError;
@@ -18,7 +19,7 @@ use crate::authority::Authority;
 use crate::canary::{self, Canary};
 use crate::clock::{Clock, Rng, SystemClock, SystemRng, TimestampBound};
 use crate::cluster::{Cluster, Roster};
-use crate::config::{self, Config};
+use crate::config::{self, Config, Resolved, SETTINGS};
 use crate::coordinator::{Settings, Shared, Stamps};
 use crate::crash::{self, Point};
 use crate::history::History;
@@ -26,7 +27,7 @@ use crate::http::admission::Admission;
 use crate::http::body::BodyBudget;
 use crate::http::peer_places::PEER_CONNECTIONS_MAX;
 use crate::http::server::{self, Addresses, Listener, Phase};
-use crate::http::{Desk, NodeFacts, Rooms, Service};
+use crate::http::{Desk, MemberPages, NodeFacts, Rooms, Service, ShownSetting};
 use crate::log::Repeats;
 use crate::log_limit::LogLimit;
 use crate::metrics::{StoreMetrics, ThreadMetrics};
@@ -36,6 +37,7 @@ use crate::replica::{
     Workers,
 };
 use crate::security::Security;
+use crate::spans::Spans;
 use crate::storage::data_dir::DataDir;
 use crate::storage::identity::{DirectoryIdentity, DiskIdentity, Vouch};
 use crate::storage::lsm::{LsmConfig, LsmEngine};
@@ -313,6 +315,8 @@ pub(crate) fn service(
 ) -> Arc<Service> {
     let mut run_id = [0; 4];
     rng.fill(&mut run_id);
+    // Of this run of this node: two must not make the same ids.
+    let seed = NodeId::of_url(&names.url).0 ^ u64::from(u32::from_be_bytes(run_id)) << 32;
     Arc::new(Service {
         clock: Arc::clone(clock),
         limits: config.limits,
@@ -331,6 +335,8 @@ pub(crate) fn service(
             open_to: Some(config::open_to(config)).filter(|open_to| !open_to.is_empty()),
             insecure: config.is_insecure(),
             data_dir: config.data_dir.clone(),
+            pages: MemberPages::of(&names.cluster),
+            settings: shown_settings(config),
         },
         thread_metrics: (0..threads).map(|_| Arc::new(ThreadMetrics::default())).collect(),
         history: History::default(),
@@ -347,6 +353,7 @@ pub(crate) fn service(
         peer_auth: Arc::new(PeerAuth::new(config.peer_auth)),
         tls,
         refusals: Repeats::default(),
+        spans: Spans::new(config.trace_endpoint.clone(), config.trace_sample, seed),
         security: Arc::new(Security::new(config.auth)),
         supervisor,
         rooms: OnceLock::new(),
@@ -599,6 +606,21 @@ fn timestamp_bound(config: &Config, is_alone: bool, clock: &Arc<dyn Clock>) -> A
     } else {
         TimestampBound::new(clock, config.clock_offset_limit)
     })
+}
+
+/// The settings as operators see them.
+fn shown_settings(config: &Config) -> Vec<ShownSetting> {
+    let shown = |resolved: &Resolved| {
+        let setting = SETTINGS.iter().find(|setting| setting.name == resolved.name);
+        ShownSetting {
+            name: resolved.name,
+            value: resolved.value.clone(),
+            default: setting.map_or("", |setting| setting.default),
+            origin: resolved.origin.to_string(),
+            help: setting.map_or("", |setting| setting.help),
+        }
+    };
+    config.settings.iter().map(shown).collect()
 }
 
 /// The coordinator's settings.

@@ -1,6 +1,6 @@
 //! The sockets of a node: listeners, one per network thread, and connections to other nodes.
 
-use super::NodeError;
+use super::{NodeError, span_export};
 use crate::authority::{Authority, Scheme};
 use crate::config::Config;
 use crate::http::Desk;
@@ -83,6 +83,11 @@ pub(super) fn serve_on_thread(
                     let service = Arc::clone(&desk.service);
                     let sampling = move || reports::keep_history(Arc::clone(&service));
                     drop(desk.service.supervisor.task(Part::History, "", sampling));
+                    if desk.service.spans.endpoint().is_some() {
+                        let service = Arc::clone(&desk.service);
+                        let exporting = move || span_export::export(Arc::clone(&service));
+                        drop(desk.service.supervisor.task(Part::SpanExport, "", exporting));
+                    }
                 }
                 let connector = Rc::new(TcpConnector::new(&desk.service));
                 let served = server::serve(listener, Rc::clone(&desk), connector, index);

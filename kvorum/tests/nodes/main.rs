@@ -15,6 +15,7 @@
     reason = "a test"
 )]
 
+mod backup;
 mod cluster_client;
 mod cluster_clocks;
 mod cluster_failure;
@@ -45,3 +46,4 @@ mod program;
 mod status;
 mod tls;
 mod tokens;
+mod traces;

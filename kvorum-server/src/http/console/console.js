@@ -1,6 +1,8 @@
 // The console: what a node says of itself and its cluster, drawn from the public API. Every text from the network is set as text,
 // never as markup. It keeps nothing but the token, in this tab.
 
+import { profiles } from "/console/profile.js";
+
 const at = (id) => document.getElementById(id);
 const LOOK_EVERY = 5000;
 const VALUE_SHOWN_MAX = 64 * 1024;
@@ -26,16 +28,16 @@ function fill(table, names, rows, long = []) {
 
 const token = () => sessionStorage.getItem("kvorum-token") ?? "";
 
-/** Sends a request to this node. Never throws for a status; throws when no answer comes. */
-async function ask(method, target, { accept, body } = {}) {
+/** Sends a request to this node, or to the one that `target` names. Never throws for a status; throws when no answer comes. */
+async function ask(method, target, { accept, body, wait = 10_000 } = {}) {
   const headers = {};
   if (accept) headers.Accept = accept;
   if (token()) headers.Authorization = `Bearer ${token()}`;
-  return fetch(target, { method, headers, body, cache: "no-store", redirect: "error", signal: AbortSignal.timeout(10_000) });
+  return fetch(target, { method, headers, body, cache: "no-store", redirect: "error", signal: AbortSignal.timeout(wait) });
 }
 
-async function json(target) {
-  const answer = await ask("GET", target, { accept: "application/json" });
+async function json(target, wait) {
+  const answer = await ask("GET", target, { accept: "application/json", wait });
   // A node that cannot serve says so in a status of its own, with a body that is the same.
   const read = await answer.text();
   try {
@@ -72,32 +74,87 @@ function time(ms) {
   return seconds < 172_800 ? `${Math.floor(seconds / 3600)} h` : `${Math.floor(seconds / 86_400)} d`;
 }
 
+// ---- Other nodes ----
+
+const OTHERS_MAX = 16;
+const OTHERS_WAIT = 3000;
+/** This node first, then the other members, as this node's settings name them: `url`, and `base` to put before a path. */
+let cluster = [{ url: location.origin, base: "" }];
+
+/** A node lets pages of members read its reports, and only those. */
+const isMember = () => cluster.some((node) => node.url.replace(/\/+$/, "") === location.origin);
+
+function learn(status) {
+  const others = (status.cluster ?? []).filter((url) => url !== status.url && /^https?:\/\//.test(url));
+  const base = (url) => url.replace(/\/+$/, "");
+  cluster = [{ url: status.url, base: "" }, ...others.map((url) => ({ url, base: base(url) }))];
+}
+
+/** Status and history of every other node that answers this page; by URL. */
+async function lookAtOthers() {
+  const found = new Map();
+  if (!isMember()) return found;
+  await Promise.all(cluster.slice(1, 1 + OTHERS_MAX).map(async ({ url, base }) => {
+    try {
+      const [status, past] = await Promise.all([json(`${base}/v0/status`, OTHERS_WAIT), json(`${base}/v0/history`, OTHERS_WAIT)]);
+      if (status.value) found.set(url, { status: status.value, past: past.value });
+    } catch { /* the row says so */ }
+  }));
+  return found;
+}
+
 // ---- Cluster ----
 
 const GOOD = new Set(["up", "ok", "ready"]);
 const state = (name) => make("span", name, GOOD.has(name) ? "good" : "bad");
 
-function nodes(status) {
+/** A figure with its line of the last quarter of an hour. */
+const withLine = (text, values) => (values?.some(known) ? make("span", `${text} `, null, line(values)) : text);
+
+/** The figures that a node has of itself: from its status, and its history where there is one. */
+function figures(status, past) {
   const load = status.load ?? {};
-  const own = [
-    make("strong", status.url),
-    state(status.serving),
+  return [
     time(status.uptime_ms),
-    rate(load.requests_per_second),
-    micros(load.latency_us_p50),
-    micros(load.latency_us_p99),
-    known(load.cpu_cores) ? `${Math.round(load.cpu_cores * 100)} %` : "–",
-    bytes(status.process?.resident_bytes),
-    bytes(status.disk?.free_bytes),
-    "this node", "–", "–", status.waits_for ?? "",
+    withLine(rate(load.requests_per_second), past && requestsOf(past)),
+    withLine(micros(load.latency_us_p50), past?.latency_us_p50),
+    withLine(micros(load.latency_us_p99), past?.latency_us_p99),
+    withLine(known(load.cpu_cores) ? `${Math.round(load.cpu_cores * 100)} %` : "–", past?.cpu_cores),
+    withLine(bytes(status.process?.resident_bytes), past?.resident_bytes),
+    withLine(bytes(status.disk?.free_bytes), past?.disk_free_bytes),
   ];
-  const offset = (peer) => (known(peer.clock_offset_ms) ? `${peer.clock_offset_ms > 0 ? "+" : ""}${peer.clock_offset_ms} ms` : "–");
-  const peers = (status.peers ?? []).map((peer) => [
-    consoleOf(peer.url), state(peer.state), "", "", "", "", "", "", "",
-    micros(peer.latency_us_mean), offset(peer), String(peer.hints?.waiting ?? "–"), peer.reason ?? "",
-  ]);
-  const names = ["node", "state", "up", "req/s", "p50", "p99", "cpu", "memory", "disk free", "latency from here", "clock", "hints", "why"];
-  fill(at("nodes"), names, [own, ...peers], ["why"]);
+}
+
+function nodes(status, past, others) {
+  const own = [make("strong", status.url), state(status.serving), ...figures(status, past), "–", status.waits_for ?? "this node"];
+  const peers = (status.peers ?? []).map((peer) => {
+    const other = others.get(peer.url);
+    const itself = other ? figures(other.status, other.past) : ["", "", "", "", "", "", ""];
+    return [consoleOf(peer.url), state(peer.state), ...itself, String(peer.hints?.waiting ?? "–"), peer.reason ?? other?.status.waits_for ?? ""];
+  });
+  fill(at("nodes"), ["node", "state", "up", "req/s", "p50", "p99", "cpu", "memory", "disk free", "hints here", "why"], [own, ...peers], ["why"]);
+  const named = cluster[0].url;
+  at("others").textContent = isMember() ? "" : `The others' own figures are read only by a page of a member: open ${named}/console.`;
+  matrix(status, others);
+}
+
+/** Who measures what of whom: latency and clock. */
+function matrix(status, others) {
+  const short = (url) => url.replace(/^https?:\/\//, "");
+  const limit = status.clock?.offset_max_ms ?? Infinity;
+  const rows = cluster.slice(0, 1 + OTHERS_MAX).map(({ url }) => {
+    const seen = url === status.url ? status : others.get(url)?.status;
+    const cells = cluster.slice(0, 1 + OTHERS_MAX).map((other) => {
+      if (other.url === url) return "·";
+      const peer = seen?.peers?.find((one) => one.url === other.url);
+      if (!peer) return "–";
+      if (peer.state !== "up") return state(peer.state);
+      const ahead = known(peer.clock_offset_ms) ? `${peer.clock_offset_ms > 0 ? "+" : ""}${peer.clock_offset_ms} ms` : "–";
+      return make("span", `${micros(peer.latency_us_mean)}, ${ahead}`, Math.abs(peer.clock_offset_ms ?? 0) > limit ? "bad" : "");
+    });
+    return [make("strong", short(url)), ...cells];
+  });
+  fill(at("matrix"), ["from, to", ...cluster.slice(0, 1 + OTHERS_MAX).map(({ url }) => short(url))], rows);
 }
 
 /** A link to another node's console, which has that node's own figures. Only http(s): a node says what its URL is. */
@@ -110,7 +167,7 @@ function consoleOf(url) {
 }
 
 const SPARKS = [
-  ["requests a second", (past) => sums(Object.values(past.requests_per_second ?? {})), rate],
+  ["requests a second", (past) => requestsOf(past), rate],
   ["failures a second", (past) => past.failures_per_second, rate],
   ["p50", (past) => past.latency_us_p50, micros],
   ["p99", (past) => past.latency_us_p99, micros],
@@ -121,30 +178,38 @@ const SPARKS = [
 
 const sums = (lists) => (lists[0] ?? []).map((_, place) => lists.reduce((sum, list) => sum + (list[place] ?? 0), 0));
 
-function spark(name, values, unit) {
-  const present = values.filter(known);
-  const latest = present.length ? unit(present[present.length - 1]) : "–";
-  const caption = make("figcaption", null, null, make("span", name, "quiet"), make("strong", latest));
+const requestsOf = (past) => sums(Object.values(past.requests_per_second ?? {}));
+
+/** A line of samples. A gap in the samples is a gap in the line. */
+function line(values) {
   const drawing = document.createElementNS("http://www.w3.org/2000/svg", "svg");
   drawing.setAttribute("viewBox", "0 0 180 40");
   drawing.setAttribute("preserveAspectRatio", "none");
-  drawing.setAttribute("role", "img");
-  drawing.setAttribute("aria-label", `${name}: ${latest}`);
-  const most = Math.max(...present, 0) || 1;
+  drawing.setAttribute("aria-hidden", "true");
+  const most = Math.max(...values.filter(known), 0) || 1;
   const first = 180 - values.length;
-  if (!present.length) drawing.setAttribute("aria-label", `${name}: no samples yet`);
-  // A gap in the samples is a gap in the line.
-  let line = [];
-  const lines = [line];
+  let part = [];
+  const parts = [part];
   values.forEach((value, place) => {
-    if (known(value)) line.push(`${first + place},${(38 - (36 * value) / most).toFixed(1)}`);
-    else if (line.length) lines.push(line = []);
+    if (known(value)) part.push(`${first + place},${(38 - (36 * value) / most).toFixed(1)}`);
+    else if (part.length) parts.push(part = []);
   });
-  for (const points of lines.filter((points) => points.length)) {
+  for (const points of parts.filter((points) => points.length)) {
     const polyline = document.createElementNS("http://www.w3.org/2000/svg", "polyline");
     polyline.setAttribute("points", (points.length === 1 ? [points[0], points[0]] : points).join(" "));
     drawing.append(polyline);
   }
+  return drawing;
+}
+
+function spark(name, values, unit) {
+  const present = values.filter(known);
+  const latest = present.length ? unit(present[present.length - 1]) : "–";
+  const caption = make("figcaption", null, null, make("span", name, "quiet"), make("strong", latest));
+  const drawing = line(values);
+  drawing.removeAttribute("aria-hidden");
+  drawing.setAttribute("role", "img");
+  drawing.setAttribute("aria-label", present.length ? `${name}: ${latest}` : `${name}: no samples yet`);
   return make("figure", null, null, caption, drawing);
 }
 
@@ -159,10 +224,10 @@ async function lookAtCluster() {
   document.title = `kvorum: ${sentence}`;
   at("alarms").replaceChildren(...alarms.map((alarm) => make("li", null, alarm.severity,
     make("strong", `${alarm.severity} ${alarm.name}: `), make("span", alarm.sentence), make("div", alarm.remedy, "quiet"))));
-  nodes(status);
-  const count = (status.peers?.length ?? 0) + 1;
-  offer(count, status.quorum);
-  const past = await json("/v0/history");
+  learn(status);
+  offer((status.peers?.length ?? 0) + 1, status.quorum);
+  const [past, others] = await Promise.all([json("/v0/history"), lookAtOthers()]);
+  nodes(status, past.value, others);
   if (past.problem) at("sparks").replaceChildren(make("p", `No history: ${past.problem}`, "quiet"));
   else at("sparks").replaceChildren(...SPARKS.map(([name, of, unit]) => spark(name, of(past.value) ?? [], unit)));
 }
@@ -321,9 +386,118 @@ async function lookAtTasks() {
   }), ["what it does"]);
 }
 
+// ---- Placement ----
+
+const STATES = [
+  ["good", "all replicas are there, and agreed within 10 minutes"],
+  ["quiet", "all replicas are there; when they last agreed is not known or longer ago"],
+  ["warn", "a replica is away; a default request has its quorum"],
+  ["bad", "too few replicas for a default request"],
+];
+const AGREED_LATELY = 600_000;
+let placement = null;
+
+/** What the page says of a cluster: for each partition its replicas for a default request, and its state. */
+function placed(status, topology, converged) {
+  const lists = Uint8Array.from(atob(topology.preference_lists), (sign) => sign.charCodeAt(0));
+  const from = Math.min(topology.default_from, topology.ranks);
+  const votes = new Map([[status.url, status.store?.votes === "yes"], ...(status.peers ?? []).map((peer) => [peer.url, peer.state === "up" && peer.votes === true])]);
+  const usable = topology.nodes.map((node) => votes.get(node.url) ?? false);
+  return Array.from({ length: 2 ** topology.partition_bits }, (_, partition) => {
+    const first = partition * topology.ranks;
+    const replicas = Array.from({ length: from }, (_, rank) => (lists[2 * (first + rank)] << 8) | lists[2 * (first + rank) + 1]);
+    const there = replicas.filter((place) => usable[place]).length;
+    const agreed = converged.partitions?.[partition] ?? null;
+    const isLate = agreed === null || converged.now - agreed > AGREED_LATELY;
+    return { replicas, agreed, there, state: there < topology.default_ack ? 3 : there < from ? 2 : isLate ? 1 : 0 };
+  });
+}
+
+async function lookAtPlacement() {
+  const answers = await Promise.all([json("/v0/status"), json("/v0/topology"), json("/v0/converged?partitions=all")]);
+  const problem = answers.map((answer) => answer.problem).find(Boolean);
+  if (problem) {
+    at("placement-status").textContent = `Not shown: ${problem}`;
+    return;
+  }
+  const [status, topology, converged] = answers.map((answer) => answer.value);
+  const partitions = placed(status, topology, converged);
+  placement = { topology, converged, partitions };
+  const quorum = `${topology.default_ack}/${topology.default_from}`;
+  at("placement-status").textContent = `${partitions.length} partitions on ${topology.nodes.length} nodes, a default request is ${quorum}, epoch ${topology.epoch}. `
+    + "The nodes are those of --cluster: they do not change while the cluster runs.";
+  const shares = topology.nodes.map((node, place) => {
+    const first = partitions.filter(({ replicas }) => replicas[0] === place).length;
+    const any = partitions.filter(({ replicas }) => replicas.includes(place)).length;
+    const share = (count) => `${count}, ${((100 * count) / partitions.length).toFixed(1)} %`;
+    return [consoleOf(node.url), node.zone || "–", String(node.weight), share(first), share(any)];
+  });
+  fill(at("shares"), ["node", "zone", "weight", "first for", "replica of"], shares);
+  at("legend").replaceChildren(...STATES.map(([kind, text], place) => make("li", `${partitions.filter(({ state }) => state === place).length}: ${text}`, kind)));
+  paint(partitions);
+  document.forms["partition-form"].elements.partition.max = partitions.length - 1;
+}
+
+function paint(partitions) {
+  const grid = at("grid");
+  const wide = 2 ** Math.ceil(Math.log2(partitions.length) / 2);
+  [grid.width, grid.height] = [wide, partitions.length / wide];
+  const colours = getComputedStyle(document.documentElement);
+  const fills = STATES.map(([kind]) => colours.getPropertyValue(`--${kind}`));
+  const pen = grid.getContext("2d");
+  partitions.forEach(({ state: place }, partition) => {
+    pen.fillStyle = fills[place];
+    pen.fillRect(partition % wide, Math.floor(partition / wide), 1, 1);
+  });
+}
+
+function tellPartition(partition) {
+  const found = placement?.partitions[partition];
+  if (!found) return;
+  document.forms["partition-form"].elements.partition.value = partition;
+  const urls = found.replicas.map((place) => placement.topology.nodes[place].url).join(", ");
+  const agreed = found.agreed === null ? "when they last agreed is not known" : `they agree up to ${time(placement.converged.now - found.agreed)} ago`;
+  at("partition-said").textContent = `Partition ${partition}: ${urls}; ${found.there} of ${found.replicas.length} answer and vote; ${agreed}.`;
+}
+
+at("grid").addEventListener("click", (event) => {
+  const { width, height } = at("grid");
+  const box = at("grid").getBoundingClientRect();
+  const place = (at, size, count) => Math.min(count - 1, Math.max(0, Math.floor((at / size) * count)));
+  tellPartition(place(event.clientY - box.top, box.height, height) * width + place(event.clientX - box.left, box.width, width));
+});
+at("partition-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  tellPartition(Number(event.target.elements.partition.value));
+});
+
+// ---- Settings ----
+
+async function lookAtSettings() {
+  const { value, problem } = await json("/admin/settings");
+  at("settings-rows").replaceChildren();
+  if (problem) {
+    at("settings-status").textContent = `Not shown: ${problem}`;
+    return;
+  }
+  at("settings-status").textContent = `${value.settings.length} settings of this node, each with the source of its value. They are read at the start.`;
+  const rows = value.settings.filter((setting) => !at("given").checked || setting.origin !== "default");
+  fill(at("settings-rows"), ["setting", "value", "from", "what it does"], rows.map((setting) => [
+    setting.name,
+    setting.origin === "default" ? setting.value || "–" : make("strong", setting.value || "–"),
+    setting.origin,
+    setting.help,
+  ]), ["value", "from", "what it does"]);
+}
+at("given").addEventListener("change", () => look());
+
 // ---- Pages ----
 
-const PAGES = { cluster: lookAtCluster, key: async () => curl("GET"), ranges: async () => {}, tasks: lookAtTasks };
+const PAGES = {
+  cluster: lookAtCluster, key: async () => curl("GET"), ranges: async () => {}, tasks: lookAtTasks, placement: lookAtPlacement,
+  profile: profiles({ at, make, fill, ask, nodes: () => (isMember() ? cluster : cluster.slice(0, 1)) }), settings: lookAtSettings,
+};
+const LIVE = new Set(["cluster", "tasks", "placement"]);
 const page = () => (Object.hasOwn(PAGES, location.hash.slice(1)) ? location.hash.slice(1) : "cluster");
 
 async function look() {
@@ -356,12 +530,12 @@ window.addEventListener("hashchange", turn);
 allow();
 offer(1, null);
 turn();
-// The key page needs the number of nodes, whatever page was opened first.
-if (page() !== "cluster") lookAtCluster().catch(() => {});
+// Other pages need to know the nodes, whatever page was opened first.
+if (page() !== "cluster") lookAtCluster().then(look).catch(() => {});
 // One look after the other, and none in a tab that nobody sees.
 (async () => {
   for (;;) {
     await new Promise((done) => { setTimeout(done, LOOK_EVERY); });
-    if (!document.hidden && (page() === "cluster" || page() === "tasks")) await look();
+    if (!document.hidden && LIVE.has(page())) await look();
   }
 })();

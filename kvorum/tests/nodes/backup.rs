@@ -1,0 +1,277 @@
+//! Goal: a backup has every acknowledged write, is found damaged when it is, and is restored into a cluster of any size.
+//! Method: real nodes, the real command line, and the keys and values that were written as the model.
+
+use kvorum_testkit::cluster::Cluster;
+use kvorum_testkit::node::Node;
+use kvorum_testkit::process::{kvorum, run};
+use kvorum_testkit::{escape, noise};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+use std::thread;
+use std::time::Duration;
+use tempfile::TempDir;
+
+type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+
+fn backup(words: &[&str], folder: &Path, more: &[&str]) -> Output {
+    run(kvorum(&[&["backup"], words].concat()).arg(folder).args(more), b"")
+}
+
+#[track_caller]
+fn done(output: Output) -> String {
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[track_caller]
+fn refused(output: &Output, code: i32, words: &str) {
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{said}");
+    assert!(said.contains(words), "{said}");
+}
+
+fn put(cluster: &Cluster, key: &[u8], value: &[u8], more: &str) {
+    let answer = cluster.ask(0, "PUT", &format!("/v0/entity?id={}{more}", escape(key)), Some(value));
+    assert_eq!(answer.status, 201, "{answer:?}");
+}
+
+/// Every live record that a node of the cluster shows.
+fn shown(scan: &Output) -> Model {
+    let text = String::from_utf8(scan.stdout.clone()).unwrap();
+    let record = |line: &str| {
+        let line: serde_json::Value = serde_json::from_str(line).unwrap();
+        // Hostile keys are made so that they and their values are text.
+        let text = |name: &str| line[name].as_str().unwrap().as_bytes().to_vec();
+        (text("key"), text("value"))
+    };
+    text.lines().map(record).collect()
+}
+
+fn scan(url: &str) -> Model {
+    shown(&run(kvorum(&["scan", "--json", "--url", url]).arg("\u{1}"), b""))
+}
+
+/// Hostile keys, an empty value, and enough bytes for several packs.
+fn fill(cluster: &Cluster) -> Model {
+    let mut model = Model::new();
+    for key in ["a", "a/\u{1}", "\u{1}", "plus+ %00 &=", "ключ\u{202e}"] {
+        model.insert(key.as_bytes().to_vec(), format!("value of {key}").into_bytes());
+    }
+    model.insert(b"empty".to_vec(), Vec::new());
+    for number in 0..12 {
+        let text: String = noise(1 << 20, number).iter().map(|byte| char::from(b'a' + byte % 26)).collect();
+        model.insert(format!("large/{number:03}").into_bytes(), text.into_bytes());
+    }
+    for number in 0..300 {
+        model.insert(format!("small/{number:04}").into_bytes(), format!("{number}").into_bytes());
+    }
+    for (key, value) in &model {
+        put(cluster, key, value, "");
+    }
+    model
+}
+
+fn packs(folder: &Path) -> Vec<PathBuf> {
+    let mut packs: Vec<_> =
+        std::fs::read_dir(folder.join("packs")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    packs.sort();
+    packs
+}
+
+/// The whole life of backups: made while a node is away, the second one sharing packs, restored into one node and into
+/// five, under a prefix, pruned.
+#[test]
+fn backup_is_restored_into_other_sizes() {
+    let home = TempDir::with_prefix("kvorum-backup-").unwrap();
+    let folder = home.path().join("backups");
+    let mut cluster = Cluster::start(3);
+    let mut model = fill(&cluster);
+    put(&cluster, b"deleted", b"x", "");
+    assert_eq!(cluster.ask(0, "DELETE", "/v0/entity?id=deleted", None).status, 202);
+    put(&cluster, b"short", b"x", "&ttl=1ms");
+    put(&cluster, b"kept", b"for a day", "&ttl=1d");
+    model.insert(b"kept".to_vec(), b"for a day".to_vec());
+    // A read quorum is enough.
+    cluster.kill9(2);
+    let url = cluster.url(0);
+    let said = done(backup(&["create"], &folder, &["--url", &url]));
+    assert!(said.contains(&format!("{} records", model.len())), "{said}");
+    let verified = done(backup(&["verify"], &folder, &[]));
+    assert!(verified.contains("all their records"), "{verified}");
+
+    // One key changes: the next backup shares the packs of the others, and the first one stays what it was.
+    let before = packs(&folder);
+    assert!(before.len() >= 2, "{before:?}");
+    put(&cluster, b"small/0299", b"changed", "");
+    thread::sleep(Duration::from_secs(1));
+    let said = done(backup(&["create"], &folder, &["--url", &url]));
+    assert!(said.contains("of which 1 are new"), "{said}");
+    let listed = done(backup(&["list"], &folder, &[]));
+    let ids: Vec<&str> = listed.lines().map(|line| line.split(' ').next().unwrap()).collect();
+    assert_eq!(ids.len(), 2, "{listed}");
+
+    // The first one, into a single node.
+    let single = Node::start_new(&[]);
+    let said = done(backup(&["restore"], &folder, &[ids[0], "--url", &single.url()]));
+    assert!(said.contains("read back and compared"), "{said}");
+    assert_eq!(scan(&single.url()), model);
+    let kept = single.get("id=kept");
+    assert!(kept.header("kvorum-expires").is_some(), "{kept:?}");
+    // Nothing is mixed with what is there, unless it goes under a prefix.
+    refused(&backup(&["restore"], &folder, &["--url", &single.url()]), 2, "nothing was written");
+    assert_eq!(scan(&single.url()), model);
+    single.put("id=b%2Fa", b"mine");
+    refused(&backup(&["restore"], &folder, &["--url", &single.url(), "--prefix", "b/"]), 2, "such as b/a");
+    done(backup(&["restore"], &folder, &[ids[0], "--url", &single.url(), "--prefix", "old/%01"]));
+    let moved: Model =
+        model.iter().map(|(key, value)| ([b"old/\x01", &key[..]].concat(), value.clone())).collect();
+    let found: Model = scan(&single.url()).into_iter().filter(|(key, _)| key.starts_with(b"old/")).collect();
+    assert_eq!(found, moved);
+
+    // The latest, into five nodes.
+    model.insert(b"small/0299".to_vec(), b"changed".to_vec());
+    let five = Cluster::start(5);
+    done(backup(&["restore"], &folder, &["--url", &five.url(3)]));
+    assert_eq!(scan(&five.url(1)), model);
+
+    let said = done(backup(&["prune"], &folder, &["--keep", "1"]));
+    assert!(said.starts_with("1 backups kept, 1 removed, and 1 packs"), "{said}");
+    done(backup(&["verify"], &folder, &[]));
+    refused(&backup(&["verify"], &folder, &[ids[0]]), 2, "no backup");
+}
+
+/// A restore that ended in the middle goes on, and never writes over what somebody has written since.
+#[test]
+fn restore_goes_on_where_it_ended() {
+    let home = TempDir::with_prefix("kvorum-backup-").unwrap();
+    let folder = home.path().join("backups");
+    let cluster = Cluster::start(3);
+    let mut model = fill(&cluster);
+    done(backup(&["create"], &folder, &["--url", &cluster.url(0)]));
+    let single = Node::start_new(&[]);
+    let long = "long".repeat(256).into_bytes();
+    put(&cluster, &long, b"the longest key", "");
+    thread::sleep(Duration::from_secs(1));
+    done(backup(&["create"], &folder, &["--url", &cluster.url(0)]));
+    model.insert(long, b"the longest key".to_vec());
+    // As after an interruption: some records are there.
+    for (key, value) in model.iter().filter(|(key, _)| key.ends_with(b"1")) {
+        assert_eq!(single.put(&format!("id={}", escape(key)), value).status, 201);
+    }
+    let resumed = |more: &[&str]| {
+        backup(&["restore"], &folder, &[&["--url", &single.url(), "--resume"], more].concat())
+    };
+    let said = done(resumed(&[]));
+    let there = model.keys().filter(|key| key.ends_with(b"1")).count();
+    assert!(said.contains(&format!("{} records written, {there} were there", model.len() - there)), "{said}");
+    assert_eq!(scan(&single.url()), model);
+    single.put("id=a", b"newer");
+    refused(&resumed(&[]), 3, "1 have another value, such as a");
+    assert_eq!(single.get("id=a").text(), "newer");
+    // A backup under a prefix: 1,024 bytes of a key are the limit, prefix and all.
+    refused(&resumed(&["--prefix", "%01"]), 2, "more than 1024 bytes");
+}
+
+/// A flipped bit, a missing pack, a cut manifest: `verify` finds each at the depth that it is for, and nothing of such a
+/// backup is restored.
+#[test]
+fn damaged_backup_is_never_restored() {
+    let home = TempDir::with_prefix("kvorum-backup-").unwrap();
+    let folder = home.path().join("backups");
+    let cluster = Cluster::start(1);
+    fill(&cluster);
+    done(backup(&["create"], &folder, &["--url", &cluster.url(0)]));
+    let single = Node::start_new(&[]);
+    let check = |finds: &[&str], passes: &[&str], words: &str| {
+        for depth in finds {
+            refused(&backup(&["verify"], &folder, &["--depth", depth]), 3, words);
+        }
+        for depth in passes {
+            done(backup(&["verify"], &folder, &["--depth", depth]));
+        }
+        refused(&backup(&["restore"], &folder, &["--url", &single.url()]), 3, words);
+        assert!(scan(&single.url()).is_empty());
+    };
+    let pack = packs(&folder).pop().unwrap();
+    let whole = std::fs::read(&pack).unwrap();
+    let mut flipped = whole.clone();
+    let middle = flipped.len() / 2;
+    flipped[middle] ^= 1;
+    std::fs::write(&pack, &flipped).unwrap();
+    check(&["hashes", "records"], &["files"], "its bytes are not those");
+    std::fs::write(&pack, &whole[..whole.len() - 1]).unwrap();
+    check(&["files", "hashes", "records"], &[], "bytes instead of");
+    std::fs::remove_file(&pack).unwrap();
+    check(&["files", "hashes", "records"], &[], "it is missing");
+    std::fs::write(&pack, &whole).unwrap();
+    done(backup(&["verify"], &folder, &[]));
+
+    let entries = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
+    let manifest =
+        entries.into_iter().find(|path| path.extension().is_some_and(|kind| kind == "json")).unwrap();
+    let text = std::fs::read_to_string(&manifest).unwrap();
+    std::fs::write(&manifest, &text[..text.len() - 2]).unwrap();
+    check(&["files", "hashes", "records"], &[], "checksum");
+    refused(&backup(&["list"], &folder, &[]), 3, "damaged");
+    // Which packs it needs is not known: nothing is removed.
+    refused(&backup(&["prune"], &folder, &["--keep", "1"]), 3, "damaged");
+    assert!(!packs(&folder).is_empty());
+    std::fs::write(&manifest, &text).unwrap();
+    done(backup(&["restore"], &folder, &["--url", &single.url()]));
+}
+
+/// A backup that is killed leaves none; the next one is whole.
+#[test]
+fn killed_backup_does_not_exist() {
+    let home = TempDir::with_prefix("kvorum-backup-").unwrap();
+    let folder = home.path().join("backups");
+    let cluster = Cluster::start(1);
+    let model = fill(&cluster);
+    // So slowly that it is killed in the middle.
+    let slow = ["--url", &*cluster.url(0), "--rate", "1"];
+    let mut child = kvorum(&["backup", "create"]).arg(&folder).args(slow).spawn().unwrap();
+    kvorum_testkit::wait_until("a first pack", || {
+        folder.join("packs").exists() && !packs(&folder).is_empty()
+    });
+    // Another one is refused meanwhile.
+    refused(&backup(&["prune"], &folder, &["--keep", "1"]), 3, "another backup");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(done(backup(&["list"], &folder, &[])), "");
+    refused(&backup(&["verify"], &folder, &[]), 2, "there is no backup");
+    let said = done(backup(&["create"], &folder, &["--url", &cluster.url(0)]));
+    assert!(said.contains(&format!("{} records", model.len())), "{said}");
+    done(backup(&["verify"], &folder, &[]));
+}
+
+/// Goal: under load, a backup has every write that was acknowledged before it began. Method: one client overwrites keys
+/// with rising numbers, and says what was acknowledged when the backup begins; the restored values are no older.
+#[test]
+fn backup_under_load_has_what_was_acknowledged() {
+    let home = TempDir::with_prefix("kvorum-backup-").unwrap();
+    let folder = home.path().join("backups");
+    let cluster = Cluster::start(3);
+    let keys: Vec<String> = (0..50).map(|number| format!("key/{number:02}")).collect();
+    let write = |round: u64| {
+        for key in &keys {
+            put(&cluster, key.as_bytes(), format!("{round}").as_bytes(), "");
+        }
+    };
+    write(1);
+    write(2);
+    let acknowledged = 2;
+    thread::scope(|scope| {
+        let writing = scope.spawn(|| (3..6).for_each(write));
+        done(backup(&["create"], &folder, &["--url", &cluster.url(1)]));
+        writing.join().unwrap();
+    });
+    let single = Node::start_new(&[]);
+    done(backup(&["restore"], &folder, &["--url", &single.url()]));
+    let restored = scan(&single.url());
+    assert_eq!(restored.len(), keys.len());
+    for (key, value) in restored {
+        let round: u64 = String::from_utf8(value).unwrap().parse().unwrap();
+        assert!((acknowledged..6).contains(&round), "{key:?} {round}");
+    }
+}

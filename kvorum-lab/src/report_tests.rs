@@ -49,7 +49,10 @@ fn check(name: &str, text: &str) {
 
 fn report_of(streams: Vec<StreamOutcome>, options: &RunOptions, distributions: Distributions) -> String {
     let plan = Plan {
-        targets: vec!["127.0.0.1:8080".parse().unwrap(), "127.0.0.1:8081".parse().unwrap()],
+        targets: vec![
+            "127.0.0.1:8080".parse::<std::net::SocketAddr>().unwrap().into(),
+            "127.0.0.1:8081".parse::<std::net::SocketAddr>().unwrap().into(),
+        ],
         threads: 2,
         duration: Duration::from_secs(2),
         timeout: Duration::from_secs(5),
@@ -122,7 +125,7 @@ fn what_went_wrong_is_named() {
     let good = text_of(&stream(Pacing::Closed), SUMMARY);
     assert!(!good.contains("!!"), "{good}");
     let plan = Plan {
-        targets: vec!["127.0.0.1:8080".parse().unwrap()],
+        targets: vec!["127.0.0.1:8080".parse::<std::net::SocketAddr>().unwrap().into()],
         threads: 1,
         duration: Duration::from_secs(30),
         timeout: Duration::from_secs(5),

@@ -36,7 +36,7 @@ fn stream(operation: Operation, pacing: Pacing) -> StreamPlan {
 
 fn plan(target: SocketAddr, duration_ms: u64, streams: Vec<StreamPlan>) -> Plan {
     Plan {
-        targets: vec![target],
+        targets: vec![target.into()],
         threads: 2,
         duration: Duration::from_millis(duration_ms),
         timeout: Duration::from_secs(2),

@@ -58,6 +58,24 @@ pub struct BenchArgs {
         help = "File with the token to send, ID.SECRET [env: KVORUM_TOKEN, the token itself]"
     )]
     pub token_file: Option<PathBuf>,
+    /// File with the authorities of the nodes' certificates, for https; without it, that of the environment
+    #[arg(
+        long,
+        value_name = "FILE",
+        help = "PEM file with the authorities of the nodes' certificates, for https [env: KVORUM_CA]"
+    )]
+    pub ca: Option<PathBuf>,
+    /// File with the certificate to show to nodes; without it, that of the environment
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "key",
+        help = "PEM file with the certificate to show to nodes [env: KVORUM_CERT]"
+    )]
+    pub cert: Option<PathBuf>,
+    /// File with its key; without it, that of the environment
+    #[arg(long, value_name = "FILE", requires = "cert", help = "PEM file with its key [env: KVORUM_KEY]")]
+    pub key: Option<PathBuf>,
     /// The requests of a wrk or wrk2 script that says no more than what they are; see docs/bench.md
     #[arg(short = 's', long, value_name = "SCRIPT.lua", conflicts_with_all = ["mix", "put_rate", "ycsb", "replicas", "prefill", "verify", "key_size", "distribution", "scan_records"])]
     pub script: Option<PathBuf>,

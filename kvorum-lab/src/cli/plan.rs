@@ -1,14 +1,18 @@
 //! From arguments to the plan and the options of a run.
 
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+
+use kvorum_tls::ClientTls;
 
 use super::args::{BenchArgs, Rate, Work};
 use crate::dataset::{Dataset, KEY_BYTES};
 use crate::error::LabError;
-use crate::load::{Header, KeyOrder, Mix, Operation, Pacing, Plan, RunOptions, StreamPlan, Template, script};
+use crate::load::{
+    Header, KeyOrder, Mix, Operation, Pacing, Plan, RunOptions, StreamPlan, Target, Template, script,
+};
 
 /// From so many requests on a script's numbers begin again.
 const SCRIPT_REQUESTS_MAX: u64 = 999_999_999_999;
@@ -120,16 +124,38 @@ pub fn plan(args: &BenchArgs) -> Result<Plan, LabError> {
         (Work::Mixed, ..) => vec![stream("mixed", Operation::Get, pacing, all, get_seed)],
     };
     Ok(Plan {
-        targets: urls
-            .iter()
-            .map(|url| parse_url(if args.script.is_some() { split_path(url).0 } else { url }))
-            .collect::<Result<_, _>>()?,
+        targets: targets(args, &urls)?,
         threads: usize::from(args.threads),
         duration,
         timeout: args.timeout,
         core: None,
         streams,
     })
+}
+
+/// The nodes at `urls`.
+fn targets(args: &BenchArgs, urls: &[&str]) -> Result<Vec<Target>, LabError> {
+    let usage = |error: kvorum_tls::PemError| LabError::Usage(error.to_string());
+    // An empty variable is how scripts unset one.
+    let path = |given: &Option<PathBuf>, variable: &str| {
+        let variable = || std::env::var_os(variable).filter(|path| !path.is_empty()).map(PathBuf::from);
+        given.clone().or_else(variable)
+    };
+    let identity = path(&args.cert, "KVORUM_CERT").zip(path(&args.key, "KVORUM_KEY"));
+    let identity = identity.as_ref().map(|(cert, key)| (cert.as_path(), key.as_path()));
+    let tls =
+        path(&args.ca, "KVORUM_CA").map(|ca| ClientTls::load(&ca, identity).map_err(usage)).transpose()?;
+    let target = |url: &&str| {
+        let url = if args.script.is_some() { split_path(url).0 } else { url };
+        let Some(rest) = url.strip_prefix("https://") else { return Ok(parse_url(url)?.into()) };
+        let needed = || {
+            LabError::Usage(format!("{url}: https needs --ca, the authorities of the nodes' certificates"))
+        };
+        let tls = tls.clone().ok_or_else(needed)?;
+        let host = rest.trim_end_matches('/').rsplit_once(':').map_or(rest, |(host, _)| host);
+        Ok(Target { address: parse_url(rest)?, secured: Some((tls, host.to_owned())) })
+    };
+    urls.iter().map(target).collect()
 }
 
 /// The headers of `args`, and the one with the token that `args` or the environment name.

@@ -24,7 +24,7 @@ fn a_line_for_wrk2_is_understood() {
     let plan = planned("put -t2 -c64 -d7m -R5000 --latency http://127.0.0.1:8080").unwrap();
     assert_eq!(plan.threads, 2);
     assert_eq!(plan.duration, Duration::from_mins(7));
-    assert_eq!(plan.targets, ["127.0.0.1:8080".parse().unwrap()]);
+    assert_eq!(plan.targets[0].address, "127.0.0.1:8080".parse().unwrap());
     assert_eq!(plan.streams.len(), 1);
     assert_eq!(plan.streams[0].connections, 64);
     assert_eq!(plan.streams[0].pacing, Pacing::Open { rate_per_second: 5000 });

@@ -3,9 +3,13 @@
 //! No pipelining, no retry, no pool: an operation is sent once, and its result is reported. After any failure
 //! the connection is in an unknown state and must be dropped.
 
+use std::fmt;
+use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use kvorum_tls::ClientTls;
+use kvorum_tls::tokio_rustls::client::TlsStream;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout_at;
@@ -43,10 +47,57 @@ pub struct Answer {
     pub close: bool,
 }
 
+/// A node to load.
+#[derive(Debug, Clone)]
+pub struct Target {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// For connections with TLS: whom to believe, and the host that the node's certificate must name.
+    pub secured: Option<(ClientTls, String)>,
+}
+
+impl From<SocketAddr> for Target {
+    fn from(address: SocketAddr) -> Self {
+        Self { address, secured: None }
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.address.fmt(f)
+    }
+}
+
+/// A connection's stream, encrypted or not.
+#[derive(Debug)]
+enum Wire {
+    Plain(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+impl Wire {
+    async fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Self::Plain(stream) => stream.write_all(bytes).await,
+            Self::Tls(stream) => {
+                stream.write_all(bytes).await?;
+                stream.flush().await
+            }
+        }
+    }
+
+    async fn read_buf(&mut self, buffer: &mut Vec<u8>) -> io::Result<usize> {
+        match self {
+            Self::Plain(stream) => stream.read_buf(buffer).await,
+            Self::Tls(stream) => stream.read_buf(buffer).await,
+        }
+    }
+}
+
 /// An open connection.
 #[derive(Debug)]
 pub struct Connection {
-    stream: TcpStream,
+    stream: Wire,
     buffer: Vec<u8>,
     bytes_sent: u64,
     bytes_received: u64,
@@ -54,11 +105,18 @@ pub struct Connection {
 
 impl Connection {
     /// Connects to `target` by `deadline`.
-    pub async fn open(target: SocketAddr, deadline: Instant) -> Result<Self, Broken> {
-        let connect = timeout_at(deadline.into(), TcpStream::connect(target));
-        let refused = |error: std::io::Error| Broken::by(Failure::Connect, &error);
-        let stream = connect.await.map_err(|_| Failure::Connect)?.map_err(refused)?;
-        stream.set_nodelay(true).map_err(refused)?;
+    pub async fn open(target: &Target, deadline: Instant) -> Result<Self, Broken> {
+        let connect = async {
+            let stream = TcpStream::connect(target.address).await?;
+            stream.set_nodelay(true)?;
+            Ok(match &target.secured {
+                None => Wire::Plain(stream),
+                Some((tls, host)) => Wire::Tls(Box::new(Box::pin(tls.connect(host, stream)).await?)),
+            })
+        };
+        let refused = |error: io::Error| Broken::by(Failure::Connect, &error);
+        let connected = timeout_at(deadline.into(), connect).await;
+        let stream = connected.map_err(|_| Failure::Connect)?.map_err(refused)?;
         Ok(Self { stream, buffer: Vec::with_capacity(READ_BYTES), bytes_sent: 0, bytes_received: 0 })
     }
 

@@ -12,7 +12,6 @@
 //! [`tally`] counts the results, and `worker` combines them. [`prefill()`] stores every key of a dataset
 //! once. Start at [`Plan`] and [`run()`].
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::thread::{self, JoinHandle};
@@ -40,6 +39,7 @@ pub mod template;
 pub mod verified;
 mod worker;
 
+pub use connection::Target;
 pub use headers::Header;
 pub use keys::KeyOrder;
 pub use mix::{Mix, Ycsb};
@@ -65,7 +65,7 @@ const DRAIN_MAX: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// The nodes; connections are dealt to them in turn. Not empty.
-    pub targets: Vec<SocketAddr>,
+    pub targets: Vec<Target>,
     /// Operating system threads of the driver; at least 1.
     pub threads: usize,
     /// From the first due operation to the last. Bounded streams ([`KeyOrder`]) may end earlier.

@@ -5,7 +5,6 @@
 //! connection. Slots that find no free connection wait, while their latency counts.
 
 use std::cell::{Cell, RefCell};
-use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -15,7 +14,7 @@ use tokio::sync::Semaphore;
 use tokio::task::LocalSet;
 
 use super::alarm::Alarm;
-use super::connection::{Answer, Connection, Patience};
+use super::connection::{Answer, Connection, Patience, Target};
 use super::headers::Header;
 use super::keys::{Inserts, KeyChooser};
 use super::mix::{Action, Mix};
@@ -122,8 +121,8 @@ pub(super) fn run_thread(
         for nth in 0..lane.connections {
             // Connection numbers run over all lanes, so that every node gets its share of them.
             let target = plan.targets.iter().cycle().nth((nth * plan.threads + index) % plan.targets.len());
-            if let Some(&target) = target {
-                joins.push(tasks.spawn_local(drive(Rc::clone(&lane), target)));
+            if let Some(target) = target {
+                joins.push(tasks.spawn_local(drive(Rc::clone(&lane), target.clone())));
             }
         }
         if lane.ticker.borrow().is_some() {
@@ -367,7 +366,7 @@ async fn dispatch(lane: Rc<Lane>, alarm: Alarm) {
 }
 
 /// Keeps one connection busy until the lane is at its end; opens another, after a pause, when it breaks.
-async fn drive(lane: Rc<Lane>, target: SocketAddr) {
+async fn drive(lane: Rc<Lane>, target: Target) {
     let writer = RequestWriter {
         records: lane.records,
         replicas: lane.stream.replicas,
@@ -378,7 +377,7 @@ async fn drive(lane: Rc<Lane>, target: SocketAddr) {
     let mut body = AnswerBody::new(lane.records, lane.stream.verify, lane.template.clone());
     let mut pause = BACKOFF_MIN;
     while Instant::now() < lane.timetable.send_end {
-        let opened = Connection::open(target, Instant::now() + lane.timeout).await;
+        let opened = Connection::open(&target, Instant::now() + lane.timeout).await;
         let broken = match opened {
             Ok(mut connection) => {
                 if !lane.stream.pacing.is_open() {

@@ -247,7 +247,7 @@ impl Suite {
     /// A run against all nodes of `server`, the driver on its core.
     fn plan(&self, server: &Server, duration: Duration, streams: Vec<StreamPlan>) -> Plan {
         Plan {
-            targets: server.addresses().collect(),
+            targets: server.addresses().map(Into::into).collect(),
             threads: usize::from(self.args.load_threads),
             duration,
             timeout: Duration::from_secs(5),

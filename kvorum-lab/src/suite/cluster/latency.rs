@@ -165,7 +165,7 @@ fn bare(suite: &Suite, core: Option<usize>, plan: &Plan, bare: BareOptions) -> R
     let server = Server::bare(&suite.bare, suite.scratch(), core, bare)?;
     // They send the same whatever they are asked for.
     let streams = plan.streams.iter().map(|stream| StreamPlan { verify: false, ..stream.clone() }).collect();
-    let plan = Plan { targets: server.addresses().collect(), streams, ..plan.clone() };
+    let plan = Plan { targets: server.addresses().map(Into::into).collect(), streams, ..plan.clone() };
     let mut latency = Latencies::new()?;
     for stream in run_load(&plan)?.streams {
         latency.merge(&stream.tally.latency)?;

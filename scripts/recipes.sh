@@ -2,7 +2,7 @@
 # Keeps docs/ true: runs the client recipes of docs/recipes against three nodes, each language that is installed, and
 # every curl line of docs/http-api.md and docs/clients.md, whose status stands behind its `#`.
 #
-#   PORT=24320   the first of four ports for nodes
+#   PORT=24320   the first of seven ports for nodes
 set -uo pipefail
 cd "$(dirname "$0")/.."
 . scripts/cluster.sh
@@ -80,6 +80,32 @@ if command -v cargo >/dev/null; then
 else
   echo "SKIPPED recipes: rust: no cargo here"
 fi
+
+# The same tours against nodes with TLS and tokens.
+secured=$((port + 4))
+"$KVORUM" dev --secure --base-port $secured --data-dir "$work/secured" --durability os >"$work/secured.log" 2>&1 &
+children+=("$!")
+for _ in $(seq 300); do
+  grep -q 'Ctrl-C stops all' "$work/secured.log" && break
+  sleep 0.1
+done
+tour() {
+  local name=$1
+  shift
+  if KVORUM_TOKEN=$(cat "$work/secured/operator.token") SSL_CERT_FILE=$work/secured/tls/nodes-ca.pem \
+    NODE_EXTRA_CA_CERTS=$work/secured/tls/nodes-ca.pem \
+    "$@" https://127.0.0.1:{$secured,$((secured + 1)),$((secured + 2))} >"$work/tour.log" 2>&1; then
+    echo "$name: its tour over TLS is done"
+  else
+    echo "FAILED: $name over TLS:"
+    tail -20 "$work/tour.log"
+    result=1
+  fi
+}
+command -v python3 >/dev/null && tour python python3 $recipes/recipe.py
+[ -x "$work/recipe-go" ] && tour go "$work/recipe-go"
+command -v node >/dev/null && [ "$(node -p 'process.versions.node.split(".")[0] >= 18')" = true ] &&
+  tour javascript node $recipes/recipe.mjs
 
 # The lines that a reader would copy. They run in order, so that one can use what another stored.
 printf 'not really a picture' >"$work/picture.png"

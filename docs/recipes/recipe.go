@@ -3,7 +3,7 @@
 //	go run recipe.go URL…                    a tour: put, get, delete, ttl, range, failures
 //	go run recipe.go range START END URL…    the records of a range, a line each
 //
-// KVORUM_TOKEN is the token, ID.SECRET, where the nodes need one.
+// KVORUM_TOKEN is the token, ID.SECRET, where the nodes need one; SSL_CERT_FILE the authorities of https nodes.
 package main
 
 import (

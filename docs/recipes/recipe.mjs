@@ -3,7 +3,7 @@
 //     node recipe.mjs URL…                    a tour: put, get, delete, ttl, range, failures
 //     node recipe.mjs range START END URL…    the records of a range, a line each
 //
-// KVORUM_TOKEN is the token, ID.SECRET, where the nodes need one.
+// KVORUM_TOKEN is the token, ID.SECRET, where the nodes need one; NODE_EXTRA_CA_CERTS the authorities of https nodes.
 
 import assert from "node:assert/strict";
 

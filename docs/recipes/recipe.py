@@ -4,7 +4,7 @@
     recipe.py URL…                    a tour: put, get, delete, ttl, range, failures
     recipe.py range START END URL…    the records of a range, a line each
 
-KVORUM_TOKEN is the token, ID.SECRET, where the nodes need one.
+KVORUM_TOKEN is the token, ID.SECRET, where the nodes need one; SSL_CERT_FILE the authorities of https nodes.
 """
 
 import base64

@@ -245,11 +245,14 @@ async fn secure_connection<S: AsyncRead + AsyncWrite + Unpin + 'static>(
 ) {
     let stream: BoxedStream = match unless_cut(&connection, tls::arrive(stream)).await.flatten() {
         Some(Arrived::Tls(stream)) => {
-            let Some(Ok(Handshake { stream, shown })) =
-                unless_cut(&connection, tls.shake_hands(stream)).await
-            else {
-                return;
-            };
+            let done = unless_cut(&connection, tls.shake_hands(stream)).await;
+            if let Some(Err(error)) = &done {
+                let (reason, service) = (error.to_string(), &desk.service);
+                if service.refusals.admit(&reason, service.clock.mono()) {
+                    tracing::warn!(reason, client = ?connection.origin().client(), "a handshake of TLS failed");
+                }
+            }
+            let Some(Ok(Handshake { stream, shown })) = done else { return };
             connection.secure(shown);
             Box::new(stream)
         }

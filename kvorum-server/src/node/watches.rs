@@ -3,6 +3,7 @@
 use super::NodeError;
 use super::peer_secrets::{self, PeerSecretFile};
 use crate::authority::Authority;
+use crate::clock::Clock;
 use crate::config::{self, Config, TlsConfig};
 use crate::http::Service;
 use crate::peer::{PeerAuth, PeerAuthMode};
@@ -121,7 +122,9 @@ pub(super) fn tls(
     service: &Arc<Service>,
 ) -> Result<Option<FileWatch>, NodeError> {
     let Some((tls, contents)) = service.tls.as_ref().zip(contents) else { return Ok(None) };
-    let watched = TlsWatch { tls: Arc::clone(tls), peer_auth: Arc::clone(&service.peer_auth) };
+    tls.warn_of_expiry(service.clock.wall());
+    let (peer_auth, clock) = (Arc::clone(&service.peer_auth), Arc::clone(&service.clock));
+    let watched = TlsWatch { tls: Arc::clone(tls), peer_auth, clock };
     FileWatch::start(watched, contents, service).map(Some)
 }
 
@@ -129,6 +132,7 @@ pub(super) fn tls(
 struct TlsWatch {
     tls: Arc<Tls>,
     peer_auth: Arc<PeerAuth>,
+    clock: Arc<dyn Clock>,
 }
 
 impl Watched for TlsWatch {
@@ -142,6 +146,7 @@ impl Watched for TlsWatch {
     fn take(&self, contents: &Contents) -> Result<(), String> {
         self.tls.replace(contents).map_err(|error| error.to_string())?;
         tracing::info!("the certificates or keys have changed: they hold from now on");
+        self.tls.warn_of_expiry(self.clock.wall());
         self.peer_auth.note_certificates();
         Ok(())
     }

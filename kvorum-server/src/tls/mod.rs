@@ -31,6 +31,9 @@ use tokio::sync::Notify;
 /// How often a connection whose certificate may expire is judged again without a change of the files.
 const JUDGE_EVERY: Duration = Duration::from_mins(1);
 
+/// A certificate that holds for less is to be renewed: 14 days, in seconds.
+pub const EXPIRES_SOON: i64 = 14 * 24 * 60 * 60;
+
 /// Why certificates, keys and authorities cannot be used together.
 #[derive(Debug)]
 pub enum TlsError {
@@ -262,6 +265,17 @@ impl Tls {
     /// How often what holds was put in place; from 1.
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
+    }
+
+    /// Logs that the node's certificate expires soon, if that is so at `now`.
+    pub fn warn_of_expiry(&self, now: UnixMillis) {
+        let seconds = self.seconds_left(now);
+        if seconds < EXPIRES_SOON {
+            tracing::warn!(
+                days = seconds / (24 * 60 * 60),
+                "the certificate of this node expires soon: then neither clients nor other nodes connect to it"
+            );
+        }
     }
 
     /// The last second at which the node's own chain holds, in Unix time.

@@ -9,13 +9,12 @@ mod view;
 pub use alarms::{ALARMS, AlarmKind, Severity};
 pub use view::{LoadView, NodeView, PeerView};
 
+use crate::tls::EXPIRES_SOON;
 use std::collections::BTreeSet;
 use std::fmt;
 
 /// The seconds of a day.
 const DAY_SECONDS: i64 = 24 * 60 * 60;
-/// A certificate that holds for less is to be renewed: 14 days, in seconds.
-const CERTIFICATE_SECONDS_MIN: i64 = 14 * DAY_SECONDS;
 
 /// The lag of the replicas from which on it is an alarm, in milliseconds: an hour.
 const LAG_MILLIS_MAX: u64 = 3_600_000;
@@ -282,7 +281,7 @@ fn alarms_of(node: &Seen) -> Vec<Alarm> {
     {
         raise(alarms::DISK_LOW, format!("{} of {}", bytes(free), bytes(size)));
     }
-    if let Some(seconds) = view.certificate_seconds.filter(|seconds| *seconds < CERTIFICATE_SECONDS_MIN) {
+    if let Some(seconds) = view.certificate_seconds.filter(|seconds| *seconds < EXPIRES_SOON) {
         let when = match seconds {
             ..0 => "has expired".to_owned(),
             seconds => format!("expires in {} days", seconds / DAY_SECONDS),

@@ -169,6 +169,7 @@ fn only_nodes_certificates_open_the_peer_protocol() {
     let stranger =
         Authority::new("nodes").unwrap().issue("n", std::slice::from_ref(&host), Use::Node).unwrap();
     assert_eq!(ask(address, &files.caller(Some(&stranger)), &hello), "");
+    wait_until("the node says why", || cluster.log(0).contains("a handshake of TLS failed"));
     // Its own certificate passes that check: what refuses it is its hello, which is made up.
     let own = files.nodes.issue("n", &[host], Use::Node).unwrap();
     let answer = ask(address, &files.caller(Some(&own)), &hello);
@@ -266,10 +267,23 @@ fn certificates_rotate_without_a_failed_request() {
             change();
             wait_until("all nodes take the files", || (0..3).all(|node| loads(node) > before[node]));
         };
-        files.write("nodes.pem", "rubbish");
-        wait_until("the bad file is counted", || {
-            (0..3).all(|node| cluster.metric(node, "kvorum_tls_file_failures_total") > 0)
-        });
+        let counted = |change: &dyn Fn()| {
+            let failures = |node| cluster.metric(node, "kvorum_tls_file_failures_total");
+            let before: Vec<u64> = (0..3).map(failures).collect();
+            change();
+            wait_until("the bad files are counted", || (0..3).all(|node| failures(node) > before[node]));
+        };
+        // Rubbish, half a file, a missing one, and the key of another certificate.
+        let whole = files.nodes.cert();
+        counted(&|| files.write("nodes.pem", "rubbish"));
+        counted(&|| files.write("nodes.pem", &whole[..whole.len() / 2]));
+        counted(&|| std::fs::remove_file(files.path("nodes.pem")).unwrap());
+        files.write("nodes.pem", whole);
+        let keys: Vec<_> = (0..3)
+            .map(|node| std::fs::read_to_string(files.path(&format!("node-{node}.key"))).unwrap())
+            .collect();
+        counted(&|| (0..3).for_each(|node| files.write(&format!("node-{node}.key"), &keys[(node + 1) % 3])));
+        (0..3).for_each(|node| files.write(&format!("node-{node}.key"), &keys[node]));
         taken(&|| files.write("nodes.pem", &format!("{}{}", files.nodes.cert(), next.cert())));
         taken(&|| (0..3).for_each(|node| files.issue(&next, &cluster, node)));
         taken(&|| files.write("nodes.pem", next.cert()));
@@ -384,6 +398,37 @@ fn unfinished_handshakes_end() {
     assert!(!streams.iter_mut().any(is_open), "a connection was not ended");
     assert!(ask(address, &files.caller(None), &get("/v0/status")).starts_with("HTTP/1.1 200 "));
     assert_eq!(cluster.ask(0, "GET", "/v0/status", None).status, 200);
+}
+
+/// Goal: TLS to a plain port, and calls between nodes that do not believe each other, fail with the reason in the log of
+/// both.
+#[test]
+fn both_sides_say_why_there_is_no_connection() {
+    let (mut cluster, files) = cluster(&[]);
+    // Node 2 has the certificate of an authority that the others do not know, and believes only that one.
+    let other = Authority::new("the other").unwrap();
+    files.issue(&other, &cluster, 2);
+    files.write("other.pem", other.cert());
+    let more = [("tls", "allow"), ("peer-ca", &*files.text("other.pem"))];
+    cluster.set_launch(2, files.launch(2, true, &more));
+    for node in 0..3 {
+        cluster.spawn(node);
+    }
+    for node in [0, 2] {
+        wait_until("the caller says why", || {
+            cluster.log(node).contains("invalid peer certificate: UnknownIssuer")
+        });
+        wait_until("the called node says why", || cluster.log(node).contains("a handshake of TLS failed"));
+    }
+    // A port without TLS answers a handshake as what it is to it: no HTTP.
+    let mut plain = Cluster::new(1, &["--memory-budget", "16MiB"]);
+    plain.start_node(0);
+    assert_eq!(ask(plain.address(0), &files.caller(None), &get("/v0/status")), "");
+    let mut stream = TcpStream::connect(plain.address(0)).unwrap();
+    stream.write_all(b"\x16\x03\x01\x00\x05\x01\x00\x00\x01\x00\r\n\r\n").unwrap();
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    assert!(answer.starts_with(b"HTTP/1.1 400 "), "{}", String::from_utf8_lossy(&answer));
 }
 
 /// Goal: large values and ranges come whole over TLS, and a client that does not take them is cut.

@@ -14,7 +14,14 @@ import java.io.ByteArrayOutputStream;
 import java.io.DataInputStream;
 import java.io.DataOutputStream;
 import java.io.IOException;
+import java.io.InputStream;
 import java.io.UncheckedIOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.security.GeneralSecurityException;
+import java.security.KeyStore;
+import java.security.cert.Certificate;
+import java.security.cert.CertificateFactory;
 import java.time.Duration;
 import java.util.HashMap;
 import java.util.Iterator;
@@ -24,6 +31,8 @@ import java.util.Properties;
 import java.util.Set;
 import java.util.Vector;
 import java.util.stream.Stream;
+import javax.net.ssl.SSLContext;
+import javax.net.ssl.TrustManagerFactory;
 import site.ycsb.ByteArrayByteIterator;
 import site.ycsb.ByteIterator;
 import site.ycsb.DB;
@@ -71,12 +80,38 @@ public final class KvorumDb extends DB {
                 .maxInFlight(4096, Overflow.waitUpTo(16_384))
                 .timeout(Duration.ofMillis(Long.parseLong(properties.getProperty("kvorum.timeout.ms", "5000"))))
                 .routing(Boolean.parseBoolean(properties.getProperty("kvorum.routing", "true")));
+        String token = properties.getProperty("kvorum.token");
+        if (token != null) {
+            builder.token(token);
+        }
+        String authorities = properties.getProperty("kvorum.ca");
+        if (authorities != null) {
+            builder.sslContext(believing(Path.of(authorities)));
+        }
         String replicas = properties.getProperty("kvorum.replicas");
         if (replicas != null) {
             String[] counts = replicas.split("/");
             builder.defaultReplicas(Replicas.of(Integer.parseInt(counts[0]), Integer.parseInt(counts[1])));
         }
         return builder.build();
+    }
+
+    /** Believes nodes that the authorities in this PEM file vouch for. */
+    private static SSLContext believing(Path authorities) throws DBException {
+        try (InputStream pem = Files.newInputStream(authorities)) {
+            KeyStore trusted = KeyStore.getInstance(KeyStore.getDefaultType());
+            trusted.load(null, null);
+            for (Certificate one : CertificateFactory.getInstance("X.509").generateCertificates(pem)) {
+                trusted.setCertificateEntry("authority-" + trusted.size(), one);
+            }
+            TrustManagerFactory trust = TrustManagerFactory.getInstance(TrustManagerFactory.getDefaultAlgorithm());
+            trust.init(trusted);
+            SSLContext context = SSLContext.getInstance("TLS");
+            context.init(null, trust.getTrustManagers(), null);
+            return context;
+        } catch (IOException | GeneralSecurityException refused) {
+            throw new DBException("kvorum.ca: " + refused.getMessage(), refused);
+        }
     }
 
     @Override

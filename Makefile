@@ -1,7 +1,7 @@
 # kvorum: `make run` and `make test` are all that a newcomer needs; `make help` lists the rest.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check java-test lint bench bench-quick ladder fuzz openapi recipes proxies release deb tarball clean sim soak canaries sim-build
+.PHONY: help run test check java-test lint bench bench-quick ladder fuzz openapi recipes proxies release deb tarball image docs clean sim soak canaries sim-build
 
 NODES ?= 3
 BASE_PORT ?= 8080
@@ -49,6 +49,12 @@ deb: release ## Makes a Debian package of the release in OUT (./dist), with its 
 
 tarball: release ## Makes an archive of the release for any Linux with glibc, likewise
 	@bash scripts/package.sh tarball $(or $(CARGO_TARGET_DIR),target)/release/kvorum $(OUT)
+
+image: release ## Makes an OCI image of the release in OUT, without an engine
+	@mkdir -p $(OUT) && python3 scripts/image.py $(or $(CARGO_TARGET_DIR),target)/release/kvorum $(OUT)/kvorum-image.tar
+
+docs: ## Builds the documentation as a site in OUT/docs, with mdbook, and follows its links
+	@bash scripts/docs.sh $(OUT)
 
 bench: release ## Measures the node against a bare responder and a bare disk (about 10 minutes)
 	@bash scripts/bench.sh

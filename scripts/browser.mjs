@@ -103,6 +103,11 @@ export async function browse(told, work) {
     browser.kill();
     await gone;
     // Processes that the browser had started may still write there for a moment.
-    rmSync(home, { recursive: true, force: true, maxRetries: 20, retryDelay: 200 });
+    try {
+      rmSync(home, { recursive: true, force: true, maxRetries: 20, retryDelay: 200 });
+    } catch (error) {
+      // What the browser leaves in its folder says nothing of the page.
+      console.log(`left ${home}: ${error.message}`);
+    }
   }
 }

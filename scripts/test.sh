@@ -92,6 +92,9 @@ if [ -x "$node" ]; then
   KVORUM=$node run recipes bash scripts/recipes.sh
   KVORUM=$node run proxies bash scripts/proxies.sh
   run packages bash scripts/package_check.sh "$node"
+  run image bash scripts/image_check.sh "$node"
+  run docs bash scripts/docs.sh "$target/site"
+  run deploy python3 scripts/deploy_check.py "$node"
   if [ "${OPENAPI_SECONDS:-8}" -gt 0 ]; then
     KVORUM=$node SECONDS_PER_ROUND=${OPENAPI_SECONDS:-8} run openapi bash scripts/openapi.sh
   else

@@ -335,6 +335,20 @@ fn list_of_texts_is_up_to_date() {
     );
 }
 
+/// Every page is in the book, once.
+#[test]
+fn every_page_is_in_the_book() {
+    let root = root();
+    let summary = root.join("docs/book/SUMMARY.md");
+    let mut listed = tidy_links::targets(&summary, &std::fs::read_to_string(&summary).unwrap());
+    listed.sort();
+    let mut pages = tidy_links::pages(&root);
+    pages.retain(|page| *page != summary);
+    let mut pages: Vec<_> = pages.iter().map(|page| page.canonicalize().unwrap()).collect();
+    pages.sort();
+    assert_eq!(listed, pages, "docs/book/SUMMARY.md lists other pages than there are");
+}
+
 /// Links between pages lead to a file, and to a heading where they name one.
 #[test]
 fn links_lead_somewhere() {

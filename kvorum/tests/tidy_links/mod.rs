@@ -23,6 +23,15 @@ pub(crate) fn broken(root: &Path, page: &Path, text: &str) -> Vec<String> {
         .collect()
 }
 
+/// The files that a page links to, of those that are there.
+pub(crate) fn targets(page: &Path, text: &str) -> Vec<PathBuf> {
+    let folder = page.parent().unwrap();
+    links(text)
+        .filter(|link| !is_elsewhere(link))
+        .filter_map(|link| folder.join(link).canonicalize().ok())
+        .collect()
+}
+
 /// All pages of the project.
 pub(crate) fn pages(root: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();

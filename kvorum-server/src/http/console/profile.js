@@ -154,10 +154,11 @@ export function profiles({ at, make, fill, ask, nodes }) {
       const own = shareOf(now, name, latest.root);
       return { name, own, all: latest.root.value ? (now.get(name)?.all ?? 0) / latest.root.value : 0, by: old ? own - shareOf(past, name, old.root) : 0 };
     });
-    rows.sort((one, other) => (old ? Math.abs(other.by) - Math.abs(one.by) : other.own - one.own));
+    const told = rows.filter((row) => row.own > 0 || row.by !== 0);
+    told.sort((one, other) => (old ? Math.abs(other.by) - Math.abs(one.by) : other.own - one.own));
     const names = old ? ["in itself", "change", "with its calls", "function"] : ["in itself", "with its calls", "function"];
     const cells = (row) => (old ? [percent(row.own), signed(row.by), percent(row.all), row.name] : [percent(row.own), percent(row.all), row.name]);
-    if (rows.length) fill(at("functions"), names, rows.slice(0, 15).map(cells), ["function"]);
+    if (told.length) fill(at("functions"), names, told.slice(0, 15).map(cells), ["function"]);
     const waits = [...latest.waits].sort((one, other) => other[1] - one[1]).slice(0, 15);
     if (waits.length) fill(at("waits"), ["waited", "for"], waits.map(([name, value]) => [`${value} µs`, name]), ["for"]);
   }

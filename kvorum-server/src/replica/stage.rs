@@ -2,6 +2,7 @@
 
 use super::floor::Floor;
 use super::key_hash::KeyHash;
+use super::promise;
 use crate::storage::format::Mark;
 use crate::storage::{Change, Keyspace, Known};
 use bytes::Bytes;
@@ -34,6 +35,12 @@ pub(super) struct Stage {
     pub(super) is_synced: bool,
     /// Versions that were the newest until this group.
     pub(super) overwritten: Vec<Version>,
+    /// Origins that records of ballots in this group were built on.
+    pub(super) built: Vec<Version>,
+    /// Promises that this group gives and ends.
+    pub(super) promises: promise::Staged,
+    /// Whether the group notes that the store has met a ballot.
+    pub(super) notes_ballots: bool,
     /// Floors as the group will leave them.
     pub(super) floors: BTreeMap<u16, Floor>,
 }
@@ -54,6 +61,20 @@ impl Stage {
             Change::Put { keyspace, key, value } => self.side.insert((keyspace, key), Some(value)),
             Change::Remove { keyspace, key } => self.side.insert((keyspace, key), None),
         };
+    }
+
+    /// Stages a promise for `key`, or its end.
+    pub(super) fn promise(&mut self, key: Key, ballot: Option<Version>) {
+        self.side(promise::row(&key, ballot));
+        self.promises.insert(key, ballot);
+    }
+
+    /// Stages the row that says that the store has met a ballot.
+    pub(super) fn note_ballots(&mut self) {
+        if !self.notes_ballots {
+            self.notes_ballots = true;
+            self.side(promise::noted());
+        }
     }
 
     pub(super) fn has_accepted(&self, version: Version) -> bool {

@@ -98,5 +98,5 @@ pub(super) fn history<const N: usize>(operations: [Operation; N]) -> History {
 /// A stored record.
 pub(super) fn record(at: u64, from: u16, value: Option<&'static str>) -> Record {
     let value = value.map_or(Value::Tombstone, |value| Value::Present(Bytes::from_static(value.as_bytes())));
-    Record { version: version(at), from, expires: None, value }
+    Record { version: version(at), from, expires: None, value, conditional: None }
 }

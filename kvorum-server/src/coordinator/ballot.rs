@@ -10,7 +10,7 @@
 use super::calls::{Calls, Cause, Write};
 use super::{Coordinator, CoordinatorError, Mutation, Written};
 use crate::canary::{self, Canary};
-use crate::peer::{ApplyKind, BallotReply, Held};
+use crate::peer::{ApplyKind, BallotReply, Held, Request};
 use crate::replica::ReplicaError;
 use crate::slow;
 use kvorum_core::conditional::EARLIER_LEN_MAX;
@@ -30,6 +30,9 @@ use tokio::time::Instant;
 /// Ballots that one operation may try. Under rivals a ballot fails when a newer one overtakes it; the pause between two
 /// tries grows.
 const BALLOTS_MAX: u32 = 64;
+/// The share of the request timeout that a ballot waits for further replicas once enough have promised, where they hold
+/// different records.
+const PATIENCE_SHARE: u32 = 8;
 /// The pause after the first ballot that was overtaken: about a round trip. It doubles up to [`PAUSE_MAX`].
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(64);
@@ -283,12 +286,20 @@ impl Ballot {
                 Ok(Err(error)) if self.earlier.is_empty() => return Err(error),
                 Ok(Err(_)) | Err(_) => break,
             };
-            let base = match self.prepare(ballot).await? {
-                Asked::Ready(base) => base,
-                Asked::Again => continue,
+            // Where nothing is sent under the ballot, its promises have no use.
+            let base = match self.prepare(ballot).await {
+                Ok(Asked::Ready(base)) => base,
+                Ok(Asked::Again) => continue,
+                Err(error) => {
+                    self.release(ballot);
+                    return Err(error);
+                }
             };
             let Some((record, end)) = self.judge(purpose, ballot, base).await? else { continue };
-            let Some(record) = record else { return Ok(end) };
+            let Some(record) = record else {
+                self.release(ballot);
+                return Ok(end);
+            };
             let is_own = record.etag() == ballot;
             match self.accept(&record).await? {
                 Accepted::Taken(confirmed) => {
@@ -309,6 +320,29 @@ impl Ballot {
             }
         }
         Err(self.not_enough(Vec::new(), 0, true))
+    }
+
+    /// Takes back the promises of `ballot` in the background. Nobody waits for that, and it need not succeed.
+    fn release(&self, ballot: Version) {
+        let coordinator = Rc::clone(&self.coordinator);
+        let (key, quorum) = (self.key.clone(), self.quorum);
+        tokio::task::spawn_local(async move {
+            let shared = &coordinator.shared;
+            let timeout = shared.settings.request_timeout;
+            let mut calls = Calls::new();
+            for node in shared.cluster.plan(&key, quorum).replicas {
+                let (replica, key) = (shared.replica.clone(), key.clone());
+                match coordinator.link(*node).cloned() {
+                    Some(link) => calls.push(*node, async move {
+                        let _ = link.call(&Request::Release { key, ballot }, timeout).await;
+                    }),
+                    None => calls.push(*node, async move {
+                        let _ = replica.release(key, ballot).await;
+                    }),
+                }
+            }
+            while calls.next().await.is_some() {}
+        });
     }
 
     /// Waits a random time before the next ballot, so that rivals get out of each other's way.
@@ -335,9 +369,11 @@ impl Ballot {
         let mut tally = PrepareTally::new(self.quorum, &self.earlier);
         let mut held: Vec<(NodeIndex, Held)> = Vec::new();
         let mut missing = Vec::new();
+        let patient_until = Instant::now() + shared.settings.request_timeout / PATIENCE_SHARE;
+        let mut is_patient = true;
         loop {
             match tally.verdict() {
-                PrepareVerdict::Ready(prepared) => {
+                PrepareVerdict::Ready(prepared) if prepared.is_uniform || !is_patient || calls.is_empty() => {
                     let version = prepared.base.version;
                     let held = held.into_iter().find(|(_, held)| held.version() == version);
                     return Ok(Asked::Ready(Base { prepared, held }));
@@ -346,10 +382,15 @@ impl Ballot {
                     self.above = self.above.max(above);
                     return Ok(Asked::Again);
                 }
-                // Wait for the others too: the error says which replicas did not promise.
-                PrepareVerdict::Unreachable | PrepareVerdict::Pending => {}
+                // A base that is accepted anew supersedes everything below the ballot. A record that does not overlap with
+                // this quorum may be on the other replicas alone: meet it if they answer soon.
+                // Where too few can promise: the error says which replicas did not.
+                PrepareVerdict::Ready(_) | PrepareVerdict::Unreachable | PrepareVerdict::Pending => {}
             }
-            match tokio::time::timeout_at(self.deadline, calls.next()).await {
+            let is_ready = matches!(tally.verdict(), PrepareVerdict::Ready(_));
+            let until = if is_ready { patient_until.min(self.deadline) } else { self.deadline };
+            match tokio::time::timeout_at(until, calls.next()).await {
+                Err(_) if is_ready => is_patient = false,
                 Ok(Some((
                     node,
                     Ok(BallotReply::Promised { held: record, has_held, has_built, memory_millis }),

@@ -65,6 +65,12 @@ impl Service for PeerDesk {
             Request::Prepare { key, ballot, earlier, value_bytes_max } => {
                 Box::pin(prepare(shared, key, ballot, earlier, value_bytes_max))
             }
+            Request::Release { key, ballot } => Box::pin(async move {
+                match shared.replica.release(key, ballot).await {
+                    Ok(()) => Reply::Done,
+                    Err(error) => refuse(&error),
+                }
+            }),
             Request::Fence { upto } => Box::pin(async move {
                 // A ballot that was promised here, or stamped here, is not above this.
                 let met = shared.stamps.reading();

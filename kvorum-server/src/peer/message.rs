@@ -169,6 +169,13 @@ requests! {
             /// The timestamp, inclusive.
             upto: Timestamp,
         } => Fenced,
+        /// Takes back a promise: nothing was sent under its ballot, nor ever will be.
+        0x15 Release {
+            /// The key.
+            key: Key,
+            /// The version of the ballot.
+            ballot: Version,
+        } => Done,
     }
 }
 
@@ -179,7 +186,7 @@ impl Request {
             Self::Apply { .. } => CallKind::Apply,
             Self::Get { .. } => CallKind::Get,
             Self::Newest { .. } => CallKind::Newest,
-            Self::Prepare { .. } => CallKind::Prepare,
+            Self::Prepare { .. } | Self::Release { .. } => CallKind::Prepare,
             Self::ScanOpen { .. } | Self::ScanNext { .. } | Self::ScanClose { .. } => CallKind::Scan,
             Self::Ping { .. } => CallKind::Ping,
             Self::TakeHints => CallKind::Hints,

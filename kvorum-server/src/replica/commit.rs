@@ -12,7 +12,7 @@ use super::courier::Courier;
 use super::digest::Digests;
 use super::floor::{self, FloorStep, Floors};
 use super::health::StoreHealth;
-use super::promise::{PROMISES_LEN_MAX, Promises};
+use super::promise::{PROMISES_LEN_MAX, Promised, Promises};
 use super::queue::{DueRow, Observed, Removal, Request, Source};
 use super::recent::Recent;
 use super::stage::{Changed, Stage, Staged, mark_of};
@@ -267,6 +267,12 @@ impl Committer {
                 let outcome = self.judge_ballot(stage, key, ballot, &earlier, observed);
                 (courier, Answer::Prepare { outcome, done })
             }
+            Request::Release { key, ballot, done } => {
+                if self.promise_of(stage, &key) == (Promised { ballot, is_alone: true }) {
+                    stage.promise(key, None);
+                }
+                (None, Answer::Side { outcome: Ok(()), done })
+            }
             Request::Side { changes, is_synced, done } => {
                 stage.is_synced |= is_synced;
                 for change in changes {
@@ -400,9 +406,13 @@ impl Committer {
     }
 
     fn promised(&self, stage: &Stage, key: &Key) -> Version {
+        self.promise_of(stage, key).ballot
+    }
+
+    fn promise_of(&self, stage: &Stage, key: &Key) -> Promised {
         match stage.promises.get(key) {
-            Some(staged) => staged.unwrap_or(Version::ZERO),
-            None => self.promises.of(key),
+            Some(staged) => staged.unwrap_or(Promised::NONE),
+            None => self.promises.promised(key),
         }
     }
 
@@ -427,18 +437,19 @@ impl Committer {
         if known.promised == Version::ZERO && self.promises.len() + stage.promises.len() >= PROMISES_LEN_MAX {
             return Err(ReplicaError::Overloaded);
         }
-        if self.promises.meet(&key, ballot) {
-            stage.note_ballots();
+        if let Some(bound) = self.promises.meet(&key, ballot) {
+            stage.note_ballots(bound);
         }
         let has_held = |version: &Version| {
             *version == known.stored || stage.has_accepted(*version) || self.recent.has_accepted(*version)
         };
         let has_built = |version: &Version| stage.built.contains(version) || self.recent.has_built(*version);
         let (has_held, has_built) = (earlier.iter().any(has_held), earlier.iter().any(has_built));
+        let promised = Promised { ballot, is_alone: known.promised == Version::ZERO };
         if canary::is(Canary::PromiseUnsynced) {
-            stage.promises.insert(key, Some(ballot));
+            stage.promises.insert(key, Some(promised));
         } else {
-            stage.promise(key, Some(ballot));
+            stage.promise(key, Some(promised));
         }
         stage.is_synced = true;
         Ok(Judged::Promised { mark, has_held, has_built, memory_millis: self.memory_millis() })
@@ -462,8 +473,8 @@ impl Committer {
             if lineage.origin != record.version {
                 stage.built.push(lineage.origin);
             }
-            if self.promises.meet(&key, record.version) {
-                stage.note_ballots();
+            if let Some(bound) = self.promises.meet(&key, record.version) {
+                stage.note_ballots(bound);
             }
         }
         stage.put(key, record, before);
@@ -747,7 +758,7 @@ impl Committer {
         let overwritten = std::mem::take(&mut stage.overwritten);
         let floors = std::mem::take(&mut stage.floors);
         let (built, promises) = (std::mem::take(&mut stage.built), std::mem::take(&mut stage.promises));
-        let notes_ballots = stage.notes_ballots;
+        let noted = stage.noted;
         let (batch, changes) = self.batch(stage);
         if batch.is_empty() {
             return Ok(());
@@ -778,7 +789,7 @@ impl Committer {
         if let Some(known) = &self.floors {
             known.moved(floors);
         }
-        self.promises.moved(promises, notes_ballots);
+        self.promises.moved(promises, noted);
         self.recent.remember(changes, overwritten, built, group, now);
         self.committed.store(group, Memory::Release);
         Ok(())

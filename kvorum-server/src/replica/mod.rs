@@ -189,7 +189,7 @@ impl Replica {
             }
             Purge::Sole => (None, None),
         };
-        let promises = Arc::new(Promises::open(&*parts.engine, parts.timestamps.max())?);
+        let promises = Arc::new(Promises::open(&*parts.engine)?);
         let (known, counted) = (Arc::clone(&health), Arc::clone(&groups));
         let reclaimer = Reclaimer {
             engine: Arc::clone(&parts.engine),

@@ -5,8 +5,8 @@
 //! are in [`kvorum_core::promise`]; the commit thread ([`super::commit`]) judges by them.
 //!
 //! A write that a newer record supersedes must know whether a ballot came between, however long ago. So for each of some
-//! buckets of keys the highest ballot is kept that was ever met here. It is in memory only: after a restart every version
-//! up to that moment counts as below a ballot, if the store has ever met one.
+//! buckets of keys the highest ballot is kept that was ever met here. It is in memory only. The store notes a bound that no
+//! ballot which it has met exceeds; after a restart every version up to there counts as below a ballot.
 
 use super::answer::Judged;
 use super::courier::Courier;
@@ -20,7 +20,7 @@ use kvorum_core::{Key, Record, UnixMillis, Version};
 use std::collections::HashMap;
 use std::hash::BuildHasher;
 use std::ops::Bound;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::oneshot;
 
@@ -28,6 +28,8 @@ use tokio::sync::oneshot;
 pub const PROMISES_LEN_MAX: usize = 65_536;
 /// Buckets of keys that share the highest ballot that was met: 32 KiB.
 const BUCKETS: usize = 4096;
+/// How far above a ballot the noted bound is, as a clock word: a second, so that it is stored once a second at most.
+const NOTED_AHEAD: u64 = 1000 << 16;
 
 /// The promises of a store.
 #[derive(Debug)]
@@ -36,21 +38,36 @@ pub struct Promises {
     count: AtomicUsize,
     /// The timestamp up to which no ballot is taken any more; 0 for none.
     fence: AtomicU64,
-    /// Whether the store has the row that says that it has met a ballot.
-    is_noted: AtomicBool,
+    /// The timestamp that no ballot which the store has met exceeds, as it is noted in the store; 0 if it met none.
+    noted: AtomicU64,
     /// By bucket, the highest timestamp of a ballot that was met here.
     met: Box<[AtomicU64]>,
     hash: KeyHash,
     // Guards the promises. Held for a look-up or for the changes of one group. The commit thread alone changes them.
-    open: Mutex<HashMap<Key, Version, KeyHash>>,
+    open: Mutex<HashMap<Key, Promised, KeyHash>>,
+}
+
+/// A promise that was given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Promised {
+    /// The ballot.
+    pub(super) ballot: Version,
+    /// Whether no earlier promise for the key was open when it was given. Only such a promise may be taken back: of an
+    /// earlier one nothing else is left.
+    pub(super) is_alone: bool,
+}
+
+impl Promised {
+    /// No promise.
+    pub(super) const NONE: Self = Self { ballot: Version::ZERO, is_alone: false };
 }
 
 /// The changes that a group makes to the promises: those that are given, and those that have ended.
-pub(super) type Staged = HashMap<Key, Option<Version>, KeyHash>;
+pub(super) type Staged = HashMap<Key, Option<Promised>, KeyHash>;
 
 impl Promises {
-    /// Reads the promises from `engine`. `highest` is the highest timestamp that a ballot can have by now.
-    pub(super) fn open(engine: &dyn Engine, highest: u64) -> Result<Self, ReplicaError> {
+    /// Reads the promises from `engine`.
+    pub(super) fn open(engine: &dyn Engine) -> Result<Self, ReplicaError> {
         let mut open = HashMap::default();
         for pair in engine.scan(Keyspace::Meta, format::META_PROMISE, Bound::Unbounded)? {
             let (row, ballot) = pair?;
@@ -58,17 +75,21 @@ impl Promises {
                 break;
             }
             let Ok(key) = Key::new(format::decode_promise_key(&row)?) else { continue };
-            open.insert(key, format::decode_due_version(&ballot)?);
+            // Whether it stood for an earlier one is not known any more.
+            let ballot = format::decode_due_version(&ballot)?;
+            open.insert(key, Promised { ballot, is_alone: false });
         }
-        let fence = engine.get(Keyspace::Meta, format::META_FENCE)?;
-        let fence = fence.map(|row| format::decode_lease(&row)).transpose()?.map_or(0, |word| word.0);
-        let is_noted = engine.get(Keyspace::Meta, format::META_BALLOTS)?.is_some();
-        let met = if is_noted { highest } else { 0 };
+        let word = |key| {
+            let row = engine.get(Keyspace::Meta, key)?;
+            let word = row.map(|row| format::decode_lease(&row)).transpose()?;
+            Ok::<_, ReplicaError>(word.map_or(0, |word| word.0))
+        };
+        let (fence, noted) = (word(format::META_FENCE)?, word(format::META_BALLOTS)?);
         Ok(Self {
             count: AtomicUsize::new(open.len()),
             fence: AtomicU64::new(fence),
-            is_noted: AtomicBool::new(is_noted),
-            met: (0..BUCKETS).map(|_| AtomicU64::new(met)).collect(),
+            noted: AtomicU64::new(noted),
+            met: (0..BUCKETS).map(|_| AtomicU64::new(noted)).collect(),
             hash: KeyHash::default(),
             open: Mutex::new(open),
         })
@@ -86,10 +107,14 @@ impl Promises {
 
     /// The ballot that was promised for `key`; zero for none.
     pub fn of(&self, key: &Key) -> Version {
+        self.promised(key).ballot
+    }
+
+    pub(super) fn promised(&self, key: &Key) -> Promised {
         if self.is_empty() {
-            return Version::ZERO;
+            return Promised::NONE;
         }
-        self.lock().get(key).copied().unwrap_or(Version::ZERO)
+        self.lock().get(key).copied().unwrap_or(Promised::NONE)
     }
 
     /// The highest version that is fenced; zero for none.
@@ -106,18 +131,19 @@ impl Promises {
         version.clock() <= met || version <= self.fence()
     }
 
-    /// Notes a ballot for `key`, promised or taken. Returns whether the store must note that it has met one.
-    pub(super) fn meet(&self, key: &Key, ballot: Version) -> bool {
+    /// Notes a ballot for `key`, promised or taken. Returns the bound that the store must note, if it has to be raised.
+    pub(super) fn meet(&self, key: &Key, ballot: Version) -> Option<u64> {
         if let Some(met) = self.bucket(key) {
             met.fetch_max(ballot.clock(), Ordering::AcqRel);
         }
-        !self.is_noted.load(Ordering::Acquire)
+        let is_within = ballot.clock() <= self.noted.load(Ordering::Acquire);
+        (!is_within).then(|| ballot.clock().saturating_add(NOTED_AHEAD))
     }
 
     /// Takes over the changes of a group that has been stored.
-    pub(super) fn moved(&self, staged: Staged, is_noted: bool) {
-        if is_noted {
-            self.is_noted.store(true, Ordering::Release);
+    pub(super) fn moved(&self, staged: Staged, noted: Option<u64>) {
+        if let Some(noted) = noted {
+            self.noted.fetch_max(noted, Ordering::Release);
         }
         if staged.is_empty() {
             return;
@@ -144,7 +170,10 @@ impl Promises {
             return Vec::new();
         }
         let open = self.lock();
-        open.iter().filter(|(key, ballot)| is_over(key, **ballot)).map(|(key, _)| key.clone()).collect()
+        open.iter()
+            .filter(|(key, promised)| is_over(key, promised.ballot))
+            .map(|(key, _)| key.clone())
+            .collect()
     }
 
     fn bucket(&self, key: &Key) -> Option<&AtomicU64> {
@@ -152,7 +181,7 @@ impl Promises {
         self.met.get(usize::try_from(hash % BUCKETS as u64).unwrap_or(0))
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Version, KeyHash>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Promised, KeyHash>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -187,10 +216,10 @@ pub(super) fn row(key: &Key, ballot: Option<Version>) -> Change {
     }
 }
 
-/// The row that notes that the store has met a ballot.
-pub(super) fn noted() -> Change {
+/// The row that notes the bound of the ballots that the store has met.
+pub(super) fn noted(bound: u64) -> Change {
     let (keyspace, key) = (Keyspace::Meta, Bytes::from_static(format::META_BALLOTS));
-    Change::Put { keyspace, key, value: Bytes::from_static(&[1]) }
+    Change::Put { keyspace, key, value: format::encode_lease(UnixMillis(bound)) }
 }
 
 impl Replica {
@@ -236,6 +265,20 @@ impl Replica {
             return Ok(Prepared::Denied { by: now.max(ballot) });
         }
         Ok(Prepared::Promised { held, has_held, has_built, memory_millis })
+    }
+
+    /// Takes back the promise of `ballot`, under which nothing was sent, nor ever will be. It stays if it stands for an
+    /// earlier promise as well, or if this request is lost: until a record reaches it.
+    ///
+    /// # Errors
+    /// As for [`Self::apply`].
+    pub async fn release(&self, key: Key, ballot: Version) -> Result<(), ReplicaError> {
+        if self.shared.promises.of(&key) != ballot {
+            return Ok(());
+        }
+        let (done, outcome) = oneshot::channel();
+        self.shared.queue.submit(Request::Release { key, ballot, done })?;
+        outcome.await.map_err(|_| ReplicaError::Stopped)?
     }
 
     /// Takes no ballot up to `upto` any more, durably: a store of the cluster has lost its promises.

@@ -84,6 +84,8 @@ pub(super) enum Request {
         done: Outcome<Judged>,
         courier: Option<Arc<Courier>>,
     },
+    /// End the promise of a ballot, if it is the key's latest.
+    Release { key: Key, ballot: Version, done: Outcome<()> },
     /// Store rows that are no records: the clock's lease, hints, facts about the cluster.
     Side { changes: Vec<Change>, is_synced: bool, done: Outcome<()> },
     /// Free the space of records that are due. Answers with the number of records purged.
@@ -115,7 +117,7 @@ impl Request {
             Self::ApplyMany { records, .. } => {
                 records.iter().map(|(key, record, _)| key.as_ref().len() + record.value_bytes()).sum()
             }
-            Self::Prepare { key, .. } => key.as_ref().len(),
+            Self::Prepare { key, .. } | Self::Release { key, .. } => key.as_ref().len(),
             Self::Side { changes, .. } => changes.iter().map(Change::bytes).sum(),
             Self::Purge { rows, .. } => rows.len() * size_of::<DueRow>(),
             Self::SetAside { .. } | Self::Floor { .. } => 0,

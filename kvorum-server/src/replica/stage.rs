@@ -2,7 +2,7 @@
 
 use super::floor::Floor;
 use super::key_hash::KeyHash;
-use super::promise;
+use super::promise::{self, Promised};
 use crate::storage::format::Mark;
 use crate::storage::{Change, Keyspace, Known};
 use bytes::Bytes;
@@ -39,8 +39,8 @@ pub(super) struct Stage {
     pub(super) built: Vec<Version>,
     /// Promises that this group gives and ends.
     pub(super) promises: promise::Staged,
-    /// Whether the group notes that the store has met a ballot.
-    pub(super) notes_ballots: bool,
+    /// The bound of the ballots that the store has met, if the group raises it.
+    pub(super) noted: Option<u64>,
     /// Floors as the group will leave them.
     pub(super) floors: BTreeMap<u16, Floor>,
 }
@@ -64,16 +64,16 @@ impl Stage {
     }
 
     /// Stages a promise for `key`, or its end.
-    pub(super) fn promise(&mut self, key: Key, ballot: Option<Version>) {
-        self.side(promise::row(&key, ballot));
-        self.promises.insert(key, ballot);
+    pub(super) fn promise(&mut self, key: Key, promised: Option<Promised>) {
+        self.side(promise::row(&key, promised.map(|promised| promised.ballot)));
+        self.promises.insert(key, promised);
     }
 
-    /// Stages the row that says that the store has met a ballot.
-    pub(super) fn note_ballots(&mut self) {
-        if !self.notes_ballots {
-            self.notes_ballots = true;
-            self.side(promise::noted());
+    /// Stages the bound of the ballots that the store has met.
+    pub(super) fn note_ballots(&mut self, bound: u64) {
+        if self.noted.is_none_or(|noted| noted < bound) {
+            self.noted = Some(bound);
+            self.side(promise::noted(bound));
         }
     }
 

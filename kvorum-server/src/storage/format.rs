@@ -30,7 +30,7 @@
 //! every record has its row in `tokens`; `unsynced` → 1 while a run confirms writes before they are synced, until it
 //! has ended in order; `floor` and 2 bytes partition → three clock words of 8 bytes: settled, sealed, purged;
 //! `promise` and the key → 16 bytes version: a ballot that no stored record has reached; `fence` → 8 bytes clock word: no ballot
-//! up to there is taken any more; `ballots` → 1 once a ballot was met
+//! up to there is taken any more; `ballots` → 8 bytes clock word that no ballot which was met here exceeds
 //!
 //! `tokens`: (2 bytes partition, then the key) → 16 bytes version, 2 bytes `from`, 1 byte: 1 for a tombstone
 //!
@@ -101,7 +101,7 @@ pub const META_FLOOR: &[u8] = b"floor";
 pub const META_PROMISE: &[u8] = b"promise";
 /// The key of the `meta` row that holds the fence of ballots.
 pub const META_FENCE: &[u8] = b"fence";
-/// The key of the `meta` row that is there once the store has met a ballot.
+/// The key of the `meta` row that holds the bound of the ballots that the store has met.
 pub const META_BALLOTS: &[u8] = b"ballots";
 
 /// A record without its value and expiry.

@@ -96,6 +96,7 @@ pub(super) fn samples() -> Vec<Sample> {
             Request::Apply { key: key("k"), record: accepted, kind: ApplyKind::Ballot },
             vec![("contested", Reply::Applied(Applied::Contested { by: version }))],
         ),
+        ("", Request::Release { key: key("k"), ballot: version }, Vec::new()),
         ("", Request::Fence { upto: Timestamp(9) }, vec![("", Reply::Fenced { met: Timestamp(8) })]),
         (
             "",
@@ -354,8 +355,7 @@ fn frames_of_version_7_are_those_of_version_6_and_more() {
     assert!(six.lines().all(|line| seven.lines().any(|other| other == line)));
     let more = seven.lines().filter(|line| !six.lines().any(|other| other == *line));
     let more: Vec<&str> = more.filter_map(|line| line.split(' ').next()).collect();
-    let expected =
-        "Prepare Prepared Prepared-nothing Prepared-denied Apply-ballot Applied-contested Fence Fenced";
+    let expected = "Prepare Prepared Prepared-nothing Prepared-denied Apply-ballot Applied-contested Release Fence Fenced";
     assert_eq!(more.join(" "), expected);
 }
 

@@ -112,9 +112,11 @@ fn ballots_are_not_forgotten() {
     bench.source = Source::Writer;
     assert_eq!(bench.apply("k", value(9, "nine")).unwrap(), contested(20));
     assert!(matches!(bench.apply("k", value(11, "eleven")).unwrap(), Applied::Superseded { .. }));
-    // After a restart it is not known any more which ballots were met.
+    // After a restart it is not known any more which ballots were met, up to a second after the latest.
     let mut bench = bench.restarted();
     assert_eq!(bench.apply("k", value(11, "eleven")).unwrap(), contested(20));
+    assert_eq!(bench.apply("k", value(3_000, "newer")).unwrap(), Applied::Stored);
+    assert!(matches!(bench.apply("k", value(2_000, "older")).unwrap(), Applied::Superseded { .. }));
     // A reader begins again; it found nothing that was acknowledged.
     assert!(matches!(bench.apply_as(Source::Reader, value(9, "nine")), Applied::Superseded { .. }));
 }
@@ -166,6 +168,33 @@ fn a_fence_ends_ballots_only() {
         Applied::Contested { by: bench.promises.fence() }
     );
     assert!(is_promised(&bench.prepare(11, &[])));
+}
+
+/// A promise is taken back by its own ballot, and then lets in what it kept out. One that stands for an earlier promise as
+/// well stays: without it, a ballot below the earlier one could be taken.
+#[test]
+fn a_promise_is_taken_back() {
+    let mut bench = bench();
+    let release = |bench: &mut Bench, ballot| {
+        let (done, mut answer) = oneshot::channel();
+        bench.committer.commit(vec![Request::Release { key: key("k"), ballot: version(ballot), done }]);
+        answer.try_recv().unwrap().unwrap();
+    };
+    assert!(is_promised(&bench.prepare(10, &[])));
+    release(&mut bench, 9);
+    assert_eq!(bench.apply_as(Source::Writer, value(8, "eight")), contested(10));
+    release(&mut bench, 10);
+    assert_eq!(bench.apply_as(Source::Writer, value(8, "eight")), Applied::Stored);
+    assert!(bench.promises.is_empty());
+    assert!(is_promised(&bench.prepare(11, &[])));
+    assert!(is_promised(&bench.prepare(12, &[])));
+    release(&mut bench, 12);
+    assert_eq!(bench.apply_as(Source::Ballot, built(10, 10, 8)), contested(12));
+    // After a restart it is not known any more.
+    assert!(is_promised(&bench.prepare(13, &[])));
+    let mut bench = bench.restarted();
+    release(&mut bench, 13);
+    assert_eq!(bench.apply_as(Source::Writer, value(10, "ten")), contested(13));
 }
 
 /// A promise goes once its partition has settled past it.

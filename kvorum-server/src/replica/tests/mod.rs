@@ -70,7 +70,7 @@ impl Bench {
         let digests = (purge == Purge::Keep).then(|| Arc::new(super::Digests::open(&*engine, 12).unwrap()));
         let floors = (purge == Purge::Keep).then(|| Arc::new(super::Floors::open(&*engine, 12).unwrap()));
         let (counted, known) = (Arc::clone(&groups), Arc::clone(&health));
-        let promises = Arc::new(super::Promises::open(&*engine, version(2_000).clock()).unwrap());
+        let promises = Arc::new(super::Promises::open(&*engine).unwrap());
         let committer = Committer::new(&parts, digests, floors, Arc::clone(&promises), counted, known);
         let (metrics, source) = (parts.metrics, Source::Writer);
         Self { engine, clock, groups, health, metrics, promises, committer, source }

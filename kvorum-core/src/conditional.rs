@@ -202,7 +202,8 @@ impl<'a> PrepareTally<'a> {
         }
         let is_passed = self.earlier.iter().any(|earlier| *earlier < base.version);
         let never_held = self.promises.iter().filter(|promise| !promise.may_have_held).count();
-        let may_be_seen = never_held < usize::from(self.quorum.visible_from());
+        // All replicas but these may have held it, and a reader sees a record from `FROM - ACK + 1` holders on.
+        let may_be_seen = never_held < usize::from(self.quorum.ack());
         if is_passed && (may_be_seen || self.promises.iter().any(|promise| promise.may_have_built)) {
             return Fate::Unknown;
         }
@@ -388,6 +389,28 @@ mod tests {
         check(&[held, new, held], Some(Fate::Unknown));
         check(&[built, new], None);
         check(&[built, new, new], Some(Fate::Unknown));
+    }
+
+    /// Goal: an earlier version counts as unseen only if fewer replicas than a reader needs may have held it. Method: all
+    /// numbers of replicas that never held it, for every majority of up to 7.
+    #[test]
+    fn what_may_have_been_seen_is_unknown() {
+        for from in 1..=7_u16 {
+            for ack in from / 2 + 1..=from {
+                let quorum = Quorum::new(ack, from, from).unwrap();
+                for never_held in 0..=from {
+                    let earlier = [v(4)];
+                    let mut tally = PrepareTally::new(quorum, &earlier);
+                    for at in 0..from {
+                        tally.promised(Promise { may_have_held: at >= never_held, ..Promise::plain(v(6)) });
+                    }
+                    let PrepareVerdict::Ready(prepared) = tally.verdict() else { panic!("all promise") };
+                    let is_seen = from - never_held >= quorum.visible_from();
+                    let expect = if is_seen { Fate::Unknown } else { Fate::Open };
+                    assert_eq!(prepared.fate, expect, "{quorum} {never_held}");
+                }
+            }
+        }
     }
 
     /// Answers to a record: T taken, D denied, R refused, ? unknown.

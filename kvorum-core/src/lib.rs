@@ -37,7 +37,7 @@ pub use key::{Key, KeyError};
 pub use placement::{ChangeError, Placement};
 pub use promise::{Acceptance, KeyState};
 pub use quorum::{Quorum, QuorumError, ReplicationFactor, Tally, Verdict};
-pub use record::{Record, Value};
+pub use record::{Conditional, Record, Value};
 pub use rights::{Grant, GrantError, Right, Scope, UnknownRight};
 pub use token::{PARTITION_BITS_DEFAULT, Partition, Token};
 pub use topology::{Member, NodeIndex, Topology, TopologyError};

@@ -1,8 +1,10 @@
 //! Records: what a replica holds of a key, and which of two records wins.
 
+use crate::conditional::Lineage;
 use crate::version::{UnixMillis, Version};
 use bytes::Bytes;
 use std::cmp::Ordering;
+use std::num::NonZeroU128;
 
 /// The content of a record: a value, or a tombstone.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,9 +27,32 @@ pub struct Record {
     pub expires: Option<UnixMillis>,
     /// The value or tombstone.
     pub value: Value,
+    /// What a conditional write notes beside its value; none for a plain write. In a box, since most records have none.
+    pub conditional: Option<Box<Conditional>>,
+}
+
+/// What a record of a conditional write says about the write. Also a plain write makes such a record where a ballot came
+/// between its replicas.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Conditional {
+    /// The version under which the value was first written, and the one that it was built on.
+    pub lineage: Lineage,
+    /// A digest of the `Kvorum-Operation` that the client named.
+    pub operation: Option<NonZeroU128>,
 }
 
 impl Record {
+    /// Where the record comes from: a plain one is its own origin, and its base is not known.
+    pub fn lineage(&self) -> Lineage {
+        let plain = Lineage { origin: self.version, base: Version::ZERO };
+        self.conditional.as_ref().map_or(plain, |conditional| conditional.lineage)
+    }
+
+    /// The version that clients see, as `ETag`: it stays when a ballot accepts the record anew.
+    pub fn etag(&self) -> Version {
+        self.lineage().origin
+    }
+
     /// Bytes of its value; 0 for a tombstone.
     pub fn value_bytes(&self) -> usize {
         if let Value::Present(value) = &self.value { value.len() } else { 0 }
@@ -94,7 +119,7 @@ mod tests {
         (0..3u64, 0..2u16, 1..3u16, prop::option::of(0..3u64), value).prop_map(
             |(ms, counter, from, expires, value)| {
                 let version = Version::new(UnixMillis(ms), counter, NodeId(0));
-                Record { version, from, expires: expires.map(UnixMillis), value }
+                Record { version, from, expires: expires.map(UnixMillis), value, conditional: None }
             },
         )
     }
@@ -124,7 +149,7 @@ mod tests {
     fn expires_at_its_instant() {
         let version = Version::new(UnixMillis(1), 0, NodeId(1));
         let value = Value::Present(Bytes::from_static(b"v"));
-        let record = Record { version, from: 1, expires: Some(UnixMillis(100)), value };
+        let record = Record { version, from: 1, expires: Some(UnixMillis(100)), value, conditional: None };
         assert!(record.live(UnixMillis(99)).is_some());
         assert!(record.live(UnixMillis(100)).is_none());
     }

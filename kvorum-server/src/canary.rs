@@ -6,6 +6,8 @@
 /// A bug that can be reintroduced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Canary {
+    /// A replica takes a ballot's record whatever it has promised since.
+    AcceptUnchecked,
     /// A write is confirmed before it has been synced.
     AckBeforeSync,
     /// A timestamp is accepted however far it is ahead.
@@ -20,16 +22,26 @@ pub enum Canary {
     EmptyReplicaVotes,
     /// Records that have expired by this node's clock are destroyed, whatever the other clocks show.
     ExpiresByOneClock,
+    /// A condition is told to have failed although the record that it was judged on might still be undone.
+    EarlyRefusal,
+    /// A fence of ballots is lost at a restart.
+    FenceUnsynced,
     /// A new store adopts the first cluster id that it hears.
     FirstIdAdopted,
     /// A replica that did not answer counts as if it had, because it gets a hint.
     HintCountsAsAck,
+    /// A hint of a ballot's record is kept although too few replicas have taken it.
+    HintsBeforeTaken,
+    /// A hint is taken although its record lies below a promised ballot.
+    HintsIgnorePromises,
     /// Versions come from the node's own clock alone.
     LocalClockOnly,
     /// A read returns a record without making sure that later reads see it.
     NoWriteBack,
     /// A peer is accepted whatever it proves.
     PeerUnproven,
+    /// A promise is answered before it has been synced.
+    PromiseUnsynced,
     /// Tombstones are purged by age, even if another node may still hold older records.
     PurgeByAge,
     /// Nodes of another cluster are accepted as peers: the handshake does not compare the cluster ids.
@@ -40,10 +52,16 @@ pub enum Canary {
     /// An outdated store drops its rows below the sealed floor of another node at once, even if that node need not hold
     /// them.
     OlderStoreDrops,
+    /// A store that has lost its promises is refilled without a fence.
+    RefillForgetsPromises,
+    /// Repair takes a record although it lies below a promised ballot.
+    RepairIgnoresPromises,
     /// Repair copies a record to replicas that its `from` excludes.
     RepairIgnoresFrom,
     /// An engine background that ended for lack of a resource is treated as a broken disk.
     ShortageIsFailure,
+    /// A plain write is stamped again although a ballot may have gone on from its record.
+    RestampContested,
     /// A write is stamped again while fewer replicas than its own `ack` hold the record, whichever nodes may have seen
     /// it.
     RestampByOwnAck,
@@ -53,6 +71,8 @@ pub enum Canary {
     StaleTopology,
     /// A peer is accepted although its store was seen as another node's.
     StoreOfAnotherNode,
+    /// A plain write that the record of a ballot supersedes counts as if it came just before it.
+    SupersededByBallot,
     /// A replica that holds something newer counts as if it had applied the write.
     SupersededIgnored,
     /// A replica that holds something newer confirms a write that did not ask first.
@@ -61,6 +81,10 @@ pub enum Canary {
     TransferIgnoresFrom,
     /// A TTL counts from the version's timestamp, which may be ahead of every clock.
     TtlFromVersion,
+    /// A read writes back a record although it lies below a promised ballot.
+    WriteBacksIgnorePromises,
+    /// A plain write is taken although it lies below a promised ballot.
+    WritesIgnorePromises,
 }
 
 impl Canary {
@@ -92,6 +116,10 @@ impl Canary {
         Self::SupersededUnasked,
         Self::TransferIgnoresFrom,
         Self::TtlFromVersion,
+        Self::AcceptUnchecked,
+        Self::EarlyRefusal,
+        Self::HintsBeforeTaken,
+        Self::RestampContested,
     ];
 
     /// The canary's name.
@@ -123,6 +151,18 @@ impl Canary {
             Self::SupersededUnasked => "superseded-unasked",
             Self::TransferIgnoresFrom => "transfer-ignores-from",
             Self::TtlFromVersion => "ttl-from-version",
+            Self::WritesIgnorePromises => "writes-ignore-promises",
+            Self::WriteBacksIgnorePromises => "write-backs-ignore-promises",
+            Self::SupersededByBallot => "superseded-by-ballot",
+            Self::RepairIgnoresPromises => "repair-ignores-promises",
+            Self::RefillForgetsPromises => "refill-forgets-promises",
+            Self::PromiseUnsynced => "promise-unsynced",
+            Self::HintsIgnorePromises => "hints-ignore-promises",
+            Self::FenceUnsynced => "fence-unsynced",
+            Self::AcceptUnchecked => "accept-unchecked",
+            Self::EarlyRefusal => "early-refusal",
+            Self::HintsBeforeTaken => "hints-before-taken",
+            Self::RestampContested => "restamp-contested",
         }
     }
 }

@@ -135,6 +135,8 @@ pub enum CallKind {
     Get,
     /// Asks which version a write must exceed.
     Newest,
+    /// Asks for the promise of a ballot.
+    Prepare,
     /// Reads a part of a range.
     Scan,
     /// A heartbeat.
@@ -149,10 +151,11 @@ pub enum CallKind {
 
 impl CallKind {
     /// All kinds, in the order of their numbers.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Apply,
         Self::Get,
         Self::Newest,
+        Self::Prepare,
         Self::Scan,
         Self::Ping,
         Self::Hints,
@@ -166,6 +169,7 @@ impl CallKind {
             Self::Apply => "apply",
             Self::Get => "get",
             Self::Newest => "newest",
+            Self::Prepare => "prepare",
             Self::Scan => "scan",
             Self::Ping => "ping",
             Self::Hints => "hints",

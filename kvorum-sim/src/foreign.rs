@@ -62,7 +62,7 @@ pub fn foreign(
             continue;
         }
         let value = Value::Present(Bytes::from_static(VALUE));
-        let record = Record { version, from: stored.from, expires: None, value };
+        let record = Record { version, from: stored.from, expires: None, value, conditional: None };
         let mark = Mark { version, from: record.from, is_tombstone: false };
         let token = format::encode_token_key(Token::of(&key).partition(partition_bits), &key);
         batch.push(put(Keyspace::Tokens, token, format::encode_mark(mark)));
@@ -94,7 +94,7 @@ mod tests {
         let ours = ClusterId::new(5).unwrap();
         let record = |at| {
             let value = Value::Present(Bytes::from_static(b"v"));
-            Record { version: Version::new(at, 0, node), from: 3, expires: None, value }
+            Record { version: Version::new(at, 0, node), from: 3, expires: None, value, conditional: None }
         };
         let engine = MemoryEngine::new();
         let stored = [("a", past), ("b", past), ("c", future), ("d", past), ("e", past)];

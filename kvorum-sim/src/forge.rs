@@ -105,10 +105,10 @@ fn message(choice: u64, plan: &Plan, now: Duration) -> Request {
     let (version, from) = (Version::from_words(future, below(1 << 16)), plan.nodes);
     if plan.proves_peers {
         let version = Version::from_words(clock_word(wall, Duration::ZERO), below(1 << 16));
-        let record = Record { version, from, expires: None, value };
+        let record = Record { version, from, expires: None, value, conditional: None };
         return Request::Apply { key, record, kind: ApplyKind::Write };
     }
-    let record = Record { version, from, expires: None, value };
+    let record = Record { version, from, expires: None, value, conditional: None };
     let floor = Floor { settled: future, sealed: future, purged: 0 };
     let future = Timestamp(future);
     // A floor that could be true. Nothing may follow from it, because a request's sender cannot be known.

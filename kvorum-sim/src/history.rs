@@ -45,6 +45,19 @@ pub enum Request {
     },
 }
 
+/// The condition of a write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Condition {
+    /// None: a plain write.
+    Any,
+    /// There is no value.
+    Absent,
+    /// There is a value.
+    Present,
+    /// The value has this version.
+    Match(Version),
+}
+
 /// One record of a range's answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
@@ -89,6 +102,11 @@ pub enum Outcome {
     Absent,
     /// A whole range was read.
     Range(Vec<Entry>),
+    /// The condition of a write did not hold, and nothing was done.
+    Failed {
+        /// The version of the value; none where there is no value.
+        current: Option<Version>,
+    },
     /// Certainly nothing was done: 400, 503, 507, or no connection.
     Refused {
         /// The status; 0 where there was no connection.
@@ -111,6 +129,8 @@ pub struct Operation {
     pub key: Bytes,
     /// The request.
     pub request: Request,
+    /// Its condition, if it is a write.
+    pub condition: Condition,
     /// The replicas that it asked for.
     pub replicas: AckFrom,
     /// An instant before the request was sent.
@@ -152,7 +172,7 @@ impl Operation {
 
     /// Whether it is a write that has or may have taken effect, or may still take effect.
     pub fn may_take_effect(&self) -> bool {
-        self.is_write() && !matches!(self.outcome, Outcome::Refused { .. })
+        self.is_write() && !matches!(self.outcome, Outcome::Refused { .. } | Outcome::Failed { .. })
     }
 
     /// The version of the acknowledgement.
@@ -215,6 +235,7 @@ impl Outcome {
             Self::Value { .. } => "value",
             Self::Absent => "absent",
             Self::Range(_) => "range",
+            Self::Failed { .. } => "condition failed",
             Self::Refused { .. } => "refused",
             Self::Unknown(_) => "unknown",
         }
@@ -270,6 +291,17 @@ impl fmt::Display for Request {
     }
 }
 
+impl fmt::Display for Condition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Any => Ok(()),
+            Self::Absent => f.write_str(" if absent"),
+            Self::Present => f.write_str(" if present"),
+            Self::Match(version) => write!(f, " if {version}"),
+        }
+    }
+}
+
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -279,6 +311,8 @@ impl fmt::Display for Outcome {
             Self::Value { version, .. } => write!(f, "found {version}"),
             Self::Absent => f.write_str("absent"),
             Self::Range(entries) => write!(f, "{} records", entries.len()),
+            Self::Failed { current: Some(version) } => write!(f, "condition failed at {version}"),
+            Self::Failed { current: None } => f.write_str("condition failed, absent"),
             Self::Refused { status: 0 } => f.write_str("no connection"),
             Self::Refused { status } => write!(f, "refused {status}"),
             Self::Unknown(Doubt::Status(status)) => write!(f, "unknown {status}"),
@@ -299,7 +333,7 @@ impl fmt::Display for Operation {
             self.client,
             self.node,
             self.replicas.to_string(),
-            self.request.to_string(),
+            format!("{}{}", self.request, self.condition),
             self.outcome
         )
     }

@@ -2,7 +2,7 @@
 //!
 //! The client repeats nothing. A repetition is another write, and the oracle has to know every write.
 
-use crate::history::{AckFrom, Doubt, Entry, Outcome, Request, value_of, write_of};
+use crate::history::{AckFrom, Condition, Doubt, Entry, Outcome, Request, value_of, write_of};
 use crate::net::SimConnector;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -107,6 +107,7 @@ pub fn request_of(
     authority: &str,
     key: &[u8],
     request: &Request,
+    condition: Condition,
     replicas: Option<AckFrom>,
     value_bytes: usize,
 ) -> http::Request<Full<Bytes>> {
@@ -143,6 +144,15 @@ pub fn request_of(
     let headers = http.headers_mut();
     if let Ok(host) = authority.parse() {
         headers.insert(http::header::HOST, host);
+    }
+    let (header, tag) = match condition {
+        Condition::Any => (None, String::new()),
+        Condition::Absent => (Some(http::header::IF_NONE_MATCH), "*".to_owned()),
+        Condition::Present => (Some(http::header::IF_MATCH), "*".to_owned()),
+        Condition::Match(version) => (Some(http::header::IF_MATCH), format!("\"{version}\"")),
+    };
+    if let (Some(header), Ok(tag)) = (header, tag.parse()) {
+        headers.insert(header, tag);
     }
     if matches!(request, Request::Range { .. }) {
         headers.insert(http::header::ACCEPT, http::HeaderValue::from_static("application/x-ndjson"));
@@ -187,6 +197,7 @@ pub fn outcome_of(request: &Request, answer: Result<&Answer, Failure>) -> Outcom
         }),
         (Request::Get | Request::Head, 404) => Outcome::Absent,
         (Request::Range { .. }, 200) => entries_of(&answer.body).map_or(in_doubt, Outcome::Range),
+        (Request::Put { .. } | Request::Delete, 412) => Outcome::Failed { current: version_of(answer) },
         (_, 400..=499 | 503 | 507) => Outcome::Refused { status },
         _ => in_doubt,
     }
@@ -238,6 +249,7 @@ mod tests {
         for status in [200, 500, 504] {
             assert_eq!(of(&put, status), Outcome::Unknown(Doubt::Status(status)));
         }
+        assert_eq!(of(&put, 412), Outcome::Failed { current: Some(version) });
         assert_eq!(of(&Request::Get, 404), Outcome::Absent);
         assert!(matches!(of(&Request::Get, 200), Outcome::Value { is_foreign: true, .. }));
         let value = answer(200, Some(&tagged), &value_of(9, 100));
@@ -264,7 +276,15 @@ mod tests {
     #[test]
     fn requests_are_spelled() {
         let target = |request: &Request| {
-            let http = request_of(7, "node-0:8080", b"a+ \xff", request, Some(AckFrom::new(1, 2)), 24);
+            let http = request_of(
+                7,
+                "node-0:8080",
+                b"a+ \xff",
+                request,
+                Condition::Any,
+                Some(AckFrom::new(1, 2)),
+                24,
+            );
             http.uri().to_string()
         };
         assert_eq!(target(&Request::Get), "/v0/entity?id=a%2B%20%FF&replicas=1/2");

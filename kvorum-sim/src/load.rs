@@ -4,14 +4,16 @@
 //! through the [`Stage`]s that the driver sets: load, a last write through every node, and final reads of
 //! every key.
 
-use crate::history::{AckFrom, Operation, Outcome, Request};
+use crate::history::{AckFrom, Condition, Operation, Outcome, Request};
 use crate::http_client::{Failure, HttpClient, outcome_of, request_of};
 use crate::net::authority_of;
 use crate::plan::{ClientPlan, KeyPlan, Mix, Plan};
 use crate::seed::Stream;
 use crate::trace::Trace;
 use bytes::Bytes;
+use kvorum_core::Version;
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -45,6 +47,8 @@ pub struct Load {
     done: Cell<Option<Stage>>,
     next: Cell<u64>,
     operations: RefCell<Vec<Operation>>,
+    /// The version that each client knows of each key.
+    seen: RefCell<BTreeMap<(u16, Bytes), Version>>,
     trace: Trace,
 }
 
@@ -57,6 +61,7 @@ impl Load {
             done: Cell::new(None),
             next: Cell::new(1),
             operations: RefCell::default(),
+            seen: RefCell::default(),
             trace,
         })
     }
@@ -138,8 +143,10 @@ impl Load {
                 return;
             };
             let (request, replicas) = self.request(&mut stream, client.mix, key);
+            let condition = self.condition(&mut stream, number, key, &request, replicas);
             let bytes = usize::try_from(stream.between(0, self.plan.value_bytes_max as u64)).unwrap_or(0);
-            if !self.perform(&mut http, number, node, &key.key, request, replicas, bytes).await {
+            let asked = (request, condition, replicas);
+            if !self.perform(&mut http, number, node, &key.key, asked, bytes).await {
                 tokio::time::sleep(REST).await;
             }
         }
@@ -174,12 +181,52 @@ impl Load {
         }
     }
 
+    /// The condition of a write; of those that the plan wants, and where the quorum allows one.
+    fn condition(
+        &self,
+        stream: &mut Stream,
+        client: u16,
+        key: &KeyPlan,
+        request: &Request,
+        replicas: Option<AckFrom>,
+    ) -> Condition {
+        let is_write = matches!(request, Request::Put { .. } | Request::Delete);
+        let (is_wanted, kind) = (stream.percent(self.plan.conditions), stream.between(0, 99));
+        let is_few = replicas.is_some_and(|replicas| 2 * replicas.ack <= replicas.from);
+        if !is_write || !is_wanted || is_few || !key.overlaps(self.plan.default_replicas()) {
+            return Condition::Any;
+        }
+        match (kind, self.seen.borrow().get(&(client, key.key.clone()))) {
+            (0..75, Some(version)) => Condition::Match(*version),
+            (75..85, _) => Condition::Present,
+            _ => Condition::Absent,
+        }
+    }
+
+    /// Notes what a client knows of a key after an operation.
+    fn note_seen(&self, client: u16, key: &Bytes, request: &Request, outcome: &Outcome) {
+        let known = match outcome {
+            Outcome::Acknowledged { .. } if *request == Request::Delete => None,
+            Outcome::Acknowledged { version }
+            | Outcome::Value { version, .. }
+            | Outcome::Failed { current: Some(version) } => Some(*version),
+            Outcome::Absent | Outcome::Failed { current: None } => None,
+            Outcome::Range(_) | Outcome::Refused { .. } | Outcome::Unknown(_) => return,
+        };
+        let mut seen = self.seen.borrow_mut();
+        match known {
+            Some(version) => seen.insert((client, key.clone()), version),
+            None => seen.remove(&(client, key.clone())),
+        };
+    }
+
     /// A write through each node, to a key that is used for nothing else, so that it repairs no other key.
     async fn last_writes(self: Rc<Self>) {
         let mut http = HttpClient::new();
         for node in 0..self.plan.nodes {
             let key = Bytes::from(format!("last-{node}"));
-            self.perform(&mut http, 0, node, &key, Request::Put { ttl: None }, None, 100).await;
+            let asked = (Request::Put { ttl: None }, Condition::Any, None);
+            self.perform(&mut http, 0, node, &key, asked, 100).await;
         }
     }
 
@@ -195,36 +242,35 @@ impl Load {
             ways.extend(if key.reads.is_empty() { vec![None, Some(everybody)] } else { Vec::new() });
             for replicas in ways {
                 let node = stream.between_u16(0, self.plan.nodes - 1);
-                self.perform(&mut http, number, node, &key.key, Request::Get, replicas, 0).await;
+                let asked = (Request::Get, Condition::Any, replicas);
+                self.perform(&mut http, number, node, &key.key, asked, 0).await;
             }
         }
         for node in (0..self.plan.nodes).take(if number == 0 { 2 } else { 0 }) {
-            let request = Request::Range { end: None, limit: None };
-            self.perform(&mut http, number, node, &Bytes::from_static(b"k"), request, None, 0).await;
+            let asked = (Request::Range { end: None, limit: None }, Condition::Any, None);
+            self.perform(&mut http, number, node, &Bytes::from_static(b"k"), asked, 0).await;
         }
     }
 
     /// Carries out an operation. Returns whether there was a connection for it.
-    #[expect(clippy::too_many_arguments, reason = "these are the columns of an operation")]
     async fn perform(
         &self,
         http: &mut HttpClient,
         client: u16,
         node: u16,
         key: &Bytes,
-        request: Request,
-        replicas: Option<AckFrom>,
+        (request, condition, replicas): (Request, Condition, Option<AckFrom>),
         value_bytes: usize,
     ) -> bool {
         let id = self.next.replace(self.next.get() + 1);
         let authority = authority_of(node);
-        let message = request_of(id, &authority, key, &request, replicas, value_bytes);
+        let message = request_of(id, &authority, key, &request, condition, replicas, value_bytes);
         let invoked = now();
         let who = format!("client-{client}");
         self.trace.line(
             invoked,
             &who,
-            &format_args!("#{id} to node {node}: {request} {}", key.escape_ascii()),
+            &format_args!("#{id} to node {node}: {request}{condition} {}", key.escape_ascii()),
         );
         let answer = http.send(&authority, message, PATIENCE).await;
         let outcome = outcome_of(&request, answer.as_ref().map_err(|failure: &Failure| *failure));
@@ -235,7 +281,9 @@ impl Load {
         self.trace.line(returned, &who, &format_args!("#{id} {outcome} {}", why.unwrap_or_default()));
         let replicas = replicas.unwrap_or(self.plan.default_replicas());
         let key = key.clone();
-        let operation = Operation { id, client, node, key, request, replicas, invoked, returned, outcome };
+        self.note_seen(client, &key, &request, &outcome);
+        let operation =
+            Operation { id, client, node, key, request, condition, replicas, invoked, returned, outcome };
         self.operations.borrow_mut().push(operation);
         !matches!(answer, Err(Failure::NotSent))
     }

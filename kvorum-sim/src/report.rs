@@ -45,6 +45,7 @@ mod tests {
             client: 2,
             node: 1,
             key: Bytes::from_static(b"k\x00"),
+            condition: crate::history::Condition::Any,
             request: Request::Delete,
             replicas: AckFrom::new(2, 3),
             invoked: Duration::from_millis(1500),

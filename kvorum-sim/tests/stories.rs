@@ -6,7 +6,7 @@ use kvorum_server::storage::Keyspace;
 use kvorum_server::storage::memory::{self, MemoryEngine};
 use kvorum_sim::cluster::Cluster;
 use kvorum_sim::fault::{Fault, FaultEvent, FaultKind};
-use kvorum_sim::history::{AckFrom, Doubt, Outcome, Request};
+use kvorum_sim::history::{AckFrom, Condition, Doubt, Outcome, Request};
 use kvorum_sim::http_client::{HttpClient, outcome_of, request_of};
 use kvorum_sim::net::authority_of;
 use kvorum_sim::node::{Nodes, start};
@@ -70,8 +70,20 @@ impl Client {
     }
 
     async fn send(&mut self, node: u16, key: &str, request: Request, replicas: Option<AckFrom>) -> Outcome {
+        self.send_if(node, key, request, Condition::Any, replicas).await
+    }
+
+    async fn send_if(
+        &mut self,
+        node: u16,
+        key: &str,
+        request: Request,
+        condition: Condition,
+        replicas: Option<AckFrom>,
+    ) -> Outcome {
         let authority = authority_of(node);
-        let message = request_of(self.next, &authority, key.as_bytes(), &request, replicas, 50);
+        let key = key.as_bytes();
+        let message = request_of(self.next, &authority, key, &request, condition, replicas, 50);
         self.next += 1;
         let answer = self.http.send(&authority, message, Duration::from_secs(3)).await;
         outcome_of(&request, answer.as_ref().map_err(|failure| *failure))
@@ -697,4 +709,45 @@ fn wrong_secret_cuts_off_for_as_long_as_it_is_wrong() {
         }
     });
     assert_eq!(cluster.counts().get(&FaultKind::WrongSecret), Some(&1));
+}
+
+/// Conditional writes through every node: the first creates, one of two with the same condition wins, a plain write is
+/// met, and a delete takes a condition as well. Reads show the version that the writes were answered with.
+#[test]
+fn conditions_are_judged_on_the_newest() {
+    tell(&calm(3), async |mut client| {
+        for (number, replicas) in
+            [None, Some(AckFrom::new(3, 3)), Some(AckFrom::new(1, 1))].into_iter().enumerate()
+        {
+            let key = format!("key-{number}");
+            let put = || Request::Put { ttl: None };
+            let absent = Condition::Absent;
+            let first = client.send_if(0, &key, put(), absent, replicas).await;
+            let Outcome::Acknowledged { version } = first else { panic!("{first}") };
+            let again = client.send_if(1, &key, put(), absent, replicas).await;
+            assert_eq!(again, Outcome::Failed { current: Some(version) });
+            let read = client.send(2, &key, Request::Get, replicas).await;
+            assert!(matches!(read, Outcome::Value { version: seen, .. } if seen == version), "{read}");
+            let is = Condition::Match(version);
+            let second = client.send_if(2, &key, put(), is, replicas).await;
+            let Outcome::Acknowledged { version: newer } = second else { panic!("{second}") };
+            assert!(newer > version);
+            let stale = client.send_if(1, &key, put(), is, replicas).await;
+            assert_eq!(stale, Outcome::Failed { current: Some(newer) });
+            let plain = client.send(0, &key, put(), replicas).await;
+            let Outcome::Acknowledged { version: newest } = plain else { panic!("{plain}") };
+            assert!(newest > newer);
+            let stale = client.send_if(2, &key, Request::Delete, Condition::Match(newer), replicas).await;
+            assert_eq!(stale, Outcome::Failed { current: Some(newest) });
+            let deleted = client.send_if(2, &key, Request::Delete, Condition::Match(newest), replicas).await;
+            assert!(matches!(deleted, Outcome::Acknowledged { .. }), "{deleted}");
+            let gone = client.send_if(0, &key, put(), Condition::Present, replicas).await;
+            assert_eq!(gone, Outcome::Failed { current: None });
+            assert_eq!(client.send(1, &key, Request::Get, replicas).await, Outcome::Absent);
+        }
+        // No condition can be judged by less than a majority.
+        let few =
+            client.send_if(0, "few", Request::Delete, Condition::Present, Some(AckFrom::new(1, 3))).await;
+        assert_eq!(few, Outcome::Refused { status: 400 });
+    });
 }

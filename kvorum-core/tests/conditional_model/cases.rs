@@ -146,5 +146,6 @@ fn mistakes_are_found() {
     found(Mistake::ForgetBuilt, ballots(3, 0, &[cas(2, 0), cas(3, 3), write(1), write(9)]));
     found(Mistake::ForgetHeld, ballots(3, 1, &[cas(1, 0), write(2)]));
     found(Mistake::ForgetEarlier, ballots(3, 1, &[cas(1, 0), write(2)]));
+    found(Mistake::TakeBackAny, ballots(4, 1, &[cas(1, 0), cas(2, 0), cas(4, 9)]));
     assert_eq!(missed, []);
 }

@@ -314,7 +314,13 @@ impl Case {
                 (record, ConditionalOutcome::Done(ballot))
             }
             Next::Secure(outcome) => (Record { version: ballot, ..base }, outcome),
-            Next::End(outcome) => return self.end_conditional(state, client, base, outcome),
+            Next::End(outcome) => {
+                // Nothing is ever sent under this ballot: its promises have no use any more.
+                for replica in &mut state.replicas {
+                    replica.release(ballot, self.mistake);
+                }
+                return self.end_conditional(state, client, base, outcome);
+            }
             Next::Unknown => {
                 state.clients[client].phase = Phase::Done;
                 return;

@@ -61,6 +61,8 @@ enum Mistake {
     ForgetEarlier,
     /// A ballot goes on from the first promise's record.
     AnyBase,
+    /// A promise is taken back although it stands for an earlier one as well.
+    TakeBackAny,
 }
 
 /// The operations of one client.
@@ -374,7 +376,8 @@ impl Model for Case {
             }
             Step::Crash(at) => {
                 state.crashes += 1;
-                state.replicas[at].crash(self.mistake);
+                let now = state.word();
+                state.replicas[at].crash(now, self.mistake);
             }
             Step::Lose(at) => {
                 state.losses += 1;

@@ -42,13 +42,15 @@ pub(crate) enum Heard {
 pub(crate) struct Replica {
     pub(crate) stored: Record,
     promised: Version,
+    /// Whether no earlier promise was open when it was given.
+    is_alone: bool,
     fenced: Version,
     /// Versions that were once the newest here.
     held: BTreeSet<Version>,
     /// Origins that conditional records here were built on or accepted anew from.
     built: BTreeSet<Version>,
-    /// Whether a conditional write was seen here, as far as is remembered.
-    is_contested: bool,
+    /// The highest ballot that was seen here. After a crash it is not known any more: it may have been any.
+    met: Version,
     /// Whether the memory of earlier versions was lost in a crash.
     has_forgotten: bool,
     /// The replicas that a refill must still read; `None` for a replica that votes.
@@ -60,10 +62,11 @@ impl Replica {
         Self {
             stored: Record::FIRST,
             promised: Version::ZERO,
+            is_alone: false,
             fenced: Version::ZERO,
             held: BTreeSet::new(),
             built: BTreeSet::new(),
-            is_contested: false,
+            met: Version::ZERO,
             has_forgotten: false,
             filling_from: None,
         }
@@ -91,8 +94,9 @@ impl Replica {
         if let Err(by) = self.state().promise(ballot) {
             return Heard::Denied(by);
         }
+        self.is_alone = self.promised == Version::ZERO;
         self.promised = ballot;
-        self.is_contested = true;
+        self.met = self.met.max(ballot);
         let any_of = |known: &BTreeSet<Version>| {
             !earlier.is_empty()
                 && (self.has_forgotten || earlier.iter().any(|version| known.contains(version)))
@@ -134,7 +138,8 @@ impl Replica {
             return self.store(record);
         }
         let by = self.stored.version;
-        let is_contested = self.is_contested || self.stored.is_conditional || record.version <= self.fenced;
+        // A ballot below this record cannot have gone on from it.
+        let is_contested = record.version <= self.met || record.version <= self.fenced || !self.votes();
         if is_contested && mistake != Mistake::SupersededByConditional {
             return Answer::Contested(by);
         }
@@ -145,23 +150,25 @@ impl Replica {
         self.stored = record;
         self.held.insert(record.version);
         if record.is_conditional {
-            self.is_contested = true;
+            self.met = self.met.max(record.version);
             self.built.insert(record.lineage.base);
             if record.lineage.origin != record.version {
                 self.built.insert(record.lineage.origin);
             }
         }
         if self.state().is_fulfilled_by(record.version) {
-            self.promised = Version::ZERO;
+            (self.promised, self.is_alone) = (Version::ZERO, false);
         }
         Answer::Stored
     }
 
     /// Loses what is in memory only.
-    pub(crate) fn crash(&mut self, mistake: Mistake) {
+    pub(crate) fn crash(&mut self, now: Version, mistake: Mistake) {
         self.held.clear();
         self.built.clear();
-        self.is_contested = false;
+        if self.met > Version::ZERO {
+            self.met = now;
+        }
         self.has_forgotten = true;
         if mistake == Mistake::PromiseUnsynced {
             self.promised = Version::ZERO;
@@ -175,6 +182,14 @@ impl Replica {
     pub(crate) fn remember_only(&mut self, is_open: impl Fn(&Version) -> bool) {
         self.held.retain(&is_open);
         self.built.retain(&is_open);
+    }
+
+    /// Takes back a promise under whose ballot nothing was sent, nor ever will be. One that stands for an earlier promise as
+    /// well stays.
+    pub(crate) fn release(&mut self, ballot: Version, mistake: Mistake) {
+        if self.promised == ballot && (self.is_alone || mistake == Mistake::TakeBackAny) {
+            (self.promised, self.is_alone) = (Version::ZERO, false);
+        }
     }
 
     pub(crate) fn drop_promise(&mut self) {

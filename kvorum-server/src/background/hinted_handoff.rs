@@ -217,7 +217,12 @@ impl Coordinator {
         let call = self.ask_apply(index, &hint.key, &hint.record, ApplyKind::Hint, DELIVERY_TIMEOUT);
         Ok(matches!(
             call.await,
-            Write::Stored | Write::Uncounted | Write::Superseded { .. } | Write::TooLate(_)
+            // Of a record that a promise keeps out, anti-entropy and a ballot decide.
+            Write::Stored
+                | Write::Uncounted
+                | Write::Superseded { .. }
+                | Write::TooLate(_)
+                | Write::Contested(_)
         ))
     }
 }

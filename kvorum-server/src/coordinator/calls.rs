@@ -3,8 +3,8 @@
 use super::{Coordinator, Missing};
 use crate::canary::{self, Canary};
 use crate::cluster::VotesVerdict;
-use crate::peer::{ApplyKind, CallError, Held, Link, Refusal, Reply, Request, Unsent};
-use crate::replica::{Applied, ReplicaError, Source};
+use crate::peer::{ApplyKind, BallotReply, CallError, Held, Link, Refusal, Reply, Request, Unsent};
+use crate::replica::{Applied, Prepared, ReplicaError, Source};
 use crate::slow;
 use kvorum_core::{Key, NodeIndex, Record, Version};
 use std::cell::Cell;
@@ -19,6 +19,9 @@ use tokio::time::Instant;
 
 /// The wait before a replica that is not quorum-eligible yet is asked again: some round trips.
 const TOO_EARLY_WAIT: Duration = Duration::from_millis(10);
+/// Every replica that is asked sends a value up to this size; of a larger one, all but the first of a read send only the
+/// version.
+pub(super) const INLINE_BYTES_MAX: u32 = 4096;
 
 /// A replica's answer to a record.
 #[derive(Debug)]
@@ -30,6 +33,8 @@ pub(crate) enum Write {
     Superseded { by: Version, memory: Duration },
     /// The replica takes nothing up to a version.
     TooLate(Version),
+    /// A ballot is or was under way at the replica: it has promised this version or holds it, and confirms nothing.
+    Contested(Version),
     /// The replica took the record, but its store is not quorum-eligible. It cannot rule out that it had confirmed a
     /// newer record, so its answer does not count.
     Uncounted,
@@ -123,7 +128,15 @@ pub(crate) fn source_of(kind: ApplyKind) -> Source {
         ApplyKind::Write => Source::Writer,
         ApplyKind::Hint => Source::Copy,
         ApplyKind::ReadRepair => Source::Reader,
+        ApplyKind::Ballot => Source::Ballot,
     }
+}
+
+/// Whether the record comes from the coordinator that made it.
+///
+/// A store that is not quorum-eligible may have lost ballots: that it holds something newer proves nothing then.
+pub(crate) fn is_own(kind: ApplyKind) -> bool {
+    matches!(kind, ApplyKind::Write | ApplyKind::Ballot)
 }
 
 /// Whether a call that failed has surely changed nothing at the peer.
@@ -228,9 +241,12 @@ impl Asker {
             if let Some((replica, key, record)) = local {
                 return match tokio::time::timeout(timeout, replica.apply(key, record, source_of(kind))).await
                 {
-                    Ok(Ok(Applied::Stored)) if kind == ApplyKind::Write && !shared.counts() => {
+                    Ok(Ok(Applied::Stored)) if is_own(kind) && !shared.counts() => {
                         is_too_early.set(shared.cluster.is_undecided());
                         Write::Uncounted
+                    }
+                    Ok(Ok(Applied::Superseded { by, .. })) if is_own(kind) && !shared.counts() => {
+                        shared.heard(Applied::Contested { by })
                     }
                     Ok(Ok(applied)) => shared.heard(applied),
                     Ok(Err(
@@ -296,7 +312,11 @@ impl Coordinator {
             }
             answer
         };
-        let what = if kind == ApplyKind::Write { "apply" } else { "write back" };
+        let what = match kind {
+            ApplyKind::Write => "apply",
+            ApplyKind::Ballot => "accept",
+            ApplyKind::Hint | ApplyKind::ReadRepair => "write back",
+        };
         slow::step(what, Some(node), answered)
     }
 
@@ -366,6 +386,69 @@ impl Coordinator {
         slow::step("newest", Some(node), answered)
     }
 
+    /// Asks `node` to promise `ballot`. Of a value over [`INLINE_BYTES_MAX`] only the header comes.
+    pub(crate) fn ask_prepare(
+        &self,
+        node: NodeIndex,
+        key: &Key,
+        ballot: Version,
+        earlier: &[Version],
+        timeout: Duration,
+    ) -> impl Future<Output = Result<BallotReply, Cause>> + use<> {
+        let shared = std::sync::Arc::clone(&self.shared);
+        let (key, earlier, value_bytes_max) = (key.clone(), earlier.to_vec(), INLINE_BYTES_MAX);
+        let me = node == shared.cluster.me();
+        let remote = if me { None } else { self.link(node) };
+        let remote = remote.map(|link| {
+            let request =
+                Request::Prepare { key: key.clone(), ballot, earlier: earlier.clone(), value_bytes_max };
+            link.call(&request, timeout)
+        });
+        let answered = async move {
+            if me {
+                let prepared = shared.prepare(key, ballot, earlier, value_bytes_max);
+                return tokio::time::timeout(timeout, prepared).await.unwrap_or(Err(Cause::Late));
+            }
+            let Some(call) = remote else { return Err(Cause::Unreachable) };
+            match call.await {
+                Ok(Reply::Prepared(answer)) => {
+                    match &answer {
+                        BallotReply::Denied { by } => shared.stamps.observe(*by),
+                        BallotReply::Promised { held, .. } => {
+                            if let Some(held) = held {
+                                shared.stamps.observe(held.version());
+                            }
+                        }
+                    }
+                    Ok(answer)
+                }
+                Ok(_) => Err(Cause::OffTopic),
+                Err(error) => {
+                    shared.count_failure(node);
+                    Err(Cause::Call(error))
+                }
+            }
+        };
+        slow::step("prepare", Some(node), answered)
+    }
+
+    /// Like [`Self::ask_prepare`] after a short wait, for a replica that was not quorum-eligible yet.
+    pub(crate) fn ask_prepare_later(
+        self: &Rc<Self>,
+        node: NodeIndex,
+        key: &Key,
+        ballot: Version,
+        earlier: &[Version],
+        deadline: Instant,
+    ) -> impl Future<Output = Result<BallotReply, Cause>> + use<> {
+        let (coordinator, key, earlier) = (Rc::clone(self), key.clone(), earlier.to_vec());
+        async move {
+            tokio::time::sleep(TOO_EARLY_WAIT).await;
+            let left = deadline.saturating_duration_since(Instant::now());
+            coordinator.ask_prepare(node, &key, ballot, &earlier, left).await
+        }
+    }
+
     /// Asks every other node the same. Fails with the first node to which there is no link.
     pub(crate) fn ask_others(
         &self,
@@ -433,6 +516,34 @@ impl Coordinator {
 }
 
 impl super::Shared {
+    /// Has this node's replica promise `ballot`.
+    pub(crate) async fn prepare(
+        &self,
+        key: Key,
+        ballot: Version,
+        earlier: Vec<Version>,
+        value_bytes_max: u32,
+    ) -> Result<BallotReply, Cause> {
+        if !self.counts() {
+            return Err(self.not_voting());
+        }
+        let prepared = self.replica.prepare(key, ballot, earlier).await.map_err(Cause::Replica)?;
+        // Check again: the store may have been set aside meanwhile, and its successor knows nothing.
+        if !self.counts() {
+            return Err(self.not_voting());
+        }
+        Ok(match prepared {
+            Prepared::Denied { by } => {
+                self.stamps.observe(by);
+                BallotReply::Denied { by }
+            }
+            Prepared::Promised { held, has_held, has_built, memory_millis } => {
+                let held = held.map(|record| Held::new(record, value_bytes_max));
+                BallotReply::Promised { held, has_held, has_built, memory_millis }
+            }
+        })
+    }
+
     /// Turns a replica's answer into a write's, and moves this node's clock above any newer version.
     fn heard(&self, applied: Applied) -> Write {
         match applied {
@@ -445,6 +556,10 @@ impl super::Shared {
             Applied::TooLate { upto } => {
                 self.stamps.observe(upto);
                 Write::TooLate(upto)
+            }
+            Applied::Contested { by } => {
+                self.stamps.observe(by);
+                Write::Contested(by)
             }
         }
     }

@@ -163,6 +163,7 @@ mod tests {
             from: 3,
             expires: expires.map(UnixMillis),
             value: value.map_or(Value::Tombstone, |text| Value::Present(Bytes::from_static(text.as_bytes()))),
+            conditional: None,
         };
         let conflict = |records: &[Record]| {
             let held = |record: &Record| Explained {

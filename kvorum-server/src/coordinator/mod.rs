@@ -3,12 +3,13 @@
 //! It plans a request (which replicas, how many must confirm, until when), stamps writes, asks this node's own replica
 //! and its peers' replicas, and counts the answers by the rules of `kvorum-core`. It knows neither HTTP nor disks.
 //!
-//! A reader follows a request: [`write`], [`read`], [`range`]. [`serve`] answers the requests of peers, and [`explain`] says
+//! A reader follows a request: [`write`], [`ballot`], [`read`], [`range`]. [`serve`] answers the requests of peers, and [`explain`] says
 //! which replica holds what of a key. Everything that a node does without a client is in [`crate::background`].
 //!
 //! There is one [`Coordinator`] per network thread, with its own links to every peer, so that a request and all its
 //! calls stay on one thread. The threads share [`Shared`].
 
+mod ballot;
 pub(crate) mod calls;
 mod explain;
 mod gauges;
@@ -20,6 +21,7 @@ mod stamp;
 mod tests;
 mod write;
 
+pub use ballot::Decided;
 pub use calls::Cause;
 pub use explain::{Explained, Explanation, HeldRecord};
 pub use gauges::{Gauges, LinkGauge, PeerStatus};
@@ -90,9 +92,11 @@ impl Mutation {
     fn record(&self, version: Version, from: u16, expires: Option<UnixMillis>) -> Record {
         match self {
             Self::Put { value, .. } => {
-                Record { version, from, expires, value: Value::Present(value.clone()) }
+                Record { version, from, expires, value: Value::Present(value.clone()), conditional: None }
             }
-            Self::Delete => Record { version, from, expires: None, value: Value::Tombstone },
+            Self::Delete => {
+                Record { version, from, expires: None, value: Value::Tombstone, conditional: None }
+            }
         }
     }
 }
@@ -253,6 +257,18 @@ pub struct CoordinatorMetrics {
     pub restamped: AtomicU64,
     /// Writes that first asked replicas for the newest version.
     pub asked_first: AtomicU64,
+    /// Conditional writes whose condition held.
+    pub conditional_done: AtomicU64,
+    /// Conditional writes whose condition did not hold.
+    pub conditional_failed: AtomicU64,
+    /// Conditional writes that ended with an error.
+    pub conditional_unknown: AtomicU64,
+    /// Ballots that were begun.
+    pub ballots: AtomicU64,
+    /// Reads and repairs that a promise kept from writing a record.
+    pub ballots_recovered: AtomicU64,
+    /// Plain writes that went on by ballots.
+    pub ballots_of_plain: AtomicU64,
     /// Reads that asked one more replica.
     pub hedges: AtomicU64,
     /// Records written back before a read was answered.
@@ -305,6 +321,7 @@ pub struct Coordinator {
     pub(crate) links: Vec<Option<Rc<Link>>>,
     pub(crate) hedges: Cell<f32>,
     pub(crate) writes: Cell<usize>,
+    turns: ballot::Turns,
 }
 
 impl Coordinator {
@@ -315,7 +332,13 @@ impl Coordinator {
         let links = (0..shared.cluster.node_count())
             .map(|index| start_link(&shared, connector, NodeIndex(index)))
             .collect();
-        let coordinator = Rc::new(Self { shared, links, hedges: Cell::new(0.0), writes: Cell::new(0) });
+        let coordinator = Rc::new(Self {
+            shared,
+            links,
+            hedges: Cell::new(0.0),
+            writes: Cell::new(0),
+            turns: ballot::Turns::default(),
+        });
         coordinator.keep(Part::Gauges, None, move |own| own.keep_gauges(thread));
         for index in coordinator.shared.cluster.others() {
             coordinator.keep(Part::Reconnect, Some(index), move |own| own.watch_signs(index));

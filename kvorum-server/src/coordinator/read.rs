@@ -1,7 +1,7 @@
 //! Reads: as many replicas as must confirm are asked, this node and the fastest first. The freshest record wins. If the
 //! answers differ, it is written back before the read is answered, so that no later read goes back in time.
 
-use super::calls::{Calls, Cause, Read, Write};
+use super::calls::{Calls, Cause, INLINE_BYTES_MAX, Read, Write};
 use super::{Coordinator, CoordinatorError, Found};
 use crate::canary::{self, Canary};
 use crate::peer::{ApplyKind, Held};
@@ -12,8 +12,6 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Every replica that is asked sends a value up to this size; of a larger one, all but the first send only the version.
-const INLINE_BYTES_MAX: u32 = 4096;
 /// Rounds that one read may need: each further one means that it met a newer write while it wrote an older one back.
 /// Measured on one key under 64 clients without a pause, half of them writers: 3 of 100 reads needed more than 8
 /// rounds.
@@ -37,6 +35,8 @@ enum WrittenBack {
     Superseded {
         at: NodeIndex,
     },
+    /// A promise keeps the record out at a replica: only a ballot can tell what becomes of it.
+    Contested,
     TooFew(Vec<(NodeIndex, Cause)>),
 }
 
@@ -75,6 +75,10 @@ impl Coordinator {
             match written_back {
                 WrittenBack::Enough => return Ok(self.found(Some(record), answered)),
                 WrittenBack::Superseded { at } => ask_first = Some(at),
+                WrittenBack::Contested => {
+                    let record = self.read_by_ballot(&key, quorum, begun, record.version).await?;
+                    return Ok(self.found(record, answered));
+                }
                 WrittenBack::TooFew(missing) => return Err(self.too_few(quorum, begun, answered, missing)),
             }
         }
@@ -254,6 +258,7 @@ impl Coordinator {
                     self.shared.stamps.observe(by);
                     return WrittenBack::Superseded { at };
                 }
+                Ok(Some((_, Write::Contested(_)))) => return WrittenBack::Contested,
                 Ok(Some((node, Write::Refused(cause) | Write::Unknown(cause)))) => {
                     missing.push((node, cause));
                     if let Some(node) = others.pop() {

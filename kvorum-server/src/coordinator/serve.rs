@@ -1,14 +1,14 @@
 //! The requests that a peer may send to this node.
 
 use super::Shared;
-use super::calls::source_of;
+use super::calls::{Cause, is_own, source_of};
 use super::range::Share;
 use crate::background::anti_entropy::bulk::Part;
 use crate::background::rate_limit::{charged, charged_hint};
 use crate::peer::{ApplyKind, Caller, Held, Hello, Refusal, Reply, Request, Service, Timestamp};
 use crate::replica::{Applied, Fetched, RangeReader, ReplicaError};
 use bytes::Bytes;
-use kvorum_core::{Key, NodeIndex, Partition, Record, StoreSeen};
+use kvorum_core::{Key, NodeIndex, Partition, Record, StoreSeen, Version};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -62,6 +62,23 @@ impl Service for PeerDesk {
             Request::Apply { key, record, kind } => Box::pin(apply(shared, key, record, kind)),
             Request::Get { key, value_bytes_max } => Box::pin(get(shared, key, value_bytes_max)),
             Request::Newest { key } => Box::pin(newest(shared, key)),
+            Request::Prepare { key, ballot, earlier, value_bytes_max } => {
+                Box::pin(prepare(shared, key, ballot, earlier, value_bytes_max))
+            }
+            Request::Release { key, ballot } => Box::pin(async move {
+                match shared.replica.release(key, ballot).await {
+                    Ok(()) => Reply::Done,
+                    Err(error) => refuse(&error),
+                }
+            }),
+            Request::Fence { upto } => Box::pin(async move {
+                // A ballot that was promised here, or stamped here, is not above this.
+                let met = shared.stamps.reading();
+                match shared.replica.fence(upto.0).await {
+                    Ok(()) => Reply::Fenced { met: Timestamp(met) },
+                    Err(error) => refuse(&error),
+                }
+            }),
             // The caller's time of day is not judged: it came one way, and may be as old as this node was stopped for.
             Request::Ping { wall: _, cluster_id, roster } => Box::pin(async move {
                 if let Some(index) = shared.index_of(caller.peer) {
@@ -230,7 +247,7 @@ async fn apply(shared: Arc<Shared>, key: Key, record: Record, kind: ApplyKind) -
     shared.stamps.observe(record.version);
     shared.count_applied(kind);
     match kind {
-        ApplyKind::Write => shared.background.pace.note_request(),
+        ApplyKind::Write | ApplyKind::Ballot => shared.background.pace.note_request(),
         ApplyKind::Hint => shared.hold_to_pace(charged_hint(&key, &record)).await,
         ApplyKind::ReadRepair => {}
     }
@@ -239,7 +256,10 @@ async fn apply(shared: Arc<Shared>, key: Key, record: Record, kind: ApplyKind) -
     match shared.replica.apply(key, record, source_of(kind)).await {
         // A lost store cannot rule out that it had confirmed a newer record: it keeps this one, but does not count for
         // the client.
-        Ok(Applied::Stored) if kind == ApplyKind::Write && !shared.counts() => not_voting(&shared),
+        Ok(Applied::Stored) if is_own(kind) && !shared.counts() => not_voting(&shared),
+        Ok(Applied::Superseded { by, .. }) if is_own(kind) && !shared.counts() => {
+            Reply::Applied(Applied::Contested { by })
+        }
         Ok(applied) => Reply::Applied(applied),
         Err(error) => refuse(&error),
     }
@@ -254,6 +274,24 @@ async fn newest(shared: Arc<Shared>, key: Key) -> Reply {
         Ok(_) if !shared.counts() => not_voting(&shared),
         Ok(version) => Reply::NewestIs(version),
         Err(error) => refuse(&error),
+    }
+}
+
+async fn prepare(
+    shared: Arc<Shared>,
+    key: Key,
+    ballot: Version,
+    earlier: Vec<Version>,
+    value_bytes_max: u32,
+) -> Reply {
+    shared.stamps.observe(ballot);
+    shared.background.pace.note_request();
+    // Copy the key: the store keeps it with the promise, and a slice would keep the whole received buffer in memory.
+    let Ok(key) = Key::new(Bytes::copy_from_slice(key.as_ref())) else { return unknown() };
+    match shared.prepare(key, ballot, earlier, value_bytes_max).await {
+        Ok(answer) => Reply::Prepared(answer),
+        Err(Cause::Replica(error)) => refuse(&error),
+        Err(_) => not_voting(&shared),
     }
 }
 

@@ -4,6 +4,7 @@
 //!
 //! A write runs as its own task, so that it is completed, and hints are kept, even if the client goes away.
 
+use super::ballot::{Ballot, End, Purpose};
 use super::calls::{Calls, Cause, Write};
 use super::{Coordinator, CoordinatorError, Fanout, Mutation, Written};
 use crate::canary::{self, Canary};
@@ -18,6 +19,7 @@ use kvorum_core::{
 use kvorum_profiler::waits::{Since, Wait};
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -67,7 +69,7 @@ impl Coordinator {
 }
 
 impl Coordinator {
-    fn clock_off(&self) -> CoordinatorError {
+    pub(super) fn clock_off(&self) -> CoordinatorError {
         CoordinatorError::ClockOff { limit_millis: self.shared.timestamps.limit_millis() }
     }
 
@@ -76,7 +78,7 @@ impl Coordinator {
     ///
     /// # Errors
     /// [`CoordinatorError::ClockOff`] when another node may be reached and no comparison was made before `deadline`.
-    async fn clock_asked(&self, deadline: Instant) -> Result<(), CoordinatorError> {
+    pub(super) async fn clock_asked(&self, deadline: Instant) -> Result<(), CoordinatorError> {
         let is_open =
             || self.shared.timestamps.standing() == ClockStanding::Unasked && self.may_reach_a_node();
         if !is_open() {
@@ -116,6 +118,10 @@ impl Drop for Writing {
 enum Round {
     Reached(Unanswered),
     StampAgain,
+    /// A ballot came between the replicas: the write goes on by ballots. Its first record was sent at this time.
+    Ballot {
+        sent_at: Duration,
+    },
     NotEnough(Unanswered),
 }
 
@@ -134,7 +140,7 @@ impl Unanswered {
     /// Notes a replica's answer.
     fn note(&mut self, node: NodeIndex, answer: Write) {
         let (cause, is_sent) = match answer {
-            Write::Stored | Write::Superseded { .. } | Write::TooLate(_) => {
+            Write::Stored | Write::Superseded { .. } | Write::TooLate(_) | Write::Contested(_) => {
                 self.is_sent = true;
                 return;
             }
@@ -183,6 +189,7 @@ impl Writing {
                     // new.
                     stamp = Stamp::Asked;
                 }
+                Round::Ballot { sent_at } => return self.go_on_by_ballots(version, sent_at, deadline).await,
                 Round::Reached(rest) => {
                     self.report(Ok(Written { version, confirmed: rest.confirmed }));
                     return self.complete(rest).await;
@@ -197,6 +204,23 @@ impl Writing {
         }
         let error = self.not_enough(Vec::new(), std::iter::empty(), 0, true);
         self.report(Err(error));
+    }
+
+    /// Goes on as a write without a condition, which names the version under which its record was sent.
+    async fn go_on_by_ballots(mut self, sent: Version, sent_at: Duration, deadline: Instant) {
+        let coordinator = Rc::clone(&self.coordinator);
+        coordinator.shared.metrics.ballots_of_plain.fetch_add(1, Ordering::Relaxed);
+        let mut ballot = Ballot::of_plain(&coordinator, self.key.clone(), self.quorum, self.begun, deadline);
+        (ballot.above, ballot.earlier, ballot.sent_at) = (self.above, vec![sent], Some(sent_at));
+        let (mutation, expires) = (self.mutation.clone(), self.expires);
+        let purpose = Purpose::Write { mutation, expires, condition: None, operation: None };
+        let outcome = match ballot.run(&purpose).await {
+            Ok(End::Done { version, confirmed }) => Ok(Written { version, confirmed }),
+            // A write without a condition does not fail; if it did, its first record would still be of unknown outcome.
+            Ok(End::Kept(_)) => Err(self.not_enough(Vec::new(), std::iter::empty(), 0, true)),
+            Err(error) => Err(error),
+        };
+        self.report(outcome);
     }
 
     fn first_stamp(&self) -> Stamp {
@@ -277,18 +301,20 @@ impl Writing {
             confirmed: 0,
             is_sent: false,
         };
+        let begun = shared.clock.mono();
         for node in unasked {
             self.ask(node, &mut rest, deadline);
         }
         let mut tally = self.tally(stamp);
-        let begun = shared.clock.mono();
         loop {
             rest.confirmed = tally.confirmed();
             match tally.verdict() {
                 WriteVerdict::Reached => return Round::Reached(rest),
+                WriteVerdict::Ballot { above } => {
+                    self.above = self.above.max(above);
+                    return Round::Ballot { sent_at: begun };
+                }
                 // Wait for the other replicas too: the answer says which did not confirm.
-                // No replica promises anything yet, so none says that a ballot came between.
-                WriteVerdict::Ballot { .. } => return Round::NotEnough(rest),
                 WriteVerdict::Unreachable if rest.calls.is_empty() => return Round::NotEnough(rest),
                 WriteVerdict::StampAgain { above } => {
                     self.above = self.above.max(above);
@@ -308,6 +334,8 @@ impl Writing {
                             tally.superseded(*by, age <= *memory);
                         }
                         Write::TooLate(upto) => tally.too_late(*upto),
+                        Write::Contested(by) if canary::is(Canary::RestampContested) => tally.too_late(*by),
+                        Write::Contested(by) => tally.contested(*by),
                         Write::Refused(_) | Write::Unknown(_) if canary::is(Canary::HintCountsAsAck) => {
                             tally.stored();
                         }
@@ -408,7 +436,7 @@ impl Writing {
 impl Coordinator {
     /// Keeps `record` as a hint for a replica that missed it. If the hint cannot be kept, anti-entropy must find the
     /// difference.
-    async fn keep_hint(&self, node: NodeIndex, partition: Partition, key: &Key, record: &Record) {
+    pub(super) async fn keep_hint(&self, node: NodeIndex, partition: Partition, key: &Key, record: &Record) {
         let shared = &self.shared;
         if node == shared.cluster.me() {
             return;

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderName, RETRY_AFTER, VARY};
 use http::{HeaderValue, Response, StatusCode};
 use kvorum_core::condition::TagsError;
-use kvorum_core::{UnixMillis, Version};
+use kvorum_core::{Quorum, UnixMillis, Version};
 use kvorum_profiler::ProfileError;
 
 /// A failure as the client gets it.
@@ -161,9 +161,9 @@ impl Failure {
         Self::new(StatusCode::FORBIDDEN, "foreign_request", message)
     }
 
-    /// A PUT or DELETE names a condition.
+    /// A PUT or DELETE names a condition that is not supported.
     pub fn condition(header: &str) -> Self {
-        let message = format!("{header}: conditions on PUT and DELETE are not supported; nothing was done");
+        let message = format!("{header} is not supported on PUT and DELETE, use If-Match; nothing was done");
         Self::new(StatusCode::NOT_IMPLEMENTED, "condition_not_supported", message)
     }
 
@@ -172,6 +172,34 @@ impl Failure {
         let message = format!("If-Match does not name the value's version, which is \"{current}\"");
         let failure = Self::new(StatusCode::PRECONDITION_FAILED, "precondition_failed", message);
         Self { header: Some(("etag", format!("\"{current}\""))), ..failure }
+    }
+
+    /// The condition of a write does not hold; `current` is the `ETag` of the value, if there is one.
+    pub fn condition_failed(current: Option<Version>) -> Self {
+        let state = match current {
+            Some(current) => format!("the value's version is \"{current}\""),
+            None => "there is no value".to_owned(),
+        };
+        let message = format!("the condition does not hold, {state}; nothing was done");
+        let header = current.map(|current| ("etag", format!("\"{current}\"")));
+        Self { header, ..Self::new(StatusCode::PRECONDITION_FAILED, "precondition_failed", message) }
+    }
+
+    /// A condition with a quorum of which two need not share a replica.
+    pub fn no_majority(quorum: Quorum) -> Self {
+        let message = format!(
+            "replicas={quorum}: a conditional write needs more than half of its replicas, {} of {} at least",
+            quorum.from() / 2 + 1,
+            quorum.from()
+        );
+        Self::new(StatusCode::BAD_REQUEST, "no_majority", message)
+    }
+
+    /// `Kvorum-Operation` is given twice, or is no allowed name.
+    pub fn operation(bytes_max: usize) -> Self {
+        let message =
+            format!("Kvorum-Operation: one name of 1 to {bytes_max} visible ASCII characters is allowed");
+        Self::new(StatusCode::BAD_REQUEST, "bad_operation", message)
     }
 
     /// `If-Match` or `If-None-Match` is no list of entity tags.

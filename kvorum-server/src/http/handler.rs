@@ -4,7 +4,7 @@ use super::Limits;
 use super::access;
 use super::admission::{Admission, Admitted, LARGE_BYTES};
 use super::body::{BodyBudget, ReplyBody, Upload, read_value};
-use super::conditions::{self, check_write};
+use super::conditions::{self, Wish};
 use super::connection::Connection;
 use super::converged;
 use super::error::Failure;
@@ -26,7 +26,7 @@ use super::workers;
 use crate::authority::Authority;
 use crate::background::PAUSE_DEFAULT;
 use crate::clock::Clock;
-use crate::coordinator::{Coordinator, CoordinatorError, Found, Mutation, Shared, Written, allowance_for};
+use crate::coordinator::{Coordinator, CoordinatorError, Decided, Found, Mutation, Shared, allowance_for};
 use crate::history::History;
 use crate::log::Repeats;
 use crate::log_limit::LogLimit;
@@ -461,7 +461,7 @@ pub(super) async fn get<B>(desk: &Desk, request: &Request<B>) -> Result<Response
     let Found { record, now, answered } = coordinator.read(query.key, quorum).await?;
     let Some(record) = record else { return Err(Failure::not_found()) };
     let Some(value) = record.live(now) else { return Err(Failure::not_found()) };
-    let is_unmodified = conditions::is_unmodified(condition.as_ref(), record.version)?;
+    let is_unmodified = conditions::is_unmodified(condition.as_ref(), record.etag())?;
     let mut response = if is_unmodified {
         let mut response = Response::new(ReplyBody::empty());
         *response.status_mut() = StatusCode::NOT_MODIFIED;
@@ -473,7 +473,7 @@ pub(super) async fn get<B>(desk: &Desk, request: &Request<B>) -> Result<Response
         response
     };
     let headers = response.headers_mut();
-    insert_version(headers, record.version);
+    insert_version(headers, record.etag());
     if request.method() == Method::HEAD && !is_unmodified {
         // hyper leaves out the length of an empty value in an answer to HEAD, where there is no body to take it from.
         headers.insert(CONTENT_LENGTH, HeaderValue::from(value.len()));
@@ -481,7 +481,7 @@ pub(super) async fn get<B>(desk: &Desk, request: &Request<B>) -> Result<Response
     insert_replicas(headers, answered, quorum);
     // Both dates come from one clock. A version may be ahead of this node's clock, and `Date` must not be before
     // `Last-Modified`.
-    let modified = record.version.millis().min(now);
+    let modified = record.etag().millis().min(now);
     for (name, at) in [(DATE, now), (LAST_MODIFIED, modified)] {
         if let Some(at) = instant::date(at) {
             headers.insert(name, at);
@@ -501,9 +501,10 @@ pub(super) async fn put<B>(
 where
     B: Body<Data = Bytes> + Unpin,
 {
-    check_write(request.headers(), request.method())?;
+    let wish = conditions::of_write(request.headers(), request.method())?;
     let (service, coordinator) = (&desk.service, desk.coordinator()?);
     let (query, quorum) = parse_entity(desk, coordinator, &request)?;
+    Wish::check(wish.as_ref(), quorum)?;
     let headers = request.headers();
     let announced = match headers.get(CONTENT_LENGTH) {
         Some(length) => Some(
@@ -542,14 +543,14 @@ where
     let _turn_of_token = token_turn(desk, connection).await?;
     let begun = turn.as_ref().map(|_| service.clock.mono());
     let mutation = Mutation::Put { value, ttl_millis: query.ttl_millis };
-    let done = coordinator.write(query.key, mutation, quorum).await;
+    let done = conditions::write(coordinator, query.key, mutation, wish, quorum).await;
     if let Some(begun) = begun {
         let took = service.clock.mono().saturating_sub(begun);
         let in_time = (timeout + allowance_for(length)) / 2;
         service.admission.note(length, done.is_ok().then_some(took), in_time);
     }
     drop(turn);
-    Ok(written(StatusCode::CREATED, done?, quorum))
+    written(StatusCode::CREATED, done?, quorum)
 }
 
 /// Reads a large value. Two checks, [`SWIFT_BODY`] apart, find a value that is still arriving; the second takes its
@@ -589,19 +590,24 @@ async fn admit(
 }
 
 pub(super) async fn delete<B>(desk: &Desk, request: &Request<B>) -> Result<Response<ReplyBody>, Failure> {
-    check_write(request.headers(), request.method())?;
+    let wish = conditions::of_write(request.headers(), request.method())?;
     let coordinator = desk.coordinator()?;
     let (query, quorum) = parse_entity(desk, coordinator, request)?;
-    let done = coordinator.write(query.key, Mutation::Delete, quorum).await?;
-    Ok(written(StatusCode::ACCEPTED, done, quorum))
+    Wish::check(wish.as_ref(), quorum)?;
+    let done = conditions::write(coordinator, query.key, Mutation::Delete, wish, quorum).await?;
+    written(StatusCode::ACCEPTED, done, quorum)
 }
 
-fn written(status: StatusCode, done: Written, quorum: Quorum) -> Response<ReplyBody> {
+fn written(status: StatusCode, done: Decided, quorum: Quorum) -> Result<Response<ReplyBody>, Failure> {
+    let done = match done {
+        Decided::Written(done) => done,
+        Decided::Failed { current } => return Err(Failure::condition_failed(current)),
+    };
     let mut response = Response::new(ReplyBody::empty());
     *response.status_mut() = status;
     insert_version(response.headers_mut(), done.version);
     insert_replicas(response.headers_mut(), done.confirmed, quorum);
-    response
+    Ok(response)
 }
 
 fn insert_replicas(headers: &mut HeaderMap, answered: u16, quorum: Quorum) {

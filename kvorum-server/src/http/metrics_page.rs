@@ -463,14 +463,53 @@ fn counters(shared: &Shared) -> Vec<(&'static str, u64, &'static str)> {
     ]
 }
 
+/// Counters of ballots.
+fn ballots(shared: &Shared) -> [(&'static str, u64, &'static str); 6] {
+    let read = |value: &std::sync::atomic::AtomicU64| value.load(Ordering::Relaxed);
+    let metrics = &shared.metrics;
+    [
+        (
+            "kvorum_conditional_done_total",
+            read(&metrics.conditional_done),
+            "Conditional writes whose condition held",
+        ),
+        (
+            "kvorum_conditional_failed_total",
+            read(&metrics.conditional_failed),
+            "Conditional writes whose condition did not hold",
+        ),
+        (
+            "kvorum_conditional_unknown_total",
+            read(&metrics.conditional_unknown),
+            "Conditional writes that ended with an error",
+        ),
+        ("kvorum_ballots_total", read(&metrics.ballots), "Ballots begun, also those of further tries"),
+        (
+            "kvorum_ballots_of_plain_total",
+            read(&metrics.ballots_of_plain),
+            "Plain writes that met a ballot and went on by ballots",
+        ),
+        (
+            "kvorum_ballots_recovered_total",
+            read(&metrics.ballots_recovered),
+            "Reads and repairs that a promise kept from writing a record",
+        ),
+    ]
+}
+
 /// The metrics of the cluster.
 fn cluster(scrape: &Scrape<'_>) -> Vec<Family> {
     let mut families = Vec::new();
     let mut family = |name, kind, help| families.push(Family { name, help, kind });
     let (shared, metrics) = (scrape.cluster, &scrape.cluster.metrics);
-    for (name, count, help) in counters(shared) {
+    for (name, count, help) in counters(shared).into_iter().chain(ballots(shared)) {
         family(name, Kind::Counter(one(count)), help);
     }
+    family(
+        "kvorum_promises_held",
+        Kind::Gauge(one(shared.replica.promises().len() as u64)),
+        "Keys for which this store has promised a ballot that no record has reached",
+    );
     family(
         "kvorum_peer_frame_bytes",
         Kind::Gauge(one(shared.peer_limits.memory_used())),

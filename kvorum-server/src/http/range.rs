@@ -154,7 +154,7 @@ fn render_json(bytes: &mut BytesMut, key: &[u8], value: &[u8], record: &Record) 
             Err(_) => object.insert(format!("{name}_base64"), BASE64.encode(raw).into()),
         };
     }
-    object.insert("version".to_owned(), record.version.to_string().into());
+    object.insert("version".to_owned(), record.etag().to_string().into());
     if let Some(at) = record.expires {
         object.insert("expires".to_owned(), instant::shown(at).into());
     }
@@ -174,6 +174,7 @@ mod tests {
             from: 1,
             expires: expires.map(UnixMillis),
             value: Value::Present(Bytes::from_static(value)),
+            conditional: None,
         }
     }
 

@@ -6,11 +6,16 @@
 use super::frame::Pieces;
 use super::message::{DETAIL_BYTES_MAX, ROSTER_LEN_MAX};
 use super::terms::{
-    ApplyKind, Held, HeldBack, MessageError, Refusal, ScanRow, StepKind, StretchRow, Timestamp, VersionRow,
+    ApplyKind, BallotReply, Held, HeldBack, MessageError, Refusal, ScanRow, StepKind, StretchRow, Timestamp,
+    VersionRow,
 };
 use crate::replica::{Applied, Fetched, Floor};
 use bytes::{Buf, BufMut, Bytes};
-use kvorum_core::{ClusterId, Key, NodeId, Record, Run, StoreSeen, UnixMillis, Value, Version};
+use kvorum_core::conditional::EARLIER_LEN_MAX;
+use kvorum_core::{
+    ClusterId, Conditional, Key, Lineage, NodeId, Record, Run, StoreSeen, UnixMillis, Value, Version,
+};
+use std::num::NonZeroU128;
 
 /// A type that a field of a message can have.
 pub(super) trait Field: Sized {
@@ -210,14 +215,21 @@ macro_rules! tagged {
 pub(super) use tagged;
 
 tagged! {
-    ApplyKind { 0 Write, 1 Hint, 2 ReadRepair };
+    ApplyKind { 0 Write, 1 Hint, 2 ReadRepair, 3 Ballot };
     StepKind { 0 Settle, 1 Seal, 2 Release };
     HeldBack { 1 Away, 2 NotVoting, 3 Hints, 4 Differs, 5 NotHeard };
     Refusal {
         0 Unknown, 1 Overloaded, 2 DiskFull, 3 Failed, 4 NotVoting, 5 Stopped, 6 Starting, 7 Damaged, 8 TooFarAhead,
         9 TooLong, 10 NotVotingYet
     } otherwise Unknown;
-    Applied { 0 Stored, 1 Superseded { by: Version, memory_millis: u32 }, 2 TooLate { upto: Version } };
+    Applied {
+        0 Stored, 1 Superseded { by: Version, memory_millis: u32 }, 2 TooLate { upto: Version },
+        3 Contested { by: Version }
+    };
+    BallotReply {
+        0 Promised { held: Option<Held>, has_held: bool, has_built: bool, memory_millis: u32 },
+        1 Denied { by: Version }
+    };
     Fetched { 0 Nothing, 1 Record(record: Record), 2 Damaged };
 }
 
@@ -417,8 +429,10 @@ impl Field for Key {
     }
 }
 
+/// Lists of versions are the earlier ones of one write.
 impl Field for Version {
     const BYTES_MIN: usize = 16;
+    const LIST_LEN_MAX: usize = EARLIER_LEN_MAX;
 
     fn put(&self, to: &mut Pieces) -> Result<(), MessageError> {
         self.clock().put(to)?;
@@ -478,7 +492,8 @@ fn check_from(from: u16) -> Result<u16, MessageError> {
 const FLAG_TOMBSTONE: u8 = 1;
 const FLAG_EXPIRY: u8 = 2;
 const FLAG_HEADER_ONLY: u8 = 4;
-const FLAGS: u8 = FLAG_TOMBSTONE | FLAG_EXPIRY | FLAG_HEADER_ONLY;
+const FLAG_CONDITIONAL: u8 = 8;
+const FLAGS: u8 = FLAG_TOMBSTONE | FLAG_EXPIRY | FLAG_HEADER_ONLY | FLAG_CONDITIONAL;
 
 /// Flags, version, `from`.
 const HEADER_BYTES_MIN: usize = 19;
@@ -489,11 +504,38 @@ fn put_header(
     version: Version,
     from: u16,
     expires: Option<UnixMillis>,
+    conditional: Option<&Conditional>,
 ) -> Result<(), MessageError> {
-    (flags | if expires.is_some() { FLAG_EXPIRY } else { 0 }).put(to)?;
+    let expiry = if expires.is_some() { FLAG_EXPIRY } else { 0 };
+    (flags | expiry | if conditional.is_some() { FLAG_CONDITIONAL } else { 0 }).put(to)?;
     version.put(to)?;
     check_from(from)?.put(to)?;
-    expires.map_or(Ok(()), |expires| expires.put(to))
+    expires.map_or(Ok(()), |expires| expires.put(to))?;
+    conditional.map_or(Ok(()), |conditional| conditional.put(to))
+}
+
+impl Field for Conditional {
+    const BYTES_MIN: usize = 48;
+
+    fn put(&self, to: &mut Pieces) -> Result<(), MessageError> {
+        self.lineage.origin.put(to)?;
+        self.lineage.base.put(to)?;
+        self.operation.map_or(0, NonZeroU128::get).put(to)
+    }
+
+    fn get(from: &mut Bytes) -> Result<Self, MessageError> {
+        let lineage = Lineage { origin: Field::get(from)?, base: Field::get(from)? };
+        Ok(Self { lineage, operation: NonZeroU128::new(Field::get(from)?) })
+    }
+
+    fn newest(&self) -> u64 {
+        self.lineage.origin.newest().max(self.lineage.base.newest())
+    }
+}
+
+/// The highest timestamp of a record: that of its version, unless what it notes contradicts it.
+fn newest_of(version: Version, conditional: Option<&Conditional>) -> u64 {
+    version.newest().max(conditional.map_or(0, Conditional::newest))
 }
 
 /// A value shares the bytes of the frame that it came in, and goes out without a copy if it is long.
@@ -503,12 +545,15 @@ impl Field for Record {
     fn put(&self, to: &mut Pieces) -> Result<(), MessageError> {
         match &self.value {
             Value::Present(value) => {
-                put_header(to, 0, self.version, self.from, self.expires)?;
+                put_header(to, 0, self.version, self.from, self.expires, self.conditional.as_deref())?;
                 length(value.len())?.put(to)?;
                 to.put_value(value);
                 Ok(())
             }
-            Value::Tombstone => put_header(to, FLAG_TOMBSTONE, self.version, self.from, self.expires),
+            Value::Tombstone => {
+                let conditional = self.conditional.as_deref();
+                put_header(to, FLAG_TOMBSTONE, self.version, self.from, self.expires, conditional)
+            }
         }
     }
 
@@ -520,7 +565,7 @@ impl Field for Record {
     }
 
     fn newest(&self) -> u64 {
-        self.version.newest()
+        newest_of(self.version, self.conditional.as_deref())
     }
 }
 
@@ -530,8 +575,8 @@ impl Field for Held {
     fn put(&self, to: &mut Pieces) -> Result<(), MessageError> {
         match self {
             Self::Whole(record) => record.put(to),
-            Self::HeaderOnly { version, from, expires, value_bytes } => {
-                put_header(to, FLAG_HEADER_ONLY, *version, *from, *expires)?;
+            Self::HeaderOnly { version, from, expires, conditional, value_bytes } => {
+                put_header(to, FLAG_HEADER_ONLY, *version, *from, *expires, conditional.as_deref())?;
                 value_bytes.put(to)
             }
         }
@@ -544,21 +589,26 @@ impl Field for Held {
         }
         let (version, from) = (Field::get(payload)?, check_from(Field::get(payload)?)?);
         let expires = (flags & FLAG_EXPIRY != 0).then(|| Field::get(payload)).transpose()?;
+        let conditional = (flags & FLAG_CONDITIONAL != 0)
+            .then(|| Field::get(payload))
+            .transpose()?
+            .map(|conditional: Conditional| Box::new(conditional));
         let value = match (flags & FLAG_TOMBSTONE != 0, flags & FLAG_HEADER_ONLY != 0) {
             (true, true) => return Err(MessageError::Contradiction),
             (true, false) => Value::Tombstone,
             (false, true) => {
-                return Ok(Self::HeaderOnly { version, from, expires, value_bytes: Field::get(payload)? });
+                let value_bytes = Field::get(payload)?;
+                return Ok(Self::HeaderOnly { version, from, expires, conditional, value_bytes });
             }
             (false, false) => {
                 let bytes = u32::get(payload)? as usize;
                 Value::Present(get_bytes(payload, bytes)?)
             }
         };
-        Ok(Self::Whole(Record { version, from, expires, value }))
+        Ok(Self::Whole(Record { version, from, expires, value, conditional }))
     }
 
     fn newest(&self) -> u64 {
-        self.version().newest()
+        newest_of(self.version(), self.conditional())
     }
 }

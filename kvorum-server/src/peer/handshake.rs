@@ -39,7 +39,7 @@ pub const UPGRADE_PATH: &str = "/v0/peer";
 /// The protocol of the upgrade.
 pub const UPGRADE_PROTOCOL: &str = "kvorum-peer";
 /// The version of the protocol that this release speaks.
-pub const PROTOCOL: u16 = 6;
+pub const PROTOCOL: u16 = 7;
 /// The longest name of a cluster, in bytes; all of them are visible ASCII.
 pub const CLUSTER_BYTES_MAX: usize = 128;
 

@@ -16,7 +16,7 @@
 use super::fields::{Field, Tagged, tagged};
 use super::frame::{Frame, Pieces};
 use super::table::{messages, requests};
-use super::terms::{ApplyKind, Held, HeldBack, MessageError, Refusal, ScanRow, StepKind};
+use super::terms::{ApplyKind, BallotReply, Held, HeldBack, MessageError, Refusal, ScanRow, StepKind};
 use super::terms::{StretchRow, Timestamp, VersionRow};
 use crate::metrics::CallKind;
 use crate::replica::{Applied, Fetched, Floor};
@@ -153,6 +153,29 @@ requests! {
             /// The key.
             key: Key,
         } => NewestIs,
+        /// Asks for a promise: to take nothing of a key below a ballot.
+        0x13 Prepare {
+            /// The key.
+            key: Key,
+            /// The version of the ballot.
+            ballot: Version,
+            /// Versions under which the same write may have been taken before.
+            earlier: Vec<Version>,
+            /// The longest value to include, in bytes; of a record with a longer one, only the header comes.
+            value_bytes_max: u32,
+        } => Prepared,
+        /// Makes the peer take no ballot up to a timestamp: the sender has lost its promises and is being refilled.
+        0x14 Fence {
+            /// The timestamp, inclusive.
+            upto: Timestamp,
+        } => Fenced,
+        /// Takes back a promise: nothing was sent under its ballot, nor ever will be.
+        0x15 Release {
+            /// The key.
+            key: Key,
+            /// The version of the ballot.
+            ballot: Version,
+        } => Done,
     }
 }
 
@@ -163,12 +186,15 @@ impl Request {
             Self::Apply { .. } => CallKind::Apply,
             Self::Get { .. } => CallKind::Get,
             Self::Newest { .. } => CallKind::Newest,
+            Self::Prepare { .. } | Self::Release { .. } => CallKind::Prepare,
             Self::ScanOpen { .. } | Self::ScanNext { .. } | Self::ScanClose { .. } => CallKind::Scan,
             Self::Ping { .. } => CallKind::Ping,
             Self::TakeHints => CallKind::Hints,
-            Self::Versions { .. } | Self::Fetch { .. } | Self::Stretch { .. } | Self::Compare { .. } => {
-                CallKind::Repair
-            }
+            Self::Versions { .. }
+            | Self::Fetch { .. }
+            | Self::Stretch { .. }
+            | Self::Compare { .. }
+            | Self::Fence { .. } => CallKind::Repair,
             Self::Survey { .. } | Self::Close { .. } | Self::Step { .. } | Self::Floors => {
                 CallKind::TombstoneGc
             }
@@ -261,6 +287,13 @@ messages! {
         0x90 Compared(digests: Vec<(u16, u64)>),
         /// The version that a write to the key must exceed to be newest at the sender; zero for any.
         0x91 NewestIs(version: Version),
+        /// The replica's answer to a ballot.
+        0x92 Prepared(answer: BallotReply),
+        /// The fence is stored.
+        0x93 Fenced {
+            /// No ballot that the sender has stamped is above this timestamp.
+            met: Timestamp,
+        },
         /// The request was not carried out, or not completely: see the code.
         0xff Refused {
             /// Why, for programs.

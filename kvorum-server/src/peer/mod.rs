@@ -48,7 +48,8 @@ pub use pump::OUT_BYTES_MAX;
 pub use secret::{NONCE_BYTES, PROOF_BYTES, SECRET_BYTES_MIN, Secret, Secrets, SecretsError};
 pub use server::{Caller, IDLE_MAX, SERVED_IN_FLIGHT_MAX, Service, serve};
 pub use terms::{
-    ApplyKind, Held, HeldBack, MessageError, Refusal, ScanRow, StepKind, StretchRow, Timestamp, VersionRow,
+    ApplyKind, BallotReply, Held, HeldBack, MessageError, Refusal, ScanRow, StepKind, StretchRow, Timestamp,
+    VersionRow,
 };
 
 use std::future::Future;

@@ -8,7 +8,7 @@
 //! opens nothing: it lets the called node pick a secret that both have, and refuse with a reason where there is none.
 //!
 //! Nothing here reads a file, a clock or a source of randomness. `docs/wire.md` has the layout, and
-//! `fixtures/peer-proofs-6.txt` has examples.
+//! `fixtures/peer-proofs-7.txt` has examples.
 
 #![allow(clippy::similar_names, reason = "caller and called are the words of the protocol")]
 
@@ -319,7 +319,7 @@ mod tests {
     /// The wire does not change unnoticed: the proofs and the claim of the released fixture.
     #[test]
     fn proofs_are_those_of_the_fixture() {
-        let fixture = include_str!("../../../fixtures/peer-proofs-6.txt");
+        let fixture = include_str!("../../../fixtures/peer-proofs-7.txt");
         let row = |name: &str| {
             let line = fixture.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
             line.unwrap_or_else(|| panic!("{name}")).to_owned()

@@ -2,7 +2,7 @@
 
 use super::fields::Tagged;
 use bytes::TryGetError;
-use kvorum_core::{Key, KeyError, Record, UnixMillis, Value, Version};
+use kvorum_core::{Conditional, Key, KeyError, Record, UnixMillis, Value, Version};
 use std::fmt;
 
 /// A timestamp of the hybrid logical clock, see [`Version::clock`]. This node refuses a message with a timestamp too far
@@ -20,6 +20,8 @@ pub enum ApplyKind {
     Hint,
     /// A read repair.
     ReadRepair,
+    /// The record of a ballot: a conditional write, or the recovery of one.
+    Ballot,
 }
 
 /// The direction in which floors are moved: see [`crate::replica::FloorStep`].
@@ -89,8 +91,31 @@ pub enum Held {
         from: u16,
         /// Its expiry instant.
         expires: Option<UnixMillis>,
+        /// What a conditional write notes.
+        conditional: Option<Box<Conditional>>,
         /// The value's length, in bytes.
         value_bytes: u32,
+    },
+}
+
+/// A replica's answer to a ballot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BallotReply {
+    /// From now on the replica takes nothing below the ballot.
+    Promised {
+        /// Its record of the key.
+        held: Option<Held>,
+        /// Whether one of the ballot's earlier versions was the newest here, as far back as is remembered.
+        has_held: bool,
+        /// Whether a record that was built on one of them was the newest here, as far back as is remembered.
+        has_built: bool,
+        /// How far back this replica remembers both, in milliseconds.
+        memory_millis: u32,
+    },
+    /// The replica knows of `by`, which is not below the ballot.
+    Denied {
+        /// The version that a ballot must exceed here.
+        by: Version,
     },
 }
 
@@ -206,7 +231,7 @@ impl From<KeyError> for MessageError {
 
 impl ApplyKind {
     /// The number of causes.
-    pub const COUNT: usize = 3;
+    pub const COUNT: usize = 4;
 
     /// The index of this cause in lists by cause.
     pub fn index(self) -> usize {
@@ -222,6 +247,7 @@ impl Held {
                 version: record.version,
                 from: record.from,
                 expires: record.expires,
+                conditional: record.conditional,
                 value_bytes: u32::try_from(value.len()).unwrap_or(u32::MAX),
             },
             _ => Self::Whole(record),
@@ -233,6 +259,14 @@ impl Held {
         match self {
             Self::Whole(record) => record.version,
             Self::HeaderOnly { version, .. } => *version,
+        }
+    }
+
+    /// What a conditional write notes; none for a plain record.
+    pub fn conditional(&self) -> Option<&Conditional> {
+        match self {
+            Self::Whole(record) => record.conditional.as_deref(),
+            Self::HeaderOnly { conditional, .. } => conditional.as_deref(),
         }
     }
 }

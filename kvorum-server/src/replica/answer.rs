@@ -1,6 +1,7 @@
 //! Answers of the commit thread to its requests.
 
 use super::ReplicaError;
+use crate::storage::format::Mark;
 use kvorum_core::Version;
 use tokio::sync::oneshot;
 
@@ -22,6 +23,27 @@ pub enum Applied {
         /// The highest version that is barred.
         upto: Version,
     },
+    /// A ballot of a conditional write keeps the record out, or came between it and the newer record that is stored. This
+    /// confirms nothing, and the record may come in from a coordinator that finds it elsewhere.
+    Contested {
+        /// The ballot or the newer version.
+        by: Version,
+    },
+}
+
+/// The judgement on a ballot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Judged {
+    /// It is promised.
+    Promised {
+        /// The record that is stored, but for its value.
+        mark: Option<Mark>,
+        has_held: bool,
+        has_built: bool,
+        memory_millis: u32,
+    },
+    /// A version that is not below it is known.
+    Denied { by: Version },
 }
 
 /// The channel that an answer goes to.
@@ -31,6 +53,7 @@ pub(super) type Outcome<T> = oneshot::Sender<Result<T, ReplicaError>>;
 pub(super) enum Answer {
     Apply { outcome: Result<Applied, ReplicaError>, done: Outcome<Applied> },
     ApplyMany { outcome: Result<Vec<Option<Applied>>, ReplicaError>, done: Outcome<Vec<Option<Applied>>> },
+    Prepare { outcome: Result<Judged, ReplicaError>, done: Outcome<Judged> },
     Side { outcome: Result<(), ReplicaError>, done: Outcome<()> },
     Purge { outcome: Result<usize, ReplicaError>, done: Outcome<usize> },
     Floor { outcome: Result<bool, ReplicaError>, done: Outcome<bool> },
@@ -42,6 +65,7 @@ impl Answer {
         match self {
             Self::Apply { outcome, .. } => *outcome = Err(error),
             Self::ApplyMany { outcome, .. } => *outcome = Err(error),
+            Self::Prepare { outcome, .. } => *outcome = Err(error),
             Self::Side { outcome, .. } => *outcome = Err(error),
             Self::Purge { outcome, .. } => *outcome = Err(error),
             Self::Floor { outcome, .. } => *outcome = Err(error),
@@ -53,6 +77,7 @@ impl Answer {
         match self {
             Self::Apply { outcome, done } => drop(done.send(outcome)),
             Self::ApplyMany { outcome, done } => drop(done.send(outcome)),
+            Self::Prepare { outcome, done } => drop(done.send(outcome)),
             Self::Side { outcome, done } => drop(done.send(outcome)),
             Self::Purge { outcome, done } => drop(done.send(outcome)),
             Self::Floor { outcome, done } => drop(done.send(outcome)),

@@ -226,7 +226,10 @@ mod tests {
     fn pair(number: u32, value_bytes: usize) -> (Key, Record) {
         let version = Version::from_words(number.into(), NodeId(1).0);
         let value = Value::Present(Bytes::from(vec![7; value_bytes]));
-        (Key::new(number.to_be_bytes().to_vec()).unwrap(), Record { version, from: 3, expires: None, value })
+        (
+            Key::new(number.to_be_bytes().to_vec()).unwrap(),
+            Record { version, from: 3, expires: None, value, conditional: None },
+        )
     }
 
     /// A store that holds every `each`-th key of 1,000.

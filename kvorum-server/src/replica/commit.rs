@@ -7,11 +7,12 @@
 //! the number of groups committed by then ([`Observed`]). The committer remembers the keys of the latest groups
 //! ([`Recent`]). It repeats a look-up that is older than its memory, which takes thousands of writes in between.
 
-use super::answer::{Answer, Applied};
+use super::answer::{Answer, Applied, Judged};
 use super::courier::Courier;
 use super::digest::Digests;
 use super::floor::{self, FloorStep, Floors};
 use super::health::StoreHealth;
+use super::promise::{PROMISES_LEN_MAX, Promised, Promises};
 use super::queue::{DueRow, Observed, Removal, Request, Source};
 use super::recent::Recent;
 use super::stage::{Changed, Stage, Staged, mark_of};
@@ -25,7 +26,7 @@ use crate::storage::format::Mark;
 use crate::storage::shortage::Shortage;
 use crate::storage::{Batch, Change, Durability, Engine, EngineError, Keyspace, Room, format};
 use bytes::Bytes;
-use kvorum_core::{Key, Partition, Record, UnixMillis, Value, Version};
+use kvorum_core::{Acceptance, Key, KeyState, Partition, Record, UnixMillis, Value, Version};
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -88,6 +89,7 @@ pub(super) struct Committer {
     digests: Option<Arc<Digests>>,
     /// The floors: which records may not come in any more, and which may go; `None` for a sole replica.
     floors: Option<Arc<Floors>>,
+    promises: Arc<Promises>,
     /// Number of groups committed; the requesting side reads it before each look-up.
     committed: Arc<AtomicU64>,
     recent: Recent,
@@ -120,6 +122,7 @@ impl Committer {
         parts: &ReplicaParts,
         digests: Option<Arc<Digests>>,
         floors: Option<Arc<Floors>>,
+        promises: Arc<Promises>,
         committed: Arc<AtomicU64>,
         health: Arc<StoreHealth>,
     ) -> Self {
@@ -134,6 +137,7 @@ impl Committer {
             purge: parts.purge,
             digests,
             floors,
+            promises,
             committed,
             recent: Recent::starting_at(0, now),
             floor: Version::ZERO,
@@ -259,6 +263,16 @@ impl Committer {
                 let outcome = records.into_iter().map(judge).collect();
                 (courier, Answer::ApplyMany { outcome, done })
             }
+            Request::Prepare { key, ballot, earlier, observed, done, courier } => {
+                let outcome = self.judge_ballot(stage, key, ballot, &earlier, observed);
+                (courier, Answer::Prepare { outcome, done })
+            }
+            Request::Release { key, ballot, done } => {
+                if self.promise_of(stage, &key) == (Promised { ballot, is_alone: true }) {
+                    stage.promise(key, None);
+                }
+                (None, Answer::Side { outcome: Ok(()), done })
+            }
             Request::Side { changes, is_synced, done } => {
                 stage.is_synced |= is_synced;
                 for change in changes {
@@ -306,6 +320,7 @@ impl Committer {
             stage.floors.insert(partition, floor);
             stage.is_synced |= step.is_synced();
         }
+        self.end_promises(stage);
         true
     }
 
@@ -361,6 +376,139 @@ impl Committer {
         floors.judge(digests.partition_of(key), record, source, holds_nothing, is_dead)
     }
 
+    /// Ends the promises that partitions have settled past: only repair brings in older records there, and all nodes held
+    /// the same of those.
+    fn end_promises(&self, stage: &mut Stage) {
+        let (Some(digests), false) = (&self.digests, stage.floors.is_empty()) else { return };
+        let is_over = |key: &Key, ballot: Version| {
+            let floor = stage.floors.get(&digests.partition_of(key).0);
+            floor.is_some_and(|floor| ballot.clock() <= floor.settled)
+        };
+        for key in self.promises.over(is_over) {
+            // A ballot of this group may have a newer promise.
+            if !stage.promises.contains_key(&key) {
+                stage.promise(key, None);
+            }
+        }
+    }
+
+    /// What decides which versions of `key` may come in, if `stored` is stored.
+    fn key_state(&self, stage: &Stage, key: &Key, stored: Option<Mark>) -> KeyState {
+        let barred = self.floors.as_ref().zip(self.digests.as_ref());
+        let barred =
+            barred.map_or(Version::ZERO, |(floors, digests)| floors.barred_upto(digests.partition_of(key)));
+        KeyState {
+            stored: stored.map_or(Version::ZERO, |stored| stored.version),
+            promised: self.promised(stage, key),
+            fenced: self.promises.fence(),
+            barred: barred.max(self.floor),
+        }
+    }
+
+    fn promised(&self, stage: &Stage, key: &Key) -> Version {
+        self.promise_of(stage, key).ballot
+    }
+
+    fn promise_of(&self, stage: &Stage, key: &Key) -> Promised {
+        match stage.promises.get(key) {
+            Some(staged) => staged.unwrap_or(Promised::NONE),
+            None => self.promises.promised(key),
+        }
+    }
+
+    /// Stages the promise of a ballot, if nothing that is known forbids it.
+    fn judge_ballot(
+        &mut self,
+        stage: &mut Stage,
+        key: Key,
+        ballot: Version,
+        earlier: &[Version],
+        observed: Observed,
+    ) -> Result<Judged, ReplicaError> {
+        if self.health.state() == StoreState::DiskFull {
+            return Err(ReplicaError::DiskFull);
+        }
+        let mark = self.view(stage, &key, observed)?;
+        let known = self.key_state(stage, &key, mark);
+        if let Err(by) = known.promise(ballot) {
+            self.timestamps.check(by.clock())?;
+            return Ok(Judged::Denied { by });
+        }
+        if known.promised == Version::ZERO && self.promises.len() + stage.promises.len() >= PROMISES_LEN_MAX {
+            return Err(ReplicaError::Overloaded);
+        }
+        if let Some(bound) = self.promises.meet(&key, ballot) {
+            stage.note_ballots(bound);
+        }
+        let has_held = |version: &Version| {
+            *version == known.stored || stage.has_accepted(*version) || self.recent.has_accepted(*version)
+        };
+        let has_built = |version: &Version| stage.built.contains(version) || self.recent.has_built(*version);
+        let (has_held, has_built) = (earlier.iter().any(has_held), earlier.iter().any(has_built));
+        let promised = Promised { ballot, is_alone: known.promised == Version::ZERO };
+        if canary::is(Canary::PromiseUnsynced) {
+            stage.promises.insert(key, Some(promised));
+        } else {
+            stage.promise(key, Some(promised));
+        }
+        stage.is_synced = true;
+        Ok(Judged::Promised { mark, has_held, has_built, memory_millis: self.memory_millis() })
+    }
+
+    /// How far back it is remembered which versions were the newest.
+    fn memory_millis(&self) -> u32 {
+        let memory = self.clock.mono().saturating_sub(self.recent.remembers_since());
+        u32::try_from(memory.as_millis()).unwrap_or(u32::MAX)
+    }
+
+    /// Stages `record`, which `before` does not keep out. It ends a promise that it reaches.
+    fn put(&self, stage: &mut Stage, key: Key, record: Record, before: Option<Mark>) {
+        let promised = self.promised(stage, &key);
+        if promised > Version::ZERO && record.version >= promised {
+            stage.promise(key.clone(), None);
+        }
+        if record.conditional.is_some() {
+            let lineage = record.lineage();
+            stage.built.push(lineage.base);
+            if lineage.origin != record.version {
+                stage.built.push(lineage.origin);
+            }
+            if let Some(bound) = self.promises.meet(&key, record.version) {
+                stage.note_ballots(bound);
+            }
+        }
+        stage.put(key, record, before);
+    }
+
+    /// The answer to a record that a promise, or for a ballot's record a fence, keeps out.
+    fn contested(
+        &self,
+        stage: &Stage,
+        key: &Key,
+        record: &Record,
+        stored: Option<Mark>,
+        source: Source,
+    ) -> Option<Applied> {
+        let is_free = match source {
+            Source::Writer => canary::is(Canary::WritesIgnorePromises),
+            Source::Copy => canary::is(Canary::HintsIgnorePromises),
+            Source::Reader => canary::is(Canary::WriteBacksIgnorePromises),
+            Source::Repair { .. } => canary::is(Canary::RepairIgnoresPromises),
+            Source::Ballot => canary::is(Canary::AcceptUnchecked),
+        };
+        if is_free {
+            return None;
+        }
+        if source != Source::Ballot {
+            let by = self.promised(stage, key);
+            return (record.version < by).then_some(Applied::Contested { by });
+        }
+        match self.key_state(stage, key, stored).accept(record.version) {
+            Acceptance::Denied { by } => Some(Applied::Contested { by }),
+            Acceptance::Store | Acceptance::Same => None,
+        }
+    }
+
     fn judge_record(
         &mut self,
         stage: &mut Stage,
@@ -375,8 +523,11 @@ impl Committer {
         }
         let stored = self.view(stage, &key, observed)?;
         // A record that was once the newest here took effect here, whatever was written since: see `Recent`.
+        // While a store is refilled, it takes what a promise that it has lost would have kept out: behind a fence that does
+        // not count.
         let has_accepted = || {
-            source == Source::Writer
+            matches!(source, Source::Writer | Source::Ballot)
+                && record.version > self.promises.fence()
                 && (stage.has_accepted(record.version) || self.recent.has_accepted(record.version))
         };
         let Some(stored) = stored else {
@@ -392,22 +543,40 @@ impl Committer {
                     return self.believed(answer);
                 }
             }
-            stage.put(key, record, None);
+            if let Some(answer) = self.contested(stage, &key, &record, None, source) {
+                return self.believed(answer);
+            }
+            self.put(stage, key, record, None);
             return Ok(Applied::Stored);
         };
         match record.version.cmp(&stored.version) {
             Ordering::Less if has_accepted() => {}
             Ordering::Less => {
-                let memory = self.clock.mono().saturating_sub(self.recent.remembers_since());
-                let memory_millis = u32::try_from(memory.as_millis()).unwrap_or(u32::MAX);
-                return self.believed(Applied::Superseded { by: stored.version, memory_millis });
+                if let (Source::Ballot, Some(answer)) =
+                    (source, self.contested(stage, &key, &record, Some(stored), source))
+                {
+                    return self.believed(answer);
+                }
+                let by = stored.version;
+                // A ballot may have found this record elsewhere, and gone on from it.
+                let may_be_built_on = source == Source::Writer
+                    && self.promises.is_contested(&key, record.version)
+                    && !canary::is(Canary::SupersededByBallot);
+                return self.believed(if may_be_built_on {
+                    Applied::Contested { by }
+                } else {
+                    Applied::Superseded { by, memory_millis: self.memory_millis() }
+                });
             }
             Ordering::Greater => {
                 if let Some(answer) = self.barred(&key, &record, false, source) {
                     return self.believed(answer);
                 }
+                if let Some(answer) = self.contested(stage, &key, &record, Some(stored), source) {
+                    return self.believed(answer);
+                }
                 stage.overwritten.push(stored.version);
-                stage.put(key, record, Some(stored));
+                self.put(stage, key, record, Some(stored));
             }
             // Nearly always the same record once more; if not, the written rule for ties decides.
             Ordering::Equal => {
@@ -450,7 +619,9 @@ impl Committer {
 
     /// Returns `applied`, or an error if the superseding version is from the future: nobody may stamp above that.
     fn believed(&self, applied: Applied) -> Result<Applied, ReplicaError> {
-        if let Applied::Superseded { by, .. } | Applied::TooLate { upto: by } = applied {
+        if let Applied::Superseded { by, .. } | Applied::TooLate { upto: by } | Applied::Contested { by } =
+            applied
+        {
             self.timestamps.check(by.clock())?;
         }
         Ok(applied)
@@ -538,6 +709,8 @@ impl Committer {
                                         memory");
             }
         }
+        // A promise would keep out records that the old store had before it gave the promise. The fence stands for it.
+        rows.retain(|row, _| !row.starts_with(format::META_PROMISE));
         rows.insert(Bytes::from_static(format::META_VOTES), Bytes::from_static(&[format::VOTES_NO]));
         // The new store has confirmed nothing, so it belongs to no set of nodes before it has been refilled.
         rows.remove(format::META_TOPOLOGY);
@@ -550,6 +723,7 @@ impl Committer {
         let group = self.committed.load(Memory::Relaxed) + 1;
         self.committed.store(group, Memory::Release);
         self.recent = Recent::starting_at(group + 1, self.clock.mono());
+        self.promises.clear();
         (self.unsynced_since, self.stopped_by, self.is_on_reserve) = (None, None, false);
         self.health.revive();
         Ok(())
@@ -583,6 +757,8 @@ impl Committer {
         let is_synced = stage.is_synced;
         let overwritten = std::mem::take(&mut stage.overwritten);
         let floors = std::mem::take(&mut stage.floors);
+        let (built, promises) = (std::mem::take(&mut stage.built), std::mem::take(&mut stage.promises));
+        let noted = stage.noted;
         let (batch, changes) = self.batch(stage);
         if batch.is_empty() {
             return Ok(());
@@ -613,7 +789,8 @@ impl Committer {
         if let Some(known) = &self.floors {
             known.moved(floors);
         }
-        self.recent.remember(changes, overwritten, group, now);
+        self.promises.moved(promises, noted);
+        self.recent.remember(changes, overwritten, built, group, now);
         self.committed.store(group, Memory::Release);
         Ok(())
     }

@@ -274,7 +274,13 @@ mod tests {
 
     fn record(clock: u64, value: &'static str) -> Record {
         let value = Value::Present(Bytes::from_static(value.as_bytes()));
-        Record { version: Version::from_words(clock << 16, NodeId(1).0), from: 3, expires: None, value }
+        Record {
+            version: Version::from_words(clock << 16, NodeId(1).0),
+            from: 3,
+            expires: None,
+            value,
+            conditional: None,
+        }
     }
 
     fn key() -> Key {

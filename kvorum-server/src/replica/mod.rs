@@ -21,6 +21,7 @@ mod hints;
 mod key_hash;
 mod mending;
 mod opening;
+mod promise;
 mod queue;
 mod recent;
 mod reclaim;
@@ -41,6 +42,7 @@ pub use floor::{Floor, FloorStep, Floors, SealedWord};
 pub use health::{StoreHealth, StoreState};
 pub use hints::{Hint, HintBounds, Hints, Kept, Waiting};
 pub use mending::{Place, Walked};
+pub use promise::{PROMISES_LEN_MAX, Prepared, Promises};
 pub use queue::{COMMIT_QUEUE_BYTES_MAX, COMMIT_QUEUE_LEN_MAX, Source};
 pub use reclaim::ReclaimState;
 pub use sweep::SweeperState;
@@ -148,6 +150,7 @@ struct Shared {
     digests: Option<Arc<Digests>>,
     damage: Arc<Damage>,
     floors: Option<Arc<Floors>>,
+    promises: Arc<Promises>,
     sweeper: Arc<SweeperState>,
     reclaimer: Arc<ReclaimState>,
     store_id: u128,
@@ -186,6 +189,7 @@ impl Replica {
             }
             Purge::Sole => (None, None),
         };
+        let promises = Arc::new(Promises::open(&*parts.engine)?);
         let (known, counted) = (Arc::clone(&health), Arc::clone(&groups));
         let reclaimer = Reclaimer {
             engine: Arc::clone(&parts.engine),
@@ -195,7 +199,8 @@ impl Replica {
             metrics: Arc::clone(&parts.metrics),
             state: Arc::clone(&state),
         };
-        let committer = Committer::new(&parts, digests.clone(), floors.clone(), counted, known);
+        let committer =
+            Committer::new(&parts, digests.clone(), floors.clone(), Arc::clone(&promises), counted, known);
         let replica = Self {
             shared: Arc::new(Shared {
                 engine: parts.engine,
@@ -209,6 +214,7 @@ impl Replica {
                 digests,
                 damage,
                 floors,
+                promises,
                 sweeper: Arc::clone(&sweeper),
                 reclaimer: Arc::clone(&state),
                 store_id,
@@ -247,7 +253,7 @@ impl Replica {
         let observed = match (admitted, self.observe(&key).await) {
             (Ok(()), observed) => observed?,
             (Err(refusal), Ok(Observed { mark: Some(mark), .. })) if refusal.is_shortage() => {
-                return Self::held(mark, &record).ok_or(refusal);
+                return self.held(&key, mark, &record, source).ok_or(refusal);
             }
             (Err(refusal), _) => return Err(refusal),
         };
@@ -278,16 +284,23 @@ impl Replica {
 
     /// The answer to a record that was refused for a shortage but need not be stored: the replica holds it, or a newer
     /// one. `None` when it would have to be stored.
-    fn held(mark: Mark, record: &Record) -> Option<Applied> {
+    fn held(&self, key: &Key, mark: Mark, record: &Record, source: Source) -> Option<Applied> {
         match mark.version.cmp(&record.version) {
             std::cmp::Ordering::Less => None,
             std::cmp::Ordering::Equal => Some(Applied::Stored),
+            std::cmp::Ordering::Greater
+                if source == Source::Ballot
+                    || source == Source::Writer && self.shared.promises.is_contested(key, record.version) =>
+            {
+                Some(Applied::Contested { by: mark.version })
+            }
             std::cmp::Ordering::Greater => Some(Applied::Superseded { by: mark.version, memory_millis: 0 }),
         }
     }
 
     /// The version that a write to `key` must exceed to be the newest here: the stored version, or the highest version
-    /// that may not come in any more. The stored version counts also when its record cannot be read.
+    /// that may not come in any more, or the ballot that was promised. The stored version counts also when its record
+    /// cannot be read.
     ///
     /// # Errors
     /// Errors of reading; [`ReplicaError::TooFarAhead`] for a record from the future: nobody may stamp above it.
@@ -296,7 +309,7 @@ impl Replica {
         let stored = observed.mark.map_or(Version::ZERO, |mark| mark.version);
         let barred = self.shared.digests.as_deref().zip(self.floors());
         let barred = barred.map(|(digests, floors)| floors.barred_upto(digests.partition_of(key)));
-        let newest = stored.max(barred.unwrap_or(Version::ZERO));
+        let newest = stored.max(barred.unwrap_or(Version::ZERO)).max(self.shared.promises.of(key));
         self.shared.timestamps.check(newest.clock())?;
         Ok(newest)
     }

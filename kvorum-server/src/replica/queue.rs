@@ -1,7 +1,7 @@
 //! The commit queue: bounded, with many producers; the commit thread is its only consumer.
 
 use super::ReplicaError;
-use super::answer::{Applied, Outcome};
+use super::answer::{Applied, Judged, Outcome};
 use super::courier::Courier;
 use super::floor::FloorStep;
 use crate::storage::Change;
@@ -45,6 +45,8 @@ pub enum Source {
         /// The timestamp.
         settled: u64,
     },
+    /// The coordinator of a ballot, with the ballot's record. It is taken only if nothing newer was promised.
+    Ballot,
 }
 
 /// A row of the `due` keyspace whose time has come.
@@ -73,6 +75,17 @@ pub(super) enum Request {
         done: Outcome<Vec<Option<Applied>>>,
         courier: Option<Arc<Courier>>,
     },
+    /// Promise a ballot.
+    Prepare {
+        key: Key,
+        ballot: Version,
+        earlier: Vec<Version>,
+        observed: Observed,
+        done: Outcome<Judged>,
+        courier: Option<Arc<Courier>>,
+    },
+    /// End the promise of a ballot, if it is the key's latest.
+    Release { key: Key, ballot: Version, done: Outcome<()> },
     /// Store rows that are no records: the clock's lease, hints, facts about the cluster.
     Side { changes: Vec<Change>, is_synced: bool, done: Outcome<()> },
     /// Free the space of records that are due. Answers with the number of records purged.
@@ -104,6 +117,7 @@ impl Request {
             Self::ApplyMany { records, .. } => {
                 records.iter().map(|(key, record, _)| key.as_ref().len() + record.value_bytes()).sum()
             }
+            Self::Prepare { key, .. } | Self::Release { key, .. } => key.as_ref().len(),
             Self::Side { changes, .. } => changes.iter().map(Change::bytes).sum(),
             Self::Purge { rows, .. } => rows.len() * size_of::<DueRow>(),
             Self::SetAside { .. } | Self::Floor { .. } => 0,
@@ -275,7 +289,12 @@ impl CommitQueue {
 
     /// Number of queued writes that clients wait for.
     pub(super) fn awaited_len(&self) -> usize {
-        let is_awaited = |request: &Request| matches!(request, Request::Apply { source: Source::Writer, .. });
+        let is_awaited = |request: &Request| {
+            matches!(
+                request,
+                Request::Apply { source: Source::Writer | Source::Ballot, .. } | Request::Prepare { .. }
+            )
+        };
         self.lock().requests.iter().filter(|(_, request)| is_awaited(request)).count()
     }
 
@@ -313,7 +332,13 @@ mod tests {
         let apply = |source| {
             let key = Key::new(Bytes::from_static(b"k")).unwrap();
             let version = Version::from_words(1, 1);
-            let record = Record { version, expires: None, from: 3, value: kvorum_core::Value::Tombstone };
+            let record = Record {
+                version,
+                expires: None,
+                from: 3,
+                value: kvorum_core::Value::Tombstone,
+                conditional: None,
+            };
             let observed = Observed { mark: None, as_of: 0 };
             let done = oneshot::channel().0;
             queue.submit(Request::Apply { key, record, source, observed, done, courier: None }).unwrap();

@@ -30,15 +30,19 @@ struct Generation {
     latest: HashMap<Key, Option<Mark>, KeyHash>,
     /// Versions that were once the newest. A version names one write, so their keys are not needed.
     overwritten: HashSet<Version, KeyHash>,
+    /// Origins that records of ballots were built on, or accepted anew from.
+    built: HashSet<Version, KeyHash>,
 }
 
 impl Generation {
     fn new(from: u64, since: Duration) -> Self {
-        Self { from, since, latest: HashMap::default(), overwritten: HashSet::default() }
+        let (latest, overwritten, built) = (HashMap::default(), HashSet::default(), HashSet::default());
+        Self { from, since, latest, overwritten, built }
     }
 
     fn is_full(&self) -> bool {
-        self.latest.len() >= KEYS_LEN_MAX || self.overwritten.len() >= OVERWRITTEN_LEN_MAX
+        self.latest.len() >= KEYS_LEN_MAX
+            || self.overwritten.len().max(self.built.len()) >= OVERWRITTEN_LEN_MAX
     }
 }
 
@@ -59,6 +63,11 @@ impl Recent {
         self.current.overwritten.contains(&version) || self.previous.overwritten.contains(&version)
     }
 
+    /// Whether the record of a ballot that was built on `origin` was once the newest here, as far back as is remembered.
+    pub(super) fn has_built(&self, origin: Version) -> bool {
+        self.current.built.contains(&origin) || self.previous.built.contains(&origin)
+    }
+
     /// The time since when all overwritten versions are remembered.
     pub(super) fn remembers_since(&self) -> Duration {
         self.previous.since
@@ -74,11 +83,13 @@ impl Recent {
         &mut self,
         changes: Vec<Changed>,
         overwritten: Vec<Version>,
+        built: Vec<Version>,
         group: u64,
         now: Duration,
     ) {
         self.current.latest.extend(changes.into_iter().map(|(key, _, latest)| (key, latest)));
         self.current.overwritten.extend(overwritten);
+        self.current.built.extend(built);
         if self.current.is_full() {
             let mut next = Generation::new(group + 1, now);
             // Reserve as much as the previous generation grew to.

@@ -2,6 +2,7 @@
 
 use super::floor::Floor;
 use super::key_hash::KeyHash;
+use super::promise::{self, Promised};
 use crate::storage::format::Mark;
 use crate::storage::{Change, Keyspace, Known};
 use bytes::Bytes;
@@ -34,6 +35,12 @@ pub(super) struct Stage {
     pub(super) is_synced: bool,
     /// Versions that were the newest until this group.
     pub(super) overwritten: Vec<Version>,
+    /// Origins that records of ballots in this group were built on.
+    pub(super) built: Vec<Version>,
+    /// Promises that this group gives and ends.
+    pub(super) promises: promise::Staged,
+    /// The bound of the ballots that the store has met, if the group raises it.
+    pub(super) noted: Option<u64>,
     /// Floors as the group will leave them.
     pub(super) floors: BTreeMap<u16, Floor>,
 }
@@ -54,6 +61,20 @@ impl Stage {
             Change::Put { keyspace, key, value } => self.side.insert((keyspace, key), Some(value)),
             Change::Remove { keyspace, key } => self.side.insert((keyspace, key), None),
         };
+    }
+
+    /// Stages a promise for `key`, or its end.
+    pub(super) fn promise(&mut self, key: Key, promised: Option<Promised>) {
+        self.side(promise::row(&key, promised.map(|promised| promised.ballot)));
+        self.promises.insert(key, promised);
+    }
+
+    /// Stages the bound of the ballots that the store has met.
+    pub(super) fn note_ballots(&mut self, bound: u64) {
+        if self.noted.is_none_or(|noted| noted < bound) {
+            self.noted = Some(bound);
+            self.side(promise::noted(bound));
+        }
     }
 
     pub(super) fn has_accepted(&self, version: Version) -> bool {

@@ -7,12 +7,15 @@
 //! | offset | bytes | what |
 //! | --- | --- | --- |
 //! | 0 | 1 | format of this row: 1 |
-//! | 1 | 1 | flags: 1 = tombstone, 2 = has expiry; all other bits 0 |
+//! | 1 | 1 | flags: 1 = tombstone, 2 = has expiry, 8 = conditional; all other bits 0 |
 //! | 2 | 8 | version: 48 bits Unix milliseconds, 16 bits counter |
 //! | 10 | 8 | version: node id |
 //! | 18 | 2 | `from`, the replica count of the write; at least 1 |
 //! | 20 | 8 | expiry instant in Unix milliseconds; only with flag 2 |
-//! | 20 or 28 | rest | value; empty with flag 1 |
+//! | next | 16 | version of the origin; only with flag 8 |
+//! | next | 16 | version of the base's origin; only with flag 8 |
+//! | next | 16 | digest of the operation, 0 for none; only with flag 8 |
+//! | next | rest | value; empty with flag 1 |
 //!
 //! `due`: (8 bytes instant in Unix milliseconds, then the key) → 16 bytes version (clock word, node id)
 //!
@@ -25,7 +28,9 @@
 //! bytes number and 8 bytes nonce of the latest run on this store; `gap`, 8 bytes node id, 2 bytes partition → 8 bytes
 //! Unix milliseconds since when a hint for that node and partition is missing (a dirty partition); `indexed` → 1 when
 //! every record has its row in `tokens`; `unsynced` → 1 while a run confirms writes before they are synced, until it
-//! has ended in order; `floor` and 2 bytes partition → three clock words of 8 bytes: settled, sealed, purged
+//! has ended in order; `floor` and 2 bytes partition → three clock words of 8 bytes: settled, sealed, purged;
+//! `promise` and the key → 16 bytes version: a ballot that no stored record has reached; `fence` → 8 bytes clock word: no ballot
+//! up to there is taken any more; `ballots` → 8 bytes clock word that no ballot which was met here exceeds
 //!
 //! `tokens`: (2 bytes partition, then the key) → 16 bytes version, 2 bytes `from`, 1 byte: 1 for a tombstone
 //!
@@ -38,14 +43,19 @@
 //! A row is upgraded by writing it again; a reader refuses a format byte that it does not know.
 
 use bytes::{BufMut, Bytes, BytesMut};
-use kvorum_core::{ClusterId, NodeId, Partition, Record, Run, UnixMillis, Value, Version};
+use kvorum_core::{
+    ClusterId, Conditional, Lineage, NodeId, Partition, Record, Run, UnixMillis, Value, Version,
+};
 use std::fmt;
+use std::num::NonZeroU128;
 use std::ops::Bound;
 
 const FORMAT: u8 = 1;
 const FLAG_TOMBSTONE: u8 = 1;
 const FLAG_EXPIRY: u8 = 2;
+const FLAG_CONDITIONAL: u8 = 8;
 const HEADER_BYTES: usize = 20;
+const CONDITIONAL_BYTES: usize = 48;
 /// The value length that marks a row of `tokens` as removed.
 const REMOVED: u16 = u16::MAX;
 
@@ -87,6 +97,12 @@ pub const META_RAN: &[u8] = b"ran";
 pub const META_GAP: &[u8] = b"gap";
 /// The prefix of the `meta` keys of floors.
 pub const META_FLOOR: &[u8] = b"floor";
+/// The prefix of the `meta` keys of promised ballots.
+pub const META_PROMISE: &[u8] = b"promise";
+/// The key of the `meta` row that holds the fence of ballots.
+pub const META_FENCE: &[u8] = b"fence";
+/// The key of the `meta` row that holds the bound of the ballots that the store has met.
+pub const META_BALLOTS: &[u8] = b"ballots";
 
 /// A record without its value and expiry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -136,7 +152,8 @@ impl std::error::Error for FormatError {}
 
 /// The encoded length of `record`, in bytes.
 pub fn record_bytes(record: &Record) -> usize {
-    HEADER_BYTES + record.expires.map_or(0, |_| 8) + record.value_bytes()
+    let conditional = record.conditional.as_ref().map_or(0, |_| CONDITIONAL_BYTES);
+    HEADER_BYTES + record.expires.map_or(0, |_| 8) + conditional + record.value_bytes()
 }
 
 /// Encodes `record`.
@@ -152,7 +169,10 @@ pub fn encode_record(record: &Record) -> Bytes {
     if record.expires.is_some() {
         flags |= FLAG_EXPIRY;
     }
-    let mut row = BytesMut::with_capacity(HEADER_BYTES + 8 + value.len());
+    if record.conditional.is_some() {
+        flags |= FLAG_CONDITIONAL;
+    }
+    let mut row = BytesMut::with_capacity(record_bytes(record));
     row.put_u8(FORMAT);
     row.put_u8(flags);
     row.put_u64(record.version.clock());
@@ -160,6 +180,13 @@ pub fn encode_record(record: &Record) -> Bytes {
     row.put_u16(record.from);
     if let Some(at) = record.expires {
         row.put_u64(at.0);
+    }
+    if let Some(Conditional { lineage, operation }) = record.conditional.as_deref() {
+        for version in [lineage.origin, lineage.base] {
+            row.put_u64(version.clock());
+            row.put_u64(version.node().0);
+        }
+        row.put_u128(operation.map_or(0, NonZeroU128::get));
     }
     row.put_slice(value);
     row.freeze()
@@ -175,7 +202,8 @@ pub fn decode_record(row: &Bytes) -> Result<Record, FormatError> {
     } else {
         return Err(FormatError::Contradiction);
     };
-    Ok(Record { version: header.version, from: header.from, expires: header.expires, value })
+    let Header { version, from, expires, conditional, .. } = header;
+    Ok(Record { version, from, expires, value, conditional: conditional.map(Box::new) })
 }
 
 /// The version of the record in `row`, without reading its value.
@@ -334,6 +362,7 @@ struct Header {
     version: Version,
     from: u16,
     expires: Option<UnixMillis>,
+    conditional: Option<Conditional>,
     value_at: usize,
 }
 
@@ -344,7 +373,7 @@ impl Header {
         if format != FORMAT {
             return Err(FormatError::UnknownFormat { format });
         }
-        if flags & !(FLAG_TOMBSTONE | FLAG_EXPIRY) != 0 {
+        if flags & !(FLAG_TOMBSTONE | FLAG_EXPIRY | FLAG_CONDITIONAL) != 0 {
             return Err(FormatError::UnknownFlags { flags });
         }
         let (clock, rest) = rest.split_first_chunk::<8>().ok_or(truncated)?;
@@ -361,9 +390,38 @@ impl Header {
             expires = Some(UnixMillis(u64::from_be_bytes(*at)));
             value_at += 8;
         }
+        let mut conditional = None;
+        if flags & FLAG_CONDITIONAL != 0 {
+            let (bytes, _) = row
+                .get(value_at..)
+                .and_then(<[u8]>::split_first_chunk::<CONDITIONAL_BYTES>)
+                .ok_or(truncated)?;
+            conditional = Some(parse_conditional(bytes));
+            value_at += CONDITIONAL_BYTES;
+        }
         let version = Version::from_words(u64::from_be_bytes(*clock), u64::from_be_bytes(*node));
-        Ok(Self { flags, version, from, expires, value_at })
+        Ok(Self { flags, version, from, expires, conditional, value_at })
     }
+}
+
+fn parse_conditional(bytes: &[u8; CONDITIONAL_BYTES]) -> Conditional {
+    let (words, _) = bytes.as_chunks::<8>();
+    let word = |at: usize| words.get(at).copied().map_or(0, u64::from_be_bytes);
+    let version = |at| Version::from_words(word(at), word(at + 1));
+    let operation = u128::from(word(4)) << 64 | u128::from(word(5));
+    let lineage = Lineage { origin: version(0), base: version(2) };
+    Conditional { lineage, operation: NonZeroU128::new(operation) }
+}
+
+/// The key of a `promise` row.
+pub fn encode_promise_key(key: &[u8]) -> Bytes {
+    Bytes::from([META_PROMISE, key].concat())
+}
+
+/// The key in a `promise` row's key.
+pub fn decode_promise_key(row: &[u8]) -> Result<Bytes, FormatError> {
+    let key = row.strip_prefix(META_PROMISE).ok_or(FormatError::Truncated { bytes: row.len() })?;
+    Ok(Bytes::copy_from_slice(key))
 }
 
 /// The key of a `floor` row.
@@ -575,6 +633,13 @@ mod tests {
             from,
             expires: expires.map(UnixMillis),
             value: value.map_or(Value::Tombstone, |v| Value::Present(Bytes::from_static(v))),
+            conditional: None,
+        };
+        let conditional = |record: Record, operation| {
+            let (origin, base) = (Version::from_words(0x0a, 0x0b), Version::from_words(0x0c, 0x0d));
+            let lineage = Lineage { origin, base };
+            let conditional = Conditional { lineage, operation: NonZeroU128::new(operation) };
+            Record { conditional: Some(Box::new(conditional)), ..record }
         };
         let expected = [
             ("value", record(3, None, Some(b"hello"))),
@@ -582,6 +647,9 @@ mod tests {
             ("value-with-expiry", record(2, Some(0x0199_0000_0000), Some(b"\x00\xff"))),
             ("tombstone", record(3, None, None)),
             ("tombstone-with-expiry", record(3, Some(1), None)),
+            ("conditional", conditional(record(3, None, Some(b"hello")), 0)),
+            ("conditional-with-expiry", conditional(record(3, Some(0x0199_0000_0000), Some(b"hello")), 9)),
+            ("conditional-tombstone", conditional(record(3, None, None), 0)),
         ];
         let rows: Vec<(&str, &str)> = fixture.lines().filter_map(|line| line.split_once(' ')).collect();
         assert_eq!(rows.len(), expected.len());
@@ -622,8 +690,13 @@ mod tests {
     /// Each kind of wrong row is refused with its own error.
     #[test]
     fn wrong_rows_are_refused() {
-        let record =
-            Record { version: Version::ZERO, from: 1, expires: Some(UnixMillis(9)), value: Value::Tombstone };
+        let record = Record {
+            version: Version::ZERO,
+            from: 1,
+            expires: Some(UnixMillis(9)),
+            value: Value::Tombstone,
+            conditional: None,
+        };
         let good = encode_record(&record);
         let changed = |at: usize, to: u8| {
             let mut row = good.to_vec();
@@ -645,11 +718,11 @@ mod tests {
         /// Encoded rows decode to the same, and any bytes are either refused or decode to something that encodes to
         /// them.
         #[test]
-        fn any_bytes_are_refused_or_exact(row in prop::collection::vec(any::<u8>(), 0..60), plausible: bool) {
+        fn any_bytes_are_refused_or_exact(row in prop::collection::vec(any::<u8>(), 0..120), plausible: bool) {
             let mut row = row;
             if plausible && row.len() > 2 {
                 row[0] = 1;
-                row[1] &= 3;
+                row[1] &= 0b1011;
             }
             let row = Bytes::from(row);
             if let Ok(record) = decode_record(&row) {

@@ -9,7 +9,7 @@
 //! reconnect, break only this invariant.
 
 use super::{Facts, Violation};
-use crate::history::{AckFrom, History, Operation, Outcome};
+use crate::history::{AckFrom, Condition, History, Operation, Outcome};
 use std::time::Duration;
 
 /// How long nodes may take to reconnect: a lost connection is noticed, tried again with growing pauses, and a
@@ -30,10 +30,16 @@ pub fn check(history: &History, facts: &Facts) -> Result<(), Violation> {
         let is_enough = broken + usize::from(ack) <= usize::from(from);
         broken == 0 || operation.is_read() && is_enough && has_one_from(operation)
     };
+    // Rivals may keep a conditional write from its end until the deadline, and the plain writes of its key as well.
+    let has_ballots = |operation: &Operation| {
+        let of_key = by_key.get(&operation.key);
+        of_key.is_some_and(|of_key| of_key.iter().any(|other| other.condition != Condition::Any))
+    };
     let failed = |operation: &&Operation| {
         matches!(operation.outcome, Outcome::Unknown(_) | Outcome::Refused { .. })
             && facts.is_calm(operation.invoked.saturating_sub(GRACE), operation.returned)
             && is_held(operation)
+            && !has_ballots(operation)
     };
     let Some(operation) = history.operations().iter().find(failed) else { return Ok(()) };
     let explanation =

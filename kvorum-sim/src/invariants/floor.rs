@@ -67,6 +67,8 @@ impl<'a> Floor<'a> {
 pub(super) struct Writes<'a> {
     by_id: BTreeMap<WriteId, &'a Operation>,
     by_version: BTreeMap<Version, WriteId>,
+    /// Conditional writes that came to nothing.
+    failed: BTreeMap<WriteId, &'a Operation>,
 }
 
 impl<'a> Writes<'a> {
@@ -75,6 +77,9 @@ impl<'a> Writes<'a> {
         for operation in operations {
             if operation.may_take_effect() {
                 writes.by_id.insert(operation.id, operation);
+            }
+            if matches!(operation.outcome, Outcome::Failed { .. }) {
+                writes.failed.insert(operation.id, operation);
             }
             if let Some(version) = operation.acknowledged() {
                 writes.by_version.insert(version, operation.id);
@@ -88,6 +93,16 @@ impl<'a> Writes<'a> {
 
     pub(super) fn get(&self, id: WriteId) -> Option<&'a Operation> {
         self.by_id.get(&id).copied()
+    }
+
+    /// A conditional write that came to nothing. A replica may have held its record for a while: one that no quorum held.
+    pub(super) fn failed(&self, id: WriteId) -> Option<&'a Operation> {
+        self.failed.get(&id).copied()
+    }
+
+    /// The write of `version`, if that is known.
+    pub(super) fn of_version(&self, version: Version) -> Option<&'a Operation> {
+        self.get(*self.by_version.get(&version)?)
     }
 
     /// The write that a read saw; for a HEAD by its version, if that is known.

@@ -21,7 +21,7 @@
 //! [`wing_gong`]: super::wing_gong
 
 use super::facts::must_meet;
-use super::register::{Action, Step, steps};
+use super::register::{Action, Expect, Step, steps};
 use super::{Facts, Violation};
 use crate::history::{AckFrom, History, Operation, WriteId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,11 +33,26 @@ pub fn check(history: &History, facts: &Facts) -> Result<(), Violation> {
         if !applies(&operations, facts) {
             continue;
         }
-        if let Err(explanation) = judge(&steps(&operations)) {
+        let mut steps = steps(&operations);
+        steps.extend(seen_before(&steps));
+        if let Err(explanation) = judge(&steps) {
             return Err(Violation::on_key("linearizable", key, explanation, &operations));
         }
     }
     Ok(())
+}
+
+/// The reads that certain conditional writes include: their condition was seen to hold.
+fn seen_before(steps: &[Step]) -> Vec<Step> {
+    let read = |step: &Step| {
+        let action = match step.action {
+            Action::If(Expect::Is(write), _) => Action::Read(Some(write)),
+            Action::If(Expect::Absent, _) => Action::Read(None),
+            _ => return None,
+        };
+        step.is_certain.then_some(Step { action, ..*step })
+    };
+    steps.iter().filter_map(read).collect()
 }
 
 /// Whether linearizability is promised for a key with these operations.
@@ -106,9 +121,8 @@ pub fn judge(steps: &[Step]) -> Result<(), String> {
     }
     for step in steps {
         let takes_value_away = match step.action {
-            Action::Erase => step.is_certain,
             Action::Read(seen) => seen.is_none(),
-            Action::Write(_) | Action::Expire(_) => false,
+            action => action.erases() && step.is_certain,
         };
         if let Some(outer) = around(step.invoked, step.returned).filter(|_| takes_value_away) {
             return Err(format!("the value of #{} stood all the time that #{} lasted", outer.id, step.id));
@@ -121,7 +135,7 @@ pub fn judge(steps: &[Step]) -> Result<(), String> {
 fn zones(steps: &[Step]) -> Result<Vec<Zone>, String> {
     let mut zones: BTreeMap<WriteId, (Zone, Duration, bool)> = BTreeMap::new();
     for step in steps {
-        if let Action::Write(id) = step.action {
+        if let Some(id) = step.action.written() {
             let zone = Zone { id, end: step.returned, begin: step.invoked };
             zones.insert(id, (zone, step.invoked, step.is_certain));
         }
@@ -150,7 +164,7 @@ fn causes(steps: &[Step], zones: &[Zone]) -> Result<(), String> {
     rise(&mut ended);
     let mut erased: Vec<(Duration, Duration, WriteId)> = steps
         .iter()
-        .filter(|step| matches!(step.action, Action::Erase | Action::Expire(_)))
+        .filter(|step| step.action.erases() || matches!(step.action, Action::Expire(_)))
         .map(|step| (step.invoked, step.returned, step.id))
         .collect();
     erased.sort_unstable();
@@ -254,7 +268,7 @@ mod tests {
                     Action::Write(id) => value = Some(id),
                     Action::Erase => value = None,
                     Action::Expire(id) if value == Some(id) => value = None,
-                    Action::Expire(_) | Action::Read(_) => {}
+                    Action::Expire(_) | Action::Read(_) | Action::If(..) => {}
                 }
             }
             let returned = if is_certain { millis(returned) } else { Duration::MAX };

@@ -9,6 +9,7 @@
 
 pub mod alone;
 pub mod availability;
+pub mod conditions;
 pub mod convergence;
 pub mod copies;
 pub mod deadlines;
@@ -52,7 +53,7 @@ pub struct Violation {
 pub type Check = fn(&History, &Facts) -> Result<(), Violation>;
 
 /// All invariants, by name, the simplest first: of several that break together the first explains most.
-pub const ALL: [(&str, Check); 17] = [
+pub const ALL: [(&str, Check); 18] = [
     ("phantoms", phantoms::check),
     ("expiry", expiry::check),
     ("durability", durability::check),
@@ -62,6 +63,7 @@ pub const ALL: [(&str, Check); 17] = [
     ("no_resurrection", no_resurrection::check),
     ("linearizable", linearizable::check),
     ("wing_gong", wing_gong::check),
+    ("conditions", conditions::check),
     ("range_equals_keys", range_equals_keys::check),
     ("copies", copies::check),
     ("convergence", convergence::check),

@@ -26,7 +26,9 @@ fn check_reads(by_key: &ByKey<'_>, facts: &Facts) -> Result<(), Violation> {
         let writes = Writes::of(operations);
         for read in operations {
             let Outcome::Value { write, version, is_foreign } = read.outcome else { continue };
-            let seen = write.and_then(|write| writes.get(write));
+            // A read that need not overlap with a conditional write may meet a record of it that no quorum held.
+            let failed = |write| writes.failed(write).filter(|write| !write.replicas.overlaps(read.replicas));
+            let seen = write.and_then(|write| writes.get(write).or_else(|| failed(write)));
             let wrong = match (write, seen) {
                 _ if is_foreign => Some("saw bytes that nobody wrote"),
                 _ if facts.foreign.contains(&((*key).clone(), version)) => {

@@ -72,7 +72,8 @@ fn unlike_a_read(
     facts: &Facts,
 ) -> Option<String> {
     if let Some(entry) = entry {
-        let write = entry.write.and_then(|write| writes.get(write));
+        // A range writes nothing back, so it may show a record that no quorum held.
+        let write = entry.write.and_then(|write| writes.get(write).or_else(|| writes.failed(write)));
         if write.is_none_or(|write| write.request == Request::Delete || write.invoked > range.returned) {
             return Some(format!("the range #{} shows a value that nobody wrote to this key", range.id));
         }

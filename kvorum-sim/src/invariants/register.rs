@@ -6,7 +6,7 @@
 //! are no steps on a key with TTLs: two nodes need not agree to the millisecond on when a value has expired.
 
 use super::floor::Writes;
-use crate::history::{Operation, Outcome, Request, WriteId};
+use crate::history::{Condition, Operation, Outcome, Request, WriteId};
 use std::time::Duration;
 
 /// The effect of a step.
@@ -20,6 +20,45 @@ pub enum Action {
     Expire(WriteId),
     /// Sees the value of this write, or none.
     Read(Option<WriteId>),
+    /// Sets the value of this write, or deletes it if there is none, if this holds for the value before.
+    If(Expect, Option<WriteId>),
+}
+
+/// The condition of a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expect {
+    /// There is no value.
+    Absent,
+    /// There is a value.
+    Present,
+    /// The value is of this write.
+    Is(WriteId),
+}
+
+impl Expect {
+    /// Whether it holds for `value`.
+    pub fn holds(self, value: Option<WriteId>) -> bool {
+        match self {
+            Self::Absent => value.is_none(),
+            Self::Present => value.is_some(),
+            Self::Is(write) => value == Some(write),
+        }
+    }
+}
+
+impl Action {
+    /// The write whose value it sets.
+    pub fn written(self) -> Option<WriteId> {
+        match self {
+            Self::Write(id) | Self::If(_, Some(id)) => Some(id),
+            _ => None,
+        }
+    }
+
+    /// Whether it deletes.
+    pub fn erases(self) -> bool {
+        matches!(self, Self::Erase | Self::If(_, None))
+    }
 }
 
 /// One step: it takes effect at one instant between its beginning and its end.
@@ -46,15 +85,25 @@ pub fn steps(operations: &[&Operation]) -> Vec<Step> {
     for operation in operations {
         let (id, invoked) = (operation.id, operation.invoked);
         let action = match (&operation.request, &operation.outcome) {
+            // What a condition failed on was read.
+            (_, Outcome::Failed { current: None }) if has_ttl => continue,
+            (_, Outcome::Failed { current: None }) => Action::Read(None),
+            (_, Outcome::Failed { current: Some(version) }) => match writes.of_version(*version) {
+                Some(write) => Action::Read(Some(write.id)),
+                None => continue,
+            },
             _ if operation.is_write() && !operation.may_take_effect() => continue,
             (Request::Put { ttl }, _) => {
                 if ttl.is_some() {
                     let action = Action::Expire(id);
                     steps.push(Step { id, invoked, returned: Duration::MAX, action, is_certain: false });
                 }
-                Action::Write(id)
+                expected(operation, &writes, has_ttl)
+                    .map_or(Action::Write(id), |expect| Action::If(expect, Some(id)))
             }
-            (Request::Delete, _) => Action::Erase,
+            (Request::Delete, _) => {
+                expected(operation, &writes, has_ttl).map_or(Action::Erase, |expect| Action::If(expect, None))
+            }
             (_, Outcome::Absent) if has_ttl => continue,
             (_, Outcome::Absent) => Action::Read(None),
             (_, Outcome::Value { .. }) => match writes.seen_by(operation) {
@@ -63,11 +112,23 @@ pub fn steps(operations: &[&Operation]) -> Vec<Step> {
             },
             _ => continue,
         };
-        let is_certain = !operation.is_write() || operation.acknowledged().is_some();
+        let is_certain = matches!(action, Action::Read(_)) || operation.acknowledged().is_some();
         let returned = if is_certain { operation.returned } else { Duration::MAX };
         steps.push(Step { id, invoked, returned, action, is_certain });
     }
     steps
+}
+
+/// The condition of a write, as far as it is known which write it means. Where values expire, two nodes need not agree on
+/// when: then an absence is no condition.
+fn expected(operation: &Operation, writes: &Writes<'_>, has_ttl: bool) -> Option<Expect> {
+    match operation.condition {
+        Condition::Any => None,
+        Condition::Absent if has_ttl => None,
+        Condition::Absent => Some(Expect::Absent),
+        Condition::Present => Some(Expect::Present),
+        Condition::Match(version) => writes.of_version(version).map(|write| Expect::Is(write.id)),
+    }
 }
 
 #[cfg(test)]

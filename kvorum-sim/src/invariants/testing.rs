@@ -1,7 +1,7 @@
 //! Small histories for the tests of the invariants: every invariant must fail in a test once.
 
 use super::facts::{Facts, Mechanisms};
-use crate::history::{AckFrom, Doubt, Entry, History, Operation, Outcome, Request};
+use crate::history::{AckFrom, Condition, Doubt, Entry, History, Operation, Outcome, Request};
 use bytes::Bytes;
 use kvorum_core::{NodeId, Record, UnixMillis, Value, Version};
 use std::time::Duration;
@@ -44,6 +44,7 @@ pub(super) fn operation(
         node: 0,
         key: Bytes::from_static(b"k"),
         request,
+        condition: Condition::Any,
         replicas: MAJORITY,
         invoked: millis(invoked),
         returned: millis(returned),
@@ -78,6 +79,16 @@ pub(super) fn unknown(operation: Operation) -> Operation {
     Operation { outcome: Outcome::Unknown(Doubt::Status(504)), ..operation }
 }
 
+/// The same with a condition.
+pub(super) fn when(condition: Condition, operation: Operation) -> Operation {
+    Operation { condition, ..operation }
+}
+
+/// The same, whose condition did not hold.
+pub(super) fn failed(current: Option<u64>, operation: Operation) -> Operation {
+    Operation { outcome: Outcome::Failed { current: current.map(version) }, ..operation }
+}
+
 /// The same with other replicas.
 pub(super) fn with(ack: u16, from: u16, operation: Operation) -> Operation {
     Operation { replicas: AckFrom::new(ack, from), ..operation }
@@ -98,5 +109,5 @@ pub(super) fn history<const N: usize>(operations: [Operation; N]) -> History {
 /// A stored record.
 pub(super) fn record(at: u64, from: u16, value: Option<&'static str>) -> Record {
     let value = value.map_or(Value::Tombstone, |value| Value::Present(Bytes::from_static(value.as_bytes())));
-    Record { version: version(at), from, expires: None, value }
+    Record { version: version(at), from, expires: None, value, conditional: None }
 }

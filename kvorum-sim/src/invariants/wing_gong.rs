@@ -67,7 +67,8 @@ pub fn search(steps: &[Step], states: usize) -> Answer {
                 Action::Erase => None,
                 Action::Expire(id) if value == Some(id) => None,
                 Action::Read(seen) if seen == value => value,
-                Action::Expire(_) | Action::Read(_) => continue,
+                Action::If(expect, to) if expect.holds(value) => to,
+                Action::Expire(_) | Action::Read(_) | Action::If(..) => continue,
             };
             open.push((done | 1 << index, next));
         }

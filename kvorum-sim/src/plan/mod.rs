@@ -94,6 +94,13 @@ impl KeyPlan {
     pub fn replicas_of(&self, is_read: bool) -> &[AckFrom] {
         if is_read && !self.reads.is_empty() { &self.reads } else { &self.replicas }
     }
+
+    /// Whether all operations of the key overlap, those of the final reads included: only then are conditions judged
+    /// against all of them.
+    pub fn overlaps(&self, default: AckFrom) -> bool {
+        let all: Vec<AckFrom> = self.replicas.iter().chain(&self.reads).copied().chain([default]).collect();
+        all.iter().all(|one| all.iter().all(|other| one.overlaps(*other)))
+    }
 }
 
 /// How many values have a TTL, and how long the TTLs are.
@@ -148,6 +155,8 @@ pub struct Plan {
     pub keys: Vec<KeyPlan>,
     /// Whether values have TTLs.
     pub ttl: Option<TtlPlan>,
+    /// Writes in a hundred that have a condition.
+    pub conditions: u64,
     /// The largest value.
     pub value_bytes_max: usize,
     /// Whether a comparison starts a bulk sync as soon as one partition lacks most of its records.
@@ -214,6 +223,7 @@ impl Plan {
             clients: clients(&mut seed.stream("clients"), nodes, is_contended),
             keys: keys(&mut seed.stream("keys"), nodes, &kinds, is_contended),
             ttl: ttl(&mut seed.stream("ttl"), &kinds),
+            conditions: conditions(&mut seed.stream("conditions")),
             value_bytes_max,
             backups: backups(&mut seed.stream("backups"), nodes, length, &kinds),
             transfers_early: seed.stream("transfers").percent(50),
@@ -288,6 +298,11 @@ impl Plan {
         let from = self.nodes.min(3);
         AckFrom::new(from / 2 + 1, from)
     }
+}
+
+/// Half of the seeds have conditional writes, so that plain ones are judged alone as well.
+fn conditions(stream: &mut Stream) -> u64 {
+    stream.weighted(&[(4, 0), (2, 20), (2, 50), (1, 90)]).copied().unwrap_or(0)
 }
 
 fn backups(

@@ -228,7 +228,7 @@ fn early_answers_leave_the_connection_usable_or_say_close() {
         ("PUT /v0/entity?id=", "", 400),
         ("PUT /v0/entity?id=raw&ttl=0", "", 400),
         ("PUT /v0/entity?id=raw-kept", "Content-Range: bytes 0-1/2\r\n", 400),
-        ("PUT /v0/entity?id=raw-kept", "If-Match: *\r\n", 501),
+        ("PUT /v0/entity?id=raw-kept", "If-Unmodified-Since: Sun, 22 Nov 2026 02:07:08 GMT\r\n", 501),
         ("PUT /v0/nothing", "", 400),
         ("PUT /v0/status", "", 405),
         ("POST /v0/entity?id=raw", "", 405),

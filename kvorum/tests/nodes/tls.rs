@@ -2,6 +2,7 @@
 //! request. Method: real nodes, real files, and handshakes of strangers.
 
 use kvorum_client::Client;
+use kvorum_server::peer::PROTOCOL;
 use kvorum_testkit::cluster::{Cluster, Launch};
 use kvorum_testkit::history::{Asked, Class, Moment};
 use kvorum_testkit::load::cluster::{Load, settle};
@@ -144,7 +145,7 @@ fn only_nodes_certificates_open_the_peer_protocol() {
         assert!(are_all_certified(&cluster, node), "node {node}");
     }
     let hello = format!(
-        "GET /v0/peer HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: kvorum-peer\r\nKvorum-Protocol: 6\r\n\
+        "GET /v0/peer HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: kvorum-peer\r\nKvorum-Protocol: {PROTOCOL}\r\n\
          Kvorum-Cluster: kvorum\r\nKvorum-Cluster-Id: 00000000000000000000000000000000\r\nKvorum-Node: {}\r\n\
          Kvorum-Topology: 0000000000000000\r\nKvorum-Store: 00000000000000000000000000000bad\r\n\
          Kvorum-Run: 1-0000000000000001\r\nKvorum-Members: -\r\nKvorum-Clock: 1700000000000\r\n\r\n",

@@ -244,6 +244,7 @@ mod tests {
             from: 3,
             expires: None,
             value: Value::Present(bytes::Bytes::from(vec![7; bytes])),
+            conditional: None,
         };
         let mut piles = Piles::default();
         let (mut came, mut added) = (BTreeSet::new(), 0u64);

@@ -16,6 +16,7 @@
 pub(crate) mod bulk;
 pub(crate) mod compare;
 pub(crate) mod doubt;
+mod fence;
 pub(crate) mod sync;
 
 use crate::background::anti_entropy::bulk::{Lacking, Transferring, is_worth};
@@ -92,6 +93,8 @@ pub struct Progress {
     differing_from: Vec<AtomicU64>,
     // Guards the nodes that a store under refill has been compared with. Held for an insertion.
     refilled_from: Mutex<BTreeSet<NodeIndex>>,
+    /// The fence of a refill under way.
+    fence: fence::RefillFence,
     // Guards the nodes that this store has been compared with since it was opened after an unclean shutdown. Held for
     // an insertion.
     compared_since_start: Mutex<BTreeSet<NodeIndex>>,
@@ -114,6 +117,7 @@ impl Progress {
     /// Restarts all comparisons of a refill.
     pub(crate) fn forget_refill(&self) {
         self.refilled_from().clear();
+        self.fence.forget();
     }
 
     fn refilled_from(&self) -> MutexGuard<'_, BTreeSet<NodeIndex>> {
@@ -191,9 +195,12 @@ impl Worker for AntiEntropy {
         let state = &shared.background.anti_entropy;
         let (refills, is_first) = (state.is_refilled(), state.owes_comparison(index));
         let is_urgent = is_first || self.was_away;
+        // Without its fence a comparison brings records, but does not count.
+        let is_fenced = refills && self.puller.fence().await;
         let compared = self.compare_in_turn(refills, is_urgent).await;
         self.was_away &= compared.is_err();
         match compared {
+            Ok(()) if refills && !is_fenced => {}
             Ok(()) if refills => state.compared_with(index, beginning).await,
             Ok(()) if is_first => state.compared_after_start(index).await,
             Ok(()) => {}
@@ -467,6 +474,12 @@ impl Comparisons {
         // must.
         let somebody_votes = self.cluster.others().any(|other| self.peer_votes(other));
         if !is_whole || !somebody_votes {
+            return;
+        }
+        let Some(word) = self.progress.fence.word() else { return };
+        if let Err(error) = self.replica.fence(word).await {
+            tracing::warn!(%error, "this store was refilled, but cannot store that it has lost its promises: it is \
+                                    compared again");
             return;
         }
         if let Err(error) = self.adopt(doubts).await {

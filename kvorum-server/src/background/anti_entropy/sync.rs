@@ -11,7 +11,7 @@ use crate::background::workers::WorkerId;
 use crate::coordinator::Coordinator;
 use crate::coordinator::calls::{Calls, Cause};
 use crate::peer::{Reply, Request, VersionRow};
-use crate::replica::{Fetched, Floor, ReplicaError, Source};
+use crate::replica::{Applied, Fetched, Floor, ReplicaError, Source};
 use kvorum_core::{Key, NodeIndex, Partition, Record, Version};
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -28,6 +28,9 @@ pub(crate) const BATCH_LEN_MAX: usize = 128;
 pub(crate) const BATCH_BYTES_MAX: u32 = 128 << 10;
 /// Batches of one partition under way at a time.
 const BATCHES_IN_FLIGHT_MAX: usize = 2;
+
+/// Promises that one batch ends at most; the next comparison goes on.
+const PROMISES_ENDED_MAX: usize = 16;
 
 /// A key in which the two replicas differ, and what this node has to do about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -206,8 +209,20 @@ impl Puller {
         let Some(newest) = records.iter().map(|(_, record)| record.version).max() else { return Ok(()) };
         shared.wait_for_pace(charged_all(&records)).await;
         shared.stamps.observe(newest);
+        // Keys are copied only where a promise may keep one out.
+        let places: Vec<(Key, u16)> = if shared.replica.promises().is_empty() {
+            Vec::new()
+        } else {
+            records.iter().map(|(key, record)| (key.clone(), record.from)).collect()
+        };
         let applied = shared.replica.apply_many(records, Source::Repair { settled }).await;
-        let count = applied.map_err(Cause::Replica)?.iter().flatten().count() as u64;
+        let applied = applied.map_err(Cause::Replica)?;
+        let is_kept_out =
+            |(_, applied): &(_, &Option<Applied>)| matches!(applied, Some(Applied::Contested { .. }));
+        for ((key, from), _) in places.iter().zip(&applied).filter(is_kept_out).take(PROMISES_ENDED_MAX) {
+            self.own.end_promise(key, *from).await;
+        }
+        let count = applied.iter().flatten().count() as u64;
         shared.background.anti_entropy.progress.pulled.fetch_add(count, Ordering::Relaxed);
         shared.background.workers.count(WorkerId::Repair(self.index), count);
         Ok(())

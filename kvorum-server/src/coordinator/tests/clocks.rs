@@ -122,7 +122,7 @@ fn forever() -> Version {
 }
 
 fn tombstone_of(version: Version) -> Record {
-    Record { version, expires: None, from: 3, value: Value::Tombstone }
+    Record { version, expires: None, from: 3, value: Value::Tombstone, conditional: None }
 }
 
 /// Goal: a forged version, whatever brings it, is refused with a code and counted, changes no record and does not move

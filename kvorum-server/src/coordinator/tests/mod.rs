@@ -216,6 +216,7 @@ fn write_supersedes_what_was_stamped_ahead() {
         from: 1,
         expires: None,
         value: Value::Present(Bytes::from_static(b"ahead")),
+        conditional: None,
     };
     assert_eq!(run(node.replica.apply(key(), record, Source::Writer)).unwrap(), Applied::Stored);
     let version = node.write(put("later")).unwrap();
@@ -316,6 +317,7 @@ fn many_keys_are_read_up_to_a_bound() {
         from: 3,
         expires: None,
         value: Value::Present(Bytes::from(vec![7; 100])),
+        conditional: None,
     };
     let records = vec![(key("a"), record(2)), (key("c"), record(3)), (key("a"), record(1))];
     let applied = run(node.replica.apply_many(records, Source::Repair { settled: 0 })).unwrap();
@@ -345,6 +347,7 @@ fn walks_go_on_where_they_were() {
         from: 3,
         expires: None,
         value,
+        conditional: None,
     };
     let records: Vec<(Key, Record)> = (0..100u8)
         .map(|number| {
@@ -454,7 +457,7 @@ fn what_peers_send_is_held_to_the_pace() {
     let desk = PeerDesk::new(Arc::clone(&node.shared));
     let caller = Caller { peer: NodeId::of_url("http://n:1"), connection: 1 };
     let version = Version::from_words(1_000_000 << 16, 1);
-    let record = Record { version, expires: None, from: 3, value: Value::Tombstone };
+    let record = Record { version, expires: None, from: 3, value: Value::Tombstone, conditional: None };
     let requests = [
         Request::Apply { key: key(), record, kind: ApplyKind::Hint },
         Request::Fetch { keys: vec![key(), Key::new("other").unwrap()], bytes: 1 << 20 },
@@ -501,6 +504,7 @@ fn hints_are_known_by_partition() {
         from: 3,
         expires: None,
         value: Value::Present(Bytes::from_static(b"v")),
+        conditional: None,
     };
     let names = ["a", "b"].map(|name| Key::new(name).unwrap());
     let node = start();
@@ -560,7 +564,13 @@ fn values_from_peers_obey_the_limit_of_clients() {
     let caller = Caller { peer: NodeId::of_url("http://n:2"), connection: 1 };
     let record = |bytes: usize| {
         let value = Value::Present(Bytes::from(vec![7; bytes]));
-        Record { version: Version::new(UnixMillis(1_000_000), 0, NodeId(1)), expires: None, from: 3, value }
+        Record {
+            version: Version::new(UnixMillis(1_000_000), 0, NodeId(1)),
+            expires: None,
+            from: 3,
+            value,
+            conditional: None,
+        }
     };
     let serve = |bytes: usize| {
         let apply = |kind| Request::Apply { key: key.clone(), record: record(bytes), kind };

@@ -20,7 +20,13 @@ fn key() -> Key {
 }
 
 fn record(word: u64) -> Record {
-    Record { version: Version::from_words(word, 1), from: 3, expires: None, value: Value::Tombstone }
+    Record {
+        version: Version::from_words(word, 1),
+        from: 3,
+        expires: None,
+        value: Value::Tombstone,
+        conditional: None,
+    }
 }
 
 /// Every request that contains a timestamp, once for each place of one.
@@ -46,7 +52,7 @@ fn requests(word: u64) -> Vec<Request> {
 /// Every reply that contains a timestamp, likewise, each with a request that it answers.
 fn replies(word: u64) -> Vec<(Request, Reply)> {
     let version = Version::from_words(word, 1);
-    let header = Held::HeaderOnly { version, from: 3, expires: None, value_bytes: 9 };
+    let header = Held::HeaderOnly { version, from: 3, expires: None, conditional: None, value_bytes: 9 };
     let versions = Request::Versions { partition: 0, after: None, bytes: 1, floor: Floor::default() };
     let row = VersionRow { key: key(), version, from: 3, is_tombstone: false };
     let list = |rows, floor| Reply::VersionList { rows, is_last: true, floor };

@@ -96,7 +96,8 @@ fn bounds_are_kept_when_writing() {
     let scan = |sources| Request::ScanOpen { start: key.clone(), end: None, bytes: 1, sources, from: 1 };
     assert_eq!(request(scan(vec![1, 2])), Ok(()));
     assert_eq!(request(scan(vec![1, 1])), Err(MessageError::Unsorted));
-    let record = Record { version: Version::ZERO, from: 0, expires: None, value: Value::Tombstone };
+    let record =
+        Record { version: Version::ZERO, from: 0, expires: None, value: Value::Tombstone, conditional: None };
     let apply = Request::Apply { key: key.clone(), record, kind: ApplyKind::Write };
     assert_eq!(request(apply), Err(MessageError::Contradiction));
     let digests = Reply::DigestList(vec![0; 1 << 16]);
@@ -155,9 +156,15 @@ fn deadlines_are_rounded_up() {
 #[test]
 fn long_values_are_left_out() {
     let value = Value::Present(Bytes::from_static(b"four"));
-    let record = Record { version: Version::ZERO, from: 1, expires: None, value };
+    let record = Record { version: Version::ZERO, from: 1, expires: None, value, conditional: None };
     assert_eq!(Held::new(record.clone(), 4), Held::Whole(record.clone()));
-    let header = Held::HeaderOnly { version: Version::ZERO, from: 1, expires: None, value_bytes: 4 };
+    let header = Held::HeaderOnly {
+        version: Version::ZERO,
+        from: 1,
+        expires: None,
+        conditional: None,
+        value_bytes: 4,
+    };
     assert_eq!(Held::new(record.clone(), 3), header);
     let tombstone = Record { value: Value::Tombstone, ..record };
     assert_eq!(Held::new(tombstone.clone(), 0), Held::Whole(tombstone));

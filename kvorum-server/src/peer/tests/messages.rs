@@ -6,9 +6,12 @@ use crate::peer::table::Row;
 use crate::peer::*;
 use crate::replica::{Applied, Fetched, Floor};
 use bytes::Bytes;
-use kvorum_core::{ClusterId, Key, NodeId, Record, Run, StoreSeen, UnixMillis, Value, Version};
+use kvorum_core::{
+    ClusterId, Conditional, Key, Lineage, NodeId, Record, Run, StoreSeen, UnixMillis, Value, Version,
+};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::num::NonZeroU128;
 use std::time::Duration;
 
 /// A request, and replies that answer it. Each has what follows its message's name in the name of its frame.
@@ -20,10 +23,12 @@ pub(super) fn samples() -> Vec<Sample> {
     let key = |text: &'static str| Key::new(text).unwrap();
     let version = Version::new(UnixMillis(0x0123_4567_89ab), 0xcdef, NodeId(0x1122_3344_5566_7788));
     let value = Value::Present(Bytes::from_static(b"hello"));
-    let record = Record { version, from: 3, expires: Some(UnixMillis(0x0199_0000_0000)), value };
+    let record =
+        Record { version, from: 3, expires: Some(UnixMillis(0x0199_0000_0000)), value, conditional: None };
     let tombstone = Record { expires: None, value: Value::Tombstone, ..record.clone() };
     let dead = tombstone.clone();
-    let header = Held::HeaderOnly { version, from: 3, expires: None, value_bytes: 1 << 20 };
+    let header =
+        Held::HeaderOnly { version, from: 3, expires: None, conditional: None, value_bytes: 1 << 20 };
     let seen =
         |node, store, number, nonce| StoreSeen { node: NodeId(node), store, run: Run { number, nonce } };
     let roster = vec![seen(1, 0xaa << 120, 7, 0xcc), seen(2, 0xbb, 0, 0)];
@@ -37,6 +42,11 @@ pub(super) fn samples() -> Vec<Sample> {
     let floor = Floor { settled: 9, sealed: 8, purged: 7 };
     let stretched =
         |settled, name, record| StretchRow { settled: Timestamp(settled), key: key(name), record };
+    let lineage = Lineage { origin: version, base: Version::from_words(0x0a, 0x0b) };
+    let conditional = Some(Box::new(Conditional { lineage, operation: NonZeroU128::new(9) }));
+    let accepted = Record { conditional, ..tombstone.clone() };
+    let promised =
+        |held| BallotReply::Promised { held, has_held: true, has_built: false, memory_millis: 160 };
     let refused = |code, detail: &str| Reply::Refused { code, detail: detail.to_owned() };
     vec![
         (
@@ -67,6 +77,27 @@ pub(super) fn samples() -> Vec<Sample> {
             ],
         ),
         ("", Request::Newest { key: key("k") }, vec![("", Reply::NewestIs(version))]),
+        (
+            "",
+            Request::Prepare {
+                key: key("k"),
+                ballot: version,
+                earlier: vec![version, Version::from_words(0x0a, 0x0b)],
+                value_bytes_max: 4096,
+            },
+            vec![
+                ("", Reply::Prepared(promised(Some(Held::Whole(accepted.clone()))))),
+                ("nothing", Reply::Prepared(promised(None))),
+                ("denied", Reply::Prepared(BallotReply::Denied { by: version })),
+            ],
+        ),
+        (
+            "ballot",
+            Request::Apply { key: key("k"), record: accepted, kind: ApplyKind::Ballot },
+            vec![("contested", Reply::Applied(Applied::Contested { by: version }))],
+        ),
+        ("", Request::Release { key: key("k"), ballot: version }, Vec::new()),
+        ("", Request::Fence { upto: Timestamp(9) }, vec![("", Reply::Fenced { met: Timestamp(8) })]),
         (
             "",
             Request::Ping { wall, cluster_id, roster: roster.clone() },
@@ -198,7 +229,7 @@ fn released_frames_still_read_and_write() {
             assert_eq!(Reply::decode(frame, request.reply_kind()), Ok(reply), "{name}");
         }
     }
-    let released: Vec<&str> = include_str!("../../../../fixtures/peer-frames-6.txt").lines().collect();
+    let released: Vec<&str> = include_str!("../../../../fixtures/peer-frames-7.txt").lines().collect();
     assert_eq!(lines, released, "\n{}\n", lines.join("\n"));
 }
 
@@ -206,7 +237,7 @@ fn released_frames_still_read_and_write() {
 /// a frame with its name and kind in the latest fixture.
 #[test]
 fn every_message_has_a_frame() {
-    let fixture = include_str!("../../../../fixtures/peer-frames-6.txt");
+    let fixture = include_str!("../../../../fixtures/peer-frames-7.txt");
     let named: BTreeSet<(&str, &str)> = fixture
         .lines()
         .map(|line| {
@@ -216,7 +247,7 @@ fn every_message_has_a_frame() {
         .collect();
     for row in [Request::ROWS, Reply::ROWS].concat() {
         let kind = format!("{:02x}", row.kind);
-        assert!(named.contains(&(row.name, &kind)), "fixtures/peer-frames-6.txt: no frame of {}", row.name);
+        assert!(named.contains(&(row.name, &kind)), "fixtures/peer-frames-7.txt: no frame of {}", row.name);
     }
 }
 
@@ -312,6 +343,20 @@ fn frames_of_version_6_change_what_they_must() {
         digest-list versions version-list fetch survey surveyed survey-free apply-many applied-many stretch \
         stretched stretched-end";
     assert_eq!(changed.join(" "), expected);
+}
+
+/// Version 7 only adds: ballots, their records and the fence.
+#[test]
+fn frames_of_version_7_are_those_of_version_6_and_more() {
+    let (six, seven) = (
+        include_str!("../../../../fixtures/peer-frames-6.txt"),
+        include_str!("../../../../fixtures/peer-frames-7.txt"),
+    );
+    assert!(six.lines().all(|line| seven.lines().any(|other| other == line)));
+    let more = seven.lines().filter(|line| !six.lines().any(|other| other == *line));
+    let more: Vec<&str> = more.filter_map(|line| line.split(' ').next()).collect();
+    let expected = "Prepare Prepared Prepared-nothing Prepared-denied Apply-ballot Applied-contested Release Fence Fenced";
+    assert_eq!(more.join(" "), expected);
 }
 
 /// Goal: it is known which frames of version 1 mean something else now, and none does harm. The handshake refuses such

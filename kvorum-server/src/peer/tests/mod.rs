@@ -323,7 +323,7 @@ fn bounds_refuse() {
         }
         let put = |bytes: usize| {
             let value = Value::Present(Bytes::from(vec![0; bytes]));
-            let record = Record { version: Version::ZERO, from: 1, expires: None, value };
+            let record = Record { version: Version::ZERO, from: 1, expires: None, value, conditional: None };
             Request::Apply { key: Key::new("k").unwrap(), record, kind: ApplyKind::Write }
         };
         *peer.answer.borrow_mut() = Box::new(|_| Box::pin(async { Reply::Applied(Applied::Stored) }));
@@ -371,7 +371,13 @@ fn late_work_is_not_begun() {
 fn large_values_get_through() {
     run(async {
         let value: Bytes = (0..8 << 20).map(|at: u32| at.to_le_bytes()[at as usize % 3]).collect();
-        let record = Record { version: Version::ZERO, from: 1, expires: None, value: Value::Present(value) };
+        let record = Record {
+            version: Version::ZERO,
+            from: 1,
+            expires: None,
+            value: Value::Present(value),
+            conditional: None,
+        };
         let held = Held::Whole(record.clone());
         let peer = Peer::new(move |request| {
             let reply = match request {
@@ -401,7 +407,7 @@ fn slow_transfers_are_not_silence() {
         let (link, witness) = start(&peer);
         pass(200).await;
         let value = Value::Present(Bytes::from(vec![0; 100 << 10]));
-        let record = Record { version: Version::ZERO, from: 1, expires: None, value };
+        let record = Record { version: Version::ZERO, from: 1, expires: None, value, conditional: None };
         let put = Request::Apply { key: Key::new("k").unwrap(), record, kind: ApplyKind::Write };
         let call = link.call(&put, 2 * SECOND);
         for _ in 0..9 {
@@ -425,7 +431,7 @@ fn slow_transfers_are_not_silence() {
 fn replies_that_nobody_takes_are_bounded() {
     run(async {
         let value = Value::Present(Bytes::from(vec![0; 8 << 20]));
-        let record = Record { version: Version::ZERO, from: 1, expires: None, value };
+        let record = Record { version: Version::ZERO, from: 1, expires: None, value, conditional: None };
         let held = Held::Whole(record);
         let peer = Peer::new(move |_| Box::pin(std::future::ready(Reply::Found(Some(held.clone())))));
         let link = connected(&peer).await;

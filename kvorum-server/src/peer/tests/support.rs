@@ -381,5 +381,5 @@ pub(super) const SECOND: Duration = Duration::from_secs(1);
 /// A record with a value of `value_bytes` bytes.
 pub(super) fn record_of(value_bytes: usize) -> Record {
     let value = Value::Present(Bytes::from(vec![7; value_bytes]));
-    Record { version: Version::ZERO, from: 1, expires: None, value }
+    Record { version: Version::ZERO, from: 1, expires: None, value, conditional: None }
 }

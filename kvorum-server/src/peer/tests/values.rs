@@ -4,9 +4,10 @@
 use crate::peer::fields::Field;
 use crate::peer::terms::{Held, Timestamp, VersionRow};
 use crate::replica::Floor;
-use kvorum_core::{ClusterId, Key, Record, UnixMillis, Value, Version};
+use kvorum_core::{ClusterId, Conditional, Key, Lineage, Record, UnixMillis, Value, Version};
 use proptest::prelude::*;
 use std::fmt::Debug;
+use std::num::NonZeroU128;
 
 /// A type with any of its values.
 pub(in crate::peer) trait AnyValue: Sized + Debug {
@@ -60,8 +61,12 @@ any_values! {
     Floor: any::<[u64; 3]>().prop_map(|[settled, sealed, purged]| Floor { settled, sealed, purged });
     VersionRow: (Key::any_value(), Version::any_value(), 1u16.., any::<bool>())
         .prop_map(|(key, version, from, is_tombstone)| VersionRow { key, version, from, is_tombstone });
-    Record: (Version::any_value(), 1u16.., Option::<UnixMillis>::any_value(), value())
-        .prop_map(|(version, from, expires, value)| Record { version, from, expires, value });
+    Conditional: (Version::any_value(), Version::any_value(), any::<u128>()).prop_map(|(origin, base, operation)| {
+        Conditional { lineage: Lineage { origin, base }, operation: NonZeroU128::new(operation) }
+    });
+    Record: (Version::any_value(), 1u16.., Option::<UnixMillis>::any_value(), value(), conditional()).prop_map(
+        |(version, from, expires, value, conditional)| Record { version, from, expires, value, conditional }
+    );
     Held: prop_oneof![Record::any_value().prop_map(Held::Whole), header_only()];
 }
 
@@ -71,9 +76,14 @@ fn value() -> impl Strategy<Value = Value> {
 }
 
 fn header_only() -> impl Strategy<Value = Held> {
-    (Record::any_value(), any::<u32>()).prop_map(|(Record { version, from, expires, .. }, value_bytes)| {
-        Held::HeaderOnly { version, from, expires, value_bytes }
+    (Record::any_value(), any::<u32>()).prop_map(|(record, value_bytes)| {
+        let Record { version, from, expires, conditional, .. } = record;
+        Held::HeaderOnly { version, from, expires, conditional, value_bytes }
     })
+}
+
+fn conditional() -> impl Strategy<Value = Option<Box<Conditional>>> {
+    prop::option::of(Conditional::any_value().prop_map(Box::new))
 }
 
 impl<T: AnyValue + Clone + 'static> AnyValue for Option<T> {

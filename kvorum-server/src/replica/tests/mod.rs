@@ -1,5 +1,6 @@
 //! The committer, driven group by group over the in-memory engine: what it stores, what it answers, what survives.
 
+mod ballots;
 mod failures;
 
 use super::answer::Applied;
@@ -34,6 +35,7 @@ struct Bench {
     groups: Arc<AtomicU64>,
     health: Arc<StoreHealth>,
     metrics: Arc<StoreMetrics>,
+    promises: Arc<super::Promises>,
     committer: Committer,
     source: Source,
 }
@@ -68,8 +70,10 @@ impl Bench {
         let digests = (purge == Purge::Keep).then(|| Arc::new(super::Digests::open(&*engine, 12).unwrap()));
         let floors = (purge == Purge::Keep).then(|| Arc::new(super::Floors::open(&*engine, 12).unwrap()));
         let (counted, known) = (Arc::clone(&groups), Arc::clone(&health));
-        let committer = Committer::new(&parts, digests, floors, counted, known);
-        Self { engine, clock, groups, health, metrics: parts.metrics, committer, source: Source::Writer }
+        let promises = Arc::new(super::Promises::open(&*engine).unwrap());
+        let committer = Committer::new(&parts, digests, floors, Arc::clone(&promises), counted, known);
+        let (metrics, source) = (parts.metrics, Source::Writer);
+        Self { engine, clock, groups, health, metrics, promises, committer, source }
     }
 
     fn stored(&self, key: &str) -> Option<Record> {
@@ -195,11 +199,11 @@ fn version(millis: u64) -> Version {
 
 fn value(millis: u64, text: &str) -> Record {
     let value = Value::Present(Bytes::copy_from_slice(text.as_bytes()));
-    Record { version: version(millis), from: 1, expires: None, value }
+    Record { version: version(millis), from: 1, expires: None, value, conditional: None }
 }
 
 fn tombstone(millis: u64) -> Record {
-    Record { version: version(millis), from: 1, expires: None, value: Value::Tombstone }
+    Record { version: version(millis), from: 1, expires: None, value: Value::Tombstone, conditional: None }
 }
 
 /// Newest wins, whatever the order; the loser is told by what; a repetition changes nothing.

@@ -568,24 +568,32 @@ pub(crate) fn head_lines() -> Vec<Case> {
     cases
 }
 
-/// Conditions and ranges on writes: headers that would be ignored are refused, before anything is done.
+/// Conditions and ranges on writes: those that do not hold, and headers that would be ignored are refused, before anything is
+/// done.
 pub(crate) fn conditions() -> Vec<Case> {
     let mut cases = Vec::new();
-    for header in [
-        "If-Match: \"0000000000010000-00000000000000ff\"",
-        "If-Match: *",
-        "if-match: \"a\", \"b\"",
-        "If-None-Match: *",
-        "If-None-Match: \"a\"",
-        "If-Unmodified-Since: Sun, 22 Nov 2026 02:07:08 GMT",
-        "If-Match:",
-        "If-Unmodified-Since: nonsense",
+    for (header, status) in [
+        ("If-Match: \"0000000000010000-00000000000000ff\"", 412),
+        ("if-match: \"a\", \"b\"", 412),
+        ("If-None-Match: *", 412),
+        ("If-Match: *\r\nIf-None-Match: *", 412),
+        ("If-Match:", 400),
+        ("If-None-Match: unquoted", 400),
+        ("If-Match: *\r\nKvorum-Operation:", 400),
+        ("Kvorum-Operation: two words", 400),
+        ("If-Unmodified-Since: Sun, 22 Nov 2026 02:07:08 GMT", 501),
+        ("If-Unmodified-Since: nonsense", 501),
     ] {
         let headers = format!("{header}\r\nContent-Length: 1\r\n");
         let put_kept = with("PUT /v0/entity?id=raw-kept HTTP/1.1", &headers, "x");
-        cases.push(case(format!("PUT {header}"), put_kept, Refused(501)));
+        cases.push(case(format!("PUT {header}"), put_kept, Refused(status)));
         let delete_kept = with("DELETE /v0/entity?id=raw-kept HTTP/1.1", format!("{header}\r\n"), "");
-        cases.push(case(format!("DELETE {header}"), delete_kept, Refused(501)));
+        cases.push(case(format!("DELETE {header}"), delete_kept, Refused(status)));
+    }
+    for header in ["If-None-Match: *", "If-Match: *", "Kvorum-Operation: again"] {
+        let headers = format!("{header}\r\nContent-Length: 1\r\n");
+        let put_new = with("PUT /v0/entity?id=raw-conditional HTTP/1.1", &headers, "x");
+        cases.push(case(format!("PUT {header}, which holds"), put_new, Served(201)));
     }
     // Headers without a meaning on a write (RFC 9110, 13.1.3, 13.1.5, 14.2).
     for header in ["If-Modified-Since: Sun, 22 Nov 2026 02:07:08 GMT", "If-Range: \"a\"", "Range: bytes=0-1"]

@@ -1,0 +1,627 @@
+//! Ballots: a record is judged and replaced in one step that no other write comes between.
+//!
+//! A ballot has three uses. A conditional write builds a record because its condition holds. A plain write that met a ballot
+//! between its replicas goes on as one without a condition. A read, and repair, that a promise keeps from writing back find
+//! out what became of the record, and accept the newest one anew.
+//!
+//! The decisions are in [`kvorum_core::conditional`]; this file asks the replicas and waits. Conditional writes of one key
+//! take turns on each thread: rivals only delay each other.
+
+use super::calls::{Calls, Cause, Write};
+use super::{Coordinator, CoordinatorError, Mutation, Written};
+use crate::canary::{self, Canary};
+use crate::peer::{ApplyKind, BallotReply, Held, Request};
+use crate::replica::ReplicaError;
+use crate::slow;
+use kvorum_core::conditional::EARLIER_LEN_MAX;
+use kvorum_core::{
+    AcceptTally, AcceptVerdict, Condition, Conditional, ConditionalOutcome, Fate, Key, Lineage, Next,
+    NodeIndex, PrepareTally, PrepareVerdict, Prepared, Promise, Quorum, Record, UnixMillis, Value, Version,
+};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::num::NonZeroU128;
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::sync::{Semaphore, oneshot};
+use tokio::time::Instant;
+
+/// Ballots that one operation may try. Under rivals a ballot fails when a newer one overtakes it; the pause between two
+/// tries grows.
+const BALLOTS_MAX: u32 = 64;
+/// The share of the request timeout that a ballot waits for further replicas once enough have promised, where they hold
+/// different records.
+const PATIENCE_SHARE: u32 = 8;
+/// The pause after the first ballot that was overtaken: about a round trip. It doubles up to [`PAUSE_MAX`].
+const PAUSE_MIN: Duration = Duration::from_millis(1);
+const PAUSE_MAX: Duration = Duration::from_millis(64);
+
+/// The answer to a conditional write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Decided {
+    /// The condition held, and the record is written.
+    Written(Written),
+    /// The condition did not hold: nothing was done. `current` is the `ETag` of the value; none where there is no value.
+    Failed {
+        /// The `ETag`.
+        current: Option<Version>,
+    },
+}
+
+/// What a ballot is to do.
+pub(super) enum Purpose {
+    /// Write, if the condition holds; a plain write has none.
+    Write {
+        mutation: Mutation,
+        expires: Option<UnixMillis>,
+        condition: Option<Condition>,
+        operation: Option<NonZeroU128>,
+    },
+    /// Find the newest record that stays.
+    Read,
+    /// Accept the newest record anew on all replicas, so that no promise is left above it.
+    Recover,
+}
+
+/// How a ballot ended.
+pub(super) enum End {
+    /// The write took effect.
+    Done { version: Version, confirmed: u16 },
+    /// Nothing was written; this record is the newest.
+    Kept(Option<Record>),
+}
+
+type Outcome = Result<End, CoordinatorError>;
+
+/// The turns of the keys that conditional writes are under way for on one thread.
+#[derive(Debug, Default)]
+pub(super) struct Turns(RefCell<HashMap<Key, Rc<Semaphore>>>);
+
+impl Turns {
+    fn of(&self, key: &Key) -> Rc<Semaphore> {
+        Rc::clone(self.0.borrow_mut().entry(key.clone()).or_insert_with(|| Rc::new(Semaphore::new(1))))
+    }
+
+    /// Forgets a key that nobody waits for.
+    fn forget(&self, key: &Key) {
+        let mut turns = self.0.borrow_mut();
+        if turns.get(key).is_some_and(|turn| Rc::strong_count(turn) == 1) {
+            turns.remove(key);
+        }
+    }
+}
+
+/// A majority at least: ballots need quorums of which any two share a replica.
+fn majority(quorum: Quorum) -> Quorum {
+    let majority = Quorum::majority_of(quorum.from());
+    if quorum.ack() >= majority.ack() { quorum } else { majority }
+}
+
+impl Coordinator {
+    /// Writes `mutation` to `key` if `condition` holds for the newest record, as one step. `operation` is the digest of
+    /// the name that the client gave the write: a write of this name that is the key's newest has been done before.
+    ///
+    /// The quorum must be a majority: `2 * ACK > FROM`.
+    ///
+    /// # Errors
+    /// As for [`Self::write`]. [`CoordinatorError::NotEnoughReplicas`] leaves the write of unknown outcome.
+    ///
+    /// # Cancel safety
+    /// A write that has begun goes on when the future is dropped; its outcome is then unknown.
+    pub async fn write_if(
+        self: &Rc<Self>,
+        key: Key,
+        mutation: Mutation,
+        condition: Condition,
+        operation: Option<NonZeroU128>,
+        quorum: Quorum,
+    ) -> Result<Decided, CoordinatorError> {
+        let expires = mutation.expires(self.shared.clock.wall());
+        // Check the clock after reading it: a clock that is set in between is not trusted either.
+        if self.shared.timestamps.stands_down() {
+            return Err(self.clock_off());
+        }
+        let begun = Instant::now();
+        let deadline = begun + self.shared.settings.request_timeout + mutation.allowance();
+        self.writes.set(self.writes.get() + 1);
+        self.shared.background.pace.note_request();
+        let (report, outcome) = oneshot::channel();
+        let coordinator = Rc::clone(self);
+        let deciding = async move {
+            let purpose = Purpose::Write { mutation, expires, condition: Some(condition), operation };
+            let decided = coordinator.decide(key, purpose, quorum, begun, deadline).await;
+            coordinator.count_decided(&decided);
+            // The client may have gone.
+            let _ = report.send(decided);
+            coordinator.writes.set(coordinator.writes.get().saturating_sub(1));
+        };
+        match slow::current() {
+            Some(trace) => drop(tokio::task::spawn_local(slow::within(trace, deciding))),
+            None => drop(tokio::task::spawn_local(deciding)),
+        }
+        outcome.await.unwrap_or(Err(CoordinatorError::Stopped))
+    }
+
+    async fn decide(
+        self: &Rc<Self>,
+        key: Key,
+        purpose: Purpose,
+        quorum: Quorum,
+        begun: Instant,
+        deadline: Instant,
+    ) -> Result<Decided, CoordinatorError> {
+        self.clock_asked(deadline).await?;
+        let turn = self.turns.of(&key);
+        let taken = tokio::time::timeout_at(deadline, turn.acquire()).await;
+        let outcome = match &taken {
+            Ok(_) => Ballot::new(self, key.clone(), quorum, begun, deadline).run(&purpose).await,
+            // Nothing was sent.
+            Err(_) => Err(CoordinatorError::Replica(ReplicaError::Overloaded)),
+        };
+        drop(taken);
+        drop(turn);
+        self.turns.forget(&key);
+        Ok(match outcome? {
+            End::Done { version, confirmed } => Decided::Written(Written { version, confirmed }),
+            End::Kept(record) => Decided::Failed { current: self.current(record.as_ref()) },
+        })
+    }
+
+    /// The `ETag` of a record's value; none where it has no value, or has expired.
+    fn current(&self, record: Option<&Record>) -> Option<Version> {
+        let now = self.shared.timestamps.expiry_clock();
+        record.filter(|record| record.live(now).is_some()).map(Record::etag)
+    }
+
+    fn count_decided(&self, decided: &Result<Decided, CoordinatorError>) {
+        let metrics = &self.shared.metrics;
+        let count = match decided {
+            Ok(Decided::Written(_)) => &metrics.conditional_done,
+            Ok(Decided::Failed { .. }) => &metrics.conditional_failed,
+            Err(_) => &metrics.conditional_unknown,
+        };
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The newest record of `key` that stays. For a read that found a record at `met`, which a promise keeps it from writing
+    /// back.
+    pub(super) async fn read_by_ballot(
+        self: &Rc<Self>,
+        key: &Key,
+        quorum: Quorum,
+        begun: Instant,
+        met: Version,
+    ) -> Result<Option<Record>, CoordinatorError> {
+        let deadline = begun + self.shared.settings.request_timeout;
+        let mut ballot = Ballot::new(self, key.clone(), majority(quorum), begun, deadline);
+        ballot.above = met;
+        self.shared.metrics.ballots_recovered.fetch_add(1, Ordering::Relaxed);
+        match ballot.run(&Purpose::Read).await? {
+            End::Kept(record) => Ok(record),
+            // A read writes nothing of its own.
+            End::Done { .. } => Err(CoordinatorError::Stopped),
+        }
+    }
+
+    /// Ends a promise that keeps repair from bringing in a record of `key`: its newest record is accepted anew by the
+    /// first `from` replicas. If that fails, the next comparison tries again.
+    pub(crate) async fn end_promise(self: &Rc<Self>, key: &Key, from: u16) {
+        let begun = Instant::now();
+        let deadline = begun + self.shared.settings.request_timeout;
+        let quorum = Quorum::majority_of(from.min(self.nodes()));
+        let mut ballot = Ballot::new(self, key.clone(), quorum, begun, deadline);
+        self.shared.metrics.ballots_recovered.fetch_add(1, Ordering::Relaxed);
+        let _ = ballot.run(&Purpose::Recover).await;
+    }
+}
+
+/// An operation that goes on by ballots.
+pub(super) struct Ballot {
+    coordinator: Rc<Coordinator>,
+    key: Key,
+    quorum: Quorum,
+    begun: Instant,
+    deadline: Instant,
+    /// Every later ballot is above this version.
+    pub(super) above: Version,
+    /// Versions under which the operation's record may have been taken, and when the first of them was sent.
+    pub(super) earlier: Vec<Version>,
+    pub(super) sent_at: Option<Duration>,
+}
+
+/// Enough promises, with the newest record among them.
+struct Base {
+    prepared: Prepared,
+    /// The newest record, and the replica that has it.
+    held: Option<(NodeIndex, Held)>,
+}
+
+/// What a ballot's first part has led to.
+enum Asked {
+    Ready(Base),
+    Again,
+}
+
+/// What a ballot's second part has led to.
+enum Accepted {
+    Taken(u16),
+    Again { is_nowhere: bool },
+}
+
+impl Ballot {
+    pub(super) fn new(
+        coordinator: &Rc<Coordinator>,
+        key: Key,
+        quorum: Quorum,
+        begun: Instant,
+        deadline: Instant,
+    ) -> Self {
+        let (above, earlier, sent_at) = (Version::ZERO, Vec::new(), None);
+        Self { coordinator: Rc::clone(coordinator), key, quorum, begun, deadline, above, earlier, sent_at }
+    }
+
+    /// A plain write of this quorum that goes on by ballots.
+    pub(super) fn of_plain(
+        coordinator: &Rc<Coordinator>,
+        key: Key,
+        quorum: Quorum,
+        begun: Instant,
+        deadline: Instant,
+    ) -> Self {
+        Self::new(coordinator, key, majority(quorum), begun, deadline)
+    }
+
+    /// Tries ballots until one decides the operation.
+    pub(super) async fn run(&mut self, purpose: &Purpose) -> Outcome {
+        for round in 0..BALLOTS_MAX {
+            if round > 0 {
+                self.pause(round).await;
+            }
+            self.coordinator.shared.metrics.ballots.fetch_add(1, Ordering::Relaxed);
+            let stamping = self.coordinator.shared.stamps.next(self.above);
+            let ballot = match tokio::time::timeout_at(self.deadline, stamping).await {
+                Ok(Ok(ballot)) => ballot,
+                // The record of an earlier ballot was sent: its outcome is unknown, whatever this error says.
+                Ok(Err(error)) if self.earlier.is_empty() => return Err(error),
+                Ok(Err(_)) | Err(_) => break,
+            };
+            // Where nothing is sent under the ballot, its promises have no use.
+            let base = match self.prepare(ballot).await {
+                Ok(Asked::Ready(base)) => base,
+                Ok(Asked::Again) => continue,
+                Err(error) => {
+                    self.release(ballot);
+                    return Err(error);
+                }
+            };
+            let Some((record, end)) = self.judge(purpose, ballot, base).await? else { continue };
+            let Some(record) = record else {
+                self.release(ballot);
+                return Ok(end);
+            };
+            let is_own = record.etag() == ballot;
+            match self.accept(&record).await? {
+                Accepted::Taken(confirmed) => {
+                    return Ok(match end {
+                        End::Done { version, .. } => End::Done { version, confirmed },
+                        kept @ End::Kept(_) => kept,
+                    });
+                }
+                Accepted::Again { is_nowhere } => {
+                    // A base that is accepted anew is not the operation's own record.
+                    if is_own && !is_nowhere {
+                        if self.earlier.len() >= EARLIER_LEN_MAX {
+                            break;
+                        }
+                        self.earlier.push(ballot);
+                    }
+                }
+            }
+        }
+        Err(self.not_enough(Vec::new(), 0, true))
+    }
+
+    /// Takes back the promises of `ballot` in the background. Nobody waits for that, and it need not succeed.
+    fn release(&self, ballot: Version) {
+        let coordinator = Rc::clone(&self.coordinator);
+        let (key, quorum) = (self.key.clone(), self.quorum);
+        tokio::task::spawn_local(async move {
+            let shared = &coordinator.shared;
+            let timeout = shared.settings.request_timeout;
+            let mut calls = Calls::new();
+            for node in shared.cluster.plan(&key, quorum).replicas {
+                let (replica, key) = (shared.replica.clone(), key.clone());
+                match coordinator.link(*node).cloned() {
+                    Some(link) => calls.push(*node, async move {
+                        let _ = link.call(&Request::Release { key, ballot }, timeout).await;
+                    }),
+                    None => calls.push(*node, async move {
+                        let _ = replica.release(key, ballot).await;
+                    }),
+                }
+            }
+            while calls.next().await.is_some() {}
+        });
+    }
+
+    /// Waits a random time before the next ballot, so that rivals get out of each other's way.
+    async fn pause(&self, round: u32) {
+        let most = PAUSE_MIN.saturating_mul(1 << round.min(16)).min(PAUSE_MAX);
+        let mut random = [0; 4];
+        self.coordinator.shared.rng.fill(&mut random);
+        let share = f64::from(u32::from_be_bytes(random)) / f64::from(u32::MAX);
+        let until = Instant::now() + most.mul_f64(share);
+        tokio::time::sleep_until(until.min(self.deadline)).await;
+    }
+
+    /// Asks all replicas to promise `ballot`, until enough have, or too few can.
+    async fn prepare(&mut self, ballot: Version) -> Result<Asked, CoordinatorError> {
+        let coordinator = &self.coordinator;
+        let shared = &coordinator.shared;
+        let plan = shared.cluster.plan(&self.key, self.quorum);
+        let timeout = self.deadline.saturating_duration_since(Instant::now());
+        let mut calls = Calls::new();
+        for node in plan.replicas {
+            let call = coordinator.ask_prepare(*node, &self.key, ballot, &self.earlier, timeout);
+            calls.push(*node, call);
+        }
+        let mut tally = PrepareTally::new(self.quorum, &self.earlier);
+        let mut held: Vec<(NodeIndex, Held)> = Vec::new();
+        let mut missing = Vec::new();
+        let patient_until = Instant::now() + shared.settings.request_timeout / PATIENCE_SHARE;
+        let mut is_patient = true;
+        loop {
+            match tally.verdict() {
+                PrepareVerdict::Ready(prepared) if prepared.is_uniform || !is_patient || calls.is_empty() => {
+                    let version = prepared.base.version;
+                    let held = held.into_iter().find(|(_, held)| held.version() == version);
+                    return Ok(Asked::Ready(Base { prepared, held }));
+                }
+                PrepareVerdict::Again { above } => {
+                    self.above = self.above.max(above);
+                    return Ok(Asked::Again);
+                }
+                // A base that is accepted anew supersedes everything below the ballot. A record that does not overlap with
+                // this quorum may be on the other replicas alone: meet it if they answer soon.
+                // Where too few can promise: the error says which replicas did not.
+                PrepareVerdict::Ready(_) | PrepareVerdict::Unreachable | PrepareVerdict::Pending => {}
+            }
+            let is_ready = matches!(tally.verdict(), PrepareVerdict::Ready(_));
+            let until = if is_ready { patient_until.min(self.deadline) } else { self.deadline };
+            match tokio::time::timeout_at(until, calls.next()).await {
+                Err(_) if is_ready => is_patient = false,
+                Ok(Some((
+                    node,
+                    Ok(BallotReply::Promised { held: record, has_held, has_built, memory_millis }),
+                ))) => {
+                    // What was before this memory may have been anything.
+                    let memory = Duration::from_millis(memory_millis.into());
+                    let age = self.sent_at.map(|at| shared.clock.mono().saturating_sub(at));
+                    let is_forgotten = age.is_some_and(|age| age > memory);
+                    let version = record.as_ref().map_or(Version::ZERO, Held::version);
+                    let conditional = record.as_ref().and_then(Held::conditional);
+                    let lineage = conditional.map_or(Promise::plain(version).lineage, |found| found.lineage);
+                    let may_have_held = has_held || is_forgotten;
+                    let may_have_built = has_built || is_forgotten;
+                    tally.promised(Promise { version, lineage, may_have_held, may_have_built });
+                    held.extend(record.map(|record| (node, record)));
+                }
+                Ok(Some((_, Ok(BallotReply::Denied { by })))) => tally.denied(by),
+                Ok(Some((node, Err(cause)))) if cause.is_too_early() => {
+                    let (key, earlier) = (&self.key, &self.earlier);
+                    calls
+                        .push(node, coordinator.ask_prepare_later(node, key, ballot, earlier, self.deadline));
+                }
+                Ok(Some((node, Err(cause)))) => {
+                    missing.push((node, cause));
+                    tally.missing();
+                }
+                Ok(None) | Err(_) => {
+                    missing.extend(calls.nodes().map(|node| (node, Cause::Late)));
+                    return Err(self.not_enough(missing, tally.promises(), !self.earlier.is_empty()));
+                }
+            }
+        }
+    }
+
+    /// Decides on the base: the record to send under the ballot, if one is to be sent, and how the operation then ends.
+    /// None: the base has changed meanwhile, and another ballot is needed.
+    async fn judge(
+        &self,
+        purpose: &Purpose,
+        ballot: Version,
+        base: Base,
+    ) -> Result<Option<(Option<Record>, End)>, CoordinatorError> {
+        let Base { mut prepared, held } = base;
+        let now = self.coordinator.shared.timestamps.expiry_clock();
+        let found = held.as_ref().map(|(_, held)| held);
+        let noted = found.and_then(Held::conditional).copied();
+        let is_live = found.is_some_and(|held| is_live(held, now));
+        let current = is_live.then_some(prepared.base.lineage.origin);
+        let holds = match purpose {
+            Purpose::Write { condition, operation, .. } => {
+                let is_done = noted.is_some_and(|noted| operation.is_some() && noted.operation == *operation);
+                if is_done && prepared.fate == Fate::Open {
+                    prepared.fate = Fate::TookEffect(prepared.base.lineage.origin);
+                }
+                condition.as_ref().is_none_or(|condition| condition.holds(current))
+            }
+            Purpose::Read | Purpose::Recover => false,
+        };
+        let next = match prepared.next(holds) {
+            Next::End(outcome) if matches!(purpose, Purpose::Recover) => Next::Secure(outcome),
+            Next::Secure(outcome) if canary::is(Canary::EarlyRefusal) => Next::End(outcome),
+            next => next,
+        };
+        let outcome = match next {
+            Next::Unknown => return Err(self.not_enough(Vec::new(), 0, true)),
+            Next::Build => {
+                let Purpose::Write { mutation, expires, operation, .. } = purpose else { return Ok(None) };
+                let lineage = Lineage { origin: ballot, base: prepared.base.lineage.origin };
+                let conditional = Conditional { lineage, operation: *operation };
+                let record = Record {
+                    conditional: Some(Box::new(conditional)),
+                    ..mutation.record(ballot, self.quorum.from(), *expires)
+                };
+                return Ok(Some((Some(record), End::Done { version: ballot, confirmed: 0 })));
+            }
+            Next::Secure(outcome) | Next::End(outcome) => outcome,
+        };
+        let is_whole_needed = matches!(next, Next::Secure(_)) || matches!(purpose, Purpose::Read);
+        let record = match held {
+            Some((_, Held::Whole(record))) => Some(record),
+            Some((node, Held::HeaderOnly { version, .. })) if is_whole_needed => {
+                match self.fetch(node, version).await? {
+                    Some(record) => Some(record),
+                    None => return Ok(None),
+                }
+            }
+            // Only its head is needed, to say what is current.
+            Some((_, Held::HeaderOnly { version, from, expires, conditional, .. })) => {
+                let value = Value::Present(bytes::Bytes::new());
+                Some(Record { version, from, expires, value, conditional })
+            }
+            None => None,
+        };
+        let end = match outcome {
+            ConditionalOutcome::Done(version) => End::Done { version, confirmed: self.quorum.ack() },
+            ConditionalOutcome::Failed => End::Kept(record.clone()),
+        };
+        let secured = match (next, record) {
+            (Next::Secure(_), Some(record)) => {
+                let lineage = record.lineage();
+                let operation = noted.and_then(|noted| noted.operation);
+                // It becomes a record of this operation too, and may need more copies.
+                let from = record.from.max(self.quorum.from());
+                let conditional = Some(Box::new(Conditional { lineage, operation }));
+                Some(Record { version: ballot, from, conditional, ..record })
+            }
+            _ => None,
+        };
+        Ok(Some((secured, end)))
+    }
+
+    /// The whole record of `version`, whose value is long; none when it has been overwritten meanwhile.
+    async fn fetch(&self, node: NodeIndex, version: Version) -> Result<Option<Record>, CoordinatorError> {
+        let timeout = self.deadline.saturating_duration_since(Instant::now());
+        match self.coordinator.ask_get(node, &self.key, u32::MAX, timeout).await {
+            Ok(Some(Held::Whole(record))) if record.version == version => Ok(Some(record)),
+            Ok(_) => Ok(None),
+            Err(cause) => Err(self.not_enough(vec![(node, cause)], 0, !self.earlier.is_empty())),
+        }
+    }
+
+    /// Sends a ballot's record to all replicas, until enough have taken it, or too few can.
+    async fn accept(&mut self, record: &Record) -> Result<Accepted, CoordinatorError> {
+        let shared = &self.coordinator.shared;
+        self.sent_at.get_or_insert_with(|| shared.clock.mono());
+        let plan = shared.cluster.plan(&self.key, self.quorum);
+        let timeout = self.deadline.saturating_duration_since(Instant::now());
+        let mut calls = Calls::new();
+        for node in plan.replicas {
+            let call = self.coordinator.ask_apply(*node, &self.key, record, ApplyKind::Ballot, timeout);
+            calls.push(*node, call);
+        }
+        let mut tally = AcceptTally::new(self.quorum);
+        let (mut failed, mut missing, mut is_sent) = (Vec::new(), Vec::new(), false);
+        loop {
+            match tally.verdict() {
+                AcceptVerdict::Taken => {
+                    self.complete(record.clone(), calls, failed);
+                    return Ok(Accepted::Taken(tally.accepted()));
+                }
+                AcceptVerdict::Again { above, is_nowhere } => {
+                    self.above = self.above.max(above);
+                    return Ok(Accepted::Again { is_nowhere });
+                }
+                // Wait for the others too: the error says which replicas did not take it.
+                AcceptVerdict::Unreachable | AcceptVerdict::Pending => {}
+            }
+            let answered = tokio::time::timeout_at(self.deadline, calls.next()).await;
+            let Ok(Some((node, answer))) = answered else {
+                is_sent |= !calls.is_empty() || tally.accepted() > 0 || !self.earlier.is_empty();
+                missing.extend(calls.nodes().map(|node| (node, Cause::Late)));
+                if canary::is(Canary::HintsBeforeTaken) {
+                    self.complete(record.clone(), calls, failed);
+                }
+                return Err(self.not_enough(missing, tally.accepted(), is_sent));
+            };
+            let (cause, is_unknown) = match answer {
+                Write::Stored => {
+                    tally.taken();
+                    continue;
+                }
+                Write::Contested(by) | Write::Superseded { by, .. } | Write::TooLate(by) => {
+                    tally.denied(by);
+                    continue;
+                }
+                Write::Uncounted => {
+                    tally.unknown();
+                    is_sent = true;
+                    missing.push((node, Cause::NotVoting));
+                    continue;
+                }
+                Write::Refused(cause) => (cause, false),
+                Write::Unknown(cause) => (cause, true),
+            };
+            if is_unknown {
+                tally.unknown();
+            } else {
+                tally.refused();
+            }
+            is_sent |= is_unknown;
+            failed.push(node);
+            missing.push((node, cause));
+        }
+    }
+
+    /// Waits in the background for the replicas that have not answered, and keeps hints for those that failed. Only of a
+    /// record that enough replicas have taken: a fence does not stop hints.
+    fn complete(&self, record: Record, mut calls: Calls<Write>, mut failed: Vec<NodeIndex>) {
+        if calls.is_empty() && failed.is_empty() {
+            return;
+        }
+        let (coordinator, key) = (Rc::clone(&self.coordinator), self.key.clone());
+        coordinator.writes.set(coordinator.writes.get() + 1);
+        tokio::task::spawn_local(async move {
+            while let Some((node, answer)) = calls.next().await {
+                if matches!(answer, Write::Refused(_) | Write::Unknown(_)) {
+                    failed.push(node);
+                }
+            }
+            let partition = coordinator.shared.cluster.partition_of(&key);
+            for node in failed {
+                coordinator.keep_hint(node, partition, &key, &record).await;
+            }
+            coordinator.writes.set(coordinator.writes.get().saturating_sub(1));
+        });
+    }
+
+    /// The error of an operation that found too few replicas. `is_sent`: a replica may have taken its record.
+    fn not_enough(
+        &self,
+        missing: Vec<(NodeIndex, Cause)>,
+        confirmed: u16,
+        is_sent: bool,
+    ) -> CoordinatorError {
+        let shared = &self.coordinator.shared;
+        if !is_sent && !missing.is_empty() && missing.iter().all(|(_, cause)| cause.is_disk_full()) {
+            return CoordinatorError::Replica(ReplicaError::DiskFull);
+        }
+        if !is_sent && missing.iter().any(|(_, cause)| cause.is_overload()) {
+            return CoordinatorError::Replica(ReplicaError::Overloaded);
+        }
+        let missing = missing.into_iter().map(|(node, cause)| shared.missing(node, &cause)).collect();
+        let waited = self.begun.elapsed();
+        CoordinatorError::NotEnoughReplicas { quorum: self.quorum, confirmed, missing, waited }
+    }
+}
+
+/// Whether `held` has a value that a reader at `now` sees. A record without its value has a long one.
+fn is_live(held: &Held, now: UnixMillis) -> bool {
+    match held {
+        Held::Whole(record) => record.live(now).is_some(),
+        Held::HeaderOnly { expires, .. } => expires.is_none_or(|at| at > now),
+    }
+}

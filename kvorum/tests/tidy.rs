@@ -83,6 +83,7 @@ const RULES: &[Rule] = &[
             "read.rs",
             "write.rs",
             "serve.rs",
+            "ballot.rs",
             // The simulation's replacements of the replica's threads; it has no other task.
             "threads.rs",
             // Tests of `peer`.

@@ -7,7 +7,7 @@
 //! Host: AUTHORITY
 //! Connection: Upgrade
 //! Upgrade: kvorum-peer
-//! Kvorum-Protocol: 6
+//! Kvorum-Protocol: 7
 //! Kvorum-Cluster: NAME
 //! Kvorum-Cluster-Id: <random id of the cluster, 32 hexadecimal digits; all 0 while the node knows none>
 //! Kvorum-Node: <id of the node, 16 hexadecimal digits>

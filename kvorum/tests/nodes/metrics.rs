@@ -12,7 +12,11 @@ use std::process::{Command, Output, Stdio};
 
 /// The page of node 0 of three nodes that have served some requests.
 fn page_of_three(accept: &str) -> String {
-    let cluster = Cluster::start(3);
+    let mut cluster = Cluster::new(3, &["--memory-budget", "16MiB"]);
+    // With TLS, so that its metrics are there.
+    let files = crate::tls::Files::new(&cluster);
+    cluster.set_launch(0, files.launch(0, false, &[("tls", "allow")]));
+    cluster.start_all();
     for key in 0..20 {
         let target = format!("/v0/entity?id=k{key}&replicas=3/3");
         assert_eq!(cluster.ask(0, "PUT", &target, Some(b"v")).status, 201);

@@ -292,7 +292,7 @@ fn running_cluster_migrates() {
 /// The headers of a handshake in the name of `node`, as a stranger would make them up from `/v0/status`.
 fn hello_of(cluster: &Cluster, node: usize) -> String {
     format!(
-        "Connection: Upgrade\r\nUpgrade: kvorum-peer\r\nKvorum-Protocol: 6\r\nKvorum-Cluster: kvorum\r\n\
+        "Connection: Upgrade\r\nUpgrade: kvorum-peer\r\nKvorum-Protocol: 7\r\nKvorum-Cluster: kvorum\r\n\
          Kvorum-Cluster-Id: 00000000000000000000000000000000\r\nKvorum-Node: {}\r\n\
          Kvorum-Topology: 0000000000000000\r\nKvorum-Store: 00000000000000000000000000000bad\r\n\
          Kvorum-Run: 1-0000000000000001\r\nKvorum-Members: -\r\nKvorum-Clock: 1700000000000\r\n",

@@ -18,7 +18,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 /// The files of a cluster's certificates.
-struct Files {
+pub(crate) struct Files {
     folder: TempDir,
     nodes: Authority,
     clients: Authority,
@@ -26,7 +26,7 @@ struct Files {
 
 impl Files {
     /// Authorities, and a certificate for each node of `cluster`.
-    fn new(cluster: &Cluster) -> Self {
+    pub(crate) fn new(cluster: &Cluster) -> Self {
         let folder = TempDir::with_prefix("kvorum-tls-").unwrap();
         let (nodes, clients) = (Authority::new("nodes").unwrap(), Authority::new("clients").unwrap());
         let files = Self { folder, nodes, clients };
@@ -63,7 +63,7 @@ impl Files {
     }
 
     /// How `node` is started with its certificate and these settings.
-    fn launch(&self, node: usize, is_secure: bool, more: &[(&str, &str)]) -> Launch {
+    pub(crate) fn launch(&self, node: usize, is_secure: bool, more: &[(&str, &str)]) -> Launch {
         let mut arguments = Vec::new();
         let own = [("tls-cert", format!("node-{node}.pem")), ("tls-key", format!("node-{node}.key"))];
         for (flag, name) in own {

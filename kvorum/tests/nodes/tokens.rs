@@ -374,6 +374,8 @@ fn node_does_not_start_without_its_tokens() {
     };
     check("cannot read the token file");
     std::fs::write(tokens.path(), "[[token]]\nid = \"a\"\n").unwrap();
+    check("it seems cut off");
+    std::fs::write(tokens.path(), "[[token]]\nid = \"a\"\n[end]\ntokens = 1\n").unwrap();
     check("secret_sha256");
 }
 

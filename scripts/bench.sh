@@ -5,4 +5,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 target=${CARGO_TARGET_DIR:-target}
 cargo build --release --locked -p kvorum -p kvorum-lab
-exec "$target/release/kvorum-bench-suite" --kvorum "$target/release/kvorum" --scratch "${SCRATCH:-/var/tmp}" "$@"
+"$target/release/kvorum-bench-suite" --kvorum "$target/release/kvorum" --scratch "${SCRATCH:-/var/tmp}" "$@"
+# The cost of TLS, where all is measured.
+if [ $# -eq 0 ] && command -v python3 >/dev/null; then
+  python3 scripts/tls_cost.py "$target/release/kvorum" --rounds 2 --rotations 0
+fi

@@ -1,6 +1,7 @@
 //! The owner of a data directory: exchanged, copied and restored directories, and two clusters that meet.
 
 use bytes::Bytes;
+use kvorum_server::peer::PROTOCOL;
 use kvorum_server::storage::lsm::{LsmConfig, LsmEngine};
 use kvorum_server::storage::{Change, Durability, Engine, Keyspace, format};
 use kvorum_testkit::cluster::{Cluster, Launch};
@@ -257,17 +258,19 @@ fn wrong_list_is_refused_with_its_urls() {
     });
 }
 
-/// Goal: a node of another protocol version is refused with an error text. Method: the handshake of version
-/// 5.
+/// Goal: a node of another protocol version is refused with an error text. Method: the handshake of the version before.
 #[test]
-fn version_5_is_refused_in_words() {
+fn version_before_is_refused_in_words() {
     let cluster = Cluster::start(2);
-    let headers =
-        "Connection: Upgrade\r\nUpgrade: kvorum-peer\r\nKvorum-Protocol: 5\r\nKvorum-Cluster: kvorum\r\n";
+    let before = PROTOCOL - 1;
+    let headers = format!(
+        "Connection: Upgrade\r\nUpgrade: kvorum-peer\r\nKvorum-Protocol: {before}\r\nKvorum-Cluster: kvorum\r\n"
+    );
     let mut connection = Connection::open(cluster.address(0), Duration::from_secs(5)).unwrap();
-    let answer = connection.exchange(GET, "/v0/peer", headers, None).unwrap();
+    let answer = connection.exchange(GET, "/v0/peer", &headers, None).unwrap();
     assert_eq!(answer.status, 400, "{answer:?}");
-    assert!(answer.text().contains("version 6 at the node that says this, 5 at the other"), "{answer:?}");
+    let expect = format!("version {PROTOCOL} at the node that says this, {before} at the other");
+    assert!(answer.text().contains(&expect), "{answer:?}");
 }
 
 /// Whether the file system of the test keeps birth times; without them no directory is recognised.

@@ -9,6 +9,7 @@ use kvorum_testkit::http::{Answer, Connection, ask};
 use kvorum_testkit::node::Node;
 use kvorum_testkit::process::{kvorum, run};
 use kvorum_testkit::{PATIENCE, metric_sum, skip, wait_until};
+use kvorum_tls::authority::{Authority, Use};
 use std::fs::{File, OpenOptions, Permissions};
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
@@ -246,6 +247,7 @@ fn steps(part: Part) -> u32 {
         | Part::FenceQuery
         | Part::Scrub
         | Part::History
+        | Part::SpanExport
         | Part::Purge => 1,
         Part::Commit | Part::Worker | Part::BackgroundPool => 10,
         Part::Network => 30,
@@ -266,14 +268,23 @@ fn cluster_that_loses(part: Part) -> Cluster {
     let mut cluster =
         Cluster::new(3, &["--memory-budget", "16MiB", "--durability", "os", "--execution", "pool"]);
     let fault = format!("panic-in-{}:{}", part.name(), steps(part));
-    // Parts that not every node has: tokens and peer secrets are looked at, and all requests and nodes pass.
+    // Parts that not every node has: tokens, secrets and certificates are looked at, and all requests and nodes pass.
     let folder = cluster.data_dir(0).parent().unwrap();
     let (tokens, audit) = (folder.join("tokens.toml"), folder.join("audit.log"));
     std::fs::write(&tokens, "[end]\ntokens = 0\n").unwrap();
     let secrets = folder.join("secrets");
     std::fs::write(&secrets, "a secret for tests, of more than 32 bytes\n").unwrap();
+    let host = cluster.address(0).ip().to_string();
+    let made = Authority::new("a test's").unwrap().issue("node", &[host], Use::Node).unwrap();
+    let (cert, key) = (folder.join("node.pem"), folder.join("node.key"));
+    std::fs::write(&cert, &made.cert).unwrap();
+    std::fs::write(&key, &made.key).unwrap();
     let environment = [
         ("KVORUM_CRASH_AT", fault),
+        ("KVORUM_TRACE_ENDPOINT", "http://127.0.0.1:9/v1/traces".to_owned()),
+        ("KVORUM_TLS", "allow".to_owned()),
+        ("KVORUM_TLS_CERT", cert.display().to_string()),
+        ("KVORUM_TLS_KEY", key.display().to_string()),
         ("KVORUM_AUTH", "warn".to_owned()),
         ("KVORUM_TOKEN_FILE", tokens.display().to_string()),
         ("KVORUM_PEER_AUTH", "prefer".to_owned()),

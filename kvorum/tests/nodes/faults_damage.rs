@@ -216,7 +216,9 @@ fn check_damaged(store: &Path, history: &History, answers: &mut Answers, damage:
     let node = match Node::try_start(copy.path(), SMALL) {
         Ok(node) => node,
         Err(refused) => {
-            refused.expect_refusal(&["cannot be opened"]);
+            // "The store in … cannot be opened", or, where a compaction meets the damage before the start has written,
+            // "the store cannot be used".
+            refused.expect_refusal(&["the store", "cannot be"]);
             answers.refused_starts += 1;
             return;
         }

@@ -56,6 +56,15 @@ def fit(query):
         query["seconds"] = 1
 
 
+def fit_condition(query):
+    """Lets a write with a condition ask a majority, as it must."""
+    pair = query.get("replicas", f"{query.get('ack', NODES)}/{query.get('from', NODES)}")
+    ack, _, count = str(pair).partition("/")
+    if 2 * int(ack) <= int(count):
+        for name in ("replicas", "ack", "from"):
+            query.pop(name, None)
+
+
 @schemathesis.hook
 def before_call(context, case, kwargs):
     if case.path == "/debug/profile" and "seconds" not in (case.query or {}):
@@ -63,6 +72,9 @@ def before_call(context, case, kwargs):
         case.query = {**(case.query or {}), "seconds": 1}
     if case.query and case.meta is not None and case.meta.generation.mode.is_positive:
         fit(case.query)
+        names = {name.lower() for name in case.headers or {}}
+        if case.path == "/v0/entity" and case.method.upper() in ("PUT", "DELETE") and names & {"if-match", "if-none-match"}:
+            fit_condition(case.query)
 
 
 @schemathesis.deserializer("application/x-ndjson")

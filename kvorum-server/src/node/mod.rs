@@ -350,7 +350,7 @@ pub(crate) fn service(
         peer_connections: AtomicU64::new(0),
         peer_places: Arc::default(),
         handshake_places: Arc::default(),
-        peer_auth: Arc::new(PeerAuth::new(config.peer_auth)),
+        peer_auth: Arc::new(peer_auth(config)),
         tls,
         refusals: Repeats::default(),
         spans: Spans::new(config.trace_endpoint.clone(), config.trace_sample, seed),
@@ -358,6 +358,11 @@ pub(crate) fn service(
         supervisor,
         rooms: OnceLock::new(),
     })
+}
+
+fn peer_auth(config: &Config) -> PeerAuth {
+    let auth = PeerAuth::new(config.peer_auth);
+    if config.peer_ca.is_some() { auth.with_certificates() } else { auth }
 }
 
 /// Opens the audit log, if there is to be one.

@@ -319,6 +319,8 @@ impl Expected {
 #[derive(Debug)]
 pub struct PeerAuth {
     mode: PeerAuthMode,
+    /// Whether peers are known by certificates, so that a node without a secret still demands something.
+    has_certificates: bool,
     // Guards the secrets. Held to copy or replace a pointer, once in a handshake.
     secrets: Mutex<Arc<Secrets>>,
     /// Wakes those who wait for other secrets, in the order in which they began to wait: a simulated run must be the
@@ -368,6 +370,7 @@ impl PeerAuth {
     pub fn new(mode: PeerAuthMode) -> Self {
         Self {
             mode,
+            has_certificates: false,
             secrets: Mutex::default(),
             changes: Notify::new(),
             refused: Default::default(),
@@ -377,6 +380,18 @@ impl PeerAuth {
             load_failures: AtomicU64::new(0),
             certificates: AtomicU64::new(0),
         }
+    }
+
+    /// The same for a node that knows peers by certificates (`--peer-ca`).
+    #[must_use]
+    pub fn with_certificates(self) -> Self {
+        Self { has_certificates: true, ..self }
+    }
+
+    /// Whether peers prove themselves by certificates alone. A node that has neither secrets nor certificates lets nobody
+    /// in: what it was to demand is lost.
+    pub(super) fn is_by_certificates_alone(&self) -> bool {
+        self.has_certificates && self.secrets().is_empty()
     }
 
     /// The mode.
@@ -475,8 +490,8 @@ impl PeerAuth {
         let secrets = self.secrets();
         let is_required = self.mode == PeerAuthMode::Require;
         let Some(challenge) = challenge else {
-            // Without a secret there is nothing to prove by one: certificates are judged elsewhere.
-            if self.mode == PeerAuthMode::Off || secrets.is_empty() {
+            // Certificates are judged elsewhere.
+            if self.mode == PeerAuthMode::Off || self.is_by_certificates_alone() {
                 return Ok(Answer::Open);
             }
             let (ours, theirs) = names();
@@ -751,6 +766,16 @@ mod tests {
                 assert!(matches!(parsed, Err(HandshakeError::Malformed { .. })), "{at} {bad}");
             }
         }
+    }
+
+    /// A node whose secrets are gone lets nobody in, unless it knows peers by certificates.
+    #[test]
+    fn without_secrets_nobody_is_let_in() {
+        let (ours, theirs) = (hello(1), hello(2));
+        let answer = |auth: &PeerAuth| auth.answer((&ours, &theirs), None, &SystemRng).map(drop);
+        let lost = PeerAuth::new(PeerAuthMode::Require);
+        assert!(matches!(answer(&lost), Err(AuthError::NoProof { .. })));
+        assert_eq!(answer(&PeerAuth::new(PeerAuthMode::Require).with_certificates()), Ok(()));
     }
 
     /// A connection counts by what it has proved, and ends when its secret is withdrawn.

@@ -502,8 +502,8 @@ pub(super) async fn ask(
             let proved = offer.check((ours, &theirs), &sent);
             Some(proved.ok_or_else(|| ConnectError::Auth(AuthError::WrongProof { theirs: name() }))?)
         }
-        // A node without a secret knows the other by its certificate, if by anything.
-        _ if auth.mode() == PeerAuthMode::Require && !auth.secrets().is_empty() => {
+        // The certificate of a node that was called was judged with the connection.
+        _ if auth.mode() == PeerAuthMode::Require && !auth.is_by_certificates_alone() => {
             let error = AuthError::NoProof { ours: ours.name_of(ours.node), theirs: name() };
             return Err(ConnectError::Auth(error));
         }

@@ -7,24 +7,12 @@
 # Needs root (for chroot), python3 and ldd; without them it prints SKIPPED.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-binary=$(realpath "$1")
 for tool in python3 ldd chroot; do
   command -v $tool >/dev/null || { echo "SKIPPED image: $tool is not there"; exit 0; }
 done
 [ "$(id -u)" = 0 ] || { echo "SKIPPED image: a chroot needs root"; exit 0; }
-work=$(mktemp -d)
-node=
-cleanup() {
-  [ -z "$node" ] || kill -9 "$node" 2>/dev/null || true
-  umount "$work/root/proc" 2>/dev/null || true
-  rm -rf --one-file-system "$work"
-}
-trap cleanup EXIT
-fail() { echo "FAILED: $*" >&2; exit 1; }
+. scripts/root.sh "$1"
 
-# A copy without debugging information: it only makes the image slow to pack.
-cp "$binary" "$work/kvorum"
-command -v strip >/dev/null && strip --strip-debug "$work/kvorum"
 python3 scripts/image.py "$work/kvorum" "$work/image.tar" >"$work/said"
 python3 scripts/image.py "$work/kvorum" "$work/again.tar" >/dev/null
 cmp -s "$work/image.tar" "$work/again.tar" || fail "the same binary makes another image"
@@ -66,7 +54,6 @@ env -i "${env[@]}" "$chroot" --userspec="$user" "$root" "${words[@]}" 2>"$work/r
 [ $code = 2 ] && grep -q insecure "$work/refused" || { cat "$work/refused"; fail "an open node starts unasked ($code)"; }
 
 # With a word about that, it serves.
-port=$((20000 + $$ % 20000))
 env -i "${env[@]}" KVORUM_INSECURE=yes KVORUM_MEMORY_BUDGET=16MiB "$chroot" --userspec="$user" "$root" "${words[@]}" --listen "127.0.0.1:$port" 2>"$work/node.log" &
 node=$!
 for _ in $(seq 300); do

@@ -7,25 +7,13 @@
 # package's scripts need, copied from this machine, and dpkg's own list of the libraries that the package depends on.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-binary=$(realpath "$1")
 for tool in dpkg dpkg-deb chroot readelf useradd man gzip; do
   command -v $tool >/dev/null || [ $tool = man ] || { echo "SKIPPED packages: $tool is not there"; exit 0; }
 done
 [ "$(id -u)" = 0 ] || { echo "SKIPPED packages: a chroot needs root"; exit 0; }
 [ -f /var/lib/dpkg/status ] || { echo "SKIPPED packages: this machine has no dpkg packages"; exit 0; }
-work=$(mktemp -d)
-node=
-cleanup() {
-  [ -z "$node" ] || kill -9 "$node" 2>/dev/null || true
-  umount "$work/root/proc" 2>/dev/null || true
-  rm -rf --one-file-system "$work"
-}
-trap cleanup EXIT
-fail() { echo "FAILED: $*" >&2; exit 1; }
+. scripts/root.sh "$1"
 
-# Both packages, of a copy without debugging information: it only makes them slow to pack.
-cp "$binary" "$work/kvorum"
-command -v strip >/dev/null && strip --strip-debug "$work/kvorum"
 DEB_COMPRESSION="-Zgzip -z1" bash scripts/package.sh deb "$work/kvorum" "$work/out" >/dev/null
 bash scripts/package.sh tarball "$work/kvorum" "$work/out" >/dev/null
 (cd "$work/out" && sha256sum --quiet -c SHA256SUMS) || fail "the checksums do not fit"
@@ -98,7 +86,6 @@ fi
 # A node by the unit's own words, as its user, serves.
 mount -t proc proc "$root/proc" 2>/dev/null || true
 words=$(sed -n 's/^ExecStart=//p' "$unit")
-port=$((20000 + $$ % 20000))
 PATH=/usr/sbin:/usr/bin:/sbin:/bin chroot --userspec=kvorum:kvorum "$root" $words --listen "127.0.0.1:$port" --memory-budget 16MiB 2>"$work/node.log" &
 node=$!
 for _ in $(seq 300); do

@@ -138,7 +138,9 @@ impl Node {
         let default_port = match uri.scheme_str() {
             Some("http") => 80,
             Some("https") if access.tls.is_none() => {
-                return Err("https needs the authorities of the nodes' certificates".to_owned());
+                return Err(
+                    "https needs the authorities of the nodes' certificates (Builder::tls, --ca)".to_owned()
+                );
             }
             Some("https") => 443,
             _ => return Err("the scheme is neither http nor https".to_owned()),

@@ -1,4 +1,4 @@
-//! What a certificate says: whom it names, and when it holds.
+//! What a certificate says: whom it names, and how long it holds.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -13,8 +13,6 @@ pub struct Facts {
     /// Its subject alternative names: DNS names in lower case, IP addresses, URIs and mail addresses; at most
     /// [`NAMES_LEN_MAX`].
     pub names: Vec<String>,
-    /// The first second at which it holds, in Unix time.
-    pub not_before: i64,
     /// The last second at which it holds, in Unix time.
     pub not_after: i64,
 }
@@ -40,11 +38,9 @@ impl Facts {
         let (_, certificate) = X509Certificate::from_der(der).map_err(|_| NotACertificate)?;
         let extension = certificate.subject_alternative_name().map_err(|_| NotACertificate)?;
         let names = extension.map(|extension| extension.value.general_names.as_slice()).unwrap_or_default();
-        let validity = certificate.validity();
         Ok(Self {
             names: names.iter().filter_map(name_of).take(NAMES_LEN_MAX).collect(),
-            not_before: validity.not_before.timestamp(),
-            not_after: validity.not_after.timestamp(),
+            not_after: certificate.validity().not_after.timestamp(),
         })
     }
 }
@@ -76,7 +72,8 @@ mod tests {
         let der = CertificateDer::from_pem_slice(made.cert.as_bytes()).unwrap();
         let facts = Facts::of(&der).unwrap();
         assert_eq!(facts.names, ["node-a.example", "10.0.0.1", "::1", "spiffe://example/billing"]);
-        assert!(facts.not_before < facts.not_after);
+        let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs();
+        assert!(facts.not_after > i64::try_from(now).unwrap());
     }
 
     /// No bytes make the reading panic, and a cut certificate is none.

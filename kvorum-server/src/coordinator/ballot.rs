@@ -92,7 +92,7 @@ impl Turns {
     }
 }
 
-/// A majority at least: ballots need quorums of which any two share a replica.
+/// At least a majority: any two quorums of a ballot must share a replica.
 fn majority(quorum: Quorum) -> Quorum {
     let majority = Quorum::majority_of(quorum.from());
     if quorum.ack() >= majority.ack() { quorum } else { majority }

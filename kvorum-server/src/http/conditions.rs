@@ -100,7 +100,7 @@ fn operation(headers: &HeaderMap) -> Result<Option<NonZeroU128>, Failure> {
 }
 
 impl Wish {
-    /// Refuses a quorum of which two need not share a replica.
+    /// Refuses a quorum that is no majority: two of them might share no replica.
     ///
     /// # Errors
     /// 400.
@@ -161,7 +161,7 @@ mod tests {
         assert_eq!(wish(&[("content-range", "bytes 0-1/2")], &Method::DELETE), Ok(None));
     }
 
-    /// A condition needs quorums of which any two share a replica.
+    /// A condition needs a majority, so that any two quorums share a replica.
     #[test]
     fn a_condition_needs_a_majority() {
         let some = Wish { condition: Condition::default(), operation: None };

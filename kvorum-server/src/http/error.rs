@@ -185,7 +185,7 @@ impl Failure {
         Self { header, ..Self::new(StatusCode::PRECONDITION_FAILED, "precondition_failed", message) }
     }
 
-    /// A condition with a quorum of which two need not share a replica.
+    /// A condition with a quorum that is no majority.
     pub fn no_majority(quorum: Quorum) -> Self {
         let message = format!(
             "replicas={quorum}: a conditional write needs more than half of its replicas, {} of {} at least",

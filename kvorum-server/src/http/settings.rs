@@ -1,6 +1,6 @@
 //! `/admin/settings`: the node's settings, each with the source of its value.
 //!
-//! No setting is a secret: tokens and secrets are in files, of which the settings have the paths.
+//! No setting is a secret. Tokens and secrets are in files; a setting has only the path.
 
 use std::fmt::Write as _;
 

@@ -23,7 +23,8 @@
 //! side: it parses the request, and calls [`Hello::parse`] and [`Hello::check`].
 
 use super::BoxedStream;
-use super::auth::{self, AuthError, Offer, PeerAuth, PeerAuthMode};
+use super::auth::{self, Offer, PeerAuth, PeerAuthMode};
+use super::auth_error::AuthError;
 use super::link::Setback;
 use super::secret::{Nonce, PROOF_BYTES, Secret};
 use crate::canary::{self, Canary};

@@ -16,6 +16,7 @@
 //! `docs/wire.md` describes the protocol for authors of other programs.
 
 mod auth;
+mod auth_error;
 mod fields;
 mod frame;
 #[cfg(any(test, fuzzing))]
@@ -34,7 +35,8 @@ mod terms;
 #[cfg(test)]
 mod tests;
 
-pub use auth::{Answer, AuthError, Challenge, Connected, Expected, Known, PeerAuth, PeerAuthMode, Proven};
+pub use auth::{Answer, Challenge, Connected, Expected, Known, PeerAuth, PeerAuthMode, Proven};
+pub use auth_error::AuthError;
 pub use frame::{FRAME_BYTES_MAX, FrameError};
 pub use handshake::{CLUSTER_BYTES_MAX, HandshakeError, Hello, PROTOCOL, UPGRADE_PATH, UPGRADE_PROTOCOL};
 pub use latency::{Estimator, Latency};

@@ -143,7 +143,7 @@ impl Shown {
     /// Reads the facts of a chain; none if it is empty or cannot be read.
     pub fn of(chain: Vec<CertificateDer<'static>>) -> Option<Self> {
         let facts = Facts::of(chain.first()?).ok()?;
-        let Facts { names, not_after, .. } = facts;
+        let Facts { names, not_after } = facts;
         Some(Self { chain, names, not_after, judged: Cell::new((Roles::default(), 0)) })
     }
 

@@ -10,7 +10,7 @@ use kvorum_server::peer::{
 };
 use kvorum_server::supervise::Supervisor;
 use kvorum_testkit::cluster::{Cluster, Launch};
-use kvorum_testkit::history::{Asked, Class};
+use kvorum_testkit::history::{Asked, Class, History};
 use kvorum_testkit::http::Connection;
 use kvorum_testkit::load::cluster::{Load, settle};
 use kvorum_testkit::process::{kvorum, run};
@@ -77,7 +77,7 @@ fn cluster(files: &Files, nodes: &[(&str, &[&str])]) -> Cluster {
     cluster
 }
 
-fn labelled(cluster: &Cluster, node: usize, name: &str, label: &str) -> u64 {
+pub(crate) fn labelled(cluster: &Cluster, node: usize, name: &str, label: &str) -> u64 {
     let page = cluster.ask(node, "GET", "/metrics", None);
     let lines: Vec<&str> =
         page.text().lines().filter(|line| line.starts_with(name) && line.contains(label)).collect();
@@ -207,7 +207,7 @@ fn only_good_files_are_taken() {
     cluster.wait_until_connected();
 }
 
-const LOAD: Load<'_> = Load {
+pub(crate) const LOAD: Load<'_> = Load {
     fixed: 6,
     roaming: 3,
     classes: &[(Class::default(2, 3), 3), (Class::default(3, 3), 1)],
@@ -273,13 +273,7 @@ fn running_cluster_migrates() {
             }
         }
     });
-    let is_excused = |asked: &&Asked| {
-        restarting
-            .iter()
-            .any(|(node, begun, ended)| asked.node == *node && asked.ended >= *begun && asked.begun <= *ended)
-    };
-    let failed: Vec<&Asked> =
-        history.asked.iter().filter(|asked| !asked.is_ok()).filter(|asked| !is_excused(asked)).collect();
+    let failed = failed_elsewhere(&history, &restarting);
     assert!(failed.is_empty(), "{} of {} failed: {:?}", failed.len(), history.asked.len(), failed.first());
     for node in 0..3 {
         assert!(are_all_first(&cluster, node), "{:?}", proven(&cluster, node));
@@ -289,10 +283,20 @@ fn running_cluster_migrates() {
     settle(&cluster, &mut history, "migration to the peer secret");
 }
 
+/// The requests that failed although their node was not being restarted; `restarting` has nodes, and from when to when.
+pub(crate) fn failed_elsewhere<'a>(history: &'a History, restarting: &[(usize, u64, u64)]) -> Vec<&'a Asked> {
+    let is_excused = |asked: &Asked| {
+        restarting
+            .iter()
+            .any(|(node, begun, ended)| asked.node == *node && asked.ended >= *begun && asked.begun <= *ended)
+    };
+    history.asked.iter().filter(|asked| !asked.is_ok() && !is_excused(asked)).collect()
+}
+
 /// The headers of a handshake in the name of `node`, as a stranger would make them up from `/v0/status`.
-fn hello_of(cluster: &Cluster, node: usize) -> String {
+pub(crate) fn hello_of(cluster: &Cluster, node: usize) -> String {
     format!(
-        "Connection: Upgrade\r\nUpgrade: kvorum-peer\r\nKvorum-Protocol: 7\r\nKvorum-Cluster: kvorum\r\n\
+        "Connection: Upgrade\r\nUpgrade: kvorum-peer\r\nKvorum-Protocol: {PROTOCOL}\r\nKvorum-Cluster: kvorum\r\n\
          Kvorum-Cluster-Id: 00000000000000000000000000000000\r\nKvorum-Node: {}\r\n\
          Kvorum-Topology: 0000000000000000\r\nKvorum-Store: 00000000000000000000000000000bad\r\n\
          Kvorum-Run: 1-0000000000000001\r\nKvorum-Members: -\r\nKvorum-Clock: 1700000000000\r\n",
@@ -300,7 +304,7 @@ fn hello_of(cluster: &Cluster, node: usize) -> String {
     )
 }
 
-fn id_of(cluster: &Cluster, node: usize) -> String {
+pub(crate) fn id_of(cluster: &Cluster, node: usize) -> String {
     let status = cluster.ask(node, "GET", "/v0/status", None);
     status.text().lines().find_map(|line| line.strip_prefix("node ")).unwrap().to_owned()
 }

@@ -1,13 +1,13 @@
 //! Goal: connections are encrypted, nodes and clients are known by certificates, and all of it changes without a failed
 //! request. Method: real nodes, real files, and handshakes of strangers.
 
+use crate::peer_secret::{LOAD, failed_elsewhere, hello_of, labelled};
 use kvorum_client::Client;
-use kvorum_server::peer::PROTOCOL;
 use kvorum_testkit::cluster::{Cluster, Launch};
 use kvorum_testkit::history::{Asked, Class, Moment};
 use kvorum_testkit::load::cluster::{Load, settle};
 use kvorum_testkit::process::{finish, kvorum, run};
-use kvorum_testkit::{PATIENCE, metric_sum, seed, wait_until};
+use kvorum_testkit::{PATIENCE, seed, wait_until};
 use kvorum_tls::ClientTls;
 use kvorum_tls::authority::{Authority, Made, Use};
 use kvorum_tls::rustls::{ClientConnection, StreamOwned, pki_types::ServerName};
@@ -116,23 +116,11 @@ fn get(path: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
 }
 
-fn labelled(cluster: &Cluster, node: usize, name: &str, label: &str) -> u64 {
-    let page = cluster.ask(node, "GET", "/metrics", None);
-    let lines: Vec<&str> =
-        page.text().lines().filter(|line| line.starts_with(name) && line.contains(label)).collect();
-    if lines.is_empty() { 0 } else { metric_sum(&lines.join("\n"), name) }
-}
-
 /// Whether all nodes that have connected to `node` are known by certificates.
 fn are_all_certified(cluster: &Cluster, node: usize) -> bool {
     let open =
         |by: &str| labelled(cluster, node, "kvorum_peer_connections_proven", &format!("secret=\"{by}\""));
     open("certificate") > 0 && open("none") == 0
-}
-
-fn id_of(cluster: &Cluster, node: usize) -> String {
-    let status = cluster.ask(node, "GET", "/v0/status", None);
-    status.text().lines().find_map(|line| line.strip_prefix("node ")).unwrap().to_owned()
 }
 
 /// Goal: only a node's certificate opens the protocol of nodes, and only for that node. Method: the handshake in the name of
@@ -144,13 +132,7 @@ fn only_nodes_certificates_open_the_peer_protocol() {
     for node in 0..3 {
         assert!(are_all_certified(&cluster, node), "node {node}");
     }
-    let hello = format!(
-        "GET /v0/peer HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: kvorum-peer\r\nKvorum-Protocol: {PROTOCOL}\r\n\
-         Kvorum-Cluster: kvorum\r\nKvorum-Cluster-Id: 00000000000000000000000000000000\r\nKvorum-Node: {}\r\n\
-         Kvorum-Topology: 0000000000000000\r\nKvorum-Store: 00000000000000000000000000000bad\r\n\
-         Kvorum-Run: 1-0000000000000001\r\nKvorum-Members: -\r\nKvorum-Clock: 1700000000000\r\n\r\n",
-        id_of(&cluster, 1)
-    );
+    let hello = format!("GET /v0/peer HTTP/1.1\r\nHost: x\r\n{}\r\n", hello_of(&cluster, 1));
     let address = cluster.address(0);
     let refused = |reason: &str| labelled(&cluster, 0, "kvorum_peer_handshakes_refused_total", reason);
     let mut plain = kvorum_testkit::http::Connection::open(address, PATIENCE).unwrap();
@@ -241,17 +223,6 @@ fn clients_are_known_by_certificates() {
     wait_until("the withdrawn authority vouches for nobody", || again(&mut open) == "401");
 }
 
-const LOAD: Load<'_> = Load {
-    fixed: 6,
-    roaming: 3,
-    classes: &[(Class::default(2, 3), 3), (Class::default(3, 3), 1)],
-    keys: (10, 300),
-    puts: 45,
-    deletes: 5,
-    bytes: (24, 200, 400),
-    pause: Duration::from_millis(1),
-};
-
 /// Goal: the nodes' authority and certificates are exchanged while clients ask all three nodes, and no request fails;
 /// afterwards the old ones open nothing. Bad files change nothing. Method: the steps of the documentation, node by node.
 #[test]
@@ -333,13 +304,7 @@ fn running_cluster_migrates_to_tls() {
             }
         }
     });
-    let is_excused = |asked: &&Asked| {
-        restarting
-            .iter()
-            .any(|(node, begun, ended)| asked.node == *node && asked.ended >= *begun && asked.begun <= *ended)
-    };
-    let failed: Vec<&Asked> =
-        history.asked.iter().filter(|asked| !asked.is_ok()).filter(|asked| !is_excused(asked)).collect();
+    let failed = failed_elsewhere(&history, &restarting);
     assert!(failed.is_empty(), "{} of {} failed: {:?}", failed.len(), history.asked.len(), failed.first());
     assert!((0..3).all(|node| are_all_certified(&cluster, node)));
     settle(&cluster, &mut history, "migration to TLS");

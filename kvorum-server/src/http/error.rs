@@ -61,13 +61,6 @@ impl Failure {
         }
     }
 
-    /// The token's requests wait for each other: it asks more than its share of a busy node.
-    pub fn no_turn() -> Self {
-        let message =
-            "this node is busy, and the token has more requests waiting than its share; nothing was done";
-        Self::new(StatusCode::TOO_MANY_REQUESTS, "over_share", message)
-    }
-
     /// The request's head breaks a rule of HTTP; nothing more is read from the connection.
     pub fn malformed(message: impl Into<String>) -> Self {
         Self { close: true, ..Self::new(StatusCode::BAD_REQUEST, "malformed_request", message) }

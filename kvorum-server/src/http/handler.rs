@@ -21,7 +21,6 @@ use super::server::{Addresses, Phase};
 use super::status::NodeFacts;
 use super::target::{self, ProfileQuery, RepairQuery, Scope};
 use super::topology;
-use super::turns::{NoTurn, Turn, Turns};
 use super::workers;
 use crate::authority::Authority;
 use crate::background::PAUSE_DEFAULT;
@@ -157,8 +156,6 @@ pub struct Desk {
     pub dropping_until: Cell<Instant>,
     /// The tokens as this thread sees them.
     pub(super) tokens: RefCell<TokenView>,
-    /// The turns of this thread's requests.
-    turns: Rc<Turns>,
 }
 
 impl Desk {
@@ -171,7 +168,6 @@ impl Desk {
             metrics,
             coordinator: OnceCell::new(),
             dropping_until: Cell::new(Instant::now()),
-            turns: Rc::default(),
         })
     }
 
@@ -414,17 +410,7 @@ where
         return Err(Failure::no_place());
     }
     access::check(desk, connection, &request, path)?;
-    // A PUT takes its turn once its body is there: a slow client keeps nobody waiting.
-    let has_no_body = path == Path::Entity && request.method() != Method::PUT;
-    let _turn = if has_no_body { token_turn(desk, connection).await? } else { None };
     routes::answer(desk, connection, request, path).await
-}
-
-/// Waits for the turn of a request of a token; none without one.
-async fn token_turn(desk: &Desk, connection: &Connection) -> Result<Option<Turn>, Failure> {
-    let Some(user) = connection.user() else { return Ok(None) };
-    let turn = slow::step("turn", None, desk.turns.take(Some(user))).await;
-    turn.map(Some).map_err(|NoTurn| Failure::no_turn())
 }
 
 /// The answer to `OPTIONS *`: every method that some path of the node has.
@@ -540,7 +526,6 @@ where
         None => slow::step("turn", None, admit(connection, service, length, timeout)).await?,
         turn => turn,
     };
-    let _turn_of_token = token_turn(desk, connection).await?;
     let begun = turn.as_ref().map(|_| service.clock.mono());
     let mutation = Mutation::Put { value, ttl_millis: query.ttl_millis };
     let done = conditions::write(coordinator, query.key, mutation, wish, quorum).await;

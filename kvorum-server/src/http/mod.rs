@@ -37,7 +37,6 @@ pub mod target;
 #[cfg(test)]
 mod tests;
 mod topology;
-mod turns;
 mod welcome;
 mod workers;
 

@@ -11,6 +11,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
+/// The alarm that a node raises when the machine's own disk is low: it says nothing of a test.
+pub const MACHINE_ALARM: &str = "disk-low";
+
 /// Runs a command; returns its error text if it fails or does not exist.
 fn run(program: &str, arguments: &[&str]) -> Result<(), String> {
     let output = Command::new(program).args(arguments).stdin(Stdio::null()).output();

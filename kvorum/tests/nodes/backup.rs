@@ -221,19 +221,27 @@ fn damaged_backup_is_never_restored() {
     done(backup(&["restore"], &folder, &["--url", &single.url()]));
 }
 
-/// A backup that is killed leaves none; the next one is whole.
+/// A backup that is killed leaves none; the next one is whole. There is more than a pack can hold, so one is kept before
+/// the end; the process is stopped there, and cannot end while the test looks.
 #[test]
 fn killed_backup_does_not_exist() {
     let home = TempDir::with_prefix("kvorum-backup-").unwrap();
     let folder = home.path().join("backups");
     let cluster = Cluster::start(1);
-    let model = fill(&cluster);
-    // So slowly that it is killed in the middle.
-    let slow = ["--url", &*cluster.url(0), "--rate", "1"];
+    let mut model = fill(&cluster);
+    for number in 0..36 {
+        let key = format!("more/{number:03}").into_bytes();
+        let value = noise(1 << 20, 100 + number);
+        put(&cluster, &key, &value, "");
+        model.insert(key, value);
+    }
+    let slow = ["--url", &*cluster.url(0), "--rate", "8"];
     let mut child = kvorum(&["backup", "create"]).arg(&folder).args(slow).spawn().unwrap();
     kvorum_testkit::wait_until("a first pack", || {
         folder.join("packs").exists() && !packs(&folder).is_empty()
     });
+    rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::STOP)
+        .unwrap();
     // Another one is refused meanwhile.
     refused(&backup(&["prune"], &folder, &["--keep", "1"]), 3, "another backup");
     child.kill().unwrap();

@@ -72,6 +72,8 @@ parts! {
     Audit = "audit", Restart;
     /// A thread's task that ends connections which take too long.
     Watchdog = "watchdog", Restart;
+    /// A thread's task that gives requests their turns.
+    Turns = "turns", Restart;
     /// A thread's task that shares the wake-ups of the commit thread.
     CommitWake = "commit-wake", DoneOrStopNode;
     /// The task that makes the node ready once it has taken its hints.

@@ -15,6 +15,9 @@ use kvorum_core::condition::TagsError;
 use kvorum_core::{Quorum, UnixMillis, Version};
 use kvorum_profiler::ProfileError;
 
+/// The code of a refusal for asking too much.
+const OVER_LIMIT: &str = "over_limit";
+
 /// A failure as the client gets it.
 #[derive(Debug)]
 pub struct Failure {
@@ -52,13 +55,25 @@ impl Failure {
             }
             Refusal::OverLimit { over, .. } => Self {
                 retry_after: over.retry_after,
-                ..Self::new(StatusCode::TOO_MANY_REQUESTS, "over_limit", message)
+                ..Self::new(StatusCode::TOO_MANY_REQUESTS, OVER_LIMIT, message)
             },
             Refusal::Missing { right, .. } => Self {
                 header: with(&format!(", error=\"insufficient_scope\", scope=\"{right}\"")),
                 ..Self::new(StatusCode::FORBIDDEN, "missing_right", message)
             },
         }
+    }
+
+    /// Whether the client is over a limit: the refusal waits before it is sent.
+    pub fn is_to_wait(&self) -> bool {
+        self.code == OVER_LIMIT
+    }
+
+    /// The token's requests wait for each other: it asks more than its share of a busy node.
+    pub fn no_turn() -> Self {
+        let message =
+            "this node is busy, and the token has more requests waiting than its share; nothing was done";
+        Self::new(StatusCode::TOO_MANY_REQUESTS, "over_share", message)
     }
 
     /// The request's head breaks a rule of HTTP; nothing more is read from the connection.

@@ -21,6 +21,7 @@ use super::server::{Addresses, Phase};
 use super::status::NodeFacts;
 use super::target::{self, ProfileQuery, RepairQuery, Scope};
 use super::topology;
+use super::turns::{NoTurn, Turns};
 use super::workers;
 use crate::authority::Authority;
 use crate::background::PAUSE_DEFAULT;
@@ -54,6 +55,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
+
+/// How long a refusal waits before it is sent where the client asks more than its limit: less than clients wait for an answer.
+const REFUSAL_WAIT: Duration = Duration::from_millis(500);
 
 /// How many nodes of each preference list `/v0/topology` shows by default.
 const DEFAULT_RANKS: u16 = 8;
@@ -156,6 +160,8 @@ pub struct Desk {
     pub dropping_until: Cell<Instant>,
     /// The tokens as this thread sees them.
     pub(super) tokens: RefCell<TokenView>,
+    /// The turns of this thread's requests.
+    pub(super) turns: Rc<Turns>,
 }
 
 impl Desk {
@@ -168,6 +174,7 @@ impl Desk {
             metrics,
             coordinator: OnceCell::new(),
             dropping_until: Cell::new(Instant::now()),
+            turns: Rc::default(),
         })
     }
 
@@ -409,8 +416,25 @@ where
         desk.metrics.connections_refused.fetch_add(1, Ordering::Relaxed);
         return Err(Failure::no_place());
     }
-    access::check(desk, connection, &request, path)?;
+    if let Err(failure) = access::check(desk, connection, &request, path) {
+        if failure.is_to_wait() {
+            // Who asks again at once would otherwise keep the thread busy with refusals.
+            tokio::time::sleep(REFUSAL_WAIT).await;
+        }
+        return Err(failure);
+    }
+    // A PUT takes its turn once its body is there: a slow client keeps nobody waiting.
+    if path != Path::Entity || request.method() != Method::PUT {
+        token_turn(desk, connection).await?;
+    }
     routes::answer(desk, connection, request, path).await
+}
+
+/// Waits for the turn of a request of a token.
+async fn token_turn(desk: &Desk, connection: &Connection) -> Result<(), Failure> {
+    let Some(user) = connection.user() else { return Ok(()) };
+    let turn = slow::step("turn", None, desk.turns.take(Some(user))).await;
+    turn.map_err(|NoTurn| Failure::no_turn())
 }
 
 /// The answer to `OPTIONS *`: every method that some path of the node has.
@@ -526,6 +550,7 @@ where
         None => slow::step("turn", None, admit(connection, service, length, timeout)).await?,
         turn => turn,
     };
+    token_turn(desk, connection).await?;
     let begun = turn.as_ref().map(|_| service.clock.mono());
     let mutation = Mutation::Put { value, ttl_millis: query.ttl_millis };
     let done = conditions::write(coordinator, query.key, mutation, wish, quorum).await;

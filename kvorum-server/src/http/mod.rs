@@ -37,6 +37,7 @@ pub mod target;
 #[cfg(test)]
 mod tests;
 mod topology;
+mod turns;
 mod welcome;
 mod workers;
 

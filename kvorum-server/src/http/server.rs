@@ -93,6 +93,13 @@ pub async fn serve<L: Listener>(listener: L, desk: Rc<Desk>, connector: Rc<dyn C
         let desk = Rc::clone(&desk);
         move || open(Rc::clone(&desk), Rc::clone(&connector), thread)
     });
+    let turns = supervisor.task(Part::Turns, "", {
+        let turns = Rc::clone(&desk.turns);
+        move || {
+            let turns = Rc::clone(&turns);
+            async move { turns.run().await }
+        }
+    });
     accept_until_draining(&listener, &desk, |accepted| accept(accepted, &desk, &watchdog)).await;
     drop(listener);
     watchdog.drain();
@@ -109,6 +116,7 @@ pub async fn serve<L: Listener>(listener: L, desk: Rc<Desk>, connector: Rc<dyn C
         );
     }
     watch.abort();
+    turns.abort();
     opening.abort();
 }
 

@@ -244,6 +244,7 @@ fn steps(part: Part) -> u32 {
         | Part::FileFree
         | Part::HintDrain
         | Part::CommitWake
+        | Part::Turns
         | Part::FenceQuery
         | Part::Scrub
         | Part::History

@@ -28,9 +28,10 @@ const SIMULATED_MIN: Duration = Duration::from_hours(2);
 const FAULTS_OF_EACH_KIND_MIN: u64 = 50;
 /// Processor time after which a run counts as endless, in seconds.
 const RUN_SECONDS_MAX: u64 = 120;
-/// The number of seeds within which a canary must be detected, and the first of them.
+/// The number of seeds within which a canary must be detected, and the first of them. Those of late writers have seeds that
+/// have late writers; the others any.
 #[cfg(feature = "canaries")]
-const CANARY_SEEDS: u64 = 80;
+const CANARY_SEEDS: usize = 80;
 #[cfg(feature = "canaries")]
 const CANARY_SEED_FIRST: u64 = 12;
 /// Seeds that are run twice.
@@ -274,13 +275,18 @@ fn soak(minutes: u64, from: &str, with: Option<&str>, summary: Option<&PathBuf>)
 
 #[cfg(feature = "canaries")]
 fn canaries() -> ExitCode {
+    use kvorum_server::canary::Canary;
     let mut all_caught = true;
-    for canary in kvorum_server::canary::Canary::NOTICED.iter().copied() {
+    let any: Vec<Seed> = (CANARY_SEED_FIRST..).map(Seed).take(CANARY_SEEDS).collect();
+    let is_late = |seed: &Seed| Plan::of(*seed).has_late_writers;
+    let late: Vec<Seed> = (CANARY_SEED_FIRST..).map(Seed).filter(is_late).take(CANARY_SEEDS).collect();
+    let noticed = Canary::NOTICED.iter().map(|canary| (canary, &any));
+    for (canary, seeds) in noticed.chain(Canary::NOTICED_LATE.iter().map(|canary| (canary, &late))) {
         let options = Options { canary: Some(canary.name()), ..Options::default() };
         let caught = std::sync::Mutex::new(std::collections::BTreeMap::new());
         let lock = || caught.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         batch::run(
-            (CANARY_SEED_FIRST..CANARY_SEED_FIRST + CANARY_SEEDS).map(Seed),
+            seeds.iter().copied(),
             options,
             || lock().is_empty(),
             |ran| {

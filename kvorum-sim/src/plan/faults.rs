@@ -194,6 +194,21 @@ pub(super) fn shifts(stream: &mut Stream, nodes: u16, faults: &[FaultEvent]) -> 
     events
 }
 
+/// Short partitions, one after the other, each around one node. What it takes meanwhile reaches the others late: by hints, by
+/// the write-backs of readers and by repair.
+pub(super) fn pulses(stream: &mut Stream, nodes: u16, length: Duration) -> Vec<FaultEvent> {
+    let mut events = Vec::new();
+    let mut at = Duration::from_secs(1);
+    while at < length {
+        let lasts = stream.duration(Duration::from_millis(50), Duration::from_millis(600));
+        let side = BTreeSet::from([stream.between_u16(0, nodes - 1)]);
+        let fault = Fault::Partition { side };
+        events.push(FaultEvent { at, lasts, kind: FaultKind::Partition, fault });
+        at += lasts + stream.duration(Duration::from_millis(100), Duration::from_millis(1200));
+    }
+    events
+}
+
 /// Wrong secrets, in a cluster whose nodes prove one.
 pub(super) fn wrong_secrets(stream: &mut Stream, nodes: u16, length: Duration) -> Vec<FaultEvent> {
     let count = stream.between(0, 4);

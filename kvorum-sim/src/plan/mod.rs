@@ -43,6 +43,9 @@ pub const JUMP_MAX: Duration = Duration::from_hours(1);
 /// The longest that one fault lasts.
 pub const FAULT_MAX: Duration = Duration::from_secs(8);
 
+/// The latency where writes are to come late: a ballot is between its promise and its record for most of the time.
+const LATE_LATENCY: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(80));
+
 /// Partitions of a cluster, as a power of two.
 pub(crate) const PARTITION_BITS: u8 = 12;
 /// The number of partitions that keys share where they are to be close together. Few, but no more than eight
@@ -169,6 +172,8 @@ pub struct Plan {
     pub settle: Duration,
     /// Copies of all disks that are put back at the end, when everything else has been judged.
     pub backups: Option<Backups>,
+    /// Whether short partitions follow each other, so that some writes reach replicas between a promise and its record.
+    pub has_late_writers: bool,
     /// The kinds of faults that this seed has.
     pub kinds: BTreeSet<FaultKind>,
     /// The faults, in the order in which they begin.
@@ -197,7 +202,17 @@ impl Plan {
         if is_contended && is_calm {
             kinds.clear();
         }
-        let mut faults = faults::faults(&mut seed.stream("faults"), nodes, length, &kinds);
+        let mut late = seed.stream("late writers");
+        let is_late = is_contended && is_calm && late.percent(50);
+        let (nodes, length) = if is_late { (3, 4 * length) } else { (nodes, length) };
+        if is_late {
+            kinds = BTreeSet::from([FaultKind::Partition]);
+        }
+        let mut faults = if is_late {
+            faults::pulses(&mut late, nodes, length)
+        } else {
+            faults::faults(&mut seed.stream("faults"), nodes, length, &kinds)
+        };
         faults.extend(faults::last_older_disk(length, &faults));
         let shifts = faults::shifts(&mut seed.stream("shifts"), nodes, &faults);
         kinds.extend(shifts.iter().map(|event| event.kind));
@@ -218,13 +233,18 @@ impl Plan {
             seed,
             nodes,
             durability,
-            latency: (latency_min, latency_max),
+            latency: if is_late { LATE_LATENCY } else { (latency_min, latency_max) },
             clocks: clocks(&mut seed.stream("clocks"), nodes, &kinds),
             clients: clients(&mut seed.stream("clients"), nodes, is_contended),
-            keys: keys(&mut seed.stream("keys"), nodes, &kinds, is_contended),
-            ttl: ttl(&mut seed.stream("ttl"), &kinds),
-            conditions: conditions(&mut seed.stream("conditions")),
+            keys: if is_late {
+                late_keys(&mut late)
+            } else {
+                keys(&mut seed.stream("keys"), nodes, &kinds, is_contended)
+            },
+            ttl: ttl(&mut seed.stream("ttl"), &kinds).filter(|_| !is_late),
+            conditions: if is_late { 40 } else { conditions(&mut seed.stream("conditions")) },
             value_bytes_max,
+            has_late_writers: is_late,
             backups: backups(&mut seed.stream("backups"), nodes, length, &kinds),
             transfers_early: seed.stream("transfers").percent(50),
             proves_peers,
@@ -298,6 +318,13 @@ impl Plan {
         let from = self.nodes.min(3);
         AckFrom::new(from / 2 + 1, from)
     }
+}
+
+/// A few keys with the default quorum, which reads of any two replicas judge.
+fn late_keys(stream: &mut Stream) -> Vec<KeyPlan> {
+    (0..stream.between(1, 6))
+        .map(|index| KeyPlan { key: key(stream, index), weight: 1, replicas: Vec::new(), reads: Vec::new() })
+        .collect()
 }
 
 /// Half of the seeds have conditional writes, so that plain ones are judged alone as well.

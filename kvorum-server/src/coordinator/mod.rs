@@ -11,6 +11,7 @@
 
 mod ballot;
 pub(crate) mod calls;
+mod edit;
 mod explain;
 mod gauges;
 mod range;
@@ -21,8 +22,9 @@ mod stamp;
 mod tests;
 mod write;
 
-pub use ballot::Decided;
+pub use ballot::{Decided, Edited};
 pub use calls::Cause;
+pub use edit::{APPENDED_BYTES_MAX, Edit};
 pub use explain::{Explained, Explanation, HeldRecord};
 pub use gauges::{Gauges, LinkGauge, PeerStatus};
 pub use range::ClusterRange;

@@ -318,7 +318,7 @@ mod tests {
                 format!("{name} {text} {need}")
             })
         });
-        let expect = "GET /v0/entity read, HEAD /v0/entity read, PUT /v0/entity write, DELETE /v0/entity delete, \
+        let expect = "GET /v0/entity read, HEAD /v0/entity read, PUT /v0/entity write, POST /v0/entity write, DELETE /v0/entity delete, \
                       GET /v0/entities scan, HEAD /v0/entities scan, GET /v0/status nothing, HEAD /v0/status nothing, \
                       GET /metrics metrics, HEAD /metrics metrics, GET /v0/history metrics, HEAD /v0/history metrics, \
                       GET /v0/peer nothing, GET /v0/topology token, \
@@ -332,6 +332,6 @@ mod tests {
                       POST /admin/workers/{name}/pause admin, \
                       POST /admin/workers/{name}/resume admin";
         assert_eq!(needs.collect::<Vec<_>>().join(", "), expect);
-        assert_eq!(Path::Entity.need(&Method::POST), None);
+        assert_eq!(Path::Entity.need(&Method::PATCH), None);
     }
 }

@@ -7,7 +7,7 @@
 //! of one second a client would be told that the second is the first. A write with `If-Unmodified-Since` is refused.
 
 use super::error::Failure;
-use crate::coordinator::{Coordinator, CoordinatorError, Decided, Mutation};
+use crate::coordinator::{Coordinator, CoordinatorError, Decided, Edit, Edited, Mutation};
 use http::header::{CONTENT_RANGE, HeaderName, IF_MATCH, IF_NONE_MATCH, IF_UNMODIFIED_SINCE};
 use http::{HeaderMap, Method};
 use kvorum_core::condition::{Condition, ReadVerdict, Tags};
@@ -66,7 +66,7 @@ pub(super) struct Wish {
     operation: Option<NonZeroU128>,
 }
 
-/// The preconditions and the name of a PUT or DELETE; none where it has neither.
+/// The preconditions and the name of a PUT, POST or DELETE; none where it has neither.
 ///
 /// # Errors
 /// 400 for a header that is no list of entity tags, for a name that is not allowed, and for a part of a value. 501 for
@@ -76,7 +76,7 @@ pub(super) fn of_write(headers: &HeaderMap, method: &Method) -> Result<Option<Wi
         return Err(Failure::condition("If-Unmodified-Since"));
     }
     // RFC 9110, 14.4: the client wants to write a part, and the rest of the value would be lost.
-    if method == Method::PUT && headers.contains_key(CONTENT_RANGE) {
+    if method != Method::DELETE && headers.contains_key(CONTENT_RANGE) {
         return Err(Failure::partial_value());
     }
     let condition = of_read(headers)?;
@@ -105,8 +105,16 @@ impl Wish {
     /// # Errors
     /// 400.
     pub(super) fn check(wish: Option<&Self>, quorum: Quorum) -> Result<(), Failure> {
+        if wish.is_some() { Self::check_majority(quorum) } else { Ok(()) }
+    }
+
+    /// Refuses a quorum that is no majority, as [`Self::check`] does, for a write that is conditional without a wish.
+    ///
+    /// # Errors
+    /// 400.
+    pub(super) fn check_majority(quorum: Quorum) -> Result<(), Failure> {
         let is_majority = 2 * u32::from(quorum.ack()) > u32::from(quorum.from());
-        if wish.is_some() && !is_majority { Err(Failure::no_majority(quorum)) } else { Ok(()) }
+        if is_majority { Ok(()) } else { Err(Failure::no_majority(quorum)) }
     }
 }
 
@@ -124,6 +132,18 @@ pub(super) async fn write(
             coordinator.write_if(key, mutation, condition, operation, quorum).await
         }
     }
+}
+
+/// Carries out an edit.
+pub(super) async fn edit(
+    coordinator: &Rc<Coordinator>,
+    key: Key,
+    edit: Edit,
+    wish: Option<Wish>,
+    quorum: Quorum,
+) -> Result<Edited, CoordinatorError> {
+    let (condition, operation) = wish.map(|wish| (wish.condition, wish.operation)).unwrap_or_default();
+    coordinator.edit(key, edit, condition, operation, quorum).await
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use crate::security::Refusal;
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderName, RETRY_AFTER, VARY};
 use http::{HeaderValue, Response, StatusCode};
-use kvorum_core::condition::TagsError;
+use kvorum_core::condition::{ApplyError, TagsError};
 use kvorum_core::{Quorum, UnixMillis, Version};
 use kvorum_profiler::ProfileError;
 
@@ -98,9 +98,9 @@ impl Failure {
         }
     }
 
-    /// A PUT says neither how long its body is nor that it is chunked.
+    /// A request with a value says neither how long its body is nor that it is chunked.
     pub fn length_required() -> Self {
-        let message = "a PUT needs Content-Length or Transfer-Encoding: chunked";
+        let message = "a request with a body needs Content-Length or Transfer-Encoding: chunked";
         // The bytes that follow may be the body, and could not be told from a request.
         Self { close: true, ..Self::new(StatusCode::LENGTH_REQUIRED, "length_required", message) }
     }
@@ -169,9 +169,10 @@ impl Failure {
         Self::new(StatusCode::FORBIDDEN, "foreign_request", message)
     }
 
-    /// A PUT or DELETE names a condition that is not supported.
+    /// A write names a condition that is not supported.
     pub fn condition(header: &str) -> Self {
-        let message = format!("{header} is not supported on PUT and DELETE, use If-Match; nothing was done");
+        let message =
+            format!("{header} is not supported on PUT, POST and DELETE, use If-Match; nothing was done");
         Self::new(StatusCode::NOT_IMPLEMENTED, "condition_not_supported", message)
     }
 
@@ -191,6 +192,24 @@ impl Failure {
         let message = format!("the condition does not hold, {state}; nothing was done");
         let header = current.map(|current| ("etag", format!("\"{current}\"")));
         Self { header, ..Self::new(StatusCode::PRECONDITION_FAILED, "precondition_failed", message) }
+    }
+
+    /// The value cannot be added to, or would become too long.
+    pub fn unfit(error: ApplyError) -> Self {
+        let message = error.to_string();
+        match error {
+            ApplyError::NotANumber => Self::new(StatusCode::CONFLICT, "not_a_number", message),
+            ApplyError::Overflow => Self::new(StatusCode::CONFLICT, "overflow", message),
+            ApplyError::TooLong { .. } => {
+                Self::new(StatusCode::PAYLOAD_TOO_LARGE, "value_too_large", message)
+            }
+        }
+    }
+
+    /// A request that adds a number has a body.
+    pub fn body_of_add() -> Self {
+        let message = "add=N takes no body: the number is in the parameter; nothing was done";
+        Self::new(StatusCode::BAD_REQUEST, "bad_parameter", message)
     }
 
     /// A condition with a quorum that is no majority.

@@ -182,7 +182,7 @@ impl Desk {
     ///
     /// # Errors
     /// 503 while the node starts.
-    fn coordinator(&self) -> Result<&Rc<Coordinator>, Failure> {
+    pub(super) fn coordinator(&self) -> Result<&Rc<Coordinator>, Failure> {
         if self.service.supervisor.has_ended() {
             return Err(Failure::ending());
         }
@@ -311,7 +311,8 @@ fn operation_of<B>(request: &Request<B>) -> Operation {
     match (Path::parse(request.uri().path()), request.method()) {
         (Some(Path::Entity), &Method::GET) => Operation::Get,
         (Some(Path::Entity), &Method::HEAD) => Operation::Head,
-        (Some(Path::Entity), &Method::PUT) => Operation::Put,
+        // A counter or an append is a write of a value, too.
+        (Some(Path::Entity), &Method::PUT | &Method::POST) => Operation::Put,
         (Some(Path::Entity), &Method::DELETE) => Operation::Delete,
         (Some(Path::Entities), &Method::GET) => Operation::Range,
         _ => Operation::Other,
@@ -449,7 +450,7 @@ pub(super) fn vary_by_accept(headers: &mut HeaderMap) {
     headers.insert(VARY, HeaderValue::from_static("accept"));
 }
 
-fn parse_entity<B>(
+pub(super) fn parse_entity<B>(
     desk: &Desk,
     coordinator: &Coordinator,
     request: &Request<B>,
@@ -457,6 +458,11 @@ fn parse_entity<B>(
     let query = target::parse_entity(request.uri().query())?;
     if query.ttl_millis.is_some() && request.method() != Method::PUT {
         return Err(target::TargetError::TtlWithoutPut.into());
+    }
+    match (query.edit, request.method() == Method::POST) {
+        (Some(_), false) => return Err(target::TargetError::EditWithoutPost.into()),
+        (None, true) => return Err(target::TargetError::MissingEdit.into()),
+        _ => {}
     }
     let quorum = query.replicas.quorum(coordinator.default_quorum(), coordinator.nodes())?;
     slow::note_key(&query.key);
@@ -516,13 +522,7 @@ where
     let (query, quorum) = parse_entity(desk, coordinator, &request)?;
     Wish::check(wish.as_ref(), quorum)?;
     let headers = request.headers();
-    let announced = match headers.get(CONTENT_LENGTH) {
-        Some(length) => Some(
-            length.to_str().ok().and_then(|length| length.parse().ok()).ok_or_else(Failure::broken_body)?,
-        ),
-        None if headers.contains_key(TRANSFER_ENCODING) => None,
-        None => return Err(Failure::length_required()),
-    };
+    let announced = announced(headers)?;
     let limits = &service.limits;
     let is_lost = || connection.is_lost();
     let is_long = announced.is_some_and(|length| length > limits.value_bytes_max);
@@ -561,6 +561,21 @@ where
     }
     drop(turn);
     written(StatusCode::CREATED, done?, quorum)
+}
+
+/// The length that a body announces; none for a chunked one.
+///
+/// # Errors
+/// 411 without either.
+pub(super) fn announced(headers: &HeaderMap) -> Result<Option<u64>, Failure> {
+    match headers.get(CONTENT_LENGTH) {
+        Some(length) => {
+            let length = length.to_str().ok().and_then(|length| length.parse().ok());
+            length.map(Some).ok_or_else(Failure::broken_body)
+        }
+        None if headers.contains_key(TRANSFER_ENCODING) => Ok(None),
+        None => Err(Failure::length_required()),
+    }
 }
 
 /// Reads a large value. Two checks, [`SWIFT_BODY`] apart, find a value that is still arriving; the second takes its
@@ -620,13 +635,13 @@ fn written(status: StatusCode, done: Decided, quorum: Quorum) -> Result<Response
     Ok(response)
 }
 
-fn insert_replicas(headers: &mut HeaderMap, answered: u16, quorum: Quorum) {
+pub(super) fn insert_replicas(headers: &mut HeaderMap, answered: u16, quorum: Quorum) {
     if let Ok(replicas) = HeaderValue::try_from(format!("{answered}/{}", quorum.from())) {
         headers.insert("kvorum-replicas", replicas);
     }
 }
 
-fn insert_version(headers: &mut HeaderMap, version: Version) {
+pub(super) fn insert_version(headers: &mut HeaderMap, version: Version) {
     if let Ok(etag) = HeaderValue::try_from(format!("\"{version}\"")) {
         headers.insert(ETAG, etag);
     }

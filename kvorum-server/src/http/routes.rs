@@ -4,6 +4,7 @@
 use super::body::ReplyBody;
 use super::connection::Connection;
 use super::console;
+use super::edits;
 use super::error::Failure;
 use super::handler::{self, Desk};
 use super::reports;
@@ -91,6 +92,7 @@ routes! {
     Entity = "/v0/entity", spare false {
         GET | HEAD, needs Need::Right(Right::Read) => handler::get(desk, &request).await;
         PUT, needs Need::Right(Right::Write) => handler::put(desk, connection, request).await;
+        POST, needs Need::Right(Right::Write) => edits::post(desk, connection, request).await;
         DELETE, needs Need::Right(Right::Delete) => handler::delete(desk, &request).await;
     }
     /// A range of keys.

@@ -157,6 +157,8 @@ pub struct Plan {
     pub ttl: Option<TtlPlan>,
     /// Writes in a hundred that have a condition.
     pub conditions: u64,
+    /// Keys that are counters.
+    pub counters: u16,
     /// The largest value.
     pub value_bytes_max: usize,
     /// Whether a comparison starts a bulk sync as soon as one partition lacks most of its records.
@@ -224,6 +226,7 @@ impl Plan {
             keys: keys(&mut seed.stream("keys"), nodes, &kinds, is_contended),
             ttl: ttl(&mut seed.stream("ttl"), &kinds),
             conditions: conditions(&mut seed.stream("conditions")),
+            counters: counters(&mut seed.stream("counters")),
             value_bytes_max,
             backups: backups(&mut seed.stream("backups"), nodes, length, &kinds),
             transfers_early: seed.stream("transfers").percent(50),
@@ -298,6 +301,11 @@ impl Plan {
         let from = self.nodes.min(3);
         AckFrom::new(from / 2 + 1, from)
     }
+}
+
+/// A third of the seeds have counters: few, so that adds meet each other.
+fn counters(stream: &mut Stream) -> u16 {
+    stream.weighted(&[(4, 0), (1, 1), (1, 3)]).copied().unwrap_or(0)
 }
 
 /// Half of the seeds have conditional writes, so that plain ones are judged alone as well.
@@ -481,6 +489,9 @@ impl fmt::Display for Plan {
             let outliving = outliving_max.map(|max| format!(", half of them up to {max:?}"));
             let outliving = outliving.unwrap_or_default();
             writeln!(f, "  ttl        {percent} % of PUTs, {min:?} to {max:?}{outliving}")?;
+        }
+        if self.counters > 0 {
+            writeln!(f, "  counters   {}", self.counters)?;
         }
         writeln!(f, "  values     up to {} bytes", self.value_bytes_max)?;
         if self.transfers_early {

@@ -29,6 +29,7 @@ mod cluster_rot;
 mod console;
 mod crash_points;
 mod diagnostics;
+mod edits;
 mod faults_crash;
 mod faults_damage;
 mod faults_disk;

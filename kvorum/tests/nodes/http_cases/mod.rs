@@ -129,7 +129,9 @@ pub(crate) fn methods() -> Vec<Case> {
     cases.extend([
         odd("CONNECT to an authority", "CONNECT a:80 HTTP/1.1", Refused(400)),
         odd("CONNECT to a path", "CONNECT /v0/status HTTP/1.1", Refused(405)),
-        odd("POST with no length", "POST /v0/entity?id=raw HTTP/1.1", Refused(405)),
+        odd("PATCH with no length", "PATCH /v0/entity?id=raw HTTP/1.1", Refused(405)),
+        odd("POST with neither add nor append", "POST /v0/entity?id=raw HTTP/1.1", Refused(400)),
+        odd("an append with no length", "POST /v0/entity?id=raw&append HTTP/1.1", Refused(411)),
         odd("an unknown path is told before the method", "PATCH /v0/nothing HTTP/1.1", Refused(400)),
         odd("GET with a long method", &format!("{} /v0/status HTTP/1.1", "G".repeat(5000)), Refused(405)),
     ]);

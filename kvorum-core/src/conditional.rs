@@ -408,7 +408,9 @@ mod tests {
         let verdict = |promises: &[Promise]| {
             let earlier = [v(4)];
             let mut tally = PrepareTally::new(Quorum::majority_of(3), &earlier);
-            promises.iter().for_each(|promise| tally.promised(*promise));
+            for promise in promises {
+                tally.promised(*promise);
+            }
             tally.denied(v(9));
             tally.verdict()
         };

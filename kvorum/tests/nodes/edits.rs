@@ -91,7 +91,8 @@ fn appends_keep_the_contract() {
     let append =
         |node: usize, bytes: &[u8]| cluster.ask(node, "POST", "/v0/entity?id=log&append", Some(bytes));
     let mut expect = Vec::new();
-    for (node, bytes) in [(0, &b""[..]), (1, b"one "), (2, &[b'x'; 5000]), (0, &[0xff; 60_000]), (1, b"end")]
+    for (node, bytes) in
+        [(0, &b""[..]), (1, b"one "), (2, &[b'x'; 5000]), (0, &vec![0xff; 60_000]), (1, b"end")]
     {
         let answer = append(node, bytes);
         assert_eq!((answer.status, answer.body.len()), (201, 0), "{answer:?}");

@@ -7,7 +7,7 @@
 //! of one second a client would be told that the second is the first. A write with `If-Unmodified-Since` is refused.
 
 use super::error::Failure;
-use crate::coordinator::{Coordinator, CoordinatorError, Decided, Edit, Edited, Mutation};
+use crate::coordinator::{Coordinator, CoordinatorError, Decided, Edit, Edited, Mutation, Written};
 use http::header::{CONTENT_RANGE, HeaderName, IF_MATCH, IF_NONE_MATCH, IF_UNMODIFIED_SINCE};
 use http::{HeaderMap, Method};
 use kvorum_core::condition::{Condition, ReadVerdict, Tags};
@@ -89,17 +89,53 @@ pub(super) fn of_write(headers: &HeaderMap, method: &Method) -> Result<Option<Wi
 
 fn operation(headers: &HeaderMap) -> Result<Option<NonZeroU128>, Failure> {
     let mut names = headers.get_all(OPERATION).iter();
-    let Some(name) = names.next() else { return Ok(None) };
-    let name = name.as_bytes();
+    match (names.next(), names.next()) {
+        (None, _) => Ok(None),
+        (Some(name), None) => digest(name.as_bytes()).map(Some),
+        (Some(_), Some(_)) => Err(Failure::operation(OPERATION_BYTES_MAX)),
+    }
+}
+
+/// The digest of a write's name.
+fn digest(name: &[u8]) -> Result<NonZeroU128, Failure> {
     let is_allowed = (1..=OPERATION_BYTES_MAX).contains(&name.len()) && name.iter().all(u8::is_ascii_graphic);
-    if !is_allowed || names.next().is_some() {
+    if !is_allowed {
         return Err(Failure::operation(OPERATION_BYTES_MAX));
     }
     // A digest of 0 stands for no name.
-    Ok(NonZeroU128::new(xxhash_rust::xxh3::xxh3_128(name)).or(Some(NonZeroU128::MIN)))
+    Ok(NonZeroU128::new(xxhash_rust::xxh3::xxh3_128(name)).unwrap_or(NonZeroU128::MIN))
 }
 
 impl Wish {
+    /// The same as [`of_write`] from the members of a batch's line. A version may be written without the quotes of an `ETag`,
+    /// as the answers write it.
+    ///
+    /// # Errors
+    /// 400.
+    pub(super) fn of_line(
+        if_match: Option<&str>,
+        if_none_match: Option<&str>,
+        operation: Option<&str>,
+    ) -> Result<Option<Self>, Failure> {
+        let tags = |name: &HeaderName, text: Option<&str>| {
+            let Some(text) = text else { return Ok(None) };
+            match text.parse::<Version>() {
+                Ok(version) => Ok(Some(Tags::Listed { strong: vec![version], weak: Vec::new() })),
+                Err(_) => Tags::parse(text.as_bytes()).map(Some).map_err(|error| Failure::tags(name, error)),
+            }
+        };
+        let (if_match, if_none_match) = (tags(&IF_MATCH, if_match)?, tags(&IF_NONE_MATCH, if_none_match)?);
+        let condition = Condition { if_match, if_none_match };
+        let operation = operation.map(|name| digest(name.as_bytes())).transpose()?;
+        let is_plain = condition.is_none() && operation.is_none();
+        Ok((!is_plain).then_some(Self { condition, operation }))
+    }
+
+    /// The condition.
+    pub(super) fn condition(&self) -> &Condition {
+        &self.condition
+    }
+
     /// Refuses a quorum that is no majority: two of them might share no replica.
     ///
     /// # Errors
@@ -131,6 +167,17 @@ pub(super) async fn write(
         Some(Wish { condition, operation }) => {
             coordinator.write_if(key, mutation, condition, operation, quorum).await
         }
+    }
+}
+
+/// The write of a condition that held.
+///
+/// # Errors
+/// 412 where it did not.
+pub(super) fn written(decided: Decided) -> Result<Written, Failure> {
+    match decided {
+        Decided::Written(written) => Ok(written),
+        Decided::Failed { current } => Err(Failure::condition_failed(current)),
     }
 }
 

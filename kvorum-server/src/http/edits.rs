@@ -1,7 +1,7 @@
 //! POST of a key: counters and appends. Both are conditional writes in every respect, whether or not they have a condition.
 
 use super::admission::LARGE_BYTES;
-use super::body::{ReplyBody, read_value};
+use super::body::{self, ReplyBody, read_value};
 use super::conditions::{self, Wish};
 use super::connection::Connection;
 use super::error::Failure;
@@ -42,7 +42,7 @@ where
             Edit::Add { addend }
         }
         Some(EditQuery::Append) => {
-            let announced = handler::announced(request.headers())?;
+            let announced = body::announced(request.headers())?;
             let limits = &desk.service.limits;
             let value_bytes_max = limits.value_bytes_max.min(APPENDED_BYTES_MAX as u64);
             let is_lost = || connection.is_lost();

@@ -1,5 +1,6 @@
 //! The one place where errors become status codes and lines of text.
 
+use super::batch_line::Answer;
 use super::body::ReplyBody;
 use super::instant;
 use super::routes::Path;
@@ -111,6 +112,19 @@ impl Failure {
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, "value_too_large", message)
     }
 
+    /// A batch is over its limits; nothing was done.
+    pub fn long_batch(bytes_max: u64, lines_len_max: usize) -> Self {
+        let message = format!(
+            "the batch is over {bytes_max} bytes or {lines_len_max} lines; nothing was done, divide it"
+        );
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "batch_too_large", message)
+    }
+
+    /// A line of a batch is no operation.
+    pub fn line(what: &str) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "bad_line", format!("not an operation: {what}"))
+    }
+
     /// The body's framing is broken.
     pub fn broken_body() -> Self {
         Self::malformed("the body ended early or its framing is broken")
@@ -166,6 +180,13 @@ impl Failure {
         let message = format!(
             "this path answers only to requests made on the node's own machine, not by a web page or through a proxy: {why}"
         );
+        Self::new(StatusCode::FORBIDDEN, "foreign_request", message)
+    }
+
+    /// A web page of another site asks for a change of keys; `why` names the evidence.
+    pub fn foreign_page(why: &str) -> Self {
+        let message =
+            format!("a POST about keys is not for web pages of other sites: {why}; nothing was done");
         Self::new(StatusCode::FORBIDDEN, "foreign_request", message)
     }
 
@@ -295,6 +316,30 @@ impl Failure {
         self.status
     }
 
+    /// The same as a line of a batch's answer.
+    pub(super) fn into_line(mut self, fault: impl FnOnce() -> (String, Option<u64>)) -> Answer {
+        if self.status == StatusCode::INTERNAL_SERVER_ERROR {
+            let _ = self.log(fault);
+        }
+        let etag = self.header.as_ref().filter(|(name, _)| *name == "etag").map(|(_, etag)| etag.as_str());
+        Answer::failed(self.status, self.code, &self.message, etag)
+    }
+
+    /// Logs a fault of this node, if it is not one too many, and puts its id into the message.
+    fn log(&mut self, fault: impl FnOnce() -> (String, Option<u64>)) -> String {
+        let (id, left_out) = fault();
+        if let Some(left_out) = left_out {
+            tracing::error!(
+                request_id = %id,
+                error = %self.message,
+                left_out,
+                "a request failed with an internal error"
+            );
+        }
+        self.message = format!("{} (request id {id})", self.message);
+        id
+    }
+
     /// The response; JSON for clients that accept it. `fault` numbers a fault of this node. Its second value is none if
     /// the fault is not to be logged, else how many were not logged since the last one that was.
     pub fn into_response(
@@ -306,16 +351,7 @@ impl Failure {
         *response.status_mut() = self.status;
         let headers = response.headers_mut();
         if self.status == StatusCode::INTERNAL_SERVER_ERROR {
-            let (id, left_out) = fault();
-            if let Some(left_out) = left_out {
-                tracing::error!(
-                    request_id = %id,
-                    error = %self.message,
-                    left_out,
-                    "a request failed with an internal error"
-                );
-            }
-            self.message = format!("{} (request id {id})", self.message);
+            let id = self.log(fault);
             if let Ok(id) = HeaderValue::try_from(id) {
                 headers.insert("kvorum-request-id", id);
             }

@@ -3,7 +3,8 @@
 use super::Limits;
 use super::access;
 use super::admission::{Admission, Admitted, LARGE_BYTES};
-use super::body::{BodyBudget, ReplyBody, Upload, read_value};
+use super::body::{BodyBudget, ReplyBody, Upload, announced, read_value};
+use super::by_token::User;
 use super::conditions::{self, Wish};
 use super::connection::Connection;
 use super::converged;
@@ -201,7 +202,7 @@ impl Service {
     }
 
     /// Counts a request that failed by this node's own fault: its id, and whether it is logged ([`LogLimit::admit`]).
-    fn note_fault(&self) -> (String, Option<u64>) {
+    pub(super) fn note_fault(&self) -> (String, Option<u64>) {
         let number = self.faults.fetch_add(1, Ordering::Relaxed) + 1;
         (format!("{:08x}-{number}", self.run_id), self.fault_lines.admit(self.clock.mono()))
     }
@@ -530,11 +531,11 @@ where
     let wait = (timeout / 2).min(TURN_WAIT_MAX);
     // A client that sends `Expect` is not asked for a body before its value could be admitted.
     if let Some(length) = announced.filter(|_| !is_long && headers.contains_key(EXPECT)) {
-        drop(admit(connection, service, length, wait).await?);
+        drop(admit(connection.user(), service, length, wait).await?);
     }
     let turn = Cell::new(None);
     let take_turn = async || {
-        turn.set(admit(connection, service, announced.unwrap_or(0), wait).await?);
+        turn.set(admit(connection.user(), service, announced.unwrap_or(0), wait).await?);
         Ok(())
     };
     let (body, budget) = (request.into_body(), &service.body_budget);
@@ -547,7 +548,7 @@ where
     };
     let length = value.len() as u64;
     let turn = match turn.take() {
-        None => slow::step("turn", None, admit(connection, service, length, timeout)).await?,
+        None => slow::step("turn", None, admit(connection.user(), service, length, timeout)).await?,
         turn => turn,
     };
     token_turn(desk, connection).await?;
@@ -561,21 +562,6 @@ where
     }
     drop(turn);
     written(StatusCode::CREATED, done?, quorum)
-}
-
-/// The length that a body announces; none for a chunked one.
-///
-/// # Errors
-/// 411 without either.
-pub(super) fn announced(headers: &HeaderMap) -> Result<Option<u64>, Failure> {
-    match headers.get(CONTENT_LENGTH) {
-        Some(length) => {
-            let length = length.to_str().ok().and_then(|length| length.parse().ok());
-            length.map(Some).ok_or_else(Failure::broken_body)
-        }
-        None if headers.contains_key(TRANSFER_ENCODING) => Ok(None),
-        None => Err(Failure::length_required()),
-    }
 }
 
 /// Reads a large value. Two checks, [`SWIFT_BODY`] apart, find a value that is still arriving; the second takes its
@@ -601,8 +587,8 @@ const TURN_WAIT_MAX: Duration = Duration::from_secs(2);
 const SWIFT_BODY: Duration = Duration::from_millis(150);
 
 /// Waits until a value of `length` bytes may be written, if it is a large one.
-async fn admit(
-    connection: &Connection,
+pub(super) async fn admit(
+    user: User,
     service: &Service,
     length: u64,
     wait: Duration,
@@ -610,7 +596,7 @@ async fn admit(
     if length < LARGE_BYTES {
         return Ok(None);
     }
-    let admitted = service.admission.admit(connection.user(), length, wait).await;
+    let admitted = service.admission.admit(user, length, wait).await;
     admitted.map(Some).map_err(|crowded| Failure::crowded(crowded.retry_after))
 }
 
@@ -624,10 +610,7 @@ pub(super) async fn delete<B>(desk: &Desk, request: &Request<B>) -> Result<Respo
 }
 
 fn written(status: StatusCode, done: Decided, quorum: Quorum) -> Result<Response<ReplyBody>, Failure> {
-    let done = match done {
-        Decided::Written(done) => done,
-        Decided::Failed { current } => return Err(Failure::condition_failed(current)),
-    };
+    let done = conditions::written(done)?;
     let mut response = Response::new(ReplyBody::empty());
     *response.status_mut() = status;
     insert_version(response.headers_mut(), done.version);

@@ -9,14 +9,16 @@
 
 mod access;
 pub mod admission;
+mod batch;
+mod batch_line;
 pub mod body;
 mod by_token;
 mod conditions;
 pub mod connection;
 mod console;
 mod converged;
-pub mod edits;
-mod error;
+mod edits;
+pub mod error;
 mod explain;
 pub mod handler;
 pub mod head;

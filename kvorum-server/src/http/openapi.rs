@@ -111,6 +111,7 @@ mod tests {
                 Path::History => target::parse_history(query).err(),
                 Path::Metrics
                 | Path::Peer
+                | Path::Batch
                 | Path::OpenApi
                 | Path::Workers
                 | Path::WorkerResume

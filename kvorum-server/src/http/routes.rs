@@ -1,6 +1,7 @@
 //! The table of HTTP paths: each path with its methods, what each needs of the client's token, and their handlers. A row
 //! here and its handler make a path; the API description (`openapi.json`) is compared with it by a test.
 
+use super::batch;
 use super::body::ReplyBody;
 use super::connection::Connection;
 use super::console;
@@ -98,6 +99,10 @@ routes! {
     /// A range of keys.
     Entities = "/v0/entities", spare false {
         GET | HEAD, needs Need::Right(Right::Scan) => handler::range(desk, &request).await;
+    }
+    /// Operations, one a line.
+    Batch = "/v0/batch", spare false {
+        POST, needs Need::Token => batch::batch(desk, connection, request).await;
     }
     /// The node's state.
     Status = "/v0/status", spare true {

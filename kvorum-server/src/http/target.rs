@@ -483,6 +483,12 @@ fn parse_pair(value: &[u8]) -> Result<(u16, u16), TargetError> {
     }
 }
 
+/// The quorum that a batch's line names, as `replicas`.
+pub(super) fn replicas_of(pair: Option<&str>) -> Result<Replicas, TargetError> {
+    let pair = pair.map(|pair| parse_pair(pair.as_bytes())).transpose()?;
+    Ok(Replicas { ack: pair.map(|(ack, _)| ack), from: pair.map(|(_, from)| from) })
+}
+
 fn parse_count(name: &'static str, value: &[u8]) -> Result<u16, TargetError> {
     digits(value).ok_or(TargetError::BadValue { name, allowed: "a number from 1 to the number of nodes" })
 }
@@ -530,7 +536,7 @@ fn digits<T: std::str::FromStr>(value: &[u8]) -> Option<T> {
 }
 
 /// Reads a `ttl` as milliseconds; fractions of a millisecond are rounded up.
-fn parse_ttl(value: &[u8]) -> Result<u64, TargetError> {
+pub(super) fn parse_ttl(value: &[u8]) -> Result<u64, TargetError> {
     let bad = TargetError::BadValue { name: "ttl", allowed: TTL_ALLOWED };
     let split = value.iter().position(u8::is_ascii_alphabetic).unwrap_or(value.len());
     let (number, unit) = value.split_at(split);

@@ -355,7 +355,8 @@ fn options_of_the_node_are_named() {
 fn allow_names_the_methods_of_the_path() {
     let server = start();
     for (path, allowed) in [
-        ("/v0/entity?id=raw-marker", &["GET", "HEAD", "PUT", "DELETE"][..]),
+        ("/v0/entity?id=raw-marker", &["GET", "HEAD", "PUT", "POST", "DELETE"][..]),
+        ("/v0/batch", &["POST"]),
         ("/v0/entities?start=a", &["GET", "HEAD"]),
         ("/v0/status", &["GET", "HEAD"]),
         ("/metrics", &["GET", "HEAD"]),
@@ -364,7 +365,7 @@ fn allow_names_the_methods_of_the_path() {
         let answer = server.request("OPTIONS", path);
         let named: BTreeSet<&str> = answer.header("allow").unwrap().split(", ").collect();
         assert_eq!(named, allowed.iter().copied().collect(), "{path}");
-        for method in allowed.iter().filter(|method| **method != "PUT") {
+        for method in allowed.iter().filter(|method| !["PUT", "POST"].contains(method)) {
             assert!(server.request(method, path).status < 300, "{method} {path}");
         }
     }

@@ -16,6 +16,7 @@
 )]
 
 mod backup;
+mod batch;
 mod cluster_client;
 mod cluster_clocks;
 mod cluster_failure;

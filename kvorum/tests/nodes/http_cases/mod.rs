@@ -116,7 +116,10 @@ pub(crate) fn methods() -> Vec<Case> {
     for path in ["/v0/entity?id=raw", "/v0/entities?start=raw", "/v0/status", "/metrics"] {
         for method in ["get", "Get", "PATCH", "POST", "OPTIONS", "TRACE", "BREW", "put", "PROPFIND"] {
             let line = format!("{method} {path} HTTP/1.1");
-            cases.push(case(&line, with(&line, "Content-Length: 0\r\n", ""), Refused(405)));
+            // A POST of a key says what it does with the value.
+            let is_edit = method == "POST" && path.starts_with("/v0/entity?");
+            let status = if is_edit { 400 } else { 405 };
+            cases.push(case(&line, with(&line, "Content-Length: 0\r\n", ""), Refused(status)));
         }
     }
     for path in ["/v0/entities?start=raw", "/v0/status", "/metrics"] {

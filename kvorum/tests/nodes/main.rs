@@ -17,6 +17,7 @@
 
 mod backup;
 mod batch;
+mod chain;
 mod cluster_client;
 mod cluster_clocks;
 mod cluster_failure;

@@ -1,5 +1,6 @@
 //! The operations, one method each.
 
+use crate::batch::Batch;
 use crate::config::Builder;
 use crate::entry::{Entry, Head, Page, Status, Version};
 use crate::error::Error;
@@ -168,6 +169,19 @@ impl Client {
         let options = DeleteOptions { replicas: self.replicas(options.replicas), ..options };
         let call = Call::delete(key.as_ref(), options)?;
         self.exchange.whole(&call).await?.into_version()
+    }
+
+    /// Carries out `operations`, one JSON object a line, and returns their answers, a line each in the same order. Not atomic:
+    /// each line has its own outcome. The members of a line are those of the HTTP API's `/v0/batch`.
+    ///
+    /// Returns once the answers begin. It is not repeated after an unknown outcome.
+    ///
+    /// # Errors
+    /// As [`Client::put_with`]; [`Error::Refused`] with status 413 for more than 10,000 lines or 64 MiB, which does nothing. A
+    /// failure after the answers have begun is an error of [`Batch::next`].
+    pub async fn batch(&self, operations: impl Into<Bytes>) -> Result<Batch, Error> {
+        let (opened, place) = self.exchange.open(&Call::batch(operations.into())?).await?;
+        Ok(Batch::new(opened, place, self.exchange.timeout))
     }
 
     /// Reads the entries with `start <= key < end`, sorted by the bytes of their keys; without `end`, all from `start`.

@@ -61,6 +61,7 @@
 //! no redirect here.
 
 mod answer;
+mod batch;
 mod choice;
 mod client;
 mod conditional;
@@ -80,6 +81,7 @@ mod retry;
 mod scan;
 mod topology;
 
+pub use batch::Batch;
 pub use client::Client;
 pub use config::{Builder, RetryPolicy};
 pub use entry::{Entry, Head, Page, Status, Version};

@@ -46,6 +46,8 @@ pub enum Operation {
         /// The key.
         key: Bytes,
     },
+    /// Carrying out many operations, one a line.
+    Batch,
     /// Asking a node for its state.
     Status,
     /// Asking a node to compare itself with all others now.
@@ -60,7 +62,7 @@ pub enum Operation {
 impl Operation {
     /// Whether it changes a key when it succeeds.
     pub fn is_write(&self) -> bool {
-        matches!(self, Self::Put { .. } | Self::Add { .. } | Self::Delete { .. })
+        matches!(self, Self::Put { .. } | Self::Add { .. } | Self::Delete { .. } | Self::Batch)
     }
 
     /// Whether a second node may be asked while the first one has not answered.
@@ -76,9 +78,12 @@ impl Operation {
             | Self::Put { key }
             | Self::Add { key }
             | Self::Delete { key } => Some(key),
-            Self::Scan { .. } | Self::Explain { .. } | Self::Status | Self::Repair | Self::Page { .. } => {
-                None
-            }
+            Self::Scan { .. }
+            | Self::Explain { .. }
+            | Self::Batch
+            | Self::Status
+            | Self::Repair
+            | Self::Page { .. } => None,
         }
     }
 }
@@ -93,6 +98,7 @@ impl fmt::Display for Operation {
             Self::Delete { key } => ("DELETE", key),
             Self::Scan { start } => ("scan from", start),
             Self::Explain { key } => ("explain", key),
+            Self::Batch => return f.write_str("batch"),
             Self::Status => return f.write_str("status"),
             Self::Repair => return f.write_str("repair"),
             Self::Page { target } => return write!(f, "GET {target}"),

@@ -128,6 +128,11 @@ impl Call {
         Ok(Self { accept: Some("application/json"), ..call })
     }
 
+    pub(crate) fn batch(operations: Bytes) -> Result<Self, Error> {
+        let call = Self::new(Operation::Batch, Method::POST, "/v0/batch".to_owned())?;
+        Ok(Self { is_once: true, body: operations, ..call })
+    }
+
     pub(crate) fn status() -> Result<Self, Error> {
         let call = Self::new(Operation::Status, Method::GET, "/v0/status".to_owned())?;
         Ok(Self { accept: Some("application/json"), ..call })
@@ -196,7 +201,8 @@ impl Call {
             Operation::Get { .. } | Operation::Head { .. } => matches!(status, 200 | 404),
             Operation::Put { .. } => status == 201,
             Operation::Delete { .. } => status == 202,
-            Operation::Add { .. }
+            Operation::Batch
+            | Operation::Add { .. }
             | Operation::Scan { .. }
             | Operation::Explain { .. }
             | Operation::Repair => status == 200,

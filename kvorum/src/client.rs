@@ -1,4 +1,4 @@
-//! The client's commands: `get`, `put`, `delete`, `incr`, `scan`, `explain`, `status`; `repair` is in [`super::repair`].
+//! The client's commands: `get`, `put`, `delete`, `incr`, `batch`, `scan`, `explain`, `status`; `repair` is in [`super::repair`].
 //!
 //! Values go unchanged from standard input or a file to standard output; all messages go to standard error.
 
@@ -28,11 +28,21 @@ const TTL_MILLIS_MAX: u64 = 36_500 * 24 * 60 * 60 * 1000;
 /// The node's URL, unless `--url` or `KVORUM_URL` names another.
 pub(super) const DEFAULT_URL: &str = "http://127.0.0.1:8080";
 
+fn key(name: &'static str, help: &'static str) -> Arg {
+    Arg::new(name).value_name("KEY").help(help).value_parser(value_parser!(OsString))
+}
+
+fn replicas() -> Arg {
+    flag("replicas", "ACK/FROM", "How many of how many replicas must confirm, such as 2/3")
+}
+
 pub(super) fn commands() -> Vec<Command> {
-    let key = |name: &'static str, help: &'static str| {
-        Arg::new(name).value_name("KEY").help(help).value_parser(value_parser!(OsString))
-    };
-    let replicas = || flag("replicas", "ACK/FROM", "How many of how many replicas must confirm, such as 2/3");
+    let mut commands = of_one_key();
+    commands.extend(of_many_keys());
+    commands
+}
+
+fn of_one_key() -> Vec<Command> {
     vec![
         on_node(Command::new("get").about("Writes a key's value to standard output"))
             .arg(key("key", "The key").required(true))
@@ -79,6 +89,16 @@ pub(super) fn commands() -> Vec<Command> {
                     .value_parser(value_parser!(i64)),
             )
             .arg(replicas()),
+    ]
+}
+
+fn of_many_keys() -> Vec<Command> {
+    vec![
+        on_node(
+            Command::new("batch").about(
+                "Carries out operations from standard input, one JSON object a line, and prints an answer a line",
+            ),
+        ),
         on_node(Command::new("scan").about("Prints the records of a range, KEY tab VALUE a line"))
             .arg(key("start", "The first key").required(true))
             .arg(key("end", "End of the range: the first key after it"))
@@ -179,6 +199,7 @@ pub(super) fn run(name: &str, matches: &ArgMatches) -> ExitCode {
             "put" => put(&client, matches).await,
             "delete" => delete(&client, matches).await,
             "incr" => incr(&client, matches).await,
+            "batch" => batch(&client).await,
             "scan" => scan(&client, matches).await,
             "explain" => explain(&client, matches).await,
             "repair" => Box::pin(super::repair::run(&client, matches)).await,
@@ -417,6 +438,16 @@ async fn incr(client: &Client, matches: &ArgMatches) -> Result<ExitCode, Failure
     let addend = matches.get_one::<i64>("addend").copied().unwrap_or(1);
     let number = client.add(required_key(matches, "key")?, addend, options).await?;
     write_out(format!("{number}\n").as_bytes())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn batch(client: &Client) -> Result<ExitCode, Failure> {
+    let mut operations = Vec::new();
+    io::stdin().lock().read_to_end(&mut operations)?;
+    let mut answers = client.batch(operations).await?;
+    while let Some(lines) = answers.next().await? {
+        write_out(&lines)?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 

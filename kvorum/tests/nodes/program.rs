@@ -412,6 +412,15 @@ fn client_commands_pass_bytes_and_exit_codes() {
     assert_eq!(client(&["get", "only"], b"").stdout, b"2");
     assert_eq!(code(&client(&["delete", "only", "--if-match", "*"], b"")), 0);
     assert_eq!(code(&client(&["delete", "only", "--if-match", "*"], b"")), 4);
+    // A batch: every line has an answer, and a batch that is too long is refused.
+    let lines = b"{\"op\":\"put\",\"key\":\"b\",\"value\":\"1\"}\nno line\n{\"op\":\"get\",\"key\":\"b\"}\n";
+    let answers = client(&["batch"], lines);
+    let statuses: Vec<u64> = text(&answers.stdout)
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["status"].as_u64().unwrap())
+        .collect();
+    assert_eq!((code(&answers), statuses), (0, vec![201, 400, 200]), "{answers:?}");
+    assert_eq!(code(&client(&["batch"], &b"x\n".repeat(10_001))), 2);
     // Counters.
     for (arguments, expect) in [(&["incr", "hits"][..], "1\n"), (&["incr", "hits", "-3"], "-2\n")] {
         let counted = client(arguments, b"");

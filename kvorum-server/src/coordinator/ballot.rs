@@ -228,6 +228,9 @@ impl Coordinator {
     ) -> Outcome {
         self.clock_asked(deadline).await?;
         let turn = self.turns.of(&key);
+        // One reference is that of the table.
+        let queued = Rc::strong_count(&turn).saturating_sub(1) as u64;
+        self.shared.metrics.conditional_queue_max.fetch_max(queued, Ordering::Relaxed);
         let taken = tokio::time::timeout_at(deadline, turn.acquire()).await;
         let outcome = match &taken {
             Ok(_) => Ballot::new(self, key.clone(), quorum, begun, deadline).run(&purpose).await,

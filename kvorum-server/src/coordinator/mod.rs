@@ -265,6 +265,8 @@ pub struct CoordinatorMetrics {
     pub conditional_failed: AtomicU64,
     /// Conditional writes that ended with an error.
     pub conditional_unknown: AtomicU64,
+    /// The most conditional writes of one key that were under way at once on one thread, since the start.
+    pub conditional_queue_max: AtomicU64,
     /// Ballots that were begun.
     pub ballots: AtomicU64,
     /// Reads and repairs that a promise kept from writing a record.

@@ -5,6 +5,7 @@ import os
 
 import schemathesis
 from hypothesis import strategies as st
+from schemathesis.core import NOT_SET
 
 NODES = int(os.environ.get("KVORUM_NODES", "3"))
 
@@ -65,6 +66,17 @@ def fit_condition(query):
             query.pop(name, None)
 
 
+def fit_edit(case):
+    """Lets a POST of a key either add or append; what it appends is its body."""
+    if "append" in case.query and "add" not in case.query:
+        if case.body is NOT_SET or case.body is None:
+            case.body = b""
+        return
+    case.query.pop("append", None)
+    case.query.setdefault("add", "1")
+    case.body = NOT_SET
+
+
 @schemathesis.hook
 def before_call(context, case, kwargs):
     if case.path == "/debug/profile" and "seconds" not in (case.query or {}):
@@ -73,8 +85,20 @@ def before_call(context, case, kwargs):
     if case.query and case.meta is not None and case.meta.generation.mode.is_positive:
         fit(case.query)
         names = {name.lower() for name in case.headers or {}}
-        if case.path == "/v0/entity" and case.method.upper() in ("PUT", "DELETE") and names & {"if-match", "if-none-match"}:
+        is_edit = case.path == "/v0/entity" and case.method.upper() == "POST"
+        if is_edit:
+            fit_edit(case)
+        is_write = case.path == "/v0/entity" and case.method.upper() in ("PUT", "DELETE")
+        if is_edit or is_write and names & {"if-match", "if-none-match", "kvorum-operation"}:
             fit_condition(case.query)
+
+
+@schemathesis.serializer("application/x-ndjson")
+def lines(context, value):
+    """The lines of a batch, from the array that the document describes."""
+    if isinstance(value, bytes):
+        return value
+    return b"".join(json.dumps(line).encode() + b"\n" for line in (value if isinstance(value, list) else [value]))
 
 
 @schemathesis.deserializer("application/x-ndjson")

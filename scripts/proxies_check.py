@@ -94,7 +94,7 @@ def contract(proxy, nodes):
                 expect((through[0], through[2]), (straight[0], straight[2]), what)
                 for name in ("Content-Type", "Allow", "Retry-After"):
                     expect(through[1][name], straight[1][name], what)
-        expect(ask(proxy, "POST", "/v0/entity?id=a", b"")[1]["Allow"], "GET, HEAD, PUT, DELETE")
+        expect(ask(proxy, "PATCH", "/v0/entity?id=a", b"")[1]["Allow"], "GET, HEAD, PUT, POST, DELETE")
         # No length at all: http.client would add one.
         with socket.create_connection(("127.0.0.1", proxy), timeout=5) as plain:
             plain.sendall(b"PUT /v0/entity?id=a HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")

@@ -1,6 +1,6 @@
 // A kvorum client in one page of Go: net/http and nothing else.
 //
-//	go run recipe.go URL…                    a tour: put, get, delete, ttl, range, failures
+//	go run recipe.go URL…                    a tour: put, get, delete, ttl, range, failures, conditions
 //	go run recipe.go range START END URL…    the records of a range, a line each
 //
 // KVORUM_TOKEN is the token, ID.SECRET, where the nodes need one; SSL_CERT_FILE the authorities of https nodes.
@@ -13,9 +13,11 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"math/rand/v2"
 	"net/http"
 	"net/url"
 	"os"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -57,7 +59,7 @@ func newRequest(method, url string, body io.Reader) (*http.Request, error) {
 }
 
 // ask asks one node after the other, as long as it is certain that nothing was done.
-func (c *Client) ask(method, query string, body []byte) (http.Header, []byte, error) {
+func (c *Client) ask(method, query string, body []byte, headers ...string) (http.Header, []byte, error) {
 	var problem error
 	for _, node := range c.Nodes {
 		request, err := newRequest(method, node+"/v0/entity?"+query, bytes.NewReader(body))
@@ -65,6 +67,10 @@ func (c *Client) ask(method, query string, body []byte) (http.Header, []byte, er
 			return nil, nil, err
 		}
 		request.Header.Set("Accept", "application/json") // for failures: a value comes as it is
+		for _, header := range headers {
+			name, value, _ := strings.Cut(header, ": ")
+			request.Header.Set(name, value)
+		}
 		answer, err := c.HTTP.Do(request)
 		if errors.Is(err, syscall.ECONNREFUSED) {
 			problem = err
@@ -119,6 +125,84 @@ func (c *Client) Get(key string) ([]byte, error) {
 func (c *Client) Delete(key string) (string, error) {
 	header, _, err := c.ask("DELETE", "id="+escape(key), nil)
 	return strings.Trim(header.Get("ETag"), `"`), err
+}
+
+// IfAbsent is the condition that there is no value; IfVersion that the value has this version.
+const IfAbsent = "If-None-Match: *"
+
+func IfVersion(version string) string { return `If-Match: "` + version + `"` }
+
+// PutIf stores a value if the condition holds. A Failure of status 412 says that it did not, and that nothing was done.
+// Further headers are "Kvorum-Operation: NAME", which lets the same write be repeated after ErrUnknown.
+func (c *Client) PutIf(key string, value []byte, condition, option string, headers ...string) (string, error) {
+	header, _, err := c.ask("PUT", "id="+escape(key)+"&"+option, value, append(headers, condition)...)
+	return strings.Trim(header.Get("ETag"), `"`), err
+}
+
+// Add adds to a number and returns the new one. After ErrUnknown it may have counted, once.
+func (c *Client) Add(key string, number int64) (int64, error) {
+	_, sum, err := c.ask("POST", fmt.Sprintf("id=%s&add=%d", escape(key), number), nil)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseInt(string(sum), 10, 64)
+}
+
+// Update stores what change makes of the value (nil without one), as one step: again where somebody came between.
+func (c *Client) Update(key string, change func(old []byte) ([]byte, error)) (string, error) {
+	for attempt := range 20 {
+		header, old, err := c.ask("GET", "id="+escape(key), nil)
+		condition := IfVersion(strings.Trim(header.Get("ETag"), `"`))
+		if err == ErrNotFound {
+			condition = IfAbsent
+		} else if err != nil {
+			return "", err
+		}
+		value, err := change(old)
+		if err != nil {
+			return "", err
+		}
+		version, err := c.PutIf(key, value, condition, "")
+		if !hasFailed(err) {
+			return version, err
+		}
+		time.Sleep(rand.N(2 * time.Millisecond << min(attempt, 6)))
+	}
+	return "", errors.New("others write " + key + " all the time")
+}
+
+// hasFailed says whether a condition did not hold.
+func hasFailed(err error) bool {
+	var failure *Failure
+	return errors.As(err, &failure) && failure.Status == 412
+}
+
+// Create stores the value of a new key; repeating it after ErrUnknown with the same name is no second one.
+func (c *Client) Create(key string, value []byte) (version string, err error) {
+	name := fmt.Sprintf("Kvorum-Operation: %x", rand.Uint64())
+	for range 3 {
+		version, err = c.PutIf(key, value, IfAbsent, "", name)
+		if !errors.Is(err, ErrUnknown) {
+			break
+		}
+	}
+	return version, err
+}
+
+// Lock takes a lock and returns its fencing token; hasFailed says of its error whether somebody has it.
+func (c *Client) Lock(key, ttl string) (string, error) { return c.PutIf(key, nil, IfAbsent, "ttl="+ttl) }
+
+// ErrFenced says that a later holder of the lock has written.
+var ErrFenced = errors.New("the lock was lost")
+
+// FencedPut stores a value under a lock's token, unless a later holder of the lock has written.
+func (c *Client) FencedPut(key, token, value string) (string, error) {
+	return c.Update(key, func(old []byte) ([]byte, error) {
+		if latest, _, _ := strings.Cut(string(old), " "); latest > token {
+			return nil, ErrFenced
+		}
+		return []byte(token + " " + value), nil
+	})
 }
 
 // Entry is a record of a range.
@@ -192,6 +276,35 @@ func check(holds bool, what string, seen any) {
 	}
 }
 
+func conditions(c *Client) {
+	// An optimistic update, and a counter.
+	for _, name := range []string{"ann ", "bob "} {
+		must(c.Update("recipe/names", func(old []byte) ([]byte, error) { return append(old, name...), nil }))
+	}
+	check(string(must(c.Get("recipe/names"))) == "ann bob ", "update", nil)
+	must(c.Add("recipe/hits", 5))
+	sum := must(c.Add("recipe/hits", -2))
+	check(sum == 3, "add", sum)
+	// A create that can be repeated.
+	must(c.Create("recipe/order", []byte("1")))
+	_, err := c.Create("recipe/order", []byte("2"))
+	check(hasFailed(err), "it was there", err)
+	// A lock. Its first holder sleeps until it is another's: without the token it would write over the second one's work.
+	first := must(c.Lock("recipe/lock", "300ms"))
+	_, err = c.Lock("recipe/lock", "300ms")
+	check(hasFailed(err), "locked", err)
+	time.Sleep(400 * time.Millisecond)
+	second := must(c.Lock("recipe/lock", "30s"))
+	must(c.FencedPut("recipe/work", second, "of the second"))
+	_, err = c.FencedPut("recipe/work", first, "too late")
+	check(err == ErrFenced, "the first holder had lost the lock", err)
+	_, _, err = c.ask("DELETE", "id=recipe/lock", nil, IfVersion(second))
+	check(err == nil, "unlock", err)
+	for _, key := range []string{"names", "hits", "order", "work"} {
+		must(c.Delete("recipe/" + key))
+	}
+}
+
 func tour(c *Client) {
 	version := must(c.Put("recipe/greeting", []byte("hello")))
 	check(string(must(c.Get("recipe/greeting"))) == "hello", "get", nil)
@@ -234,6 +347,7 @@ func tour(c *Client) {
 	_, err = c.Get("recipe/greeting")
 	check(err == ErrNotFound, "deleted", err)
 
+	conditions(c)
 	_, err = c.Put("recipe/x", nil, "replicas=2/1")
 	var failure *Failure
 	check(errors.As(err, &failure) && failure.Status == 400 && failure.Code == "bad_parameter", "no quorum", err)
@@ -241,7 +355,7 @@ func tour(c *Client) {
 	away := &Client{Nodes: append([]string{"http://127.0.0.1:1"}, c.Nodes...), HTTP: c.HTTP}
 	must(away.Put("recipe/x", []byte("x")))
 	must(c.Delete("recipe/x"))
-	fmt.Println("go with net/http: put, get, delete, ttl, range, failures: ok")
+	fmt.Println("go with net/http: put, get, delete, ttl, range, failures, conditions: ok")
 }
 
 func main() {

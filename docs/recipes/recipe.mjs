@@ -1,11 +1,12 @@
 // A kvorum client in one page of JavaScript: fetch, as Node 18 and later have it.
 //
-//     node recipe.mjs URL…                    a tour: put, get, delete, ttl, range, failures
+//     node recipe.mjs URL…                    a tour: put, get, delete, ttl, range, failures, conditions
 //     node recipe.mjs range START END URL…    the records of a range, a line each
 //
 // KVORUM_TOKEN is the token, ID.SECRET, where the nodes need one; NODE_EXTRA_CA_CERTS the authorities of https nodes.
 
 import assert from "node:assert/strict";
+import { randomUUID } from "node:crypto";
 
 const { KVORUM_TOKEN } = process.env;
 const AUTHORIZATION = KVORUM_TOKEN ? { Authorization: `Bearer ${KVORUM_TOKEN}` } : {};
@@ -34,7 +35,7 @@ class Client {
   }
 
   /** Asks one node after the other, as long as it is certain that nothing was done. */
-  async #ask(method, query, body) {
+  async #ask(method, query, body, more = {}) {
     let problem;
     for (const node of this.nodes) {
       let answer, content;
@@ -42,7 +43,7 @@ class Client {
         answer = await fetch(`${node}/v0/entity?${query}`, {
           method,
           body,
-          headers: { Accept: "application/json", ...AUTHORIZATION }, // for failures: a value comes as it is
+          headers: { Accept: "application/json", ...AUTHORIZATION, ...more }, // for failures: a value comes as it is
           signal: AbortSignal.timeout(TIMEOUT_MS),
         });
         content = Buffer.from(await answer.arrayBuffer());
@@ -61,27 +62,82 @@ class Client {
     throw problem;
   }
 
-  /** Stores a value, for `ttl` ("30s", "500ms", …) or for good. Resolves to its version. */
-  async put(key, value, { ttl, replicas } = {}) {
+  /** Stores a value, for `ttl` ("30s", "500ms", …) or for good. Resolves to its version. `condition` is a version, or ABSENT. */
+  async put(key, value, { ttl, replicas, condition, operation } = {}) {
     const query = `id=${escape(key)}` + (ttl ? `&ttl=${ttl}` : "") + (replicas ? `&replicas=${replicas}` : "");
-    const { headers } = await this.#ask("PUT", query, bytes(value));
+    const { headers } = await this.#ask("PUT", query, bytes(value), conditionsOf(condition, operation));
     return headers.get("etag").replaceAll('"', "");
   }
 
   /** Resolves to the value, or null. */
   async get(key) {
+    return (await this.read(key)).value;
+  }
+
+  /** Resolves to the value and its version, or null and ABSENT. */
+  async read(key) {
     try {
-      return (await this.#ask("GET", `id=${escape(key)}`)).content;
+      const { headers, content } = await this.#ask("GET", `id=${escape(key)}`);
+      return { value: content, version: headers.get("etag").replaceAll('"', "") };
     } catch (failure) {
-      if (failure.code === "not_found") return null;
+      if (failure.code === "not_found") return { value: null, version: ABSENT };
       throw failure;
     }
   }
 
   /** Deletes a key, also one that was never there. Resolves to the deletion's version. */
-  async delete(key) {
-    const { headers } = await this.#ask("DELETE", `id=${escape(key)}`);
+  async delete(key, { condition } = {}) {
+    const { headers } = await this.#ask("DELETE", `id=${escape(key)}`, undefined, conditionsOf(condition));
     return headers.get("etag").replaceAll('"', "");
+  }
+
+  /** Adds to a number; resolves to the new one. After Unknown it may have counted, once. */
+  async add(key, number = 1) {
+    return BigInt((await this.#ask("POST", `id=${escape(key)}&add=${number}`)).content.toString());
+  }
+
+  /** Stores what `change` makes of the value (null without one), as one step: again where somebody came between. */
+  async update(key, change) {
+    for (let attempt = 0; attempt < 20; attempt++) {
+      const { value, version } = await this.read(key);
+      try {
+        return await this.put(key, change(value), { condition: version });
+      } catch (failure) {
+        if (failure.status !== 412) throw failure;
+      }
+      await sleep(Math.random() * 2 * 2 ** Math.min(attempt, 6));
+    }
+    throw new Error(`others write ${key} all the time`);
+  }
+
+  /** Stores the value of a new key; repeating it after Unknown with the same name is no second one. 412: it is there. */
+  async create(key, value) {
+    const operation = randomUUID();
+    for (let attempt = 1; ; attempt++) {
+      try {
+        return await this.put(key, value, { condition: ABSENT, operation });
+      } catch (failure) {
+        if (!(failure instanceof Unknown) || attempt === 3) throw failure;
+      }
+    }
+  }
+
+  /** Takes a lock for `ttl`; resolves to its fencing token, or to null where somebody has it. */
+  async lock(key, ttl) {
+    try {
+      return await this.put(key, "", { ttl, condition: ABSENT });
+    } catch (failure) {
+      if (failure.status === 412) return null;
+      throw failure;
+    }
+  }
+
+  /** Stores a value under a lock's token, unless a later holder of the lock has written. */
+  fencedPut(key, token, value) {
+    return this.update(key, (old) => {
+      if (old !== null && String(old).split(" ", 1)[0] > token) throw new Error("the lock was lost");
+      return `${token} ${value}`;
+    });
   }
 
   /** Yields [key, value] in the order of the keys' bytes, as they come. A cut range throws; what came is right. */
@@ -107,12 +163,40 @@ class Client {
   }
 }
 
+const ABSENT = "*";
+
+const conditionsOf = (condition, operation) => ({
+  ...(operation && { "Kvorum-Operation": operation }),
+  ...(condition === ABSENT ? { "If-None-Match": "*" } : condition && { "If-Match": `"${condition}"` }),
+});
+
+const sleep = (millis) => new Promise((done) => setTimeout(done, millis));
+
 const field = (row, name) => (name in row ? Buffer.from(row[name]) : Buffer.from(row[`${name}_base64`], "base64"));
 
 async function collect(entries) {
   const rows = [];
   for await (const row of entries) rows.push(row);
   return rows;
+}
+
+async function conditions(client) {
+  // An optimistic update, and a counter.
+  for (const name of ["ann ", "bob "]) await client.update("recipe/names", (old) => String(old ?? "") + name);
+  assert.equal(String(await client.get("recipe/names")), "ann bob ");
+  assert.deepEqual([await client.add("recipe/hits", 5), await client.add("recipe/hits", -2)], [5n, 3n]);
+  // A create that can be repeated.
+  await client.create("recipe/order", "1");
+  await assert.rejects(client.create("recipe/order", "2"), { status: 412 });
+  // A lock. Its first holder sleeps until it is another's: without the token it would write over the second one's work.
+  const first = await client.lock("recipe/lock", "300ms");
+  assert(first && (await client.lock("recipe/lock", "300ms")) === null);
+  await sleep(400);
+  const second = await client.lock("recipe/lock", "30s");
+  await client.fencedPut("recipe/work", second, "of the second");
+  await assert.rejects(client.fencedPut("recipe/work", first, "too late"), { message: "the lock was lost" });
+  await client.delete("recipe/lock", { condition: second });
+  for (const key of ["names", "hits", "order", "work"]) await client.delete(`recipe/${key}`);
 }
 
 async function tour(client) {
@@ -141,11 +225,12 @@ async function tour(client) {
   assert.equal(await client.get("recipe/greeting"), null);
   assert.deepEqual(await collect(client.range("recipe/", "recipe0")), []);
 
+  await conditions(client);
   await assert.rejects(client.put("recipe/x", "", { replicas: "2/1" }), { status: 400, code: "bad_parameter" });
   // A node that is away is passed over.
   await new Client("http://127.0.0.1:2", ...client.nodes).put("recipe/x", "x");
   await client.delete("recipe/x");
-  console.log("javascript with fetch: put, get, delete, ttl, range, failures: ok");
+  console.log("javascript with fetch: put, get, delete, ttl, range, failures, conditions: ok");
 }
 
 const [command, ...rest] = process.argv.slice(2);

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A kvorum client in one page of Python; httpx where it is installed, else the standard library.
 
-    recipe.py URL…                    a tour: put, get, delete, ttl, range, failures
+    recipe.py URL…                    a tour: put, get, delete, ttl, range, failures, conditions
     recipe.py range START END URL…    the records of a range, a line each
 
 KVORUM_TOKEN is the token, ID.SECRET, where the nodes need one; SSL_CERT_FILE the authorities of https nodes.
@@ -12,11 +12,13 @@ import contextlib
 import http.client
 import json
 import os
+import random
 import sys
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
+import uuid
 
 try:
     import httpx
@@ -45,9 +47,9 @@ def escape(key):
 
 
 @contextlib.contextmanager
-def exchange(method, url, body, accept):
+def exchange(method, url, body, accept, more=None):
     """Gives the status, the headers and an iterator over the body's pieces."""
-    headers = {"Accept": accept}
+    headers = {"Accept": accept, **(more or {})}
     if TOKEN:
         headers["Authorization"] = f"Bearer {TOKEN}"
     if httpx:
@@ -86,14 +88,14 @@ class Client:
     def __init__(self, *nodes):
         self.nodes = nodes  # each answers every request for every key
 
-    def _ask(self, method, query, body=None):
+    def _ask(self, method, query, body=None, more=None):
         """Asks one node after the other, as long as it is certain that nothing was done."""
         problem = None
         for node in self.nodes:
             try:
                 # application/json is for failures: a value comes as it is.
                 url = f"{node}/v0/entity?{query}"
-                with exchange(method, url, body, "application/json") as (status, headers, pieces):
+                with exchange(method, url, body, "application/json", more) as (status, headers, pieces):
                     content = b"".join(pieces)
             except ConnectionRefusedError as error:
                 problem = error
@@ -111,25 +113,73 @@ class Client:
             raise problem
         raise problem
 
-    def put(self, key, value, ttl=None, replicas=None):
-        """Stores a value, for `ttl` ("30s", "500ms", …) or for good. Returns its version."""
+    def put(self, key, value, ttl=None, replicas=None, condition=None, operation=None):
+        """Stores a value, for `ttl` ("30s", "500ms", …) or for good. Returns its version. `condition` is a version, or ABSENT."""
         query = f"id={escape(key)}" + (f"&ttl={ttl}" if ttl else "") + (f"&replicas={replicas}" if replicas else "")
-        headers, _ = self._ask("PUT", query, value)
+        headers, _ = self._ask("PUT", query, value, _conditions(condition, operation))
         return headers["ETag"].strip('"')
 
     def get(self, key):
         """Returns the value, or None."""
+        return self.read(key)[0]
+
+    def read(self, key):
+        """Returns the value and its version, or None and ABSENT."""
         try:
-            return self._ask("GET", f"id={escape(key)}")[1]
+            headers, value = self._ask("GET", f"id={escape(key)}")
+            return value, headers["ETag"].strip('"')
         except Failure as failure:
             if failure.code == "not_found":
+                return None, ABSENT
+            raise
+
+    def delete(self, key, condition=None):
+        """Deletes a key, also one that was never there. Returns the deletion's version."""
+        headers, _ = self._ask("DELETE", f"id={escape(key)}", None, _conditions(condition))
+        return headers["ETag"].strip('"')
+
+    def add(self, key, number=1):
+        """Adds to a number, and returns the new one. After Unknown it may have counted, once."""
+        return int(self._ask("POST", f"id={escape(key)}&add={number}", b"")[1])
+
+    def update(self, key, change):
+        """Stores what `change` makes of the value (None without one), as one step: again where somebody came between."""
+        for attempt in range(20):
+            value, version = self.read(key)
+            try:
+                return self.put(key, change(value), condition=version)
+            except Failure as failure:
+                if failure.status != 412:
+                    raise
+            time.sleep(random.uniform(0, 0.002 * 2 ** min(attempt, 6)))
+        raise TimeoutError(f"others write {key} all the time")
+
+    def create(self, key, value):
+        """Stores the value of a new key; repeating it after Unknown with the same name is no second one. 412: it is there."""
+        name = uuid.uuid4().hex
+        for _ in range(3):
+            with contextlib.suppress(Unknown):
+                return self.put(key, value, condition=ABSENT, operation=name)
+        raise Unknown(f"create {key}")
+
+    def lock(self, key, ttl):
+        """Takes a lock for `ttl`, and returns its fencing token; None where somebody has it."""
+        try:
+            return self.put(key, b"", ttl=ttl, condition=ABSENT)
+        except Failure as failure:
+            if failure.status == 412:
                 return None
             raise
 
-    def delete(self, key):
-        """Deletes a key, also one that was never there. Returns the deletion's version."""
-        headers, _ = self._ask("DELETE", f"id={escape(key)}")
-        return headers["ETag"].strip('"')
+    def fenced_put(self, key, token, value):
+        """Stores a value under a lock's token, unless a later holder of the lock has written."""
+
+        def change(old):
+            if old is not None and old.split(b" ", 1)[0].decode() > token:
+                raise PermissionError("the lock was lost: a later holder has written")
+            return token.encode() + b" " + value
+
+        return self.update(key, change)
 
     def range(self, start, end=None, limit=None):
         """Yields (key, value) in the order of the keys' bytes, as they come. A cut range raises; what came is right."""
@@ -148,8 +198,49 @@ class Client:
                     yield _bytes(row, "key"), _bytes(row, "value")
 
 
+ABSENT = "*"
+
+
+def _conditions(condition, operation=None):
+    headers = {"Kvorum-Operation": operation} if operation else {}
+    if condition == ABSENT:
+        headers["If-None-Match"] = "*"
+    elif condition:
+        headers["If-Match"] = f'"{condition}"'
+    return headers
+
+
 def _bytes(row, name):
     return row[name].encode() if name in row else base64.b64decode(row[name + "_base64"])
+
+
+def conditions(client):
+    # An optimistic update, and a counter.
+    client.update("recipe/names", lambda old: (old or b"") + b"ann ")
+    client.update("recipe/names", lambda old: (old or b"") + b"bob ")
+    assert client.get("recipe/names") == b"ann bob "
+    assert (client.add("recipe/hits", 5), client.add("recipe/hits", -2)) == (5, 3)
+    # A create that can be repeated.
+    client.create("recipe/order", b"1")
+    try:
+        client.create("recipe/order", b"2")
+        raise AssertionError("it was there")
+    except Failure as failure:
+        assert failure.status == 412, failure
+    # A lock. Its first holder sleeps until it is another's: without the token it would write over the second one's work.
+    first = client.lock("recipe/lock", "300ms")
+    assert first and client.lock("recipe/lock", "300ms") is None
+    time.sleep(0.4)
+    second = client.lock("recipe/lock", "30s")
+    client.fenced_put("recipe/work", second, b"of the second")
+    try:
+        client.fenced_put("recipe/work", first, b"too late")
+        raise AssertionError("the first holder had lost the lock")
+    except PermissionError:
+        pass
+    client.delete("recipe/lock", condition=second)
+    for key in ("names", "hits", "order", "work"):
+        client.delete(f"recipe/{key}")
 
 
 def tour(client):
@@ -178,6 +269,7 @@ def tour(client):
     assert client.get("recipe/greeting") is None
     assert list(client.range("recipe/", "recipe0")) == []
 
+    conditions(client)
     try:
         client.put("recipe/x", b"", replicas="2/1")
         raise AssertionError("2/1 is no quorum")
@@ -186,7 +278,7 @@ def tour(client):
     # A node that is away is passed over.
     Client("http://127.0.0.1:1", *client.nodes).put("recipe/x", b"x")
     client.delete("recipe/x")
-    print(f"python with {'httpx' if httpx else 'urllib'}: put, get, delete, ttl, range, failures: ok")
+    print(f"python with {'httpx' if httpx else 'urllib'}: put, get, delete, ttl, range, failures, conditions: ok")
 
 
 if __name__ == "__main__":

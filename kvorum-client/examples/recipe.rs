@@ -1,6 +1,9 @@
 //! The example of docs/clients.md as a program: `cargo run -p kvorum-client --example recipe URL…`
 
-use kvorum_client::{Client, Error, PutOptions, Replicas, ScanOptions};
+use bytes::Bytes;
+use kvorum_client::{
+    AddOptions, Client, Condition, DeleteOptions, Error, PutOptions, Replicas, ScanOptions, Version,
+};
 use std::time::Duration;
 
 #[tokio::main(flavor = "current_thread")]
@@ -33,6 +36,8 @@ async fn main() -> Result<(), Error> {
         client.delete(key).await?;
     }
 
+    conditions(&client).await?;
+
     let impossible = PutOptions { replicas: Some(Replicas { ack: 99, from: 99 }), ..PutOptions::default() };
     let refused = client.put_with("recipe/x", "x", impossible).await;
     assert!(
@@ -40,6 +45,46 @@ async fn main() -> Result<(), Error> {
         "more replicas than nodes: {refused:?}"
     );
     assert!(refused.is_err_and(|error| !error.may_have_taken_effect() && !error.is_retry_safe()));
-    println!("rust with kvorum-client: put, get, delete, ttl, range, failures: ok");
+    println!("rust with kvorum-client: put, get, delete, ttl, range, failures, conditions: ok");
     Ok(())
+}
+
+async fn conditions(client: &Client) -> Result<(), Error> {
+    // An optimistic update, and a counter.
+    for name in ["ann ", "bob "] {
+        let add_name = |old: Option<&[u8]>| Some([old.unwrap_or_default(), name.as_bytes()].concat().into());
+        client.update("recipe/names", add_name, PutOptions::default()).await?;
+    }
+    assert_eq!(client.get("recipe/names").await?.map(|entry| entry.value), Some("ann bob ".into()));
+    client.add("recipe/hits", 5, AddOptions::default()).await?;
+    assert_eq!(client.add("recipe/hits", -2, AddOptions::default()).await?, 3);
+    // Create: of two, one does it.
+    client.put_if("recipe/order", "1", &Condition::Absent, PutOptions::default()).await?;
+    let again = client.put_if("recipe/order", "2", &Condition::Absent, PutOptions::default()).await;
+    assert!(again.is_err_and(|error| error.is_condition_failed()));
+    // A lock. Its first holder sleeps until it is another's: without the token it would write over the second one's work.
+    let lock = async |ttl: Duration| {
+        let options = PutOptions { ttl: Some(ttl), ..PutOptions::default() };
+        client.put_if("recipe/lock", "", &Condition::Absent, options).await
+    };
+    let first = lock(Duration::from_millis(300)).await?;
+    assert!(lock(Duration::from_millis(300)).await.is_err_and(|error| error.is_condition_failed()));
+    tokio::time::sleep(Duration::from_millis(400)).await;
+    let second = lock(Duration::from_secs(30)).await?;
+    assert!(fenced_put(client, "recipe/work", &second, "of the second").await?);
+    assert!(!fenced_put(client, "recipe/work", &first, "too late").await?);
+    client.delete_if("recipe/lock", &Condition::Version(second), DeleteOptions::default()).await?;
+    for key in ["names", "hits", "order", "work"] {
+        client.delete(format!("recipe/{key}")).await?;
+    }
+    Ok(())
+}
+
+/// Stores a value under a lock's token; returns false where a later holder of the lock has written.
+async fn fenced_put(client: &Client, key: &str, token: &Version, value: &str) -> Result<bool, Error> {
+    let change = |old: Option<&[u8]>| {
+        let latest = old.and_then(|old| old.split(|byte| *byte == b' ').next()).unwrap_or_default();
+        (latest <= token.as_str().as_bytes()).then(|| Bytes::from(format!("{token} {value}")))
+    };
+    Ok(client.update(key, change, PutOptions::default()).await?.is_some())
 }

@@ -66,6 +66,12 @@ impl Answer {
         self.checked(version(&self.headers))
     }
 
+    /// The number that an addition made.
+    pub(crate) fn into_number(self) -> Result<i64, Error> {
+        let number = std::str::from_utf8(&self.body).ok().and_then(|text| text.trim().parse().ok());
+        self.checked(number.ok_or_else(|| "the answer is not a number of 64 bits".to_owned()))
+    }
+
     /// The body as text.
     pub(crate) fn into_text(self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()

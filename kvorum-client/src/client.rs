@@ -1,10 +1,13 @@
 //! The operations, one method each.
 
+use crate::batch::Batch;
 use crate::config::Builder;
 use crate::entry::{Entry, Head, Page, Status, Version};
 use crate::error::Error;
 use crate::exchange::Exchange;
-use crate::operation::{DeleteOptions, PutOptions, ReadOptions, Replicas, ScanOptions};
+use crate::operation::{
+    AddOptions, Condition, DeleteOptions, PutOptions, ReadOptions, Replicas, ScanOptions,
+};
 use crate::request::Call;
 use crate::scan::Scan;
 use bytes::Bytes;
@@ -23,7 +26,7 @@ use std::sync::Arc;
 /// changed nothing.
 #[derive(Debug, Clone)]
 pub struct Client {
-    exchange: Arc<Exchange>,
+    pub(crate) exchange: Arc<Exchange>,
 }
 
 impl Client {
@@ -107,6 +110,49 @@ impl Client {
         self.exchange.whole(&call).await?.into_version()
     }
 
+    /// Writes `value` to `key` if `condition` holds, as one step. The quorum must be more than half of its replicas.
+    ///
+    /// # Errors
+    /// As for [`Client::put_with`]. Where the condition does not hold, [`Error::is_condition_failed`] is true, and nothing was
+    /// written. It is never repeated after an unknown outcome.
+    pub async fn put_if(
+        &self,
+        key: impl AsRef<[u8]>,
+        value: impl Into<Bytes>,
+        condition: &Condition,
+        options: PutOptions,
+    ) -> Result<Version, Error> {
+        let options = PutOptions { replicas: self.replicas(options.replicas), ..options };
+        let call = Call::put(key.as_ref(), value.into(), options)?.on(condition)?;
+        self.exchange.whole(&call).await?.into_version()
+    }
+
+    /// Deletes `key` if `condition` holds, as one step. The quorum must be more than half of its replicas.
+    ///
+    /// # Errors
+    /// See [`Client::put_if`].
+    pub async fn delete_if(
+        &self,
+        key: impl AsRef<[u8]>,
+        condition: &Condition,
+        options: DeleteOptions,
+    ) -> Result<Version, Error> {
+        let options = DeleteOptions { replicas: self.replicas(options.replicas), ..options };
+        let call = Call::delete(key.as_ref(), options)?.on(condition)?;
+        self.exchange.whole(&call).await?.into_version()
+    }
+
+    /// Adds `addend` to the number that is the value of `key`, as one step, and returns the new number. An absent value counts
+    /// as 0; an expiry stays.
+    ///
+    /// # Errors
+    /// As for [`Client::put_with`]; [`Error::Refused`] with status 409 where the value is no number of 64 bits or the sum would
+    /// be none. Where [`Error::may_have_taken_effect`] is true, the number may have been added, once.
+    pub async fn add(&self, key: impl AsRef<[u8]>, addend: i64, options: AddOptions) -> Result<i64, Error> {
+        let options = AddOptions { replicas: self.replicas(options.replicas), ..options };
+        self.exchange.whole(&Call::add(key.as_ref(), addend, options)?).await?.into_number()
+    }
+
     /// Deletes `key`, with the cluster's default quorum. A key without a value gets a tombstone, too.
     ///
     /// # Errors
@@ -123,6 +169,19 @@ impl Client {
         let options = DeleteOptions { replicas: self.replicas(options.replicas), ..options };
         let call = Call::delete(key.as_ref(), options)?;
         self.exchange.whole(&call).await?.into_version()
+    }
+
+    /// Carries out `operations`, one JSON object a line, and returns their answers, a line each in the same order. Not atomic:
+    /// each line has its own outcome. The members of a line are those of the HTTP API's `/v0/batch`.
+    ///
+    /// Returns once the answers begin. It is not repeated after an unknown outcome.
+    ///
+    /// # Errors
+    /// As [`Client::put_with`]; [`Error::Refused`] with status 413 for more than 10,000 lines or 64 MiB, which does nothing. A
+    /// failure after the answers have begun is an error of [`Batch::next`].
+    pub async fn batch(&self, operations: impl Into<Bytes>) -> Result<Batch, Error> {
+        let (opened, place) = self.exchange.open(&Call::batch(operations.into())?).await?;
+        Ok(Batch::new(opened, place, self.exchange.timeout))
     }
 
     /// Reads the entries with `start <= key < end`, sorted by the bytes of their keys; without `end`, all from `start`.

@@ -241,6 +241,11 @@ impl Error {
         }
     }
 
+    /// Whether the condition of a write did not hold (412): nothing was done.
+    pub fn is_condition_failed(&self) -> bool {
+        matches!(self, Self::Refused { status: 412, .. })
+    }
+
     /// The operation; `None` for a client that could not be built.
     pub fn operation(&self) -> Option<&Operation> {
         match self {

@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::flight::{Flight, Place};
 use crate::hedging::Budget;
 use crate::nodes::{Nodes, suspect};
-use crate::operation::Replicas;
+use crate::operation::{Operation, Replicas};
 use crate::pool::{Lease, Node};
 use crate::request::Call;
 use crate::retry::{Cause, Course, Failure, later};
@@ -97,7 +97,10 @@ impl Exchange {
 
     async fn begin(&self, call: &Call) -> Result<(Course, Place), Error> {
         let timeout = call.timeout.unwrap_or(self.timeout);
-        let course = Course::begin(call, self.policy, Arc::clone(&self.nodes), timeout, Instant::now());
+        // Its repetition would be judged against the write itself, or count twice.
+        let repeat_unknown_writes = self.policy.repeat_unknown_writes && !call.is_once;
+        let policy = RetryPolicy { repeat_unknown_writes, ..self.policy };
+        let course = Course::begin(call, policy, Arc::clone(&self.nodes), timeout, Instant::now());
         match self.flight.enter(course.deadline()).await {
             Ok(place) => Ok((course, place)),
             Err(no_place) => Err(course.without_place(no_place, self.flight.places_max())),
@@ -132,7 +135,16 @@ impl Exchange {
     ) -> Result<Answer, Failure> {
         let asked = node.clone();
         let Opened { node, parts, mut body, lease } = self.attempt(call, node, terms).await?;
-        let body = if call.operation.is_write() {
+        let body = if matches!(call.operation, Operation::Add { .. }) {
+            // The number is added; without its text this client does not know it.
+            let whole = read_whole(&mut body, self.answer_bytes_max, terms.deadline).await;
+            let whole = whole.map_err(|_| {
+                let message = "the number did not arrive".to_owned();
+                Failure { node: asked, ..Failure::sent(Cause::Protocol { message }) }
+            })?;
+            lease.recycle();
+            whole
+        } else if call.operation.is_write() {
             // The head is the whole answer: the replicas have confirmed, whatever happens to this connection.
             // The connection is used again if the body is empty, as the contract says.
             if body.is_end_stream() {

@@ -50,6 +50,9 @@
 //! says so. Every error tells whether the write [may have taken effect](Error::may_have_taken_effect). A
 //! program that records a history sets [`RetryPolicy::NONE`].
 //!
+//! A write with a condition ([`Client::put_if`], [`Client::delete_if`]) and [`Client::add`] are never repeated after an unknown
+//! outcome, whatever the policy: the repetition would be judged against the write itself, or count twice.
+//!
 //! # Where to read next
 //! `client` has the operations; `flight` bounds them; `request` makes the HTTP request of one, `exchange`
 //! performs it, `hedging` pays for a second attempt beside a slow one, `retry` decides what follows a
@@ -58,8 +61,10 @@
 //! no redirect here.
 
 mod answer;
+mod batch;
 mod choice;
 mod client;
+mod conditional;
 mod config;
 mod entry;
 mod error;
@@ -76,6 +81,7 @@ mod retry;
 mod scan;
 mod topology;
 
+pub use batch::Batch;
 pub use client::Client;
 pub use config::{Builder, RetryPolicy};
 pub use entry::{Entry, Head, Page, Status, Version};
@@ -83,5 +89,7 @@ pub use error::{BoxError, Error};
 pub use flight::Overflow;
 pub use hedging::Hedging;
 pub use kvorum_tls::{ClientTls, PemError};
-pub use operation::{DeleteOptions, Operation, PutOptions, ReadOptions, Replicas, ScanOptions, Scope};
+pub use operation::{
+    AddOptions, Condition, DeleteOptions, Operation, PutOptions, ReadOptions, Replicas, ScanOptions, Scope,
+};
 pub use scan::Scan;

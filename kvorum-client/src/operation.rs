@@ -1,5 +1,6 @@
 //! The operations by name, and the options of each.
 
+use crate::entry::Version;
 use bytes::Bytes;
 use std::fmt;
 use std::time::Duration;
@@ -25,6 +26,11 @@ pub enum Operation {
         /// The key that was written.
         key: Bytes,
     },
+    /// Adding to a number.
+    Add {
+        /// The counter's key.
+        key: Bytes,
+    },
     /// Deleting a key.
     Delete {
         /// The key that was deleted.
@@ -40,6 +46,8 @@ pub enum Operation {
         /// The key.
         key: Bytes,
     },
+    /// Carrying out many operations, one a line.
+    Batch,
     /// Asking a node for its state.
     Status,
     /// Asking a node to compare itself with all others now.
@@ -54,7 +62,7 @@ pub enum Operation {
 impl Operation {
     /// Whether it changes a key when it succeeds.
     pub fn is_write(&self) -> bool {
-        matches!(self, Self::Put { .. } | Self::Delete { .. })
+        matches!(self, Self::Put { .. } | Self::Add { .. } | Self::Delete { .. } | Self::Batch)
     }
 
     /// Whether a second node may be asked while the first one has not answered.
@@ -65,10 +73,17 @@ impl Operation {
     /// The key whose replicas should be asked, if there is one.
     pub(crate) fn placed_key(&self) -> Option<&Bytes> {
         match self {
-            Self::Get { key } | Self::Head { key } | Self::Put { key } | Self::Delete { key } => Some(key),
-            Self::Scan { .. } | Self::Explain { .. } | Self::Status | Self::Repair | Self::Page { .. } => {
-                None
-            }
+            Self::Get { key }
+            | Self::Head { key }
+            | Self::Put { key }
+            | Self::Add { key }
+            | Self::Delete { key } => Some(key),
+            Self::Scan { .. }
+            | Self::Explain { .. }
+            | Self::Batch
+            | Self::Status
+            | Self::Repair
+            | Self::Page { .. } => None,
         }
     }
 }
@@ -79,9 +94,11 @@ impl fmt::Display for Operation {
             Self::Get { key } => ("GET", key),
             Self::Head { key } => ("HEAD", key),
             Self::Put { key } => ("PUT", key),
+            Self::Add { key } => ("add to", key),
             Self::Delete { key } => ("DELETE", key),
             Self::Scan { start } => ("scan from", start),
             Self::Explain { key } => ("explain", key),
+            Self::Batch => return f.write_str("batch"),
             Self::Status => return f.write_str("status"),
             Self::Repair => return f.write_str("repair"),
             Self::Page { target } => return write!(f, "GET {target}"),
@@ -136,6 +153,26 @@ pub struct PutOptions {
 /// The options of a DELETE.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DeleteOptions {
+    /// The quorum; without it, the client's ([`Builder::default_replicas`](crate::Builder::default_replicas)).
+    pub replicas: Option<Replicas>,
+    /// The time limit of this operation; without it, the client's ([`Builder::timeout`](crate::Builder::timeout)).
+    pub timeout: Option<Duration>,
+}
+
+/// The condition of a write, judged by the cluster in one step with the write.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Condition {
+    /// There is no value.
+    Absent,
+    /// There is a value.
+    Present,
+    /// The value has this version.
+    Version(Version),
+}
+
+/// The options of an addition to a number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct AddOptions {
     /// The quorum; without it, the client's ([`Builder::default_replicas`](crate::Builder::default_replicas)).
     pub replicas: Option<Replicas>,
     /// The time limit of this operation; without it, the client's ([`Builder::timeout`](crate::Builder::timeout)).

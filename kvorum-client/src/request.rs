@@ -3,10 +3,12 @@
 //! The same [`Call`] makes the request of every attempt; its body is shared, not copied.
 
 use crate::error::Error;
-use crate::operation::{DeleteOptions, Operation, PutOptions, ReadOptions, Replicas, ScanOptions, Scope};
+use crate::operation::{
+    AddOptions, Condition, DeleteOptions, Operation, PutOptions, ReadOptions, Replicas, ScanOptions, Scope,
+};
 use crate::pool::Node;
 use bytes::Bytes;
-use http::header::{ACCEPT, CONTENT_LENGTH};
+use http::header::{ACCEPT, CONTENT_LENGTH, HeaderName, IF_MATCH, IF_NONE_MATCH};
 use http::{HeaderValue, Method, Request, Uri};
 use http_body_util::Full;
 use std::fmt::Write as _;
@@ -21,9 +23,12 @@ pub(crate) struct Call {
     pub(crate) wanted: Wanted,
     /// The operation's own time limit; without it, the client's.
     pub(crate) timeout: Option<Duration>,
+    /// Whether it is not repeated after an unknown outcome, whatever the client's policy.
+    pub(crate) is_once: bool,
     method: Method,
     target: Uri,
     accept: Option<&'static str>,
+    condition: Option<(HeaderName, HeaderValue)>,
     body: Bytes,
 }
 
@@ -71,6 +76,14 @@ impl Call {
         Ok(Self::new(operation, Method::DELETE, target)?.with(options.replicas, options.timeout))
     }
 
+    pub(crate) fn add(key: &[u8], addend: i64, options: AddOptions) -> Result<Self, Error> {
+        let operation = Operation::Add { key: Bytes::copy_from_slice(key) };
+        let mut target = entity(&operation, key, options.replicas)?;
+        push(&mut target, format_args!("&add={addend}"));
+        let call = Self::new(operation, Method::POST, target)?.with(options.replicas, options.timeout);
+        Ok(Self { is_once: true, ..call })
+    }
+
     pub(crate) fn scan(start: &[u8], end: Option<&[u8]>, options: ScanOptions) -> Result<Self, Error> {
         let operation = Operation::Scan { start: Bytes::copy_from_slice(start) };
         check_key(&operation, start)?;
@@ -115,6 +128,11 @@ impl Call {
         Ok(Self { accept: Some("application/json"), ..call })
     }
 
+    pub(crate) fn batch(operations: Bytes) -> Result<Self, Error> {
+        let call = Self::new(Operation::Batch, Method::POST, "/v0/batch".to_owned())?;
+        Ok(Self { is_once: true, body: operations, ..call })
+    }
+
     pub(crate) fn status() -> Result<Self, Error> {
         let call = Self::new(Operation::Status, Method::GET, "/v0/status".to_owned())?;
         Ok(Self { accept: Some("application/json"), ..call })
@@ -137,13 +155,31 @@ impl Call {
                     operation,
                     wanted,
                     timeout: None,
+                    is_once: false,
                     method,
                     target,
                     accept: None,
+                    condition: None,
                     body: Bytes::new(),
                 })
             }
             Err(error) => Err(Error::InvalidRequest { operation, message: error.to_string() }),
+        }
+    }
+
+    /// The same on a condition.
+    pub(crate) fn on(self, condition: &Condition) -> Result<Self, Error> {
+        let (name, tags) = match condition {
+            Condition::Absent => (IF_NONE_MATCH, "*".to_owned()),
+            Condition::Present => (IF_MATCH, "*".to_owned()),
+            Condition::Version(version) => (IF_MATCH, format!("\"{}\"", version.as_str())),
+        };
+        match HeaderValue::try_from(tags) {
+            Ok(tags) => Ok(Self { condition: Some((name, tags)), is_once: true, ..self }),
+            Err(error) => {
+                let message = format!("a version that no header can have: {error}");
+                Err(Error::InvalidRequest { operation: self.operation, message })
+            }
         }
     }
 
@@ -165,7 +201,11 @@ impl Call {
             Operation::Get { .. } | Operation::Head { .. } => matches!(status, 200 | 404),
             Operation::Put { .. } => status == 201,
             Operation::Delete { .. } => status == 202,
-            Operation::Scan { .. } | Operation::Explain { .. } | Operation::Repair => status == 200,
+            Operation::Batch
+            | Operation::Add { .. }
+            | Operation::Scan { .. }
+            | Operation::Explain { .. }
+            | Operation::Repair => status == 200,
             // A node that drains answers 503: that is a valid state.
             Operation::Status | Operation::Page { .. } => true,
         }
@@ -179,6 +219,9 @@ impl Call {
         node.address_head(request.headers_mut());
         if let Some(accept) = self.accept {
             request.headers_mut().insert(ACCEPT, HeaderValue::from_static(accept));
+        }
+        if let Some((name, tags)) = &self.condition {
+            request.headers_mut().insert(name, tags.clone());
         }
         if matches!(self.method, Method::PUT | Method::POST) {
             // Also for an empty body: a PUT without a length gets 411.
@@ -302,6 +345,21 @@ mod tests {
             (&request.headers()[CONTENT_LENGTH], &request.headers()[HOST]),
             (&"0".parse().unwrap(), &"n0:1".parse().unwrap())
         );
+    }
+
+    #[test]
+    fn conditions_are_headers() {
+        let node = &crate::pool::tests::nodes(1)[0];
+        let check = |condition: &Condition, name: HeaderName, expect: &str| {
+            let call = Call::delete(b"k", DeleteOptions::default()).unwrap().on(condition).unwrap();
+            assert_eq!(call.request(node).headers()[name], expect);
+        };
+        check(&Condition::Absent, IF_NONE_MATCH, "*");
+        check(&Condition::Present, IF_MATCH, "*");
+        check(&Condition::Version("a-b".to_owned().into()), IF_MATCH, "\"a-b\"");
+        let bad = Condition::Version("a\nb".to_owned().into());
+        let refused = Call::delete(b"k", DeleteOptions::default()).unwrap().on(&bad);
+        assert!(matches!(refused.map(|_| ()), Err(Error::InvalidRequest { .. })));
     }
 
     #[test]

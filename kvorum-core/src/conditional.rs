@@ -178,6 +178,10 @@ impl<'a> PrepareTally<'a> {
             if fate == Fate::Unknown && pending > 0 {
                 return PrepareVerdict::Pending;
             }
+            // One that knows a newer version has said nothing of the earlier ones: a higher ballot asks it again.
+            if fate == Fate::Unknown && self.denied > 0 && self.could_be_open(self.denied) {
+                return PrepareVerdict::Again { above: self.above };
+            }
             return PrepareVerdict::Ready(Prepared { base: *base, is_uniform, fate });
         }
         if told + pending < ack {
@@ -201,13 +205,18 @@ impl<'a> PrepareTally<'a> {
             return Fate::TookEffect(*mine);
         }
         let is_passed = self.earlier.iter().any(|earlier| *earlier < base.version);
-        let never_held = self.promises.iter().filter(|promise| !promise.may_have_held).count();
-        // All replicas but these may have held it, and a reader sees a record from `FROM - ACK + 1` holders on.
-        let may_be_seen = never_held < usize::from(self.quorum.ack());
-        if is_passed && (may_be_seen || self.promises.iter().any(|promise| promise.may_have_built)) {
+        if is_passed && !self.could_be_open(0) {
             return Fate::Unknown;
         }
         Fate::Open
+    }
+
+    /// Whether the earlier versions that the base is above took no effect, if so many `more` replicas never held them.
+    fn could_be_open(&self, more: u16) -> bool {
+        let never_held = self.promises.iter().filter(|promise| !promise.may_have_held).count();
+        // All replicas but these may have held it, and a reader sees a record from `FROM - ACK + 1` holders on.
+        let may_be_seen = never_held + usize::from(more) < usize::from(self.quorum.ack());
+        !may_be_seen && !self.promises.iter().any(|promise| promise.may_have_built)
     }
 }
 
@@ -389,6 +398,28 @@ mod tests {
         check(&[held, new, held], Some(Fate::Unknown));
         check(&[built, new], None);
         check(&[built, new, new], Some(Fate::Unknown));
+    }
+
+    /// A replica that knows a newer version is asked again by a higher ballot, where it could tell that the earlier version
+    /// took no effect. Under rivals this is frequent, and an outcome would be told as unknown that is not.
+    #[test]
+    fn a_denial_leaves_the_fate_open() {
+        let held = Promise { may_have_held: true, ..Promise::plain(v(6)) };
+        let verdict = |promises: &[Promise]| {
+            let earlier = [v(4)];
+            let mut tally = PrepareTally::new(Quorum::majority_of(3), &earlier);
+            for promise in promises {
+                tally.promised(*promise);
+            }
+            tally.denied(v(9));
+            tally.verdict()
+        };
+        let again = PrepareVerdict::Again { above: v(9) };
+        assert_eq!(verdict(&[held, Promise::plain(v(6))]), again);
+        for lost in [held, Promise { may_have_built: true, ..Promise::plain(v(6)) }] {
+            let PrepareVerdict::Ready(prepared) = verdict(&[held, lost]) else { panic!("{lost:?}") };
+            assert_eq!(prepared.fate, Fate::Unknown, "{lost:?}");
+        }
     }
 
     /// Goal: an earlier version counts as unseen only if fewer replicas than a reader needs may have held it. Method: all

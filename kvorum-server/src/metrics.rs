@@ -204,7 +204,7 @@ pub enum Operation {
     Get,
     /// HEAD of one key.
     Head,
-    /// PUT.
+    /// PUT, and POST of one key.
     Put,
     /// DELETE.
     Delete,

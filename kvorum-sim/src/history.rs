@@ -4,6 +4,7 @@
 //! it came with. Instants are simulated time since the run began. An operation without an end was still open
 //! when the run ended, or its node was lost. Such a write may take effect, once, at any later time.
 
+use crate::counters::{Counted, CounterOperation};
 use bytes::Bytes;
 use kvorum_core::Version;
 use std::collections::BTreeMap;
@@ -145,6 +146,7 @@ pub struct Operation {
 #[derive(Debug, Clone, Default)]
 pub struct History {
     operations: Vec<Operation>,
+    counters: Vec<CounterOperation>,
 }
 
 impl AckFrom {
@@ -198,7 +200,18 @@ impl History {
     /// A history of operations in any order.
     pub fn new(mut operations: Vec<Operation>) -> Self {
         operations.sort_by_key(|operation| (operation.invoked, operation.id));
-        Self { operations }
+        Self { operations, counters: Vec::new() }
+    }
+
+    /// The same with operations on counters.
+    #[must_use]
+    pub fn with_counters(self, counters: Vec<CounterOperation>) -> Self {
+        Self { counters, ..self }
+    }
+
+    /// The operations on counters.
+    pub fn counters(&self) -> &[CounterOperation] {
+        &self.counters
     }
 
     /// All operations, in the order of their beginnings.
@@ -222,6 +235,15 @@ impl History {
         let mut counts = BTreeMap::new();
         for operation in &self.operations {
             *counts.entry(operation.outcome.name()).or_default() += 1;
+        }
+        for operation in &self.counters {
+            let name = match operation.outcome {
+                Counted::Number(_) if operation.digit.is_some() => "counted",
+                Counted::Number(_) => "number",
+                Counted::Refused { .. } | Counted::Wrong { .. } => "refused",
+                Counted::Unknown => "unknown",
+            };
+            *counts.entry(name).or_default() += 1;
         }
         counts
     }

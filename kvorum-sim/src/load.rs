@@ -4,6 +4,7 @@
 //! through the [`Stage`]s that the driver sets: load, a last write through every node, and final reads of
 //! every key.
 
+use crate::counters::{self, ADDS_MAX, CounterOperation};
 use crate::history::{AckFrom, Condition, Operation, Outcome, Request};
 use crate::http_client::{Failure, HttpClient, outcome_of, request_of};
 use crate::net::authority_of;
@@ -24,6 +25,10 @@ pub const PATIENCE: Duration = Duration::from_secs(3);
 const REST: Duration = Duration::from_millis(50);
 /// How often clients check whether the next stage has begun.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// Clients of each counter.
+const COUNTERS_CLIENTS: u16 = 3;
+/// The longest pause of such a client; some seconds of load use up all adds.
+const COUNTING_PAUSE_MAX: Duration = Duration::from_millis(600);
 /// Clients at the final reads.
 const READERS: usize = 8;
 
@@ -47,6 +52,9 @@ pub struct Load {
     done: Cell<Option<Stage>>,
     next: Cell<u64>,
     operations: RefCell<Vec<Operation>>,
+    counted: RefCell<Vec<CounterOperation>>,
+    /// Of each counter, the digit of its next add.
+    digits: RefCell<BTreeMap<u16, u32>>,
     /// The version that each client knows of each key.
     seen: RefCell<BTreeMap<(u16, Bytes), Version>>,
     trace: Trace,
@@ -61,6 +69,8 @@ impl Load {
             done: Cell::new(None),
             next: Cell::new(1),
             operations: RefCell::default(),
+            counted: RefCell::default(),
+            digits: RefCell::default(),
             seen: RefCell::default(),
             trace,
         })
@@ -81,13 +91,24 @@ impl Load {
         self.operations.take()
     }
 
+    /// Takes the operations on counters.
+    pub fn take_counters(&self) -> Vec<CounterOperation> {
+        self.counted.take()
+    }
+
     /// Runs all clients. Must run where local tasks can be spawned.
     ///
     /// # Errors
     /// None; the type is the simulation's.
     pub async fn run(self: Rc<Self>) -> turmoil::Result {
         let clients = (0u16..).zip(self.plan.clients.clone());
+        let counters = 0..self.plan.counters * COUNTERS_CLIENTS;
+        let counting = counters.map(|number| tokio::task::spawn_local(Rc::clone(&self).count(number)));
+        let counting: Vec<_> = counting.collect();
         self.all(clients.map(|(number, client)| Rc::clone(&self).client(number, client))).await;
+        for client in counting {
+            let _ = client.await;
+        }
         self.finish(Stage::Load, Stage::LastWrites).await;
         Rc::clone(&self).last_writes().await;
         self.finish(Stage::LastWrites, Stage::FinalReads).await;
@@ -100,8 +121,65 @@ impl Load {
         Ok(())
     }
 
+    /// A client that adds to a counter and reads it, until the load ends.
+    async fn count(self: Rc<Self>, number: u16) {
+        let counter = number / COUNTERS_CLIENTS;
+        let mut stream = self.plan.seed.numbered("counting", u64::from(number));
+        let mut http = HttpClient::new();
+        loop {
+            tokio::time::sleep(stream.duration(Duration::from_millis(1), COUNTING_PAUSE_MAX)).await;
+            if now() >= self.plan.length {
+                return;
+            }
+            let node = stream.between_u16(0, self.plan.nodes - 1);
+            let is_read = stream.percent(40);
+            let digit = if is_read { None } else { self.next_digit(counter) };
+            self.perform_on_counter(&mut http, number, node, counter, digit).await;
+        }
+    }
+
+    /// The digit of a counter's next add; none once all are used.
+    fn next_digit(&self, counter: u16) -> Option<u32> {
+        let mut digits = self.digits.borrow_mut();
+        let next = digits.entry(counter).or_default();
+        let digit = (*next < ADDS_MAX).then_some(*next);
+        *next += u32::from(digit.is_some());
+        digit
+    }
+
+    async fn perform_on_counter(
+        &self,
+        http: &mut HttpClient,
+        client: u16,
+        node: u16,
+        counter: u16,
+        digit: Option<u32>,
+    ) {
+        let id = self.next.replace(self.next.get() + 1);
+        let (key, authority) = (counters::key_of(counter), authority_of(node));
+        let invoked = now();
+        let message = counters::request_of(&authority, &key, digit);
+        let answer = http.send(&authority, message, PATIENCE).await;
+        let outcome = counters::outcome_of(digit, answer.as_ref().map_err(|failure: &Failure| *failure));
+        let (returned, replicas) = (now(), self.plan.default_replicas());
+        let operation =
+            CounterOperation { id, client, node, key, digit, replicas, invoked, returned, outcome };
+        self.trace.line(returned, "counting", &operation);
+        self.counted.borrow_mut().push(operation);
+        if matches!(answer, Err(Failure::NotSent)) {
+            tokio::time::sleep(REST).await;
+        }
+    }
+
     /// Reads every key.
     async fn read_all(self: Rc<Self>) {
+        let mut http = HttpClient::new();
+        // After a restore the numbers are those of the backups.
+        if self.stage.get() == Stage::FinalReads {
+            for (counter, node) in (0..self.plan.counters).zip((0..self.plan.nodes).cycle()) {
+                self.perform_on_counter(&mut http, 0, node, counter, None).await;
+            }
+        }
         let mut keys: Vec<Vec<KeyPlan>> = vec![Vec::new(); READERS];
         for (at, key) in self.plan.keys.iter().enumerate() {
             if let Some(keys) = keys.get_mut(at % READERS) {

@@ -89,7 +89,7 @@ pub fn run(plan: &Plan, trace: &Trace) -> Result<Run, Box<dyn std::error::Error>
     let simulated = director.cluster.elapsed();
     let faults = director.cluster.counts().clone();
     let points = director.cluster.points().clone();
-    let history = History::new(operations);
+    let history = History::new(operations).with_counters(load.take_counters());
     let violations = check_all(&history, &facts).err().unwrap_or_default();
     Ok(Run { plan: plan.clone(), history, facts, violations, faults, points, simulated })
 }

@@ -1,4 +1,4 @@
-//! The client's commands: `get`, `put`, `delete`, `scan`, `explain`, `status`; `repair` is in [`super::repair`].
+//! The client's commands: `get`, `put`, `delete`, `incr`, `batch`, `scan`, `explain`, `status`; `repair` is in [`super::repair`].
 //!
 //! Values go unchanged from standard input or a file to standard output; all messages go to standard error.
 
@@ -9,7 +9,8 @@ use bytes::Bytes;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use kvorum_client::ClientTls;
 use kvorum_client::{
-    Builder, Client, DeleteOptions, Entry, Error, PutOptions, ReadOptions, Replicas, ScanOptions, Scope,
+    AddOptions, Builder, Client, Condition, DeleteOptions, Entry, Error, PutOptions, ReadOptions, Replicas,
+    ScanOptions, Scope,
 };
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -27,11 +28,21 @@ const TTL_MILLIS_MAX: u64 = 36_500 * 24 * 60 * 60 * 1000;
 /// The node's URL, unless `--url` or `KVORUM_URL` names another.
 pub(super) const DEFAULT_URL: &str = "http://127.0.0.1:8080";
 
+fn key(name: &'static str, help: &'static str) -> Arg {
+    Arg::new(name).value_name("KEY").help(help).value_parser(value_parser!(OsString))
+}
+
+fn replicas() -> Arg {
+    flag("replicas", "ACK/FROM", "How many of how many replicas must confirm, such as 2/3")
+}
+
 pub(super) fn commands() -> Vec<Command> {
-    let key = |name: &'static str, help: &'static str| {
-        Arg::new(name).value_name("KEY").help(help).value_parser(value_parser!(OsString))
-    };
-    let replicas = || flag("replicas", "ACK/FROM", "How many of how many replicas must confirm, such as 2/3");
+    let mut commands = of_one_key();
+    commands.extend(of_many_keys());
+    commands
+}
+
+fn of_one_key() -> Vec<Command> {
     vec![
         on_node(Command::new("get").about("Writes a key's value to standard output"))
             .arg(key("key", "The key").required(true))
@@ -61,10 +72,33 @@ pub(super) fn commands() -> Vec<Command> {
                 "DURATION",
                 "How long the value lives: 500ms, 30s, 15m, 12h or 7d, or seconds (5, 2.5); at most 36500d (100 years)",
             ))
-            .arg(replicas()),
+            .arg(replicas())
+            .arg(if_match())
+            .arg(switch("if-absent", "Only if there is no value").conflicts_with("if-match")),
         on_node(Command::new("delete").about("Deletes a key"))
             .arg(key("key", "The key").required(true))
+            .arg(replicas())
+            .arg(if_match()),
+        on_node(Command::new("incr").about("Adds to the number that is a key's value, and prints the new number"))
+            .arg(key("key", "The key; without a value it counts as 0").required(true))
+            .arg(
+                Arg::new("addend")
+                    .value_name("N")
+                    .help("The number to add [default: 1]")
+                    .allow_negative_numbers(true)
+                    .value_parser(value_parser!(i64)),
+            )
             .arg(replicas()),
+    ]
+}
+
+fn of_many_keys() -> Vec<Command> {
+    vec![
+        on_node(
+            Command::new("batch").about(
+                "Carries out operations from standard input, one JSON object a line, and prints an answer a line",
+            ),
+        ),
         on_node(Command::new("scan").about("Prints the records of a range, KEY tab VALUE a line"))
             .arg(key("start", "The first key").required(true))
             .arg(key("end", "End of the range: the first key after it"))
@@ -127,6 +161,24 @@ pub(super) fn on_node(command: Command) -> Command {
         .args(access_flags())
 }
 
+fn if_match() -> Arg {
+    let help = "Only if the value has this version, or with * if there is a value; exit code 4 where it does not hold";
+    flag("if-match", "VERSION", help)
+}
+
+/// The condition that the flags of a write name.
+fn condition_of(matches: &ArgMatches) -> Option<Condition> {
+    match text_of(matches, "if-match") {
+        Some("*") => Some(Condition::Present),
+        // With or without the quotes of an ETag.
+        Some(version) => Some(Condition::Version(version.trim_matches('"').to_owned().into())),
+        None => {
+            let is_absent = matches!(matches.try_get_one::<bool>("if-absent"), Ok(Some(true)));
+            is_absent.then_some(Condition::Absent)
+        }
+    }
+}
+
 fn watch(name: &'static str, help: &'static str) -> Arg {
     flag(name, "SECONDS", help).num_args(0..=1).value_parser(value_parser!(u64).range(1..=86_400))
 }
@@ -146,6 +198,8 @@ pub(super) fn run(name: &str, matches: &ArgMatches) -> ExitCode {
             "get" => get(&client, matches).await,
             "put" => put(&client, matches).await,
             "delete" => delete(&client, matches).await,
+            "incr" => incr(&client, matches).await,
+            "batch" => batch(&client).await,
             "scan" => scan(&client, matches).await,
             "explain" => explain(&client, matches).await,
             "repair" => Box::pin(super::repair::run(&client, matches)).await,
@@ -162,6 +216,8 @@ pub(super) fn run(name: &str, matches: &ArgMatches) -> ExitCode {
 pub(super) enum Failure {
     Usage(String),
     Failed(String),
+    /// The condition of a write did not hold.
+    ConditionFailed(String),
     /// The reader of the output has closed it, as `head` does: not a failure, and no message.
     ReaderGone,
 }
@@ -169,6 +225,7 @@ pub(super) enum Failure {
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         match error {
+            error if error.is_condition_failed() => Self::ConditionFailed(error.to_string()),
             Error::InvalidConfig { .. } | Error::InvalidRequest { .. } | Error::Refused { .. } => {
                 Self::Usage(error.to_string())
             }
@@ -358,14 +415,39 @@ async fn put(client: &Client, matches: &ArgMatches) -> Result<ExitCode, Failure>
             value
         }
     };
-    let version = client.put_with(key, value, options).await?;
+    let version = match condition_of(matches) {
+        Some(condition) => client.put_if(key, value, &condition, options).await?,
+        None => client.put_with(key, value, options).await?,
+    };
     write_out(format!("version {version}\n").as_bytes())?;
     Ok(ExitCode::SUCCESS)
 }
 
 async fn delete(client: &Client, matches: &ArgMatches) -> Result<ExitCode, Failure> {
     let options = DeleteOptions { replicas: replicas_of(matches)?, timeout: None };
-    client.delete_with(required_key(matches, "key")?, options).await?;
+    let key = required_key(matches, "key")?;
+    match condition_of(matches) {
+        Some(condition) => client.delete_if(key, &condition, options).await?,
+        None => client.delete_with(key, options).await?,
+    };
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn incr(client: &Client, matches: &ArgMatches) -> Result<ExitCode, Failure> {
+    let options = AddOptions { replicas: replicas_of(matches)?, timeout: None };
+    let addend = matches.get_one::<i64>("addend").copied().unwrap_or(1);
+    let number = client.add(required_key(matches, "key")?, addend, options).await?;
+    write_out(format!("{number}\n").as_bytes())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn batch(client: &Client) -> Result<ExitCode, Failure> {
+    let mut operations = Vec::new();
+    io::stdin().lock().read_to_end(&mut operations)?;
+    let mut answers = client.batch(operations).await?;
+    while let Some(lines) = answers.next().await? {
+        write_out(&lines)?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,6 +1,7 @@
 //! The `kvorum` program: `kvorum serve`, the client's commands, and what measures.
 //!
-//! Exit codes: 0 done or found, 1 not found, 2 wrong usage or configuration, 3 unreachable or failed.
+//! Exit codes: 0 done or found, 1 not found, 2 wrong usage or configuration, 3 unreachable or failed, 4 a condition
+//! did not hold.
 
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
@@ -40,6 +41,8 @@ const NOT_FOUND: u8 = 1;
 const USAGE: u8 = 2;
 /// The exit code for a failure.
 const FAILED: u8 = 3;
+/// The exit code for a write whose condition did not hold.
+const CONDITION_FAILED: u8 = 4;
 
 fn main() -> ExitCode {
     let code = run_command(std::env::args_os());
@@ -89,7 +92,7 @@ fn command() -> Command {
         .version(kvorum_lab::version())
         .subcommand_required(true)
         .arg_required_else_help(true)
-        .after_help("Exit codes: 0 done or found, 1 not found, 2 wrong usage, 3 unreachable or failed; status and top have their own")
+        .after_help("Exit codes: 0 done or found, 1 not found, 2 wrong usage, 3 unreachable or failed, 4 a condition did not hold; status and top have their own")
         .subcommand(serve::command())
         .subcommand(dev::command())
         .subcommands(vouch::commands())
@@ -138,6 +141,7 @@ fn complain_of(failure: client::Failure) -> ExitCode {
     match failure {
         client::Failure::Usage(reason) => complain(reason, USAGE),
         client::Failure::Failed(reason) => complain(reason, FAILED),
+        client::Failure::ConditionFailed(reason) => complain(reason, CONDITION_FAILED),
         client::Failure::ReaderGone => ExitCode::SUCCESS,
     }
 }

@@ -84,6 +84,8 @@ const RULES: &[Rule] = &[
             "write.rs",
             "serve.rs",
             "ballot.rs",
+            // Lines of one batch; they end with their requests.
+            "batch.rs",
             // The simulation's replacements of the replica's threads; it has no other task.
             "threads.rs",
             // Tests of `peer`.

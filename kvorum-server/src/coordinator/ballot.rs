@@ -8,11 +8,14 @@
 //! take turns on each thread: rivals only delay each other.
 
 use super::calls::{Calls, Cause, Write};
+use super::edit::{Change, Edit};
 use super::{Coordinator, CoordinatorError, Mutation, Written};
 use crate::canary::{self, Canary};
 use crate::peer::{ApplyKind, BallotReply, Held, Request};
 use crate::replica::ReplicaError;
 use crate::slow;
+use bytes::Bytes;
+use kvorum_core::condition::{self, ApplyError};
 use kvorum_core::conditional::EARLIER_LEN_MAX;
 use kvorum_core::{
     AcceptTally, AcceptVerdict, Condition, Conditional, ConditionalOutcome, Fate, Key, Lineage, Next,
@@ -49,27 +52,60 @@ pub enum Decided {
     },
 }
 
+/// The answer to an edit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Edited {
+    /// The new value is written.
+    Written {
+        /// The write.
+        written: Written,
+        /// The new number of a counter; none for an append.
+        number: Option<Bytes>,
+    },
+    /// The condition did not hold: nothing was done. `current` is the `ETag` of the value; none where there is no value.
+    Failed {
+        /// The `ETag`.
+        current: Option<Version>,
+    },
+    /// The edit cannot be done on the value that is there: nothing was done.
+    Unfit(ApplyError),
+}
+
 /// What a ballot is to do.
 pub(super) enum Purpose {
     /// Write, if the condition holds; a plain write has none.
-    Write {
-        mutation: Mutation,
-        expires: Option<UnixMillis>,
-        condition: Option<Condition>,
-        operation: Option<NonZeroU128>,
-    },
+    Write { change: Change, condition: Option<Condition>, operation: Option<NonZeroU128> },
     /// Find the newest record that stays.
     Read,
     /// Accept the newest record anew on all replicas, so that no promise is left above it.
     Recover,
 }
 
+impl Purpose {
+    fn edit(&self) -> Option<&Edit> {
+        match self {
+            Self::Write { change, .. } => change.edit(),
+            Self::Read | Self::Recover => None,
+        }
+    }
+
+    /// The time that the operation may take beyond the request timeout.
+    fn allowance(&self) -> Duration {
+        match self {
+            Self::Write { change, .. } => change.allowance(),
+            Self::Read | Self::Recover => Duration::ZERO,
+        }
+    }
+}
+
 /// How a ballot ended.
 pub(super) enum End {
-    /// The write took effect.
-    Done { version: Version, confirmed: u16 },
+    /// The write took effect. `number` is the answer to an edit that has one.
+    Done { version: Version, confirmed: u16, number: Option<Bytes> },
     /// Nothing was written; this record is the newest.
     Kept(Option<Record>),
+    /// Nothing was written: the edit cannot be done on the newest record.
+    Unfit(ApplyError),
 }
 
 type Outcome = Result<End, CoordinatorError>;
@@ -118,18 +154,57 @@ impl Coordinator {
         quorum: Quorum,
     ) -> Result<Decided, CoordinatorError> {
         let expires = mutation.expires(self.shared.clock.wall());
+        let purpose = Purpose::Write {
+            change: Change::Set { mutation, expires },
+            condition: Some(condition),
+            operation,
+        };
+        Ok(match self.decide_apart(key, purpose, quorum).await? {
+            End::Done { version, confirmed, .. } => Decided::Written(Written { version, confirmed }),
+            End::Kept(record) => Decided::Failed { current: self.current(record.as_ref()) },
+            // A value that does not depend on another one fits every record.
+            End::Unfit(_) => return Err(CoordinatorError::Stopped),
+        })
+    }
+
+    /// Edits the value of `key` if `condition` holds for it, as one step; as [`Self::write_if`] in every respect.
+    ///
+    /// # Errors
+    /// As for [`Self::write_if`]: after [`CoordinatorError::NotEnoughReplicas`] it may have been done, once.
+    ///
+    /// # Cancel safety
+    /// As for [`Self::write_if`].
+    pub async fn edit(
+        self: &Rc<Self>,
+        key: Key,
+        edit: Edit,
+        condition: Condition,
+        operation: Option<NonZeroU128>,
+        quorum: Quorum,
+    ) -> Result<Edited, CoordinatorError> {
+        let purpose = Purpose::Write { change: Change::Edit(edit), condition: Some(condition), operation };
+        Ok(match self.decide_apart(key, purpose, quorum).await? {
+            End::Done { version, confirmed, number } => {
+                Edited::Written { written: Written { version, confirmed }, number }
+            }
+            End::Kept(record) => Edited::Failed { current: self.current(record.as_ref()) },
+            End::Unfit(error) => Edited::Unfit(error),
+        })
+    }
+
+    /// Decides a conditional write on a task of its own, so that it goes on if the client goes.
+    async fn decide_apart(self: &Rc<Self>, key: Key, purpose: Purpose, quorum: Quorum) -> Outcome {
         // Check the clock after reading it: a clock that is set in between is not trusted either.
         if self.shared.timestamps.stands_down() {
             return Err(self.clock_off());
         }
         let begun = Instant::now();
-        let deadline = begun + self.shared.settings.request_timeout + mutation.allowance();
+        let deadline = begun + self.shared.settings.request_timeout + purpose.allowance();
         self.writes.set(self.writes.get() + 1);
         self.shared.background.pace.note_request();
         let (report, outcome) = oneshot::channel();
         let coordinator = Rc::clone(self);
         let deciding = async move {
-            let purpose = Purpose::Write { mutation, expires, condition: Some(condition), operation };
             let decided = coordinator.decide(key, purpose, quorum, begun, deadline).await;
             coordinator.count_decided(&decided);
             // The client may have gone.
@@ -150,9 +225,12 @@ impl Coordinator {
         quorum: Quorum,
         begun: Instant,
         deadline: Instant,
-    ) -> Result<Decided, CoordinatorError> {
+    ) -> Outcome {
         self.clock_asked(deadline).await?;
         let turn = self.turns.of(&key);
+        // One reference is that of the table.
+        let queued = Rc::strong_count(&turn).saturating_sub(1) as u64;
+        self.shared.metrics.conditional_queue_max.fetch_max(queued, Ordering::Relaxed);
         let taken = tokio::time::timeout_at(deadline, turn.acquire()).await;
         let outcome = match &taken {
             Ok(_) => Ballot::new(self, key.clone(), quorum, begun, deadline).run(&purpose).await,
@@ -162,10 +240,7 @@ impl Coordinator {
         drop(taken);
         drop(turn);
         self.turns.forget(&key);
-        Ok(match outcome? {
-            End::Done { version, confirmed } => Decided::Written(Written { version, confirmed }),
-            End::Kept(record) => Decided::Failed { current: self.current(record.as_ref()) },
-        })
+        outcome
     }
 
     /// The `ETag` of a record's value; none where it has no value, or has expired.
@@ -174,11 +249,11 @@ impl Coordinator {
         record.filter(|record| record.live(now).is_some()).map(Record::etag)
     }
 
-    fn count_decided(&self, decided: &Result<Decided, CoordinatorError>) {
+    fn count_decided(&self, decided: &Outcome) {
         let metrics = &self.shared.metrics;
         let count = match decided {
-            Ok(Decided::Written(_)) => &metrics.conditional_done,
-            Ok(Decided::Failed { .. }) => &metrics.conditional_failed,
+            Ok(End::Done { .. }) => &metrics.conditional_done,
+            Ok(End::Kept(_) | End::Unfit(_)) => &metrics.conditional_failed,
             Err(_) => &metrics.conditional_unknown,
         };
         count.fetch_add(1, Ordering::Relaxed);
@@ -200,7 +275,7 @@ impl Coordinator {
         match ballot.run(&Purpose::Read).await? {
             End::Kept(record) => Ok(record),
             // A read writes nothing of its own.
-            End::Done { .. } => Err(CoordinatorError::Stopped),
+            End::Done { .. } | End::Unfit(_) => Err(CoordinatorError::Stopped),
         }
     }
 
@@ -228,6 +303,8 @@ pub(super) struct Ballot {
     /// Versions under which the operation's record may have been taken, and when the first of them was sent.
     pub(super) earlier: Vec<Version>,
     pub(super) sent_at: Option<Duration>,
+    /// By earlier version, the answer of an edit that was sent under it.
+    numbers: Vec<(Version, Bytes)>,
 }
 
 /// Enough promises, with the newest record among them.
@@ -242,6 +319,9 @@ enum Asked {
     Ready(Base),
     Again,
 }
+
+/// The newest record, with its value as far as that is needed.
+struct Whole(Option<(NodeIndex, Held)>);
 
 /// What a ballot's second part has led to.
 enum Accepted {
@@ -258,7 +338,8 @@ impl Ballot {
         deadline: Instant,
     ) -> Self {
         let (above, earlier, sent_at) = (Version::ZERO, Vec::new(), None);
-        Self { coordinator: Rc::clone(coordinator), key, quorum, begun, deadline, above, earlier, sent_at }
+        let (coordinator, numbers) = (Rc::clone(coordinator), Vec::new());
+        Self { coordinator, key, quorum, begun, deadline, above, earlier, sent_at, numbers }
     }
 
     /// A plain write of this quorum that goes on by ballots.
@@ -304,8 +385,8 @@ impl Ballot {
             match self.accept(&record).await? {
                 Accepted::Taken(confirmed) => {
                     return Ok(match end {
-                        End::Done { version, .. } => End::Done { version, confirmed },
-                        kept @ End::Kept(_) => kept,
+                        End::Done { version, number, .. } => End::Done { version, confirmed, number },
+                        kept @ (End::Kept(_) | End::Unfit(_)) => kept,
                     });
                 }
                 Accepted::Again { is_nowhere } => {
@@ -315,6 +396,9 @@ impl Ballot {
                             break;
                         }
                         self.earlier.push(ballot);
+                        if let End::Done { number: Some(number), .. } = end {
+                            self.numbers.push((ballot, number));
+                        }
                     }
                 }
             }
@@ -435,17 +519,24 @@ impl Ballot {
     ) -> Result<Option<(Option<Record>, End)>, CoordinatorError> {
         let Base { mut prepared, held } = base;
         let now = self.coordinator.shared.timestamps.expiry_clock();
+        let Some(held) = self.whole_for(purpose, held, now).await? else { return Ok(None) };
+        let Whole(held) = held;
         let found = held.as_ref().map(|(_, held)| held);
         let noted = found.and_then(Held::conditional).copied();
         let is_live = found.is_some_and(|held| is_live(held, now));
         let current = is_live.then_some(prepared.base.lineage.origin);
+        let edited = purpose.edit().map(|edit| edit.apply_to(found.filter(|_| is_live)));
+        let mut unfit = None;
         let holds = match purpose {
             Purpose::Write { condition, operation, .. } => {
                 let is_done = noted.is_some_and(|noted| operation.is_some() && noted.operation == *operation);
                 if is_done && prepared.fate == Fate::Open {
                     prepared.fate = Fate::TookEffect(prepared.base.lineage.origin);
                 }
-                condition.as_ref().is_none_or(|condition| condition.holds(current))
+                let holds = condition.as_ref().is_none_or(|condition| condition.holds(current));
+                // A value that cannot be edited is told like a condition that does not hold: it must be one that stays.
+                unfit = edited.as_ref().and_then(|edited| edited.as_ref().err().copied()).filter(|_| holds);
+                holds && unfit.is_none()
             }
             Purpose::Read | Purpose::Recover => false,
         };
@@ -457,14 +548,16 @@ impl Ballot {
         let outcome = match next {
             Next::Unknown => return Err(self.not_enough(Vec::new(), 0, true)),
             Next::Build => {
-                let Purpose::Write { mutation, expires, operation, .. } = purpose else { return Ok(None) };
+                let Purpose::Write { change, operation, .. } = purpose else { return Ok(None) };
+                let value = edited.and_then(Result::ok);
+                let current = found.filter(|_| is_live);
+                let record = change.record(ballot, self.quorum.from(), value.as_ref(), current);
+                let Some(record) = record else { return Ok(None) };
                 let lineage = Lineage { origin: ballot, base: prepared.base.lineage.origin };
                 let conditional = Conditional { lineage, operation: *operation };
-                let record = Record {
-                    conditional: Some(Box::new(conditional)),
-                    ..mutation.record(ballot, self.quorum.from(), *expires)
-                };
-                return Ok(Some((Some(record), End::Done { version: ballot, confirmed: 0 })));
+                let record = Record { conditional: Some(Box::new(conditional)), ..record };
+                let number = change.edit().zip(value).and_then(|(edit, value)| edit.answer(&value));
+                return Ok(Some((Some(record), End::Done { version: ballot, confirmed: 0, number })));
             }
             Next::Secure(outcome) | Next::End(outcome) => outcome,
         };
@@ -484,9 +577,15 @@ impl Ballot {
             }
             None => None,
         };
-        let end = match outcome {
-            ConditionalOutcome::Done(version) => End::Done { version, confirmed: self.quorum.ack() },
-            ConditionalOutcome::Failed => End::Kept(record.clone()),
+        let end = match (outcome, unfit) {
+            (ConditionalOutcome::Done(version), _) => {
+                match self.number_of(purpose, version, record.as_ref()) {
+                    Ok(number) => End::Done { version, confirmed: self.quorum.ack(), number },
+                    Err(error) => End::Unfit(error),
+                }
+            }
+            (ConditionalOutcome::Failed, Some(error)) => End::Unfit(error),
+            (ConditionalOutcome::Failed, None) => End::Kept(record.clone()),
         };
         let secured = match (next, record) {
             (Next::Secure(_), Some(record)) => {
@@ -500,6 +599,49 @@ impl Ballot {
             _ => None,
         };
         Ok(Some((secured, end)))
+    }
+
+    /// The answer of an edit that an earlier try has done as `version`.
+    ///
+    /// # Errors
+    /// The name of the operation was used for a write of something else.
+    fn number_of(
+        &self,
+        purpose: &Purpose,
+        version: Version,
+        record: Option<&Record>,
+    ) -> Result<Option<Bytes>, ApplyError> {
+        let Some(Edit::Add { .. }) = purpose.edit() else { return Ok(None) };
+        // Another write may have been built on it since: the record then shows another number.
+        if let Some((_, number)) = self.numbers.iter().find(|(sent, _)| *sent == version) {
+            return Ok(Some(number.clone()));
+        }
+        // By its name, the newest record is that of the earlier try. It may have expired since.
+        match record.filter(|record| record.etag() == version).map(|record| &record.value) {
+            Some(Value::Present(value)) => condition::add(Some(value), 0).map(|_| Some(value.clone())),
+            _ => Err(ApplyError::NotANumber),
+        }
+    }
+
+    /// The newest record as an edit needs it: with its value where the edit depends on that. None: it was overwritten
+    /// before its value could be read.
+    async fn whole_for(
+        &self,
+        purpose: &Purpose,
+        held: Option<(NodeIndex, Held)>,
+        now: UnixMillis,
+    ) -> Result<Option<Whole>, CoordinatorError> {
+        let (node, version) = match &held {
+            Some((node, long @ Held::HeaderOnly { version, value_bytes, .. }))
+                if is_live(long, now)
+                    && purpose.edit().is_some_and(|edit| edit.refuses_long(*value_bytes).is_none()) =>
+            {
+                (*node, *version)
+            }
+            _ => return Ok(Some(Whole(held))),
+        };
+        let record = self.fetch(node, version).await?;
+        Ok(record.map(|record| Whole(Some((node, Held::Whole(record))))))
     }
 
     /// The whole record of `version`, whose value is long; none when it has been overwritten meanwhile.

@@ -11,6 +11,7 @@
 
 mod ballot;
 pub(crate) mod calls;
+mod edit;
 mod explain;
 mod gauges;
 mod range;
@@ -21,8 +22,9 @@ mod stamp;
 mod tests;
 mod write;
 
-pub use ballot::Decided;
+pub use ballot::{Decided, Edited};
 pub use calls::Cause;
+pub use edit::{APPENDED_BYTES_MAX, Edit};
 pub use explain::{Explained, Explanation, HeldRecord};
 pub use gauges::{Gauges, LinkGauge, PeerStatus};
 pub use range::ClusterRange;
@@ -263,6 +265,8 @@ pub struct CoordinatorMetrics {
     pub conditional_failed: AtomicU64,
     /// Conditional writes that ended with an error.
     pub conditional_unknown: AtomicU64,
+    /// The most conditional writes of one key that were under way at once on one thread, since the start.
+    pub conditional_queue_max: AtomicU64,
     /// Ballots that were begun.
     pub ballots: AtomicU64,
     /// Reads and repairs that a promise kept from writing a record.

@@ -6,6 +6,7 @@
 
 use super::ballot::{Ballot, End, Purpose};
 use super::calls::{Calls, Cause, Write};
+use super::edit::Change;
 use super::{Coordinator, CoordinatorError, Fanout, Mutation, Written};
 use crate::canary::{self, Canary};
 use crate::clock::ClockStanding;
@@ -212,12 +213,12 @@ impl Writing {
         coordinator.shared.metrics.ballots_of_plain.fetch_add(1, Ordering::Relaxed);
         let mut ballot = Ballot::of_plain(&coordinator, self.key.clone(), self.quorum, self.begun, deadline);
         (ballot.above, ballot.earlier, ballot.sent_at) = (self.above, vec![sent], Some(sent_at));
-        let (mutation, expires) = (self.mutation.clone(), self.expires);
-        let purpose = Purpose::Write { mutation, expires, condition: None, operation: None };
+        let change = Change::Set { mutation: self.mutation.clone(), expires: self.expires };
+        let purpose = Purpose::Write { change, condition: None, operation: None };
         let outcome = match ballot.run(&purpose).await {
-            Ok(End::Done { version, confirmed }) => Ok(Written { version, confirmed }),
+            Ok(End::Done { version, confirmed, .. }) => Ok(Written { version, confirmed }),
             // A write without a condition does not fail; if it did, its first record would still be of unknown outcome.
-            Ok(End::Kept(_)) => Err(self.not_enough(Vec::new(), std::iter::empty(), 0, true)),
+            Ok(End::Kept(_) | End::Unfit(_)) => Err(self.not_enough(Vec::new(), std::iter::empty(), 0, true)),
             Err(error) => Err(error),
         };
         self.report(outcome);

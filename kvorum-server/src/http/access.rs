@@ -10,12 +10,16 @@ use super::local;
 use super::routes::Path;
 use super::target::{self, TargetError};
 use crate::security::limit::User;
-use crate::security::{self, AuthMode, Credentials, Need, Refusal, audit};
+use crate::security::{
+    self, AuthMode, Credentials, Need, Refusal, Security, TokenEntry, TokenTable, TokenView, audit,
+};
 use crate::tls::Shown;
 use http::header::{AUTHORIZATION, HOST};
-use http::{HeaderMap, Request};
+use http::{HeaderMap, Method, Request};
 use kvorum_core::{Key, Right, Scope, UnixMillis};
+use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Checks that `request`, to `path`, is allowed, and notes in the audit log who was refused and who administers the node.
 ///
@@ -95,6 +99,10 @@ fn judge<B>(
     if need == Need::Right(Right::Admin) {
         check_site(desk, connection, request).map_err(NotAllowed::Elsewhere)?;
     }
+    if request.method() == Method::POST && matches!(path, Path::Entity | Path::Batch) {
+        let page = local::check_page(request.headers(), host_of(request));
+        page.map_err(|why| NotAllowed::Elsewhere(Failure::foreign_page(&why)))?;
+    }
     if let Some(Err(over)) = user.as_ref().map(|user| user.meter.take(user.limit, now)) {
         let refusal = Refusal::OverLimit { id: user.map(|user| user.id).unwrap_or_default(), over };
         security.note(&refusal, now);
@@ -111,11 +119,7 @@ fn check_site<B>(desk: &Desk, connection: &Connection, request: &Request<B>) -> 
     if !is_judged && matches!(connection.origin(), Origin::Network(_)) {
         return Err(Failure::not_local());
     }
-    // RFC 9112, 3.2.2: the host of an absolute target overrides the header.
-    let host = match request.uri().authority() {
-        Some(authority) => Some(authority.as_str()),
-        None => request.headers().get(HOST).and_then(|host| host.to_str().ok()),
-    };
+    let host = host_of(request);
     let own = desk.service.facts.own_host.as_ref();
     // A page of another member is no foreign page where it may read.
     let is_of_member = desk.service.facts.pages.reader(request).is_some();
@@ -124,6 +128,74 @@ fn check_site<B>(desk: &Desk, connection: &Connection, request: &Request<B>) -> 
         checked = checked.and_then(|()| local::check_proxy(request.headers()));
     }
     checked.map_err(|why| Failure::foreign(&why))
+}
+
+/// The host that a request names.
+fn host_of<B>(request: &Request<B>) -> Option<&str> {
+    // RFC 9112, 3.2.2: the host of an absolute target overrides the header.
+    match request.uri().authority() {
+        Some(authority) => Some(authority.as_str()),
+        None => request.headers().get(HOST).and_then(|host| host.to_str().ok()),
+    }
+}
+
+/// Judges the lines of a batch, each as a request of its own: its token, the right on its key, and the limits.
+pub(super) struct LineJudge {
+    security: Arc<Security>,
+    tokens: TokenView,
+    /// The token that the batch came with; looked up again for each line, since it may be revoked in between.
+    token: Result<Arc<str>, Refusal>,
+    client: Option<IpAddr>,
+}
+
+impl LineJudge {
+    /// Judges the lines of a request with these `headers`.
+    pub(super) fn of(desk: &Desk, connection: &Connection, headers: &HeaderMap) -> Self {
+        let security = Arc::clone(&desk.service.security);
+        let (mut tokens, now) = (security.view(), desk.service.clock.wall());
+        // Also on the socket for administration, where the request itself needs none: keys need their token there, too.
+        let token = authenticate(desk, connection, headers, tokens.current(), now);
+        let token = token.map(|entry| Arc::clone(&entry.id));
+        Self { security, tokens, token, client: connection.origin().client() }
+    }
+
+    /// Checks that a line may do what needs `right` to `key`.
+    ///
+    /// # Errors
+    /// 401, 403 or 429, as for a request.
+    pub(super) fn check(
+        &mut self,
+        right: Right,
+        key: &Key,
+        wall: UnixMillis,
+        mono: Duration,
+    ) -> Result<(), Failure> {
+        let mode = self.security.mode();
+        if mode == AuthMode::Off {
+            return Ok(());
+        }
+        let Err(refusal) = self.judge(right, key, wall, mono) else { return Ok(()) };
+        self.security.note(&refusal, mono);
+        if mode != AuthMode::On {
+            return Ok(());
+        }
+        let audit = self.security.audit();
+        if audit.is_open() && !matches!(refusal, Refusal::OverLimit { .. }) {
+            let key = Some(key.as_ref());
+            let noted = audit::Asked { client: self.client, method: "POST", path: "/v0/batch", key };
+            let token = refusal.token().map(|token| &**token).unwrap_or_default();
+            audit.refused(noted, refusal.reason(), token, (wall, mono));
+        }
+        Err(Failure::refused(&refusal))
+    }
+
+    fn judge(&mut self, right: Right, key: &Key, wall: UnixMillis, mono: Duration) -> Result<(), Refusal> {
+        let id = self.token.as_ref().map_err(Clone::clone)?;
+        let entry = security::valid(self.tokens.current().get(id).ok_or(Refusal::Unknown)?, wall)?;
+        security::authorize(entry, right, Scope::Key(key.as_ref()), wall)?;
+        let over = |over| Refusal::OverLimit { id: Arc::clone(id), over };
+        entry.meter.take(entry.limit, mono).map_err(over)
+    }
 }
 
 /// Whether `need` is about the node alone, which the socket for administration is for. Keys need their token there, too.
@@ -157,18 +229,29 @@ fn judge_token<B>(
 ) -> Result<Option<User>, NotAllowed> {
     let now = desk.service.clock.wall();
     let mut tokens = desk.tokens.borrow_mut();
-    let credentials = match (credentials(request.headers()), certified(desk, connection, now)) {
-        // What a request says itself counts more than who has connected.
-        (Credentials::Absent, Some(shown)) => Credentials::Certificate(&shown.names),
-        (credentials, _) => credentials,
-    };
-    let entry = security::authenticate(tokens.current(), credentials, now)?;
+    let entry = authenticate(desk, connection, request.headers(), tokens.current(), now)?;
     if let Need::Right(right) = need {
         let asked = Asked::of(path, request.uri().query()).map_err(NotAllowed::Unreadable)?;
         security::authorize(entry, right, asked.scope(), now)?;
     }
     let (id, meter) = (Arc::clone(&entry.id), Arc::clone(&entry.meter));
     Ok(Some(User { id, limit: entry.limit, meter }))
+}
+
+/// The token of `tokens` that a request's headers or its connection prove.
+fn authenticate<'a>(
+    desk: &Desk,
+    connection: &Connection,
+    headers: &HeaderMap,
+    tokens: &'a TokenTable,
+    now: UnixMillis,
+) -> Result<&'a TokenEntry, Refusal> {
+    let credentials = match (credentials(headers), certified(desk, connection, now)) {
+        // What a request says itself counts more than who has connected.
+        (Credentials::Absent, Some(shown)) => Credentials::Certificate(&shown.names),
+        (credentials, _) => credentials,
+    };
+    security::authenticate(tokens, credentials, now)
 }
 
 /// The certificate that the client showed, if an authority of clients vouches for it.
@@ -210,7 +293,9 @@ impl Asked {
                 let range = target::parse_range(query)?;
                 Self::Range { start: range.start, end: range.end }
             }
-            Path::Status
+            // The keys of a batch are judged line by line.
+            Path::Batch
+            | Path::Status
             | Path::Root
             | Path::Console
             | Path::ConsoleScript
@@ -253,7 +338,7 @@ impl Asked {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use http::{HeaderValue, Method};
+    use http::HeaderValue;
     use kvorum_core::Grant;
 
     /// Goal: a key is compared with a prefix as the bytes that are stored, however it is escaped. Method: spellings of one
@@ -318,8 +403,8 @@ mod tests {
                 format!("{name} {text} {need}")
             })
         });
-        let expect = "GET /v0/entity read, HEAD /v0/entity read, PUT /v0/entity write, DELETE /v0/entity delete, \
-                      GET /v0/entities scan, HEAD /v0/entities scan, GET /v0/status nothing, HEAD /v0/status nothing, \
+        let expect = "GET /v0/entity read, HEAD /v0/entity read, PUT /v0/entity write, POST /v0/entity write, DELETE /v0/entity delete, \
+                      GET /v0/entities scan, HEAD /v0/entities scan, POST /v0/batch token, GET /v0/status nothing, HEAD /v0/status nothing, \
                       GET /metrics metrics, HEAD /metrics metrics, GET /v0/history metrics, HEAD /v0/history metrics, \
                       GET /v0/peer nothing, GET /v0/topology token, \
                       HEAD /v0/topology token, GET /v0/explain read, HEAD /v0/explain read, GET /v0/converged token, \
@@ -332,6 +417,6 @@ mod tests {
                       POST /admin/workers/{name}/pause admin, \
                       POST /admin/workers/{name}/resume admin";
         assert_eq!(needs.collect::<Vec<_>>().join(", "), expect);
-        assert_eq!(Path::Entity.need(&Method::POST), None);
+        assert_eq!(Path::Entity.need(&Method::PATCH), None);
     }
 }

@@ -1,9 +1,12 @@
 //! Bodies: reading a value against its bounds, and the kinds of answers.
 
 use super::admission::LARGE_BYTES;
+use super::batch::BatchBody;
 use super::error::Failure;
 use super::range::RangeBody;
 use bytes::{Buf, Bytes, BytesMut};
+use http::HeaderMap;
+use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use http_body::{Body, Frame, SizeHint};
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -106,6 +109,8 @@ pub enum ReplyBody {
     },
     /// A stream of records.
     Range(RangeBody),
+    /// The answers of a batch.
+    Batch(BatchBody),
 }
 
 impl ReplyBody {
@@ -125,12 +130,21 @@ impl ReplyBody {
     /// # Errors
     /// 503 when the budget is used up.
     pub fn value(rest: Bytes, budget: &Arc<BodyBudget>) -> Result<Self, Failure> {
-        if rest.len() < FRAME_BYTES_MAX {
-            return Ok(Self::full(rest));
+        let reserved = Self::reserve(rest.len(), budget)?;
+        Ok(Self::Full { rest, reserved })
+    }
+
+    /// The reservation of an answer of `bytes`; a short one needs none.
+    ///
+    /// # Errors
+    /// 503 when the budget is used up.
+    pub(super) fn reserve(bytes: usize, budget: &Arc<BodyBudget>) -> Result<Option<Reserved>, Failure> {
+        if bytes < FRAME_BYTES_MAX {
+            return Ok(None);
         }
         let mut reserved = Reserved::new(budget);
-        reserved.grow(rest.len() as u64)?;
-        Ok(Self::Full { rest, reserved: Some(reserved) })
+        reserved.grow(bytes as u64)?;
+        Ok(Some(reserved))
     }
 }
 
@@ -140,7 +154,7 @@ pub struct Cut;
 
 impl std::fmt::Display for Cut {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("the rest of the range cannot be read")
+        f.write_str("the rest of the answer cannot be read")
     }
 }
 
@@ -160,6 +174,9 @@ impl Body for ReplyBody {
             Self::Range(range) => {
                 range.poll_record(cx).map(|record| record.map(|record| record.map(Frame::data)))
             }
+            Self::Batch(batch) => {
+                batch.poll_bytes(cx, FRAME_BYTES_MAX).map(|bytes| bytes.map(|bytes| bytes.map(Frame::data)))
+            }
         }
     }
 
@@ -170,7 +187,7 @@ impl Body for ReplyBody {
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Full { rest, .. } => SizeHint::with_exact(rest.len() as u64),
-            Self::Range(_) => SizeHint::default(),
+            Self::Range(_) | Self::Batch(_) => SizeHint::default(),
         }
     }
 }
@@ -232,6 +249,21 @@ impl Reserved {
 impl Drop for Reserved {
     fn drop(&mut self) {
         self.budget.used.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// The length that a body announces; none for a chunked one.
+///
+/// # Errors
+/// 411 without either.
+pub(super) fn announced(headers: &HeaderMap) -> Result<Option<u64>, Failure> {
+    match headers.get(CONTENT_LENGTH) {
+        Some(length) => {
+            let length = length.to_str().ok().and_then(|length| length.parse().ok());
+            length.map(Some).ok_or_else(Failure::broken_body)
+        }
+        None if headers.contains_key(TRANSFER_ENCODING) => Ok(None),
+        None => Err(Failure::length_required()),
     }
 }
 

@@ -7,7 +7,7 @@
 //! of one second a client would be told that the second is the first. A write with `If-Unmodified-Since` is refused.
 
 use super::error::Failure;
-use crate::coordinator::{Coordinator, CoordinatorError, Decided, Mutation};
+use crate::coordinator::{Coordinator, CoordinatorError, Decided, Edit, Edited, Mutation, Written};
 use http::header::{CONTENT_RANGE, HeaderName, IF_MATCH, IF_NONE_MATCH, IF_UNMODIFIED_SINCE};
 use http::{HeaderMap, Method};
 use kvorum_core::condition::{Condition, ReadVerdict, Tags};
@@ -66,7 +66,7 @@ pub(super) struct Wish {
     operation: Option<NonZeroU128>,
 }
 
-/// The preconditions and the name of a PUT or DELETE; none where it has neither.
+/// The preconditions and the name of a PUT, POST or DELETE; none where it has neither.
 ///
 /// # Errors
 /// 400 for a header that is no list of entity tags, for a name that is not allowed, and for a part of a value. 501 for
@@ -76,7 +76,7 @@ pub(super) fn of_write(headers: &HeaderMap, method: &Method) -> Result<Option<Wi
         return Err(Failure::condition("If-Unmodified-Since"));
     }
     // RFC 9110, 14.4: the client wants to write a part, and the rest of the value would be lost.
-    if method == Method::PUT && headers.contains_key(CONTENT_RANGE) {
+    if method != Method::DELETE && headers.contains_key(CONTENT_RANGE) {
         return Err(Failure::partial_value());
     }
     let condition = of_read(headers)?;
@@ -89,24 +89,68 @@ pub(super) fn of_write(headers: &HeaderMap, method: &Method) -> Result<Option<Wi
 
 fn operation(headers: &HeaderMap) -> Result<Option<NonZeroU128>, Failure> {
     let mut names = headers.get_all(OPERATION).iter();
-    let Some(name) = names.next() else { return Ok(None) };
-    let name = name.as_bytes();
+    match (names.next(), names.next()) {
+        (None, _) => Ok(None),
+        (Some(name), None) => digest(name.as_bytes()).map(Some),
+        (Some(_), Some(_)) => Err(Failure::operation(OPERATION_BYTES_MAX)),
+    }
+}
+
+/// The digest of a write's name.
+fn digest(name: &[u8]) -> Result<NonZeroU128, Failure> {
     let is_allowed = (1..=OPERATION_BYTES_MAX).contains(&name.len()) && name.iter().all(u8::is_ascii_graphic);
-    if !is_allowed || names.next().is_some() {
+    if !is_allowed {
         return Err(Failure::operation(OPERATION_BYTES_MAX));
     }
     // A digest of 0 stands for no name.
-    Ok(NonZeroU128::new(xxhash_rust::xxh3::xxh3_128(name)).or(Some(NonZeroU128::MIN)))
+    Ok(NonZeroU128::new(xxhash_rust::xxh3::xxh3_128(name)).unwrap_or(NonZeroU128::MIN))
 }
 
 impl Wish {
+    /// The same as [`of_write`] from the members of a batch's line. A version may be written without the quotes of an `ETag`,
+    /// as the answers write it.
+    ///
+    /// # Errors
+    /// 400.
+    pub(super) fn of_line(
+        if_match: Option<&str>,
+        if_none_match: Option<&str>,
+        operation: Option<&str>,
+    ) -> Result<Option<Self>, Failure> {
+        let tags = |name: &HeaderName, text: Option<&str>| {
+            let Some(text) = text else { return Ok(None) };
+            match text.parse::<Version>() {
+                Ok(version) => Ok(Some(Tags::Listed { strong: vec![version], weak: Vec::new() })),
+                Err(_) => Tags::parse(text.as_bytes()).map(Some).map_err(|error| Failure::tags(name, error)),
+            }
+        };
+        let (if_match, if_none_match) = (tags(&IF_MATCH, if_match)?, tags(&IF_NONE_MATCH, if_none_match)?);
+        let condition = Condition { if_match, if_none_match };
+        let operation = operation.map(|name| digest(name.as_bytes())).transpose()?;
+        let is_plain = condition.is_none() && operation.is_none();
+        Ok((!is_plain).then_some(Self { condition, operation }))
+    }
+
+    /// The condition.
+    pub(super) fn condition(&self) -> &Condition {
+        &self.condition
+    }
+
     /// Refuses a quorum that is no majority: two of them might share no replica.
     ///
     /// # Errors
     /// 400.
     pub(super) fn check(wish: Option<&Self>, quorum: Quorum) -> Result<(), Failure> {
+        if wish.is_some() { Self::check_majority(quorum) } else { Ok(()) }
+    }
+
+    /// Refuses a quorum that is no majority, as [`Self::check`] does, for a write that is conditional without a wish.
+    ///
+    /// # Errors
+    /// 400.
+    pub(super) fn check_majority(quorum: Quorum) -> Result<(), Failure> {
         let is_majority = 2 * u32::from(quorum.ack()) > u32::from(quorum.from());
-        if wish.is_some() && !is_majority { Err(Failure::no_majority(quorum)) } else { Ok(()) }
+        if is_majority { Ok(()) } else { Err(Failure::no_majority(quorum)) }
     }
 }
 
@@ -124,6 +168,29 @@ pub(super) async fn write(
             coordinator.write_if(key, mutation, condition, operation, quorum).await
         }
     }
+}
+
+/// The write of a condition that held.
+///
+/// # Errors
+/// 412 where it did not.
+pub(super) fn written(decided: Decided) -> Result<Written, Failure> {
+    match decided {
+        Decided::Written(written) => Ok(written),
+        Decided::Failed { current } => Err(Failure::condition_failed(current)),
+    }
+}
+
+/// Carries out an edit.
+pub(super) async fn edit(
+    coordinator: &Rc<Coordinator>,
+    key: Key,
+    edit: Edit,
+    wish: Option<Wish>,
+    quorum: Quorum,
+) -> Result<Edited, CoordinatorError> {
+    let (condition, operation) = wish.map(|wish| (wish.condition, wish.operation)).unwrap_or_default();
+    coordinator.edit(key, edit, condition, operation, quorum).await
 }
 
 #[cfg(test)]

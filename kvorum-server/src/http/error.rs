@@ -1,5 +1,6 @@
 //! The one place where errors become status codes and lines of text.
 
+use super::batch_line::Answer;
 use super::body::ReplyBody;
 use super::instant;
 use super::routes::Path;
@@ -11,7 +12,7 @@ use crate::security::Refusal;
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderName, RETRY_AFTER, VARY};
 use http::{HeaderValue, Response, StatusCode};
-use kvorum_core::condition::TagsError;
+use kvorum_core::condition::{ApplyError, TagsError};
 use kvorum_core::{Quorum, UnixMillis, Version};
 use kvorum_profiler::ProfileError;
 
@@ -98,9 +99,9 @@ impl Failure {
         }
     }
 
-    /// A PUT says neither how long its body is nor that it is chunked.
+    /// A request with a value says neither how long its body is nor that it is chunked.
     pub fn length_required() -> Self {
-        let message = "a PUT needs Content-Length or Transfer-Encoding: chunked";
+        let message = "a request with a body needs Content-Length or Transfer-Encoding: chunked";
         // The bytes that follow may be the body, and could not be told from a request.
         Self { close: true, ..Self::new(StatusCode::LENGTH_REQUIRED, "length_required", message) }
     }
@@ -109,6 +110,19 @@ impl Failure {
     pub fn too_large(limit: u64) -> Self {
         let message = format!("the value is over the limit of {limit} bytes");
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, "value_too_large", message)
+    }
+
+    /// A batch is over its limits; nothing was done.
+    pub fn long_batch(bytes_max: u64, lines_len_max: usize) -> Self {
+        let message = format!(
+            "the batch is over {bytes_max} bytes or {lines_len_max} lines; nothing was done, divide it"
+        );
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "batch_too_large", message)
+    }
+
+    /// A line of a batch is no operation.
+    pub fn line(what: &str) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "bad_line", format!("not an operation: {what}"))
     }
 
     /// The body's framing is broken.
@@ -169,9 +183,17 @@ impl Failure {
         Self::new(StatusCode::FORBIDDEN, "foreign_request", message)
     }
 
-    /// A PUT or DELETE names a condition that is not supported.
+    /// A web page of another site asks for a change of keys; `why` names the evidence.
+    pub fn foreign_page(why: &str) -> Self {
+        let message =
+            format!("a POST about keys is not for web pages of other sites: {why}; nothing was done");
+        Self::new(StatusCode::FORBIDDEN, "foreign_request", message)
+    }
+
+    /// A write names a condition that is not supported.
     pub fn condition(header: &str) -> Self {
-        let message = format!("{header} is not supported on PUT and DELETE, use If-Match; nothing was done");
+        let message =
+            format!("{header} is not supported on PUT, POST and DELETE, use If-Match; nothing was done");
         Self::new(StatusCode::NOT_IMPLEMENTED, "condition_not_supported", message)
     }
 
@@ -191,6 +213,24 @@ impl Failure {
         let message = format!("the condition does not hold, {state}; nothing was done");
         let header = current.map(|current| ("etag", format!("\"{current}\"")));
         Self { header, ..Self::new(StatusCode::PRECONDITION_FAILED, "precondition_failed", message) }
+    }
+
+    /// The value cannot be added to, or would become too long.
+    pub fn unfit(error: ApplyError) -> Self {
+        let message = error.to_string();
+        match error {
+            ApplyError::NotANumber => Self::new(StatusCode::CONFLICT, "not_a_number", message),
+            ApplyError::Overflow => Self::new(StatusCode::CONFLICT, "overflow", message),
+            ApplyError::TooLong { .. } => {
+                Self::new(StatusCode::PAYLOAD_TOO_LARGE, "value_too_large", message)
+            }
+        }
+    }
+
+    /// A request that adds a number has a body.
+    pub fn body_of_add() -> Self {
+        let message = "add=N takes no body: the number is in the parameter; nothing was done";
+        Self::new(StatusCode::BAD_REQUEST, "bad_parameter", message)
     }
 
     /// A condition with a quorum that is no majority.
@@ -276,6 +316,30 @@ impl Failure {
         self.status
     }
 
+    /// The same as a line of a batch's answer.
+    pub(super) fn into_line(mut self, fault: impl FnOnce() -> (String, Option<u64>)) -> Answer {
+        if self.status == StatusCode::INTERNAL_SERVER_ERROR {
+            let _ = self.log(fault);
+        }
+        let etag = self.header.as_ref().filter(|(name, _)| *name == "etag").map(|(_, etag)| etag.as_str());
+        Answer::failed(self.status, self.code, &self.message, etag)
+    }
+
+    /// Logs a fault of this node, if it is not one too many, and puts its id into the message.
+    fn log(&mut self, fault: impl FnOnce() -> (String, Option<u64>)) -> String {
+        let (id, left_out) = fault();
+        if let Some(left_out) = left_out {
+            tracing::error!(
+                request_id = %id,
+                error = %self.message,
+                left_out,
+                "a request failed with an internal error"
+            );
+        }
+        self.message = format!("{} (request id {id})", self.message);
+        id
+    }
+
     /// The response; JSON for clients that accept it. `fault` numbers a fault of this node. Its second value is none if
     /// the fault is not to be logged, else how many were not logged since the last one that was.
     pub fn into_response(
@@ -287,16 +351,7 @@ impl Failure {
         *response.status_mut() = self.status;
         let headers = response.headers_mut();
         if self.status == StatusCode::INTERNAL_SERVER_ERROR {
-            let (id, left_out) = fault();
-            if let Some(left_out) = left_out {
-                tracing::error!(
-                    request_id = %id,
-                    error = %self.message,
-                    left_out,
-                    "a request failed with an internal error"
-                );
-            }
-            self.message = format!("{} (request id {id})", self.message);
+            let id = self.log(fault);
             if let Ok(id) = HeaderValue::try_from(id) {
                 headers.insert("kvorum-request-id", id);
             }

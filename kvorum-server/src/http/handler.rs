@@ -3,7 +3,8 @@
 use super::Limits;
 use super::access;
 use super::admission::{Admission, Admitted, LARGE_BYTES};
-use super::body::{BodyBudget, ReplyBody, Upload, read_value};
+use super::body::{BodyBudget, ReplyBody, Upload, announced, read_value};
+use super::by_token::User;
 use super::conditions::{self, Wish};
 use super::connection::Connection;
 use super::converged;
@@ -182,7 +183,7 @@ impl Desk {
     ///
     /// # Errors
     /// 503 while the node starts.
-    fn coordinator(&self) -> Result<&Rc<Coordinator>, Failure> {
+    pub(super) fn coordinator(&self) -> Result<&Rc<Coordinator>, Failure> {
         if self.service.supervisor.has_ended() {
             return Err(Failure::ending());
         }
@@ -201,7 +202,7 @@ impl Service {
     }
 
     /// Counts a request that failed by this node's own fault: its id, and whether it is logged ([`LogLimit::admit`]).
-    fn note_fault(&self) -> (String, Option<u64>) {
+    pub(super) fn note_fault(&self) -> (String, Option<u64>) {
         let number = self.faults.fetch_add(1, Ordering::Relaxed) + 1;
         (format!("{:08x}-{number}", self.run_id), self.fault_lines.admit(self.clock.mono()))
     }
@@ -311,7 +312,8 @@ fn operation_of<B>(request: &Request<B>) -> Operation {
     match (Path::parse(request.uri().path()), request.method()) {
         (Some(Path::Entity), &Method::GET) => Operation::Get,
         (Some(Path::Entity), &Method::HEAD) => Operation::Head,
-        (Some(Path::Entity), &Method::PUT) => Operation::Put,
+        // A counter or an append is a write of a value, too.
+        (Some(Path::Entity), &Method::PUT | &Method::POST) => Operation::Put,
         (Some(Path::Entity), &Method::DELETE) => Operation::Delete,
         (Some(Path::Entities), &Method::GET) => Operation::Range,
         _ => Operation::Other,
@@ -449,7 +451,7 @@ pub(super) fn vary_by_accept(headers: &mut HeaderMap) {
     headers.insert(VARY, HeaderValue::from_static("accept"));
 }
 
-fn parse_entity<B>(
+pub(super) fn parse_entity<B>(
     desk: &Desk,
     coordinator: &Coordinator,
     request: &Request<B>,
@@ -457,6 +459,11 @@ fn parse_entity<B>(
     let query = target::parse_entity(request.uri().query())?;
     if query.ttl_millis.is_some() && request.method() != Method::PUT {
         return Err(target::TargetError::TtlWithoutPut.into());
+    }
+    match (query.edit, request.method() == Method::POST) {
+        (Some(_), false) => return Err(target::TargetError::EditWithoutPost.into()),
+        (None, true) => return Err(target::TargetError::MissingEdit.into()),
+        _ => {}
     }
     let quorum = query.replicas.quorum(coordinator.default_quorum(), coordinator.nodes())?;
     slow::note_key(&query.key);
@@ -516,13 +523,7 @@ where
     let (query, quorum) = parse_entity(desk, coordinator, &request)?;
     Wish::check(wish.as_ref(), quorum)?;
     let headers = request.headers();
-    let announced = match headers.get(CONTENT_LENGTH) {
-        Some(length) => Some(
-            length.to_str().ok().and_then(|length| length.parse().ok()).ok_or_else(Failure::broken_body)?,
-        ),
-        None if headers.contains_key(TRANSFER_ENCODING) => None,
-        None => return Err(Failure::length_required()),
-    };
+    let announced = announced(headers)?;
     let limits = &service.limits;
     let is_lost = || connection.is_lost();
     let is_long = announced.is_some_and(|length| length > limits.value_bytes_max);
@@ -530,11 +531,11 @@ where
     let wait = (timeout / 2).min(TURN_WAIT_MAX);
     // A client that sends `Expect` is not asked for a body before its value could be admitted.
     if let Some(length) = announced.filter(|_| !is_long && headers.contains_key(EXPECT)) {
-        drop(admit(connection, service, length, wait).await?);
+        drop(admit(connection.user(), service, length, wait).await?);
     }
     let turn = Cell::new(None);
     let take_turn = async || {
-        turn.set(admit(connection, service, announced.unwrap_or(0), wait).await?);
+        turn.set(admit(connection.user(), service, announced.unwrap_or(0), wait).await?);
         Ok(())
     };
     let (body, budget) = (request.into_body(), &service.body_budget);
@@ -547,7 +548,7 @@ where
     };
     let length = value.len() as u64;
     let turn = match turn.take() {
-        None => slow::step("turn", None, admit(connection, service, length, timeout)).await?,
+        None => slow::step("turn", None, admit(connection.user(), service, length, timeout)).await?,
         turn => turn,
     };
     token_turn(desk, connection).await?;
@@ -586,8 +587,8 @@ const TURN_WAIT_MAX: Duration = Duration::from_secs(2);
 const SWIFT_BODY: Duration = Duration::from_millis(150);
 
 /// Waits until a value of `length` bytes may be written, if it is a large one.
-async fn admit(
-    connection: &Connection,
+pub(super) async fn admit(
+    user: User,
     service: &Service,
     length: u64,
     wait: Duration,
@@ -595,7 +596,7 @@ async fn admit(
     if length < LARGE_BYTES {
         return Ok(None);
     }
-    let admitted = service.admission.admit(connection.user(), length, wait).await;
+    let admitted = service.admission.admit(user, length, wait).await;
     admitted.map(Some).map_err(|crowded| Failure::crowded(crowded.retry_after))
 }
 
@@ -609,10 +610,7 @@ pub(super) async fn delete<B>(desk: &Desk, request: &Request<B>) -> Result<Respo
 }
 
 fn written(status: StatusCode, done: Decided, quorum: Quorum) -> Result<Response<ReplyBody>, Failure> {
-    let done = match done {
-        Decided::Written(done) => done,
-        Decided::Failed { current } => return Err(Failure::condition_failed(current)),
-    };
+    let done = conditions::written(done)?;
     let mut response = Response::new(ReplyBody::empty());
     *response.status_mut() = status;
     insert_version(response.headers_mut(), done.version);
@@ -620,13 +618,13 @@ fn written(status: StatusCode, done: Decided, quorum: Quorum) -> Result<Response
     Ok(response)
 }
 
-fn insert_replicas(headers: &mut HeaderMap, answered: u16, quorum: Quorum) {
+pub(super) fn insert_replicas(headers: &mut HeaderMap, answered: u16, quorum: Quorum) {
     if let Ok(replicas) = HeaderValue::try_from(format!("{answered}/{}", quorum.from())) {
         headers.insert("kvorum-replicas", replicas);
     }
 }
 
-fn insert_version(headers: &mut HeaderMap, version: Version) {
+pub(super) fn insert_version(headers: &mut HeaderMap, version: Version) {
     if let Ok(etag) = HeaderValue::try_from(format!("\"{version}\"")) {
         headers.insert(ETAG, etag);
     }

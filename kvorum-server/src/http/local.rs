@@ -54,6 +54,30 @@ pub(super) fn check_site(
     Ok(())
 }
 
+/// Checks that a POST about keys was not made by a web page of another site; `host` is the host that the request names. A browser
+/// sends a POST of any page without asking first, unlike a PUT, with what it shows to this node by itself: its
+/// certificate, and its place in the network.
+///
+/// # Errors
+/// The evidence that it was.
+pub(super) fn check_page(headers: &HeaderMap, host: Option<&str>) -> Result<(), String> {
+    let mut sites = headers.get_all(SEC_FETCH_SITE).iter().peekable();
+    if sites.peek().is_some() {
+        let is_own = sites.all(|site| site == "same-origin" || site == "none");
+        return if is_own { Ok(()) } else { Err("its Sec-Fetch-Site is another site".to_owned()) };
+    }
+    // Not the scheme: a proxy may speak TLS for this node.
+    let host = host.and_then(Authority::parse);
+    let is_foreign = |origin: &[u8]| {
+        let origin = std::str::from_utf8(origin).ok().and_then(Authority::of_url).map(|(_, origin)| origin);
+        origin.is_none() || origin != host
+    };
+    if headers.get_all(ORIGIN).iter().any(|origin| is_foreign(origin.as_bytes())) {
+        return Err("it has the Origin of another site".to_owned());
+    }
+    Ok(())
+}
+
 /// Checks that a request came without a proxy.
 ///
 /// # Errors
@@ -75,6 +99,29 @@ mod tests {
             headers.iter().map(|(name, value)| (HeaderName::from_static(name), value.parse().unwrap()));
         let headers = headers.collect();
         check_site(&headers, host, Some(&own), Scheme::Http, false).and_then(|()| check_proxy(&headers))
+    }
+
+    /// A POST about keys passes unless a page of another site made it, also through a proxy.
+    #[test]
+    fn pages_of_other_sites_post_nothing() {
+        let checked = |headers: &[(&'static str, &str)]| {
+            let headers =
+                headers.iter().map(|(name, value)| (HeaderName::from_static(name), value.parse().unwrap()));
+            check_page(&headers.collect(), Some("store.example:8080")).is_ok()
+        };
+        assert!(checked(&[]));
+        assert!(checked(&[("via", "1.1 proxy")]));
+        assert!(checked(&[("origin", "https://store.example:8080")]));
+        assert!(checked(&[("origin", "https://app.example"), ("sec-fetch-site", "same-origin")]));
+        for (name, value) in [
+            ("origin", "http://evil.example"),
+            ("origin", "null"),
+            ("origin", "http://store.example"),
+            ("sec-fetch-site", "cross-site"),
+            ("sec-fetch-site", "same-site"),
+        ] {
+            assert!(!checked(&[(name, value)]), "{name}: {value}");
+        }
     }
 
     /// Requests of tools and of the node's own pages pass; requests that a page of another site or a proxy would send

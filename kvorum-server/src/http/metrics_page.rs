@@ -471,12 +471,12 @@ fn ballots(shared: &Shared) -> [(&'static str, u64, &'static str); 6] {
         (
             "kvorum_conditional_done_total",
             read(&metrics.conditional_done),
-            "Conditional writes whose condition held",
+            "Conditional writes, counters and appends that were done",
         ),
         (
             "kvorum_conditional_failed_total",
             read(&metrics.conditional_failed),
-            "Conditional writes whose condition did not hold",
+            "Conditional writes whose condition did not hold, and counters and appends that did not fit the value",
         ),
         (
             "kvorum_conditional_unknown_total",
@@ -509,6 +509,11 @@ fn cluster(scrape: &Scrape<'_>) -> Vec<Family> {
         "kvorum_promises_held",
         Kind::Gauge(one(shared.replica.promises().len() as u64)),
         "Keys for which this store has promised a ballot that no record has reached",
+    );
+    family(
+        "kvorum_conditional_queue_max",
+        Kind::Gauge(one(metrics.conditional_queue_max.load(Ordering::Relaxed))),
+        "The most conditional writes of one key that were under way at once on one thread, since the start",
     );
     family(
         "kvorum_peer_frame_bytes",

@@ -9,12 +9,15 @@
 
 mod access;
 pub mod admission;
+mod batch;
+mod batch_line;
 pub mod body;
 mod by_token;
 mod conditions;
 pub mod connection;
 mod console;
 mod converged;
+mod edits;
 pub mod error;
 mod explain;
 pub mod handler;

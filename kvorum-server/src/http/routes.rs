@@ -1,9 +1,11 @@
 //! The table of HTTP paths: each path with its methods, what each needs of the client's token, and their handlers. A row
 //! here and its handler make a path; the API description (`openapi.json`) is compared with it by a test.
 
+use super::batch;
 use super::body::ReplyBody;
 use super::connection::Connection;
 use super::console;
+use super::edits;
 use super::error::Failure;
 use super::handler::{self, Desk};
 use super::reports;
@@ -91,11 +93,16 @@ routes! {
     Entity = "/v0/entity", spare false {
         GET | HEAD, needs Need::Right(Right::Read) => handler::get(desk, &request).await;
         PUT, needs Need::Right(Right::Write) => handler::put(desk, connection, request).await;
+        POST, needs Need::Right(Right::Write) => edits::post(desk, connection, request).await;
         DELETE, needs Need::Right(Right::Delete) => handler::delete(desk, &request).await;
     }
     /// A range of keys.
     Entities = "/v0/entities", spare false {
         GET | HEAD, needs Need::Right(Right::Scan) => handler::range(desk, &request).await;
+    }
+    /// Operations, one a line.
+    Batch = "/v0/batch", spare false {
+        POST, needs Need::Token => batch::batch(desk, connection, request).await;
     }
     /// The node's state.
     Status = "/v0/status", spare true {

@@ -19,6 +19,17 @@ pub struct EntityQuery {
     pub replicas: Replicas,
     /// The value's time to live, in milliseconds.
     pub ttl_millis: Option<u64>,
+    /// How a POST makes the new value from the one that is there.
+    pub edit: Option<EditQuery>,
+}
+
+/// How a POST changes the value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EditQuery {
+    /// It adds this number.
+    Add(i64),
+    /// It appends its body.
+    Append,
 }
 
 /// The replica counts that a request names; not yet checked against the cluster.
@@ -119,8 +130,15 @@ pub enum TargetError {
     BadQuorum(QuorumError),
     /// A `ttl` on a request other than PUT.
     TtlWithoutPut,
+    /// `add` or `append` on a request other than POST.
+    EditWithoutPost,
+    /// A POST of a key with neither `add` nor `append`.
+    MissingEdit,
+    /// Both `add` and `append`.
+    TwoEdits,
 }
 
+const ADD_ALLOWED: &str = "a decimal number of 64 bits, such as 1 or -5";
 const REPLICAS_ALLOWED: &str = "ACK/FROM with 1 <= ACK <= FROM <= nodes in the cluster, such as 2/3";
 /// The default duration of a profile.
 const PROFILE_SECONDS_DEFAULT: u16 = 10;
@@ -156,6 +174,11 @@ impl fmt::Display for TargetError {
             }
             Self::BadQuorum(error) => write!(f, "parameter replicas: {error}"),
             Self::TtlWithoutPut => f.write_str("parameter ttl: only a PUT takes one"),
+            Self::EditWithoutPost => f.write_str("parameters add and append: only a POST takes them"),
+            Self::MissingEdit => {
+                f.write_str("a POST of a key needs add=N, or append with the bytes as its body")
+            }
+            Self::TwoEdits => f.write_str("parameters add and append exclude each other"),
         }
     }
 }
@@ -168,6 +191,7 @@ pub fn parse_entity(query: Option<&str>) -> Result<EntityQuery, TargetError> {
     let mut pair = None;
     let mut replicas = Replicas::default();
     let mut ttl_millis = None;
+    let (mut addend, mut append) = (None, None);
     for parameter in parameters(query) {
         let (name, value) = parameter?;
         match &*name {
@@ -176,7 +200,15 @@ pub fn parse_entity(query: Option<&str>) -> Result<EntityQuery, TargetError> {
             b"ack" => set(&mut replicas.ack, "ack", parse_count("ack", &value)?)?,
             b"from" => set(&mut replicas.from, "from", parse_count("from", &value)?)?,
             b"ttl" => set(&mut ttl_millis, "ttl", parse_ttl(&value)?)?,
-            _ => return Err(unknown(&name, "id, replicas (or ack and from), ttl")),
+            b"add" => set(&mut addend, "add", parse_addend(&value)?)?,
+            b"append" if value.is_empty() => set(&mut append, "append", ())?,
+            b"append" => {
+                return Err(TargetError::BadValue {
+                    name: "append",
+                    allowed: "no value: the body is appended",
+                });
+            }
+            _ => return Err(unknown(&name, "id, replicas (or ack and from), ttl, add, append")),
         }
     }
     if let Some((ack, from)) = pair {
@@ -186,7 +218,13 @@ pub fn parse_entity(query: Option<&str>) -> Result<EntityQuery, TargetError> {
         }
         replicas = Replicas { ack: Some(ack), from: Some(from) };
     }
-    Ok(EntityQuery { key: key.ok_or(TargetError::Missing { name: "id" })?, replicas, ttl_millis })
+    let edit = match (addend, append) {
+        (Some(_), Some(())) => return Err(TargetError::TwoEdits),
+        (Some(addend), None) => Some(EditQuery::Add(addend)),
+        (None, Some(())) => Some(EditQuery::Append),
+        (None, None) => None,
+    };
+    Ok(EntityQuery { key: key.ok_or(TargetError::Missing { name: "id" })?, replicas, ttl_millis, edit })
 }
 
 /// Reads the query of `/v0/entities`.
@@ -445,8 +483,20 @@ fn parse_pair(value: &[u8]) -> Result<(u16, u16), TargetError> {
     }
 }
 
+/// The quorum that a batch's line names, as `replicas`.
+pub(super) fn replicas_of(pair: Option<&str>) -> Result<Replicas, TargetError> {
+    let pair = pair.map(|pair| parse_pair(pair.as_bytes())).transpose()?;
+    Ok(Replicas { ack: pair.map(|(ack, _)| ack), from: pair.map(|(_, from)| from) })
+}
+
 fn parse_count(name: &'static str, value: &[u8]) -> Result<u16, TargetError> {
     digits(value).ok_or(TargetError::BadValue { name, allowed: "a number from 1 to the number of nodes" })
+}
+
+/// As the number in a value is written: a minus sign at most before the digits.
+fn parse_addend(value: &[u8]) -> Result<i64, TargetError> {
+    let sum = kvorum_core::condition::add(Some(value), 0);
+    sum.map_err(|_| TargetError::BadValue { name: "add", allowed: ADD_ALLOWED })
 }
 
 fn parse_limit(value: &[u8]) -> Result<u64, TargetError> {
@@ -486,7 +536,7 @@ fn digits<T: std::str::FromStr>(value: &[u8]) -> Option<T> {
 }
 
 /// Reads a `ttl` as milliseconds; fractions of a millisecond are rounded up.
-fn parse_ttl(value: &[u8]) -> Result<u64, TargetError> {
+pub(super) fn parse_ttl(value: &[u8]) -> Result<u64, TargetError> {
     let bad = TargetError::BadValue { name: "ttl", allowed: TTL_ALLOWED };
     let split = value.iter().position(u8::is_ascii_alphabetic).unwrap_or(value.len());
     let (number, unit) = value.split_at(split);
@@ -591,6 +641,21 @@ mod tests {
             "replicas=1/1&replicas=1/1",
         ] {
             assert!(replicas(bad).is_err(), "{bad}");
+        }
+    }
+
+    /// How a POST changes a value; numbers are read as those in values are.
+    #[test]
+    fn edits_are_read() {
+        let edit = |query: &str| parse_entity(Some(&format!("id=k&{query}"))).map(|query| query.edit);
+        assert_eq!(edit("add=5"), Ok(Some(EditQuery::Add(5))));
+        assert_eq!(edit("add=-9223372036854775808"), Ok(Some(EditQuery::Add(i64::MIN))));
+        assert_eq!(edit("append"), Ok(Some(EditQuery::Append)));
+        assert_eq!(edit("append="), Ok(Some(EditQuery::Append)));
+        assert_eq!(edit(""), Ok(None));
+        assert_eq!(edit("add=1&append"), Err(TargetError::TwoEdits));
+        for bad in ["add", "add=+1", "add=1.0", "add=9223372036854775808", "add=1&add=1", "append=x"] {
+            assert!(edit(bad).is_err(), "{bad}");
         }
     }
 

@@ -262,6 +262,14 @@ impl Held {
         }
     }
 
+    /// The record's expiry instant.
+    pub fn expires(&self) -> Option<UnixMillis> {
+        match self {
+            Self::Whole(record) => record.expires,
+            Self::HeaderOnly { expires, .. } => *expires,
+        }
+    }
+
     /// What a conditional write notes; none for a plain record.
     pub fn conditional(&self) -> Option<&Conditional> {
         match self {

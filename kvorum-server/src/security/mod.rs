@@ -28,7 +28,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use table::{TokenEntry, TokenTable};
+pub use table::{TokenEntry, TokenTable};
 use tokio::sync::watch;
 pub use watch_file::{LOOK_EVERY, TokenFile, Watched, watch_file};
 
@@ -307,7 +307,7 @@ pub fn authenticate<'a>(
 }
 
 /// `entry`, if it is valid at `now`.
-fn valid(entry: &TokenEntry, now: UnixMillis) -> Result<&TokenEntry, Refusal> {
+pub(crate) fn valid(entry: &TokenEntry, now: UnixMillis) -> Result<&TokenEntry, Refusal> {
     let id = || Arc::clone(&entry.id);
     if entry.is_revoked(now) {
         Err(Refusal::Revoked { id: id() })

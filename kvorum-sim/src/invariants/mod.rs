@@ -12,6 +12,7 @@ pub mod availability;
 pub mod conditions;
 pub mod convergence;
 pub mod copies;
+pub mod counters;
 pub mod deadlines;
 pub mod durability;
 pub mod expiry;
@@ -53,7 +54,7 @@ pub struct Violation {
 pub type Check = fn(&History, &Facts) -> Result<(), Violation>;
 
 /// All invariants, by name, the simplest first: of several that break together the first explains most.
-pub const ALL: [(&str, Check); 18] = [
+pub const ALL: [(&str, Check); 19] = [
     ("phantoms", phantoms::check),
     ("expiry", expiry::check),
     ("durability", durability::check),
@@ -64,6 +65,7 @@ pub const ALL: [(&str, Check); 18] = [
     ("linearizable", linearizable::check),
     ("wing_gong", wing_gong::check),
     ("conditions", conditions::check),
+    ("counters", counters::check),
     ("range_equals_keys", range_equals_keys::check),
     ("copies", copies::check),
     ("convergence", convergence::check),

@@ -160,6 +160,8 @@ pub struct Plan {
     pub ttl: Option<TtlPlan>,
     /// Writes in a hundred that have a condition.
     pub conditions: u64,
+    /// Keys that are counters.
+    pub counters: u16,
     /// The largest value.
     pub value_bytes_max: usize,
     /// Whether a comparison starts a bulk sync as soon as one partition lacks most of its records.
@@ -243,6 +245,7 @@ impl Plan {
             },
             ttl: ttl(&mut seed.stream("ttl"), &kinds).filter(|_| !is_late),
             conditions: if is_late { 40 } else { conditions(&mut seed.stream("conditions")) },
+            counters: counters(&mut seed.stream("counters")),
             value_bytes_max,
             has_late_writers: is_late,
             backups: backups(&mut seed.stream("backups"), nodes, length, &kinds),
@@ -325,6 +328,11 @@ fn late_keys(stream: &mut Stream) -> Vec<KeyPlan> {
     (0..stream.between(1, 6))
         .map(|index| KeyPlan { key: key(stream, index), weight: 1, replicas: Vec::new(), reads: Vec::new() })
         .collect()
+}
+
+/// A third of the seeds have counters: few, so that adds meet each other.
+fn counters(stream: &mut Stream) -> u16 {
+    stream.weighted(&[(4, 0), (1, 1), (1, 3)]).copied().unwrap_or(0)
 }
 
 /// Half of the seeds have conditional writes, so that plain ones are judged alone as well.
@@ -508,6 +516,9 @@ impl fmt::Display for Plan {
             let outliving = outliving_max.map(|max| format!(", half of them up to {max:?}"));
             let outliving = outliving.unwrap_or_default();
             writeln!(f, "  ttl        {percent} % of PUTs, {min:?} to {max:?}{outliving}")?;
+        }
+        if self.counters > 0 {
+            writeln!(f, "  counters   {}", self.counters)?;
         }
         writeln!(f, "  values     up to {} bytes", self.value_bytes_max)?;
         if self.transfers_early {

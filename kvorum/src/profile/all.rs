@@ -45,7 +45,7 @@ pub(super) async fn run(
                 Err(refused) => {
                     is_whole = false;
                     let why = match refused.failure {
-                        Failure::Usage(why) | Failure::Failed(why) => why,
+                        Failure::Usage(why) | Failure::Failed(why) | Failure::ConditionFailed(why) => why,
                         Failure::ReaderGone => "no reader".to_owned(),
                     };
                     let _ = writeln!(index, "| {} | {node} | not taken: {why} | |", event.name());

@@ -231,7 +231,8 @@ fn early_answers_leave_the_connection_usable_or_say_close() {
         ("PUT /v0/entity?id=raw-kept", "If-Unmodified-Since: Sun, 22 Nov 2026 02:07:08 GMT\r\n", 501),
         ("PUT /v0/nothing", "", 400),
         ("PUT /v0/status", "", 405),
-        ("POST /v0/entity?id=raw", "", 405),
+        ("POST /v0/entity?id=raw", "", 400),
+        ("PATCH /v0/entity?id=raw", "", 405),
         ("DELETE /metrics", "", 405),
         ("DELETE /v0/entity?id=raw", "", 202),
         ("GET /v0/entity?id=raw-marker", "", 200),
@@ -354,7 +355,8 @@ fn options_of_the_node_are_named() {
 fn allow_names_the_methods_of_the_path() {
     let server = start();
     for (path, allowed) in [
-        ("/v0/entity?id=raw-marker", &["GET", "HEAD", "PUT", "DELETE"][..]),
+        ("/v0/entity?id=raw-marker", &["GET", "HEAD", "PUT", "POST", "DELETE"][..]),
+        ("/v0/batch", &["POST"]),
         ("/v0/entities?start=a", &["GET", "HEAD"]),
         ("/v0/status", &["GET", "HEAD"]),
         ("/metrics", &["GET", "HEAD"]),
@@ -363,7 +365,7 @@ fn allow_names_the_methods_of_the_path() {
         let answer = server.request("OPTIONS", path);
         let named: BTreeSet<&str> = answer.header("allow").unwrap().split(", ").collect();
         assert_eq!(named, allowed.iter().copied().collect(), "{path}");
-        for method in allowed.iter().filter(|method| **method != "PUT") {
+        for method in allowed.iter().filter(|method| !["PUT", "POST"].contains(method)) {
             assert!(server.request(method, path).status < 300, "{method} {path}");
         }
     }

@@ -16,6 +16,8 @@
 )]
 
 mod backup;
+mod batch;
+mod chain;
 mod cluster_client;
 mod cluster_clocks;
 mod cluster_failure;
@@ -29,6 +31,7 @@ mod cluster_rot;
 mod console;
 mod crash_points;
 mod diagnostics;
+mod edits;
 mod faults_crash;
 mod faults_damage;
 mod faults_disk;

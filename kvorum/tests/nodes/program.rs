@@ -402,8 +402,35 @@ fn client_commands_pass_bytes_and_exit_codes() {
     assert_eq!(code(&client(&["delete", "key"], b"")), 0);
     assert_eq!(code(&client(&["delete", "never"], b"")), 0);
     assert_eq!(code(&client(&["get", "key"], b"")), 1);
+    // Conditions: exit code 4, and nothing is done.
+    let first = client(&["put", "only", "1", "--if-absent"], b"");
+    let version = text(&first.stdout).trim().strip_prefix("version ").unwrap().to_owned();
+    let again = client(&["put", "only", "2", "--if-absent"], b"");
+    assert!(code(&again) == 4 && text(&again.stderr).contains(&version), "{again:?}");
+    assert_eq!(code(&client(&["put", "only", "2", "--if-match", &version], b"")), 0);
+    assert_eq!(code(&client(&["delete", "only", "--if-match", &format!("\"{version}\"")], b"")), 4);
+    assert_eq!(client(&["get", "only"], b"").stdout, b"2");
+    assert_eq!(code(&client(&["delete", "only", "--if-match", "*"], b"")), 0);
+    assert_eq!(code(&client(&["delete", "only", "--if-match", "*"], b"")), 4);
+    // A batch: every line has an answer, and a batch that is too long is refused.
+    let lines = b"{\"op\":\"put\",\"key\":\"b\",\"value\":\"1\"}\nno line\n{\"op\":\"get\",\"key\":\"b\"}\n";
+    let answers = client(&["batch"], lines);
+    let statuses: Vec<u64> = text(&answers.stdout)
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["status"].as_u64().unwrap())
+        .collect();
+    assert_eq!((code(&answers), statuses), (0, vec![201, 400, 200]), "{answers:?}");
+    assert_eq!(code(&client(&["batch"], &b"x\n".repeat(10_001))), 2);
+    // Counters.
+    for (arguments, expect) in [(&["incr", "hits"][..], "1\n"), (&["incr", "hits", "-3"], "-2\n")] {
+        let counted = client(arguments, b"");
+        assert_eq!((code(&counted), text(&counted.stdout)), (0, expect), "{counted:?}");
+    }
+    assert_eq!(code(&client(&["incr", "scan-a", "9223372036854775807"], b"")), 2);
     for wrong in [
         &["get", "key", "--replicas", "2/3"][..],
+        &["put", "key", "x", "--if-absent", "--if-match", "*"],
+        &["incr", "key", "1.5"],
         &["get", "key", "--replicas", "x"],
         &["get", ""],
         &["get"],

@@ -101,6 +101,8 @@ fn only_what_a_token_allows_passes() {
             server.request_with("GET", billing_key, headers),
             put(&server, billing_key, headers, "stolen"),
             server.request_with("DELETE", billing_key, headers),
+            server.request_with("POST", "/v0/entity?id=billing/1&add=1", headers),
+            server.request_with("POST", "/v0/batch", headers),
             server.request_with("GET", "/v0/entities?start=a", headers),
             server.request_with("GET", "/v0/topology", headers),
             server.request_with("GET", "/v0/explain?id=billing/1", headers),
@@ -127,6 +129,9 @@ fn only_what_a_token_allows_passes() {
         ("HEAD", "/v0/entity?id=other", &billing, "read"),
         ("GET", "/v0/explain?id=other", &billing, "read"),
         ("DELETE", billing_key, &billing, "delete"),
+        ("POST", "/v0/entity?id=other&add=1", &billing, "write"),
+        ("POST", "/v0/entity?id=other&append", &billing, "write"),
+        ("POST", "/v0/entity?id=billing/1&add=1", &reader, "write"),
         ("DELETE", billing_key, &reader, "delete"),
         ("GET", "/v0/entities?start=billing/", &billing, "scan"),
         ("GET", "/v0/entities?start=billing/&end=billing0%00", &billing, "scan"),
@@ -195,6 +200,57 @@ fn web_pages_have_no_access_to_admin_paths() {
     assert_eq!(ask(&format!("{own}Origin: http://evil.example\r\n")), 403);
     assert_eq!(ask(&format!("{own}Sec-Fetch-Site: cross-site\r\n")), 403);
     assert_eq!(ask("Host: evil.example\r\n"), 403);
+}
+
+/// Goal: a line of a batch passes exactly where the same request would. Method: one batch by tokens with different rights, and
+/// without one where the request itself needs none.
+#[test]
+fn lines_of_a_batch_are_judged_alone() {
+    let tokens = Tokens::new();
+    let billing = tokens.create("billing", &["--allow", "read,write:billing/"]);
+    let idle = tokens.create("idle", &["--allow", "metrics"]);
+    let slow = tokens.create("slow", &["--allow", "read,write", "--requests-per-second", "1"]);
+    let socket = tokens.folder.path().join("admin.sock");
+    let path = tokens.path();
+    let server = Node::start_new(&[
+        "--auth",
+        "on",
+        "--token-file",
+        path.to_str().unwrap(),
+        "--admin-socket",
+        socket.to_str().unwrap(),
+    ]);
+    let lines = [
+        r#"{"op":"put","key":"billing/1","value":"x"}"#,
+        r#"{"op":"get","key":"billing/1"}"#,
+        r#"{"op":"get","key":"other"}"#,
+        r#"{"op":"put","key":"billing","value":"x"}"#,
+        r#"{"op":"delete","key":"billing/1"}"#,
+    ];
+    let body = lines.join("\n");
+    let statuses = |answer: &Answer| -> Vec<u64> {
+        assert_eq!(answer.status, 200, "{answer:?}");
+        let status = |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap()["status"].as_u64();
+        answer.text().lines().map(|line| status(line).unwrap()).collect()
+    };
+    let batch = |token: &str| {
+        let headers = format!("Connection: close\r\n{}", bearer(token));
+        one(server.exchange(&encode("POST", "/v0/batch", &headers, Some(body.as_bytes()))))
+    };
+    let answer = batch(&billing);
+    assert_eq!(statuses(&answer), [201, 200, 403, 403, 403], "{answer:?}");
+    assert!(answer.text().contains("missing_right"), "{answer:?}");
+    assert_eq!(statuses(&batch(&idle)), [403; 5]);
+    // Each line counts as a request: a batch is no way around a limit.
+    let over = statuses(&batch(&slow));
+    assert!(over.iter().filter(|status| **status == 429).count() >= 2, "{over:?}");
+    // The socket for administration needs no token, but keys do.
+    let mut stream = UnixStream::connect(&socket).unwrap();
+    stream.write_all(&encode("POST", "/v0/batch", "Connection: close\r\n", Some(body.as_bytes()))).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.contains("\"status\":401") && !answer.contains("\"status\":2"), "{answer}");
+    assert_eq!(ask(&server, "GET", "/v0/entity?id=billing/1", &billing).text(), "x");
 }
 
 /// The socket for administration answers its user without a token what is about the node, and only that; it is private, goes

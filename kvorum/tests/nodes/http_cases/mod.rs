@@ -116,7 +116,10 @@ pub(crate) fn methods() -> Vec<Case> {
     for path in ["/v0/entity?id=raw", "/v0/entities?start=raw", "/v0/status", "/metrics"] {
         for method in ["get", "Get", "PATCH", "POST", "OPTIONS", "TRACE", "BREW", "put", "PROPFIND"] {
             let line = format!("{method} {path} HTTP/1.1");
-            cases.push(case(&line, with(&line, "Content-Length: 0\r\n", ""), Refused(405)));
+            // A POST of a key says what it does with the value.
+            let is_edit = method == "POST" && path.starts_with("/v0/entity?");
+            let status = if is_edit { 400 } else { 405 };
+            cases.push(case(&line, with(&line, "Content-Length: 0\r\n", ""), Refused(status)));
         }
     }
     for path in ["/v0/entities?start=raw", "/v0/status", "/metrics"] {
@@ -129,7 +132,9 @@ pub(crate) fn methods() -> Vec<Case> {
     cases.extend([
         odd("CONNECT to an authority", "CONNECT a:80 HTTP/1.1", Refused(400)),
         odd("CONNECT to a path", "CONNECT /v0/status HTTP/1.1", Refused(405)),
-        odd("POST with no length", "POST /v0/entity?id=raw HTTP/1.1", Refused(405)),
+        odd("PATCH with no length", "PATCH /v0/entity?id=raw HTTP/1.1", Refused(405)),
+        odd("POST with neither add nor append", "POST /v0/entity?id=raw HTTP/1.1", Refused(400)),
+        odd("an append with no length", "POST /v0/entity?id=raw&append HTTP/1.1", Refused(411)),
         odd("an unknown path is told before the method", "PATCH /v0/nothing HTTP/1.1", Refused(400)),
         odd("GET with a long method", &format!("{} /v0/status HTTP/1.1", "G".repeat(5000)), Refused(405)),
     ]);

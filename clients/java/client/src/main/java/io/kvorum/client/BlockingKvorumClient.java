@@ -10,6 +10,7 @@ import java.util.concurrent.CancellationException;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.Flow;
+import java.util.function.Function;
 import java.util.stream.Stream;
 import java.util.stream.StreamSupport;
 
@@ -88,6 +89,27 @@ public final class BlockingKvorumClient {
     /** Writes bytes; their version. */
     public Version put(byte[] key, byte[] value) {
         return await(client().put(key, value));
+    }
+
+    /** Writes a value if {@code condition} holds; its version. */
+    public Version putIf(Key key, Value value, Condition condition, WriteOptions options) {
+        return await(client().putIf(key, value, condition, options));
+    }
+
+    /** Deletes a key if {@code condition} holds; the deletion's version. */
+    public Version deleteIf(Key key, Condition condition, WriteOptions options) {
+        return await(client().deleteIf(key, condition, options));
+    }
+
+    /** Adds to the number that is a key's value; the new number. */
+    public long add(Key key, long addend, WriteOptions options) {
+        return await(client().add(key, addend, options));
+    }
+
+    /** Writes what {@code change} makes of a key's value; empty where nothing was written. */
+    public Optional<Version> compute(
+            Key key, Function<Optional<Entry>, Optional<Value>> change, WriteOptions options) {
+        return await(client().compute(key, change, options));
     }
 
     /** Deletes a key, whether it has a value or not; the deletion's version. */

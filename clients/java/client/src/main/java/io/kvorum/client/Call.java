@@ -258,6 +258,8 @@ final class Call<T> implements Runnable, Consumer<Core.ClientClosed> {
     /** When the next attempt is due; never, if there is none. */
     private long dueAfter(Failure failure) {
         boolean again = failure.isRepeatable(operation.isWrite(), core.retry())
+                // Its repetition would be judged against the write itself, or count twice.
+                && !(operation.isOnce() && failure.isOutcomeUnknown())
                 && attempts < core.retry().attemptsMax()
                 && operation.isSendable();
         if (!again) {

@@ -150,6 +150,9 @@ record Failure(Cause cause, int status, String why, Duration retryAfter, Answer 
         if (status == 507) {
             return new DiskFullException(course, told, null);
         }
+        if (status == 412) {
+            return new ConditionFailedException(course, told);
+        }
         if (status >= 400 && status <= 499) {
             return new RefusedException(course, told, status);
         }

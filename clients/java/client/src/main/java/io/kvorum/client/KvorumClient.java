@@ -9,8 +9,11 @@ import java.util.List;
 import java.util.Objects;
 import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CompletionException;
 import java.util.concurrent.Executor;
 import java.util.concurrent.Flow;
+import java.util.concurrent.TimeUnit;
+import java.util.function.Function;
 import javax.net.ssl.SSLContext;
 
 /**
@@ -49,6 +52,9 @@ import javax.net.ssl.SSLContext;
  * <p>A client may be used by any number of threads. Make one and keep it: it holds the connections.
  */
 public final class KvorumClient implements AutoCloseable {
+    /** The longest pause of {@link #compute} after a rival has written in between. */
+    private static final long COMPUTE_PAUSE_MILLIS_MAX = 100;
+
     private final Core core;
     private final Replicas defaultReplicas;
     private final Duration timeout;
@@ -301,6 +307,116 @@ public final class KvorumClient implements AutoCloseable {
         Objects.requireNonNull(value, "value");
         Replicas replicas = options.replicas().orElse(defaultReplicas);
         return start(Operation.put(key, value, options, replicas), options.timeout());
+    }
+
+    /**
+     * Writes a value if {@code condition} holds, as one step. The result is its version, or fails with a
+     * {@link ConditionFailedException}, and then nothing was done. ACK must be more than half of FROM. It is not
+     * repeated after an unknown outcome, whatever the {@link RetryPolicy}.
+     */
+    public CompletableFuture<Version> putIf(Key key, Value value, Condition condition, WriteOptions options) {
+        Objects.requireNonNull(key, "key");
+        Objects.requireNonNull(value, "value");
+        Objects.requireNonNull(condition, "condition");
+        Replicas replicas = options.replicas().orElse(defaultReplicas);
+        Operation<Version> put = Operation.put(key, value, options, replicas);
+        return start(Operation.on(condition, put), options.timeout());
+    }
+
+    /** Writes text if {@code condition} holds, as {@link #putIf(Key, Value, Condition, WriteOptions)} does. */
+    public CompletableFuture<Version> putIf(String key, String value, Condition condition) {
+        return putIf(Key.of(key), Value.of(value), condition, WriteOptions.DEFAULT);
+    }
+
+    /** Deletes a key if {@code condition} holds, as {@link #putIf(Key, Value, Condition, WriteOptions)} writes one. */
+    public CompletableFuture<Version> deleteIf(Key key, Condition condition, WriteOptions options) {
+        Objects.requireNonNull(key, "key");
+        Objects.requireNonNull(condition, "condition");
+        Operation<Version> delete = Operation.delete(key, options.replicas().orElse(defaultReplicas));
+        return start(Operation.on(condition, delete), options.timeout());
+    }
+
+    /** Deletes a key given as text if {@code condition} holds. */
+    public CompletableFuture<Version> deleteIf(String key, Condition condition) {
+        return deleteIf(Key.of(key), condition, WriteOptions.DEFAULT);
+    }
+
+    /**
+     * Adds to the decimal number that is the key's value, as one step; a key without a value counts as 0. The result
+     * is the new number. It fails with a {@link RefusedException} of status 409 where the value is no number of 64
+     * bits, or the sum would be none. Where the failure {@linkplain KvorumException#mayHaveTakenEffect() may have taken
+     * effect}, the number may have been added, once; it is not repeated then.
+     */
+    public CompletableFuture<Long> add(Key key, long addend, WriteOptions options) {
+        Objects.requireNonNull(key, "key");
+        Operation<Long> add = Operation.add(key, addend, options.replicas().orElse(defaultReplicas));
+        return start(add, options.timeout());
+    }
+
+    /** Adds to the number at a key given as text. */
+    public CompletableFuture<Long> add(String key, long addend) {
+        return add(Key.of(key), addend, WriteOptions.DEFAULT);
+    }
+
+    /**
+     * Writes what {@code change} makes of a key's value, as one step: it is called again with the newer value where
+     * somebody else has written in between, until the deadline, which is that of all reads and writes together. It
+     * gets an empty {@code Optional} for a key without a value; where it returns an empty one, nothing is written, and
+     * the result is empty. It runs on the client's threads, so it must not block.
+     *
+     * <p>Where rivals were faster until the deadline, it fails with a {@link ConditionFailedException}. After an unknown
+     * outcome it is not tried again.
+     */
+    public CompletableFuture<Optional<Version>> compute(
+            Key key, Function<Optional<Entry>, Optional<Value>> change, WriteOptions options) {
+        Objects.requireNonNull(change, "change");
+        long deadline = System.nanoTime() + Limits.nanos(options.timeout().orElse(timeout));
+        return compute(key, change, options, deadline, 1);
+    }
+
+    /** Writes what {@code change} makes of the value at a key given as text. */
+    public CompletableFuture<Optional<Version>> compute(
+            String key, Function<Optional<Entry>, Optional<Value>> change) {
+        return compute(Key.of(key), change, WriteOptions.DEFAULT);
+    }
+
+    private CompletableFuture<Optional<Version>> compute(
+            Key key,
+            Function<Optional<Entry>, Optional<Value>> change,
+            WriteOptions options,
+            long deadline,
+            long pauseMillis) {
+        ReadOptions read = ReadOptions.DEFAULT.timeout(left(deadline));
+        if (options.replicas().isPresent()) {
+            read = read.replicas(options.replicas().get());
+        }
+        return get(key, read).thenCompose(entry -> {
+            Optional<Value> value = change.apply(entry);
+            if (value.isEmpty()) {
+                return CompletableFuture.completedFuture(Optional.<Version>empty());
+            }
+            Condition condition = entry.map(found -> Condition.version(found.version())).orElse(Condition.absent());
+            CompletableFuture<Optional<Version>> written =
+                    putIf(key, value.get(), condition, options.timeout(left(deadline))).thenApply(Optional::of);
+            return written.exceptionallyCompose(error -> {
+                Throwable cause = error instanceof CompletionException ? error.getCause() : error;
+                long pauseNanos = TimeUnit.MILLISECONDS.toNanos(pauseMillis);
+                if (!(cause instanceof ConditionFailedException) || deadline - System.nanoTime() <= pauseNanos) {
+                    return CompletableFuture.failedFuture(cause);
+                }
+                CompletableFuture<Void> paused = new CompletableFuture<>();
+                if (core.later(() -> paused.complete(null), pauseNanos) == null) {
+                    return CompletableFuture.failedFuture(cause);
+                }
+                long next = Math.min(2 * pauseMillis, COMPUTE_PAUSE_MILLIS_MAX);
+                return paused.thenCompose(nothing -> compute(key, change, options, deadline, next));
+            });
+        });
+    }
+
+    /** The time until {@code deadline}, at least a moment. */
+    private static Duration left(long deadline) {
+        return Duration.ofNanos(Math.max(1, deadline - System.nanoTime()));
     }
 
     /** Writes a value. The result is its version. */

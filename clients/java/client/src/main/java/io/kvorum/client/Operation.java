@@ -3,6 +3,7 @@ package io.kvorum.client;
 import java.net.http.HttpRequest;
 import java.net.http.HttpRequest.BodyPublishers;
 import java.net.http.HttpResponse.BodySubscriber;
+import java.nio.charset.StandardCharsets;
 import java.time.Instant;
 import java.util.Optional;
 
@@ -81,6 +82,66 @@ abstract class Operation<T> {
                 }
                 String expires = answer.header("kvorum-expires");
                 return Optional.of(new Head(key, Long.parseLong(length), version(answer), instant(expires)));
+            }
+        };
+    }
+
+    /** The same on a condition; not repeated after an unknown outcome, whatever the policy. */
+    static <T> Operation<T> on(Condition condition, Operation<T> write) {
+        return new Operation<>(write.method, write.key, write.replicas, write.target) {
+            @Override
+            HttpRequest.Builder request(HttpRequest.Builder request) {
+                return write.request(request).header(condition.header(), condition.tags());
+            }
+
+            @Override
+            boolean isSendable() {
+                return write.isSendable();
+            }
+
+            @Override
+            boolean isSuccess(int status) {
+                return write.isSuccess(status);
+            }
+
+            @Override
+            T decode(Answer answer) throws Json.MalformedException {
+                return write.decode(answer);
+            }
+
+            @Override
+            boolean isOnce() {
+                return true;
+            }
+        };
+    }
+
+    static Operation<Long> add(Key key, long addend, Replicas replicas) {
+        String target = entity(key, replicas).append("&add=").append(addend).toString();
+        return new Operation<>("POST", key, replicas, target) {
+            @Override
+            HttpRequest.Builder request(HttpRequest.Builder request) {
+                return request.POST(BodyPublishers.noBody());
+            }
+
+            @Override
+            boolean isSuccess(int status) {
+                return status == 200;
+            }
+
+            @Override
+            Long decode(Answer answer) throws Json.MalformedException {
+                String number = new String(answer.body(), StandardCharsets.UTF_8);
+                try {
+                    return Long.parseLong(number);
+                } catch (NumberFormatException wrong) {
+                    throw new Json.MalformedException("the answer is no number of 64 bits");
+                }
+            }
+
+            @Override
+            boolean isOnce() {
+                return true;
             }
         };
     }
@@ -217,7 +278,12 @@ abstract class Operation<T> {
     }
 
     boolean isWrite() {
-        return method.equals("PUT") || method.equals("DELETE");
+        return method.equals("PUT") || method.equals("DELETE") || method.equals("POST");
+    }
+
+    /** Whether it is not repeated after an unknown outcome, whatever the policy. */
+    boolean isOnce() {
+        return false;
     }
 
     boolean isHedgeable() {

@@ -78,6 +78,65 @@ class ClusterIT {
         assertTrue(blocking.delete("never-was").compareTo(first) > 0);
     }
 
+    /** A condition that does not hold does nothing, and says so. */
+    @Test
+    void conditions() {
+        Key key = Key.of("condition");
+        Version first = blocking.putIf(key, Value.of("1"), Condition.absent(), WriteOptions.DEFAULT);
+        ConditionFailedException failed = assertThrows(
+                ConditionFailedException.class,
+                () -> blocking.putIf(key, Value.of("2"), Condition.absent(), WriteOptions.DEFAULT));
+        assertFalse(failed.mayHaveTakenEffect());
+        Version second = blocking.putIf(key, Value.of("2"), Condition.version(first), WriteOptions.DEFAULT);
+        assertTrue(second.compareTo(first) > 0);
+        assertThrows(
+                ConditionFailedException.class,
+                () -> blocking.deleteIf(key, Condition.version(first), WriteOptions.DEFAULT));
+        assertEquals("2", blocking.get(key).orElseThrow().valueUtf8());
+        blocking.deleteIf(key, Condition.present(), WriteOptions.DEFAULT);
+        assertThrows(
+                ConditionFailedException.class,
+                () -> blocking.deleteIf(key, Condition.present(), WriteOptions.DEFAULT));
+    }
+
+    @Test
+    void additions() {
+        Key key = Key.of("number");
+        assertEquals(5, blocking.add(key, 5, WriteOptions.DEFAULT));
+        assertEquals(-2, blocking.add(key, -7, WriteOptions.DEFAULT));
+        assertEquals(-1L, client.add("number", 1).join());
+        blocking.put("word", "one");
+        RefusedException refused =
+                assertThrows(RefusedException.class, () -> blocking.add(Key.of("word"), 1, WriteOptions.DEFAULT));
+        assertEquals(409, refused.status());
+    }
+
+    /** Computations of rivals are all done, each from the value that the one before left. */
+    @Test
+    void computations() {
+        WriteOptions patient = WriteOptions.DEFAULT.timeout(Duration.ofSeconds(60));
+        Key key = Key.of("computed");
+        List<CompletableFuture<Optional<Version>>> all = new ArrayList<>();
+        for (int i = 0; i < 20; i++) {
+            all.add(client.compute(
+                    key,
+                    old -> Optional.of(Value.of(old.map(Entry::valueUtf8).orElse("") + "x")),
+                    patient));
+        }
+        // An unknown outcome is told, and is not repeated.
+        int unknown = 0;
+        for (CompletableFuture<Optional<Version>> one : all) {
+            KvorumException error = one.handle((done, thrown) ->
+                    thrown == null ? null : (KvorumException) (thrown.getCause() == null ? thrown : thrown.getCause()))
+                    .join();
+            assertTrue(error == null || error.mayHaveTakenEffect(), () -> error.getMessage());
+            unknown += error == null ? 0 : 1;
+        }
+        int length = blocking.get(key).orElseThrow().value().length;
+        assertTrue(length >= 20 - unknown && length <= 20, length + " with " + unknown + " unknown");
+        assertEquals(Optional.empty(), blocking.compute(key, old -> Optional.empty(), patient));
+    }
+
     /** Keys of every byte and the longest, values of none and of many bytes. */
     @Test
     void anyBytes() {

@@ -13,7 +13,7 @@ pub use contact::{Contact, News};
 pub use votes::{Heard, Roster, Verdict as VotesVerdict};
 
 use crate::canary::{self, Canary};
-use crate::peer::{HandshakeError, Hello, PROTOCOL};
+use crate::peer::{HandshakeError, Hello, PROTOCOL_OLDEST, Protocols};
 use ids_said::IdsSaid;
 use kvorum_core::{
     ClusterId, Key, NodeId, NodeIndex, Partition, Placement, Quorum, Token, Topology, UnixMillis,
@@ -176,7 +176,8 @@ impl Cluster {
     /// The handshake message of this node.
     pub fn hello(&self, clock: UnixMillis) -> Hello {
         Hello {
-            protocol: PROTOCOL,
+            protocol: PROTOCOL_OLDEST,
+            protocols: Some(Protocols::SPOKEN),
             cluster: self.name.clone(),
             cluster_id: self.id(),
             node: self.id_of(self.me),

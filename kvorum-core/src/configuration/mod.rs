@@ -32,7 +32,7 @@ use crate::identity::ClusterId;
 use crate::placement::Placement;
 use crate::token::{PARTITION_BITS_MAX, Partition};
 use crate::topology::{self, NODES_MAX, Topology, TopologyError};
-use crate::version::NodeId;
+use crate::version::{NodeId, without_tls};
 use std::collections::BTreeSet;
 use std::fmt;
 
@@ -279,11 +279,14 @@ impl ClusterMember {
 
 impl Configuration {
     /// The configuration of epoch 0: the members of `topology`, in whose order they get their slots.
+    ///
+    /// Nobody decides it, so it must be the same wherever it is made: an `https` URL counts as the `http` one, as it does
+    /// for the ids of nodes and the hash of the topology.
     pub fn genesis(cluster: ClusterId, topology: &Topology, placement: &Placement) -> Self {
         let member = |(slot, member): (u16, &topology::Member)| ClusterMember {
             id: member.id,
             slot: Slot(slot),
-            url: member.url.clone(),
+            url: without_tls(&member.url).into_owned(),
             zone: member.zone.clone(),
             weight: member.weight,
             store: None,

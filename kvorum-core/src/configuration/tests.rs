@@ -286,6 +286,17 @@ fn contradictions_are_named() {
     refuse(|c| c.members.truncate(0), |e| matches!(e, E::Topology { .. }));
 }
 
+/// Nodes that begin with the same list have the same epoch 0, whichever of them has turned on TLS.
+#[test]
+fn epoch_0_is_the_same_everywhere() {
+    let of = |urls: [&str; 2]| {
+        let topology = Topology::of_urls(urls).unwrap();
+        Configuration::genesis(cluster(), &topology, &Placement::initial(&topology)).hash()
+    };
+    assert_eq!(of(["http://a:1", "http://b:1"]), of(["https://b:1", "http://a:1"]));
+    assert_ne!(of(["http://a:1", "http://b:1"]), of(["http://a:1", "http://c:1"]));
+}
+
 /// A removed store never comes back, whatever epochs lie between.
 #[test]
 fn removed_stores_stay_removed() {

@@ -15,6 +15,7 @@ pub use votes::{Heard, Roster, Verdict as VotesVerdict};
 use crate::canary::{self, Canary};
 use crate::peer::{HandshakeError, Hello, PROTOCOL_OLDEST, Protocols};
 use ids_said::IdsSaid;
+use kvorum_core::configuration::Configuration;
 use kvorum_core::{
     ClusterId, Key, NodeId, NodeIndex, Partition, Placement, Quorum, Token, Topology, UnixMillis,
 };
@@ -171,6 +172,13 @@ impl Cluster {
     pub fn plan(&self, key: &Key, quorum: Quorum) -> Plan<'_> {
         let partition = self.partition_of(key);
         Plan { partition, replicas: self.placement.replicas(partition, quorum.from()), quorum }
+    }
+
+    /// The configuration that this node works with: that of epoch 0. While [`Self::id`] is not known, its cluster is
+    /// [`ClusterId::STAND_IN`], and its hash means nothing.
+    pub fn configuration(&self) -> Configuration {
+        let id = self.id().unwrap_or(ClusterId::STAND_IN);
+        Configuration::genesis(id, &self.topology, &self.placement)
     }
 
     /// The handshake message of this node.

@@ -11,6 +11,7 @@ mod access;
 pub mod admission;
 pub mod body;
 mod by_token;
+mod cluster;
 mod conditions;
 pub mod connection;
 mod console;

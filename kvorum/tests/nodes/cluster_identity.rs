@@ -273,6 +273,28 @@ fn version_before_is_refused_in_words() {
     assert!(answer.text().contains(&expect), "{answer:?}");
 }
 
+/// Goal: all nodes show the same configuration, which is that of epoch 0, by the command and by the path. Method: both forms
+/// of the command on each node, once the cluster has an id.
+#[test]
+fn all_nodes_show_the_same_configuration() {
+    let cluster = Cluster::start(3);
+    let show = |node: usize, more: &[&str]| {
+        let url = cluster.url(node);
+        let output = kvorum(&[&["cluster", "show", "--url", &url], more].concat()).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    wait_until("every node knows the cluster's id", || {
+        (0..3).all(|node| !show(node, &[]).contains("unknown"))
+    });
+    let page = show(0, &[]);
+    assert!(page.starts_with("epoch 0 stable cluster ") && page.lines().count() == 4, "{page}");
+    assert!((1..3).all(|node| show(node, &[]) == page), "{page}");
+    let body: serde_json::Value = serde_json::from_str(&show(1, &["--json"])).unwrap();
+    assert!(page.contains(body["hash"].as_str().unwrap()), "{page} {body}");
+    assert_eq!(body["members"].as_array().unwrap().len(), 3);
+}
+
 /// Goal: a node of a later release that still speaks this version gets an answer in it, and a forged range is refused.
 /// Method: the handshake of a node that speaks one version more, and of nodes that speak absurd ones.
 #[test]

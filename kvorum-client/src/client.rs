@@ -234,6 +234,15 @@ impl Client {
         Ok(self.exchange.whole(&Call::explain(key.as_ref(), json)?).await?.into_text())
     }
 
+    /// Asks one node for the configuration of the cluster, epoch and members: lines for people, or JSON. It answers clients
+    /// on its own machine, or with the right `admin`; the code of the answer says whether it did.
+    ///
+    /// # Errors
+    /// Those of [`Client::status`].
+    pub async fn cluster(&self, json: bool) -> Result<Page, Error> {
+        Ok(self.exchange.whole(&Call::cluster(json)?).await?.into_page())
+    }
+
     /// Compares one node with all others now, in one partition or in all, and repairs the differences.
     /// Returns the result as JSON when that is done. The time depends on the number of differences; give the
     /// client a timeout to match.

@@ -138,6 +138,11 @@ impl Call {
         Ok(Self { accept: Some("application/json"), ..call })
     }
 
+    pub(crate) fn cluster(json: bool) -> Result<Self, Error> {
+        let call = Self::page("/admin/cluster")?;
+        Ok(Self { accept: Some(if json { "application/json" } else { "text/plain" }), ..call })
+    }
+
     pub(crate) fn page(target: &str) -> Result<Self, Error> {
         let operation = Operation::Page { target: target.to_owned() };
         if target.starts_with('/') {

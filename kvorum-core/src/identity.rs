@@ -9,6 +9,10 @@ use std::num::NonZeroU128;
 pub struct ClusterId(NonZeroU128);
 
 impl ClusterId {
+    /// Stands in for the id of a cluster that has none yet, where a configuration is only shown: a cluster of one node never
+    /// makes one.
+    pub const STAND_IN: Self = Self(NonZeroU128::MAX);
+
     /// The id `id`; none for 0, which stands for "no id yet" on the wire.
     pub fn new(id: u128) -> Option<Self> {
         NonZeroU128::new(id).map(Self)

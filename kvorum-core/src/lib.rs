@@ -9,10 +9,13 @@
 //! (when a write is acknowledged, and when it is stamped again). [`promise`] and [`conditional`] are the two sides of
 //! a write with a condition. Where a record belongs is decided by
 //! [`token`] (a key's partition), [`topology`] (which nodes there are) and [`placement`] (which nodes hold a
-//! partition). Who may do something with a key is decided by [`rights`].
+//! partition). [`configuration`] and [`agreement`] are to change these while the cluster runs; nodes do not use them yet.
+//! Who may do something with a key is decided by [`rights`].
 
+pub mod agreement;
 pub mod condition;
 pub mod conditional;
+pub mod configuration;
 pub mod hlc;
 pub mod identity;
 pub mod key;

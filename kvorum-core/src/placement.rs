@@ -94,6 +94,18 @@ impl Placement {
         }
     }
 
+    /// A number that differs between placements: a configuration names its placement by it.
+    ///
+    /// xxh3-64, seed 0, of: the topology's hash (8 bytes), partition bits (1), node count (2), and the lists of all
+    /// partitions, 2 bytes for each node. Numbers are little-endian.
+    pub fn hash(&self) -> u64 {
+        let mut bytes = self.topology.to_le_bytes().to_vec();
+        bytes.push(self.partition_bits);
+        bytes.extend(self.node_count.to_le_bytes());
+        bytes.extend(self.lists.iter().flat_map(|node| node.0.to_le_bytes()));
+        xxhash_rust::xxh3::xxh3_64(&bytes)
+    }
+
     /// How many bits of a token name its partition.
     pub fn partition_bits(&self) -> u8 {
         self.partition_bits

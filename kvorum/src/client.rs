@@ -1,4 +1,5 @@
-//! The client's commands: `get`, `put`, `delete`, `incr`, `batch`, `scan`, `explain`, `status`; `repair` is in [`super::repair`].
+//! The client's commands: `get`, `put`, `delete`, `incr`, `batch`, `scan`, `explain`, `cluster`, `status`; `repair` is in
+//! [`super::repair`].
 //!
 //! Values go unchanged from standard input or a file to standard output; all messages go to standard error.
 
@@ -124,6 +125,10 @@ fn of_many_keys() -> Vec<Command> {
                 )
                 .conflicts_with("partition"),
             ),
+        Command::new("cluster").about("Shows who belongs to the cluster").subcommand_required(true).subcommand(
+            on_node(Command::new("show").about("Prints the configuration of the cluster: its epoch and its members"))
+                .arg(switch("json", "As JSON")),
+        ),
         on_node(
             Command::new("status")
                 .about("Says whether default requests succeed, and shows all nodes and alarms")
@@ -192,6 +197,8 @@ pub(super) fn run(name: &str, matches: &ArgMatches) -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return complain(format!("cannot start: {error}"), FAILED),
     };
+    // `cluster` has its flags at the word behind it.
+    let matches = matches.subcommand().map_or(matches, |(_, behind)| behind);
     let done = runtime.block_on(async {
         let client = connect(matches)?;
         match name {
@@ -202,6 +209,7 @@ pub(super) fn run(name: &str, matches: &ArgMatches) -> ExitCode {
             "batch" => batch(&client).await,
             "scan" => scan(&client, matches).await,
             "explain" => explain(&client, matches).await,
+            "cluster" => show_cluster(&client, matches).await,
             "repair" => Box::pin(super::repair::run(&client, matches)).await,
             "status" => super::status::run(&client, matches).await,
             "top" => super::top::run(&client, matches).await,
@@ -536,6 +544,16 @@ fn json_line(entry: &Entry) -> Vec<u8> {
 async fn explain(client: &Client, matches: &ArgMatches) -> Result<ExitCode, Failure> {
     let text = client.explain(required_key(matches, "key")?, matches.get_flag("json")).await?;
     write_out(text.as_bytes())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn show_cluster(client: &Client, matches: &ArgMatches) -> Result<ExitCode, Failure> {
+    let page = client.cluster(matches.get_flag("json")).await?;
+    if page.code != 200 {
+        let text = String::from_utf8_lossy(&page.body);
+        return Err(Failure::Failed(format!("{} answered {}: {}", page.node, page.code, text.trim_end())));
+    }
+    write_out(&page.body)?;
     Ok(ExitCode::SUCCESS)
 }
 

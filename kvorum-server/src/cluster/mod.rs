@@ -13,8 +13,9 @@ pub use contact::{Contact, News};
 pub use votes::{Heard, Roster, Verdict as VotesVerdict};
 
 use crate::canary::{self, Canary};
-use crate::peer::{HandshakeError, Hello, PROTOCOL};
+use crate::peer::{HandshakeError, Hello, PROTOCOL_OLDEST, Protocols};
 use ids_said::IdsSaid;
+use kvorum_core::configuration::Configuration;
 use kvorum_core::{
     ClusterId, Key, NodeId, NodeIndex, Partition, Placement, Quorum, Token, Topology, UnixMillis,
 };
@@ -173,10 +174,18 @@ impl Cluster {
         Plan { partition, replicas: self.placement.replicas(partition, quorum.from()), quorum }
     }
 
+    /// The configuration that this node works with: that of epoch 0. While [`Self::id`] is not known, its cluster is
+    /// [`ClusterId::STAND_IN`], and its hash means nothing.
+    pub fn configuration(&self) -> Configuration {
+        let id = self.id().unwrap_or(ClusterId::STAND_IN);
+        Configuration::genesis(id, &self.topology, &self.placement)
+    }
+
     /// The handshake message of this node.
     pub fn hello(&self, clock: UnixMillis) -> Hello {
         Hello {
-            protocol: PROTOCOL,
+            protocol: PROTOCOL_OLDEST,
+            protocols: Some(Protocols::SPOKEN),
             cluster: self.name.clone(),
             cluster_id: self.id(),
             node: self.id_of(self.me),

@@ -310,6 +310,7 @@ impl Asked {
             | Path::Profile
             | Path::Workers
             | Path::Settings
+            | Path::Cluster
             | Path::ConsoleProfile
             | Path::WorkerPause
             | Path::WorkerResume => Self::Node,
@@ -410,7 +411,8 @@ mod tests {
                       HEAD /v0/topology token, GET /v0/explain read, HEAD /v0/explain read, GET /v0/converged token, \
                       HEAD /v0/converged token, POST /admin/repair admin, GET /openapi.json token, \
                       HEAD /openapi.json token, GET /debug/profile admin, GET /admin/workers admin, \
-                      HEAD /admin/workers admin, GET /admin/settings admin, HEAD /admin/settings admin, GET / nothing, HEAD / nothing, GET /console nothing, HEAD /console nothing, \
+                      HEAD /admin/workers admin, GET /admin/settings admin, HEAD /admin/settings admin, GET /admin/cluster admin, HEAD /admin/cluster admin, \
+                      GET / nothing, HEAD / nothing, GET /console nothing, HEAD /console nothing, \
                       GET /console/console.js nothing, HEAD /console/console.js nothing, \
                       GET /console/console.css nothing, HEAD /console/console.css nothing, \
                       GET /console/profile.js nothing, HEAD /console/profile.js nothing, \

@@ -120,6 +120,7 @@ mod tests {
             ("/v0/entities?start=a", false),
             ("/admin/workers", false),
             ("/admin/settings", false),
+            ("/admin/cluster", false),
             ("/metrics", false),
             ("/nowhere", false),
         ] {

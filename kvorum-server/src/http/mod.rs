@@ -13,6 +13,7 @@ mod batch;
 mod batch_line;
 pub mod body;
 mod by_token;
+mod cluster;
 mod conditions;
 pub mod connection;
 mod console;

@@ -120,7 +120,8 @@ mod tests {
                 | Path::ConsoleScript
                 | Path::ConsoleStyle
                 | Path::ConsoleProfile
-                | Path::Settings => target::parse_nothing(query).err(),
+                | Path::Settings
+                | Path::Cluster => target::parse_nothing(query).err(),
             };
             let Some(TargetError::UnknownParameter { known, .. }) = error else {
                 panic!("{text}: {error:?}")

@@ -1,6 +1,7 @@
 //! The handlers of what a node says of itself: status, metrics and history.
 
 use super::body::ReplyBody;
+use super::cluster;
 use super::error::Failure;
 use super::handler::{Rooms, Service, accepts, vary_by_accept};
 use super::metrics_page;
@@ -95,6 +96,21 @@ pub(super) fn show_settings<B>(
     target::parse_nothing(request.uri().query())?;
     let json = accepts(request.headers(), "application/json");
     let body = settings::render(&service.facts.settings, json);
+    let mut response = Response::new(ReplyBody::full(Bytes::from(body)));
+    let content_type = if json { "application/json" } else { "text/plain; charset=utf-8" };
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    vary_by_accept(response.headers_mut());
+    Ok(response)
+}
+
+pub(super) fn show_cluster<B>(
+    service: &Service,
+    request: &Request<B>,
+) -> Result<Response<ReplyBody>, Failure> {
+    target::parse_nothing(request.uri().query())?;
+    let json = accepts(request.headers(), "application/json");
+    let configuration = service.rooms()?.shared.cluster.configuration();
+    let body = cluster::render(&configuration, json);
     let mut response = Response::new(ReplyBody::full(Bytes::from(body)));
     let content_type = if json { "application/json" } else { "text/plain; charset=utf-8" };
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));

@@ -152,6 +152,10 @@ routes! {
     Settings = "/admin/settings", spare false {
         GET | HEAD, needs Need::Right(Right::Admin) => reports::show_settings(&desk.service, &request);
     }
+    /// The configuration of the cluster.
+    Cluster = "/admin/cluster", spare false {
+        GET | HEAD, needs Need::Right(Right::Admin) => reports::show_cluster(&desk.service, &request);
+    }
     /// Where a browser is sent to the console.
     Root = "/", spare false {
         GET | HEAD, needs Need::Nothing => console::welcome(&request);

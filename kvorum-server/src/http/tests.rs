@@ -405,6 +405,26 @@ fn workers_are_paused_locally() {
     });
 }
 
+/// Goal: the operator sees the configuration of the cluster, and nobody else does. Method: both forms, from loopback and from
+/// elsewhere.
+#[test]
+fn cluster_is_shown_to_its_operator() {
+    run(false, async || {
+        let mut node = Node::starting();
+        node.open().await;
+        let answer = node.ask("GET /admin/cluster").await;
+        assert!(answer.starts_with("HTTP/1.1 403 "), "{answer}");
+        node.client = Ipv4Addr::LOCALHOST.into();
+        let shown = node.ask("GET /admin/cluster").await;
+        assert!(shown.starts_with("HTTP/1.1 200 ") && shown.contains("\nepoch 0 stable cluster "), "{shown}");
+        assert!(shown.contains("\nmember 0 http://") && shown.contains(" weight 1 in\n"), "{shown}");
+        for (request, status) in [("GET /admin/cluster?x=1", "400"), ("PUT /admin/cluster", "405")] {
+            let answer = node.ask(request).await;
+            assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{request}: {answer}");
+        }
+    });
+}
+
 /// Goal: a web page, or a client behind a proxy on the node's machine, cannot pause a worker or take a profile; a page
 /// once could. Method: requests from loopback with the headers that a browser or a proxy adds, to every such path; the
 /// worker must go on.

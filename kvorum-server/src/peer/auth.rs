@@ -488,12 +488,13 @@ impl Drop for Connected {
 mod tests {
     use super::*;
     use crate::clock::SystemRng;
-    use crate::peer::PROTOCOL;
+    use crate::peer::{PROTOCOL, Protocols};
     use kvorum_core::{Run, UnixMillis};
 
     fn hello(node: u64) -> Hello {
         Hello {
             protocol: PROTOCOL,
+            protocols: Some(Protocols::SPOKEN),
             cluster: "blue".to_owned(),
             cluster_id: None,
             node: NodeId(node),

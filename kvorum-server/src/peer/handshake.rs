@@ -8,6 +8,7 @@
 //! Connection: Upgrade
 //! Upgrade: kvorum-peer
 //! Kvorum-Protocol: 7
+//! Kvorum-Protocols: 7-7
 //! Kvorum-Cluster: NAME
 //! Kvorum-Cluster-Id: <random id of the cluster, 32 hexadecimal digits; all 0 while the node knows none>
 //! Kvorum-Node: <id of the node, 16 hexadecimal digits>
@@ -26,6 +27,7 @@ use super::BoxedStream;
 use super::auth::{self, Offer, PeerAuth, PeerAuthMode};
 use super::auth_error::AuthError;
 use super::link::Setback;
+use super::protocols::Protocols;
 use super::secret::{Nonce, PROOF_BYTES, Secret};
 use crate::canary::{self, Canary};
 use bytes::{Bytes, BytesMut};
@@ -39,12 +41,12 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 pub const UPGRADE_PATH: &str = "/v0/peer";
 /// The protocol of the upgrade.
 pub const UPGRADE_PROTOCOL: &str = "kvorum-peer";
-/// The version of the protocol that this release speaks.
-pub const PROTOCOL: u16 = 7;
 /// The longest name of a cluster, in bytes; all of them are visible ASCII.
 pub const CLUSTER_BYTES_MAX: usize = 128;
 
 const PROTOCOL_HEADER: &str = "Kvorum-Protocol";
+/// The range of versions; see [`super::protocols`].
+pub(super) const PROTOCOLS_HEADER: &str = "Kvorum-Protocols";
 const CLUSTER_HEADER: &str = "Kvorum-Cluster";
 const CLUSTER_ID_HEADER: &str = "Kvorum-Cluster-Id";
 const NODE_HEADER: &str = "Kvorum-Node";
@@ -73,8 +75,10 @@ const REFUSAL_TIMEOUT: Duration = Duration::from_millis(200);
 /// The facts about a node that it sends when a connection begins.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hello {
-    /// The version of the protocol.
+    /// Of a caller, the oldest version of the protocol that it speaks; of a called node, the version of the connection.
     pub protocol: u16,
+    /// The versions that the node speaks; none if it did not say: then `protocol` is the only one.
+    pub protocols: Option<Protocols>,
     /// The name of the cluster.
     pub cluster: String,
     /// The random id of the cluster; none while the node knows none.
@@ -111,10 +115,17 @@ pub enum HandshakeError {
     },
     /// The nodes speak different versions of the protocol.
     Protocol {
-        /// The version of the node that checks.
-        ours: u16,
-        /// The version of the other node.
-        theirs: u16,
+        /// The versions of the node that checks.
+        ours: Protocols,
+        /// The versions of the other node.
+        theirs: Protocols,
+    },
+    /// The called node took another version than the highest common one.
+    ProtocolTaken {
+        /// The highest common version.
+        expected: u16,
+        /// The version that the called node took.
+        found: u16,
     },
     /// The nodes belong to clusters of different names. Each node is named by its URL if that is known, with its
     /// cluster.
@@ -188,6 +199,9 @@ impl fmt::Display for HandshakeError {
                     "the protocols differ: version {ours} at the node that says this, {theirs} at the other"
                 )
             }
+            Self::ProtocolTaken { expected, found } => {
+                write!(f, "the called node took version {found} of the protocol, but both speak {expected}")
+            }
             Self::Cluster { ours: (us, ours), theirs: (them, theirs) } => {
                 write!(f, "the clusters differ: \"{ours}\" at {us}, \"{theirs}\" at {them}")
             }
@@ -238,8 +252,9 @@ impl std::error::Error for HandshakeError {}
 impl Hello {
     /// The headers that carry these facts.
     pub fn headers(&self) -> Vec<(&'static str, String)> {
-        vec![
-            (PROTOCOL_HEADER, self.protocol.to_string()),
+        let mut headers = vec![(PROTOCOL_HEADER, self.protocol.to_string())];
+        headers.extend(self.protocols.map(|protocols| (PROTOCOLS_HEADER, protocols.header())));
+        headers.extend([
             (CLUSTER_HEADER, self.cluster.clone()),
             (CLUSTER_ID_HEADER, format!("{:032x}", self.cluster_id.map_or(0, ClusterId::get))),
             (NODE_HEADER, self.node.to_string()),
@@ -248,7 +263,8 @@ impl Hello {
             (RUN_HEADER, self.run.to_string()),
             (MEMBERS_HEADER, join_members(&self.members)),
             (CLOCK_HEADER, self.clock.0.to_string()),
-        ]
+        ]);
+        headers
     }
 
     /// Reads a hello from headers; `header` finds a value by name, whatever the case of its letters.
@@ -256,15 +272,31 @@ impl Hello {
     /// # Errors
     /// The version of the protocol is checked first: other versions may have other headers.
     pub fn parse<'a>(header: impl Fn(&str) -> Option<&'a str>) -> Result<Self, HandshakeError> {
+        Self::parse_as(Protocols::SPOKEN, header)
+    }
+
+    /// As [`Self::parse`], for a node that speaks `ours`.
+    pub(super) fn parse_as<'a>(
+        ours: Protocols,
+        header: impl Fn(&str) -> Option<&'a str>,
+    ) -> Result<Self, HandshakeError> {
         let fields = Fields { header };
         let protocol = fields.decimal(PROTOCOL_HEADER)?;
-        if protocol != PROTOCOL {
-            return Err(HandshakeError::Protocol { ours: PROTOCOL, theirs: protocol });
+        let protocols = match (fields.header)(PROTOCOLS_HEADER) {
+            Some(_) => Some(fields.read(PROTOCOLS_HEADER, |text| {
+                Protocols::parse(text).filter(|protocols| protocols.contains(protocol))
+            })?),
+            None => None,
+        };
+        let theirs = protocols.unwrap_or(Protocols::only(protocol));
+        if ours.highest_common(theirs).is_none() {
+            return Err(HandshakeError::Protocol { ours, theirs });
         }
         let is_name =
             |text: &str| text.len() <= CLUSTER_BYTES_MAX && text.bytes().all(|b| b.is_ascii_graphic());
         Ok(Self {
             protocol,
+            protocols,
             cluster: fields.read(CLUSTER_HEADER, |text| is_name(text).then(|| text.to_owned()))?,
             cluster_id: ClusterId::new(fields.read(CLUSTER_ID_HEADER, |text| hexadecimal(text, 32))?),
             node: NodeId(
@@ -282,9 +314,7 @@ impl Hello {
     /// Checks whether this node may connect with another. Each side of a connection does.
     pub fn check(&self, theirs: &Self) -> Result<(), HandshakeError> {
         let (us, them) = (self.node, theirs.node);
-        if self.protocol != theirs.protocol {
-            return Err(HandshakeError::Protocol { ours: self.protocol, theirs: theirs.protocol });
-        }
+        self.common_protocol(theirs)?;
         if self.cluster != theirs.cluster {
             let (ours, theirs) =
                 ((self.name_of(us), self.cluster.clone()), (theirs.name_of(them), theirs.cluster.clone()));
@@ -322,6 +352,39 @@ impl Hello {
 }
 
 impl Hello {
+    /// The versions of the protocol that the node speaks, as far as it says.
+    pub fn spoken(&self) -> Protocols {
+        self.protocols.unwrap_or(Protocols::only(self.protocol))
+    }
+
+    /// The version that this node and another speak with each other: the highest that both know.
+    ///
+    /// # Errors
+    /// [`HandshakeError::Protocol`] if there is none.
+    pub fn common_protocol(&self, other: &Self) -> Result<u16, HandshakeError> {
+        let (ours, theirs) = (self.spoken(), other.spoken());
+        ours.highest_common(theirs).ok_or(HandshakeError::Protocol { ours, theirs })
+    }
+
+    /// This hello as the answer to a caller's: it names the version of the connection. A caller that knows one version
+    /// only finds just that one.
+    ///
+    /// # Errors
+    /// As [`Self::common_protocol`].
+    pub fn in_answer_to(mut self, caller: &Self) -> Result<Self, HandshakeError> {
+        self.protocol = self.common_protocol(caller)?;
+        Ok(self)
+    }
+
+    /// Checks that the called node took the highest common version.
+    pub(super) fn check_taken(&self, called: &Self) -> Result<(), HandshakeError> {
+        let expected = self.common_protocol(called)?;
+        if called.protocol == expected {
+            return Ok(());
+        }
+        Err(HandshakeError::ProtocolTaken { expected, found: called.protocol })
+    }
+
     /// The name of `node` in texts: its URL if it is among the members, its id otherwise.
     pub fn name_of(&self, node: NodeId) -> String {
         let url = self.members.iter().find(|url| NodeId::of_url(url) == node);
@@ -481,7 +544,7 @@ pub(super) async fn ask(
     let mut read = BytesMut::with_capacity(HEAD_BYTES_MAX);
     let answer = loop {
         read_more(stream, &mut read).await?;
-        if let Some(answer) = Answer::parse(&read)? {
+        if let Some(answer) = Answer::parse(ours.spoken(), &read)? {
             break answer;
         }
         if read.len() >= HEAD_BYTES_MAX {
@@ -497,6 +560,7 @@ pub(super) async fn ask(
         return Err(ConnectError::NotUpgraded);
     }
     let theirs = answer.hello?;
+    ours.check_taken(&theirs)?;
     let name = || ours.name_of(theirs.node);
     let proved = match (offer, answer.proof?) {
         (Some(offer), Some(sent)) => {
@@ -575,7 +639,7 @@ struct Answer {
 
 impl Answer {
     /// Parses a head; none when its end has not come.
-    fn parse(read: &[u8]) -> Result<Option<Self>, ConnectError> {
+    fn parse(ours: Protocols, read: &[u8]) -> Result<Option<Self>, ConnectError> {
         let mut headers = [httparse::EMPTY_HEADER; HEADERS_LEN_MAX];
         let mut response = httparse::Response::new(&mut headers);
         let parsed = response.parse(read);
@@ -587,133 +651,10 @@ impl Answer {
         };
         let is_upgrade = header("Upgrade").is_some_and(|value| value.eq_ignore_ascii_case(UPGRADE_PROTOCOL));
         let status = response.code.unwrap_or_default();
-        let (hello, proof) = (Hello::parse(header), auth::parse_answer(header));
+        let (hello, proof) = (Hello::parse_as(ours, header), auth::parse_answer(header));
         Ok(Some(Self { status, head_bytes, is_upgrade, hello, proof }))
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn hello() -> Hello {
-        Hello {
-            protocol: PROTOCOL,
-            cluster: "blue".to_owned(),
-            cluster_id: ClusterId::new(0xc1),
-            node: NodeId(0xa),
-            topology: 0xbeef,
-            store: 7,
-            run: Run { number: 3, nonce: 0xab },
-            members: vec!["http://a:1".to_owned(), "http://b:1".to_owned()],
-            clock: UnixMillis(1_700_000_000_000),
-        }
-    }
-
-    fn parse(headers: &[(&'static str, String)]) -> Result<Hello, HandshakeError> {
-        Hello::parse(|name| {
-            headers.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
-        })
-    }
-
-    /// Headers round-trip; each is required, and each has one form.
-    #[test]
-    fn headers_round_trip() {
-        let headers = hello().headers();
-        assert_eq!(parse(&headers), Ok(hello()));
-        for at in 0..headers.len() {
-            let mut fewer = headers.clone();
-            let (header, _) = fewer.remove(at);
-            assert_eq!(parse(&fewer), Err(HandshakeError::Missing { header }));
-            for bad in ["+1", "-1", "1 2", "é", &"1".repeat(200)] {
-                let mut changed = headers.clone();
-                changed[at].1 = bad.to_owned();
-                let is_a_name = header == CLUSTER_HEADER && bad.len() == 2 && bad.is_ascii()
-                    || header == MEMBERS_HEADER && !bad.contains(' ') && bad.is_ascii();
-                let is_malformed = matches!(parse(&changed), Err(HandshakeError::Malformed { .. }));
-                assert_eq!(is_malformed, !is_a_name, "{header} {bad}");
-            }
-        }
-    }
-
-    /// Another version of the protocol is reported as such, whatever its other headers are.
-    #[test]
-    fn protocol_is_judged_first() {
-        let newer = [("Kvorum-Protocol", (PROTOCOL + 1).to_string())];
-        assert_eq!(parse(&newer), Err(HandshakeError::Protocol { ours: PROTOCOL, theirs: PROTOCOL + 1 }));
-    }
-
-    /// Each difference is refused in a sentence with both values.
-    #[test]
-    fn differences_are_named() {
-        let other = Hello { node: NodeId(0xb), store: 8, ..hello() };
-        assert_eq!(hello().check(&other), Ok(()));
-        let check = |theirs: Hello, shown: [&str; 2]| {
-            let text = hello().check(&theirs).unwrap_err().to_string();
-            assert!(shown.iter().all(|part| text.contains(part)) && !text.contains('\n'), "{text}");
-        };
-        let (ours, theirs) = (format!("version {PROTOCOL}"), format!("{} at", PROTOCOL + 1));
-        check(Hello { protocol: PROTOCOL + 1, ..other.clone() }, [&ours, &theirs]);
-        check(Hello { cluster: "red".to_owned(), ..other.clone() }, ["\"blue\" at node", "\"red\" at node"]);
-        let another = ClusterId::new(0xc2);
-        check(
-            Hello { cluster_id: another, ..other.clone() },
-            ["000000c1 at node 000000000000000a", "000000c2 at node"],
-        );
-        assert_eq!(hello().check(&Hello { cluster_id: None, ..other.clone() }), Ok(()), "adopted");
-        check(Hello { topology: 1, ..other.clone() }, ["000000000000beef", "0000000000000001"]);
-        let members = ["http://a:1", "http://c:1", "http://d:1", "http://e:1", "http://f:1"];
-        let members: Vec<String> = members.iter().map(|url| (*url).to_owned()).collect();
-        check(
-            Hello { topology: 1, members, ..other.clone() },
-            [
-                "only node 000000000000000a lists http://b:1",
-                "lists http://c:1, http://d:1, http://e:1 and 1 more",
-            ],
-        );
-        check(Hello { topology: 1, members: Vec::new(), ..other.clone() }, ["beef at", "0001 at"]);
-        check(Hello { node: NodeId(0xa), ..other.clone() }, ["both ends", "000000000000000a"]);
-        check(Hello { store: 7, ..other }, ["000000000000000b", "00000000000000000000000000000007"]);
-    }
-
-    /// No configured text can break out of its header.
-    #[test]
-    fn requests_are_one_head() {
-        let text = request("host:1", &hello(), None).unwrap();
-        assert!(
-            text.starts_with("GET /v0/peer HTTP/1.1\r\nHost: host:1\r\nConnection: Upgrade\r\n"),
-            "{text}"
-        );
-        assert!(text.ends_with("Kvorum-Clock: 1700000000000\r\n\r\n"), "{text}");
-        let cluster = "a\r\nX: y".to_owned();
-        assert!(matches!(
-            request("host:1", &Hello { cluster, ..hello() }, None),
-            Err(ConnectError::Unsendable { .. })
-        ));
-        assert!(request("", &hello(), None).is_err());
-    }
-
-    /// Nodes are named by their URLs if those are known. A list that does not fit into a header is left out, and its
-    /// hash stands for it.
-    #[test]
-    fn members_are_named() {
-        let url = "http://b:1".to_owned();
-        assert_eq!(hello().name_of(NodeId::of_url(&url)), url);
-        assert_eq!(hello().name_of(NodeId(9)), "node 0000000000000009");
-        let long: Vec<String> = (0..500).map(|node| format!("http://node-{node}:8080")).collect();
-        for unsendable in
-            [long, vec!["http://a,b:1".to_owned()], vec!["http://\u{e9}:1".to_owned()], Vec::new()]
-        {
-            let headers = Hello { members: unsendable, ..hello() }.headers();
-            assert_eq!(parse(&headers).unwrap().members, Vec::<String>::new());
-        }
-    }
-
-    /// Text from the other side is shown as one short line.
-    #[test]
-    fn lines_are_plain() {
-        assert_eq!(plain_line(b"no\x1b[31m way\r\nsecond"), "no[31m way");
-        assert_eq!(plain_line(&[b'x'; 1000]).len(), SHOWN_LEN_MAX);
-        assert_eq!(plain_line(b"\xff"), "\u{fffd}");
-    }
-}
+mod tests;

@@ -27,6 +27,7 @@ mod latency;
 mod limits;
 mod link;
 mod message;
+mod protocols;
 mod pump;
 mod secret;
 mod server;
@@ -38,7 +39,7 @@ mod tests;
 pub use auth::{Answer, Challenge, Connected, Expected, Known, PeerAuth, PeerAuthMode, Proven};
 pub use auth_error::AuthError;
 pub use frame::{FRAME_BYTES_MAX, FrameError};
-pub use handshake::{CLUSTER_BYTES_MAX, HandshakeError, Hello, PROTOCOL, UPGRADE_PATH, UPGRADE_PROTOCOL};
+pub use handshake::{CLUSTER_BYTES_MAX, HandshakeError, Hello, UPGRADE_PATH, UPGRADE_PROTOCOL};
 pub use latency::{Estimator, Latency};
 pub use limits::PeerLimits;
 pub use link::{
@@ -46,6 +47,7 @@ pub use link::{
     LinkState, Setback, Unsent,
 };
 pub use message::{DETAIL_BYTES_MAX, ROSTER_LEN_MAX, Reply, Request};
+pub use protocols::{PROTOCOL, PROTOCOL_OLDEST, Protocols};
 pub use pump::OUT_BYTES_MAX;
 pub use secret::{NONCE_BYTES, PROOF_BYTES, SECRET_BYTES_MIN, Secret, Secrets, SecretsError};
 pub use server::{Caller, IDLE_MAX, SERVED_IN_FLIGHT_MAX, Service, serve};

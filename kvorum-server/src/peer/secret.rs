@@ -8,11 +8,11 @@
 //! opens nothing: it lets the called node pick a secret that both have, and refuse with a reason where there is none.
 //!
 //! Nothing here reads a file, a clock or a source of randomness. `docs/wire.md` has the layout, and
-//! `fixtures/peer-proofs-7.txt` has examples.
+//! `fixtures/peer-proofs-7.txt` and `peer-proofs-ranges.txt` have examples.
 
 #![allow(clippy::similar_names, reason = "caller and called are the words of the protocol")]
 
-use super::handshake::Hello;
+use super::handshake::{Hello, PROTOCOLS_HEADER};
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use kvorum_core::NodeId;
 use sha2::Sha256;
@@ -190,8 +190,10 @@ impl Proof {
             Role::Caller => CALLER_LABEL,
             Role::Called => CALLED_LABEL,
         });
-        mac.hello(transcript.caller);
-        mac.hello(transcript.called);
+        // A node that sends no range does not read the other's: neither is bound then.
+        let with_range = transcript.caller.protocols.is_some() && transcript.called.protocols.is_some();
+        mac.hello(transcript.caller, with_range);
+        mac.hello(transcript.called, with_range);
         mac.field(transcript.caller_nonce);
         mac.field(transcript.called_nonce);
         Self(mac.finish())
@@ -218,7 +220,8 @@ impl fmt::Debug for Proof {
 pub(super) fn claim(secret: &Secret, caller: &Hello, called: NodeId, nonce: &Nonce) -> Claim {
     let mut mac = Mac::new(secret);
     mac.field(CLAIM_LABEL);
-    mac.hello(caller);
+    // Nothing is known of the called node yet: it may be one that reads no range.
+    mac.hello(caller, false);
     mac.field(called.to_string().as_bytes());
     mac.field(nonce);
     let mut claim = [0; CLAIM_BYTES];
@@ -245,9 +248,11 @@ impl Mac {
         self.0.update(bytes);
     }
 
-    /// All headers of `hello`, in their fixed order: protocol, cluster, its id, node, topology, store, run, members, clock.
-    fn hello(&mut self, hello: &Hello) {
-        let headers = hello.headers();
+    /// All headers of `hello`, in their fixed order: protocol, range of protocols if `with_range`, cluster, its id, node,
+    /// topology, store, run, members, clock.
+    fn hello(&mut self, hello: &Hello, with_range: bool) {
+        let mut headers = hello.headers();
+        headers.retain(|(name, _)| with_range || *name != PROTOCOLS_HEADER);
         self.0.update(&(headers.len() as u64).to_be_bytes());
         for (_, value) in headers {
             self.field(value.as_bytes());
@@ -286,13 +291,14 @@ pub(super) fn unhex<const BYTES: usize>(text: &str) -> Option<[u8; BYTES]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::peer::PROTOCOL;
+    use crate::peer::{PROTOCOL, Protocols};
     use kvorum_core::{ClusterId, Run, UnixMillis};
     use proptest::prelude::*;
 
     fn hello(node: u64) -> Hello {
         Hello {
             protocol: PROTOCOL,
+            protocols: None,
             cluster: "blue".to_owned(),
             cluster_id: ClusterId::new(0xc1),
             node: NodeId(node),
@@ -316,36 +322,68 @@ mod tests {
         assert_eq!(hex(&mac.finish()), "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
     }
 
-    /// The wire does not change unnoticed: the proofs and the claim of the released fixture.
+    /// The wire does not change unnoticed: the proofs and the claim of the released fixtures, without ranges of versions
+    /// and with them.
     #[test]
-    fn proofs_are_those_of_the_fixture() {
-        let fixture = include_str!("../../../fixtures/peer-proofs-7.txt");
+    fn proofs_are_those_of_the_fixtures() {
+        let before = include_str!("../../../fixtures/peer-proofs-7.txt");
+        check_fixture(before, &hello(0xa), &hello(0xb));
+        let ranges = include_str!("../../../fixtures/peer-proofs-ranges.txt");
+        let caller = Hello { protocol: 7, protocols: Protocols::new(7, 9), ..hello(0xa) };
+        let called = Hello { protocol: 8, protocols: Protocols::new(7, 8), ..hello(0xb) };
+        check_fixture(ranges, &caller, &called);
+    }
+
+    fn check_fixture(fixture: &str, caller: &Hello, called: &Hello) {
         let row = |name: &str| {
             let line = fixture.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
             line.unwrap_or_else(|| panic!("{name}")).to_owned()
         };
         let secret = Secrets::parse(row("secret").as_bytes()).unwrap().0.remove(0);
-        let (caller, called) = (hello(0xa), hello(0xb));
         let (caller_nonce, called_nonce) =
             (unhex(&row("caller-nonce")).unwrap(), unhex(&row("called-nonce")).unwrap());
-        let transcript = Transcript {
-            caller: &caller,
-            caller_nonce: &caller_nonce,
-            called: &called,
-            called_nonce: &called_nonce,
-        };
+        let transcript =
+            Transcript { caller, caller_nonce: &caller_nonce, called, called_nonce: &called_nonce };
         let values =
             |hello: &Hello| hello.headers().into_iter().map(|(_, value)| value).collect::<Vec<_>>().join(" ");
         let made = [
-            ("caller", values(&caller)),
-            ("called", values(&called)),
-            ("claim", hex(&claim(&secret, &caller, called.node, &caller_nonce))),
+            ("caller", values(caller)),
+            ("called", values(called)),
+            ("claim", hex(&claim(&secret, caller, called.node, &caller_nonce))),
             ("called-proof", hex(Proof::of(&secret, Role::Called, &transcript).bytes())),
             ("caller-proof", hex(Proof::of(&secret, Role::Caller, &transcript).bytes())),
         ];
         for (name, value) in made {
             assert_eq!(value, row(name), "{name}");
         }
+    }
+
+    /// Ranges of versions are proved where both nodes send one: a third party cannot make the two speak an older
+    /// version. Where one sends none, the proofs are those of the releases before.
+    #[test]
+    fn ranges_are_proved_where_both_send_one() {
+        let range = |newest| Some(Protocols::new(PROTOCOL, newest).unwrap());
+        let proof = |caller: Option<Protocols>, called: Option<Protocols>| {
+            let caller = Hello { protocols: caller, ..hello(0xa) };
+            let called = Hello { protocols: called, ..hello(0xb) };
+            let transcript = Transcript {
+                caller: &caller,
+                caller_nonce: &[1; 32],
+                called: &called,
+                called_nonce: &[2; 32],
+            };
+            hex(Proof::of(&secret(1), Role::Caller, &transcript).bytes())
+        };
+        let before = proof(None, None);
+        assert_eq!(proof(range(9), None), before);
+        assert_eq!(proof(None, range(9)), before);
+        let both = proof(range(8), range(8));
+        assert_ne!(both, before);
+        assert_ne!(both, proof(range(9), range(8)));
+        assert_ne!(both, proof(range(8), range(9)));
+        let claimed =
+            |protocols| claim(&secret(1), &Hello { protocols, ..hello(0xa) }, NodeId(0xb), &[1; 32]);
+        assert_eq!(claimed(range(9)), claimed(None));
     }
 
     #[test]

@@ -10,6 +10,7 @@
 
 mod answer;
 mod batch;
+mod chain;
 mod commit;
 mod courier;
 mod digest;
@@ -34,6 +35,7 @@ mod threads;
 pub use crate::storage::EngineStats;
 pub use answer::Applied;
 pub use batch::{Fetched, Row, Stretch};
+pub use chain::{Chain, ChainError};
 pub use commit::{DurabilityMode, Purge};
 pub use digest::Digests;
 pub use error::ReplicaError;

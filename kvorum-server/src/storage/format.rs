@@ -32,6 +32,8 @@
 //! `promise` and the key → 16 bytes version: a ballot that no stored record has reached; `fence` → 8 bytes clock word: no ballot
 //! up to there is taken any more; `ballots` → 8 bytes clock word that no ballot which was met here exceeds
 //!
+//! `configuration` and `agreement`, also in `meta`: see [`super::chain_format`].
+//!
 //! `tokens`: (2 bytes partition, then the key) → 16 bytes version, 2 bytes `from`, 1 byte: 1 for a tombstone
 //!
 //! `delta`: 8 bytes number of a batch → for each row of `tokens` that the batch changed: 2 bytes length of the row's

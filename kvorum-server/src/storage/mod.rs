@@ -3,12 +3,13 @@
 //! Storage knows no nodes, no quorums and no versions. It offers an [`Engine`]: point reads, ordered scans over a
 //! snapshot, and atomic batches with an explicit durability. Two engines pass one contract suite: [`lsm`] on disk, and
 //! [`memory`], which can be told to fail. [`delta`] buffers the index over either; [`damage`] records damage that was
-//! found. Only [`format`] knows what the bytes of a record mean. [`data_dir`] guards the directory against a second
+//! found. Only [`format`] knows what the bytes of a record mean, and [`chain_format`] those of configurations. [`data_dir`] guards the directory against a second
 //! process and a newer format; [`identity`] tells whether it is the directory of the last run; [`quarantine`] is where
 //! damaged stores go.
 //!
 //! All calls block for as long as the disk takes. `replica` documents who may call them where.
 
+pub mod chain_format;
 pub mod damage;
 pub mod data_dir;
 pub mod delta;

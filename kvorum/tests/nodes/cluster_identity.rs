@@ -273,6 +273,55 @@ fn version_before_is_refused_in_words() {
     assert!(answer.text().contains(&expect), "{answer:?}");
 }
 
+/// Goal: all nodes show the same configuration, which is that of epoch 0, by the command and by the path. Method: both forms
+/// of the command on each node, once the cluster has an id.
+#[test]
+fn all_nodes_show_the_same_configuration() {
+    let cluster = Cluster::start(3);
+    let show = |node: usize, more: &[&str]| {
+        let url = cluster.url(node);
+        let output = kvorum(&[&["cluster", "show", "--url", &url], more].concat()).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    wait_until("every node knows the cluster's id", || {
+        (0..3).all(|node| !show(node, &[]).contains("unknown"))
+    });
+    let page = show(0, &[]);
+    assert!(page.starts_with("epoch 0 stable cluster ") && page.lines().count() == 4, "{page}");
+    assert!((1..3).all(|node| show(node, &[]) == page), "{page}");
+    let body: serde_json::Value = serde_json::from_str(&show(1, &["--json"])).unwrap();
+    assert!(page.contains(body["hash"].as_str().unwrap()), "{page} {body}");
+    assert_eq!(body["members"].as_array().unwrap().len(), 3);
+}
+
+/// Goal: a node of a later release that still speaks this version gets an answer in it, and a forged range is refused.
+/// Method: the handshake of a node that speaks one version more, and of nodes that speak absurd ones.
+#[test]
+fn version_after_is_spoken_with() {
+    let cluster = Cluster::start(2);
+    let ask = |range: &str| {
+        let headers = format!(
+            "Connection: Upgrade\r\nUpgrade: kvorum-peer\r\nKvorum-Protocol: {PROTOCOL}\r\nKvorum-Protocols: {range}\r\n\
+             Kvorum-Cluster: another\r\nKvorum-Cluster-Id: {:032x}\r\nKvorum-Node: {:016x}\r\nKvorum-Topology: {:016x}\r\n\
+             Kvorum-Store: {:032x}\r\nKvorum-Run: 1-{:016x}\r\nKvorum-Members: -\r\nKvorum-Clock: 0\r\n",
+            0, 1, 0, 1, 1
+        );
+        let mut connection = Connection::open(cluster.address(0), Duration::from_secs(5)).unwrap();
+        let answer = connection.exchange(GET, "/v0/peer", &headers, None).unwrap();
+        (answer.status, answer.text().to_string())
+    };
+    // Both speak a version, so the difference that is named is the next one.
+    let (status, text) = ask(&format!("{PROTOCOL}-{}", PROTOCOL + 1));
+    assert_eq!(status, 409, "{text}");
+    assert!(text.contains("the clusters differ"), "{text}");
+    for range in ["1-65535", "0-7", "7-6", "7", "99-100"] {
+        let (status, text) = ask(range);
+        assert_eq!(status, 400, "{range}: {text}");
+        assert!(text.contains("Kvorum-Protocols has the malformed value"), "{range}: {text}");
+    }
+}
+
 /// Whether the file system of the test keeps birth times; without them no directory is recognised.
 fn has_birth_times(name: &str, path: &Path) -> bool {
     let has_them = std::fs::metadata(path).unwrap().created().is_ok();

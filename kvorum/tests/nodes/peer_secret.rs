@@ -459,6 +459,7 @@ fn record(cluster: &Cluster) -> Vec<u8> {
         connector: Rc::new(Recorder(Rc::clone(&written))),
         hello: Box::new(move || Hello {
             protocol: PROTOCOL,
+            protocols: None,
             cluster: "kvorum".to_owned(),
             cluster_id: None,
             node,

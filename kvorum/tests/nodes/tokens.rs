@@ -528,6 +528,7 @@ fn commands_send_their_token() {
         &["scan", "a"],
         &["explain", "k"],
         &["repair"],
+        &["cluster", "show"],
         &["profile", "--seconds", "1", "--format", "collapsed"],
         &["profile", "--all", "--event", "cpu", "--seconds", "1", "-o", &profiles],
         &["delete", "k"],

@@ -55,6 +55,7 @@ pub(super) fn hello(node: NodeId) -> Hello {
     let store = u128::from(node.0);
     Hello {
         protocol: PROTOCOL,
+        protocols: Some(Protocols::SPOKEN),
         cluster: "blue".into(),
         cluster_id: None,
         node,
@@ -216,7 +217,7 @@ pub(super) async fn accept(peer: Rc<Peer>, mut stream: DuplexStream) {
     };
     assert_eq!((header("Connection"), header("Upgrade")), (Some("Upgrade"), Some(UPGRADE_PROTOCOL)));
     let caller = Hello::parse(header).unwrap();
-    let ours = hello(PEER);
+    let ours = hello(PEER).in_answer_to(&caller).unwrap();
     ours.check(&caller).unwrap();
     let answer = ours.headers().into_iter().fold(
         format!("HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: {UPGRADE_PROTOCOL}\r\n"),

@@ -84,4 +84,4 @@ pub use flight::Overflow;
 pub use hedging::Hedging;
 pub use kvorum_tls::{ClientTls, PemError};
 pub use operation::{DeleteOptions, Operation, PutOptions, ReadOptions, Replicas, ScanOptions, Scope};
-pub use scan::Scan;
+pub use scan::{LineStream, Scan};

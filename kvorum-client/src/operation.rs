@@ -44,6 +44,16 @@ pub enum Operation {
     Status,
     /// Asking a node to compare itself with all others now.
     Repair,
+    /// Reading a stream of lines of a node other than a scan.
+    Lines {
+        /// Its path and query.
+        target: String,
+    },
+    /// Ordering a node to do something that is not about one key. Orders may be repeated.
+    Order {
+        /// Its path and query.
+        target: String,
+    },
     /// Reading a page of a node other than the operations.
     Page {
         /// Its path and query.
@@ -66,9 +76,13 @@ impl Operation {
     pub(crate) fn placed_key(&self) -> Option<&Bytes> {
         match self {
             Self::Get { key } | Self::Head { key } | Self::Put { key } | Self::Delete { key } => Some(key),
-            Self::Scan { .. } | Self::Explain { .. } | Self::Status | Self::Repair | Self::Page { .. } => {
-                None
-            }
+            Self::Scan { .. }
+            | Self::Explain { .. }
+            | Self::Status
+            | Self::Repair
+            | Self::Lines { .. }
+            | Self::Order { .. }
+            | Self::Page { .. } => None,
         }
     }
 }
@@ -84,7 +98,8 @@ impl fmt::Display for Operation {
             Self::Explain { key } => ("explain", key),
             Self::Status => return f.write_str("status"),
             Self::Repair => return f.write_str("repair"),
-            Self::Page { target } => return write!(f, "GET {target}"),
+            Self::Lines { target } | Self::Page { target } => return write!(f, "GET {target}"),
+            Self::Order { target } => return write!(f, "POST {target}"),
         };
         match key.get(..KEY_SHOWN_BYTES_MAX) {
             Some(shown) if key.len() > shown.len() => {

@@ -14,6 +14,10 @@ pub enum Canary {
     BelievesAnyTimestamp,
     /// A store that is not known to be the last run's is treated as the last run's.
     CopiedStoreServes,
+    /// A replica closes a cut only when it is told to, although a record above it comes first.
+    CutClosesLate,
+    /// A replica that has closed a cut goes on confirming writes at or below its timestamp.
+    CutTakesLateWrites,
     /// When too few replicas took a write because other disks are full, the answer is 507, "nothing was stored".
     DiskFullForgetsStored,
     /// A record that overwrites another does not change the digest.
@@ -93,6 +97,8 @@ impl Canary {
         Self::AckBeforeSync,
         Self::BelievesAnyTimestamp,
         Self::CopiedStoreServes,
+        Self::CutClosesLate,
+        Self::CutTakesLateWrites,
         Self::DiskFullForgetsStored,
         Self::DigestForgetsUpdate,
         Self::EmptyReplicaVotes,
@@ -146,6 +152,8 @@ impl Canary {
             Self::AckBeforeSync => "ack-before-sync",
             Self::BelievesAnyTimestamp => "believes-any-timestamp",
             Self::CopiedStoreServes => "copied-store-serves",
+            Self::CutClosesLate => "cut-closes-late",
+            Self::CutTakesLateWrites => "cut-takes-late-writes",
             Self::DiskFullForgetsStored => "disk-full-forgets-stored",
             Self::DigestForgetsUpdate => "digest-forgets-update",
             Self::EmptyReplicaVotes => "empty-replica-votes",

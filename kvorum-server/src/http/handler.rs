@@ -175,7 +175,7 @@ impl Desk {
     ///
     /// # Errors
     /// 503 while the node starts.
-    fn coordinator(&self) -> Result<&Rc<Coordinator>, Failure> {
+    pub(super) fn coordinator(&self) -> Result<&Rc<Coordinator>, Failure> {
         if self.service.supervisor.has_ended() {
             return Err(Failure::ending());
         }

@@ -15,6 +15,7 @@ mod conditions;
 pub mod connection;
 mod console;
 mod converged;
+mod cut;
 pub mod error;
 mod explain;
 pub mod handler;

@@ -12,6 +12,7 @@
 pub mod batch;
 pub mod clock;
 pub mod cluster;
+pub mod cuts;
 pub mod fault;
 pub mod foreign;
 pub mod forge;

@@ -11,6 +11,7 @@
 
 mod ballot;
 pub(crate) mod calls;
+mod cut;
 mod explain;
 mod gauges;
 mod range;
@@ -23,6 +24,7 @@ mod write;
 
 pub use ballot::Decided;
 pub use calls::Cause;
+pub use cut::CutError;
 pub use explain::{Explained, Explanation, HeldRecord};
 pub use gauges::{Gauges, LinkGauge, PeerStatus};
 pub use range::ClusterRange;

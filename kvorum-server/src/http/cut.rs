@@ -10,14 +10,14 @@ use super::handler::Desk;
 use super::instant;
 use super::range::{RangeBody, RangeFormat, RangeSource, Reader};
 use super::target::{TargetError, digits, parameters, parse_key, set, unknown};
-use crate::coordinator::{CoordinatorError, Shared};
-use crate::replica::{CutReader, CutStep, CutView, ReplicaError};
+use crate::coordinator::{CoordinatorError, CutError, Shared};
+use crate::replica::{CutReader, CutStep, CutView};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::{BufMut, Bytes, BytesMut};
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Request, Response};
-use kvorum_core::{Key, NodeIndex, Record, Value, Version};
+use kvorum_core::{Key, NodeIndex, Record, Value};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -120,30 +120,13 @@ fn bits_of(value: &[u8]) -> Option<Vec<u8>> {
 pub(super) async fn order<B>(desk: &Desk, request: &Request<B>) -> Result<Response<ReplyBody>, Failure> {
     let step = parse_step(request.uri().query())?;
     let shared = Arc::clone(desk.coordinator()?.shared());
-    match step {
-        CutStep::Arm { upto, .. } => {
-            // A record at or below T may have been overwritten by one above it already.
-            if shared.stamps.reading() >= upto {
-                return Err(Failure::cut("the timestamp has been reached here: choose a later one"));
-            }
-            shared
-                .timestamps
-                .check(upto)
-                .map_err(|error| CoordinatorError::from(ReplicaError::from(error)))?;
-            if !shared.cluster.votes() {
-                return Err(Failure::cut("this node does not vote: its records are not complete"));
-            }
-        }
-        // No later stamp of this node is refused by those that have closed.
-        CutStep::Close { upto } => shared.stamps.observe(Version::from_words(upto, u64::MAX)),
-        CutStep::Drop { .. } => {}
-    }
-    if !shared.replica.cut(step).await.map_err(CoordinatorError::from)? {
-        return Err(Failure::cut(match step {
-            CutStep::Arm { .. } => "another backup has a cut open here: wait until it has ended",
-            CutStep::Close { .. } | CutStep::Drop { .. } => GONE,
-        }));
-    }
+    shared.take_cut_step(step).await.map_err(|error| match error {
+        CutError::Reached => Failure::cut("the timestamp has been reached here: choose a later one"),
+        CutError::NotVoting => Failure::cut("this node does not vote: its records are not complete"),
+        CutError::Busy => Failure::cut("another backup has a cut open here: wait until it has ended"),
+        CutError::Gone => Failure::cut(GONE),
+        CutError::Replica(error) => CoordinatorError::from(error).into(),
+    })?;
     Ok(answer(&shared))
 }
 
@@ -168,7 +151,7 @@ fn answer(shared: &Shared) -> Response<ReplyBody> {
     });
     let body = serde_json::json!({
         "node": shared.cluster.me().0,
-        "reading": format!("{:016x}", shared.stamps.reading()),
+        "reading": format!("{:016x}", shared.cut_reading()),
         "cut": cut,
     });
     let mut response = Response::new(ReplyBody::full(Bytes::from(format!("{body}\n"))));

@@ -12,6 +12,7 @@ pub mod availability;
 pub mod conditions;
 pub mod convergence;
 pub mod copies;
+pub mod cut;
 pub mod deadlines;
 pub mod durability;
 pub mod expiry;
@@ -53,7 +54,7 @@ pub struct Violation {
 pub type Check = fn(&History, &Facts) -> Result<(), Violation>;
 
 /// All invariants, by name, the simplest first: of several that break together the first explains most.
-pub const ALL: [(&str, Check); 18] = [
+pub const ALL: [(&str, Check); 19] = [
     ("phantoms", phantoms::check),
     ("expiry", expiry::check),
     ("durability", durability::check),
@@ -72,6 +73,7 @@ pub const ALL: [(&str, Check); 18] = [
     ("deadlines", deadlines::check),
     ("queues", queues::check),
     ("restored", restored::check),
+    ("cut", cut::check),
 ];
 
 /// Checks every invariant.

@@ -138,12 +138,14 @@ async fn take(plan: &Plan, cut: CutPlan, stream: &mut Stream, nodes: &Nodes) -> 
     let closed = now();
     pause(stream, Duration::from_secs(3)).await;
     let mut taken = Taken { upto, closing, closed, ..Taken::default() };
-    let mut cluster = None;
+    // The cluster numbers its nodes by their ids.
+    let (mut cluster, mut indexes) = (None, Vec::new());
     for source in &sources {
         let read = source.read(upto, nodes).await;
         source.order(CutStep::Drop { upto }).await;
         let Some(read) = read else { continue };
         taken.sources.push(source.node);
+        indexes.push(source.shared.cluster.me());
         cluster = Some(Arc::clone(&source.shared.cluster));
         for (key, record) in read {
             let newest = match taken.records.remove(&key) {
@@ -156,7 +158,7 @@ async fn take(plan: &Plan, cut: CutPlan, stream: &mut Stream, nodes: &Nodes) -> 
     let (cluster, default) = (cluster?, plan.default_replicas());
     let covered = kvorum_core::Partition::all(cluster.topology().partition_bits()).map(|partition| {
         let list = cluster.preference_list(partition).iter().take(usize::from(default.from));
-        let has = |index: &&NodeIndex| taken.sources.contains(&index.0);
+        let has = |index: &&NodeIndex| indexes.contains(*index);
         list.filter(has).count() >= usize::from(default.ack)
     });
     taken.is_covered = covered.collect();

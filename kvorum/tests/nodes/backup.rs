@@ -176,6 +176,25 @@ fn restore_goes_on_where_it_ended() {
     refused(&resumed(&["--prefix", "%01"]), 2, "more than 1024 bytes");
 }
 
+/// A restore that is killed while it writes goes on with `--resume`, and is compared at its end like any other.
+#[test]
+fn killed_restore_goes_on() {
+    let home = TempDir::with_prefix("kvorum-backup-").unwrap();
+    let folder = home.path().join("backups");
+    let cluster = Cluster::start(1);
+    let model = fill(&cluster);
+    done(backup(&["create"], &folder, &["--url", &cluster.url(0)]));
+    let single = Node::start_new(&[]);
+    let url = single.url();
+    let mut child = kvorum(&["backup", "restore"]).arg(&folder).args(["--url", &url]).spawn().unwrap();
+    kvorum_testkit::wait_until("the first record", || single.get("id=a").status == 200);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let said = done(backup(&["restore"], &folder, &["--url", &url, "--resume"]));
+    assert!(said.contains("read back and compared"), "{said}");
+    assert_eq!(scan(&url), model);
+}
+
 /// A flipped bit, a missing pack, a cut manifest: `verify` finds each at the depth that it is for, and nothing of such a
 /// backup is restored.
 #[test]

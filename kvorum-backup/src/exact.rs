@@ -20,6 +20,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
 use kvorum_client::{Client, Error, LineStream};
 use std::collections::VecDeque;
+use std::fmt::Write as _;
 use std::time::{Duration, SystemTime};
 
 /// How often the cut is taken again: another backup may have one open, or a clock may run ahead.
@@ -151,7 +152,12 @@ impl<'a> Base<'a> {
         let byte = |bits: &[bool]| {
             bits.iter().enumerate().fold(0_u8, |byte, (at, same)| byte | u8::from(!same) << (7 - at))
         };
-        Some(self.is_unchanged.chunks(8).map(|bits| format!("{:02x}", byte(bits))).collect())
+        let mut wanted = String::new();
+        for bits in self.is_unchanged.chunks(8) {
+            // Writing to a string cannot fail.
+            let _ = write!(wanted, "{:02x}", byte(bits));
+        }
+        Some(wanted)
     }
 
     /// The next record of the partitions that are not read.

@@ -110,7 +110,7 @@ async fn pause(stream: &mut Stream, max: Duration) {
 async fn take(plan: &Plan, cut: CutPlan, stream: &mut Stream, nodes: &Nodes) -> Option<Taken> {
     let mut order: Vec<u16> = (0..plan.nodes).collect();
     stream.shuffle(&mut order);
-    let is_left_out: Vec<bool> = order.iter().map(|_| stream.percent(10)).collect();
+    let is_left_out: Vec<bool> = order.iter().map(|_| stream.percent(25)).collect();
     let running = order.into_iter().zip(is_left_out).filter_map(|(node, is_left_out)| {
         let shared = nodes.get(node)?.shared().cloned()?;
         (!is_left_out).then_some(Source { node, shared })

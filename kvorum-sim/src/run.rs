@@ -84,7 +84,7 @@ pub fn run(plan: &Plan, trace: &Trace) -> Result<Run, Box<dyn std::error::Error>
     director.stage(&load, Stage::FinalReads)?;
     let operations = load.take();
     let mut facts = director.cluster.facts_mut().clone();
-    (facts.cuts, facts.is_plain) = (cuts.take(), plan.conditions == 0);
+    facts.cuts = cuts.take();
     facts.restored = match director.cluster.restore() {
         Some(first) => {
             director.settle()?;

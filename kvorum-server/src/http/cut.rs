@@ -113,7 +113,7 @@ fn bits_of(value: &[u8]) -> Option<Vec<u8>> {
         let text = std::str::from_utf8(pair).ok()?;
         u8::from_str_radix(text, 16).ok().filter(|_| pair.iter().all(u8::is_ascii_hexdigit))
     };
-    if !rest.is_empty() { None } else { pairs.iter().map(byte).collect() }
+    if rest.is_empty() { pairs.iter().map(byte).collect() } else { None }
 }
 
 /// Takes a step, and answers with the state of the cut.

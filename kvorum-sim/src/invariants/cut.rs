@@ -7,7 +7,7 @@
 
 use super::floor::Writes;
 use super::{Facts, Violation};
-use crate::history::{AckFrom, History, Operation, Outcome, Request, write_of};
+use crate::history::{AckFrom, Condition, History, Operation, Outcome, Request, write_of};
 use crate::plan::PARTITION_BITS;
 use kvorum_core::{Token, Value};
 
@@ -55,8 +55,9 @@ pub fn check(history: &History, facts: &Facts) -> Result<(), Violation> {
                 let is_below = write.acknowledged().is_some_and(|version| version.clock() <= cut.upto);
                 is_below && write.replicas.overlaps(default) && facts.is_voted_for(write)
             });
+            let is_plain = operations.iter().all(|operation| operation.condition == Condition::Any);
             // A version that a ballot gave on comes from a write that was under way: its record may be above the timestamp.
-            let must_have = must_have.filter(|write| write.returned < cut.closing || facts.is_plain);
+            let must_have = must_have.filter(|write| write.returned < cut.closing || is_plain);
             let newest = must_have
                 .filter_map(|write| Some((write.acknowledged()?, *write)))
                 .max_by_key(|(version, _)| *version);

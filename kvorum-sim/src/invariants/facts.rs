@@ -159,8 +159,6 @@ pub struct Facts {
     pub restored: Option<Restored>,
     /// The cuts that were taken.
     pub cuts: Vec<Taken>,
-    /// Whether no write has a condition.
-    pub is_plain: bool,
     /// Gauges of queues.
     pub gauges: Vec<Gauge>,
     /// The mechanisms that the nodes are judged by.

@@ -38,8 +38,8 @@ def taken(binary, words, variables, what):
     return dict(re.findall(r'^([a-z-]+) = "(.*?)" +#', done.stdout, re.M))
 
 
-def kubernetes(binary):
-    documents = load("deploy/kubernetes/kvorum.yaml")
+def kubernetes(binary, documents=None, where="kubernetes"):
+    documents = documents or load("deploy/kubernetes/kvorum.yaml")
     kinds = [document["kind"] for document in documents]
     check(sorted(kinds) == ["PodDisruptionBudget", "Service", "Service", "StatefulSet"], f"kinds: {kinds}")
     named = {(document["kind"], document["metadata"]["name"]): document for document in documents}
@@ -81,7 +81,7 @@ def kubernetes(binary):
         values = {"POD": f"kvorum-{number}", "NAMESPACE": NAMESPACE}
         check({entry["name"] for entry in container["env"]} == set(values), "variables of the pod")
         words = [re.sub(r"\$\((\w+)\)", lambda found: values[found[1]], word) for word in container["args"]]
-        settings = taken(binary, words, {}, f"kubernetes, node {number}")
+        settings = taken(binary, words, {}, f"{where}, node {number}")
         if not settings:
             return
         urls = settings["cluster"].split(",")
@@ -93,6 +93,110 @@ def kubernetes(binary):
         check(settings["auth"] == "on" and settings["insecure"] == "no", "everybody may use it")
         seen.append(settings["cluster"])
     check(len(set(seen)) == 1, "the lists of nodes differ")
+
+
+class Template:
+    """Renders the few expressions that the chart uses, and no others: helm itself is not needed.
+
+    Paths, `range $name := until (int PATH)` or a list, `if`, and the functions default, quote, toYaml and nindent.
+    """
+
+    def __init__(self, text):
+        # The dash takes the white space beside it, as in Go's templates.
+        text = re.sub(r"\s*\{\{-", "{{", re.sub(r"-\}\}\s*", "}}", text))
+        self.parts = re.split(r"\{\{(.*?)\}\}", text, flags=re.S)
+
+    def render(self, scope):
+        lines, at = self.block(0, scope, True)
+        assert at == len(self.parts), "an end without a beginning"
+        return lines
+
+    def block(self, at, scope, is_shown):
+        made = []
+        while at < len(self.parts):
+            word = self.parts[at].strip() if at % 2 else ""
+            if at % 2 == 0:
+                made.append(self.parts[at] if is_shown else "")
+            elif word == "end":
+                return "".join(made), at
+            elif word.startswith("/*"):
+                pass
+            elif word.startswith("if "):
+                inner, at = self.block(at + 1, scope, is_shown and bool(self.value(word[3:], scope)))
+                made.append(inner)
+            elif word.startswith("range "):
+                name, _, source = word[6:].partition(" := ")
+                items = self.value(source, scope)
+                begun = at
+                _, at = self.block(begun + 1, {**scope, name: 0}, False)
+                made += [self.block(begun + 1, {**scope, name: item}, is_shown)[0] for item in items]
+            else:
+                made.append(str(self.value(word, scope)) if is_shown else "")
+            at += 1
+        return "".join(made), at
+
+    def value(self, expression, scope):
+        import yaml
+
+        first, *functions = [part.strip() for part in expression.split("|")]
+        if found := re.fullmatch(r"until \(int (\S+)\)", first):
+            return range(int(self.value(found[1], scope)))
+        name, _, argument = first.rpartition(" ")
+        value = scope.get(argument) if argument in scope else self.path(argument, scope)
+        for function in [name, *functions] if name else functions:
+            name, *rest = function.split()
+            if name == "toYaml":
+                value = yaml.safe_dump(value, default_flow_style=False).rstrip()
+            elif name == "nindent":
+                value = "".join(f"\n{' ' * int(rest[0])}{line}" for line in value.splitlines())
+            elif name == "quote":
+                value = json.dumps(str(value))
+            elif name == "default":
+                value = value or self.path(rest[0], scope)
+            else:
+                raise ValueError(f"{expression}: {name} is not known here")
+        return value
+
+    def path(self, path, scope):
+        value = scope
+        for name in path.removeprefix("$").removeprefix(".").split("."):
+            value = value[name]
+        return value
+
+
+def rendered(release, values):
+    import yaml
+
+    (chart,) = load("deploy/helm/kvorum/Chart.yaml")
+    scope = {"Release": {"Name": release}, "Values": values, "Chart": {"AppVersion": str(chart["appVersion"])}}
+    with open(os.path.join(ROOT, "deploy/helm/kvorum/templates/kvorum.yaml"), encoding="utf-8") as file:
+        text = Template(file.read()).render(scope)
+    return [document for document in yaml.safe_load_all(text) if document]
+
+
+def helm(binary):
+    (values,) = load("deploy/helm/kvorum/values.yaml")
+    check(rendered("kvorum", values) == load("deploy/kubernetes/kvorum.yaml"), "the chart is another one than the manifests")
+    values = {
+        **values,
+        "nodes": 5,
+        "extraArgs": ["--request-timeout=2s"],
+        "imagePullSecrets": [{"name": "mine"}],
+        "nodeSelector": {"disk": "ssd"},
+        "tolerations": [{"key": "stores", "operator": "Exists"}],
+        "storage": {"size": "1Ti", "className": "fast"},
+        "image": {"repository": "registry/kvorum", "tag": "1", "pullPolicy": "Always"},
+    }
+    documents = rendered("kvorum", values)
+    kubernetes(binary, documents, "helm, five nodes")
+    stateful = documents[-1]["spec"]
+    pod = stateful["template"]["spec"]
+    check(stateful["replicas"] == 5 and "--request-timeout=2s" in pod["containers"][0]["args"], "values are not taken")
+    check(pod["containers"][0]["image"] == "registry/kvorum:1", "values are not taken")
+    check([pod["nodeSelector"], pod["tolerations"], pod["imagePullSecrets"]] == [values[name] for name in ("nodeSelector", "tolerations", "imagePullSecrets")], "values are not taken")
+    check(stateful["volumeClaimTemplates"][0]["spec"]["storageClassName"] == "fast", "values are not taken")
+    names = [document["metadata"]["name"] for document in rendered("other", values)]
+    check(names == ["other-nodes", "other", "other", "other"], f"two releases would share names: {names}")
 
 
 def compose(binary):
@@ -131,7 +235,7 @@ def main(binary):
     except ImportError:
         print("SKIPPED deploy: no PyYAML here")
         return 0
-    for part in (kubernetes, compose, files):
+    for part in (kubernetes, helm, compose, files):
         part(os.path.abspath(binary))
     for what in wrong:
         print(f"WRONG: {what}")

@@ -12,7 +12,7 @@ const ATTEMPTS_MAX: u32 = 5;
 /// The pause before that.
 const PAUSE: Duration = Duration::from_secs(1);
 /// How long a scan may take to begin, and for each next record.
-const WAIT: Duration = Duration::from_secs(30);
+pub(crate) const WAIT: Duration = Duration::from_secs(30);
 
 /// How a backup is made.
 #[derive(Debug, Clone)]
@@ -21,6 +21,8 @@ pub struct Plan {
     pub id: String,
     /// The most bytes of keys and values read in a second.
     pub bytes_per_second_max: u64,
+    /// The longest time for which nodes keep the records of an exact backup.
+    pub age_max: Duration,
 }
 
 /// A backup that was made.
@@ -32,6 +34,8 @@ pub struct Created {
     pub packs_new: usize,
     /// How often the scan was cut, and went on behind the last key.
     pub cuts: u64,
+    /// The nodes that an exact backup went on without.
+    pub away: Vec<String>,
 }
 
 /// The name of a backup that begins at `now`.
@@ -58,10 +62,8 @@ pub async fn create(
 ) -> Result<Created, BackupError> {
     let begun_millis = millis(now());
     let epoch = epoch_of(client).await;
-    let mut packing =
-        Packing { folder, builder: PackBuilder::default(), packs: Vec::new(), packs_new: 0, value_bytes: 0 };
-    let pace =
-        Pace { begun: tokio::time::Instant::now(), bytes_per_second_max: plan.bytes_per_second_max.max(1) };
+    let mut packing = Packing::new(folder);
+    let pace = Pace::new(plan.bytes_per_second_max);
     let (mut bytes, mut cuts, mut attempts) = (0_u64, 0, 0);
     let mut start: Vec<u8> = vec![0];
     loop {
@@ -82,7 +84,7 @@ pub async fn create(
     let times = (begun_millis, millis(now()));
     let manifest = Manifest::new(plan.id.clone(), times, epoch, packing.packs, packing.value_bytes);
     folder.put_manifest(&manifest)?;
-    Ok(Created { manifest, packs_new: packing.packs_new, cuts })
+    Ok(Created { manifest, packs_new: packing.packs_new, cuts, away: Vec::new() })
 }
 
 /// Reads from `start` on, which follows the last key; the error that ended it, none at the end of all keys.
@@ -116,22 +118,29 @@ fn record_of(entry: Entry) -> PackedRecord {
     PackedRecord { key, value, version: version.into(), expires_millis: expires.map(millis) }
 }
 
-struct Packing<'a> {
+/// The records of a backup, on their way into packs.
+pub(crate) struct Packing<'a> {
     folder: &'a Folder,
     builder: PackBuilder,
-    packs: Vec<PackEntry>,
-    packs_new: usize,
-    value_bytes: u64,
+    pub(crate) packs: Vec<PackEntry>,
+    pub(crate) packs_new: usize,
+    pub(crate) value_bytes: u64,
 }
 
-impl Packing<'_> {
-    fn add(&mut self, record: &PackedRecord) -> Result<(), BackupError> {
+impl<'a> Packing<'a> {
+    pub(crate) fn new(folder: &'a Folder) -> Self {
+        Self { folder, builder: PackBuilder::default(), packs: Vec::new(), packs_new: 0, value_bytes: 0 }
+    }
+
+    /// Adds a record; keys must rise.
+    pub(crate) fn add(&mut self, record: &PackedRecord) -> Result<(), BackupError> {
         self.builder.push(record);
         self.value_bytes += record.value.len() as u64;
         if self.builder.is_full() { self.end_pack() } else { Ok(()) }
     }
 
-    fn end_pack(&mut self) -> Result<(), BackupError> {
+    /// Ends the pack that is being filled.
+    pub(crate) fn end_pack(&mut self) -> Result<(), BackupError> {
         let Some(pack) = self.builder.take() else { return Ok(()) };
         self.packs_new += usize::from(self.folder.put_pack(&pack)?);
         self.packs.push(PackEntry::of(&pack));
@@ -140,13 +149,19 @@ impl Packing<'_> {
 }
 
 /// The rate at which the backup reads: nodes stop reading ahead when nobody takes what they send.
-struct Pace {
+pub(crate) struct Pace {
     begun: tokio::time::Instant,
     bytes_per_second_max: u64,
 }
 
 impl Pace {
-    async fn keep(&self, bytes: u64) {
+    pub(crate) fn new(bytes_per_second_max: u64) -> Self {
+        let bytes_per_second_max = bytes_per_second_max.max(1);
+        Self { begun: tokio::time::Instant::now(), bytes_per_second_max }
+    }
+
+    /// Waits while more than `bytes` would have been read too early.
+    pub(crate) async fn keep(&self, bytes: u64) {
         let due = Duration::from_millis(bytes.saturating_mul(1000) / self.bytes_per_second_max);
         // Short waits are saved up: a timer takes a millisecond at least.
         if due > self.begun.elapsed() + Duration::from_millis(20) {
@@ -167,4 +182,13 @@ pub(crate) fn millis(at: SystemTime) -> u64 {
         .ok()
         .and_then(|since| u64::try_from(since.as_millis()).ok())
         .unwrap_or(0)
+}
+
+/// A key as a query has it.
+pub(crate) fn id_shown(key: &[u8]) -> String {
+    let shown = |byte: &u8| match byte {
+        b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => char::from(*byte).to_string(),
+        _ => format!("%{byte:02X}"),
+    };
+    key.iter().map(shown).collect()
 }

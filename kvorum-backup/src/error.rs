@@ -45,6 +45,33 @@ pub enum BackupError {
         /// Why it failed.
         source: Box<kvorum_client::Error>,
     },
+    /// A node does not allow it.
+    Refused {
+        /// The node.
+        node: String,
+        /// The HTTP status.
+        code: u16,
+        /// What it says.
+        message: String,
+    },
+    /// The nodes that take part are no read quorum of every partition.
+    NoCoverage {
+        /// Of how many partitions they are none.
+        partitions: usize,
+        /// The nodes that do not take part.
+        away: Vec<String>,
+    },
+    /// A node has a record above the timestamp that was written before the cut was armed: its writer's clock was ahead, and
+    /// it is away.
+    AboveCut {
+        /// The key.
+        key: Vec<u8>,
+    },
+    /// An answer of the cluster cannot be understood.
+    Answer {
+        /// What is wrong with it.
+        reason: String,
+    },
     /// The restore would mix with keys that are there.
     NotEmpty {
         /// A key that is there.
@@ -87,6 +114,23 @@ impl fmt::Display for BackupError {
             Self::NoBackup { id: None, path } => write!(f, "{}: there is no backup", path.display()),
             Self::Damaged { path, reason } => write!(f, "{} is damaged: {reason}", path.display()),
             Self::Cluster { attempt, source } => write!(f, "cannot {attempt}: {source}"),
+            Self::Refused { node, code, message } => write!(
+                f,
+                "{node} refuses the backup ({code}): {message}; an exact backup needs the right admin on every node, and without \
+                 --auth on it is made on a node's own machine; --scan makes one that is not exact"
+            ),
+            Self::NoCoverage { partitions, away } => write!(
+                f,
+                "too few nodes take part: {partitions} partitions lack a read quorum without {}; no backup was made",
+                away.join(", ")
+            ),
+            Self::AboveCut { key } => write!(
+                f,
+                "the key {} was written by a node whose clock was ahead and that is away now: no backup was made; try again when \
+                 the clocks have passed it",
+                shown(key)
+            ),
+            Self::Answer { reason } => write!(f, "an answer of the cluster cannot be used: {reason}"),
             Self::NotEmpty { key } => write!(
                 f,
                 "the cluster has keys where the backup would go, such as {}: restore into an empty cluster, under a \

@@ -22,6 +22,9 @@ pub struct Manifest {
     pub ended_millis: u64,
     /// The cluster, as a node said: the epoch of its placement.
     pub epoch: Option<String>,
+    /// The instant that it shows; none for a backup by a scan.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cut: Option<CutEntry>,
     /// How many records there are.
     pub records: u64,
     /// The bytes of their values.
@@ -30,6 +33,29 @@ pub struct Manifest {
     pub digest: String,
     /// The packs, in the order of their keys.
     pub packs: Vec<PackEntry>,
+}
+
+/// The cut of an exact backup.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CutEntry {
+    /// The timestamp: it has every write that was acknowledged at or below it, and none above. The first 12 of the 16
+    /// hexadecimal digits are Unix milliseconds.
+    pub upto: String,
+    /// For each node that took part, what stands for all that it held.
+    pub nodes: Vec<NodeDigests>,
+    /// How many partitions there are.
+    pub partitions: u64,
+    /// How many of them were read. The records of the others are those of the backup before.
+    pub partitions_read: u64,
+}
+
+/// What stands for all that a node held, by partition.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeDigests {
+    /// The node's id.
+    pub node: String,
+    /// 8 bytes for each partition, in base64.
+    pub digests: String,
 }
 
 /// A pack, as the manifest names it.
@@ -79,7 +105,19 @@ impl Manifest {
     ) -> Self {
         let records = records_of(&packs);
         let digest = digest_of(&packs);
-        Self { format: FORMAT, id, begun_millis, ended_millis, epoch, records, value_bytes, digest, packs }
+        let cut = None;
+        Self {
+            format: FORMAT,
+            id,
+            begun_millis,
+            ended_millis,
+            epoch,
+            cut,
+            records,
+            value_bytes,
+            digest,
+            packs,
+        }
     }
 
     /// The file's bytes.

@@ -9,9 +9,10 @@ use crate::operation::{
     AddOptions, Condition, DeleteOptions, PutOptions, ReadOptions, Replicas, ScanOptions,
 };
 use crate::request::Call;
-use crate::scan::Scan;
+use crate::scan::{LineStream, Scan};
 use bytes::Bytes;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A handle on a cluster; clones share connections and limits.
 ///
@@ -291,6 +292,27 @@ impl Client {
     /// [`Error::InvalidRequest`] where `target` is no path with a query; otherwise those of [`Client::status`].
     pub async fn page(&self, target: &str) -> Result<Page, Error> {
         Ok(self.exchange.whole(&Call::page(target)?).await?.into_page())
+    }
+
+    /// Orders a node to do something that is not about one key, by a POST to `target`, such as
+    /// `/admin/workers/sweep/pause`. It may be repeated. Returns the answer, whatever its status.
+    ///
+    /// # Errors
+    /// Those of [`Client::status`].
+    pub async fn order(&self, target: &str) -> Result<Page, Error> {
+        Ok(self.exchange.whole(&Call::order(target)?).await?.into_page())
+    }
+
+    /// Reads a stream of lines that is not a scan, such as the records of a cut. `timeout` bounds the wait for its
+    /// beginning, and then for each next line; without it, the client's does.
+    ///
+    /// # Errors
+    /// As [`Client::scan`].
+    pub async fn lines(&self, target: &str, timeout: Option<Duration>) -> Result<LineStream, Error> {
+        let call = Call::lines(target, timeout)?;
+        let (opened, place) = self.exchange.open(&call).await?;
+        let timeout = timeout.unwrap_or(self.exchange.timeout);
+        Ok(LineStream::new(call.operation, opened, place, timeout, self.exchange.answer_bytes_max))
     }
 
     /// How many operations are in flight now.

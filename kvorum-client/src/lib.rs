@@ -92,4 +92,4 @@ pub use kvorum_tls::{ClientTls, PemError};
 pub use operation::{
     AddOptions, Condition, DeleteOptions, Operation, PutOptions, ReadOptions, Replicas, ScanOptions, Scope,
 };
-pub use scan::Scan;
+pub use scan::{LineStream, Scan};

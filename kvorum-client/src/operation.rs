@@ -52,6 +52,16 @@ pub enum Operation {
     Status,
     /// Asking a node to compare itself with all others now.
     Repair,
+    /// Reading a stream of lines of a node other than a scan.
+    Lines {
+        /// Its path and query.
+        target: String,
+    },
+    /// Ordering a node to do something that is not about one key. Orders may be repeated.
+    Order {
+        /// Its path and query.
+        target: String,
+    },
     /// Reading a page of a node other than the operations.
     Page {
         /// Its path and query.
@@ -83,6 +93,8 @@ impl Operation {
             | Self::Batch
             | Self::Status
             | Self::Repair
+            | Self::Lines { .. }
+            | Self::Order { .. }
             | Self::Page { .. } => None,
         }
     }
@@ -101,7 +113,8 @@ impl fmt::Display for Operation {
             Self::Batch => return f.write_str("batch"),
             Self::Status => return f.write_str("status"),
             Self::Repair => return f.write_str("repair"),
-            Self::Page { target } => return write!(f, "GET {target}"),
+            Self::Lines { target } | Self::Page { target } => return write!(f, "GET {target}"),
+            Self::Order { target } => return write!(f, "POST {target}"),
         };
         match key.get(..KEY_SHOWN_BYTES_MAX) {
             Some(shown) if key.len() > shown.len() => {

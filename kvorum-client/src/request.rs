@@ -152,6 +152,18 @@ impl Call {
         Err(Error::InvalidRequest { operation, message })
     }
 
+    pub(crate) fn lines(target: &str, timeout: Option<Duration>) -> Result<Self, Error> {
+        let operation = Operation::Lines { target: target.to_owned() };
+        let call = Self::new(operation, Method::GET, target.to_owned())?.with(None, timeout);
+        Ok(Self { accept: Some("application/x-ndjson"), ..call })
+    }
+
+    pub(crate) fn order(target: &str) -> Result<Self, Error> {
+        let operation = Operation::Order { target: target.to_owned() };
+        let call = Self::new(operation, Method::POST, target.to_owned())?;
+        Ok(Self { accept: Some("application/json"), ..call })
+    }
+
     fn new(operation: Operation, method: Method, target: String) -> Result<Self, Error> {
         match Uri::try_from(target) {
             Ok(target) => {
@@ -210,9 +222,10 @@ impl Call {
             | Operation::Add { .. }
             | Operation::Scan { .. }
             | Operation::Explain { .. }
-            | Operation::Repair => status == 200,
+            | Operation::Repair
+            | Operation::Lines { .. } => status == 200,
             // A node that drains answers 503: that is a valid state.
-            Operation::Status | Operation::Page { .. } => true,
+            Operation::Status | Operation::Order { .. } | Operation::Page { .. } => true,
         }
     }
 

@@ -100,10 +100,16 @@ impl Scan {
     }
 
     fn poll_advance(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Entry>, Error>> {
+        let line = ready!(self.poll_line(context))?;
+        Poll::Ready(line.map(|line| self.entry(&line)).transpose())
+    }
+
+    /// The next whole line; `None` at the end.
+    fn poll_line(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Error>> {
         loop {
             let Some(Rest { opened, .. }) = &mut self.rest else { return Poll::Ready(Ok(None)) };
             match self.lines.next() {
-                Ok(Some(line)) => return Poll::Ready(self.entry(&line).map(Some)),
+                Ok(Some(line)) => return Poll::Ready(Ok(Some(line))),
                 Ok(None) => {}
                 Err(LineTooLong) => return Poll::Ready(Err(self.too_large())),
             }
@@ -170,6 +176,41 @@ impl Scan {
             may_have_taken_effect: false,
             previous: None,
         }
+    }
+}
+
+/// A stream of lines; made by [`Client::lines`](crate::Client::lines). It uses memory and connections as a [`Scan`] does.
+#[derive(Debug)]
+pub struct LineStream {
+    scan: Scan,
+}
+
+impl LineStream {
+    pub(crate) fn new(
+        operation: Operation,
+        opened: Opened,
+        place: Place,
+        timeout: Duration,
+        line_bytes_max: usize,
+    ) -> Self {
+        Self { scan: Scan::new(operation, opened, place, timeout, line_bytes_max) }
+    }
+
+    /// Reads the next line, without its end; `None` after the last one, and after an error.
+    ///
+    /// # Errors
+    /// As [`Scan::next`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    pub async fn next(&mut self) -> Option<Result<Bytes, Error>> {
+        self.scan.late = None;
+        let line = poll_fn(|context| self.scan.poll_line(context)).await;
+        self.scan.late = None;
+        if line.is_err() {
+            self.scan.rest = None;
+        }
+        line.transpose()
     }
 }
 

@@ -24,7 +24,7 @@ pub enum Right {
     Scan,
     /// Running code of the node on a range of keys. No request needs it yet.
     Process,
-    /// Seeing and changing the node itself: repairs, workers, profiles.
+    /// Seeing and changing the node itself: repairs, workers, profiles, and the snapshots of backups, which have every key.
     Admin,
     /// Reading the node's metrics.
     Metrics,

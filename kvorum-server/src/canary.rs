@@ -14,6 +14,10 @@ pub enum Canary {
     BelievesAnyTimestamp,
     /// A store that is not known to be the last run's is treated as the last run's.
     CopiedStoreServes,
+    /// A replica closes a cut only when it is told to, although a record above it comes first.
+    CutClosesLate,
+    /// A replica that has closed a cut goes on confirming writes at or below its timestamp.
+    CutTakesLateWrites,
     /// When too few replicas took a write because other disks are full, the answer is 507, "nothing was stored".
     DiskFullForgetsStored,
     /// A record that overwrites another does not change the digest.
@@ -93,6 +97,7 @@ impl Canary {
         Self::AckBeforeSync,
         Self::BelievesAnyTimestamp,
         Self::CopiedStoreServes,
+        Self::CutClosesLate,
         Self::DiskFullForgetsStored,
         Self::DigestForgetsUpdate,
         Self::EmptyReplicaVotes,
@@ -128,8 +133,9 @@ impl Canary {
         &[Self::HintsIgnorePromises, Self::SupersededByBallot, Self::WriteBacksIgnorePromises];
 
     /// Those that no seed has met: about fences, and repair between a promise and its record. The model alone finds them
-    /// (`kvorum-core/tests/conditional_model`).
+    /// (`kvorum-core/tests/conditional_model`); of cuts, the committer's tests do.
     pub const UNNOTICED: &[Self] = &[
+        Self::CutTakesLateWrites,
         Self::FenceUnsynced,
         Self::HintsBeforeTaken,
         Self::RefillForgetsPromises,
@@ -148,6 +154,8 @@ impl Canary {
             Self::AckBeforeSync => "ack-before-sync",
             Self::BelievesAnyTimestamp => "believes-any-timestamp",
             Self::CopiedStoreServes => "copied-store-serves",
+            Self::CutClosesLate => "cut-closes-late",
+            Self::CutTakesLateWrites => "cut-takes-late-writes",
             Self::DiskFullForgetsStored => "disk-full-forgets-stored",
             Self::DigestForgetsUpdate => "digest-forgets-update",
             Self::EmptyReplicaVotes => "empty-replica-votes",

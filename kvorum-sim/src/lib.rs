@@ -13,6 +13,7 @@ pub mod batch;
 pub mod clock;
 pub mod cluster;
 pub mod counters;
+pub mod cuts;
 pub mod fault;
 pub mod foreign;
 pub mod forge;

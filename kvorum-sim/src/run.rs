@@ -4,6 +4,7 @@
 //! and the nodes finish their repairs. Then the disks are read, and every key. The oracle judges all results.
 
 use crate::cluster::Cluster;
+use crate::cuts::Cuts;
 use crate::history::History;
 use crate::invariants::facts::{Dump, Gauge, Mechanisms, Restored};
 use crate::invariants::{Facts, Violation, check_all, convergence};
@@ -62,6 +63,11 @@ pub fn run(plan: &Plan, trace: &Trace) -> Result<Run, Box<dyn std::error::Error>
     let load = Load::new(plan.clone(), trace.clone());
     let mut cluster = Cluster::new(plan.clone(), &start(plan, &nodes, trace), trace.clone());
     cluster.client("clients", Rc::clone(&load).run());
+    let cuts = Cuts::default();
+    if !plan.cuts.is_empty() {
+        cluster
+            .client("backup", crate::cuts::run(plan.clone(), nodes.clone(), Rc::clone(&cuts), trace.clone()));
+    }
     let facts = cluster.facts_mut();
     (facts.deadline, facts.slack) = (DEADLINE, SLACK);
     (facts.mechanisms, facts.hints_suffice) = (MECHANISMS, plan.hints_suffice());
@@ -78,6 +84,7 @@ pub fn run(plan: &Plan, trace: &Trace) -> Result<Run, Box<dyn std::error::Error>
     director.stage(&load, Stage::FinalReads)?;
     let operations = load.take();
     let mut facts = director.cluster.facts_mut().clone();
+    facts.cuts = cuts.take();
     facts.restored = match director.cluster.restore() {
         Some(first) => {
             director.settle()?;

@@ -1,9 +1,11 @@
 //! `kvorum backup create|list|verify|restore|prune`: backups of a cluster in a folder.
 
-use super::client::{Failure, connect, escaped, on_node, switch};
+use super::client::{Failure, builder_of, connect, escaped, on_node, switch};
 use super::{FAILED, USAGE, complain, complain_of, flag, print, text_of};
 use clap::{Arg, ArgGroup, ArgMatches, Command, value_parser};
-use kvorum_backup::{BackupError, Depth, Folder, Manifest, Plan, Retention, Target, create, restore, verify};
+use kvorum_backup::{
+    BackupError, Depth, Folder, Manifest, Plan, Retention, Target, create, create_exact, restore, verify,
+};
 use kvorum_server::clock::{Clock as _, SystemClock};
 use kvorum_server::http::target::decode;
 use std::fmt::Write as _;
@@ -21,8 +23,8 @@ pub(super) fn command() -> Command {
     Command::new("backup")
         .about("Backs up all keys of a cluster, checks and restores backups")
         .long_about(
-            "Backs up all keys of a cluster into a folder, and checks, restores, lists and prunes backups there. A backup has every \
-             write that was acknowledged before it began, and some of the writes while it ran: it is not one instant.",
+            "Backs up all keys of a cluster into a folder, and checks, restores, lists and prunes backups there. A backup shows the \
+             whole cluster at one instant; it needs the right admin on every node.",
         )
         .subcommand_required(true)
         .subcommand(
@@ -30,7 +32,12 @@ pub(super) fn command() -> Command {
                 .arg(
                     flag("rate", "MIB", "The most MiB to read in a second [default: 64]")
                         .value_parser(value_parser!(u64).range(1..=1_000_000)),
-                ),
+                )
+                .arg(
+                    flag("max-age", "HOURS", "How long the nodes keep the instant for it at most; it costs them disk [default: 6]")
+                        .value_parser(value_parser!(u64).range(1..=168)),
+                )
+                .arg(switch("scan", "Read by quorums, not at one instant: needs only the right scan, and one node's address")),
         )
         .subcommand(on_folder(Command::new("list").about("Prints the backups, the oldest first")))
         .subcommand(
@@ -95,7 +102,12 @@ async fn run_create(matches: &ArgMatches) -> Result<String, Failure> {
     let client = connect(matches)?;
     let folder = Folder::open_alone(folder_of(matches))?;
     let rate = matches.get_one::<u64>("rate").copied().unwrap_or(64);
-    let plan = Plan { id: create::id_of(now()), bytes_per_second_max: rate << 20 };
+    let hours = matches.get_one::<u64>("max-age").copied().unwrap_or(6);
+    let plan = Plan {
+        id: create::id_of(now()),
+        bytes_per_second_max: rate << 20,
+        age_max: Duration::from_secs(hours * 60 * 60),
+    };
     // Two within a second would have one name.
     if folder.ids()?.contains(&plan.id) {
         return Err(Failure::Usage(format!(
@@ -103,12 +115,24 @@ async fn run_create(matches: &ArgMatches) -> Result<String, Failure> {
             plan.id
         )));
     }
-    let created = create(&client, &folder, &plan, now).await?;
+    let created = if matches.get_flag("scan") {
+        create(&client, &folder, &plan, now).await?
+    } else {
+        let builder = builder_of(matches)?;
+        create_exact(&client, &|url| builder.clone().node(url).build(), &folder, &plan, now).await?
+    };
     let Manifest { id, records, value_bytes, packs, .. } = &created.manifest;
     let (count, new, cuts) = (packs.len(), created.packs_new, created.cuts);
     let cut = if cuts > 0 { format!(", went on {cuts} times after a cut") } else { String::new() };
+    let exact = created.manifest.cut.as_ref().map_or_else(String::new, |cut| {
+        format!(", {} of {} partitions read", cut.partitions_read, cut.partitions)
+    });
+    let away = match &*created.away {
+        [] => String::new(),
+        away => format!(", without {}", away.join(", ")),
+    };
     Ok(format!(
-        "backup {id}: {records} records, {value_bytes} bytes of values, {count} packs of which {new} are new{cut}\n"
+        "backup {id}: {records} records, {value_bytes} bytes of values, {count} packs of which {new} are new{exact}{cut}{away}\n"
     ))
 }
 

@@ -310,11 +310,15 @@ fn with_token(builder: Builder, matches: &ArgMatches) -> Result<Builder, Failure
 pub(super) fn connect(matches: &ArgMatches) -> Result<Client, Failure> {
     let urls = text_of(matches, "url").map(str::to_owned);
     let urls = urls.or_else(|| std::env::var("KVORUM_URL").ok()).unwrap_or_else(|| DEFAULT_URL.to_owned());
+    Ok(builder_of(matches)?.nodes(urls.split(',').map(str::trim)).build()?)
+}
+
+/// A client without nodes yet, with the command's access and time limit.
+pub(super) fn builder_of(matches: &ArgMatches) -> Result<Builder, Failure> {
     let seconds = matches.get_one::<u64>("timeout").copied().unwrap_or(5);
-    let builder =
-        Client::builder().nodes(urls.split(',').map(str::trim)).timeout(Duration::from_secs(seconds));
+    let builder = Client::builder().timeout(Duration::from_secs(seconds));
     // For one operation, a request for the topology costs more than it saves.
-    Ok(with_access(builder.answer_bytes_max(usize::MAX).routing(false), matches)?.build()?)
+    with_access(builder.answer_bytes_max(usize::MAX).routing(false), matches)
 }
 
 fn key_of(matches: &ArgMatches, name: &str) -> Option<Vec<u8>> {

@@ -11,6 +11,7 @@
 
 mod ballot;
 pub(crate) mod calls;
+mod cut;
 mod edit;
 mod explain;
 mod gauges;
@@ -24,6 +25,7 @@ mod write;
 
 pub use ballot::{Decided, Edited};
 pub use calls::Cause;
+pub use cut::CutError;
 pub use edit::{APPENDED_BYTES_MAX, Edit};
 pub use explain::{Explained, Explanation, HeldRecord};
 pub use gauges::{Gauges, LinkGauge, PeerStatus};

@@ -306,6 +306,8 @@ impl Asked {
             | Path::Topology
             | Path::Converged
             | Path::Repair
+            | Path::Cut
+            | Path::CutRecords
             | Path::OpenApi
             | Path::Profile
             | Path::Workers
@@ -409,7 +411,8 @@ mod tests {
                       GET /metrics metrics, HEAD /metrics metrics, GET /v0/history metrics, HEAD /v0/history metrics, \
                       GET /v0/peer nothing, GET /v0/topology token, \
                       HEAD /v0/topology token, GET /v0/explain read, HEAD /v0/explain read, GET /v0/converged token, \
-                      HEAD /v0/converged token, POST /admin/repair admin, GET /openapi.json token, \
+                      HEAD /v0/converged token, POST /admin/repair admin, GET /admin/cut admin, POST /admin/cut admin, \
+                      GET /admin/cut/records admin, GET /openapi.json token, \
                       HEAD /openapi.json token, GET /debug/profile admin, GET /admin/workers admin, \
                       HEAD /admin/workers admin, GET /admin/settings admin, HEAD /admin/settings admin, GET /admin/cluster admin, HEAD /admin/cluster admin, \
                       GET / nothing, HEAD / nothing, GET /console nothing, HEAD /console nothing, \

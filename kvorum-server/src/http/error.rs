@@ -277,6 +277,11 @@ impl Failure {
         }
     }
 
+    /// The step of a cut cannot be taken.
+    pub fn cut(message: &'static str) -> Self {
+        Self::new(StatusCode::CONFLICT, "no_cut", message)
+    }
+
     /// The path is for peers, which begin with an upgrade.
     pub fn upgrade_required(protocol: &'static str) -> Self {
         let message = format!("only nodes connect here: a request needs Upgrade: {protocol}");

@@ -18,6 +18,7 @@ mod conditions;
 pub mod connection;
 mod console;
 mod converged;
+mod cut;
 mod edits;
 pub mod error;
 mod explain;

@@ -10,6 +10,7 @@ pub(super) const DOCUMENT: &str = include_str!("openapi.json");
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http::cut;
     use crate::http::routes::Path;
     use crate::http::target::{self, TargetError};
     use crate::metrics::STATUSES;
@@ -104,12 +105,15 @@ mod tests {
                 Path::Explain => target::parse_explain(query).err(),
                 Path::Converged => target::parse_converged(query).err(),
                 Path::Repair => target::parse_repair(query, 1).err(),
+                Path::Cut if method == "POST" => cut::parse_step(query).err(),
+                Path::CutRecords => cut::parse_records(query).err(),
                 Path::Topology => target::parse_ranks(query).err(),
                 Path::Profile => target::parse_profile(query).err(),
                 Path::WorkerPause => target::parse_pause(query).err(),
                 Path::Status => target::parse_status(query).err(),
                 Path::History => target::parse_history(query).err(),
                 Path::Metrics
+                | Path::Cut
                 | Path::Peer
                 | Path::Batch
                 | Path::OpenApi

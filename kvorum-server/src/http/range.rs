@@ -5,6 +5,7 @@
 //! the reading.
 
 use super::body::Cut;
+use super::cut::CutRows;
 use super::instant;
 use crate::coordinator::{ClusterRange, CoordinatorError};
 use crate::metrics::ThreadMetrics;
@@ -39,15 +40,8 @@ pub enum Reader {
     Local(RangeReader),
     /// The whole cluster.
     Cluster(Box<ClusterRange>),
-}
-
-impl Reader {
-    async fn next(&mut self, bytes: usize) -> Result<Vec<(Bytes, Record)>, CoordinatorError> {
-        match self {
-            Self::Local(reader) => Ok(reader.next(bytes).await?),
-            Self::Cluster(range) => range.next(bytes).await,
-        }
-    }
+    /// This node's cut.
+    Cut(Box<CutRows>),
 }
 
 /// The parameters of a range.
@@ -57,6 +51,18 @@ pub struct RangeSource {
     pub limit: Option<u64>,
     pub format: RangeFormat,
     pub timeout: Duration,
+}
+
+impl RangeSource {
+    /// The next records, rendered, and at most `left` of them; `None` at the end.
+    async fn next(&mut self, left: &mut u64) -> Result<Option<Vec<Bytes>>, CoordinatorError> {
+        let part = match &mut self.reader {
+            Reader::Local(reader) => reader.next(PART_BYTES).await?,
+            Reader::Cluster(range) => range.next(PART_BYTES).await?,
+            Reader::Cut(rows) => return rows.next(PART_BYTES).await,
+        };
+        Ok((!part.is_empty()).then(|| render(part, self.now, self.format, left)))
+    }
 }
 
 /// A stream of the records of a range.
@@ -105,12 +111,12 @@ impl RangeBody {
 async fn read(mut source: RangeSource, sender: mpsc::Sender<Part>) {
     let mut left = source.limit.unwrap_or(u64::MAX);
     loop {
-        let part = match source.reader.next(PART_BYTES).await {
+        let part = match source.next(&mut left).await {
             Ok(part) => part,
             Err(error) => return tracing::error!(%error, "a range failed: its answer was cut short"),
         };
-        let is_last = part.is_empty();
-        let records = render(part, source.now, source.format, &mut left);
+        let is_last = part.is_none();
+        let records = part.unwrap_or_default();
         if !records.is_empty() && sender.send(Part::Records(records.into_iter())).await.is_err() {
             return;
         }

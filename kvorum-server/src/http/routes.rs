@@ -5,6 +5,7 @@ use super::batch;
 use super::body::ReplyBody;
 use super::connection::Connection;
 use super::console;
+use super::cut;
 use super::edits;
 use super::error::Failure;
 use super::handler::{self, Desk};
@@ -135,6 +136,15 @@ routes! {
     /// A comparison of this node with all others, now.
     Repair = "/admin/repair", spare false {
         POST, needs Need::Right(Right::Admin) => handler::repair(desk, &request).await;
+    }
+    /// The state of this node at one timestamp, for a backup.
+    Cut = "/admin/cut", spare false {
+        GET, needs Need::Right(Right::Admin) => cut::show(desk, &request);
+        POST, needs Need::Right(Right::Admin) => cut::order(desk, &request).await;
+    }
+    /// The records of that state.
+    CutRecords = "/admin/cut/records", spare false {
+        GET, needs Need::Right(Right::Admin) => cut::records(desk, &request).await;
     }
     /// The API description for programs.
     OpenApi = "/openapi.json", spare false {

@@ -419,10 +419,10 @@ pub fn parse_nothing(query: Option<&str>) -> Result<(), TargetError> {
     }
 }
 
-type Parameter = (Bytes, Bytes);
+pub(super) type Parameter = (Bytes, Bytes);
 
 /// The decoded parameters of a query. A name without `=` has an empty value; an empty part between two `&` is skipped.
-fn parameters(query: Option<&str>) -> impl Iterator<Item = Result<Parameter, TargetError>> {
+pub(super) fn parameters(query: Option<&str>) -> impl Iterator<Item = Result<Parameter, TargetError>> {
     query.into_iter().flat_map(|query| query.split('&')).filter(|part| !part.is_empty()).map(|part| {
         let (name, value) = part.split_once('=').unwrap_or((part, ""));
         let bad = || TargetError::BadEscape { name: shorten(name.as_bytes()) };
@@ -456,11 +456,11 @@ fn hex_digit(byte: u8) -> Option<u8> {
     }
 }
 
-fn set<T>(slot: &mut Option<T>, name: &'static str, value: T) -> Result<(), TargetError> {
+pub(super) fn set<T>(slot: &mut Option<T>, name: &'static str, value: T) -> Result<(), TargetError> {
     if slot.replace(value).is_some() { Err(TargetError::Repeated { name }) } else { Ok(()) }
 }
 
-fn unknown(name: &[u8], known: &'static str) -> TargetError {
+pub(super) fn unknown(name: &[u8], known: &'static str) -> TargetError {
     TargetError::UnknownParameter { name: shorten(name), known }
 }
 
@@ -470,7 +470,7 @@ fn shorten(text: &[u8]) -> String {
     head.escape_ascii().to_string()
 }
 
-fn parse_key(name: &'static str, value: Bytes) -> Result<Key, TargetError> {
+pub(super) fn parse_key(name: &'static str, value: Bytes) -> Result<Key, TargetError> {
     Key::new(value).map_err(|error| TargetError::BadKey { name, error })
 }
 
@@ -528,7 +528,7 @@ fn parse_format(value: &[u8]) -> Result<Format, TargetError> {
 }
 
 /// A number in plain decimal digits: no sign, no spaces.
-fn digits<T: std::str::FromStr>(value: &[u8]) -> Option<T> {
+pub(super) fn digits<T: std::str::FromStr>(value: &[u8]) -> Option<T> {
     if value.is_empty() || !value.iter().all(u8::is_ascii_digit) {
         return None;
     }

@@ -57,6 +57,7 @@ pub(super) enum Answer {
     Side { outcome: Result<(), ReplicaError>, done: Outcome<()> },
     Purge { outcome: Result<usize, ReplicaError>, done: Outcome<usize> },
     Floor { outcome: Result<bool, ReplicaError>, done: Outcome<bool> },
+    Cut { outcome: Result<bool, ReplicaError>, done: Outcome<bool> },
 }
 
 impl Answer {
@@ -69,6 +70,8 @@ impl Answer {
             Self::Side { outcome, .. } => *outcome = Err(error),
             Self::Purge { outcome, .. } => *outcome = Err(error),
             Self::Floor { outcome, .. } => *outcome = Err(error),
+            // The turn that took the step was over before the group was stored.
+            Self::Cut { .. } => {}
         }
     }
 
@@ -80,7 +83,7 @@ impl Answer {
             Self::Prepare { outcome, done } => drop(done.send(outcome)),
             Self::Side { outcome, done } => drop(done.send(outcome)),
             Self::Purge { outcome, done } => drop(done.send(outcome)),
-            Self::Floor { outcome, done } => drop(done.send(outcome)),
+            Self::Floor { outcome, done } | Self::Cut { outcome, done } => drop(done.send(outcome)),
         }
     }
 }

@@ -7,11 +7,13 @@
 //! the number of groups committed by then ([`Observed`]). The committer remembers the keys of the latest groups
 //! ([`Recent`]). It repeats a look-up that is older than its memory, which takes thousands of writes in between.
 
+mod cutting;
 mod failing;
 mod judge;
 
 use super::answer::Answer;
 use super::courier::Courier;
+use super::cut::Cuts;
 use super::digest::Digests;
 use super::floor::Floors;
 use super::health::StoreHealth;
@@ -80,6 +82,7 @@ pub(super) struct Committer {
     /// The floors: which records may not come in any more, and which may go; `None` for a sole replica.
     floors: Option<Arc<Floors>>,
     promises: Arc<Promises>,
+    cuts: Arc<Cuts>,
     /// Number of groups committed; the requesting side reads it before each look-up.
     committed: Arc<AtomicU64>,
     recent: Recent,
@@ -128,6 +131,7 @@ impl Committer {
             digests,
             floors,
             promises,
+            cuts: Arc::default(),
             committed,
             recent: Recent::starting_at(0, now),
             floor: Version::ZERO,
@@ -143,6 +147,11 @@ impl Committer {
             shortages: LogLimit::new(4, Duration::from_mins(1)),
             carried: BTreeMap::new(),
         }
+    }
+
+    /// The same committer, with the replica's cuts.
+    pub(super) fn with_cuts(self, cuts: Arc<Cuts>) -> Self {
+        Self { cuts, ..self }
     }
 
     /// Judges by another timestamp bound from now on.
@@ -188,6 +197,7 @@ impl Committer {
         let now = self.clock.mono();
         self.look_at_disk(now);
         self.sync_if_due(now);
+        self.cut_first(&group, now);
         if group.is_empty() {
             self.check_engine();
             return;

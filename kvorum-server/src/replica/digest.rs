@@ -161,6 +161,17 @@ impl Digests {
         })
     }
 
+    /// For each partition one number for everything that this replica holds there, whatever it was written for.
+    pub(super) fn totals(&self) -> Vec<u64> {
+        let total = |cells: &Vec<Cell>| {
+            cells.iter().filter(|cell| cell.keys > 0).fold(0, |total, cell| {
+                let words = [cell.digest, cell.keys, u64::from(cell.from)].map(u64::to_be_bytes);
+                total ^ xxhash_rust::xxh3::xxh3_64(words.as_flattened())
+            })
+        };
+        self.lock().iter().map(total).collect()
+    }
+
     /// Keys of `partition`, and how many of them are tombstones.
     pub fn counts(&self, partition: Partition) -> (u64, u64) {
         let partitions = self.lock();

@@ -13,6 +13,7 @@ mod batch;
 mod chain;
 mod commit;
 mod courier;
+mod cut;
 mod digest;
 mod error;
 mod facts;
@@ -37,6 +38,7 @@ pub use answer::Applied;
 pub use batch::{Fetched, Row, Stretch};
 pub use chain::{Chain, ChainError};
 pub use commit::{DurabilityMode, Purge};
+pub use cut::{CutReader, CutStep, CutView};
 pub use digest::Digests;
 pub use error::ReplicaError;
 pub use facts::{Facts, Home, Vote};
@@ -61,6 +63,7 @@ use crate::worker::Pools;
 use bytes::Bytes;
 use commit::Committer;
 use courier::Courier;
+use cut::Cuts;
 use kvorum_core::{Key, NodeId, Partition, Record, Run, UnixMillis, Version};
 use queue::{CommitQueue, Observed, Request};
 use reclaim::Reclaimer;
@@ -153,6 +156,7 @@ struct Shared {
     damage: Arc<Damage>,
     floors: Option<Arc<Floors>>,
     promises: Arc<Promises>,
+    cuts: Arc<Cuts>,
     sweeper: Arc<SweeperState>,
     reclaimer: Arc<ReclaimState>,
     store_id: u128,
@@ -192,6 +196,7 @@ impl Replica {
             Purge::Sole => (None, None),
         };
         let promises = Arc::new(Promises::open(&*parts.engine)?);
+        let cuts = Arc::new(Cuts::default());
         let (known, counted) = (Arc::clone(&health), Arc::clone(&groups));
         let reclaimer = Reclaimer {
             engine: Arc::clone(&parts.engine),
@@ -202,7 +207,8 @@ impl Replica {
             state: Arc::clone(&state),
         };
         let committer =
-            Committer::new(&parts, digests.clone(), floors.clone(), Arc::clone(&promises), counted, known);
+            Committer::new(&parts, digests.clone(), floors.clone(), Arc::clone(&promises), counted, known)
+                .with_cuts(Arc::clone(&cuts));
         let replica = Self {
             shared: Arc::new(Shared {
                 engine: parts.engine,
@@ -217,6 +223,7 @@ impl Replica {
                 damage,
                 floors,
                 promises,
+                cuts,
                 sweeper: Arc::clone(&sweeper),
                 reclaimer: Arc::clone(&state),
                 store_id,
@@ -311,7 +318,8 @@ impl Replica {
         let stored = observed.mark.map_or(Version::ZERO, |mark| mark.version);
         let barred = self.shared.digests.as_deref().zip(self.floors());
         let barred = barred.map(|(digests, floors)| floors.barred_upto(digests.partition_of(key)));
-        let newest = stored.max(barred.unwrap_or(Version::ZERO)).max(self.shared.promises.of(key));
+        let barred = barred.unwrap_or(Version::ZERO).max(self.shared.cuts.closed());
+        let newest = stored.max(barred).max(self.shared.promises.of(key));
         self.shared.timestamps.check(newest.clock())?;
         Ok(newest)
     }

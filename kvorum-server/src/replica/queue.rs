@@ -3,6 +3,7 @@
 use super::ReplicaError;
 use super::answer::{Applied, Judged, Outcome};
 use super::courier::Courier;
+use super::cut::CutStep;
 use super::floor::FloorStep;
 use crate::storage::Change;
 use crate::storage::format::Mark;
@@ -94,6 +95,8 @@ pub(super) enum Request {
     SetAside { rows: Vec<(&'static [u8], Bytes)>, done: Outcome<()> },
     /// Move floors. Answers whether all of them could be moved.
     Floor { step: FloorStep, done: Outcome<bool> },
+    /// Take a step of a cut. Answers whether it could be taken.
+    Cut { step: CutStep, done: Outcome<bool> },
     /// Remove rows of a partition that are no longer needed, unless they have changed since they were found. Answers
     /// with the number of rows removed.
     Remove { partition: Partition, rows: Vec<(Key, Version)>, which: Removal, done: Outcome<usize> },
@@ -120,8 +123,21 @@ impl Request {
             Self::Prepare { key, .. } | Self::Release { key, .. } => key.as_ref().len(),
             Self::Side { changes, .. } => changes.iter().map(Change::bytes).sum(),
             Self::Purge { rows, .. } => rows.len() * size_of::<DueRow>(),
-            Self::SetAside { .. } | Self::Floor { .. } => 0,
+            Self::SetAside { .. } | Self::Floor { .. } | Self::Cut { .. } => 0,
             Self::Remove { rows, .. } => rows.iter().map(|(key, _)| key.as_ref().len()).sum(),
+        }
+    }
+}
+
+impl Request {
+    /// The highest timestamp of the records in it; 0 for none.
+    pub(super) fn newest(&self) -> u64 {
+        match self {
+            Self::Apply { record, .. } => record.version.clock(),
+            Self::ApplyMany { records, .. } => {
+                records.iter().map(|(_, record, _)| record.version.clock()).max().unwrap_or(0)
+            }
+            _ => 0,
         }
     }
 }

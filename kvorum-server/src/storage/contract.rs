@@ -44,6 +44,24 @@ fn scans_are_ordered_and_bounded(engine: &dyn Engine) {
     assert!(keys(engine, b"c", Bound::Excluded(b"b")).is_empty());
 }
 
+/// A snapshot shows the state at which it was taken, as often as it is read, whatever is committed since.
+fn snapshots_stay(engine: &dyn Engine) {
+    let rows = vec![put(Keyspace::Records, b"1", b"old"), put(Keyspace::Records, b"2", b"old")];
+    engine.commit(rows, Durability::Buffered).unwrap();
+    let snapshot = engine.snapshot().unwrap();
+    let removal = Change::Remove { keyspace: Keyspace::Records, key: Bytes::from_static(b"2") };
+    let rows = vec![put(Keyspace::Records, b"1", b"new"), removal, put(Keyspace::Records, b"3", b"new")];
+    engine.commit(rows, Durability::Buffered).unwrap();
+    for _ in 0..2 {
+        let shown: Vec<_> = snapshot.scan(b"0", Bound::Unbounded).unwrap().map(Result::unwrap).collect();
+        let expected = ["1", "2"].map(|key| (Bytes::from(key), Bytes::from("old")));
+        assert_eq!(shown, expected);
+    }
+    let part: Vec<_> = snapshot.scan(b"1", Bound::Excluded(b"2")).unwrap().map(Result::unwrap).collect();
+    assert_eq!(part.len(), 1);
+    assert_eq!(snapshot.scan(b"2", Bound::Excluded(b"1")).unwrap().count(), 0);
+}
+
 /// A scan shows the state at its start, whatever is committed while it runs.
 fn scans_are_snapshots(engine: &dyn Engine) {
     engine
@@ -110,10 +128,11 @@ fn reclaiming_changes_nothing(engine: &dyn Engine) {
 }
 
 fn suite(fresh: &dyn Fn() -> Box<dyn Engine>) {
-    let cases: [fn(&dyn Engine); 6] = [
+    let cases: [fn(&dyn Engine); 7] = [
         batches_cover_keyspaces,
         scans_are_ordered_and_bounded,
         scans_are_snapshots,
+        snapshots_stay,
         values_of_every_size,
         reopen_keeps_everything,
         reclaiming_changes_nothing,
@@ -134,7 +153,7 @@ fn memory_engine_keeps_the_contract() {
 
 #[test]
 fn lsm_engine_keeps_the_contract() {
-    let dirs: Vec<_> = (0..6).map(|_| tempfile::tempdir().unwrap()).collect();
+    let dirs: Vec<_> = (0..7).map(|_| tempfile::tempdir().unwrap()).collect();
     let next = std::cell::Cell::new(0);
     suite(&|| {
         next.set(next.get() + 1);

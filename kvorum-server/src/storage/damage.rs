@@ -7,6 +7,7 @@
 
 use super::{
     Batch, CheckedFile, Durability, Engine, EngineError, EngineStats, Keyspace, Known, Room, Rows, Scan,
+    Snapshot,
 };
 use bytes::Bytes;
 use std::collections::BTreeSet;
@@ -119,6 +120,33 @@ impl Watched {
     }
 }
 
+/// A snapshot whose damage is recorded like the engine's.
+struct WatchedSnapshot {
+    inner: Arc<dyn Snapshot>,
+    damage: Arc<Damage>,
+}
+
+impl Snapshot for WatchedSnapshot {
+    fn scan(&self, start: &[u8], end: Bound<&[u8]>) -> Result<Scan, EngineError> {
+        watch(self.inner.scan(start, end), Keyspace::Records, &self.damage)
+    }
+}
+
+/// Records the damage that a scan meets.
+fn watch(
+    scan: Result<Scan, EngineError>,
+    keyspace: Keyspace,
+    damage: &Arc<Damage>,
+) -> Result<Scan, EngineError> {
+    let scan = scan.inspect_err(|error| damage.note_scan(keyspace, error))?;
+    let damage = Arc::clone(damage);
+    Ok(Box::new(scan.inspect(move |pair| {
+        if let Err(error) = pair {
+            damage.note_scan(keyspace, error);
+        }
+    })))
+}
+
 impl Engine for Watched {
     fn get(&self, keyspace: Keyspace, key: &[u8]) -> Result<Option<Bytes>, EngineError> {
         let found = self.inner.get(keyspace, key);
@@ -133,14 +161,12 @@ impl Engine for Watched {
     }
 
     fn scan(&self, keyspace: Keyspace, start: &[u8], end: Bound<&[u8]>) -> Result<Scan, EngineError> {
-        let damage = Arc::clone(&self.damage);
-        let scan =
-            self.inner.scan(keyspace, start, end).inspect_err(|error| damage.note_scan(keyspace, error))?;
-        Ok(Box::new(scan.inspect(move |pair| {
-            if let Err(error) = pair {
-                damage.note_scan(keyspace, error);
-            }
-        })))
+        watch(self.inner.scan(keyspace, start, end), keyspace, &self.damage)
+    }
+
+    fn snapshot(&self) -> Result<Arc<dyn Snapshot>, EngineError> {
+        let (inner, damage) = (self.inner.snapshot()?, Arc::clone(&self.damage));
+        Ok(Arc::new(WatchedSnapshot { inner, damage }))
     }
 
     fn check_file(&self, keyspace: Keyspace, after: Option<u64>) -> Result<Option<CheckedFile>, EngineError> {

@@ -25,7 +25,7 @@ use self::buffer::Layer;
 use super::format::{self, DELTA_ROW_BYTES, DeltaWriter};
 use super::{
     Batch, Change, CheckedFile, Durability, Engine, EngineError, EngineStats, Keyspace, Known, Room, Rows,
-    Scan, is_empty, wait,
+    Scan, Snapshot, is_empty, wait,
 };
 use crate::crash::{self, Point};
 use crate::supervise::{Part, Supervisor, Thread};
@@ -382,6 +382,10 @@ impl Engine for Delta {
         // from both.
         let below = self.shared.inner.scan(keyspace, start, end)?;
         Ok(Box::new(Merged { above: rows.into_iter().peekable(), below: below.peekable() }))
+    }
+
+    fn snapshot(&self) -> Result<Arc<dyn Snapshot>, EngineError> {
+        self.shared.inner.snapshot()
     }
 
     fn check_file(&self, keyspace: Keyspace, after: Option<u64>) -> Result<Option<CheckedFile>, EngineError> {

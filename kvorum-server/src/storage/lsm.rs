@@ -8,7 +8,7 @@
 
 use super::fjall_workarounds::{HeldResources, inspect, reclaim, uncached, workers};
 use super::{Batch, Change, CheckedFile, Durability, Engine, EngineError, EngineStats, Keyspace, Room, Rows};
-use super::{Scan, is_empty, quarantine, reserve, wait};
+use super::{Scan, Snapshot, is_empty, quarantine, reserve, wait};
 use crate::crash::{self, Point};
 use crate::supervise::Supervisor;
 use bytes::Bytes;
@@ -328,6 +328,34 @@ impl Open {
     }
 }
 
+/// The records of an [`LsmEngine`] at some instant. It keeps the database open.
+struct LsmSnapshot {
+    snapshot: fjall::Snapshot,
+    records: fjall::Keyspace,
+}
+
+impl Snapshot for LsmSnapshot {
+    fn scan(&self, start: &[u8], end: Bound<&[u8]>) -> Result<Scan, EngineError> {
+        if is_empty(start, end) {
+            return Ok(Box::new(std::iter::empty()));
+        }
+        let range: (Bound<&[u8]>, Bound<&[u8]>) = (Bound::Included(start), end);
+        Ok(scan_of(&self.snapshot, &self.records, range))
+    }
+}
+
+/// The pairs of a range as of a snapshot, which lives as long as the scan.
+fn scan_of(
+    snapshot: &fjall::Snapshot,
+    keyspace: &fjall::Keyspace,
+    range: (Bound<&[u8]>, Bound<&[u8]>),
+) -> Scan {
+    Box::new(snapshot.range::<&[u8], _>(keyspace, range).map(|pair| {
+        let (key, value) = pair.into_inner().map_err(|error| translate("read a range", error))?;
+        Ok((Bytes::from(key), Bytes::from(value)))
+    }))
+}
+
 impl Engine for LsmEngine {
     fn get(&self, keyspace: Keyspace, key: &[u8]) -> Result<Option<Bytes>, EngineError> {
         self.with_open(|open| {
@@ -342,11 +370,14 @@ impl Engine for LsmEngine {
                 return Ok(Box::new(std::iter::empty()) as Scan);
             }
             let range: (Bound<&[u8]>, Bound<&[u8]>) = (Bound::Included(start), end);
-            let pairs = open.database.snapshot().range::<&[u8], _>(open.keyspace(keyspace), range);
-            Ok(Box::new(pairs.map(|pair| {
-                let (key, value) = pair.into_inner().map_err(|error| translate("read a range", error))?;
-                Ok((Bytes::from(key), Bytes::from(value)))
-            })) as Scan)
+            Ok(scan_of(&open.database.snapshot(), open.keyspace(keyspace), range))
+        })
+    }
+
+    fn snapshot(&self) -> Result<Arc<dyn Snapshot>, EngineError> {
+        self.with_open(|open| {
+            let (snapshot, records) = (open.database.snapshot(), open.keyspace(Keyspace::Records).clone());
+            Ok(Arc::new(LsmSnapshot { snapshot, records }) as Arc<dyn Snapshot>)
         })
     }
 

@@ -11,14 +11,15 @@
 
 use super::shortage::Shortage;
 use super::{
-    Batch, Change, Durability, Engine, EngineError, EngineStats, Keyspace, Room, Rows, Scan, is_empty,
+    Batch, Change, Durability, Engine, EngineError, EngineStats, Keyspace, Room, Rows, Scan, Snapshot,
+    is_empty,
 };
 use crate::crash::{self, Point};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use xxhash_rust::xxh3::Xxh3;
 
@@ -513,6 +514,28 @@ impl State {
     }
 }
 
+/// The records of a [`MemoryEngine`] at some instant: they share their bytes with it.
+struct MemorySnapshot {
+    rows: BTreeMap<Bytes, Row>,
+}
+
+impl Snapshot for MemorySnapshot {
+    fn scan(&self, start: &[u8], end: Bound<&[u8]>) -> Result<Scan, EngineError> {
+        if is_empty(start, end) {
+            return Ok(Box::new(std::iter::empty()));
+        }
+        let rows: Vec<(Bytes, Row)> = self
+            .rows
+            .range::<[u8], _>((Bound::Included(start), end))
+            .map(|(key, row)| (key.clone(), row.clone()))
+            .collect();
+        Ok(Box::new(rows.into_iter().map(|(key, row)| {
+            let value = row.read(Keyspace::Records, &key, "read a snapshot")?;
+            Ok((key, value))
+        })))
+    }
+}
+
 impl Engine for MemoryEngine {
     fn get(&self, keyspace: Keyspace, key: &[u8]) -> Result<Option<Bytes>, EngineError> {
         self.connected()?;
@@ -547,6 +570,12 @@ impl Engine for MemoryEngine {
             let value = row.read(keyspace, &key, "read a range")?;
             Ok((key, value))
         })))
+    }
+
+    fn snapshot(&self) -> Result<Arc<dyn Snapshot>, EngineError> {
+        self.connected()?;
+        let rows = self.lock().live.get(&Keyspace::Records).cloned().unwrap_or_default();
+        Ok(Arc::new(MemorySnapshot { rows }))
     }
 
     fn commit(&self, batch: Batch, durability: Durability) -> Result<(), EngineError> {

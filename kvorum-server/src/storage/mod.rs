@@ -33,6 +33,7 @@ use bytes::Bytes;
 use shortage::Shortage;
 use std::fmt;
 use std::ops::Bound;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The name of one of the engine's ordered maps. A batch over several of them is atomic.
@@ -100,6 +101,18 @@ pub type Batch = Vec<Change>;
 /// It may be sent to another thread. While it exists it holds back the engine's clean-up, so its lifetime must be
 /// bounded.
 pub type Scan = Box<dyn Iterator<Item = Result<(Bytes, Bytes), EngineError>> + Send>;
+
+/// The records of a store as of the instant at which this was made. It can be read any number of times.
+///
+/// While it exists the engine keeps every row that it shows, so its lifetime must be bounded, and it must be gone before
+/// the store is reopened or set aside.
+pub trait Snapshot: Send + Sync {
+    /// All records with `start` <= key and key within `end`, in key order.
+    ///
+    /// # Errors
+    /// Those of [`Engine::scan`].
+    fn scan(&self, start: &[u8], end: Bound<&[u8]>) -> Result<Scan, EngineError>;
+}
 
 /// Rows for [`Engine::ingest`]: keys, each with a value or none if it is removed.
 pub type Rows<'a> = &'a mut dyn Iterator<Item = (Bytes, Option<Bytes>)>;
@@ -260,6 +273,12 @@ pub trait Engine: Send + Sync + 'static {
 
     /// All pairs with `start` <= key and key within `end`, in key order, as of now.
     fn scan(&self, keyspace: Keyspace, start: &[u8], end: Bound<&[u8]>) -> Result<Scan, EngineError>;
+
+    /// The records as of now, for as long as the snapshot is held.
+    ///
+    /// # Errors
+    /// [`EngineError::Closed`] while the store is closed.
+    fn snapshot(&self) -> Result<Arc<dyn Snapshot>, EngineError>;
 
     /// Reads one file of `keyspace` from the disk, past every cache, and compares it with the checksum that it was
     /// written with: the one that follows the file `after`, or the first. Returns its number and its bytes, or `None`

@@ -15,6 +15,7 @@
 //!
 //! With `always` a power loss is no loss: a write that it takes back must not have been confirmed.
 
+use crate::cuts::Taken;
 use crate::history::{AckFrom, Operation};
 use crate::millis;
 use bytes::Bytes;
@@ -156,6 +157,8 @@ pub struct Facts {
     pub dumps: Vec<Dump>,
     /// The reads of a run with backups after they were put back, when everything else has been read.
     pub restored: Option<Restored>,
+    /// The cuts that were taken.
+    pub cuts: Vec<Taken>,
     /// Gauges of queues.
     pub gauges: Vec<Gauge>,
     /// The mechanisms that the nodes are judged by.

@@ -13,6 +13,7 @@ pub mod conditions;
 pub mod convergence;
 pub mod copies;
 pub mod counters;
+pub mod cut;
 pub mod deadlines;
 pub mod durability;
 pub mod expiry;
@@ -54,7 +55,7 @@ pub struct Violation {
 pub type Check = fn(&History, &Facts) -> Result<(), Violation>;
 
 /// All invariants, by name, the simplest first: of several that break together the first explains most.
-pub const ALL: [(&str, Check); 19] = [
+pub const ALL: [(&str, Check); 20] = [
     ("phantoms", phantoms::check),
     ("expiry", expiry::check),
     ("durability", durability::check),
@@ -74,6 +75,7 @@ pub const ALL: [(&str, Check); 19] = [
     ("deadlines", deadlines::check),
     ("queues", queues::check),
     ("restored", restored::check),
+    ("cut", cut::check),
 ];
 
 /// Checks every invariant.

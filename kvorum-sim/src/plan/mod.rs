@@ -139,6 +139,17 @@ pub struct Backups {
     pub last: Vec<u16>,
 }
 
+/// A cut of all nodes, as for a backup.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CutPlan {
+    /// When it begins.
+    pub at: Duration,
+    /// How far its timestamp is ahead of all clocks.
+    pub ahead: Duration,
+    /// The longest pause between two orders.
+    pub pause_max: Duration,
+}
+
 /// All decisions of a seed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
@@ -176,6 +187,8 @@ pub struct Plan {
     pub backups: Option<Backups>,
     /// Whether short partitions follow each other, so that some writes reach replicas between a promise and its record.
     pub has_late_writers: bool,
+    /// Cuts that are taken under load. Most seeds have none.
+    pub cuts: Vec<CutPlan>,
     /// The kinds of faults that this seed has.
     pub kinds: BTreeSet<FaultKind>,
     /// The faults, in the order in which they begin.
@@ -249,6 +262,7 @@ impl Plan {
             value_bytes_max,
             has_late_writers: is_late,
             backups: backups(&mut seed.stream("backups"), nodes, length, &kinds),
+            cuts: cuts(&mut seed.stream("cuts"), length),
             transfers_early: seed.stream("transfers").percent(50),
             proves_peers,
             length,
@@ -353,6 +367,21 @@ fn backups(
     at.sort_unstable();
     let taken = order.into_iter().zip(at).collect();
     kinds.contains(&FaultKind::StaggeredRestore).then_some(Backups { taken, last })
+}
+
+/// A quarter of the seeds has cuts. Short pauses let all nodes close at about one time, long ones let clocks pass the
+/// timestamp in between.
+fn cuts(stream: &mut Stream, length: Duration) -> Vec<CutPlan> {
+    let count = if stream.percent(25) { stream.between(2, 5) } else { 0 };
+    let mut cuts: Vec<CutPlan> = (0..count)
+        .map(|_| CutPlan {
+            at: stream.duration(length / 10, length),
+            ahead: Duration::from_millis(stream.between(1, 1000)),
+            pause_max: Duration::from_millis(stream.between(0, 300)),
+        })
+        .collect();
+    cuts.sort_by_key(|cut| cut.at);
+    cuts
 }
 
 fn clocks(stream: &mut Stream, nodes: u16, kinds: &BTreeSet<FaultKind>) -> Vec<ClockPlan> {

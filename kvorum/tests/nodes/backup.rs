@@ -100,13 +100,16 @@ fn backup_is_restored_into_other_sizes() {
     let verified = done(backup(&["verify"], &folder, &[]));
     assert!(verified.contains("all their records"), "{verified}");
 
-    // One key changes: the next backup shares the packs of the others, and the first one stays what it was.
+    assert!(said.contains("4096 of 4096 partitions read"), "{said}");
+    assert!(said.contains(&format!("without {}", cluster.url(2))), "{said}");
+
+    // One key changes: the next backup reads its partition alone, and shares the packs of the others, and the first one stays what it was.
     let before = packs(&folder);
     assert!(before.len() >= 2, "{before:?}");
     put(&cluster, b"small/0299", b"changed", "");
     thread::sleep(Duration::from_secs(1));
     let said = done(backup(&["create"], &folder, &["--url", &url]));
-    assert!(said.contains("of which 1 are new"), "{said}");
+    assert!(said.contains("of which 1 are new, 1 of 4096 partitions read"), "{said}");
     let listed = done(backup(&["list"], &folder, &[]));
     let ids: Vec<&str> = listed.lines().map(|line| line.split(' ').next().unwrap()).collect();
     assert_eq!(ids.len(), 2, "{listed}");
@@ -171,6 +174,25 @@ fn restore_goes_on_where_it_ended() {
     assert_eq!(single.get("id=a").text(), "newer");
     // A backup under a prefix: 1,024 bytes of a key are the limit, prefix and all.
     refused(&resumed(&["--prefix", "%01"]), 2, "more than 1024 bytes");
+}
+
+/// A restore that is killed while it writes goes on with `--resume`, and is compared at its end like any other.
+#[test]
+fn killed_restore_goes_on() {
+    let home = TempDir::with_prefix("kvorum-backup-").unwrap();
+    let folder = home.path().join("backups");
+    let cluster = Cluster::start(1);
+    let model = fill(&cluster);
+    done(backup(&["create"], &folder, &["--url", &cluster.url(0)]));
+    let single = Node::start_new(&[]);
+    let url = single.url();
+    let mut child = kvorum(&["backup", "restore"]).arg(&folder).args(["--url", &url]).spawn().unwrap();
+    kvorum_testkit::wait_until("the first record", || single.get("id=a").status == 200);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let said = done(backup(&["restore"], &folder, &["--url", &url, "--resume"]));
+    assert!(said.contains("read back and compared"), "{said}");
+    assert_eq!(scan(&url), model);
 }
 
 /// A flipped bit, a missing pack, a cut manifest: `verify` finds each at the depth that it is for, and nothing of such a
@@ -281,5 +303,128 @@ fn backup_under_load_has_what_was_acknowledged() {
     for (key, value) in restored {
         let round: u64 = String::from_utf8(value).unwrap().parse().unwrap();
         assert!((acknowledged..6).contains(&round), "{key:?} {round}");
+    }
+}
+
+/// Goal: a second backup of an unchanged store reads no value, and has all records all the same; a damaged pack is no base.
+#[test]
+fn unchanged_partitions_are_not_read() {
+    let home = TempDir::with_prefix("kvorum-backup-").unwrap();
+    let folder = home.path().join("backups");
+    let cluster = Cluster::start(3);
+    let model = fill(&cluster);
+    let url = cluster.url(0);
+    let create = || {
+        // Two within a second would have one name.
+        thread::sleep(Duration::from_secs(1));
+        done(backup(&["create"], &folder, &["--url", &url]))
+    };
+    done(run(kvorum(&["repair", "--url", &url]).arg("--node").arg(&url), b""));
+    create();
+    let said = create();
+    assert!(said.contains("of which 0 are new, 0 of 4096 partitions read"), "{said}");
+    done(backup(&["verify"], &folder, &[]));
+    let single = Node::start_new(&[]);
+    done(backup(&["restore"], &folder, &["--url", &single.url()]));
+    assert_eq!(scan(&single.url()), model);
+    let pack = packs(&folder).pop().unwrap();
+    let mut bytes = std::fs::read(&pack).unwrap();
+    let last = bytes.len() - 1;
+    bytes[last] ^= 1;
+    std::fs::write(&pack, bytes).unwrap();
+    let said = create();
+    assert!(said.contains("4096 of 4096 partitions read"), "{said}");
+    done(backup(&["verify"], &folder, &[]));
+}
+
+/// Goal: a node that dies while it is read costs the backup nothing, as long as the others are a read quorum; otherwise the
+/// backup fails, and does not exist.
+#[test]
+fn backup_goes_on_without_a_node_but_not_without_a_quorum() {
+    let home = TempDir::with_prefix("kvorum-backup-").unwrap();
+    let folder = home.path().join("backups");
+    let mut cluster = Cluster::start(3);
+    let mut model = fill(&cluster);
+    for number in 0..36 {
+        let key = format!("more/{number:03}").into_bytes();
+        let text: Vec<u8> = noise(1 << 20, 100 + number).iter().map(|byte| b'a' + byte % 26).collect();
+        put(&cluster, &key, &text, "");
+        model.insert(key, text);
+    }
+    let url = cluster.url(0);
+    let slow = ["--url", &*url, "--rate", "8"];
+    let child = kvorum(&["backup", "create"])
+        .arg(&folder)
+        .args(slow)
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    kvorum_testkit::wait_until("a first pack", || {
+        folder.join("packs").exists() && !packs(&folder).is_empty()
+    });
+    cluster.kill9(2);
+    let said = done(child.wait_with_output().unwrap());
+    assert!(said.contains(&format!("{} records", model.len())), "{said}");
+    assert!(said.contains(&format!("without {}", cluster.url(2))), "{said}");
+    done(backup(&["verify"], &folder, &[]));
+    let single = Node::start_new(&[]);
+    done(backup(&["restore"], &folder, &["--url", &single.url()]));
+    assert_eq!(scan(&single.url()), model);
+
+    cluster.kill9(1);
+    let other = home.path().join("other");
+    refused(&backup(&["create"], &other, &["--url", &url]), 3, "lack a read quorum");
+    assert_eq!(done(backup(&["list"], &other, &[])), "");
+}
+
+/// Goal: an exact backup equals the model at its instant, under load. Method: one writer for each of some keys overwrites it
+/// with rising numbers and notes the version of each; the packs must have the last number that was acknowledged at or
+/// below the instant, or the one that was under way then.
+#[test]
+fn exact_backup_equals_the_model_at_its_instant() {
+    let home = TempDir::with_prefix("kvorum-backup-").unwrap();
+    let folder = home.path().join("backups");
+    let cluster = Cluster::start(3);
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    let written: Vec<Vec<String>> = thread::scope(|scope| {
+        let writers: Vec<_> = (0..6)
+            .map(|writer| {
+                let (cluster, is_over) = (&cluster, &is_over);
+                scope.spawn(move || {
+                    let mut versions = Vec::new();
+                    while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                        let target = format!("/v0/entity?id=key/{writer}");
+                        let value = versions.len().to_string();
+                        let answer = cluster.ask(writer % 3, "PUT", &target, Some(value.as_bytes()));
+                        assert_eq!(answer.status, 201, "{answer:?}");
+                        versions.push(answer.header("etag").unwrap().trim_matches('"').to_owned());
+                    }
+                    versions
+                })
+            })
+            .collect();
+        thread::sleep(Duration::from_millis(500));
+        done(backup(&["create"], &folder, &["--url", &cluster.url(1)]));
+        thread::sleep(Duration::from_millis(500));
+        is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+        writers.into_iter().map(|writer| writer.join().unwrap()).collect()
+    });
+    let folder = kvorum_backup::Folder::open(&folder).unwrap();
+    let manifest = folder.manifest(None).unwrap();
+    let upto = manifest.cut.unwrap().upto;
+    let mut kept = BTreeMap::new();
+    for entry in &manifest.packs {
+        kept.extend(folder.records(entry).unwrap().into_iter().map(|record| (record.key.clone(), record)));
+    }
+    for (writer, versions) in written.iter().enumerate() {
+        let acknowledged = versions.iter().filter(|version| version[..16] <= upto[..]).count();
+        let has_gone_on = acknowledged > 0 && acknowledged < versions.len();
+        assert!(has_gone_on, "the load went on around the instant: {acknowledged} of {}", versions.len());
+        let record = &kept[format!("key/{writer}").as_bytes()];
+        assert!(record.version[..16] <= upto[..], "{record:?} {upto}");
+        let number: usize = String::from_utf8(record.value.to_vec()).unwrap().parse().unwrap();
+        let is_last = number + 1 == acknowledged && record.version == versions[number];
+        let is_under_way = number == acknowledged && !versions.contains(&record.version);
+        assert!(is_last || is_under_way, "{record:?} of {acknowledged} up to {upto}: {versions:?}");
     }
 }

@@ -76,6 +76,7 @@ impl Committer {
 
     /// Replaces the store with an empty one that has `rows`.
     fn begin_with(&self, rows: &BTreeMap<Bytes, Bytes>) -> Result<(), EngineError> {
+        self.cuts.drop_for("the store is set aside");
         self.engine.set_aside()?;
         if let Some(digests) = &self.digests {
             digests.clear();
@@ -115,6 +116,7 @@ impl Committer {
             self.health.set_short(shortage, now);
             return Refusal::Met(shortage);
         }
+        self.cuts.drop_for("the store has failed");
         self.health.set_failed(&error.to_string());
         if matches!(error, EngineError::Poisoned { .. })
             && let Err(error) = self.engine.retire()
@@ -192,6 +194,7 @@ impl Committer {
             return;
         }
         crash::point(Point::ReopenBefore);
+        self.cuts.drop_for("the store is reopened");
         match self.engine.reopen() {
             Ok(()) => {
                 crash::point(Point::ReopenAfter);
@@ -222,6 +225,7 @@ impl Committer {
         }
         self.reopen_at = now + DISK_RETRY;
         crash::point(Point::ReopenBefore);
+        self.cuts.drop_for("the store is reopened");
         match self.engine.open_reserve() {
             Ok(true) => {
                 crash::point(Point::ReopenAfter);
@@ -265,6 +269,7 @@ impl Committer {
         if !matches!(self.engine.check(), Err(EngineError::Closed)) {
             return;
         }
+        self.cuts.drop_for("the store has failed");
         match self.engine.retire() {
             Ok(()) => {
                 tracing::info!("the failed store can be read again; it takes no writes until a restart");

@@ -77,6 +77,7 @@ impl Committer {
                 let outcome = Ok(self.judge_step(stage, &step));
                 (None, Answer::Floor { outcome, done })
             }
+            Request::Cut { step, done } => (None, Answer::Cut { outcome: Ok(self.has_cut(step)), done }),
             Request::Remove { partition, rows, which, done } => {
                 let outcome = self.judge_removal(stage, partition, rows, which);
                 (None, Answer::Purge { outcome, done })
@@ -176,11 +177,11 @@ impl Committer {
             stored: stored.map_or(Version::ZERO, |stored| stored.version),
             promised: self.promised(stage, key),
             fenced: self.promises.fence(),
-            barred: barred.max(self.floor),
+            barred: barred.max(self.floor).max(self.cuts.closed()),
         }
     }
 
-    fn promised(&self, stage: &Stage, key: &Key) -> Version {
+    pub(super) fn promised(&self, stage: &Stage, key: &Key) -> Version {
         self.promise_of(stage, key).ballot
     }
 
@@ -305,6 +306,9 @@ impl Committer {
                 && record.version > self.promises.fence()
                 && (stage.has_accepted(record.version) || self.recent.has_accepted(record.version))
         };
+        if let Some(answer) = self.cut_off(stage, &key, &record, stored, has_accepted(), source) {
+            return self.believed(answer);
+        }
         let Some(stored) = stored else {
             let is_below = record.version <= self.floor;
             if is_below || self.floors.is_some() {

@@ -1,6 +1,7 @@
 //! The committer, driven group by group over the in-memory engine: what it stores, what it answers, what survives.
 
 mod ballots;
+mod cuts;
 mod failures;
 
 use super::answer::Applied;
@@ -36,6 +37,7 @@ struct Bench {
     health: Arc<StoreHealth>,
     metrics: Arc<StoreMetrics>,
     promises: Arc<super::Promises>,
+    cuts: Arc<super::Cuts>,
     committer: Committer,
     source: Source,
 }
@@ -71,9 +73,11 @@ impl Bench {
         let floors = (purge == Purge::Keep).then(|| Arc::new(super::Floors::open(&*engine, 12).unwrap()));
         let (counted, known) = (Arc::clone(&groups), Arc::clone(&health));
         let promises = Arc::new(super::Promises::open(&*engine).unwrap());
-        let committer = Committer::new(&parts, digests, floors, Arc::clone(&promises), counted, known);
+        let cuts = Arc::new(super::Cuts::default());
+        let committer = Committer::new(&parts, digests, floors, Arc::clone(&promises), counted, known)
+            .with_cuts(Arc::clone(&cuts));
         let (metrics, source) = (parts.metrics, Source::Writer);
-        Self { engine, clock, groups, health, metrics, promises, committer, source }
+        Self { engine, clock, groups, health, metrics, promises, cuts, committer, source }
     }
 
     fn stored(&self, key: &str) -> Option<Record> {

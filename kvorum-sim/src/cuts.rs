@@ -1,0 +1,170 @@
+//! Cuts: exact backups of the whole cluster, taken under load and faults as `kvorum backup create` takes them.
+//!
+//! The orders go to the nodes directly, with pauses between them that a network could make. Some nodes are left out
+//! although they run. A cut of which a node is lost goes on with the others.
+
+use crate::node::Nodes;
+use crate::plan::{CutPlan, Plan};
+use crate::seed::Stream;
+use crate::trace::Trace;
+use bytes::Bytes;
+use kvorum_core::{Key, NodeIndex, Record};
+use kvorum_server::coordinator::Shared;
+use kvorum_server::replica::CutStep;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a node may take for a step: a paused one is left out.
+const STEP_MAX: Duration = Duration::from_secs(2);
+/// Bytes of records that are read at a time.
+const PART_BYTES: usize = 4096;
+const AGE_MAX: Duration = Duration::from_hours(1);
+
+/// A cut that was taken.
+#[derive(Debug, Clone, Default)]
+pub struct Taken {
+    /// The timestamp, inclusive.
+    pub upto: u64,
+    /// Before the first node was told to close: whatever was acknowledged by then must be in it.
+    pub closing: Duration,
+    /// After the last node had closed: whatever began later must not be in it.
+    pub closed: Duration,
+    /// The nodes whose snapshots were read.
+    pub sources: Vec<u16>,
+    /// The newest record of each key among them.
+    pub records: BTreeMap<Bytes, Record>,
+    /// For each partition that has a read quorum among the nodes that were read: true.
+    pub is_covered: Vec<bool>,
+}
+
+/// The cuts that were taken.
+pub type Cuts = Rc<RefCell<Vec<Taken>>>;
+
+/// Takes the cuts of `plan`.
+///
+/// # Errors
+/// None; the type is the simulation's.
+pub async fn run(plan: Plan, nodes: Nodes, cuts: Cuts, trace: Trace) -> turmoil::Result {
+    for (number, cut) in (0..).zip(plan.cuts.clone()) {
+        tokio::time::sleep(cut.at.saturating_sub(now())).await;
+        let mut stream = plan.seed.numbered("cut", number);
+        let taken = take(&plan, cut, &mut stream, &nodes).await;
+        let text = match &taken {
+            Some(taken) => format!(
+                "a cut at {:016x} of nodes {:?}, {} records, {} partitions covered",
+                taken.upto,
+                taken.sources,
+                taken.records.len(),
+                taken.is_covered.iter().filter(|covered| **covered).count()
+            ),
+            None => "no cut could be taken".to_owned(),
+        };
+        trace.line(now(), "backup", &text);
+        cuts.borrow_mut().extend(taken);
+    }
+    Ok(())
+}
+
+/// A node that takes part: the process whose snapshot it is.
+struct Source {
+    node: u16,
+    shared: Arc<Shared>,
+}
+
+impl Source {
+    async fn order(&self, step: CutStep) -> bool {
+        matches!(tokio::time::timeout(STEP_MAX, self.shared.take_cut_step(step)).await, Ok(Ok(())))
+    }
+
+    /// All records of the snapshot; none when it is gone.
+    async fn read(&self, upto: u64, nodes: &Nodes) -> Option<Vec<(Bytes, Record)>> {
+        let start = Key::new(Bytes::from_static(b"\0")).ok()?;
+        let mut records = Vec::new();
+        let mut reader = self.shared.replica.scan_cut(upto, start, None).await.ok()??;
+        loop {
+            let part = reader.next(PART_BYTES, self.shared.clock.mono()).await.ok()?;
+            if !self.shared.cluster.votes() {
+                return None;
+            }
+            if part.is_empty() {
+                break;
+            }
+            records.extend(part);
+        }
+        // A process that has died answers nobody.
+        let shared = nodes.get(self.node)?.shared().cloned()?;
+        Arc::ptr_eq(&shared, &self.shared).then_some(records)
+    }
+}
+
+async fn pause(stream: &mut Stream, max: Duration) {
+    let pause = stream.duration(Duration::ZERO, max);
+    if !pause.is_zero() {
+        tokio::time::sleep(pause).await;
+    }
+}
+
+async fn take(plan: &Plan, cut: CutPlan, stream: &mut Stream, nodes: &Nodes) -> Option<Taken> {
+    let mut order: Vec<u16> = (0..plan.nodes).collect();
+    stream.shuffle(&mut order);
+    let is_left_out: Vec<bool> = order.iter().map(|_| stream.percent(25)).collect();
+    let running = order.into_iter().zip(is_left_out).filter_map(|(node, is_left_out)| {
+        let shared = nodes.get(node)?.shared().cloned()?;
+        (!is_left_out).then_some(Source { node, shared })
+    });
+    let mut sources: Vec<Source> = running.collect();
+    let highest = sources.iter().map(|source| source.shared.cut_reading()).max()?;
+    let ahead = crate::millis(cut.ahead);
+    let upto = ((highest >> 16) + ahead) << 16 | 0xffff;
+    let mut armed = Vec::new();
+    for source in sources {
+        pause(stream, cut.pause_max).await;
+        if source.order(CutStep::Arm { upto, age_max: AGE_MAX }).await {
+            armed.push(source);
+        }
+    }
+    pause(stream, cut.pause_max * 4).await;
+    let closing = now();
+    sources = Vec::new();
+    for source in armed {
+        pause(stream, cut.pause_max).await;
+        if source.order(CutStep::Close { upto }).await {
+            sources.push(source);
+        }
+    }
+    let closed = now();
+    pause(stream, Duration::from_secs(3)).await;
+    let mut taken = Taken { upto, closing, closed, ..Taken::default() };
+    // The cluster numbers its nodes by their ids.
+    let (mut cluster, mut indexes) = (None, Vec::new());
+    for source in &sources {
+        let read = source.read(upto, nodes).await;
+        source.order(CutStep::Drop { upto }).await;
+        let Some(read) = read else { continue };
+        taken.sources.push(source.node);
+        indexes.push(source.shared.cluster.me());
+        cluster = Some(Arc::clone(&source.shared.cluster));
+        for (key, record) in read {
+            let newest = match taken.records.remove(&key) {
+                Some(known) => known.merge(record),
+                None => record,
+            };
+            taken.records.insert(key, newest);
+        }
+    }
+    let (cluster, default) = (cluster?, plan.default_replicas());
+    let covered = kvorum_core::Partition::all(cluster.topology().partition_bits()).map(|partition| {
+        let list = cluster.preference_list(partition).iter().take(usize::from(default.from));
+        let has = |index: &&NodeIndex| indexes.contains(*index);
+        list.filter(has).count() >= usize::from(default.ack)
+    });
+    taken.is_covered = covered.collect();
+    Some(taken)
+}
+
+fn now() -> Duration {
+    turmoil::sim_elapsed().unwrap_or_default()
+}

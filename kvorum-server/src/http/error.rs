@@ -16,9 +16,6 @@ use kvorum_core::condition::{ApplyError, TagsError};
 use kvorum_core::{Quorum, UnixMillis, Version};
 use kvorum_profiler::ProfileError;
 
-/// The code of a refusal for asking too much.
-const OVER_LIMIT: &str = "over_limit";
-
 /// A failure as the client gets it.
 #[derive(Debug)]
 pub struct Failure {
@@ -56,7 +53,7 @@ impl Failure {
             }
             Refusal::OverLimit { over, .. } => Self {
                 retry_after: over.retry_after,
-                ..Self::new(StatusCode::TOO_MANY_REQUESTS, OVER_LIMIT, message)
+                ..Self::new(StatusCode::TOO_MANY_REQUESTS, "over_limit", message)
             },
             Refusal::Missing { right, .. } => Self {
                 header: with(&format!(", error=\"insufficient_scope\", scope=\"{right}\"")),
@@ -67,7 +64,7 @@ impl Failure {
 
     /// Whether the client is over a limit: the refusal waits before it is sent.
     pub fn is_to_wait(&self) -> bool {
-        self.code == OVER_LIMIT
+        self.code == "over_limit"
     }
 
     /// The token's requests wait for each other: it asks more than its share of a busy node.

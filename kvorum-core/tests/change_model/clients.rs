@@ -216,8 +216,9 @@ impl Case {
         let ballot = Version::from_words(client.record, 1);
         let confirms = match &mut client.turn {
             Turn::Writing => {
+                // A replica with a newer record confirms; one whose history is closed does not.
                 replica.take(client.record);
-                true
+                client.record > replica.barred
             }
             Turn::Reading { newest } => {
                 *newest = replica.record.max(*newest);

@@ -94,6 +94,8 @@ struct Node {
     record: u64,
     /// The highest ballot that it has promised.
     promised: u64,
+    /// The version up to which history is closed: a tombstone up to there was purged, and nothing older comes in.
+    barred: u64,
     /// Whether a batch that drops its records is under way.
     has_batch: bool,
 }
@@ -136,6 +138,9 @@ impl Node {
 
     /// Takes a record as repair does; returns whether the node has it, or a newer one.
     fn take(&mut self, record: u64) -> bool {
+        if record <= self.barred {
+            return false;
+        }
         if record > self.record && !self.key().is_bound(Version::from_words(record, 1)) {
             self.record = record;
         }
@@ -195,12 +200,14 @@ impl Case {
                 return true;
             }
             let list = state.route(epoch).reads().iter().map(|slot| usize::from(slot.0));
-            let outdated = list.filter(|at| {
-                self.is_served(state, *at, epoch)
-                    && self.counts(state, *at, epoch)
-                    && !Self::is_current(state, state.nodes[*at].record)
-            });
-            outdated.count() < 2
+            let served =
+                list.filter(|at| self.is_served(state, *at, epoch) && self.counts(state, *at, epoch));
+            let records: Vec<u64> = served.map(|at| state.nodes[at].record).collect();
+            let mut pairs = records
+                .iter()
+                .enumerate()
+                .flat_map(|(at, one)| records[..at].iter().map(move |other| *one.max(other)));
+            pairs.all(|newest| Self::is_current(state, newest))
         })
     }
 
@@ -267,7 +274,7 @@ impl Model for Case {
     type Action = Step;
 
     fn init_states(&self) -> Vec<State> {
-        let node = Node { epoch: 0, record: 0, promised: 0, has_batch: false };
+        let node = Node { epoch: 0, record: 0, promised: 0, barred: 0, has_batch: false };
         vec![State {
             nodes: vec![node; NODES],
             chain: vec![Link::first()],
@@ -299,8 +306,14 @@ impl Model for Case {
                 state.progress.adopt(chain::epoch_of(epoch), chain::id(at));
             }
             Step::Compare(at, from) => {
-                let record = state.nodes[from].record;
-                let has_it = state.nodes[at].take(record);
+                let (record, barred) = (state.nodes[from].record, state.nodes[from].barred);
+                let node = &mut state.nodes[at];
+                // It adopts the watermark: what it holds of a closed history, and the other does not, was deleted.
+                node.barred = node.barred.max(barred);
+                if node.record <= node.barred && node.record != record {
+                    node.record = 0;
+                }
+                let has_it = node.take(record) || record <= node.barred;
                 if has_it || self.mistake == Mistake::PromiseHidesComparison {
                     let epoch = chain::epoch_of(state.last());
                     state.progress.compare(epoch, chain::id(at), chain::id(from));
@@ -318,7 +331,7 @@ impl Model for Case {
             Step::Purge => {
                 state.purged = true;
                 for node in state.nodes.iter_mut().filter(|node| node.record == clients::TOMBSTONE) {
-                    node.record = 0;
+                    (node.record, node.barred) = (0, clients::TOMBSTONE);
                 }
             }
         }

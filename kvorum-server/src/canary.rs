@@ -98,6 +98,7 @@ impl Canary {
         Self::BelievesAnyTimestamp,
         Self::CopiedStoreServes,
         Self::CutClosesLate,
+        Self::CutTakesLateWrites,
         Self::DiskFullForgetsStored,
         Self::DigestForgetsUpdate,
         Self::EmptyReplicaVotes,
@@ -133,9 +134,8 @@ impl Canary {
         &[Self::HintsIgnorePromises, Self::SupersededByBallot, Self::WriteBacksIgnorePromises];
 
     /// Those that no seed has met: about fences, and repair between a promise and its record. The model alone finds them
-    /// (`kvorum-core/tests/conditional_model`); of cuts, the committer's tests do.
+    /// (`kvorum-core/tests/conditional_model`).
     pub const UNNOTICED: &[Self] = &[
-        Self::CutTakesLateWrites,
         Self::FenceUnsynced,
         Self::HintsBeforeTaken,
         Self::RefillForgetsPromises,

@@ -5,8 +5,8 @@
 //! snapshot has no record above T, and nothing at or below T has been overwritten in it by a later one.
 //!
 //! From then on no client's write at or below T is confirmed, unless the snapshot has it. So what a read quorum of
-//! snapshots holds is every write that was acknowledged at or below T, and none above. A write that comes too late is
-//! stamped again, as after the close of a tombstone GC round ([`super::floor`]). Hints, write-backs and repair bring in
+//! snapshots holds is every write that was acknowledged at or below T, and none above. A write that comes too late goes
+//! on by ballots, above T. Hints, write-backs and repair bring in
 //! records at or below T as before: they confirm nothing to a client.
 //!
 //! There is one cut at a time, in memory only. It is dropped when it gets too old, when nobody reads it, when the disk

@@ -669,3 +669,25 @@ fn limits_of_a_token_hold() {
         assert_eq!(output.status.code(), Some(2), "{wrong}: {output:?}");
     }
 }
+
+/// An exact backup needs the right `admin`; one by a scan needs `scan` for all keys, and no more.
+#[test]
+fn backups_need_their_rights() {
+    let tokens = Tokens::new();
+    let operator = tokens.create("operator", &["--allow", "admin"]);
+    let scanner = tokens.create("scanner", &["--allow", "scan"]);
+    let node = tokens.serve("on");
+    let create = |token: &str, more: &[&str]| {
+        let folder = tempfile::tempdir().unwrap();
+        let words = [&["backup", "create"], more].concat();
+        let mut command = kvorum(&words);
+        run(command.arg(folder.path()).args(["--url", &node.url()]).env("KVORUM_TOKEN", token), b"")
+    };
+    let is_done = |output: &Output| output.status.success();
+    assert!(is_done(&create(&operator, &[])));
+    assert!(is_done(&create(&scanner, &["--scan"])));
+    let refused = create(&scanner, &[]);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(!is_done(&refused) && said.contains("needs the right admin on every node"), "{said}");
+    assert!(!is_done(&create(&operator, &["--scan"])));
+}

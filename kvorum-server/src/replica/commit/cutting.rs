@@ -61,7 +61,9 @@ impl Committer {
     /// the record, or a ballot decides.
     ///
     /// A record that is here may have come in by repair since: then nothing in the snapshot stands for it, and a
-    /// confirmation would be of a write that the backup lacks. The coordinator goes on by ballots, above the cut.
+    /// confirmation would be of a write that the backup lacks. One that is not here may still come in by repair or by a reader
+    /// that found it elsewhere, so it must not be stamped again as if nobody could see it: [`Applied::TooLate`] would be false.
+    /// The coordinator goes on by ballots, above the cut.
     pub(super) fn cut_off(
         &self,
         stage: &Stage,
@@ -88,8 +90,6 @@ impl Committer {
         if source == Source::Ballot {
             return None;
         }
-        let may_be_built_on = record.version < promised
-            || stored > record.version && self.promises.is_contested(key, record.version);
-        Some(if may_be_built_on { Applied::Contested { by } } else { Applied::TooLate { upto: by } })
+        Some(Applied::Contested { by })
     }
 }

@@ -52,7 +52,7 @@ fn the_first_record_above_closes_the_cut_before_it_is_judged() {
     let group = vec![("k", value(9, "late"), observed), ("k", value(11, "above"), observed)];
     let answers: Vec<_> = bench.apply_all(group).into_iter().map(Result::unwrap).collect();
     // Whatever is in the group with the first record above comes too late.
-    assert_eq!(answers, [Applied::TooLate { upto: closed() }, Applied::Stored]);
+    assert_eq!(answers, [Applied::Contested { by: closed() }, Applied::Stored]);
     assert_eq!(bench.stored("k"), Some(value(11, "above")));
     let expected = [("k".to_owned(), value(5, "old")), ("other".to_owned(), value(9, "still before"))];
     assert_eq!(bench.cut_records(), expected);
@@ -66,7 +66,7 @@ fn nothing_at_or_below_a_closed_cut_is_confirmed() {
     bench.apply("k", value(5, "old")).unwrap();
     bench.arm();
     assert!(bench.close());
-    let too_late = Applied::TooLate { upto: closed() };
+    let too_late = Applied::Contested { by: closed() };
     assert_eq!(bench.apply("new", value(9, "late")).unwrap(), too_late);
     assert_eq!(bench.apply("k", value(9, "late")).unwrap(), too_late);
     assert_eq!(bench.apply("k", value(4, "older still")).unwrap(), too_late);
@@ -77,7 +77,7 @@ fn nothing_at_or_below_a_closed_cut_is_confirmed() {
     // A newer record does not stand for one that the backup would lack.
     assert_eq!(
         bench.apply("k", value(9, "late")).unwrap(),
-        Applied::TooLate { upto: closed().max(version(11)) }
+        Applied::Contested { by: closed().max(version(11)) }
     );
     // Others bring what they have; its writer is told nothing by that.
     assert_eq!(bench.apply_as(Source::Copy, value(12, "hint")), Applied::Stored);
@@ -115,12 +115,12 @@ fn cuts_that_nobody_reads_or_that_are_old_are_dropped() {
     assert!(!bench.close(), "it was armed for too long");
     assert!(bench.cut(CutStep::Arm { upto: upto(), age_max: AGE }));
     assert!(bench.close());
-    for _ in 0..59 {
-        bench.clock.pass(60_000);
+    for _ in 0..179 {
+        bench.clock.pass(20_000);
         bench.committer.commit(Vec::new());
         assert!(bench.cuts.touch(upto(), crate::clock::Clock::mono(&*bench.clock)));
     }
-    bench.clock.pass(61_000);
+    bench.clock.pass(21_000);
     bench.committer.commit(Vec::new());
     assert!(bench.cuts.snapshot().is_none(), "an hour has passed");
 }

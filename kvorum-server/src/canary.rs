@@ -32,6 +32,8 @@ pub enum Canary {
     FenceUnsynced,
     /// A new store adopts the first cluster id that it hears.
     FirstIdAdopted,
+    /// Each write of a group is judged on the record before the group.
+    GroupJudgedOnBase,
     /// A replica that did not answer counts as if it had, because it gets a hint.
     HintCountsAsAck,
     /// A hint of a ballot's record is kept although too few replicas have taken it.
@@ -124,6 +126,7 @@ impl Canary {
         Self::TtlFromVersion,
         Self::AcceptUnchecked,
         Self::EarlyRefusal,
+        Self::GroupJudgedOnBase,
         Self::PromiseUnsynced,
         Self::RestampContested,
         Self::WritesIgnorePromises,
@@ -161,6 +164,7 @@ impl Canary {
             Self::EmptyReplicaVotes => "empty-replica-votes",
             Self::ExpiresByOneClock => "expires-by-one-clock",
             Self::FirstIdAdopted => "first-id-adopted",
+            Self::GroupJudgedOnBase => "group-judged-on-base",
             Self::HintCountsAsAck => "hint-counts-as-ack",
             Self::LocalClockOnly => "local-clock-only",
             Self::NoWriteBack => "no-write-back",

@@ -32,6 +32,8 @@ pub enum Canary {
     FenceUnsynced,
     /// A new store adopts the first cluster id that it hears.
     FirstIdAdopted,
+    /// Each write of a group is judged on the record before the group.
+    GroupJudgedOnBase,
     /// A replica that did not answer counts as if it had, because it gets a hint.
     HintCountsAsAck,
     /// A hint of a ballot's record is kept although too few replicas have taken it.
@@ -98,7 +100,6 @@ impl Canary {
         Self::BelievesAnyTimestamp,
         Self::CopiedStoreServes,
         Self::CutClosesLate,
-        Self::CutTakesLateWrites,
         Self::DiskFullForgetsStored,
         Self::DigestForgetsUpdate,
         Self::EmptyReplicaVotes,
@@ -124,6 +125,7 @@ impl Canary {
         Self::TtlFromVersion,
         Self::AcceptUnchecked,
         Self::EarlyRefusal,
+        Self::GroupJudgedOnBase,
         Self::PromiseUnsynced,
         Self::RestampContested,
         Self::WritesIgnorePromises,
@@ -136,6 +138,7 @@ impl Canary {
     /// Those that no seed has met: about fences, and repair between a promise and its record. The model alone finds them
     /// (`kvorum-core/tests/conditional_model`).
     pub const UNNOTICED: &[Self] = &[
+        Self::CutTakesLateWrites,
         Self::FenceUnsynced,
         Self::HintsBeforeTaken,
         Self::RefillForgetsPromises,
@@ -161,6 +164,7 @@ impl Canary {
             Self::EmptyReplicaVotes => "empty-replica-votes",
             Self::ExpiresByOneClock => "expires-by-one-clock",
             Self::FirstIdAdopted => "first-id-adopted",
+            Self::GroupJudgedOnBase => "group-judged-on-base",
             Self::HintCountsAsAck => "hint-counts-as-ack",
             Self::LocalClockOnly => "local-clock-only",
             Self::NoWriteBack => "no-write-back",

@@ -40,8 +40,18 @@ pub struct Taken {
     pub is_covered: Vec<bool>,
 }
 
-/// The cuts that were taken.
-pub type Cuts = Rc<RefCell<Vec<Taken>>>;
+/// The cuts of a run.
+#[derive(Debug, Default)]
+pub struct CutLog {
+    /// Those that were taken.
+    pub taken: Vec<Taken>,
+    /// From when until when each was tried. A write that is under way when a node closes goes on by ballots; where rivals of its
+    /// key do the same, its outcome may be unknown (`docs/dev/cuts.md`).
+    pub disturbed: Vec<(Duration, Duration)>,
+}
+
+/// The log that a run and its cuts share.
+pub type Cuts = Rc<RefCell<CutLog>>;
 
 /// Takes the cuts of `plan`.
 ///
@@ -51,6 +61,7 @@ pub async fn run(plan: Plan, nodes: Nodes, cuts: Cuts, trace: Trace) -> turmoil:
     for (number, cut) in (0..).zip(plan.cuts.clone()) {
         tokio::time::sleep(cut.at.saturating_sub(now())).await;
         let mut stream = plan.seed.numbered("cut", number);
+        let begun = now();
         let taken = take(&plan, cut, &mut stream, &nodes).await;
         let text = match &taken {
             Some(taken) => format!(
@@ -63,7 +74,9 @@ pub async fn run(plan: Plan, nodes: Nodes, cuts: Cuts, trace: Trace) -> turmoil:
             None => "no cut could be taken".to_owned(),
         };
         trace.line(now(), "backup", &text);
-        cuts.borrow_mut().extend(taken);
+        let mut log = cuts.borrow_mut();
+        log.disturbed.push((begun, now()));
+        log.taken.extend(taken);
     }
     Ok(())
 }

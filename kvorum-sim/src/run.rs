@@ -84,7 +84,9 @@ pub fn run(plan: &Plan, trace: &Trace) -> Result<Run, Box<dyn std::error::Error>
     director.stage(&load, Stage::FinalReads)?;
     let operations = load.take();
     let mut facts = director.cluster.facts_mut().clone();
-    facts.cuts = cuts.take();
+    let cuts = cuts.take();
+    facts.cuts = cuts.taken;
+    facts.disturbed.extend(cuts.disturbed);
     facts.restored = match director.cluster.restore() {
         Some(first) => {
             director.settle()?;

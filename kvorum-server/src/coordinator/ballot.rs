@@ -5,7 +5,7 @@
 //! out what became of the record, and accept the newest one anew.
 //!
 //! The decisions are in [`kvorum_core::conditional`]; this file asks the replicas and waits. Conditional writes of one key
-//! take turns on each thread: rivals only delay each other.
+//! that meet on a thread share a ballot ([`super::group`]).
 
 use super::calls::{Calls, Cause, Write};
 use super::edit::{Change, Edit};
@@ -21,13 +21,12 @@ use kvorum_core::{
     AcceptTally, AcceptVerdict, Condition, Conditional, ConditionalOutcome, Fate, Key, Lineage, Next,
     NodeIndex, PrepareTally, PrepareVerdict, Prepared, Promise, Quorum, Record, UnixMillis, Value, Version,
 };
-use std::cell::RefCell;
-use std::collections::HashMap;
 use std::num::NonZeroU128;
 use std::rc::Rc;
+use std::slice;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 /// Ballots that one operation may try. Under rivals a ballot fails when a newer one overtakes it; the pause between two
@@ -72,6 +71,7 @@ pub enum Edited {
 }
 
 /// What a ballot is to do.
+#[derive(Debug)]
 pub(super) enum Purpose {
     /// Write, if the condition holds; a plain write has none.
     Write { change: Change, condition: Option<Condition>, operation: Option<NonZeroU128> },
@@ -82,6 +82,11 @@ pub(super) enum Purpose {
 }
 
 impl Purpose {
+    /// Whether it can share a ballot: not where its record must show which operation has made it.
+    pub(super) fn can_share(&self) -> bool {
+        matches!(self, Self::Write { operation: None, .. })
+    }
+
     fn edit(&self) -> Option<&Edit> {
         match self {
             Self::Write { change, .. } => change.edit(),
@@ -98,7 +103,8 @@ impl Purpose {
     }
 }
 
-/// How a ballot ended.
+/// How a ballot ended for an operation.
+#[derive(Debug, Clone)]
 pub(super) enum End {
     /// The write took effect. `number` is the answer to an edit that has one.
     Done { version: Version, confirmed: u16, number: Option<Bytes> },
@@ -108,25 +114,7 @@ pub(super) enum End {
     Unfit(ApplyError),
 }
 
-type Outcome = Result<End, CoordinatorError>;
-
-/// The turns of the keys that conditional writes are under way for on one thread.
-#[derive(Debug, Default)]
-pub(super) struct Turns(RefCell<HashMap<Key, Rc<Semaphore>>>);
-
-impl Turns {
-    fn of(&self, key: &Key) -> Rc<Semaphore> {
-        Rc::clone(self.0.borrow_mut().entry(key.clone()).or_insert_with(|| Rc::new(Semaphore::new(1))))
-    }
-
-    /// Forgets a key that nobody waits for.
-    fn forget(&self, key: &Key) {
-        let mut turns = self.0.borrow_mut();
-        if turns.get(key).is_some_and(|turn| Rc::strong_count(turn) == 1) {
-            turns.remove(key);
-        }
-    }
-}
+pub(super) type Outcome = Result<End, CoordinatorError>;
 
 /// At least a majority: any two quorums of a ballot must share a replica.
 fn majority(quorum: Quorum) -> Quorum {
@@ -218,31 +206,6 @@ impl Coordinator {
         outcome.await.unwrap_or(Err(CoordinatorError::Stopped))
     }
 
-    async fn decide(
-        self: &Rc<Self>,
-        key: Key,
-        purpose: Purpose,
-        quorum: Quorum,
-        begun: Instant,
-        deadline: Instant,
-    ) -> Outcome {
-        self.clock_asked(deadline).await?;
-        let turn = self.turns.of(&key);
-        // One reference is that of the table.
-        let queued = Rc::strong_count(&turn).saturating_sub(1) as u64;
-        self.shared.metrics.conditional_queue_max.fetch_max(queued, Ordering::Relaxed);
-        let taken = tokio::time::timeout_at(deadline, turn.acquire()).await;
-        let outcome = match &taken {
-            Ok(_) => Ballot::new(self, key.clone(), quorum, begun, deadline).run(&purpose).await,
-            // Nothing was sent.
-            Err(_) => Err(CoordinatorError::Replica(ReplicaError::Overloaded)),
-        };
-        drop(taken);
-        drop(turn);
-        self.turns.forget(&key);
-        outcome
-    }
-
     /// The `ETag` of a record's value; none where it has no value, or has expired.
     fn current(&self, record: Option<&Record>) -> Option<Version> {
         let now = self.shared.timestamps.expiry_clock();
@@ -291,11 +254,11 @@ impl Coordinator {
     }
 }
 
-/// An operation that goes on by ballots.
+/// An operation that goes on by ballots, or several that share them.
 pub(super) struct Ballot {
-    coordinator: Rc<Coordinator>,
+    pub(super) coordinator: Rc<Coordinator>,
     key: Key,
-    quorum: Quorum,
+    pub(super) quorum: Quorum,
     begun: Instant,
     deadline: Instant,
     /// Every later ballot is above this version.
@@ -303,15 +266,15 @@ pub(super) struct Ballot {
     /// Versions under which the operation's record may have been taken, and when the first of them was sent.
     pub(super) earlier: Vec<Version>,
     pub(super) sent_at: Option<Duration>,
-    /// By earlier version, the answer of an edit that was sent under it.
-    numbers: Vec<(Version, Bytes)>,
+    /// By earlier version, the answers if it took effect.
+    pub(super) sent: Vec<(Version, Vec<End>)>,
 }
 
 /// Enough promises, with the newest record among them.
-struct Base {
-    prepared: Prepared,
+pub(super) struct Base {
+    pub(super) prepared: Prepared,
     /// The newest record, and the replica that has it.
-    held: Option<(NodeIndex, Held)>,
+    pub(super) held: Option<(NodeIndex, Held)>,
 }
 
 /// What a ballot's first part has led to.
@@ -321,7 +284,7 @@ enum Asked {
 }
 
 /// The newest record, with its value as far as that is needed.
-struct Whole(Option<(NodeIndex, Held)>);
+pub(super) struct Whole(pub(super) Option<(NodeIndex, Held)>);
 
 /// What a ballot's second part has led to.
 enum Accepted {
@@ -338,8 +301,8 @@ impl Ballot {
         deadline: Instant,
     ) -> Self {
         let (above, earlier, sent_at) = (Version::ZERO, Vec::new(), None);
-        let (coordinator, numbers) = (Rc::clone(coordinator), Vec::new());
-        Self { coordinator, key, quorum, begun, deadline, above, earlier, sent_at, numbers }
+        let (coordinator, sent) = (Rc::clone(coordinator), Vec::new());
+        Self { coordinator, key, quorum, begun, deadline, above, earlier, sent_at, sent }
     }
 
     /// A plain write of this quorum that goes on by ballots.
@@ -355,18 +318,24 @@ impl Ballot {
 
     /// Tries ballots until one decides the operation.
     pub(super) async fn run(&mut self, purpose: &Purpose) -> Outcome {
+        self.run_all(slice::from_ref(purpose)).await?.pop().ok_or(CoordinatorError::Stopped)
+    }
+
+    /// Tries ballots until one decides all of the operations, in their order. Several are writes without a name.
+    pub(super) async fn run_all(&mut self, purposes: &[Purpose]) -> Result<Vec<End>, CoordinatorError> {
         for round in 0..BALLOTS_MAX {
             if round > 0 {
                 self.pause(round).await;
             }
             self.coordinator.shared.metrics.ballots.fetch_add(1, Ordering::Relaxed);
-            let stamping = self.coordinator.shared.stamps.next(self.above);
-            let ballot = match tokio::time::timeout_at(self.deadline, stamping).await {
-                Ok(Ok(ballot)) => ballot,
+            let stamping = self.stamps(purposes.len());
+            let versions = match tokio::time::timeout_at(self.deadline, stamping).await {
+                Ok(Ok(versions)) => versions,
                 // The record of an earlier ballot was sent: its outcome is unknown, whatever this error says.
                 Ok(Err(error)) if self.earlier.is_empty() => return Err(error),
                 Ok(Err(_)) | Err(_) => break,
             };
+            let Some(&ballot) = versions.last() else { break };
             // Where nothing is sent under the ballot, its promises have no use.
             let base = match self.prepare(ballot).await {
                 Ok(Asked::Ready(base)) => base,
@@ -376,18 +345,25 @@ impl Ballot {
                     return Err(error);
                 }
             };
-            let Some((record, end)) = self.judge(purpose, ballot, base).await? else { continue };
+            let judged = match purposes {
+                [purpose] => {
+                    self.judge(purpose, ballot, base).await?.map(|(record, end)| (record, vec![end]))
+                }
+                _ => self.judge_group(purposes, &versions, base).await?,
+            };
+            let Some((record, ends)) = judged else { continue };
             let Some(record) = record else {
                 self.release(ballot);
-                return Ok(end);
+                return Ok(ends);
             };
             let is_own = record.etag() == ballot;
             match self.accept(&record).await? {
                 Accepted::Taken(confirmed) => {
-                    return Ok(match end {
+                    let told = |end| match end {
                         End::Done { version, number, .. } => End::Done { version, confirmed, number },
                         kept @ (End::Kept(_) | End::Unfit(_)) => kept,
-                    });
+                    };
+                    return Ok(ends.into_iter().map(told).collect());
                 }
                 Accepted::Again { is_nowhere } => {
                     // A base that is accepted anew is not the operation's own record.
@@ -396,14 +372,22 @@ impl Ballot {
                             break;
                         }
                         self.earlier.push(ballot);
-                        if let End::Done { number: Some(number), .. } = end {
-                            self.numbers.push((ballot, number));
-                        }
+                        self.sent.push((ballot, ends));
                     }
                 }
             }
         }
         Err(self.not_enough(Vec::new(), 0, true))
+    }
+
+    /// Makes so many versions, ascending, above all that this operation has met. The last is the ballot: its promise keeps
+    /// out the others, so no other write ever has one of them.
+    async fn stamps(&self, count: usize) -> Result<Vec<Version>, CoordinatorError> {
+        let mut versions = Vec::with_capacity(count);
+        for _ in 0..count {
+            versions.push(self.coordinator.shared.stamps.next(self.above).await?);
+        }
+        Ok(versions)
     }
 
     /// Takes back the promises of `ballot` in the background. Nobody waits for that, and it need not succeed.
@@ -571,10 +555,7 @@ impl Ballot {
                 }
             }
             // Only its head is needed, to say what is current.
-            Some((_, Held::HeaderOnly { version, from, expires, conditional, .. })) => {
-                let value = Value::Present(bytes::Bytes::new());
-                Some(Record { version, from, expires, value, conditional })
-            }
+            Some((_, held)) => Some(shown(held)),
             None => None,
         };
         let end = match (outcome, unfit) {
@@ -588,17 +569,20 @@ impl Ballot {
             (ConditionalOutcome::Failed, None) => End::Kept(record.clone()),
         };
         let secured = match (next, record) {
-            (Next::Secure(_), Some(record)) => {
-                let lineage = record.lineage();
-                let operation = noted.and_then(|noted| noted.operation);
-                // It becomes a record of this operation too, and may need more copies.
-                let from = record.from.max(self.quorum.from());
-                let conditional = Some(Box::new(Conditional { lineage, operation }));
-                Some(Record { version: ballot, from, conditional, ..record })
-            }
+            (Next::Secure(_), Some(record)) => Some(self.anew(record, ballot)),
             _ => None,
         };
         Ok(Some((secured, end)))
+    }
+
+    /// The record `base`, accepted anew under `ballot`.
+    pub(super) fn anew(&self, base: Record, ballot: Version) -> Record {
+        let lineage = base.lineage();
+        let operation = base.conditional.as_ref().and_then(|noted| noted.operation);
+        // It becomes a record of this operation too, and may need more copies.
+        let from = base.from.max(self.quorum.from());
+        let conditional = Some(Box::new(Conditional { lineage, operation }));
+        Record { version: ballot, from, conditional, ..base }
     }
 
     /// The answer of an edit that an earlier try has done as `version`.
@@ -613,7 +597,8 @@ impl Ballot {
     ) -> Result<Option<Bytes>, ApplyError> {
         let Some(Edit::Add { .. }) = purpose.edit() else { return Ok(None) };
         // Another write may have been built on it since: the record then shows another number.
-        if let Some((_, number)) = self.numbers.iter().find(|(sent, _)| *sent == version) {
+        let sent = self.sent.iter().find(|(sent, _)| *sent == version).and_then(|(_, ends)| ends.first());
+        if let Some(End::Done { number: Some(number), .. }) = sent {
             return Ok(Some(number.clone()));
         }
         // By its name, the newest record is that of the earlier try. It may have expired since.
@@ -625,7 +610,7 @@ impl Ballot {
 
     /// The newest record as an edit needs it: with its value where the edit depends on that. None: it was overwritten
     /// before its value could be read.
-    async fn whole_for(
+    pub(super) async fn whole_for(
         &self,
         purpose: &Purpose,
         held: Option<(NodeIndex, Held)>,
@@ -645,7 +630,11 @@ impl Ballot {
     }
 
     /// The whole record of `version`, whose value is long; none when it has been overwritten meanwhile.
-    async fn fetch(&self, node: NodeIndex, version: Version) -> Result<Option<Record>, CoordinatorError> {
+    pub(super) async fn fetch(
+        &self,
+        node: NodeIndex,
+        version: Version,
+    ) -> Result<Option<Record>, CoordinatorError> {
         let timeout = self.deadline.saturating_duration_since(Instant::now());
         match self.coordinator.ask_get(node, &self.key, u32::MAX, timeout).await {
             Ok(Some(Held::Whole(record))) if record.version == version => Ok(Some(record)),
@@ -741,7 +730,7 @@ impl Ballot {
     }
 
     /// The error of an operation that found too few replicas. `is_sent`: a replica may have taken its record.
-    fn not_enough(
+    pub(super) fn not_enough(
         &self,
         missing: Vec<(NodeIndex, Cause)>,
         confirmed: u16,
@@ -760,8 +749,18 @@ impl Ballot {
     }
 }
 
+/// What is known of a record without its value, as one with an empty value.
+pub(super) fn shown(held: Held) -> Record {
+    match held {
+        Held::Whole(record) => record,
+        Held::HeaderOnly { version, from, expires, conditional, .. } => {
+            Record { version, from, expires, value: Value::Present(Bytes::new()), conditional }
+        }
+    }
+}
+
 /// Whether `held` has a value that a reader at `now` sees. A record without its value has a long one.
-fn is_live(held: &Held, now: UnixMillis) -> bool {
+pub(super) fn is_live(held: &Held, now: UnixMillis) -> bool {
     match held {
         Held::Whole(record) => record.live(now).is_some(),
         Held::HeaderOnly { expires, .. } => expires.is_none_or(|at| at > now),

@@ -15,6 +15,7 @@ mod cut;
 mod edit;
 mod explain;
 mod gauges;
+mod group;
 mod range;
 mod read;
 mod serve;
@@ -327,7 +328,7 @@ pub struct Coordinator {
     pub(crate) links: Vec<Option<Rc<Link>>>,
     pub(crate) hedges: Cell<f32>,
     pub(crate) writes: Cell<usize>,
-    turns: ballot::Turns,
+    queues: group::Queues,
 }
 
 impl Coordinator {
@@ -343,7 +344,7 @@ impl Coordinator {
             links,
             hedges: Cell::new(0.0),
             writes: Cell::new(0),
-            turns: ballot::Turns::default(),
+            queues: group::Queues::default(),
         });
         coordinator.keep(Part::Gauges, None, move |own| own.keep_gauges(thread));
         for index in coordinator.shared.cluster.others() {

@@ -1,5 +1,6 @@
 //! Cuts: what a read quorum of snapshots holds is every write that was acknowledged at or below the timestamp, and none
-//! above. A write that was under way when the nodes closed may be in it or not.
+//! above. A write that was under way when the nodes closed may be in it or not: if it goes on by ballots, its record is above
+//! the timestamp, though the version that its client was told is not.
 //!
 //! Judged for keys whose partition has a read quorum among the nodes that were read, and for writes whose quorum overlaps
 //! with that one and whose replicas still vote for them ([`Facts::is_voted_for`]). A deletion, and a value with a TTL, may
@@ -7,7 +8,7 @@
 
 use super::floor::Writes;
 use super::{Facts, Violation};
-use crate::history::{AckFrom, Condition, History, Operation, Outcome, Request, write_of};
+use crate::history::{AckFrom, History, Operation, Outcome, Request, write_of};
 use crate::plan::PARTITION_BITS;
 use kvorum_core::{Token, Value};
 
@@ -55,9 +56,7 @@ pub fn check(history: &History, facts: &Facts) -> Result<(), Violation> {
                 let is_below = write.acknowledged().is_some_and(|version| version.clock() <= cut.upto);
                 is_below && write.replicas.overlaps(default) && facts.is_voted_for(write)
             });
-            let is_plain = operations.iter().all(|operation| operation.condition == Condition::Any);
-            // A version that a ballot gave on comes from a write that was under way: its record may be above the timestamp.
-            let must_have = must_have.filter(|write| write.returned < cut.closing || is_plain);
+            let must_have = must_have.filter(|write| write.returned < cut.closing);
             let newest = must_have
                 .filter_map(|write| Some((write.acknowledged()?, *write)))
                 .max_by_key(|(version, _)| *version);

@@ -363,16 +363,16 @@ mod tests {
         write(Change::Edit(Edit::Add { addend }), None)
     }
 
-    fn base(value: &'static str) -> Option<(Version, Held)> {
+    fn base(value: &'static str) -> (Version, Held) {
         let value = Value::Present(value.into());
         let record = Record { version: v(1), from: 3, expires: None, value, conditional: None };
-        Some((v(1), Held::Whole(record)))
+        (v(1), Held::Whole(record))
     }
 
-    fn folded(purposes: &[Purpose], base: Option<(Version, Held)>) -> (Option<Record>, Vec<String>) {
+    fn folded(purposes: &[Purpose], base: (Version, Held)) -> (Option<Record>, Vec<String>) {
         let versions: Vec<Version> = (0..purposes.len() as u64).map(|at| v(10 + at)).collect();
         let (record, ends) =
-            Fold::of(purposes, &versions, base, 3, NOW).unwrap().under(*versions.last().unwrap());
+            Fold::of(purposes, &versions, Some(base), 3, NOW).unwrap().under(*versions.last().unwrap());
         let told = |end: &End| match end {
             End::Done { version, number, .. } => {
                 let number = number.as_ref().map_or(String::new(), |number| format!(" {number:?}"));

@@ -75,6 +75,11 @@ impl Queue {
         place
     }
 
+    /// Takes the places out of the queue whose writes no longer wait: a write leaves with this unless another has taken it along.
+    fn tidy(&self) {
+        self.places.borrow_mut().retain(|place| matches!(*place.state.borrow(), State::Waiting(_)));
+    }
+
     /// Takes the writes out of the queue that can share the ballot of a write of `quorum`.
     fn take_along(&self, quorum: Quorum) -> (Vec<Rc<Place>>, Vec<Purpose>) {
         let mut taken = (Vec::new(), Vec::new());
@@ -127,6 +132,9 @@ impl Coordinator {
         self.shared.metrics.conditional_queue_max.fetch_max(queued, Ordering::Relaxed);
         let leads = tokio::time::timeout_at(deadline, queue.lead.acquire()).await;
         let state = place.state.replace(State::Gone);
+        if matches!(state, State::Waiting(_)) {
+            queue.tidy();
+        }
         let outcome = match (state, &leads) {
             (State::Ended(outcome), _) => outcome,
             (State::Waiting(purpose), Ok(_)) => {
@@ -432,5 +440,17 @@ mod tests {
         assert_eq!((places.len(), purposes.len()), (GROUP_MAX - 1, GROUP_MAX - 1));
         // The named one, the one of another quorum, and those beyond the bound.
         assert_eq!(queue.places.borrow().len(), 2 + 6);
+    }
+
+    /// Places of writes that have led their own ballot, or have given up, do not stay.
+    #[test]
+    fn queues_do_not_grow() {
+        let queue = Queue { lead: Semaphore::new(1), places: RefCell::default() };
+        for _ in 0..100 {
+            let place = queue.enter(add(1), Quorum::majority_of(3));
+            place.state.replace(State::Gone);
+            queue.tidy();
+        }
+        assert!(queue.places.borrow().is_empty());
     }
 }

@@ -345,14 +345,15 @@ fn backup_goes_on_without_a_node_but_not_without_a_quorum() {
     let folder = home.path().join("backups");
     let mut cluster = Cluster::start(3);
     let mut model = fill(&cluster);
-    for number in 0..36 {
+    // So many that the sockets cannot hold all that the node has left to say when it is killed.
+    for number in 0..96 {
         let key = format!("more/{number:03}").into_bytes();
         let text: Vec<u8> = noise(1 << 20, 100 + number).iter().map(|byte| b'a' + byte % 26).collect();
         put(&cluster, &key, &text, "");
         model.insert(key, text);
     }
     let url = cluster.url(0);
-    let slow = ["--url", &*url, "--rate", "8"];
+    let slow = ["--url", &*url, "--rate", "16"];
     let child = kvorum(&["backup", "create"])
         .arg(&folder)
         .args(slow)

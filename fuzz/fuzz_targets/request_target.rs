@@ -5,7 +5,7 @@
 
 #![no_main]
 
-use kvorum_server::http::target::{EntityQuery, parse_entity};
+use kvorum_server::http::target::{EditQuery, EntityQuery, parse_entity};
 use libfuzzer_sys::fuzz_target;
 use std::fmt::Write as _;
 
@@ -30,6 +30,11 @@ fn check(query: &str, parsed: &EntityQuery) {
     }
     if let Some(millis) = parsed.ttl_millis {
         write!(again, "&ttl={millis}ms").unwrap();
+    }
+    match parsed.edit {
+        Some(EditQuery::Add(addend)) => write!(again, "&add={addend}").unwrap(),
+        Some(EditQuery::Append) => again.push_str("&append"),
+        None => {}
     }
     assert_eq!(parse_entity(Some(&again)).as_ref(), Ok(parsed), "{query:?} against {again:?}");
 }

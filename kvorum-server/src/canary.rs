@@ -127,13 +127,16 @@ impl Canary {
         Self::EarlyRefusal,
         Self::GroupJudgedOnBase,
         Self::PromiseUnsynced,
-        Self::RestampContested,
         Self::WritesIgnorePromises,
     ];
 
     /// Those that the simulation must notice in seeds with late writers.
-    pub const NOTICED_LATE: &[Self] =
-        &[Self::HintsIgnorePromises, Self::SupersededByBallot, Self::WriteBacksIgnorePromises];
+    pub const NOTICED_LATE: &[Self] = &[
+        Self::HintsIgnorePromises,
+        Self::RestampContested,
+        Self::SupersededByBallot,
+        Self::WriteBacksIgnorePromises,
+    ];
 
     /// Those that no seed has met: about fences, and repair between a promise and its record. The model alone finds them
     /// (`kvorum-core/tests/conditional_model`).

@@ -16,6 +16,8 @@ import subprocess
 import tempfile
 import time
 
+import nodes
+
 URL = "http://127.0.0.1:9714"
 
 
@@ -34,21 +36,15 @@ class Node:
         words = [binary, "serve", "--listen", URL.removeprefix("http://"), "--data-dir", f"{work}/data", "--threads", "1"]
         words += ["--durability", "os", "--auth", "on", "--token-file", f"{work}/tokens.toml"]
         self.node = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        time.sleep(1)
+        nodes.wait_until_ready(client, URL)
         self.bench("quiet", "put", "-c8", "-R4000", "-d2s").communicate()
 
     def bench(self, name, work, *words):
         words = [self.client, "bench", work, URL, "-t1", "--keys", "2000", "--token-file", f"{self.work}/{name}", *words]
         return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
 
-    def cpu_micros(self):
-        with open(f"/proc/{self.node.pid}/stat") as line:
-            fields = line.read().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) * 10_000
-
     def end(self):
-        self.node.terminate()
-        self.node.wait()
+        nodes.end([self.node])
 
 
 def figure(said, name, column):
@@ -89,10 +85,10 @@ def main():
                         row[0].append(millis(figure(quiet, "Latency", 1)))
                         row[1].append(float(figure(noise, "Requests/sec", 1)))
                 node = Node(binary, args.after, work, None)
-                before = node.cpu_micros()
+                before = nodes.cpu_micros([node.node])
                 said = node.bench("quiet", "get", "-c64", "-d5s").communicate()[0]
                 count = int(next(line for line in said.splitlines() if " requests in " in line).split()[0])
-                figures.setdefault(("alone", None, name), ([], []))[0].append((node.cpu_micros() - before) / count)
+                figures.setdefault(("alone", None, name), ([], []))[0].append((nodes.cpu_micros([node.node]) - before) / count)
                 node.end()
     for (operation, limit, name), (first, second) in sorted(figures.items(), key=str):
         spread = f"{statistics.median(first):.1f} ({min(first):.1f} to {max(first):.1f})"

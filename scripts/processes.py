@@ -20,6 +20,8 @@ import subprocess
 import tempfile
 import time
 
+import nodes
+
 PORTS = (9715, 9716, 9717)
 URLS = [f"http://127.0.0.1:{port}" for port in PORTS]
 LOADS = [(operation, rate) for operation in ("put", "get") for rate in (None, 2000, 10000)]
@@ -48,27 +50,11 @@ class Cluster:
             words = [binary, "serve", "--listen", f"127.0.0.1:{port}", "--data-dir", data, "--cluster", ",".join(URLS)]
             self.nodes.append(subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
         for url in URLS:
-            self._wait(url)
+            nodes.wait_until_ready(self.driver, url)
         self.load("put", None, 3)
 
-    def _wait(self, url):
-        for _ in range(300):
-            ask = [self.driver, "status", "--node-only", "--quorum", "--url", url]
-            if subprocess.run(ask, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0:
-                return
-            time.sleep(0.1)
-        raise SystemExit(f"{url} does not get ready")
-
     def cpu_micros(self):
-        nanos = 0
-        for node in self.nodes:
-            for task in os.listdir(f"/proc/{node.pid}/task"):
-                try:
-                    with open(f"/proc/{node.pid}/task/{task}/schedstat") as line:
-                        nanos += int(line.read().split()[0])
-                except OSError:
-                    pass
-        return nanos / 1000
+        return nodes.cpu_micros(self.nodes)
 
     def command(self, operation, rate, seconds):
         words = [self.driver, "bench", operation, *URLS, "-t1", "-c64", f"-d{seconds}s", "--keys", "100000"]
@@ -87,10 +73,7 @@ class Cluster:
         return int(words[0]) + int(absent), float(words[3].rstrip("s,"))
 
     def end(self):
-        for node in self.nodes:
-            node.terminate()
-        for node in self.nodes:
-            node.wait()
+        nodes.end(self.nodes)
 
 
 def system_calls(cluster, operation):

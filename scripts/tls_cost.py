@@ -17,6 +17,8 @@ import subprocess
 import tempfile
 import time
 
+import nodes
+
 PORTS = (9711, 9712, 9713)
 
 
@@ -43,27 +45,10 @@ class Cluster:
                     words += ["--peer-ca", f"{work}/tls/nodes-ca.pem"]
             self.nodes.append(subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
         for url in self.urls:
-            self._wait(url)
-
-    def _wait(self, url):
-        ask = [self.client, "status", "--node-only", "--quorum", "--url", url, *self.ca]
-        for _ in range(300):
-            if subprocess.run(ask, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0:
-                return
-            time.sleep(0.1)
-        raise SystemExit(f"{url} does not get ready")
+            nodes.wait_until_ready(self.client, url, *self.ca)
 
     def cpu_micros(self):
-        """The CPU time of all nodes so far."""
-        nanos = 0
-        for node in self.nodes:
-            for task in os.listdir(f"/proc/{node.pid}/task"):
-                try:
-                    with open(f"/proc/{node.pid}/task/{task}/schedstat") as line:
-                        nanos += int(line.read().split()[0])
-                except OSError:
-                    pass
-        return nanos / 1000
+        return nodes.cpu_micros(self.nodes)
 
     def bench(self, work, rate, seconds):
         """Loads all nodes; returns the requests, and what was printed."""
@@ -73,10 +58,7 @@ class Cluster:
         return int(counts[0].replace(",", "")) if counts else rate * seconds, said
 
     def end(self):
-        for node in self.nodes:
-            node.terminate()
-        for node in self.nodes:
-            node.wait()
+        nodes.end(self.nodes)
 
 
 def requests(args, work):

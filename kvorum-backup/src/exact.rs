@@ -4,8 +4,8 @@
 //! confirms no write at or below T afterwards that it had not got by then. So the newest records of a read quorum of
 //! nodes are what had been acknowledged at or below T. Writes go on meanwhile.
 //!
-//! All nodes are read at once, in the order of the keys, and their records are merged here. A partition of which no node
-//! holds anything else than at the backup before is not read: its records come from the packs of that one.
+//! All nodes are read at once, in the order of the keys, and their records are merged here. A partition that has not changed on
+//! any node since the last backup is not read: its records come from the packs of that backup.
 
 use crate::create::{Created, Pace, Packing, Plan, WAIT, id_shown, millis};
 use crate::error::BackupError;

@@ -312,7 +312,8 @@ impl Client {
         let call = Call::lines(target, timeout)?;
         let (opened, place) = self.exchange.open(&call).await?;
         let timeout = timeout.unwrap_or(self.exchange.timeout);
-        Ok(LineStream::new(call.operation, opened, place, timeout, self.exchange.answer_bytes_max))
+        let scan = Scan::new(call.operation, opened, place, timeout, self.exchange.answer_bytes_max);
+        Ok(LineStream::of(scan))
     }
 
     /// How many operations are in flight now.

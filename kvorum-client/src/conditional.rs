@@ -25,7 +25,7 @@ impl Client {
     /// # node::with_node(async |url| {
     /// # use kvorum_client::{Client, PutOptions};
     /// # let client = Client::builder().node(url).build()?;
-    /// // Append a name to a list, whoever else does the same.
+    /// // Append a name to a list; other clients may do the same meanwhile.
     /// let add_name = |list: Option<&[u8]>| Some([list.unwrap_or_default(), b"ann\n"].concat().into());
     /// client.update("names", add_name, PutOptions::default()).await?;
     /// assert_eq!(client.get("names").await?.map(|entry| entry.value), Some("ann\n".into()));

@@ -186,14 +186,9 @@ pub struct LineStream {
 }
 
 impl LineStream {
-    pub(crate) fn new(
-        operation: Operation,
-        opened: Opened,
-        place: Place,
-        timeout: Duration,
-        line_bytes_max: usize,
-    ) -> Self {
-        Self { scan: Scan::new(operation, opened, place, timeout, line_bytes_max) }
+    /// The lines that `scan` would read as entries.
+    pub(crate) fn of(scan: Scan) -> Self {
+        Self { scan }
     }
 
     /// Reads the next line, without its end; `None` after the last one, and after an error.

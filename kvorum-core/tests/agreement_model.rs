@@ -1,8 +1,8 @@
 //! A model of agreement, explored in full: an epoch has one successor.
 //!
 //! Goal: with the rules of `kvorum_core::agreement`, no order of messages lets two proposers learn different successors
-//! of one configuration, and each mistake is found. Method: three nodes, of which one joins or one leaves with the first
-//! decision, so that the second decision has other acceptors. Two proposers, each with several ballots. A request that
+//! of one configuration, and each mistake is found. Method: three nodes. With the first decision one of them joins or
+//! leaves, so the second decision has other acceptors. Two proposers, each with several ballots. A request that
 //! was sent may arrive at any time, again, or never; its answer is lost or not. Proposers die and begin again; a node is restarted; a disk is
 //! replaced by an empty one. Acceptors and proposers are the code of the crate itself.
 

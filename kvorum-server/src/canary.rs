@@ -26,6 +26,8 @@ pub enum Canary {
     EmptyReplicaVotes,
     /// Records that have expired by this node's clock are destroyed, whatever the other clocks show.
     ExpiresByOneClock,
+    /// A cut stays closed at a timestamp that only a wrong clock could bear out.
+    CutBelievesAnyTimestamp,
     /// A condition is told to have failed although the record that it was judged on might still be undone.
     EarlyRefusal,
     /// A fence of ballots is lost at a restart.
@@ -141,6 +143,7 @@ impl Canary {
     /// Those that no seed has met: about fences, and repair between a promise and its record. The model alone finds them
     /// (`kvorum-core/tests/conditional_model`).
     pub const UNNOTICED: &[Self] = &[
+        Self::CutBelievesAnyTimestamp,
         Self::CutTakesLateWrites,
         Self::FenceUnsynced,
         Self::HintsBeforeTaken,
@@ -160,6 +163,7 @@ impl Canary {
             Self::AckBeforeSync => "ack-before-sync",
             Self::BelievesAnyTimestamp => "believes-any-timestamp",
             Self::CopiedStoreServes => "copied-store-serves",
+            Self::CutBelievesAnyTimestamp => "cut-believes-any-timestamp",
             Self::CutClosesLate => "cut-closes-late",
             Self::CutTakesLateWrites => "cut-takes-late-writes",
             Self::DiskFullForgetsStored => "disk-full-forgets-stored",

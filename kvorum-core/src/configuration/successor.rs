@@ -1,7 +1,7 @@
 //! Which configuration may follow another.
 //!
-//! A proposer checks it before it proposes, an acceptor before it accepts, and every node before it adopts. So a
-//! configuration that breaks a rule is refused by each of them, whoever made it.
+//! A proposer checks it before it proposes, an acceptor before it accepts, and every node before it adopts. So each of
+//! them refuses a configuration that breaks a rule.
 
 use super::{ClusterMember, Configuration, ConfigurationError, MemberState, Phase, Side, Slot, Window};
 use crate::agreement::{ConfigurationHash, Epoch, Voter};

@@ -104,7 +104,7 @@ pub fn waits_for<'a>(
     };
     let mut waits = Vec::new();
     let (must_adopt, must_compare) = match transition {
-        // Neighbours of the epochs before them, whoever lags.
+        // These epochs are safe beside the one before, also where a member has not adopted them yet.
         Transition::Naming | Transition::Open | Transition::Upkeep => (false, false),
         // Once both sides were whole, writes kept both so.
         Transition::Switch => (!is_filled, !is_filled),

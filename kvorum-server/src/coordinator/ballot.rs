@@ -193,7 +193,8 @@ impl Coordinator {
         let (report, outcome) = oneshot::channel();
         let coordinator = Rc::clone(self);
         let deciding = async move {
-            let decided = coordinator.decide(key, purpose, quorum, begun, deadline).await;
+            let ballot = Ballot::new(&coordinator, key, quorum, begun, deadline);
+            let decided = coordinator.decide(ballot, purpose).await;
             coordinator.count_decided(&decided);
             // The client may have gone.
             let _ = report.send(decided);
@@ -257,10 +258,10 @@ impl Coordinator {
 /// An operation that goes on by ballots, or several that share them.
 pub(super) struct Ballot {
     pub(super) coordinator: Rc<Coordinator>,
-    key: Key,
+    pub(super) key: Key,
     pub(super) quorum: Quorum,
     begun: Instant,
-    deadline: Instant,
+    pub(super) deadline: Instant,
     /// Every later ballot is above this version.
     pub(super) above: Version,
     /// Versions under which the operation's record may have been taken, and when the first of them was sent.
@@ -377,7 +378,7 @@ impl Ballot {
                 }
             }
         }
-        Err(self.not_enough(Vec::new(), 0, true))
+        Err(self.unknown())
     }
 
     /// Makes so many versions, ascending, above all that this operation has met. The last is the ballot: its promise keeps
@@ -530,7 +531,7 @@ impl Ballot {
             next => next,
         };
         let outcome = match next {
-            Next::Unknown => return Err(self.not_enough(Vec::new(), 0, true)),
+            Next::Unknown => return Err(self.unknown()),
             Next::Build => {
                 let Purpose::Write { change, operation, .. } = purpose else { return Ok(None) };
                 let value = edited.and_then(Result::ok);
@@ -729,8 +730,13 @@ impl Ballot {
         });
     }
 
+    /// The error of an operation whose outcome cannot be told.
+    pub(super) fn unknown(&self) -> CoordinatorError {
+        self.not_enough(Vec::new(), 0, true)
+    }
+
     /// The error of an operation that found too few replicas. `is_sent`: a replica may have taken its record.
-    pub(super) fn not_enough(
+    fn not_enough(
         &self,
         missing: Vec<(NodeIndex, Cause)>,
         confirmed: u16,

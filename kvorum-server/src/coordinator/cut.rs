@@ -1,6 +1,7 @@
 //! The steps of a cut, as the program that makes a backup orders them of this node.
 
 use super::Shared;
+use crate::canary::{self, Canary};
 use crate::replica::{CutStep, ReplicaError};
 use kvorum_core::Version;
 
@@ -9,6 +10,8 @@ use kvorum_core::Version;
 pub enum CutError {
     /// A record at the timestamp or above may be here already.
     Reached,
+    /// This node's clock may be wrong.
+    ClockOff,
     /// The store is not quorum-eligible: its records are not complete.
     NotVoting,
     /// Another cut is kept.
@@ -36,6 +39,11 @@ impl Shared {
     /// # Errors
     /// The step was not taken.
     pub async fn take_cut_step(&self, step: CutStep) -> Result<(), CutError> {
+        let is_drop = matches!(step, CutStep::Drop { .. });
+        let is_trusted = !self.timestamps.stands_down() || canary::is(Canary::CutBelievesAnyTimestamp);
+        if !is_drop && !is_trusted {
+            return Err(CutError::ClockOff);
+        }
         match step {
             CutStep::Arm { upto, .. } => {
                 // A record at or below T may have been overwritten by one above it already.

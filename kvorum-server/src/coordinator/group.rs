@@ -20,7 +20,6 @@ use std::mem;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use tokio::sync::Semaphore;
-use tokio::time::Instant;
 
 /// The most writes that share a ballot: their outcomes are unknown together if it is lost.
 const GROUP_MAX: usize = 64;
@@ -96,6 +95,32 @@ impl Queue {
     }
 }
 
+impl Queue {
+    /// Carries out `purpose` by `ballot`, and with it those writes of the queue that can share it.
+    async fn lead(&self, mut ballot: Ballot, purpose: Purpose) -> Outcome {
+        let (places, others) =
+            if purpose.can_share() { self.take_along(ballot.quorum) } else { Default::default() };
+        let mut purposes = vec![purpose];
+        purposes.extend(others);
+        match ballot.run_all(&purposes).await {
+            Ok(ends) => {
+                let mut ends = ends.into_iter();
+                let own = ends.next().ok_or_else(|| ballot.unknown());
+                for (place, end) in places.iter().zip(ends) {
+                    place.end(Ok(end));
+                }
+                own
+            }
+            Err(error) => {
+                for place in places {
+                    place.end(Err(copy_of(&error, &ballot)));
+                }
+                Err(error)
+            }
+        }
+    }
+}
+
 impl Place {
     /// Gives the write up to be carried out with others of `quorum`, if it can be.
     fn join(&self, quorum: Quorum) -> Option<Purpose> {
@@ -115,18 +140,12 @@ impl Place {
 }
 
 impl Coordinator {
-    /// Carries out a conditional write, alone or with others of its key.
-    pub(super) async fn decide(
-        self: &Rc<Self>,
-        key: Key,
-        purpose: Purpose,
-        quorum: Quorum,
-        begun: Instant,
-        deadline: Instant,
-    ) -> Outcome {
+    /// Carries out a conditional write by `ballot`, or by that of another write of its key.
+    pub(super) async fn decide(self: &Rc<Self>, ballot: Ballot, purpose: Purpose) -> Outcome {
+        let (key, deadline) = (ballot.key.clone(), ballot.deadline);
         self.clock_asked(deadline).await?;
         let queue = self.queues.of(&key);
-        let place = queue.enter(purpose, quorum);
+        let place = queue.enter(purpose, ballot.quorum);
         // One reference is that of the table.
         let queued = Rc::strong_count(&queue).saturating_sub(1) as u64;
         self.shared.metrics.conditional_queue_max.fetch_max(queued, Ordering::Relaxed);
@@ -137,59 +156,20 @@ impl Coordinator {
         }
         let outcome = match (state, &leads) {
             (State::Ended(outcome), _) => outcome,
-            (State::Waiting(purpose), Ok(_)) => {
-                self.lead(&queue, key.clone(), purpose, quorum, begun, deadline).await
-            }
+            (State::Waiting(purpose), Ok(_)) => queue.lead(ballot, purpose).await,
             // Nothing was sent.
             (State::Waiting(_), Err(_)) => Err(CoordinatorError::Replica(ReplicaError::Overloaded)),
-            (State::Taken | State::Gone, _) => Err(unknown(quorum, begun)),
+            (State::Taken | State::Gone, _) => Err(ballot.unknown()),
         };
         drop(leads);
         drop(queue);
         self.queues.forget(&key);
         outcome
     }
-
-    /// Carries out `purpose` and those writes of the queue that can share its ballot.
-    async fn lead(
-        self: &Rc<Self>,
-        queue: &Queue,
-        key: Key,
-        purpose: Purpose,
-        quorum: Quorum,
-        begun: Instant,
-        deadline: Instant,
-    ) -> Outcome {
-        let (places, others) =
-            if purpose.can_share() { queue.take_along(quorum) } else { Default::default() };
-        let mut purposes = vec![purpose];
-        purposes.extend(others);
-        match Ballot::new(self, key, quorum, begun, deadline).run_all(&purposes).await {
-            Ok(ends) => {
-                let mut ends = ends.into_iter();
-                let own = ends.next().ok_or_else(|| unknown(quorum, begun));
-                for (place, end) in places.iter().zip(ends) {
-                    place.end(Ok(end));
-                }
-                own
-            }
-            Err(error) => {
-                for place in places {
-                    place.end(Err(copy_of(&error, quorum, begun)));
-                }
-                Err(error)
-            }
-        }
-    }
-}
-
-fn unknown(quorum: Quorum, begun: Instant) -> CoordinatorError {
-    let (confirmed, missing, waited) = (0, Vec::new(), begun.elapsed());
-    CoordinatorError::NotEnoughReplicas { quorum, confirmed, missing, waited }
 }
 
 /// The same error for another write of the group. What cannot be copied becomes an unknown outcome, which is never wrong.
-fn copy_of(error: &CoordinatorError, quorum: Quorum, begun: Instant) -> CoordinatorError {
+fn copy_of(error: &CoordinatorError, ballot: &Ballot) -> CoordinatorError {
     match error {
         CoordinatorError::NotEnoughReplicas { quorum, confirmed, missing, waited } => {
             CoordinatorError::NotEnoughReplicas {
@@ -206,7 +186,7 @@ fn copy_of(error: &CoordinatorError, quorum: Quorum, begun: Instant) -> Coordina
         }
         CoordinatorError::ClockExhausted => CoordinatorError::ClockExhausted,
         CoordinatorError::Stopped => CoordinatorError::Stopped,
-        CoordinatorError::Replica(_) => unknown(quorum, begun),
+        CoordinatorError::Replica(_) => ballot.unknown(),
     }
 }
 
@@ -295,11 +275,11 @@ impl Ballot {
             held = whole;
         }
         let (built, mut ends) = match prepared.fate {
-            Fate::Unknown => return Err(self.not_enough(Vec::new(), 0, true)),
+            Fate::Unknown => return Err(self.unknown()),
             // As they were judged then.
             Fate::TookEffect(version) => match self.sent.iter().find(|(sent, _)| *sent == version) {
                 Some((_, ends)) => (None, ends.clone()),
-                None => return Err(self.not_enough(Vec::new(), 0, true)),
+                None => return Err(self.unknown()),
             },
             Fate::Open => {
                 let origin = prepared.base.lineage.origin;

@@ -122,6 +122,9 @@ pub(super) async fn order<B>(desk: &Desk, request: &Request<B>) -> Result<Respon
     let shared = Arc::clone(desk.coordinator()?.shared());
     shared.take_cut_step(step).await.map_err(|error| match error {
         CutError::Reached => Failure::cut("the timestamp has been reached here: choose a later one"),
+        CutError::ClockOff => {
+            Failure::cut("this node's clock may be wrong: wait until a majority confirms it")
+        }
         CutError::NotVoting => Failure::cut("this node does not vote: its records are not complete"),
         CutError::Busy => Failure::cut("another backup has a cut open here: wait until it has ended"),
         CutError::Gone => Failure::cut(GONE),

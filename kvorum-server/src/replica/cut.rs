@@ -9,6 +9,8 @@
 //! on by ballots, above T. Hints, write-backs and repair bring in
 //! records at or below T as before: they confirm nothing to a client.
 //!
+//! A timestamp that this node's clock does not bear out is forgotten: with it nobody would believe what the node answers.
+//!
 //! There is one cut at a time, in memory only. It is dropped when it gets too old, when nobody reads it, when the disk
 //! runs short, and before the engine is reopened: a snapshot keeps overwritten rows on the disk.
 
@@ -107,6 +109,24 @@ impl Cuts {
         match self.closed.load(Ordering::Acquire) {
             0 => Version::ZERO,
             upto => Version::from_words(upto, u64::MAX),
+        }
+    }
+
+    /// Whether a cut is armed, or one has been closed.
+    pub(super) fn has_stamp(&self) -> bool {
+        self.closed.load(Ordering::Acquire) > 0 || self.armed().is_some()
+    }
+
+    /// Forgets what was armed or closed further ahead than `believed`, the highest timestamp that this node's clock bears out: it was
+    /// wrong then. Otherwise nobody would believe this node's answers before that time has come.
+    pub(super) fn forget_above(&self, believed: u64) {
+        let closed = self.closed.load(Ordering::Acquire);
+        if closed <= believed && self.armed().is_none_or(|upto| upto <= believed) {
+            return;
+        }
+        self.drop_for("this node's clock was wrong when it was taken");
+        if closed > believed {
+            self.closed.store(0, Ordering::Release);
         }
     }
 

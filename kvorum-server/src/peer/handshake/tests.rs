@@ -99,7 +99,7 @@ fn shake(caller: &Hello, called: &Hello) -> Result<u16, HandshakeError> {
     Ok(heard_back.protocol)
 }
 
-/// Nodes of two releases take the highest version that both know, whoever calls: this release, one after it that
+/// Nodes of two releases take the highest version that both know, in both directions: this release, one after it that
 /// keeps this version, one that does not, and one before it that offers no range.
 #[test]
 fn two_releases_take_the_highest_common_version() {

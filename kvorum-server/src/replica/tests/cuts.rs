@@ -125,6 +125,32 @@ fn cuts_that_nobody_reads_or_that_are_old_are_dropped() {
     assert!(bench.cuts.snapshot().is_none(), "an hour has passed");
 }
 
+/// Goal: a cut that was taken while this node's clock was far ahead binds it no longer than that. Method: the clock is set right
+/// after the cut has closed, and while one is armed.
+#[test]
+fn cut_of_a_wrong_clock_is_forgotten() {
+    let mut bench = Bench::new(DurabilityMode::Always, Purge::Keep);
+    let bound = crate::clock::TimestampBound::new(Arc::clone(&bench.clock) as _, Duration::from_mins(1));
+    bench.committer.set_timestamps(Arc::new(bound));
+    let day = 24 * 60 * 60 * 1000;
+    let upto = Version::new(UnixMillis(1_000_500 + day), u16::MAX, NodeId(1)).clock();
+    for closes in [true, false] {
+        bench.clock.set_wall(1_000_000 + day);
+        assert!(bench.cut(CutStep::Arm { upto, age_max: AGE }));
+        if closes {
+            assert!(bench.cut(CutStep::Close { upto }));
+            assert_eq!(bench.cuts.closed().clock(), upto);
+        }
+        bench.clock.set_wall(1_000_000);
+        bench.committer.commit(Vec::new());
+        assert_eq!((bench.cuts.closed(), bench.cuts.armed()), (Version::ZERO, None));
+        assert!(bench.cuts.snapshot().is_none());
+        assert_eq!(bench.apply(&format!("closes {closes}"), value(5, "v")).unwrap(), Applied::Stored);
+    }
+    bench.arm();
+    assert!(bench.close(), "one that is right is taken as ever");
+}
+
 /// A disk that runs short gets the space back, and the backup fails.
 #[test]
 fn a_full_disk_ends_the_cut() {

@@ -2,6 +2,7 @@ package io.kvorum.client;
 
 import java.util.ArrayDeque;
 import java.util.Iterator;
+import java.util.List;
 import java.util.NoSuchElementException;
 import java.util.Optional;
 import java.util.Spliterator;
@@ -130,6 +131,11 @@ public final class BlockingKvorumClient {
     /** Deletes a key given as bytes; the deletion's version. */
     public Version delete(byte[] key) {
         return await(client().delete(key));
+    }
+
+    /** Carries out a batch; all results, in the order of its operations. */
+    public List<BatchResult> batch(Batch batch) {
+        return await(client().batch(batch));
     }
 
     /**

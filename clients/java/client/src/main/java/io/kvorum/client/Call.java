@@ -56,6 +56,12 @@ final class Call<T> implements Runnable, Consumer<Core.ClientClosed> {
         this.turn = core.nodes().nextTurn();
     }
 
+    /** The node of the next attempt. What is not repeated depends on the value before, so it has rivals. */
+    private Node choose(long clock) {
+        return core.nodes().choose(
+                operation.routingKey(), operation.replicas(), operation.isOnce(), turn, tried, clock);
+    }
+
     /** Begins; to be called once. */
     CompletableFuture<T> start() {
         if (!core.enroll(this)) {
@@ -122,7 +128,7 @@ final class Call<T> implements Runnable, Consumer<Core.ClientClosed> {
             if (isOver) {
                 return;
             }
-            Node node = core.nodes().choose(operation.routingKey(), operation.replicas(), turn, tried, clock);
+            Node node = choose(clock);
             attempts++;
             // The one that was tried last stands last, and once.
             tried.remove(node);
@@ -266,7 +272,7 @@ final class Call<T> implements Runnable, Consumer<Core.ClientClosed> {
             return NEVER;
         }
         long clock = System.nanoTime();
-        Node next = core.nodes().choose(operation.routingKey(), operation.replicas(), turn, tried, clock);
+        Node next = choose(clock);
         long backoff = Limits.nanos(core.retry().backoff(attempts, ThreadLocalRandom.current().nextDouble()));
         long due = now() + Math.max(backoff, next.restLeft(clock));
         // To wait for what will not be done in time would only replace what is known by a time-out.

@@ -13,6 +13,7 @@ import java.util.concurrent.CompletionException;
 import java.util.concurrent.Executor;
 import java.util.concurrent.Flow;
 import java.util.concurrent.TimeUnit;
+import java.util.function.Consumer;
 import java.util.function.Function;
 import javax.net.ssl.SSLContext;
 
@@ -33,7 +34,8 @@ import javax.net.ssl.SSLContext;
  * }</pre>
  *
  * <p><b>Where requests go.</b> The client learns from the nodes where keys belong and asks a replica of the key, which
- * saves a hop; it notices by itself when that changes. Among equals it goes round. A node that fails is set aside until
+ * saves a hop; it notices by itself when that changes. Among equals it goes round; conditional
+ * writes and additions go to the first replica, where rivals share their rounds. A node that fails is set aside until
  * a probe finds it well. Any node answers any request, so whatever is left is used when there is no better.
  *
  * <p><b>How long.</b> An operation has one deadline over all its attempts and waits; {@link RetryPolicy} says what is
@@ -536,6 +538,59 @@ public final class KvorumClient implements AutoCloseable {
     /** Reads the keys from {@code start} up to and without {@code end}; see {@link #range(Range)}. */
     public Flow.Publisher<Entry> range(String start, String end) {
         return range(Range.from(start).to(end));
+    }
+
+    /**
+     * Carries out a batch, and hands each result to {@code each} when it comes, in the order of the operations, one at a
+     * time. The batch is <b>not atomic</b>. The future completes after the last result; an operation that failed is a
+     * result like others ({@link BatchResult#failure()}).
+     *
+     * <p>The request is made while it is sent, and the node carries operations out no faster than results are taken,
+     * so a batch of any answer needs little memory. {@code each} runs on the client's threads, so it must not block. If it
+     * throws, the batch ends, and the future fails with what it threw; the rest may have taken effect.
+     *
+     * <p>Where the answer ends early, the future fails with a {@link BatchCutException}. A batch with writes is not
+     * repeated after an unknown outcome, whatever the {@link RetryPolicy}. The client's time limit is that for the
+     * answer to begin, and then for more results to come.
+     */
+    public CompletableFuture<Void> batch(Batch batch, Consumer<? super BatchResult> each) {
+        Objects.requireNonNull(each, "each");
+        List<Batch.Line> lines = batch.lines();
+        if (lines.isEmpty()) {
+            return CompletableFuture.completedFuture(null);
+        }
+        LineSource<BatchResult> source = new LineSource.OfBatch(lines, defaultReplicas);
+        BatchSubscriber subscriber = new BatchSubscriber(each);
+        subscriber.onSubscribe(new LineSubscription<>(core, source, timeout, subscriber));
+        return subscriber.result();
+    }
+
+    /**
+     * Carries out a batch, and returns all results in the order of the operations; see {@link #batch(Batch, Consumer)}.
+     * If the values that it reads have together more than {@link Builder#answerBytesMax(int)}, it fails with an
+     * {@link UnexpectedAnswerException}; take such results one at a time.
+     */
+    public CompletableFuture<List<BatchResult>> batch(Batch batch) {
+        List<BatchResult> results = new ArrayList<>(batch.size());
+        boolean isWrite = batch.lines().stream().anyMatch(Batch.Line::isWrite);
+        KvorumException.Course course = new KvorumException.Course("BATCH of " + batch.size(), null, 1, isWrite);
+        long[] bytes = {0};
+        CompletableFuture<Void> all = batch(batch, result -> {
+            bytes[0] += result.valueBytes();
+            if (bytes[0] > core.answerBytesMax()) {
+                String why = "the values are over the limit of " + core.answerBytesMax() + " bytes";
+                throw new UnexpectedAnswerException(course, why, null);
+            }
+            results.add(result);
+        });
+        CompletableFuture<List<BatchResult>> listed = all.thenApply(done -> results);
+        listed.whenComplete((done, error) -> {
+            if (error != null) {
+                // To cancel the list ends the batch.
+                all.cancel(true);
+            }
+        });
+        return listed;
     }
 
     /** The same operations for threads that may wait. */

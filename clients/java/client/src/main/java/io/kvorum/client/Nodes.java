@@ -65,9 +65,17 @@ final class Nodes {
         return turn.getAndIncrement();
     }
 
-    /** Where the coming attempt goes. All attempts of an operation have its turn. */
-    Node choose(Key key, Replicas replicas, int turn, Collection<Node> tried, long now) {
-        return Choice.choose(tiers(key, replicas), turn, tried, now);
+    /**
+     * Where the coming attempt goes. All attempts of an operation have its turn.
+     *
+     * @param hasRivals whether other clients' operations of this kind on the key overtake each other if they go through
+     *     different nodes. One node lets them share their rounds, so all go to the key's first replica
+     */
+    Node choose(Key key, Replicas replicas, boolean hasRivals, int turn, Collection<Node> tried, long now) {
+        View view = this.view;
+        List<List<Node>> tiers = tiers(view, key, replicas, hasRivals);
+        boolean isPlaced = hasRivals && tiers.size() > view.tiers.size();
+        return Choice.choose(tiers, isPlaced ? 0 : turn, tried, now);
     }
 
     /** Whether there is another node that is well than those that were tried. */
@@ -82,15 +90,14 @@ final class Nodes {
         return false;
     }
 
-    private List<List<Node>> tiers(Key key, Replicas replicas) {
-        View view = this.view;
+    private static List<List<Node>> tiers(View view, Key key, Replicas replicas, boolean hasRivals) {
         Topology topology = view.topology;
         if (topology == null || key == null) {
             return view.tiers;
         }
         int wanted = replicas == null ? topology.defaultFrom().orElse(FROM_DEFAULT) : replicas.from();
         int from = Math.min(wanted, topology.ranks());
-        if (from >= view.placed.size()) {
+        if (from >= view.placed.size() && !hasRivals) {
             return view.tiers;
         }
         int partition = topology.partition(key);

@@ -1,9 +1,11 @@
 package io.kvorum.client;
 
 import java.net.http.HttpRequest;
+import java.net.http.HttpRequest.BodyPublisher;
 import java.net.http.HttpRequest.BodyPublishers;
 import java.net.http.HttpResponse.BodySubscriber;
 import java.nio.charset.StandardCharsets;
+import java.time.Duration;
 import java.time.Instant;
 import java.util.Optional;
 
@@ -146,12 +148,14 @@ abstract class Operation<T> {
         };
     }
 
+    /** A TTL as nodes read it. */
+    static String ttl(Duration ttl) {
+        return ttl.getNano() == 0 ? ttl.getSeconds() + "s" : ttl.toMillis() + "ms";
+    }
+
     static Operation<Version> put(Key key, Value value, WriteOptions options, Replicas replicas) {
         StringBuilder target = entity(key, replicas);
-        options.ttl().ifPresent(ttl -> {
-            boolean isWhole = ttl.getNano() == 0;
-            target.append("&ttl=").append(isWhole ? ttl.getSeconds() + "s" : ttl.toMillis() + "ms");
-        });
+        options.ttl().ifPresent(ttl -> target.append("&ttl=").append(ttl(ttl)));
         return new Operation<>("PUT", key, replicas, target.toString()) {
             @Override
             HttpRequest.Builder request(HttpRequest.Builder request) {
@@ -203,7 +207,7 @@ abstract class Operation<T> {
         if (range.scope() == Range.Scope.LOCAL) {
             target.append("&scope=local");
         }
-        return new Operation<>("RANGE", range.start(), null, target.toString()) {
+        return new Streamed("RANGE", range.start(), target.toString(), stream) {
             @Override
             HttpRequest.Builder request(HttpRequest.Builder request) {
                 // The plain format tells records apart by HTTP's chunks, which this HTTP client does not show.
@@ -211,23 +215,34 @@ abstract class Operation<T> {
             }
 
             @Override
-            boolean isSuccess(int status) {
-                return status == 200;
+            String words() {
+                return "RANGE " + range;
             }
+        };
+    }
 
+    /** A batch whose stream, once it begins, is taken by {@code stream}; the result is there with its first byte. */
+    static Operation<Void> batch(String words, boolean isWrite, BodyPublisher body, BodySubscriber<Void> stream) {
+        return new Streamed("BATCH", null, "/v0/batch", stream) {
             @Override
-            BodySubscriber<Void> stream() {
-                return stream;
-            }
-
-            @Override
-            Void decode(Answer answer) {
-                return null;
+            HttpRequest.Builder request(HttpRequest.Builder request) {
+                return request.POST(body).header("Content-Type", "application/x-ndjson");
             }
 
             @Override
             String words() {
-                return "RANGE " + range;
+                return words;
+            }
+
+            @Override
+            boolean isWrite() {
+                return isWrite;
+            }
+
+            @Override
+            boolean isOnce() {
+                // Lines may have conditions, and later ones may undo earlier ones.
+                return isWrite;
             }
         };
     }
@@ -303,5 +318,30 @@ abstract class Operation<T> {
     /** Path and query. */
     String target() {
         return target;
+    }
+
+    /** One whose result is a stream: it is there with the first byte of a success. */
+    private abstract static class Streamed extends Operation<Void> {
+        private final BodySubscriber<Void> stream;
+
+        Streamed(String method, Key key, String target, BodySubscriber<Void> stream) {
+            super(method, key, null, target);
+            this.stream = stream;
+        }
+
+        @Override
+        boolean isSuccess(int status) {
+            return status == 200;
+        }
+
+        @Override
+        BodySubscriber<Void> stream() {
+            return stream;
+        }
+
+        @Override
+        Void decode(Answer answer) {
+            return null;
+        }
     }
 }

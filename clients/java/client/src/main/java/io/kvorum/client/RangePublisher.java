@@ -19,6 +19,6 @@ final class RangePublisher implements Flow.Publisher<Entry> {
     @Override
     public void subscribe(Flow.Subscriber<? super Entry> subscriber) {
         Objects.requireNonNull(subscriber, "subscriber");
-        subscriber.onSubscribe(new RangeSubscription(core, range, timeout, subscriber));
+        subscriber.onSubscribe(new LineSubscription<>(core, new LineSource.OfRange(range), timeout, subscriber));
     }
 }

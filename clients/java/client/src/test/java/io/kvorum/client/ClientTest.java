@@ -552,6 +552,41 @@ class ClientTest {
         }
     }
 
+    /** Conditional writes of one key meet at its first replica, which lets them share their rounds; reads go round. */
+    @Test
+    void rivalsMeetAtTheFirstReplica() throws Exception {
+        List<ScriptedServer> servers = new ArrayList<>();
+        List<String> urls = new ArrayList<>();
+        for (int n = 0; n < 3; n++) {
+            ScriptedServer server = new ScriptedServer(r -> {
+                if (r.target().startsWith("/v0/topology")) {
+                    byte[] lists = {0, 1, 0, 0, 0, 2, 0, 1, 0, 0, 0, 2};
+                    return ScriptedServer.answer(
+                            200, "kvorum-epoch: e1\r\n", TopologyTest.describe("e1", urls, lists, 1, 3));
+                }
+                return ScriptedServer.answer(r.method().equals("PUT") ? 201 : 200,
+                        "kvorum-epoch: e1\r\netag: \"" + ScriptedServer.VERSION + "\"\r\n", "v");
+            });
+            servers.add(server);
+            urls.add(server.url());
+        }
+        try (KvorumClient client = client(servers.get(2)).build()) {
+            client.get("a").get();
+            eventually(() -> client.topologyEpoch().equals(java.util.Optional.of("e1")));
+            servers.forEach(server -> server.requests.clear());
+            for (int write = 0; write < 6; write++) {
+                client.putIf("a", "v", Condition.present()).get();
+            }
+            assertEquals(List.of(0, 6, 0), servers.stream().map(s -> s.requests.size()).toList());
+            for (int read = 0; read < 6; read++) {
+                client.get("a").get();
+            }
+            assertEquals(List.of(2, 8, 2), servers.stream().map(s -> s.requests.size()).toList());
+        } finally {
+            servers.forEach(ScriptedServer::close);
+        }
+    }
+
     @Test
     void aTopologyThatIsNotUnderstoodDoesNoHarm() throws Exception {
         try (ScriptedServer server = new ScriptedServer(r -> r.target().startsWith("/v0/topology")

@@ -137,6 +137,56 @@ class ClusterIT {
         assertEquals(Optional.empty(), blocking.compute(key, old -> Optional.empty(), patient));
     }
 
+    /** Each operation of a batch has its own outcome, and those of a key their order. */
+    @Test
+    void batches() {
+        byte[] bytes = {0, '"', '\\', (byte) 0xff};
+        Version before = blocking.put("batch/old", "old");
+        List<BatchResult> results = blocking.batch(new Batch()
+                .put("batch/a", "1")
+                .get("batch/a")
+                .put(Key.of(bytes), bytes, WriteOptions.DEFAULT.ttl(Duration.ofMinutes(1)).replicas(Replicas.of(3, 3)))
+                .get(Key.of(bytes), ReadOptions.DEFAULT.replicas(Replicas.of(1, 3)))
+                .putIf("batch/old", "x", Condition.absent())
+                .putIf("batch/old", "new \"ä\"\n", Condition.version(before))
+                .get("batch/old")
+                .delete("batch/a")
+                .deleteIf(Key.of("batch/a"), Condition.present(), WriteOptions.DEFAULT)
+                .get("batch/a")
+                .put(Key.of("batch/b"), bytes, WriteOptions.DEFAULT.replicas(Replicas.of(3, 5))));
+        assertEquals(List.of(201, 200, 201, 200, 412, 201, 200, 202, 412, 404, 400),
+                results.stream().map(BatchResult::status).toList());
+        assertEquals("1", results.get(1).entry().orElseThrow().valueUtf8());
+        assertEquals(results.get(0).version(), results.get(1).version());
+        Entry binary = results.get(3).entry().orElseThrow();
+        assertArrayEquals(bytes, binary.value());
+        assertTrue(binary.expires().isPresent());
+        assertEquals(Optional.of(before), results.get(4).version());
+        assertInstanceOf(ConditionFailedException.class, results.get(4).failure().orElseThrow());
+        assertEquals("new \"ä\"\n", results.get(6).entry().orElseThrow().valueUtf8());
+        assertTrue(results.get(9).isSuccess() && results.get(9).entry().isEmpty());
+        assertInstanceOf(RefusedException.class, results.get(10).failure().orElseThrow());
+    }
+
+    /** The longest batch, with results in their order. */
+    @Test
+    void fullBatch() {
+        Batch batch = new Batch();
+        for (int n = 0; n < Batch.LINES_MAX / 2; n++) {
+            batch.put("full/" + n, "v" + n).get("full/" + n);
+        }
+        AtomicInteger next = new AtomicInteger();
+        client.batch(batch, result -> {
+            int index = next.getAndIncrement();
+            assertEquals(index, result.index());
+            assertTrue(result.isSuccess(), result::toString);
+            if (index % 2 == 1) {
+                assertEquals("v" + index / 2, result.entry().orElseThrow().valueUtf8());
+            }
+        }).join();
+        assertEquals(Batch.LINES_MAX, next.get());
+    }
+
     /** Keys of every byte and the longest, values of none and of many bytes. */
     @Test
     void anyBytes() {

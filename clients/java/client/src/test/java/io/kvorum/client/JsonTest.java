@@ -56,7 +56,7 @@ class JsonTest {
                 + "{\"key_base64\":\"/w==\",\"value_base64\":\"gA==\",\"version\":\"" + ScriptedServer.VERSION + "\"}\n";
         byte[] bytes = text.getBytes(StandardCharsets.UTF_8);
         for (int cut = 0; cut <= bytes.length; cut++) {
-            EntryLines lines = new EntryLines(1024);
+            Lines<Entry> lines = new Lines<>(1024, EntryLines::parse);
             lines.add(List.of(ByteBuffer.wrap(bytes, 0, cut), ByteBuffer.wrap(bytes, cut, bytes.length - cut)));
             Entry first = lines.next();
             assertEquals("1\n2", first.valueUtf8());
@@ -66,7 +66,7 @@ class JsonTest {
             assertArrayEquals(new byte[] {(byte) 0x80}, second.value());
             assertNull(lines.next());
         }
-        EntryLines small = new EntryLines(50);
+        Lines<Entry> small = new Lines<>(50, EntryLines::parse);
         small.add(List.of(ByteBuffer.wrap(bytes)));
         assertThrows(Json.MalformedException.class, small::next);
     }

@@ -42,7 +42,7 @@ final class ScriptedServer implements AutoCloseable {
     private final Set<Socket> sockets = ConcurrentHashMap.newKeySet();
     private volatile Script script;
     private volatile boolean isWell = true;
-    /** Requests for entities and ranges, in the order of their coming. */
+    /** Requests for entities, ranges and batches, in the order of their coming. */
     final List<Request> requests = new CopyOnWriteArrayList<>();
     /** Connections so far. */
     final AtomicInteger connections = new AtomicInteger();
@@ -114,7 +114,7 @@ final class ScriptedServer implements AutoCloseable {
                 if (request.target.equals("/v0/status")) {
                     reply = answer(isWell ? 200 : 503, "", "state");
                 } else {
-                    if (request.target.startsWith("/v0/entit")) {
+                    if (request.target.startsWith("/v0/entit") || request.target.equals("/v0/batch")) {
                         requests.add(request);
                     }
                     reply = script.reply(request);

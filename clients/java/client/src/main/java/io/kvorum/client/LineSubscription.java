@@ -15,28 +15,29 @@ import java.util.concurrent.atomic.AtomicReference;
 import java.util.function.Consumer;
 
 /**
- * One reading of a range, between the connection and a subscriber.
+ * One answer in lines, of a range or a batch, between the connection and a subscriber.
  *
  * <p>Demand pulls: the request is made with the first demand, and bytes are taken from the connection only when
- * entries are wanted and none is at hand. So what is in memory is what the HTTP client hands over at a time (some tens
- * of KiB) and one entry; everything else waits in the node, which reads its store no faster than it is taken from.
+ * lines are wanted and none is at hand. So what is in memory is what the HTTP client hands over at a time (some tens
+ * of KiB) and one line; everything else waits in the node, which works no faster than it is taken from.
  *
  * <p>All signals come from {@link #drain}, which one thread at a time is in: whoever brings something (bytes, demand,
  * an end) while another is there leaves it to that one. This is what keeps signals in order without a lock, and
  * {@code request} within {@code onNext} from recursing.
  */
-final class RangeSubscription
+final class LineSubscription<T>
         implements Flow.Subscription, BodySubscriber<Void>, Consumer<Core.ClientClosed> {
     private final Core core;
-    private final Range range;
+    private final LineSource<T> source;
     private final Duration timeout;
-    private final Flow.Subscriber<? super Entry> subscriber;
+    private final Flow.Subscriber<? super T> subscriber;
 
     private final AtomicLong demand = new AtomicLong();
     private final AtomicInteger work = new AtomicInteger();
     private final AtomicBoolean holdsPlace = new AtomicBoolean();
     /** The body's end, which the HTTP client watches. */
     private final CompletableFuture<Void> done = new CompletableFuture<>();
+    private volatile boolean isBegun;
     private volatile boolean isCancelled;
     /** Ends everything at once, whatever is at hand: what the subscriber is told. */
     private final AtomicReference<Throwable> aborted = new AtomicReference<>();
@@ -48,20 +49,19 @@ final class RangeSubscription
     private volatile Throwable endedBy;
 
     // Touched within drain() only.
-    private final EntryLines lines;
-    private boolean isBegun;
+    private final Lines<T> lines;
     private boolean isPulling;
     private boolean isTerminated;
-    private long entries;
+    private long taken;
     private Future<?> patience;
     private volatile CompletableFuture<Void> call;
 
-    RangeSubscription(Core core, Range range, Duration timeout, Flow.Subscriber<? super Entry> subscriber) {
+    LineSubscription(Core core, LineSource<T> source, Duration timeout, Flow.Subscriber<? super T> subscriber) {
         this.core = core;
-        this.range = range;
+        this.source = source;
         this.timeout = timeout;
         this.subscriber = subscriber;
-        this.lines = new EntryLines(core.answerBytesMax());
+        this.lines = new Lines<>(core.answerBytesMax(), (line, length) -> source.parse(taken, line, length));
     }
 
     // The subscriber's side.
@@ -129,7 +129,7 @@ final class RangeSubscription
     }
 
     private KvorumException.Course course() {
-        return new KvorumException.Course("RANGE " + range, null, 1, false);
+        return new KvorumException.Course(source.words(), null, 1, isBegun && source.isWrite());
     }
 
     private void drain() {
@@ -202,7 +202,7 @@ final class RangeSubscription
             abort(core.closed(course()));
             return;
         }
-        CompletableFuture<Void> call = new Call<>(core, Operation.range(range, this), timeout).start();
+        CompletableFuture<Void> call = new Call<>(core, source.operation(this), timeout).start();
         this.call = call;
         call.whenComplete((nothing, error) -> {
             if (error == null) {
@@ -215,21 +215,21 @@ final class RangeSubscription
     }
 
     private boolean emit() {
-        Entry entry;
+        T line;
         try {
-            entry = lines.next();
+            line = lines.next();
         } catch (Json.MalformedException malformed) {
             terminate();
             subscriber.onError(new UnexpectedAnswerException(course(), malformed.getMessage(), malformed));
             return false;
         }
-        if (entry == null) {
+        if (line == null) {
             return true;
         }
-        entries++;
+        taken++;
         demand.updateAndGet(now -> now == Long.MAX_VALUE ? now : now - 1);
         try {
-            subscriber.onNext(entry);
+            subscriber.onNext(line);
         } catch (RuntimeException broken) {
             // A subscriber must not throw; one that did gets nothing more, and the connection is not left behind.
             isCancelled = true;
@@ -241,20 +241,20 @@ final class RangeSubscription
 
     private void finish() {
         Throwable error = endedBy;
-        boolean isCut = error != null || lines.isWithinLine();
-        long whole = entries;
+        long whole = taken;
+        boolean isCut = error != null || lines.isWithinLine() || !source.isWhole(whole);
+        String why = error != null ? error.getMessage()
+                : lines.isWithinLine() ? "it ended within a line" : "it ended early";
         terminate();
         if (isCut) {
-            String why = "it was cut after " + whole + " entries: "
-                    + (error == null ? "it ended within a line" : error.getMessage());
-            subscriber.onError(new RangeCutException(course(), why, whole, error));
+            subscriber.onError(source.cut(course(), why, whole, error));
         } else {
             subscriber.onComplete();
         }
     }
 
     private void losePatience() {
-        String why = "nothing came for " + timeout.toMillis() + " ms, after " + entries + " entries";
+        String why = "nothing came for " + timeout.toMillis() + " ms, after " + taken + " lines";
         abort(new OperationTimeoutException(course(), why, null));
     }
 
